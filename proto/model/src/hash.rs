@@ -1,0 +1,209 @@
+//! Content hashes: equal on every replica that saw the same objects, whatever its counters.
+//!
+//! A record's hash covers its canonical content: lengths before strings, sorted lists, no
+//! dictionary ids. A table's hash is the sum of its records' hashes, so it is kept up to date in
+//! O(1) per change and does not depend on order. The agent compares hashes as the controller sent
+//! them and never recomputes one, so a newer controller may hash fields an older agent ignores.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Serialize, Serializer};
+
+use crate::{Destination, Frontend, FrontendAddress, NodeLists, Record, RecordKey};
+
+/// Keeps our hashes apart from any other use of BLAKE3.
+const KEY: &[u8; 32] = b"portolan.v1 content hash (keyed)";
+
+/// 128 bits of keyed BLAKE3 over canonical content.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContentHash(pub u128);
+
+/// The hash of a set of content hashes: their sum modulo 2^128.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetHash(pub u128);
+
+impl SetHash {
+    /// Adds a member.
+    pub fn insert(&mut self, member: ContentHash) {
+        self.0 = self.0.wrapping_add(member.0);
+    }
+
+    /// Takes a member out that was added before.
+    pub fn remove(&mut self, member: ContentHash) {
+        self.0 = self.0.wrapping_sub(member.0);
+    }
+}
+
+impl FromIterator<ContentHash> for SetHash {
+    fn from_iter<I: IntoIterator<Item = ContentHash>>(members: I) -> Self {
+        let mut hash = Self::default();
+        members.into_iter().for_each(|member| hash.insert(member));
+        hash
+    }
+}
+
+macro_rules! hex_form {
+    ($type:ty) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl $type {
+            /// The 16 bytes that go over the wire, big-endian.
+            #[must_use]
+            pub fn to_bytes(self) -> [u8; 16] {
+                self.0.to_be_bytes()
+            }
+
+            /// The hash of 16 wire bytes; `None` if there are more or fewer.
+            #[must_use]
+            pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+                Some(Self(u128::from_be_bytes(bytes.try_into().ok()?)))
+            }
+        }
+    };
+}
+
+hex_form!(ContentHash);
+hex_form!(SetHash);
+
+impl Record {
+    /// The hash of this record's content, its key included.
+    #[must_use]
+    pub fn content_hash(&self) -> ContentHash {
+        let mut c = Canonical::new("record");
+        c.key(&self.key);
+        c.list(&self.frontends, Canonical::frontend);
+        c.list(&self.destinations, Canonical::destination);
+        match &self.zone_mask {
+            None => c.number(0),
+            Some(mask) => {
+                c.number(1);
+                c.list(&mask.zones, |c, zone| c.text(zone));
+                c.list(&mask.masks, |c, mask| c.number(*mask));
+            }
+        }
+        c.number(
+            self.affinity
+                .map_or(0, |affinity| affinity.timeout_seconds.into()),
+        );
+        c.finish()
+    }
+}
+
+impl NodeLists {
+    /// The hash of what a node has of its own for the record with this key.
+    #[must_use]
+    pub fn content_hash(&self, key: &RecordKey) -> ContentHash {
+        let mut c = Canonical::new("lists");
+        c.key(key);
+        c.list(&self.cluster, Canonical::destination);
+        c.list(&self.local, Canonical::destination);
+        c.list(&self.own, |c, address| c.socket(*address));
+        c.finish()
+    }
+}
+
+/// The hash of a node's zone, one member of the hash of what is its own.
+#[must_use]
+pub fn zone_hash(zone: Option<&str>) -> ContentHash {
+    let mut c = Canonical::new("zone");
+    c.text(zone.unwrap_or_default());
+    c.finish()
+}
+
+/// Writes content so that no two different contents write the same bytes.
+struct Canonical(blake3::Hasher);
+
+impl Canonical {
+    fn new(domain: &str) -> Self {
+        let mut this = Self(blake3::Hasher::new_keyed(KEY));
+        this.text(domain);
+        this
+    }
+
+    fn finish(self) -> ContentHash {
+        let mut bytes = [0; 16];
+        self.0.finalize_xof().fill(&mut bytes);
+        ContentHash(u128::from_be_bytes(bytes))
+    }
+
+    fn number(&mut self, number: u64) {
+        self.0.update(&number.to_be_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.update(text.as_bytes());
+    }
+
+    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
+        self.number(items.len() as u64);
+        items.iter().for_each(|item| write(self, item));
+    }
+
+    fn key(&mut self, key: &RecordKey) {
+        self.text(&key.cluster);
+        self.text(&key.namespace);
+        self.text(&key.service);
+        self.text(&key.port);
+        self.number(key.protocol.number().into());
+    }
+
+    fn ip(&mut self, ip: IpAddr) {
+        match ip {
+            IpAddr::V4(v4) => {
+                self.number(4);
+                self.0.update(&v4.octets());
+            }
+            IpAddr::V6(v6) => {
+                self.number(6);
+                self.0.update(&v6.octets());
+            }
+        }
+    }
+
+    fn socket(&mut self, address: SocketAddr) {
+        self.ip(address.ip());
+        self.number(address.port().into());
+    }
+
+    fn destination(&mut self, destination: &Destination) {
+        self.socket(destination.address);
+        self.number(destination.weight.into());
+    }
+
+    fn frontend(&mut self, frontend: &Frontend) {
+        self.number(frontend.kind as u64);
+        match frontend.address {
+            FrontendAddress::Vip(ip) => self.ip(ip),
+            FrontendAddress::NodeAddresses(family) => self.text(family.as_str()),
+        }
+        self.number(frontend.port.into());
+        self.number(frontend.lists as u64);
+        self.number(frontend.masquerade.into());
+        self.list(&frontend.source_ranges, |c, range: &IpNet| {
+            c.ip(range.network());
+            c.number(range.prefix_len().into());
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+use super::*;
+use crate::{Affinity, FrontendKind, Lists, Protocol, ZoneMask};
+
+fn record() -> Record {
+    Record {
+        key: RecordKey {
+            cluster: "".into(),
+            namespace: "ns".into(),
+            service: "svc".into(),
+            port: "http".into(),
+            protocol: Protocol::Tcp,
+        },
+        frontends: vec![Frontend {
+            kind: FrontendKind::ClusterIp,
+            address: FrontendAddress::Vip("10.96.0.1".parse().unwrap()),
+            port: 80,
+            lists: Lists::Cluster,
+            masquerade: false,
+            source_ranges: vec![],
+        }],
+        destinations: vec![Destination::new("10.0.0.1:80".parse().unwrap())],
+        zone_mask: None,
+        affinity: None,
+    }
+}
+
+/// Every field takes part: a change that the hash misses would never reach a node.
+#[test]
+fn every_change_changes_the_hash() {
+    let changes: [fn(&mut Record); 14] = [
+        |r| r.key.cluster = "other".into(),
+        |r| r.key.namespace = "other".into(),
+        |r| r.key.service = "other".into(),
+        |r| r.key.port = "other".into(),
+        |r| r.key.protocol = Protocol::Udp,
+        |r| r.frontends[0].kind = FrontendKind::NodePort,
+        |r| r.frontends[0].address = FrontendAddress::NodeAddresses(crate::Family::V4),
+        |r| r.frontends[0].port = 81,
+        |r| r.frontends[0].lists = Lists::Local,
+        |r| r.frontends[0].masquerade = true,
+        |r| {
+            r.frontends[0]
+                .source_ranges
+                .push("10.0.0.0/8".parse().unwrap())
+        },
+        |r| r.destinations[0].weight = 2,
+        |r| {
+            r.zone_mask = Some(ZoneMask {
+                zones: vec!["a".into()],
+                masks: vec![1],
+            })
+        },
+        |r| {
+            r.affinity = Some(Affinity {
+                timeout_seconds: 10,
+            })
+        },
+    ];
+    let mut seen = std::collections::BTreeSet::from([record().content_hash()]);
+    for (index, change) in changes.iter().enumerate() {
+        let mut changed = record();
+        change(&mut changed);
+        assert!(
+            seen.insert(changed.content_hash()),
+            "change {index} left the hash as it was"
+        );
+    }
+}
+
+#[test]
+fn strings_do_not_run_into_each_other() {
+    let mut a = record();
+    let mut b = record();
+    (a.key.namespace, a.key.service) = ("ab".into(), "c".into());
+    (b.key.namespace, b.key.service) = ("a".into(), "bc".into());
+    assert_ne!(a.content_hash(), b.content_hash());
+}
+
+/// Replicas of different versions compare hashes: a new field must be hashed so that its default
+/// leaves old hashes as they are, or resume by hash resends every table once.
+#[test]
+fn the_hash_is_stable() {
+    assert_eq!(
+        record().content_hash().to_string(),
+        "be8cb6ec2da59ccc082b303dd8219d34"
+    );
+    let lists = NodeLists {
+        own: vec!["10.0.0.1:80".parse().unwrap()],
+        ..NodeLists::default()
+    };
+    assert_eq!(
+        lists.content_hash(&record().key).to_string(),
+        "5151dd4fe9eddc459a8cdfb4c73e9182"
+    );
+}
+
+#[test]
+fn set_hash_ignores_order_and_forgets_what_is_removed() {
+    let (a, b, c) = (
+        ContentHash(u128::MAX),
+        ContentHash(7),
+        ContentHash(1 << 100),
+    );
+    let mut hash: SetHash = [c, a, b].into_iter().collect();
+    assert_eq!(hash, [a, b, c].into_iter().collect());
+    hash.remove(a);
+    assert_eq!(hash, [b, c].into_iter().collect());
+}

@@ -1,0 +1,109 @@
+//! ipset objects (kernel: `include/uapi/linux/netfilter/ipset/`), the types that kube-proxy uses.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::{Family, Protocol};
+
+/// A set's name is at most this many bytes (`IPSET_MAXNAMELEN` less the NUL).
+pub const MAX_NAME_LEN: usize = 31;
+
+/// The type of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SetKind {
+    /// `hash:ip`.
+    HashIp,
+    /// `hash:ip,port`.
+    HashIpPort,
+    /// `hash:ip,port,ip`.
+    HashIpPortIp,
+    /// `hash:ip,port,net`.
+    HashIpPortNet,
+    /// `bitmap:port`, range 0-65535; has no address family.
+    BitmapPort,
+}
+
+impl SetKind {
+    /// The kernel's name of the type.
+    #[must_use]
+    pub fn type_name(self) -> &'static str {
+        match self {
+            Self::HashIp => "hash:ip",
+            Self::HashIpPort => "hash:ip,port",
+            Self::HashIpPortIp => "hash:ip,port,ip",
+            Self::HashIpPortNet => "hash:ip,port,net",
+            Self::BitmapPort => "bitmap:port",
+        }
+    }
+
+    /// The type of a kernel name, or `None` if it is not one that we use.
+    #[must_use]
+    pub fn from_type_name(name: &str) -> Option<Self> {
+        [
+            Self::HashIp,
+            Self::HashIpPort,
+            Self::HashIpPortIp,
+            Self::HashIpPortNet,
+            Self::BitmapPort,
+        ]
+        .into_iter()
+        .find(|kind| kind.type_name() == name)
+    }
+}
+
+/// What a set is, without its entries.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SetHeader {
+    /// Its type.
+    pub kind: SetKind,
+    /// Its family; for `bitmap:port`, which has none, the family of the rules that refer to it.
+    pub family: Family,
+    /// How many entries a hash set may hold; ignored for `bitmap:port`. kube-proxy's is 65536.
+    pub max_entries: u32,
+}
+
+/// One entry of a set. Its variant must be that of the set's [`SetKind`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum SetEntry {
+    /// Of `hash:ip`.
+    Ip(IpAddr),
+    /// Of `hash:ip,port`.
+    IpPort(IpAddr, Protocol, u16),
+    /// Of `hash:ip,port,ip`.
+    IpPortIp(IpAddr, Protocol, u16, IpAddr),
+    /// Of `hash:ip,port,net`. The network's prefix length is 1 at least: the kernel has no `/0`.
+    IpPortNet(IpAddr, Protocol, u16, IpNet),
+    /// Of `bitmap:port`.
+    Port(u16),
+}
+
+impl fmt::Display for SetEntry {
+    /// As `ipset save` prints it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lower = |protocol: &Protocol| protocol.as_str().to_ascii_lowercase();
+        match self {
+            Self::Ip(ip) => write!(f, "{ip}"),
+            Self::IpPort(ip, protocol, port) => write!(f, "{ip},{}:{port}", lower(protocol)),
+            Self::IpPortIp(ip, protocol, port, ip2) => {
+                write!(f, "{ip},{}:{port},{ip2}", lower(protocol))
+            }
+            Self::IpPortNet(ip, protocol, port, net) => {
+                write!(f, "{ip},{}:{port},{net}", lower(protocol))
+            }
+            Self::Port(port) => write!(f, "{port}"),
+        }
+    }
+}
+
+/// A set with its entries, as desired or as read from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Set {
+    /// What it is.
+    pub header: SetHeader,
+    /// Its entries.
+    pub entries: BTreeSet<SetEntry>,
+}

@@ -1,0 +1,125 @@
+//! IPVS objects, as `ipvsadm -Ln` shows them (kernel: `include/uapi/linux/ip_vs.h`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Family, Protocol};
+
+/// What identifies a virtual server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct VirtualServerKey {
+    /// The transport protocol.
+    pub protocol: Protocol,
+    /// The address that clients connect to.
+    pub address: IpAddr,
+    /// The port that clients connect to.
+    pub port: u16,
+}
+
+impl VirtualServerKey {
+    /// The family of the virtual server and, as we only masquerade, of all its real servers.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.address)
+    }
+}
+
+impl fmt::Display for VirtualServerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {}",
+            self.protocol,
+            SocketAddr::new(self.address, self.port)
+        )
+    }
+}
+
+/// What a virtual server does with a connection, without its real servers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct VirtualServerConfig {
+    /// The scheduler's kernel name (`rr`, `wrr`, `lc`, `mh` ...; 15 bytes at most).
+    pub scheduler: String,
+    /// The scheduler's flags `IP_VS_SVC_F_SCHED1..3` and one-packet scheduling; see [`Flags`].
+    pub flags: Flags,
+    /// How long a client stays with its real server, in seconds; `None` without persistence.
+    pub persistence: Option<u32>,
+}
+
+impl VirtualServerConfig {
+    /// Round robin without flags or persistence: kube-proxy's default.
+    #[must_use]
+    pub fn round_robin() -> Self {
+        Self {
+            scheduler: "rr".to_owned(),
+            flags: Flags::default(),
+            persistence: None,
+        }
+    }
+}
+
+/// Virtual server flags that a user can choose (`ip_vs.h`, `IP_VS_SVC_F_*`). The kernel's own
+/// `PERSISTENT` (1) follows from [`VirtualServerConfig::persistence`], its `HASHED` (2) is never
+/// part of a comparison.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Flags(pub u32);
+
+impl Flags {
+    /// One-packet scheduling, UDP only.
+    pub const ONE_PACKET: u32 = 0x0004;
+    /// `sched-flag-1`: the fallback of sh and mh.
+    pub const SCHED1: u32 = 0x0008;
+    /// `sched-flag-2`: sh and mh hash the source port too.
+    pub const SCHED2: u32 = 0x0010;
+    /// `sched-flag-3`.
+    pub const SCHED3: u32 = 0x0020;
+    /// All flags that a user can choose; everything else is masked off.
+    pub const MASK: u32 = Self::ONE_PACKET | Self::SCHED1 | Self::SCHED2 | Self::SCHED3;
+}
+
+/// How a packet reaches a real server (`IP_VS_CONN_F_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum ForwardingMethod {
+    /// NAT, `ipvsadm -m`: what Kubernetes services use.
+    Masquerade,
+    /// The node itself.
+    Local,
+    /// IP-in-IP or another tunnel, `ipvsadm -i`.
+    Tunnel,
+    /// Direct routing, `ipvsadm -g`.
+    Direct,
+}
+
+/// What a real server gets, without its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RealServerConfig {
+    /// Share of new connections, 0 (none, keeps its old ones) to 2^31 - 1.
+    pub weight: u32,
+    /// How packets reach it.
+    pub forwarding: ForwardingMethod,
+}
+
+/// How many connections a real server has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connections {
+    /// Established ones (`ActiveConn`).
+    pub active: u32,
+    /// All others that the kernel still remembers (`InActConn`).
+    pub inactive: u32,
+    /// Persistence templates.
+    pub persistent: u32,
+}
+
+/// A virtual server with its real servers, as desired or as read from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VirtualServer {
+    /// What it does with a connection.
+    pub config: VirtualServerConfig,
+    /// Its real servers by address and port.
+    pub real_servers: BTreeMap<SocketAddr, RealServerConfig>,
+}

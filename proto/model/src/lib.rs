@@ -1,0 +1,22 @@
+//! The types that the controller and the agent share.
+//!
+//! Pure: no I/O, no clock, no async. Two vocabularies live here: the *table* (what a node must
+//! forward where: [`Record`], [`NodeLists`], [`NodeTable`]) and the *kernel objects* that an agent
+//! makes of it ([`ipvs`], [`ipset`]).
+
+#![forbid(unsafe_code)]
+
+pub mod hash;
+pub mod ipset;
+pub mod ipvs;
+mod key;
+mod record;
+mod table;
+
+pub use hash::{ContentHash, SetHash};
+pub use key::{Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
+pub use record::{
+    Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, Record,
+    ZoneMask,
+};
+pub use table::NodeTable;

@@ -1,0 +1,189 @@
+//! The table of one node: the records it shares with all nodes, and what is its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::{Destination, Family, Frontend, Lists, NodeLists, Record, RecordKey, SetHash};
+
+/// All that one node must program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeTable {
+    /// The node's zone, if it has one.
+    pub zone: Option<Arc<str>>,
+    /// The shared records.
+    pub records: BTreeMap<RecordKey, Arc<Record>>,
+    /// What the node has of its own. A key without a record has no effect.
+    pub lists: BTreeMap<RecordKey, Arc<NodeLists>>,
+}
+
+impl NodeTable {
+    /// Where connections to a frontend of a record go on this node: destinations of the
+    /// frontend's family, sorted by address.
+    #[must_use]
+    pub fn destinations(&self, record: &Record, frontend: &Frontend) -> Vec<Destination> {
+        let own = self.lists.get(&record.key);
+        let family = frontend.family();
+        let of_family = |list: &[Destination]| -> Vec<Destination> {
+            list.iter()
+                .filter(|d| Family::of(d.address.ip()) == family)
+                .copied()
+                .collect()
+        };
+        match frontend.lists {
+            Lists::Local => own.map_or_else(Vec::new, |own| of_family(&own.local)),
+            Lists::Cluster => {
+                let cluster = own.map_or_else(Vec::new, |own| of_family(&own.cluster));
+                if cluster.is_empty() {
+                    self.shared(record, family)
+                } else {
+                    cluster
+                }
+            }
+        }
+    }
+
+    /// Those of the record's destinations of a family that the node's zone uses.
+    fn shared(&self, record: &Record, family: Family) -> Vec<Destination> {
+        let masks = record
+            .zone_mask
+            .as_ref()
+            .zip(self.zone.as_ref())
+            .and_then(|(mask, zone)| Some((&mask.masks, mask.bit(zone)?)));
+        let used = |index: usize| {
+            masks.is_none_or(|(masks, bit)| masks.get(index).is_none_or(|mask| mask & bit != 0))
+        };
+        let destinations = record.destinations.iter().enumerate();
+        destinations
+            .filter(|(index, d)| Family::of(d.address.ip()) == family && used(*index))
+            .map(|(_, destination)| *destination)
+            .collect()
+    }
+
+    /// The hash of the shared records, whatever order they came in.
+    #[must_use]
+    pub fn records_hash(&self) -> SetHash {
+        self.records
+            .values()
+            .map(|record| record.content_hash())
+            .collect()
+    }
+
+    /// The hash of what is the node's own, its zone included.
+    #[must_use]
+    pub fn own_hash(&self) -> SetHash {
+        let mut hash: SetHash = self
+            .lists
+            .iter()
+            .map(|(key, lists)| lists.content_hash(key))
+            .collect();
+        hash.insert(crate::hash::zone_hash(self.zone.as_deref()));
+        hash
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FrontendAddress, FrontendKind, Protocol, ZoneMask};
+
+    fn destinations(addresses: &[&str]) -> Vec<Destination> {
+        addresses
+            .iter()
+            .map(|a| Destination::new(a.parse().unwrap()))
+            .collect()
+    }
+
+    fn frontend(vip: &str, lists: Lists) -> Frontend {
+        Frontend {
+            kind: FrontendKind::ClusterIp,
+            address: FrontendAddress::Vip(vip.parse().unwrap()),
+            port: 80,
+            lists,
+            masquerade: false,
+            source_ranges: Vec::new(),
+        }
+    }
+
+    fn record() -> Record {
+        Record {
+            key: RecordKey {
+                cluster: "".into(),
+                namespace: "ns".into(),
+                service: "svc".into(),
+                port: "".into(),
+                protocol: Protocol::Tcp,
+            },
+            frontends: vec![],
+            destinations: destinations(&["10.0.0.1:80", "10.0.0.2:80", "[fd00::1]:80"]),
+            zone_mask: Some(ZoneMask {
+                zones: vec!["a".into(), "b".into()],
+                masks: vec![0b01, 0b10, 0b11],
+            }),
+            affinity: None,
+        }
+    }
+
+    fn table(zone: Option<&str>, lists: Option<NodeLists>) -> NodeTable {
+        let record = record();
+        NodeTable {
+            zone: zone.map(Into::into),
+            lists: lists
+                .map(|l| (record.key.clone(), Arc::new(l)))
+                .into_iter()
+                .collect(),
+            records: BTreeMap::from([(record.key.clone(), Arc::new(record))]),
+        }
+    }
+
+    #[test]
+    fn a_zone_uses_its_destinations_of_the_frontends_family() {
+        let v4 = frontend("10.96.0.1", Lists::Cluster);
+        let v6 = frontend("fd00:96::1", Lists::Cluster);
+        assert_eq!(
+            table(Some("a"), None).destinations(&record(), &v4),
+            destinations(&["10.0.0.1:80"])
+        );
+        assert_eq!(
+            table(Some("b"), None).destinations(&record(), &v4),
+            destinations(&["10.0.0.2:80"])
+        );
+        assert_eq!(
+            table(Some("b"), None).destinations(&record(), &v6),
+            destinations(&["[fd00::1]:80"])
+        );
+    }
+
+    #[test]
+    fn a_zone_without_a_mask_and_a_node_without_a_zone_use_all() {
+        let v4 = frontend("10.96.0.1", Lists::Cluster);
+        for zone in [Some("c"), None] {
+            let all = destinations(&["10.0.0.1:80", "10.0.0.2:80"]);
+            assert_eq!(table(zone, None).destinations(&record(), &v4), all);
+        }
+    }
+
+    #[test]
+    fn local_frontends_use_the_nodes_list_and_an_absent_list_is_empty() {
+        let local = frontend("10.96.0.1", Lists::Local);
+        assert!(table(None, None).destinations(&record(), &local).is_empty());
+        let lists = NodeLists {
+            local: destinations(&["10.0.0.2:80"]),
+            ..NodeLists::default()
+        };
+        let got = table(None, Some(lists)).destinations(&record(), &local);
+        assert_eq!(got, destinations(&["10.0.0.2:80"]));
+    }
+
+    #[test]
+    fn a_nodes_own_cluster_list_takes_the_place_of_the_shared_one_in_its_family() {
+        let lists = NodeLists {
+            cluster: destinations(&["10.0.0.9:80"]),
+            ..NodeLists::default()
+        };
+        let table = table(Some("a"), Some(lists));
+        let v4 = table.destinations(&record(), &frontend("10.96.0.1", Lists::Cluster));
+        let v6 = table.destinations(&record(), &frontend("fd00:96::1", Lists::Cluster));
+        assert_eq!(v4, destinations(&["10.0.0.9:80"]));
+        assert_eq!(v6, destinations(&["[fd00::1]:80"]));
+    }
+}
