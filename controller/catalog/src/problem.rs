@@ -1,0 +1,105 @@
+//! What was wrong with an object: which object, which field, why.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::ObjectKey;
+
+/// The kinds of objects that the catalog holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Kind {
+    /// `v1` Service.
+    Service,
+    /// `discovery.k8s.io/v1` EndpointSlice.
+    EndpointSlice,
+    /// `v1` Node.
+    Node,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Node => "Node",
+        })
+    }
+}
+
+/// Names one object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct ObjectRef {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name.
+    pub key: ObjectKey,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.key)
+    }
+}
+
+/// Why something was not taken. The label of the metric that counts problems.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The object could not be read at all; the last good version of it stays in force.
+    Malformed,
+    /// A field has a value that cannot be used; the rest of the object is.
+    InvalidValue,
+    /// An address is of another family than the field asks for.
+    WrongFamily,
+    /// Somebody else has this address and port.
+    Conflict,
+    /// More than we can hold.
+    TooMany,
+}
+
+impl Reason {
+    /// The metric's label value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::InvalidValue => "invalid_value",
+            Self::WrongFamily => "wrong_family",
+            Self::Conflict => "conflict",
+            Self::TooMany => "too_many",
+        }
+    }
+}
+
+/// One thing that was wrong with one object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Problem {
+    /// The path of the field, as in `spec.ports[0].nodePort`; empty if no single field is to blame.
+    pub field: String,
+    /// The class of the problem.
+    pub reason: Reason,
+    /// What is wrong, in words, with the value.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem with one field.
+    pub fn new(field: impl Into<String>, reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field.is_empty() {
+            f.write_str(&self.message)
+        } else {
+            write!(f, "{}: {}", self.field, self.message)
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What each node must forward where: traffic policies, topology hints, terminating endpoints.
+//!
+//! Pure. [`categorize`] is upstream's rule for one node, word for word; [`Projector`] computes for
+//! all nodes at once what it says, as one shared record and small lists for the nodes that differ.
+
+#![forbid(unsafe_code)]
+
+mod categorize;
+mod delta;
+mod pipeline;
+mod project;
+mod projector;
+#[cfg(test)]
+mod testing;
+
+pub use categorize::{Categories, NodeView, categorize};
+pub use delta::TableDelta;
+pub use pipeline::Pipeline;
+pub use project::{Projection, project};
+pub use projector::Projector;

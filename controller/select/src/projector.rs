@@ -1,0 +1,142 @@
+//! Keeps what was published, so that a change yields what differs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use portolan_catalog::{Catalog, DirtySet, Kind, ObjectKey, ObjectRef, Problem};
+use portolan_model::{NodeKey, NodeLists, Record, RecordKey};
+
+use crate::project::{project, record_key};
+use crate::{Projection, TableDelta};
+
+/// What is published of one Service.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Published {
+    records: BTreeMap<RecordKey, Arc<Record>>,
+    lists: BTreeMap<(NodeKey, RecordKey), Arc<NodeLists>>,
+}
+
+/// Turns dirty sets into table deltas. One task owns it, beside the catalog.
+#[derive(Debug, Default)]
+pub struct Projector {
+    services: HashMap<ObjectKey, Published>,
+    zones: BTreeMap<NodeKey, Arc<str>>,
+    problems: BTreeMap<ObjectRef, Vec<Problem>>,
+}
+
+impl Projector {
+    /// Projects what is dirty again and says what differs from before. Costs O(affected).
+    pub fn update(&mut self, catalog: &Catalog, dirty: &DirtySet) -> TableDelta {
+        let mut delta = TableDelta::default();
+        for key in &dirty.services {
+            self.update_service(catalog, key, &mut delta);
+        }
+        for node in &dirty.nodes {
+            self.update_zone(catalog, node, &mut delta);
+        }
+        delta
+    }
+
+    /// A projector that has projected all of a catalog from scratch: what incremental updates
+    /// must be equal to.
+    #[must_use]
+    pub fn rebuild(catalog: &Catalog) -> (Self, TableDelta) {
+        let dirty = DirtySet {
+            services: catalog
+                .services()
+                .map(|service| service.key.clone())
+                .collect(),
+            nodes: catalog.zoned_nodes().collect(),
+            problems: true,
+        };
+        let mut projector = Self::default();
+        let delta = projector.update(catalog, &dirty);
+        (projector, delta)
+    }
+
+    /// What could not be done, by Service.
+    #[must_use]
+    pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<Problem>> {
+        &self.problems
+    }
+
+    fn update_service(&mut self, catalog: &Catalog, key: &ObjectKey, delta: &mut TableDelta) {
+        let object = ObjectRef {
+            kind: Kind::Service,
+            key: key.clone(),
+        };
+        let (after, problems) = publish(catalog, key);
+        if problems.is_empty() {
+            self.problems.remove(&object);
+        } else {
+            self.problems.insert(object, problems);
+        }
+        let before = self.services.remove(key).unwrap_or_default();
+        for (key, change) in differences(&before.records, &after.records) {
+            delta.records.insert(key, change);
+        }
+        for ((node, key), change) in differences(&before.lists, &after.lists) {
+            delta.lists.entry(node).or_default().insert(key, change);
+        }
+        if after != Published::default() {
+            self.services.insert(key.clone(), after);
+        }
+    }
+
+    fn update_zone(&mut self, catalog: &Catalog, node: &NodeKey, delta: &mut TableDelta) {
+        let zone = catalog.zone(node);
+        let before = match &zone {
+            Some(zone) => self.zones.insert(node.clone(), Arc::clone(zone)),
+            None => self.zones.remove(node),
+        };
+        if before != zone {
+            delta.zones.insert(node.clone(), zone);
+        }
+    }
+}
+
+fn publish(catalog: &Catalog, key: &ObjectKey) -> (Published, Vec<Problem>) {
+    let mut published = Published::default();
+    let mut problems = Vec::new();
+    let Some(service) = catalog.service(key) else {
+        return (published, problems);
+    };
+    for index in 0..service.ports.len() {
+        let record_key = record_key(service, index);
+        let Projection {
+            record,
+            lists,
+            problems: of_port,
+        } = project(catalog, service, index);
+        problems.extend(of_port);
+        let Some(record) = record else { continue };
+        published
+            .records
+            .insert(record_key.clone(), Arc::new(record));
+        for (node, lists) in lists {
+            published
+                .lists
+                .insert((node, record_key.clone()), Arc::new(lists));
+        }
+    }
+    (published, problems)
+}
+
+/// What has to be put (`Some`) or deleted (`None`) to get from one map to the other.
+fn differences<K: Ord + Clone, V: PartialEq>(
+    before: &BTreeMap<K, Arc<V>>,
+    after: &BTreeMap<K, Arc<V>>,
+) -> Vec<(K, Option<Arc<V>>)> {
+    let gone = before
+        .keys()
+        .filter(|key| !after.contains_key(key))
+        .map(|key| (key.clone(), None));
+    let put = after
+        .iter()
+        .filter(|(key, value)| before.get(key) != Some(value))
+        .map(|(key, value)| (key.clone(), Some(Arc::clone(value))));
+    gone.chain(put).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+use std::collections::BTreeMap;
+
+use portolan_catalog::{Change, Object};
+use portolan_model::NodeTable;
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{change, fold};
+
+/// The objects that are left after a sequence of changes.
+fn survivors(changes: &[Change]) -> BTreeMap<ObjectRef, Object> {
+    let mut left = BTreeMap::new();
+    for change in changes {
+        match change {
+            Change::Put { object, .. } => {
+                left.insert(object.reference(), object.clone());
+            }
+            Change::Delete(object) => {
+                left.remove(object);
+            }
+            Change::Retain { kind, keep, .. } => {
+                left.retain(|object, _| object.kind != *kind || keep.contains(&object.key));
+            }
+            Change::Refused { .. } => {}
+        }
+    }
+    left
+}
+
+fn tables_from_scratch(catalog: &Catalog) -> BTreeMap<&'static str, NodeTable> {
+    let mut tables = BTreeMap::new();
+    fold(&mut tables, &Projector::rebuild(catalog).1);
+    tables
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    /// Tables kept up to date by deltas equal tables from scratch, however the events are grouped;
+    /// and both depend on what the objects are in the end, not on how they came to be.
+    #[test]
+    fn incremental_tables_equal_a_rebuild(
+        changes in prop::collection::vec((change(), any::<bool>(), any::<bool>()), 0..40),
+        shuffle in prop::collection::vec(any::<u32>(), 40),
+    ) {
+        let mut catalog = Catalog::default();
+        let mut projector = Projector::default();
+        let mut tables = BTreeMap::new();
+        fold(&mut tables, &TableDelta::default());
+        let mut dirty = DirtySet::default();
+        for (change, twice, flush) in &changes {
+            catalog.apply(change.clone(), &mut dirty);
+            if *twice {
+                catalog.apply(change.clone(), &mut dirty);
+            }
+            if *flush {
+                fold(&mut tables, &projector.update(&catalog, &std::mem::take(&mut dirty)));
+            }
+        }
+        fold(&mut tables, &projector.update(&catalog, &dirty));
+        prop_assert_eq!(&tables, &tables_from_scratch(&catalog));
+        let (rebuilt, _) = Projector::rebuild(&catalog);
+        prop_assert_eq!(projector.problems(), rebuilt.problems());
+
+        let changes: Vec<_> = changes.into_iter().map(|(change, ..)| change).collect();
+        let mut objects: Vec<_> = survivors(&changes).into_values().zip(shuffle).collect();
+        objects.sort_by_key(|(_, order)| *order);
+        let mut shuffled = Catalog::default();
+        for (object, _) in objects {
+            shuffled.apply(Change::Put { object, problems: vec![] }, &mut DirtySet::default());
+        }
+        prop_assert_eq!(&tables, &tables_from_scratch(&shuffled));
+    }
+
+    /// What changes nothing in the end makes an empty delta.
+    #[test]
+    fn no_news_is_an_empty_delta(changes in prop::collection::vec(change(), 0..20)) {
+        let mut catalog = Catalog::default();
+        let mut projector = Projector::default();
+        let mut dirty = DirtySet::default();
+        changes.iter().for_each(|change| catalog.apply(change.clone(), &mut dirty));
+        projector.update(&catalog, &dirty);
+        prop_assert!(projector.update(&catalog, &dirty).is_empty());
+    }
+}
