@@ -1,0 +1,248 @@
+//! IPVS: virtual servers and their real servers (kernel: `net/netfilter/ipvs/ip_vs_ctl.c`).
+//!
+//! [`Ipvs::apply`] programs a batch, [`Ipvs::dump`] reads everything back. Nothing is flushed, ever:
+//! the kernel keeps deleted real servers for two to three minutes in a list that each addition
+//! scans. The kernel sends no notifications of changes.
+
+mod attr;
+mod family;
+mod reply;
+mod request;
+mod sockopt;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use portolan_model::Family;
+use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerConfig, VirtualServerKey};
+
+pub use reply::Info;
+pub use request::Request;
+
+use crate::socket::{Bus, Socket, SocketError};
+use crate::wire::Writer;
+use crate::{Errno, Malformed};
+use reply::{Dests, Services};
+use request::{GET_DEST, GET_INFO, GET_SERVICE};
+use sockopt::Sockopt;
+
+/// Measured: larger sends gain nothing, at 64 KiB the system calls begin to show.
+const SEND_SIZE: usize = 256 << 10;
+
+/// A guess where the number of real servers is not known; a wrong one costs another system call.
+const DESTS_EXPECTED: u32 = 64;
+
+/// Why IPVS cannot be programmed or read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum IpvsError {
+    /// The kernel has no IPVS: the module `ip_vs` is not loaded, or not there.
+    #[error("the kernel has no IPVS")]
+    NoIpvs,
+    /// The socket failed. Unless it says otherwise, what a batch has done is unknown.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// IPv4 objects cannot be read; for that IPVS's socket options are used.
+    #[error("cannot read IPVS by socket option: {0}")]
+    Sockopt(Errno),
+}
+
+impl From<Malformed> for IpvsError {
+    fn from(error: Malformed) -> Self {
+        Self::Socket(error.into())
+    }
+}
+
+/// A request of a batch that failed; all others are applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("IPVS request {index}: {errno}")]
+pub struct RequestError {
+    /// The request's index in the slice given to [`Ipvs::apply`].
+    pub index: usize,
+    /// Why; [`Request`] lists what the kernel returns when.
+    pub errno: Errno,
+}
+
+/// All that IPVS has in a network namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// The virtual servers that we have a type for, with their real servers.
+    pub virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>,
+    /// How many others there are: firewall marks, other protocols, other forwarding methods.
+    pub skipped: usize,
+}
+
+/// A virtual server, read without its real servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// What it does with a connection.
+    pub config: VirtualServerConfig,
+    /// How many real servers it has, where the kernel tells that: IPv4 only.
+    pub real_servers: Option<u32>,
+}
+
+/// The IPVS of the network namespace of the thread that opened it. Needs `CAP_NET_ADMIN`.
+#[derive(Debug)]
+pub struct Ipvs {
+    socket: Socket,
+    sockopt: Sockopt,
+    /// The generic netlink family's number, which is the type of its messages.
+    family: u16,
+}
+
+impl Ipvs {
+    /// Opens the sockets and finds IPVS in the kernel, which may load the module for it.
+    ///
+    /// # Errors
+    /// [`IpvsError::NoIpvs`] if the kernel has none, [`IpvsError::Socket`] with `EPERM` without the
+    /// capability.
+    pub fn open() -> Result<Self, IpvsError> {
+        let mut socket = Socket::open(Bus::Generic)?;
+        let family = family::resolve(&mut socket, "IPVS")?.ok_or(IpvsError::NoIpvs)?;
+        let sockopt = Sockopt::open()?;
+        let mut ipvs = Self {
+            socket,
+            sockopt,
+            family,
+        };
+        // Only now does the kernel ask for the capability.
+        ipvs.info()?;
+        Ok(ipvs)
+    }
+
+    /// The kernel's version of IPVS.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`].
+    pub fn info(&mut self) -> Result<Info, IpvsError> {
+        let fill = |writer: &mut Writer| request::write_header(writer, GET_INFO);
+        Ok(self.socket.request(self.family, fill, reply::read_info)?)
+    }
+
+    /// Executes requests in their order and returns those that failed, in order; an empty result
+    /// means that all are applied. Each object changes atomically, the batch does not.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`]: it is unknown which requests were executed, read the kernel again.
+    pub fn apply(&mut self, requests: &[Request]) -> Result<Vec<RequestError>, IpvsError> {
+        let mut errors = Vec::new();
+        let mut batch = self.socket.batch(SEND_SIZE);
+        for (index, request) in requests.iter().enumerate() {
+            if request.is_valid() {
+                batch.push(self.family, 0, |writer| request.write(writer))?;
+            } else {
+                batch.skip();
+                errors.push(RequestError {
+                    index,
+                    errno: Errno::EINVAL,
+                });
+            }
+        }
+        let refused = batch.finish()?;
+        errors.extend(refused.iter().map(|r| RequestError {
+            index: r.index,
+            errno: r.errno,
+        }));
+        errors.sort_by_key(|error| error.index);
+        Ok(errors)
+    }
+
+    /// Reads everything, both families. It is no snapshot: what changes meanwhile may be read
+    /// before or after the change.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
+    pub fn dump(&mut self) -> Result<State, IpvsError> {
+        let mut state = State::default();
+        for family in Family::ALL {
+            let services = self.services(family)?;
+            state.skipped += services.skipped;
+            for (key, service) in services.known {
+                // A virtual server may have been deleted since.
+                let Some(dests) = self.dests(&key, service.real_servers)? else {
+                    continue;
+                };
+                state.skipped += dests.skipped;
+                let configs = dests
+                    .known
+                    .into_iter()
+                    .map(|(address, dest)| (address, dest.config));
+                let real_servers = configs.collect();
+                let config = service.config;
+                state.virtual_servers.insert(
+                    key,
+                    VirtualServer {
+                        config,
+                        real_servers,
+                    },
+                );
+            }
+        }
+        Ok(state)
+    }
+
+    /// Reads the virtual servers of a family without their real servers: for IPv4 in two
+    /// system calls, fit for a check every few seconds. For IPv6 the kernel must be asked for those
+    /// of both families.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
+    pub fn dump_services(
+        &mut self,
+        family: Family,
+    ) -> Result<BTreeMap<VirtualServerKey, Summary>, IpvsError> {
+        Ok(self.services(family)?.known.into_iter().collect())
+    }
+
+    /// Counts the connections of each real server of a virtual server; empty if there is none of
+    /// that key.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
+    pub fn connections(
+        &mut self,
+        key: &VirtualServerKey,
+    ) -> Result<BTreeMap<SocketAddr, Connections>, IpvsError> {
+        let dests = self.dests(key, None)?.unwrap_or_default();
+        Ok(dests
+            .known
+            .into_iter()
+            .map(|(address, dest)| (address, dest.connections))
+            .collect())
+    }
+
+    fn services(&mut self, family: Family) -> Result<Services, IpvsError> {
+        match family {
+            Family::V4 => self.sockopt.services(),
+            Family::V6 => {
+                let fill = |writer: &mut Writer| request::write_header(writer, GET_SERVICE);
+                Ok(self
+                    .socket
+                    .dump(self.family, fill, reply::read_v6_service)?)
+            }
+        }
+    }
+
+    /// `None` if there is no such virtual server, as far as the kernel tells: for IPv6 it does not.
+    fn dests(
+        &mut self,
+        key: &VirtualServerKey,
+        expected: Option<u32>,
+    ) -> Result<Option<Dests>, IpvsError> {
+        match key.family() {
+            Family::V4 => self.sockopt.dests(key, expected.unwrap_or(DESTS_EXPECTED)),
+            Family::V6 => {
+                let fill = |writer: &mut Writer| {
+                    request::write_header(writer, GET_DEST);
+                    request::write_service(writer, key, None);
+                };
+                Ok(Some(self.socket.dump(
+                    self.family,
+                    fill,
+                    reply::read_dest,
+                )?))
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What IPVS answers.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use portolan_model::Protocol;
+use portolan_model::ipvs::{
+    Connections, Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig, VirtualServerKey,
+};
+
+use super::request::PERSISTENT;
+use super::{Summary, attr, family};
+use crate::wire::{Attribute, Attributes, Malformed, array};
+
+/// The bits of a forwarding method that tell the method (`IP_VS_CONN_F_FWD_MASK`).
+const FORWARDING_MASK: u32 = 7;
+
+/// What the kernel says about its IPVS.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Major, minor and patch version; 1.2.1 since 2008.
+    pub version: (u8, u8, u8),
+    /// How many buckets the connection table has; a module parameter.
+    pub connection_table_size: u32,
+}
+
+/// A real server as read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Dest {
+    pub(super) config: RealServerConfig,
+    pub(super) connections: Connections,
+}
+
+/// Objects as read, and how many we have no type for.
+#[derive(Debug)]
+pub(super) struct Objects<K, V> {
+    pub(super) known: Vec<(K, V)>,
+    pub(super) skipped: usize,
+}
+
+impl<K, V> Default for Objects<K, V> {
+    fn default() -> Self {
+        Self {
+            known: Vec::new(),
+            skipped: 0,
+        }
+    }
+}
+
+impl<K, V> Objects<K, V> {
+    pub(super) fn add(&mut self, object: Option<(K, V)>) {
+        match object {
+            Some(object) => self.known.push(object),
+            None => self.skipped += 1,
+        }
+    }
+}
+
+/// Virtual servers by key.
+pub(super) type Services = Objects<VirtualServerKey, Summary>;
+/// The real servers of a virtual server.
+pub(super) type Dests = Objects<SocketAddr, Dest>;
+
+/// Adds the virtual server of a reply, unless it is of IPv4.
+pub(super) fn read_v6_service(services: &mut Services, payload: &[u8]) -> Result<(), Malformed> {
+    let nest = Attributes::new(payload, family::HEADER_LEN)?
+        .get(attr::SERVICE)?
+        .nested();
+    if nest.get(attr::service::ADDRESS_FAMILY)?.u16()? == attr::AF_INET6 {
+        let summary = |(key, config)| {
+            (
+                key,
+                Summary {
+                    config,
+                    real_servers: None,
+                },
+            )
+        };
+        services.add(service(&nest)?.map(summary));
+    }
+    Ok(())
+}
+
+/// `None` for those that we have no type for.
+pub(super) fn service(
+    nest: &Attributes<'_>,
+) -> Result<Option<(VirtualServerKey, VirtualServerConfig)>, Malformed> {
+    if nest.find(attr::service::FIREWALL_MARK)?.is_some() {
+        return Ok(None);
+    }
+    let protocol = nest.get(attr::service::PROTOCOL)?.u16()?;
+    let address_family = nest.get(attr::service::ADDRESS_FAMILY)?.u16()?;
+    let address = address(nest.get(attr::service::ADDRESS)?, address_family)?;
+    let port = nest.get(attr::service::PORT)?.be16()?;
+    let flags: [u8; 8] = nest.get(attr::service::FLAGS)?.exact()?;
+    let config = config(
+        nest.get(attr::service::SCHEDULER)?.string(),
+        u32::from_ne_bytes(array(&flags, 0)?),
+        nest.get(attr::service::TIMEOUT)?.u32()?,
+    );
+    let key = Protocol::from_number(protocol)
+        .zip(address)
+        .map(|(protocol, address)| VirtualServerKey {
+            protocol,
+            address,
+            port,
+        });
+    Ok(key.map(|key| (key, config)))
+}
+
+/// Of the kernel's own flags only `PERSISTENT` means something, and only with it the timeout does.
+pub(super) fn config(scheduler: String, flags: u32, timeout: u32) -> VirtualServerConfig {
+    let persistence = (flags & PERSISTENT != 0).then_some(timeout);
+    VirtualServerConfig {
+        scheduler,
+        flags: Flags(flags & Flags::MASK),
+        persistence,
+    }
+}
+
+/// Adds the real server of a reply.
+pub(super) fn read_dest(dests: &mut Dests, payload: &[u8]) -> Result<(), Malformed> {
+    let nest = Attributes::new(payload, family::HEADER_LEN)?
+        .get(attr::DEST)?
+        .nested();
+    let address_family = nest.get(attr::dest::ADDRESS_FAMILY)?.u16()?;
+    let address = address(nest.get(attr::dest::ADDRESS)?, address_family)?;
+    let port = nest.get(attr::dest::PORT)?.be16()?;
+    let dest = dest(
+        nest.get(attr::dest::FORWARDING)?.u32()?,
+        nest.get(attr::dest::WEIGHT)?.u32()?,
+        Connections {
+            active: nest.get(attr::dest::ACTIVE)?.u32()?,
+            inactive: nest.get(attr::dest::INACTIVE)?.u32()?,
+            persistent: nest.get(attr::dest::PERSISTENT)?.u32()?,
+        },
+    );
+    dests.add(
+        address
+            .zip(dest)
+            .map(|(address, dest)| (SocketAddr::new(address, port), dest)),
+    );
+    Ok(())
+}
+
+/// `None` for a forwarding method that we have no type for; there is one, bypass.
+pub(super) fn dest(flags: u32, weight: u32, connections: Connections) -> Option<Dest> {
+    let forwarding = match flags & FORWARDING_MASK {
+        0 => ForwardingMethod::Masquerade,
+        1 => ForwardingMethod::Local,
+        2 => ForwardingMethod::Tunnel,
+        3 => ForwardingMethod::Direct,
+        _ => return None,
+    };
+    Some(Dest {
+        config: RealServerConfig { weight, forwarding },
+        connections,
+    })
+}
+
+pub(super) fn read_info(info: &mut Info, payload: &[u8]) -> Result<(), Malformed> {
+    let attributes = Attributes::new(payload, family::HEADER_LEN)?;
+    let [_, major, minor, patch] = attributes.get(attr::info::VERSION)?.u32()?.to_be_bytes();
+    info.version = (major, minor, patch);
+    info.connection_table_size = attributes.get(attr::info::TABLE_SIZE)?.u32()?;
+    Ok(())
+}
+
+/// `union nf_inet_addr`; `None` for an address family that IPVS did not have.
+fn address(attribute: Attribute<'_>, family: u16) -> Result<Option<IpAddr>, Malformed> {
+    let bytes: [u8; 16] = attribute.exact()?;
+    Ok(match family {
+        attr::AF_INET => Some(IpAddr::V4(Ipv4Addr::from(array::<4>(&bytes, 0)?))),
+        attr::AF_INET6 => Some(IpAddr::V6(Ipv6Addr::from(bytes))),
+        _ => None,
+    })
+}

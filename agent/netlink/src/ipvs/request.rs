@@ -1,0 +1,230 @@
+//! What can be asked of IPVS, as messages (kernel: `include/uapi/linux/ip_vs.h`).
+
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_model::ipvs::{
+    Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig, VirtualServerKey,
+};
+
+use super::attr;
+use crate::wire::Writer;
+
+pub(super) const NEW_SERVICE: u8 = 1;
+pub(super) const SET_SERVICE: u8 = 2;
+pub(super) const DEL_SERVICE: u8 = 3;
+pub(super) const GET_SERVICE: u8 = 4;
+pub(super) const NEW_DEST: u8 = 5;
+pub(super) const SET_DEST: u8 = 6;
+pub(super) const DEL_DEST: u8 = 7;
+pub(super) const GET_DEST: u8 = 8;
+pub(super) const GET_INFO: u8 = 15;
+
+/// `IP_VS_SVC_F_PERSISTENT`.
+pub(super) const PERSISTENT: u32 = 0x0001;
+/// `IP_VS_SCHEDNAME_MAXLEN` less the NUL.
+const SCHEDULER_MAX: usize = 15;
+
+/// A change of one IPVS object, in the kernel's words: a *service* is a virtual server, a *dest* a
+/// real server.
+///
+/// All of them may fail with `EPERM` and `ENOMEM`; other errors are named below.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Adds a virtual server. `EEXIST` if there is one; `ENOENT` if the kernel has no such
+    /// scheduler; `EINVAL`, found out here, for port 0 without persistence and for a scheduler's
+    /// name that is empty, longer than 15 bytes, or contains a NUL.
+    AddService {
+        /// The virtual server.
+        key: VirtualServerKey,
+        /// What it shall do.
+        config: VirtualServerConfig,
+    },
+    /// Changes a virtual server; its connections stay. `ESRCH` if there is none; otherwise as
+    /// [`AddService`](Self::AddService).
+    SetService {
+        /// The virtual server.
+        key: VirtualServerKey,
+        /// What it shall do.
+        config: VirtualServerConfig,
+    },
+    /// Deletes a virtual server and its real servers. `ESRCH` if there is none.
+    DelService {
+        /// The virtual server.
+        key: VirtualServerKey,
+    },
+    /// Adds a real server. `ESRCH` without the virtual server, `EEXIST` if it has it already,
+    /// `ERANGE` for a weight above 2^31 - 1, `EINVAL` for an address of another family or none to
+    /// forward to, such as broadcast; for every IPv4 address in a network namespace whose loopback
+    /// device was never up.
+    AddDest {
+        /// The virtual server.
+        key: VirtualServerKey,
+        /// The real server.
+        real_server: SocketAddr,
+        /// What it shall get.
+        config: RealServerConfig,
+    },
+    /// Changes a real server; its connections stay. `ESRCH` without the virtual server, `ENOENT`
+    /// without the real server, otherwise as [`AddDest`](Self::AddDest).
+    SetDest {
+        /// The virtual server.
+        key: VirtualServerKey,
+        /// The real server.
+        real_server: SocketAddr,
+        /// What it shall get.
+        config: RealServerConfig,
+    },
+    /// Deletes a real server. `ESRCH` without the virtual server, `ENOENT` without the real server.
+    DelDest {
+        /// The virtual server.
+        key: VirtualServerKey,
+        /// The real server.
+        real_server: SocketAddr,
+    },
+}
+
+impl Request {
+    /// The kernel accepts port 0 by netlink although nothing could ever match it.
+    pub(super) fn is_valid(&self) -> bool {
+        match self {
+            Self::AddService { key, config } | Self::SetService { key, config } => {
+                let scheduler = &config.scheduler;
+                (1..=SCHEDULER_MAX).contains(&scheduler.len())
+                    && !scheduler.contains('\0')
+                    && (key.port != 0 || config.persistence.is_some())
+            }
+            _ => true,
+        }
+    }
+
+    /// Writes the message's payload.
+    pub(super) fn write(&self, writer: &mut Writer) {
+        match self {
+            Self::AddService { key, config } => {
+                write_header(writer, NEW_SERVICE);
+                write_service(writer, key, Some(config));
+            }
+            Self::SetService { key, config } => {
+                write_header(writer, SET_SERVICE);
+                write_service(writer, key, Some(config));
+            }
+            Self::DelService { key } => {
+                write_header(writer, DEL_SERVICE);
+                write_service(writer, key, None);
+            }
+            Self::AddDest {
+                key,
+                real_server,
+                config,
+            } => {
+                write_header(writer, NEW_DEST);
+                write_service(writer, key, None);
+                writer.nest(attr::DEST, |nest| {
+                    write_dest(nest, *real_server, Some(config))
+                });
+            }
+            Self::SetDest {
+                key,
+                real_server,
+                config,
+            } => {
+                write_header(writer, SET_DEST);
+                write_service(writer, key, None);
+                writer.nest(attr::DEST, |nest| {
+                    write_dest(nest, *real_server, Some(config))
+                });
+            }
+            Self::DelDest { key, real_server } => {
+                write_header(writer, DEL_DEST);
+                write_service(writer, key, None);
+                writer.nest(attr::DEST, |nest| write_dest(nest, *real_server, None));
+            }
+        }
+    }
+}
+
+/// `struct genlmsghdr`: the command, and version 1 of IPVS's interface.
+pub(super) fn write_header(writer: &mut Writer, command: u8) {
+    writer.raw(&[command, 1, 0, 0]);
+}
+
+/// Writes a virtual server: its key, and what it shall do if the command takes that.
+pub(super) fn write_service(
+    writer: &mut Writer,
+    key: &VirtualServerKey,
+    config: Option<&VirtualServerConfig>,
+) {
+    writer.nest(attr::SERVICE, |nest| {
+        nest.u16(attr::service::ADDRESS_FAMILY, address_family(key.address));
+        nest.u16(attr::service::PROTOCOL, u16::from(key.protocol.number()));
+        write_address(nest, attr::service::ADDRESS, key.address);
+        nest.attribute(attr::service::PORT, &key.port.to_be_bytes());
+        let Some(config) = config else { return };
+        nest.string(attr::service::SCHEDULER, &config.scheduler);
+        write_flags(nest, config);
+        nest.u32(attr::service::TIMEOUT, config.persistence.unwrap_or(0));
+        // Of persistent clients, each its own: a mask for IPv4, a prefix length for IPv6.
+        nest.u32(
+            attr::service::NETMASK,
+            if key.address.is_ipv4() { u32::MAX } else { 128 },
+        );
+    });
+}
+
+/// `struct ip_vs_flags`: the flags, and a mask of those to set, which must be all.
+fn write_flags(writer: &mut Writer, config: &VirtualServerConfig) {
+    let persistent = if config.persistence.is_some() {
+        PERSISTENT
+    } else {
+        0
+    };
+    let flags = (config.flags.0 & Flags::MASK) | persistent;
+    let [[a, b, c, d], [e, f, g, h]] = [flags.to_ne_bytes(), u32::MAX.to_ne_bytes()];
+    writer.attribute(attr::service::FLAGS, &[a, b, c, d, e, f, g, h]);
+}
+
+/// Writes a real server into its nest: its address, and what it shall get if the command takes it.
+pub(super) fn write_dest(
+    nest: &mut Writer,
+    address: SocketAddr,
+    config: Option<&RealServerConfig>,
+) {
+    write_address(nest, attr::dest::ADDRESS, address.ip());
+    nest.attribute(attr::dest::PORT, &address.port().to_be_bytes());
+    nest.u16(attr::dest::ADDRESS_FAMILY, address_family(address.ip()));
+    let Some(config) = config else { return };
+    nest.u32(attr::dest::FORWARDING, forwarding_number(config.forwarding));
+    nest.u32(attr::dest::WEIGHT, config.weight);
+    // Thresholds of connections: mandatory, 0 is none.
+    nest.u32(attr::dest::UPPER_THRESHOLD, 0);
+    nest.u32(attr::dest::LOWER_THRESHOLD, 0);
+}
+
+/// `AF_INET` or `AF_INET6`, which are the same on every architecture.
+fn address_family(address: IpAddr) -> u16 {
+    if address.is_ipv4() {
+        attr::AF_INET
+    } else {
+        attr::AF_INET6
+    }
+}
+
+/// `union nf_inet_addr`: IPv4 takes the first four of the sixteen bytes.
+fn write_address(writer: &mut Writer, kind: u16, address: IpAddr) {
+    let mut bytes = [0; 16];
+    match address {
+        IpAddr::V4(address) => bytes[..4].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => bytes = address.octets(),
+    }
+    writer.attribute(kind, &bytes);
+}
+
+/// `IP_VS_CONN_F_*`.
+fn forwarding_number(method: ForwardingMethod) -> u32 {
+    match method {
+        ForwardingMethod::Masquerade => 0,
+        ForwardingMethod::Local => 1,
+        ForwardingMethod::Tunnel => 2,
+        ForwardingMethod::Direct => 3,
+    }
+}

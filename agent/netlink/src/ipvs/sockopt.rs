@@ -1,0 +1,183 @@
+//! Reading IPVS's IPv4 objects by its older interface, `getsockopt`: measured at least ten times
+//! faster than netlink for virtual servers and four times for real servers.
+//!
+//! The layouts are those of 64-bit architectures (kernel: `struct ip_vs_get_services` and
+//! `struct ip_vs_get_dests` of `include/uapi/linux/ip_vs.h`). Real servers of the other family,
+//! which only tunnels can have, are not shown.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use portolan_model::Protocol;
+use portolan_model::ipvs::{Connections, VirtualServerKey};
+
+use super::reply::{self, Dest, Dests, Services};
+use super::{IpvsError, Summary};
+use crate::wire::{Malformed, array};
+use crate::{Errno, sys};
+
+const GET_INFO: i32 = 1153;
+const GET_SERVICES: i32 = 1154;
+const GET_DESTS: i32 = 1156;
+
+/// `num_services` and padding.
+const SERVICES_HEADER: usize = 8;
+/// The size of `struct ip_vs_service_entry`.
+const SERVICE_LEN: usize = 104;
+/// The key, `num_dests` and padding.
+const DESTS_HEADER: usize = 24;
+/// The size of `struct ip_vs_dest_entry`.
+const DEST_LEN: usize = 96;
+/// What a buffer holds beyond what the kernel has, so that additions meanwhile fit.
+const SPARE: u32 = 8;
+
+/// An IPv4 socket; every one takes IPVS's options, and a raw one would need another capability.
+#[derive(Debug)]
+pub(super) struct Sockopt {
+    fd: OwnedFd,
+}
+
+impl Sockopt {
+    pub(super) fn open() -> Result<Self, IpvsError> {
+        sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+            .map(|fd| Self { fd })
+            .map_err(IpvsError::Sockopt)
+    }
+
+    /// All IPv4 virtual servers.
+    pub(super) fn services(&self) -> Result<Services, IpvsError> {
+        let mut info = [0; 12];
+        self.get(GET_INFO, &mut info)?;
+        let expected = u32_at(&info, 8)?;
+        let table = self.table(expected, SERVICE_LEN, GET_SERVICES, |count| {
+            let mut header = vec![0; SERVICES_HEADER];
+            header[..4].copy_from_slice(&count.to_ne_bytes());
+            header
+        })?;
+        let mut services = Services::default();
+        for entry in table[SERVICES_HEADER..].chunks_exact(SERVICE_LEN) {
+            let (protocol, mark) = (u16_at(entry, 0)?, u32_at(entry, 12)?);
+            if protocol == 0 && mark == 0 {
+                break;
+            }
+            services.add(if mark == 0 {
+                service(protocol, entry)?
+            } else {
+                None
+            });
+        }
+        Ok(services)
+    }
+
+    /// The real servers of an IPv4 virtual server, `None` if it does not exist.
+    pub(super) fn dests(
+        &self,
+        key: &VirtualServerKey,
+        expected: u32,
+    ) -> Result<Option<Dests>, IpvsError> {
+        let IpAddr::V4(address) = key.address else {
+            return Ok(None);
+        };
+        let table = self.table(expected, DEST_LEN, GET_DESTS, |count| {
+            let mut header = vec![0; DESTS_HEADER];
+            header[..2].copy_from_slice(&u16::from(key.protocol.number()).to_ne_bytes());
+            header[4..8].copy_from_slice(&address.octets());
+            header[8..10].copy_from_slice(&key.port.to_be_bytes());
+            header[16..20].copy_from_slice(&count.to_ne_bytes());
+            header
+        });
+        let table = match table {
+            Err(IpvsError::Sockopt(Errno::ESRCH)) => return Ok(None),
+            table => table?,
+        };
+        let mut dests = Dests::default();
+        for entry in table[DESTS_HEADER..].chunks_exact(DEST_LEN) {
+            let address = Ipv4Addr::from(array::<4>(entry, 0)?);
+            if address.is_unspecified() {
+                break;
+            }
+            let port = u16::from_be_bytes(array(entry, 4)?);
+            dests.add(dest(entry)?.map(|dest| (SocketAddr::new(address.into(), port), dest)));
+        }
+        Ok(Some(dests))
+    }
+
+    /// Reads a table into a buffer that is surely not too small: the kernel fills what there is
+    /// room for and does not tell how much it filled, so zeros must be left over.
+    fn table(
+        &self,
+        expected: u32,
+        entry_len: usize,
+        name: i32,
+        header: impl Fn(u32) -> Vec<u8>,
+    ) -> Result<Vec<u8>, IpvsError> {
+        let mut count = expected.saturating_add(SPARE);
+        loop {
+            let mut table = header(count);
+            table.resize(table.len() + entry_len * count as usize, 0);
+            self.get(name, &mut table)?;
+            let last = &table[table.len() - entry_len..];
+            if last.iter().all(|byte| *byte == 0) {
+                return Ok(table);
+            }
+            count = count.saturating_mul(2);
+        }
+    }
+
+    fn get(&self, name: i32, buffer: &mut [u8]) -> Result<(), IpvsError> {
+        sys::get_option(&self.fd, libc::IPPROTO_IP, name, buffer).map_err(|errno| {
+            match errno.number() {
+                libc::ENOPROTOOPT => IpvsError::NoIpvs,
+                _ => IpvsError::Sockopt(errno),
+            }
+        })
+    }
+}
+
+fn service(protocol: u16, entry: &[u8]) -> Result<Option<(VirtualServerKey, Summary)>, Malformed> {
+    let Some(protocol) = Protocol::from_number(protocol) else {
+        return Ok(None);
+    };
+    let address = IpAddr::V4(Ipv4Addr::from(array::<4>(entry, 4)?));
+    let port = u16::from_be_bytes(array(entry, 8)?);
+    let scheduler: [u8; 16] = array(entry, 16)?;
+    let scheduler = scheduler
+        .split(|byte| *byte == 0)
+        .next()
+        .unwrap_or_default();
+    let scheduler = String::from_utf8_lossy(scheduler).into_owned();
+    let config = reply::config(scheduler, u32_at(entry, 32)?, u32_at(entry, 36)?);
+    let summary = Summary {
+        config,
+        real_servers: Some(u32_at(entry, 44)?),
+    };
+    Ok(Some((
+        VirtualServerKey {
+            protocol,
+            address,
+            port,
+        },
+        summary,
+    )))
+}
+
+fn dest(entry: &[u8]) -> Result<Option<Dest>, Malformed> {
+    let connections = Connections {
+        active: u32_at(entry, 24)?,
+        inactive: u32_at(entry, 28)?,
+        persistent: u32_at(entry, 32)?,
+    };
+    Ok(reply::dest(
+        u32_at(entry, 8)?,
+        u32_at(entry, 12)?,
+        connections,
+    ))
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {
+    array(bytes, offset).map(u16::from_ne_bytes)
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> Result<u32, Malformed> {
+    array(bytes, offset).map(u32::from_ne_bytes)
+}

@@ -1,0 +1,219 @@
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_model::Protocol;
+use portolan_model::ipvs::{Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig};
+use proptest::prelude::*;
+
+use super::reply::{Dest, Objects};
+use super::*;
+use crate::wire::Attributes;
+
+fn key(address: &str, port: u16) -> VirtualServerKey {
+    VirtualServerKey {
+        protocol: Protocol::Tcp,
+        address: address.parse().unwrap(),
+        port,
+    }
+}
+
+fn masquerade(weight: u32) -> RealServerConfig {
+    RealServerConfig {
+        weight,
+        forwarding: ForwardingMethod::Masquerade,
+    }
+}
+
+fn written(request: &Request) -> Vec<u8> {
+    let mut writer = Writer::default();
+    request.write(&mut writer);
+    writer.as_bytes().to_vec()
+}
+
+#[cfg(target_endian = "little")]
+#[test]
+fn add_service_is_these_bytes() {
+    let config = VirtualServerConfig {
+        persistence: Some(10800),
+        flags: Flags(Flags::SCHED1 | 0x8003),
+        ..VirtualServerConfig::round_robin()
+    };
+    let request = Request::AddService {
+        key: key("10.96.0.1", 443),
+        config,
+    };
+    let expected: &[u8] = &[
+        1, 1, 0, 0, // NEW_SERVICE, version 1
+        84, 0, 1, 0x80, // service
+        6, 0, 1, 0, 2, 0, 0, 0, // AF_INET
+        6, 0, 2, 0, 6, 0, 0, 0, // TCP
+        20, 0, 3, 0, 10, 96, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // address
+        6, 0, 4, 0, 1, 187, 0, 0, // port 443
+        7, 0, 6, 0, b'r', b'r', 0, 0, // scheduler
+        12, 0, 7, 0, 9, 0, 0, 0, 255, 255, 255, 255, // SCHED1 | PERSISTENT, mask
+        8, 0, 8, 0, 0x30, 0x2a, 0, 0, // 10800 s
+        8, 0, 9, 0, 255, 255, 255, 255, // netmask
+    ];
+    assert_eq!(written(&request), expected);
+}
+
+#[cfg(target_endian = "little")]
+#[test]
+fn add_dest_is_these_bytes() {
+    let request = Request::AddDest {
+        key: key("fd00::1", 53),
+        real_server: "[fd00::2]:8053".parse().unwrap(),
+        config: masquerade(100),
+    };
+    let v6 = |last: u8| {
+        [
+            20, 0, 0, 0, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last,
+        ]
+    };
+    let (mut vip, mut real) = (v6(1), v6(2));
+    (vip[2], real[2]) = (3, 1);
+    let expected: Vec<u8> = [
+        &[
+            5, 1, 0, 0, 48, 0, 1, 0x80, 6, 0, 1, 0, 10, 0, 0, 0, 6, 0, 2, 0, 6, 0, 0, 0,
+        ][..],
+        &vip,
+        &[6, 0, 4, 0, 0, 53, 0, 0], // port
+        &[72, 0, 2, 0x80],          // dest
+        &real,
+        &[6, 0, 2, 0, 0x1f, 0x75, 0, 0], // port 8053
+        &[6, 0, 11, 0, 10, 0, 0, 0],     // AF_INET6
+        &[8, 0, 3, 0, 0, 0, 0, 0],       // masquerade
+        &[8, 0, 4, 0, 100, 0, 0, 0],     // weight
+        &[8, 0, 5, 0, 0, 0, 0, 0, 8, 0, 6, 0, 0, 0, 0, 0], // thresholds
+    ]
+    .concat();
+    assert_eq!(written(&request), expected);
+}
+
+#[test]
+fn refuses_what_could_never_match() {
+    let service = |port, scheduler: &str, persistence| Request::SetService {
+        key: key("10.0.0.1", port),
+        config: VirtualServerConfig {
+            scheduler: scheduler.to_owned(),
+            flags: Flags::default(),
+            persistence,
+        },
+    };
+    assert!(service(80, "rr", None).is_valid());
+    assert!(service(0, "rr", Some(300)).is_valid());
+    assert!(!service(0, "rr", None).is_valid());
+    assert!(!service(80, "", None).is_valid());
+    assert!(!service(80, "sixteen-letters-", None).is_valid());
+    assert!(!service(80, "r\0r", None).is_valid());
+}
+
+fn read_service(payload: &[u8]) -> Option<(VirtualServerKey, VirtualServerConfig)> {
+    let nest = Attributes::new(payload, family::HEADER_LEN)
+        .unwrap()
+        .get(attr::SERVICE)
+        .unwrap();
+    reply::service(&nest.nested()).unwrap()
+}
+
+/// As the kernel replies: what was written, and the counters.
+fn dest_reply(real_server: SocketAddr, config: &RealServerConfig, counters: [u32; 3]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    request::write_header(&mut writer, request::NEW_DEST);
+    writer.nest(attr::DEST, |nest| {
+        request::write_dest(nest, real_server, Some(config));
+        for (kind, counter) in (attr::dest::ACTIVE..).zip(counters) {
+            nest.u32(kind, counter);
+        }
+    });
+    writer.as_bytes().to_vec()
+}
+
+fn any_address() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        any::<[u8; 4]>().prop_map(IpAddr::from),
+        any::<[u8; 16]>().prop_map(IpAddr::from)
+    ]
+}
+
+fn any_key() -> impl Strategy<Value = VirtualServerKey> {
+    let protocol = prop::sample::select(vec![Protocol::Tcp, Protocol::Udp, Protocol::Sctp]);
+    (protocol, any_address(), any::<u16>()).prop_map(|(protocol, address, port)| VirtualServerKey {
+        protocol,
+        address,
+        port,
+    })
+}
+
+fn any_config() -> impl Strategy<Value = VirtualServerConfig> {
+    ("[a-z]{1,15}", any::<u32>(), any::<Option<u32>>()).prop_map(
+        |(scheduler, flags, persistence)| VirtualServerConfig {
+            scheduler,
+            flags: Flags(flags & Flags::MASK),
+            persistence,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn services_come_back(key in any_key(), config in any_config()) {
+        let request = Request::AddService { key, config: config.clone() };
+        prop_assert_eq!(read_service(&written(&request)), Some((key, config)));
+    }
+
+    #[test]
+    fn dests_come_back(ip in any_address(), port: u16, weight: u32, counters: [u32; 3]) {
+        let real_server = SocketAddr::new(ip, port);
+        let [active, inactive, persistent] = counters;
+        let expected = Dest {
+            config: masquerade(weight),
+            connections: Connections { active, inactive, persistent },
+        };
+        let mut dests = Objects::default();
+        let reply = dest_reply(real_server, &masquerade(weight), counters);
+        reply::read_dest(&mut dests, &reply).unwrap();
+        prop_assert_eq!(dests.known, [(real_server, expected)]);
+    }
+
+    #[test]
+    fn readers_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        let _ = reply::read_v6_service(&mut Objects::default(), &bytes);
+        let _ = reply::read_dest(&mut Objects::default(), &bytes);
+        let _ = reply::read_info(&mut Info::default(), &bytes);
+    }
+
+    #[test]
+    fn readers_never_panic_on_broken_replies(key in any_key(), config in any_config(),
+        position: prop::sample::Index, byte: u8)
+    {
+        let mut bytes = written(&Request::AddService { key, config });
+        let position = position.index(bytes.len());
+        bytes[position] = byte;
+        let _ = reply::read_v6_service(&mut Objects::default(), &bytes);
+        bytes.truncate(position);
+        let _ = reply::read_v6_service(&mut Objects::default(), &bytes);
+    }
+}
+
+#[test]
+fn skips_what_has_no_type() {
+    let mut services = Services::default();
+    let mut add = |fill: &dyn Fn(&mut Writer)| {
+        let mut writer = Writer::default();
+        request::write_header(&mut writer, request::GET_SERVICE);
+        writer.nest(attr::SERVICE, |nest| {
+            nest.u16(attr::service::ADDRESS_FAMILY, attr::AF_INET6);
+            fill(nest);
+        });
+        reply::read_v6_service(&mut services, writer.as_bytes())
+    };
+    add(&|nest| nest.u32(attr::service::FIREWALL_MARK, 7)).unwrap();
+    assert_eq!(
+        add(&|_| {}),
+        Err(Malformed::Missing {
+            kind: attr::service::PROTOCOL
+        })
+    );
+    assert_eq!((services.known.len(), services.skipped), (0, 1));
+    assert_eq!(reply::dest(4, 1, Connections::default()), None);
+}

@@ -1,0 +1,19 @@
+//! The kernel's IPVS and ipset over netlink, in batches.
+//!
+//! Owns the two codecs and one blocking socket that packs thousands of requests into a send without
+//! asking for an acknowledgement of each; the kernel still reports every failure by its sequence
+//! number. It must not decide anything: what to program, in which order and what to do about a
+//! failure is the caller's business.
+
+#![deny(unsafe_code)]
+
+mod errno;
+pub mod ipset;
+pub mod ipvs;
+mod socket;
+mod sys;
+mod wire;
+
+pub use errno::Errno;
+pub use socket::SocketError;
+pub use wire::Malformed;

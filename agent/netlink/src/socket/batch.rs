@@ -1,0 +1,134 @@
+//! Many requests in few sends, without an acknowledgement of each.
+//!
+//! The kernel executes all requests of a send, in order and before `send` returns, and answers
+//! those that fail. A closing request that does ask for an acknowledgement ends the batch.
+
+use super::{Socket, SocketError};
+use crate::Errno;
+use crate::wire::{self, HEADER_LEN, Header, Malformed, Messages, Writer};
+
+/// A request that the kernel refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// How many requests were pushed or skipped before it.
+    pub(crate) index: usize,
+    /// Why.
+    pub(crate) errno: Errno,
+    /// The payload of the request, if the kernel returns it: ipset does, and marks the bad entry.
+    pub(crate) echo: Vec<u8>,
+}
+
+/// A batch that is being sent. Dropped before [`finish`](Self::finish), it is executed in part.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    socket: &'a mut Socket,
+    writer: Writer,
+    /// Collected bytes are sent when there are this many.
+    limit: usize,
+    /// The sequence number of the first request.
+    first: u32,
+    refused: Vec<Refused>,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(socket: &'a mut Socket, size: usize) -> Self {
+        let limit = size.min(socket.send_limit);
+        let first = socket.sequence.wrapping_add(1);
+        Self {
+            socket,
+            writer: Writer::default(),
+            limit,
+            first,
+            refused: Vec::new(),
+        }
+    }
+
+    /// Adds a request of type `kind` that `fill` writes, and sends if enough is collected.
+    pub(crate) fn push(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        fill: impl FnOnce(&mut Writer),
+    ) -> Result<(), SocketError> {
+        let sequence = self.socket.next_sequence();
+        self.writer.message(
+            Header {
+                kind,
+                flags: wire::REQUEST | flags,
+                sequence,
+            },
+            fill,
+        );
+        if self.writer.len() < self.limit {
+            return Ok(());
+        }
+        self.send()?;
+        // Taking the refusals out now keeps them from filling the receive buffer.
+        while let Some(len) = self.socket.receive_if(false)? {
+            self.read(len, None)?;
+        }
+        Ok(())
+    }
+
+    /// Counts a request that is not sent.
+    pub(crate) fn skip(&mut self) {
+        self.socket.next_sequence();
+    }
+
+    /// Sends the rest, waits for the end, and returns what was refused, in order.
+    pub(crate) fn finish(mut self) -> Result<Vec<Refused>, SocketError> {
+        let barrier = self.socket.next_sequence();
+        let flags = wire::REQUEST | wire::ACK;
+        self.writer.message(
+            Header {
+                kind: wire::NOOP,
+                flags,
+                sequence: barrier,
+            },
+            |_| {},
+        );
+        self.send()?;
+        loop {
+            let len = self.socket.receive()?;
+            if self.read(len, Some(barrier))? {
+                return Ok(self.refused);
+            }
+        }
+    }
+
+    fn send(&mut self) -> Result<(), SocketError> {
+        self.socket.send(self.writer.as_bytes())?;
+        self.writer.clear();
+        Ok(())
+    }
+
+    /// Reads a datagram; tells if it ends the batch.
+    fn read(&mut self, len: usize, barrier: Option<u32>) -> Result<bool, Malformed> {
+        for message in Messages::new(&self.socket.buffer[..len]) {
+            let message = message?;
+            if message.kind != wire::ERROR {
+                continue;
+            }
+            if barrier == Some(message.sequence) {
+                return Ok(true);
+            }
+            let index = message.sequence.wrapping_sub(self.first);
+            let sent = self.socket.sequence.wrapping_sub(self.first);
+            let status = i32::from_ne_bytes(wire::array(message.payload, 0)?);
+            // Otherwise an answer to an earlier exchange, or an acknowledgement.
+            if index <= sent && status != 0 {
+                let echo = message
+                    .payload
+                    .get(4 + HEADER_LEN..)
+                    .unwrap_or_default()
+                    .to_vec();
+                self.refused.push(Refused {
+                    index: index as usize,
+                    errno: Errno::new(status),
+                    echo,
+                });
+            }
+        }
+        Ok(false)
+    }
+}

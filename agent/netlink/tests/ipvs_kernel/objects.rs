@@ -1,0 +1,208 @@
+//! Virtual and real servers, as programmed and as read.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use portolan_model::Family;
+use portolan_model::ipvs::{
+    Flags, ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+};
+use portolan_netlink::ipvs::{Ipvs, Request};
+
+use crate::common::{in_netns, output, require};
+use crate::{
+    LANES, PROTOCOLS, State, add_dest, add_service, apply, dumped, key, many, real_server,
+    round_robin, weight,
+};
+
+#[test]
+fn all_protocols_and_families() {
+    in_netns(
+        "all_protocols_and_families",
+        LANES,
+        Ipvs::open,
+        |mut ipvs| {
+            assert_eq!(ipvs.info().unwrap().version, (1, 2, 1));
+            let mut expected = State::new();
+            for family in Family::ALL {
+                for protocol in PROTOCOLS {
+                    let key = VirtualServerKey {
+                        protocol,
+                        ..key(family, 1)
+                    };
+                    let real = real_server(family, 1);
+                    apply(&mut ipvs, &[add_service(key), add_dest(key, real)]);
+                    let real_servers = BTreeMap::from([(real, weight(1))]);
+                    expected.insert(
+                        key,
+                        VirtualServer {
+                            config: round_robin(),
+                            real_servers,
+                        },
+                    );
+                    assert_eq!(dumped(&mut ipvs), expected, "{key}");
+                }
+            }
+            for key in expected.keys() {
+                apply(&mut ipvs, &[Request::DelService { key: *key }]);
+            }
+            assert_eq!(dumped(&mut ipvs), State::new());
+        },
+    );
+}
+
+#[test]
+fn changes_objects() {
+    in_netns("changes_objects", LANES, Ipvs::open, |mut ipvs| {
+        for family in Family::ALL {
+            let (key, real) = (key(family, 1), real_server(family, 1));
+            let other = real_server(family, 2);
+            let config = VirtualServerConfig {
+                scheduler: "mh".to_owned(),
+                flags: Flags(Flags::SCHED1 | Flags::SCHED2),
+                persistence: Some(10_800),
+            };
+            let requests = [
+                Request::AddService {
+                    key,
+                    config: config.clone(),
+                },
+                add_dest(key, real),
+                add_dest(key, other),
+            ];
+            apply(&mut ipvs, &requests);
+            assert_eq!(dumped(&mut ipvs)[&key].config, config);
+
+            for config in [
+                VirtualServerConfig {
+                    persistence: None,
+                    ..config
+                },
+                round_robin(),
+            ] {
+                apply(
+                    &mut ipvs,
+                    &[Request::SetService {
+                        key,
+                        config: config.clone(),
+                    }],
+                );
+                assert_eq!(dumped(&mut ipvs)[&key].config, config);
+            }
+            for new in [0, 7, i32::MAX.unsigned_abs()] {
+                let request = Request::SetDest {
+                    key,
+                    real_server: real,
+                    config: weight(new),
+                };
+                apply(&mut ipvs, &[request]);
+                let expected = BTreeMap::from([(real, weight(new)), (other, weight(1))]);
+                assert_eq!(dumped(&mut ipvs)[&key].real_servers, expected);
+            }
+            apply(
+                &mut ipvs,
+                &[Request::DelDest {
+                    key,
+                    real_server: real,
+                }],
+            );
+            let expected = BTreeMap::from([(other, weight(1))]);
+            assert_eq!(dumped(&mut ipvs)[&key].real_servers, expected);
+        }
+    });
+}
+
+#[test]
+fn forwards_in_other_ways() {
+    in_netns("forwards_in_other_ways", LANES, Ipvs::open, |mut ipvs| {
+        for family in Family::ALL {
+            let (key, real_server) = (key(family, 1), real_server(family, 1));
+            apply(&mut ipvs, &[add_service(key)]);
+            for forwarding in [ForwardingMethod::Tunnel, ForwardingMethod::Direct] {
+                let config = RealServerConfig {
+                    weight: 3,
+                    forwarding,
+                };
+                // These cannot translate the port.
+                let real_server = SocketAddr::new(real_server.ip(), key.port);
+                apply(
+                    &mut ipvs,
+                    &[Request::AddDest {
+                        key,
+                        real_server,
+                        config,
+                    }],
+                );
+                let expected = BTreeMap::from([(real_server, config)]);
+                assert_eq!(dumped(&mut ipvs)[&key].real_servers, expected);
+                apply(&mut ipvs, &[Request::DelDest { key, real_server }]);
+            }
+        }
+    });
+}
+
+#[test]
+fn many_objects() {
+    in_netns("many_objects", LANES, Ipvs::open, |mut ipvs| {
+        let mut expected = State::new();
+        for family in Family::ALL {
+            let (requests, state) = many(family, 1000, 5);
+            apply(&mut ipvs, &requests);
+            let services = ipvs.dump_services(family).unwrap();
+            assert!(services.keys().eq(state.keys()));
+            let dests = (family == Family::V4).then_some(5);
+            assert!(
+                services
+                    .values()
+                    .all(|s| s.config == round_robin() && s.real_servers == dests)
+            );
+            expected.extend(state);
+        }
+        assert_eq!(dumped(&mut ipvs), expected);
+    });
+}
+
+/// More than the first guess at the size of a table, and more than a part of a dump.
+#[test]
+fn one_service_of_many_dests() {
+    in_netns(
+        "one_service_of_many_dests",
+        LANES,
+        Ipvs::open,
+        |mut ipvs| {
+            for family in Family::ALL {
+                let (requests, state) = many(family, 1, 300);
+                apply(&mut ipvs, &requests);
+                let key = key(family, 1);
+                assert_eq!(dumped(&mut ipvs)[&key], state[&key]);
+                assert_eq!(ipvs.connections(&key).unwrap().len(), 300);
+            }
+        },
+    );
+}
+
+#[test]
+fn objects_of_others_are_skipped() {
+    in_netns(
+        "objects_of_others_are_skipped",
+        LANES,
+        Ipvs::open,
+        |mut ipvs| {
+            let (requests, expected) = many(Family::V6, 1, 1);
+            apply(&mut ipvs, &requests);
+            for arguments in [
+                "-A -f 1 -s rr",
+                "-A -f 2 -6 -s rr",
+                "-a -f 1 -r 10.0.0.1:80 -m",
+            ] {
+                if require("objects_of_others", &[], output("ipvsadm", arguments)).is_none() {
+                    return;
+                }
+            }
+            let state = ipvs.dump().unwrap();
+            assert_eq!((state.virtual_servers, state.skipped), (expected, 2));
+            assert_eq!(ipvs.dump_services(Family::V4).unwrap().len(), 0);
+            assert_eq!(ipvs.dump_services(Family::V6).unwrap().len(), 1);
+        },
+    );
+}
