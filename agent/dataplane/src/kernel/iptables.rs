@@ -1,0 +1,257 @@
+//! The constant rules, through `iptables-restore`: at start, and when somebody changed them.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use portolan_model::Family;
+use portolan_plan::{Jump, Rules};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+
+use crate::DataplaneError;
+
+/// Which of the two iptables to use. Both may be installed, and rules of one are not seen by the
+/// other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum IptablesMode {
+    /// The one that kubelet uses if it left its hint, else the host's default if that works, else
+    /// the other one.
+    #[default]
+    Auto,
+    /// `iptables-nft`.
+    Nft,
+    /// `iptables-legacy`.
+    Legacy,
+}
+
+/// Writes rules of both families and knows whether they are still as written.
+#[derive(Debug)]
+pub(crate) struct Iptables {
+    /// `""`, `"-nft"` or `"-legacy"`: the part of the tools' names that tells them apart.
+    variant: &'static str,
+    written: BTreeMap<Family, (Rules, Vec<String>)>,
+}
+
+impl Iptables {
+    pub(crate) async fn open(mode: IptablesMode) -> Result<Self, DataplaneError> {
+        let variant = match mode {
+            IptablesMode::Nft => "-nft",
+            IptablesMode::Legacy => "-legacy",
+            IptablesMode::Auto => choose().await?,
+        };
+        Ok(Self {
+            variant,
+            written: BTreeMap::new(),
+        })
+    }
+
+    /// The rules that are in place just as we wrote them; none before the first write.
+    pub(crate) async fn observe(&self) -> Result<BTreeMap<Family, Rules>, DataplaneError> {
+        let mut in_place = BTreeMap::new();
+        for (family, (rules, fingerprint)) in &self.written {
+            if fingerprint_of(rules, &self.save(*family).await?) == *fingerprint {
+                in_place.insert(*family, rules.clone());
+            }
+        }
+        Ok(in_place)
+    }
+
+    /// Writes our chains anew, each table atomically, and adds the jumps that are missing.
+    pub(crate) async fn write(
+        &mut self,
+        family: Family,
+        rules: &Rules,
+    ) -> Result<(), DataplaneError> {
+        let before = self.save(family).await?;
+        let missing: Vec<&Jump> = rules
+            .jumps
+            .iter()
+            .filter(|jump| jump_line(jump, &before).is_none())
+            .collect();
+        self.restore(family, &rules.restore_input(&missing)).await?;
+        let fingerprint = fingerprint_of(rules, &self.save(family).await?);
+        self.written.insert(family, (rules.clone(), fingerprint));
+        Ok(())
+    }
+
+    /// Takes our jumps and chains away; what else is in the tables stays.
+    pub(crate) async fn remove(
+        &mut self,
+        family: Family,
+        rules: &Rules,
+    ) -> Result<(), DataplaneError> {
+        self.written.remove(&family);
+        let saved = self.save(family).await?;
+        let text = removal(rules, &saved);
+        if text.is_empty() {
+            Ok(())
+        } else {
+            self.restore(family, &text).await
+        }
+    }
+
+    async fn save(&self, family: Family) -> Result<Vec<String>, DataplaneError> {
+        let mut lines = Vec::new();
+        for table in ["nat", "filter"] {
+            lines.push(format!("*{table}"));
+            let text = run(&save_command(family, self.variant), &["-t", table], "").await?;
+            lines.extend(text.lines().map(str::to_owned));
+        }
+        Ok(lines)
+    }
+
+    async fn restore(&self, family: Family, text: &str) -> Result<(), DataplaneError> {
+        let command = match family {
+            Family::V4 => format!("iptables{}-restore", self.variant),
+            Family::V6 => format!("ip6tables{}-restore", self.variant),
+        };
+        // -w: others hold the xtables lock for up to seconds on large hosts.
+        run(&command, &["--noflush", "-w", "30"], text)
+            .await
+            .map(drop)
+    }
+}
+
+fn save_command(family: Family, variant: &str) -> String {
+    match family {
+        Family::V4 => format!("iptables{variant}-save"),
+        Family::V6 => format!("ip6tables{variant}-save"),
+    }
+}
+
+/// The variant to use when none was asked for.
+async fn choose() -> Result<&'static str, DataplaneError> {
+    let mut first_error = None;
+    let mut usable = None;
+    for variant in ["", "-nft", "-legacy"] {
+        let save = save_command(Family::V4, variant);
+        match run(&save, &["-t", "nat"], "").await {
+            Ok(_) => usable = usable.or(Some(variant)),
+            Err(error) => {
+                first_error = first_error.or(Some(error));
+                continue;
+            }
+        }
+        // kubelet creates this chain for nothing else than to say which variant it uses (KEP-3178).
+        let hint = run(&save, &["-t", "mangle"], "").await;
+        if !variant.is_empty() && hint.is_ok_and(|text| text.contains(":KUBE-IPTABLES-HINT")) {
+            return Ok(variant);
+        }
+    }
+    match (usable, first_error) {
+        (Some(variant), _) => Ok(variant),
+        (None, Some(error)) => Err(error),
+        (None, None) => unreachable!("three variants were tried"),
+    }
+}
+
+async fn run(command: &str, args: &[&str], input: &str) -> Result<String, DataplaneError> {
+    let failed = |message: String| DataplaneError::Command {
+        command: command.to_owned(),
+        message,
+    };
+    let mut child = Command::new(command)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A tool that does not read its input has said why it ended.
+        let _ = stdin.write_all(input.as_bytes()).await;
+    }
+    let output = child
+        .wait_with_output()
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        ));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The line of a saved ruleset that holds a jump, whatever matches and comments it has.
+fn jump_line<'a>(jump: &Jump, saved: &'a [String]) -> Option<&'a str> {
+    let start = format!("-A {} ", jump.chain);
+    let end = format!("-j {}", jump.target);
+    in_table(saved, jump.table).find(|line| line.starts_with(&start) && line.ends_with(&end))
+}
+
+/// The lines of one table.
+fn in_table<'a>(saved: &'a [String], table: &'a str) -> impl Iterator<Item = &'a str> {
+    let mut current = "";
+    saved.iter().map(String::as_str).filter(move |line| {
+        if let Some(name) = line.strip_prefix('*') {
+            current = name;
+        }
+        current == table
+    })
+}
+
+/// Our part of a saved ruleset: our chains and the jumps to them, counters left out.
+fn fingerprint_of(rules: &Rules, saved: &[String]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for table in &rules.tables {
+        for (chain, _) in &table.chains {
+            let (declared, rule) = (format!(":{chain} "), format!("-A {chain} "));
+            let of_chain = in_table(saved, table.name).filter_map(|line| {
+                if line.starts_with(&declared) {
+                    Some(declared.clone())
+                } else {
+                    line.starts_with(&rule).then(|| line.to_owned())
+                }
+            });
+            lines.extend(of_chain);
+        }
+    }
+    lines.extend(
+        rules
+            .jumps
+            .iter()
+            .filter_map(|jump| jump_line(jump, saved))
+            .map(str::to_owned),
+    );
+    lines
+}
+
+/// The `iptables-restore` input that takes away what there is of our jumps and chains.
+fn removal(rules: &Rules, saved: &[String]) -> String {
+    let mut text = String::new();
+    for table in &rules.tables {
+        let exists = |chain: &str| {
+            let declared = format!(":{chain} ");
+            in_table(saved, table.name).any(|line| line.starts_with(&declared))
+        };
+        let chains: Vec<&String> = table
+            .chains
+            .iter()
+            .map(|(chain, _)| chain)
+            .filter(|chain| exists(chain))
+            .collect();
+        let jumps = rules.jumps.iter().filter(|jump| jump.table == table.name);
+        let jumps: Vec<&str> = jumps.filter_map(|jump| jump_line(jump, saved)).collect();
+        if chains.is_empty() && jumps.is_empty() {
+            continue;
+        }
+        text.push_str(&format!("*{}\n", table.name));
+        // Declaring a chain empties it, so that none refers to another when they are deleted.
+        chains
+            .iter()
+            .for_each(|chain| text.push_str(&format!(":{chain} - [0:0]\n")));
+        jumps
+            .iter()
+            .for_each(|line| text.push_str(&format!("-D{}\n", &line[2..])));
+        chains
+            .iter()
+            .for_each(|chain| text.push_str(&format!("-X {chain}\n")));
+        text.push_str("COMMIT\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

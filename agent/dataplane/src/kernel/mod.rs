@@ -1,0 +1,236 @@
+//! The real kernel, in the network namespace of the calling process.
+//!
+//! IPVS and ipset go over our own batching netlink socket, routes and addresses over rtnetlink,
+//! the constant rules through `iptables-restore`. Neighbouring steps of one class share a batch.
+
+mod ipset;
+mod iptables;
+mod ipvs;
+mod routes;
+mod sysctl;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_model::Family;
+use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_netlink::ipset::Ipset;
+use portolan_netlink::ipvs::{Ipvs, IpvsError};
+use portolan_plan::{KernelState, NodeFacts, Rules, Step};
+
+use crate::gate::Gate;
+use crate::{Dataplane, DataplaneError, StepError};
+
+pub use iptables::IptablesMode;
+pub use routes::ROUTE_PROTOCOL;
+
+use iptables::Iptables;
+use routes::{RouteChange, Routes};
+
+/// How to use the kernel.
+#[derive(Debug, Clone, Default)]
+pub struct KernelConfig {
+    /// Which iptables to write rules with.
+    pub iptables: IptablesMode,
+    /// The node's addresses to use as the source of its own connections to VIPs, at most one per
+    /// family. For a family without one the first address of the lowest interface is taken.
+    pub node_ips: Vec<IpAddr>,
+}
+
+/// The kernel of the network namespace that we run in.
+#[derive(Debug)]
+pub struct Kernel {
+    config: KernelConfig,
+    ipvs: Ipvs,
+    ipset: Ipset,
+    routes: Routes,
+    iptables: Iptables,
+}
+
+impl Kernel {
+    /// Opens all that is needed; loads the kernel modules of IPVS if it is missing. Must be called
+    /// within a tokio runtime.
+    ///
+    /// # Errors
+    /// If the kernel has no IPVS or ipset, the capability `CAP_NET_ADMIN` is missing, or there is
+    /// no iptables that works.
+    pub async fn open(config: KernelConfig) -> Result<Self, DataplaneError> {
+        let ipvs = match Ipvs::open() {
+            Err(IpvsError::NoIpvs) => {
+                sysctl::load_modules().await;
+                Ipvs::open()?
+            }
+            opened => opened?,
+        };
+        Ok(Self {
+            ipvs,
+            ipset: Ipset::open()?,
+            routes: Routes::open()?,
+            iptables: Iptables::open(config.iptables).await?,
+            config,
+        })
+    }
+
+    /// The families that the kernel has.
+    #[must_use]
+    pub fn families() -> Vec<Family> {
+        if sysctl::has_ipv6() {
+            Family::ALL.to_vec()
+        } else {
+            vec![Family::V4]
+        }
+    }
+
+    /// Takes neighbouring steps of one class; one result each.
+    async fn take(&mut self, class: Class, steps: &[&Step]) -> Vec<Result<(), Failure>> {
+        match class {
+            Class::Set => ipset::take(&mut self.ipset, steps),
+            Class::Rules => self.write_rules(steps).await,
+            Class::Route => {
+                let changes: Vec<_> = steps.iter().filter_map(|step| route_change(step)).collect();
+                let results = self.routes.apply(&changes).await;
+                results
+                    .into_iter()
+                    .map(|result| result.map_err(Failure::whole))
+                    .collect()
+            }
+            Class::Ipvs => ipvs::take(&mut self.ipvs, steps),
+        }
+    }
+
+    async fn write_rules(&mut self, steps: &[&Step]) -> Vec<Result<(), Failure>> {
+        let mut results = Vec::with_capacity(steps.len());
+        for step in steps {
+            results.push(match step {
+                Step::WriteRules { family, rules } => {
+                    let written = self.iptables.write(*family, rules).await;
+                    written.map_err(|error| Failure::whole(error.to_string()))
+                }
+                _ => Ok(()),
+            });
+        }
+        results
+    }
+}
+
+/// Why a step failed, as a whole or for some of its entries.
+#[derive(Debug, Default)]
+struct Failure {
+    message: String,
+    /// The entries that are missing; empty if the whole step failed.
+    entries: Vec<portolan_model::ipset::SetEntry>,
+}
+
+impl Failure {
+    fn whole(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            entries: Vec::new(),
+        }
+    }
+}
+
+/// What a step goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Set,
+    Rules,
+    Route,
+    Ipvs,
+}
+
+fn class(step: &Step) -> Class {
+    match step {
+        Step::CreateSet { .. }
+        | Step::ReplaceSet { .. }
+        | Step::AddEntries { .. }
+        | Step::DelEntries { .. } => Class::Set,
+        Step::WriteRules { .. } => Class::Rules,
+        Step::PutRoute { .. } | Step::DelRoute { .. } => Class::Route,
+        _ => Class::Ipvs,
+    }
+}
+
+fn route_change(step: &Step) -> Option<RouteChange> {
+    match step {
+        Step::PutRoute { vip, source } => Some(RouteChange::Put(*vip, *source)),
+        Step::DelRoute { vip } => Some(RouteChange::Del(*vip)),
+        _ => None,
+    }
+}
+
+impl Dataplane for Kernel {
+    async fn prepare(&mut self) -> Result<(), DataplaneError> {
+        sysctl::write_settings()
+    }
+
+    async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
+        let listing = self.ipset.list()?;
+        let state = self.ipvs.dump()?;
+        Ok(KernelState {
+            sets: listing.sets,
+            rules: self.iptables.observe().await?,
+            routes: self.routes.observe().await?,
+            virtual_servers: state.virtual_servers,
+        })
+    }
+
+    async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
+        self.routes.facts(&self.config.node_ips).await
+    }
+
+    async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
+        let mut gate = Gate::default();
+        let mut errors = Vec::new();
+        let mut index = 0;
+        for run in steps.chunk_by(|a, b| class(a) == class(b)) {
+            let mut numbers = Vec::new();
+            let mut allowed = Vec::new();
+            for step in run {
+                match gate.holds(step) {
+                    Some(reason) => errors.push(StepError {
+                        index,
+                        message: reason.to_owned(),
+                    }),
+                    None => {
+                        numbers.push(index);
+                        allowed.push(step);
+                    }
+                }
+                index += 1;
+            }
+            let results = self.take(class(&run[0]), &allowed).await;
+            for ((number, step), result) in numbers.into_iter().zip(allowed).zip(results) {
+                let Err(failure) = result else { continue };
+                if failure.entries.is_empty() {
+                    gate.failed(step);
+                }
+                failure
+                    .entries
+                    .into_iter()
+                    .for_each(|entry| gate.failed_entry(entry));
+                errors.push(StepError {
+                    index: number,
+                    message: failure.message,
+                });
+            }
+        }
+        errors.sort_by_key(|error| error.index);
+        errors
+    }
+
+    async fn connections(
+        &mut self,
+        key: &VirtualServerKey,
+    ) -> Result<BTreeMap<SocketAddr, Connections>, DataplaneError> {
+        Ok(self.ipvs.connections(key)?)
+    }
+
+    async fn remove_rules(&mut self, rules: &Rules, family: Family) -> Result<(), DataplaneError> {
+        self.iptables.remove(family, rules).await
+    }
+
+    async fn destroy_sets(&mut self, names: &[String]) -> Result<(), DataplaneError> {
+        ipset::destroy(&mut self.ipset, names)
+    }
+}

@@ -1,0 +1,213 @@
+//! VIPs as local routes, and the node's addresses, through rtnetlink.
+//!
+//! `local VIP/32 dev lo table local proto 99 src NODE`: packets to the VIP are delivered to the
+//! node, its own connections to the VIP leave with the node's address, and the protocol number
+//! says whose route it is. Adding 10,000 takes milliseconds where addresses take seconds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use netlink_packet_route::address::{AddressAttribute, AddressScope};
+use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use portolan_model::Family;
+use portolan_plan::NodeFacts;
+use rtnetlink::{Handle, RouteMessageBuilder};
+
+use crate::DataplaneError;
+
+/// The routing protocol number of our routes (`ip route ... proto 99`), which marks them as ours.
+pub const ROUTE_PROTOCOL: u8 = 99;
+
+/// `RT_TABLE_LOCAL`.
+const TABLE_LOCAL: u32 = 255;
+/// The index of `lo`, the same in every network namespace.
+const LOOPBACK: u32 = 1;
+/// How many requests are under way at once.
+const IN_FLIGHT: usize = 256;
+
+/// A route to put (with its source) or to delete.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RouteChange {
+    Put(IpAddr, Option<IpAddr>),
+    Del(IpAddr),
+}
+
+/// Reads and writes through one rtnetlink connection.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    handle: Handle,
+}
+
+impl Routes {
+    /// Opens the connection; must be called within a tokio runtime.
+    pub(crate) fn open() -> Result<Self, DataplaneError> {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    /// Our local routes, with their sources.
+    pub(crate) async fn observe(&self) -> Result<BTreeMap<IpAddr, Option<IpAddr>>, DataplaneError> {
+        let mut routes = BTreeMap::new();
+        for family in Family::ALL {
+            let mut found = self.handle.route().get(any_local(family)).execute();
+            while let Some(route) = found.try_next().await? {
+                routes.extend(ours(&route));
+            }
+        }
+        Ok(routes)
+    }
+
+    /// Makes changes, many at once; the result has one entry per change, in order.
+    pub(crate) async fn apply(&self, changes: &[RouteChange]) -> Vec<Result<(), String>> {
+        stream::iter(changes.to_vec())
+            .map(|change| self.change(change))
+            .buffered(IN_FLIGHT)
+            .collect()
+            .await
+    }
+
+    async fn change(&self, change: RouteChange) -> Result<(), String> {
+        match change {
+            RouteChange::Put(vip, source) => {
+                let message = local_route(vip, source)?;
+                let added = self.handle.route().add(message).replace().execute().await;
+                added.map_err(|error| error.to_string())
+            }
+            RouteChange::Del(vip) => {
+                let message = local_route(vip, None)?;
+                match self.handle.route().del(message).execute().await {
+                    Err(error) if !is_gone(&error) => Err(error.to_string()),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Reads the node's addresses. `node_ips` are the sources to use for the node's own
+    /// connections; for a family without one the first address of the lowest interface is taken.
+    pub(crate) async fn facts(&self, node_ips: &[IpAddr]) -> Result<NodeFacts, DataplaneError> {
+        let ignored = self.ignored_links().await?;
+        let mut facts = NodeFacts::default();
+        let mut sources: BTreeMap<(Family, u32), IpAddr> = BTreeMap::new();
+        let mut addresses = self.handle.address().get().execute();
+        while let Some(message) = addresses.try_next().await? {
+            if ignored.contains(&message.header.index) {
+                continue;
+            }
+            let global = message.header.scope != AddressScope::Link
+                && message.header.scope != AddressScope::Host;
+            if let Some(ip) = own_address(&message.attributes) {
+                facts.addresses.insert(ip);
+                if global && !ip.is_loopback() {
+                    facts.node_port_addresses.insert(ip);
+                    sources
+                        .entry((Family::of(ip), message.header.index))
+                        .or_insert(ip);
+                }
+            }
+        }
+        for ((family, _), ip) in sources {
+            facts.source.entry(family).or_insert(ip);
+        }
+        facts
+            .source
+            .extend(node_ips.iter().map(|ip| (Family::of(*ip), *ip)));
+        Ok(facts)
+    }
+
+    /// A kube-proxy's dummy device: the addresses on it are VIPs, not the node's.
+    async fn ignored_links(&self) -> Result<BTreeSet<u32>, DataplaneError> {
+        let mut ignored = BTreeSet::new();
+        let mut links = self.handle.link().get().execute();
+        while let Some(link) = links.try_next().await? {
+            let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if name == "kube-ipvs0");
+            if link.attributes.iter().any(name) {
+                ignored.insert(link.header.index);
+            }
+        }
+        Ok(ignored)
+    }
+}
+
+fn any_local(family: Family) -> RouteMessage {
+    match family {
+        Family::V4 => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
+            .table_id(TABLE_LOCAL)
+            .build(),
+        Family::V6 => RouteMessageBuilder::<std::net::Ipv6Addr>::new()
+            .table_id(TABLE_LOCAL)
+            .build(),
+    }
+}
+
+fn local_route(vip: IpAddr, source: Option<IpAddr>) -> Result<RouteMessage, String> {
+    let length = if vip.is_ipv4() { 32 } else { 128 };
+    let mut builder = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(vip, length)
+        .map_err(|error| error.to_string())?
+        .table_id(TABLE_LOCAL)
+        .protocol(RouteProtocol::Other(ROUTE_PROTOCOL))
+        .scope(if vip.is_ipv4() {
+            RouteScope::Host
+        } else {
+            RouteScope::Universe
+        })
+        .kind(RouteType::Local)
+        .output_interface(LOOPBACK);
+    if let Some(source) = source {
+        builder = builder
+            .pref_source(source)
+            .map_err(|error| error.to_string())?;
+    }
+    Ok(builder.build())
+}
+
+/// The VIP and source of a route, if it is one of ours.
+fn ours(route: &RouteMessage) -> Option<(IpAddr, Option<IpAddr>)> {
+    let local = route.header.kind == RouteType::Local;
+    if !local || route.header.protocol != RouteProtocol::Other(ROUTE_PROTOCOL) {
+        return None;
+    }
+    let (mut vip, mut source) = (None, None);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => vip = ip(address),
+            RouteAttribute::PrefSource(address) => source = ip(address),
+            _ => {}
+        }
+    }
+    Some((vip?, source))
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
+    }
+}
+
+/// The interface's own address: `Local` on a point-to-point link, where `Address` is the peer's.
+fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
+    let local = attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(ip) => Some(*ip),
+        _ => None,
+    });
+    local.or_else(|| {
+        attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(ip) => Some(*ip),
+            _ => None,
+        })
+    })
+}
+
+/// `ESRCH`: there is no such route.
+fn is_gone(error: &rtnetlink::Error) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(message)
+        if message.code.is_some_and(|code| code.get() == -3))
+}

@@ -1,0 +1,71 @@
+//! Kernel settings and modules that the rest depends on.
+
+use std::io;
+use std::path::Path;
+
+use tokio::process::Command;
+
+use crate::DataplaneError;
+
+/// What has to be set, in the node's network namespace (`/proc/sys/net/...`).
+///
+/// * `conntrack`: without it IPVS connections bypass conntrack and cannot be masqueraded.
+/// * `expire_nodest_conn`: a connection whose real server is gone gets a reset, not silence.
+/// * `expire_quiescent_template`: ClientIP affinity lets go of a draining real server.
+/// * `ip_forward`: the node routes to its pods.
+///
+/// `conn_reuse_mode` stays 1, its default: from Linux 5.9 on that is right, and we need 5.10.
+const SETTINGS: [(&str, &str); 4] = [
+    ("net/ipv4/vs/conntrack", "1"),
+    ("net/ipv4/vs/expire_nodest_conn", "1"),
+    ("net/ipv4/vs/expire_quiescent_template", "1"),
+    ("net/ipv4/ip_forward", "1"),
+];
+
+const MODULES: [&str; 7] = [
+    "ip_vs",
+    "ip_vs_rr",
+    "ip_vs_wrr",
+    "ip_vs_lc",
+    "ip_vs_sh",
+    "ip_vs_mh",
+    "nf_conntrack",
+];
+
+/// Writes the settings that are not as they should be.
+pub(crate) fn write_settings() -> Result<(), DataplaneError> {
+    SETTINGS.into_iter().try_for_each(|(name, value)| {
+        write_setting(name, value).map_err(|error| DataplaneError::Sysctl { name, error })
+    })
+}
+
+fn write_setting(name: &str, value: &str) -> io::Result<()> {
+    let path = Path::new("/proc/sys").join(name);
+    // A read-only /proc/sys is no obstacle where somebody has set it already.
+    if std::fs::read_to_string(&path)?.trim() == value {
+        return Ok(());
+    }
+    std::fs::write(&path, value)
+}
+
+/// Asks for the modules. What matters is whether IPVS works afterwards, so failures are only told.
+pub(crate) async fn load_modules() {
+    let output = Command::new("modprobe")
+        .arg("-a")
+        .args(MODULES)
+        .output()
+        .await;
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            tracing::warn!(message, "modprobe failed");
+        }
+        Err(error) => tracing::warn!(%error, "modprobe cannot be run"),
+    }
+}
+
+/// Whether the kernel has IPv6.
+pub(crate) fn has_ipv6() -> bool {
+    Path::new("/proc/net/if_inet6").exists()
+}

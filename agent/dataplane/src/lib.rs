@@ -1,0 +1,97 @@
+//! The seam to the kernel: observe what it holds, apply steps to it.
+//!
+//! [`Kernel`] is the real one; [`FakeKernel`] models it, checks references as the kernel does, and
+//! can be told to fail. Neither decides anything: what to do is the plan's business.
+
+#![forbid(unsafe_code)]
+
+mod fake;
+mod gate;
+mod kernel;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+
+use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_plan::{KernelState, NodeFacts, Rules, Step};
+
+pub use fake::FakeKernel;
+pub use kernel::{IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL};
+
+/// Why the kernel could not be read or prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum DataplaneError {
+    /// IPVS could not be used.
+    #[error("IPVS: {0}")]
+    Ipvs(#[from] portolan_netlink::ipvs::IpvsError),
+    /// ipset could not be used.
+    #[error("ipset: {0}")]
+    Ipset(#[from] portolan_netlink::ipset::IpsetError),
+    /// Routes or addresses could not be read.
+    #[error("rtnetlink: {0}")]
+    Route(#[from] rtnetlink::Error),
+    /// A tool could not be run, or it failed.
+    #[error("{command}: {message}")]
+    Command {
+        /// What was run.
+        command: String,
+        /// What it said.
+        message: String,
+    },
+    /// A kernel setting could not be written.
+    #[error("sysctl {name}: {error}")]
+    Sysctl {
+        /// Its name, with slashes.
+        name: &'static str,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Something else of the operating system failed.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// A step that did not work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepError {
+    /// Its index in the slice given to [`Dataplane::apply`].
+    pub index: usize,
+    /// Why.
+    pub message: String,
+}
+
+/// A kernel that can be observed and changed.
+pub trait Dataplane: Send {
+    /// Loads modules and writes the kernel settings that the rest depends on.
+    fn prepare(&mut self) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+
+    /// Reads all that the kernel holds of what we look after, and whose it may be.
+    fn observe(&mut self) -> impl Future<Output = Result<KernelState, DataplaneError>> + Send;
+
+    /// Reads what the node is like.
+    fn facts(&mut self) -> impl Future<Output = Result<NodeFacts, DataplaneError>> + Send;
+
+    /// Takes steps in order. A step that fails does not stop the others, except those that must
+    /// not be without it: no virtual server comes up whose masquerade rules or entries are missing.
+    fn apply(&mut self, steps: &[Step]) -> impl Future<Output = Vec<StepError>> + Send;
+
+    /// The connections of a virtual server's real servers.
+    fn connections(
+        &mut self,
+        key: &VirtualServerKey,
+    ) -> impl Future<Output = Result<BTreeMap<SocketAddr, Connections>, DataplaneError>> + Send;
+
+    /// Takes our chains and jumps away.
+    fn remove_rules(
+        &mut self,
+        rules: &Rules,
+        family: portolan_model::Family,
+    ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+
+    /// Takes sets away that no rule refers to any more.
+    fn destroy_sets(
+        &mut self,
+        names: &[String],
+    ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+}

@@ -1,0 +1,89 @@
+//! What a state is after a step that worked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_model::ipset::Set;
+use portolan_model::ipvs::VirtualServer;
+
+use crate::{KernelState, Step};
+
+impl KernelState {
+    /// Takes note of a step that the kernel took. A step about something that is not there changes
+    /// nothing: then what we know is wrong, and the next observation says how.
+    pub fn advance(&mut self, step: &Step) {
+        match step {
+            Step::CreateSet { name, header } => {
+                let set = Set {
+                    header: header.clone(),
+                    entries: BTreeSet::new(),
+                };
+                self.sets.entry(name.clone()).or_insert(set);
+            }
+            Step::ReplaceSet { name, set } => {
+                self.sets.insert(name.clone(), set.clone());
+            }
+            Step::AddEntries { name, entries } => {
+                if let Some(set) = self.sets.get_mut(name) {
+                    set.entries.extend(entries.iter().cloned());
+                }
+            }
+            Step::DelEntries { name, entries } => {
+                if let Some(set) = self.sets.get_mut(name) {
+                    set.entries.retain(|entry| !entries.contains(entry));
+                }
+            }
+            Step::WriteRules { family, rules } => {
+                self.rules.insert(*family, rules.clone());
+            }
+            Step::PutRoute { vip, source } => {
+                self.routes.insert(*vip, *source);
+            }
+            Step::DelRoute { vip } => {
+                self.routes.remove(vip);
+            }
+            _ => self.advance_ipvs(step),
+        }
+    }
+
+    fn advance_ipvs(&mut self, step: &Step) {
+        let Some(key) = step.virtual_server() else {
+            return;
+        };
+        match step {
+            Step::AddVirtualServer { config, .. } => {
+                let (config, real_servers) = (config.clone(), BTreeMap::new());
+                self.virtual_servers.insert(
+                    *key,
+                    VirtualServer {
+                        config,
+                        real_servers,
+                    },
+                );
+                return;
+            }
+            Step::DelVirtualServer { .. } => {
+                self.virtual_servers.remove(key);
+                return;
+            }
+            _ => {}
+        }
+        let Some(server) = self.virtual_servers.get_mut(key) else {
+            return;
+        };
+        match step {
+            Step::SetVirtualServer { config, .. } => server.config = config.clone(),
+            Step::AddRealServer {
+                address, config, ..
+            }
+            | Step::SetRealServer {
+                address, config, ..
+            } => {
+                server.real_servers.insert(*address, *config);
+            }
+            Step::DelRealServer { address, .. } => {
+                server.real_servers.remove(address);
+            }
+            _ => {}
+        }
+    }
+}

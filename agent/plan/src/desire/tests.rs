@@ -1,0 +1,309 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_model::{Affinity, Destination, Lists, NodeLists};
+
+use super::*;
+
+fn key(service: &str, protocol: Protocol) -> RecordKey {
+    RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: service.into(),
+        port: "".into(),
+        protocol,
+    }
+}
+
+fn vip(kind: FrontendKind, ip: &str, masquerade: bool) -> Frontend {
+    let lists = if masquerade {
+        Lists::Cluster
+    } else {
+        Lists::Local
+    };
+    Frontend {
+        kind,
+        address: FrontendAddress::Vip(ip.parse().unwrap()),
+        port: 80,
+        lists,
+        masquerade,
+        source_ranges: vec![],
+    }
+}
+
+fn node_port(family: Family, masquerade: bool) -> Frontend {
+    Frontend {
+        address: FrontendAddress::NodeAddresses(family),
+        port: 30080,
+        ..vip(FrontendKind::NodePort, "::", masquerade)
+    }
+}
+
+fn record(service: &str, protocol: Protocol, frontends: Vec<Frontend>) -> Record {
+    Record {
+        key: key(service, protocol),
+        frontends,
+        destinations: vec![Destination::new("10.244.0.1:8080".parse().unwrap())],
+        zone_mask: None,
+        affinity: None,
+    }
+}
+
+fn table(records: Vec<Record>) -> NodeTable {
+    NodeTable {
+        records: records
+            .into_iter()
+            .map(|r| (r.key.clone(), Arc::new(r)))
+            .collect(),
+        ..NodeTable::default()
+    }
+}
+
+fn facts() -> NodeFacts {
+    let addresses = ["127.0.0.1", "192.168.0.10", "192.168.1.10", "fd00::10"];
+    let addresses: BTreeSet<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
+    NodeFacts {
+        node_port_addresses: addresses
+            .iter()
+            .copied()
+            .filter(|a| !a.is_loopback())
+            .collect(),
+        addresses,
+        source: BTreeMap::from([(Family::V4, "192.168.0.10".parse().unwrap())]),
+    }
+}
+
+fn desire_all(records: Vec<Record>) -> Desired {
+    desire(
+        &table(records),
+        &facts(),
+        &Config::default(),
+        &BTreeMap::new(),
+    )
+}
+
+fn entries(desired: &Desired, set: &str) -> Vec<String> {
+    desired.state.sets[set]
+        .entries
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn servers(desired: &Desired) -> Vec<String> {
+    desired
+        .state
+        .virtual_servers
+        .keys()
+        .map(ToString::to_string)
+        .collect()
+}
+
+#[test]
+fn every_kind_of_way_in_gets_its_servers_sets_and_routes() {
+    let desired = desire_all(vec![record(
+        "svc",
+        Protocol::Tcp,
+        vec![
+            Frontend {
+                lists: Lists::Cluster,
+                ..vip(FrontendKind::ClusterIp, "10.96.0.1", false)
+            },
+            vip(FrontendKind::ExternalIp, "198.51.100.1", true),
+            vip(FrontendKind::LoadBalancer, "203.0.113.1", true),
+            node_port(Family::V4, true),
+        ],
+    )]);
+    assert_eq!(
+        servers(&desired),
+        [
+            "TCP 10.96.0.1:80",
+            "TCP 192.168.0.10:30080",
+            "TCP 192.168.1.10:30080",
+            "TCP 198.51.100.1:80",
+            "TCP 203.0.113.1:80"
+        ]
+    );
+    assert_eq!(entries(&desired, "KUBE-CLUSTER-IP"), ["10.96.0.1,tcp:80"]);
+    assert_eq!(
+        entries(&desired, "KUBE-EXTERNAL-IP"),
+        ["198.51.100.1,tcp:80"]
+    );
+    assert_eq!(
+        entries(&desired, "KUBE-LOAD-BALANCER"),
+        ["203.0.113.1,tcp:80"]
+    );
+    assert_eq!(entries(&desired, "KUBE-NODE-PORT-TCP"), ["30080"]);
+    assert_eq!(
+        entries(&desired, "KUBE-IPVS-IPS"),
+        ["10.96.0.1", "198.51.100.1", "203.0.113.1"]
+    );
+    assert_eq!(desired.state.sets["KUBE-PORTOLAN-OWNED"].entries.len(), 5);
+    let source = Some("192.168.0.10".parse().unwrap());
+    assert_eq!(desired.state.routes.len(), 3);
+    assert!(desired.state.routes.values().all(|s| *s == source));
+    for server in desired.state.virtual_servers.values() {
+        let address: SocketAddr = "10.244.0.1:8080".parse().unwrap();
+        assert!(server.real_servers.contains_key(&address));
+    }
+}
+
+#[test]
+fn local_policy_uses_the_nodes_list_and_the_local_sets() {
+    let record = record(
+        "svc",
+        Protocol::Udp,
+        vec![
+            vip(FrontendKind::ExternalIp, "198.51.100.1", false),
+            vip(FrontendKind::LoadBalancer, "203.0.113.1", false),
+            node_port(Family::V4, false),
+        ],
+    );
+    let mut table = table(vec![record.clone()]);
+    let desired = desire(&table, &facts(), &Config::default(), &BTreeMap::new());
+    assert!(
+        desired
+            .state
+            .virtual_servers
+            .values()
+            .all(|s| s.real_servers.is_empty())
+    );
+    assert_eq!(
+        entries(&desired, "KUBE-EXTERNAL-IP-LOCAL"),
+        ["198.51.100.1,udp:80"]
+    );
+    assert!(entries(&desired, "KUBE-EXTERNAL-IP").is_empty());
+    assert_eq!(
+        entries(&desired, "KUBE-LOAD-BALANCER-LOCAL"),
+        ["203.0.113.1,udp:80"]
+    );
+    assert_eq!(
+        entries(&desired, "KUBE-LOAD-BALANCER"),
+        ["203.0.113.1,udp:80"]
+    );
+    assert_eq!(entries(&desired, "KUBE-NODE-PORT-UDP"), ["30080"]);
+    assert_eq!(entries(&desired, "KUBE-NODE-PORT-LOCAL-UDP"), ["30080"]);
+
+    let local: SocketAddr = "10.244.7.7:8080".parse().unwrap();
+    let lists = NodeLists {
+        local: vec![Destination::new(local)],
+        own: vec![local],
+        ..NodeLists::default()
+    };
+    table.lists.insert(record.key.clone(), Arc::new(lists));
+    let desired = desire(&table, &facts(), &Config::default(), &BTreeMap::new());
+    assert!(
+        desired
+            .state
+            .virtual_servers
+            .values()
+            .all(|s| s.real_servers.contains_key(&local))
+    );
+    assert_eq!(
+        entries(&desired, "KUBE-LOOP-BACK"),
+        ["10.244.7.7,udp:8080,10.244.7.7"]
+    );
+}
+
+#[test]
+fn source_ranges_fill_the_firewall_sets() {
+    let mut frontend = vip(FrontendKind::LoadBalancer, "203.0.113.1", true);
+    frontend.source_ranges = vec!["10.0.0.0/8".parse().unwrap()];
+    let desired = desire_all(vec![record("svc", Protocol::Tcp, vec![frontend])]);
+    assert_eq!(
+        entries(&desired, "KUBE-LOAD-BALANCER-FW"),
+        ["203.0.113.1,tcp:80"]
+    );
+    let cidrs = entries(&desired, "KUBE-LOAD-BALANCER-SOURCE-CIDR");
+    assert_eq!(cidrs, ["203.0.113.1,tcp:80,10.0.0.0/8"]);
+}
+
+#[test]
+fn an_address_of_the_node_is_never_bound() {
+    let frontend = vip(FrontendKind::ExternalIp, "192.168.1.10", true);
+    let desired = desire_all(vec![record("svc", Protocol::Tcp, vec![frontend])]);
+    assert_eq!(servers(&desired), ["TCP 192.168.1.10:80"]);
+    assert!(desired.state.routes.is_empty());
+    assert!(entries(&desired, "KUBE-IPVS-IPS").is_empty());
+}
+
+#[test]
+fn a_foreign_virtual_server_is_left_alone_unless_it_is_just_as_wanted() {
+    let records = || {
+        vec![record(
+            "svc",
+            Protocol::Tcp,
+            vec![vip(FrontendKind::ExternalIp, "198.51.100.1", true)],
+        )]
+    };
+    let wanted = desire_all(records()).state.virtual_servers;
+    let adopted = desire(&table(records()), &facts(), &Config::default(), &wanted);
+    assert!(adopted.refused.is_empty());
+    assert_eq!(adopted.state.virtual_servers, wanted);
+
+    let mut theirs = wanted;
+    theirs
+        .values_mut()
+        .for_each(|server| server.config.scheduler = "wlc".to_owned());
+    let refused = desire(&table(records()), &facts(), &Config::default(), &theirs);
+    assert!(refused.state.virtual_servers.is_empty() && refused.state.routes.is_empty());
+    assert!(
+        refused
+            .state
+            .sets
+            .values()
+            .all(|set| set.entries.is_empty())
+    );
+    assert_eq!(
+        refused.refused[0].to_string(),
+        "ns/svc/TCP: virtual server TCP 198.51.100.1:80 exists and is not ours: left alone"
+    );
+}
+
+#[test]
+fn two_records_never_share_a_virtual_server() {
+    let frontend = || vec![vip(FrontendKind::ExternalIp, "198.51.100.1", true)];
+    let desired = desire_all(vec![
+        record("a", Protocol::Tcp, frontend()),
+        record("b", Protocol::Tcp, frontend()),
+        record("c", Protocol::Udp, frontend()),
+    ]);
+    assert_eq!(
+        servers(&desired),
+        ["TCP 198.51.100.1:80", "UDP 198.51.100.1:80"]
+    );
+    assert_eq!(desired.refused.len(), 1);
+    assert_eq!(desired.refused[0].record(), &key("b", Protocol::Tcp));
+}
+
+#[test]
+fn affinity_is_persistence() {
+    let mut affine = record("a", Protocol::Tcp, vec![node_port(Family::V6, true)]);
+    affine.affinity = Some(Affinity {
+        timeout_seconds: 10_800,
+    });
+    let desired = desire_all(vec![affine]);
+    assert_eq!(servers(&desired), ["TCP [fd00::10]:30080"]);
+    let server = desired.state.virtual_servers.values().next().unwrap();
+    assert_eq!(server.config.persistence, Some(10_800));
+}
+
+#[test]
+fn sets_have_room_for_what_is_in_them() {
+    let frontends = |i: u32| {
+        let ip = std::net::Ipv4Addr::from(0x0a60_0000 + i);
+        vec![vip(FrontendKind::ExternalIp, &ip.to_string(), true)]
+    };
+    let records = (0..70_000).map(|i| record(&format!("s{i}"), Protocol::Tcp, frontends(i)));
+    let desired = desire_all(records.collect());
+    let set = &desired.state.sets["KUBE-EXTERNAL-IP"];
+    assert_eq!(
+        (set.entries.len(), set.header.max_entries),
+        (70_000, 131_072)
+    );
+    assert_eq!(
+        desired.state.sets["KUBE-CLUSTER-IP"].header.max_entries,
+        65_536
+    );
+}

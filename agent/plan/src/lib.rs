@@ -1,0 +1,22 @@
+//! From a node's table to the kernel: the desired state, and the ordered steps that lead to it.
+//!
+//! Pure: no I/O, no clock. [`desire`] says what the kernel should hold, [`plan`] how to get there
+//! from what it holds. The order of the steps is such that no prefix of them forwards
+//! un-masqueraded, refers to a set that is missing, or takes away what is still in use.
+
+#![forbid(unsafe_code)]
+
+mod advance;
+mod config;
+mod desire;
+mod names;
+mod plan;
+mod rules;
+mod state;
+
+pub use config::{Config, Masquerade, NodeFacts};
+pub use desire::{Desired, Refused, desire};
+pub use names::{Names, SetName};
+pub use plan::plan;
+pub use rules::{Jump, Rules, rules};
+pub use state::{KernelState, Step};

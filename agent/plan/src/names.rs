@@ -1,0 +1,187 @@
+//! Names of sets and chains: kube-proxy's, which operators, CNI plugins and guides know.
+
+use portolan_model::Family;
+use portolan_model::ipset::{MAX_NAME_LEN, SetKind};
+
+/// The sets that we keep, one each per family (`pkg/proxy/ipvs/proxier.go`, `ipsetInfo`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each is documented by its name and `kind`")]
+pub enum SetName {
+    /// Local endpoints that reach themselves (hairpin).
+    LoopBack,
+    ClusterIp,
+    ExternalIp,
+    ExternalIpLocal,
+    LoadBalancer,
+    LoadBalancerLocal,
+    /// Load-balancer addresses with source ranges.
+    LoadBalancerFw,
+    LoadBalancerSourceCidr,
+    NodePortTcp,
+    NodePortUdp,
+    NodePortSctp,
+    NodePortLocalTcp,
+    NodePortLocalUdp,
+    NodePortLocalSctp,
+    /// Every VIP that has a local route of ours.
+    IpvsIps,
+    /// The virtual servers that are ours: the ownership record. It lives as long as they do, in
+    /// the same kernel, and is written before the first and deleted after the last of them.
+    VirtualServers,
+}
+
+impl SetName {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::LoopBack,
+        Self::ClusterIp,
+        Self::ExternalIp,
+        Self::ExternalIpLocal,
+        Self::LoadBalancer,
+        Self::LoadBalancerLocal,
+        Self::LoadBalancerFw,
+        Self::LoadBalancerSourceCidr,
+        Self::NodePortTcp,
+        Self::NodePortUdp,
+        Self::NodePortSctp,
+        Self::NodePortLocalTcp,
+        Self::NodePortLocalUdp,
+        Self::NodePortLocalSctp,
+        Self::IpvsIps,
+        Self::VirtualServers,
+    ];
+
+    /// The set's type.
+    #[must_use]
+    pub fn kind(self) -> SetKind {
+        match self {
+            Self::LoopBack => SetKind::HashIpPortIp,
+            Self::LoadBalancerSourceCidr => SetKind::HashIpPortNet,
+            Self::NodePortTcp
+            | Self::NodePortUdp
+            | Self::NodePortLocalTcp
+            | Self::NodePortLocalUdp => SetKind::BitmapPort,
+            Self::IpvsIps => SetKind::HashIp,
+            _ => SetKind::HashIpPort,
+        }
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::LoopBack => "LOOP-BACK",
+            Self::ClusterIp => "CLUSTER-IP",
+            Self::ExternalIp => "EXTERNAL-IP",
+            Self::ExternalIpLocal => "EXTERNAL-IP-LOCAL",
+            Self::LoadBalancer => "LOAD-BALANCER",
+            Self::LoadBalancerLocal => "LOAD-BALANCER-LOCAL",
+            Self::LoadBalancerFw => "LOAD-BALANCER-FW",
+            Self::LoadBalancerSourceCidr => "LOAD-BALANCER-SOURCE-CIDR",
+            Self::NodePortTcp => "NODE-PORT-TCP",
+            Self::NodePortUdp => "NODE-PORT-UDP",
+            Self::NodePortSctp => "NODE-PORT-SCTP-HASH",
+            Self::NodePortLocalTcp => "NODE-PORT-LOCAL-TCP",
+            Self::NodePortLocalUdp => "NODE-PORT-LOCAL-UDP",
+            Self::NodePortLocalSctp => "NODE-PORT-LOCAL-SCTP-HASH",
+            Self::IpvsIps => "IPVS-IPS",
+            Self::VirtualServers => "PORTOLAN-OWNED",
+        }
+    }
+}
+
+/// Makes names from a prefix, so that a standalone host can keep clear of a kube-proxy's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    prefix: String,
+}
+
+impl Default for Names {
+    /// kube-proxy's.
+    fn default() -> Self {
+        Self {
+            prefix: "KUBE".to_owned(),
+        }
+    }
+}
+
+/// Why a prefix cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("name prefix {0:?}: expected 1 to 8 upper-case letters or digits")]
+pub struct InvalidPrefix(String);
+
+impl Names {
+    /// Names that begin with `prefix-`.
+    ///
+    /// # Errors
+    /// If the prefix is not 1 to 8 upper-case ASCII letters or digits: chain names are limited to
+    /// 28 characters, and longer prefixes would cut different set names to the same 31.
+    pub fn new(prefix: &str) -> Result<Self, InvalidPrefix> {
+        let valid = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
+        if prefix.is_empty() || prefix.len() > 8 || !prefix.bytes().all(valid) {
+            return Err(InvalidPrefix(prefix.to_owned()));
+        }
+        Ok(Self {
+            prefix: prefix.to_owned(),
+        })
+    }
+
+    /// The name of a set, cut to the kernel's limit as upstream does.
+    #[must_use]
+    pub fn set(&self, set: SetName, family: Family) -> String {
+        let mut name = match family {
+            Family::V4 => format!("{}-{}", self.prefix, set.suffix()),
+            Family::V6 => format!("{}-6-{}", self.prefix, set.suffix()),
+        };
+        name.truncate(MAX_NAME_LEN);
+        name
+    }
+
+    /// The name of a chain.
+    #[must_use]
+    pub fn chain(&self, suffix: &str) -> String {
+        format!("{}-{suffix}", self.prefix)
+    }
+
+    /// Whether a chain name could be one of ours.
+    #[must_use]
+    pub fn is_chain(&self, name: &str) -> bool {
+        name.strip_prefix(&self.prefix)
+            .is_some_and(|rest| rest.starts_with('-'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_kube_proxys() {
+        let names = Names::default();
+        assert_eq!(names.set(SetName::LoopBack, Family::V4), "KUBE-LOOP-BACK");
+        assert_eq!(
+            names.set(SetName::NodePortTcp, Family::V6),
+            "KUBE-6-NODE-PORT-TCP"
+        );
+        let cut = names.set(SetName::LoadBalancerSourceCidr, Family::V6);
+        assert_eq!(cut, "KUBE-6-LOAD-BALANCER-SOURCE-CID");
+    }
+
+    #[test]
+    fn no_two_sets_share_a_name_whatever_the_prefix() {
+        for prefix in ["K", "KUBE", "PORTOLAN"] {
+            let names = Names::new(prefix).unwrap();
+            let all: BTreeSet<_> = SetName::ALL
+                .iter()
+                .flat_map(|set| Family::ALL.map(|family| names.set(*set, family)))
+                .collect();
+            assert_eq!(all.len(), 2 * SetName::ALL.len(), "{prefix}");
+        }
+    }
+
+    #[test]
+    fn a_bad_prefix_is_refused() {
+        for prefix in ["", "kube", "TOOLONGPREFIX", "A B"] {
+            assert!(Names::new(prefix).is_err(), "{prefix}");
+        }
+    }
+}

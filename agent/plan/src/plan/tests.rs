@@ -1,0 +1,175 @@
+use std::net::IpAddr;
+
+use portolan_model::ipset::SetHeader;
+use portolan_model::ipvs::{ForwardingMethod, VirtualServerConfig};
+use portolan_model::{Family, Protocol};
+
+use super::*;
+
+fn server(weights: &[(&str, u32)]) -> VirtualServer {
+    let real = |(address, weight): &(&str, u32)| {
+        let forwarding = ForwardingMethod::Masquerade;
+        (
+            address.parse().unwrap(),
+            RealServerConfig {
+                weight: *weight,
+                forwarding,
+            },
+        )
+    };
+    VirtualServer {
+        config: VirtualServerConfig::round_robin(),
+        real_servers: weights.iter().map(real).collect(),
+    }
+}
+
+fn key(protocol: Protocol) -> VirtualServerKey {
+    VirtualServerKey {
+        protocol,
+        address: "10.96.0.1".parse::<IpAddr>().unwrap(),
+        port: 80,
+    }
+}
+
+/// A state with one virtual server, owned or not.
+fn state(protocol: Protocol, weights: &[(&str, u32)], owned: bool) -> KernelState {
+    let key = key(protocol);
+    let entry = SetEntry::IpPort(key.address, key.protocol, key.port);
+    let set = Set {
+        header: SetHeader {
+            kind: SetKind::HashIpPort,
+            family: Family::V4,
+            max_entries: 65_536,
+        },
+        entries: if owned {
+            BTreeSet::from([entry])
+        } else {
+            BTreeSet::new()
+        },
+    };
+    KernelState {
+        sets: BTreeMap::from([("KUBE-PORTOLAN-OWNED".to_owned(), set)]),
+        virtual_servers: BTreeMap::from([(key, server(weights))]),
+        ..KernelState::default()
+    }
+}
+
+fn steps(desired: &KernelState, observed: &KernelState) -> Vec<String> {
+    plan(desired, observed, &Names::default())
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn empty(of: &KernelState) -> KernelState {
+    let mut empty = of.clone();
+    empty.sets.values_mut().for_each(|set| set.entries.clear());
+    empty.virtual_servers.clear();
+    empty
+}
+
+#[test]
+fn what_packets_meet_first_is_added_first_and_removed_last() {
+    let full = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
+    assert_eq!(
+        steps(&full, &KernelState::default()),
+        [
+            "create set KUBE-PORTOLAN-OWNED (hash:ip,port)",
+            "add 1 entries to set KUBE-PORTOLAN-OWNED",
+            "add virtual server TCP 10.96.0.1:80",
+            "add real server 10.0.0.1:80 to TCP 10.96.0.1:80",
+        ]
+    );
+    assert_eq!(
+        steps(&empty(&full), &full),
+        [
+            "delete virtual server TCP 10.96.0.1:80",
+            "delete 1 entries from set KUBE-PORTOLAN-OWNED",
+        ]
+    );
+}
+
+#[test]
+fn a_tcp_real_server_drains_and_a_udp_one_goes() {
+    let both: &[(&str, u32)] = &[("10.0.0.1:80", 1), ("10.0.0.2:80", 1)];
+    let one: &[(&str, u32)] = &[("10.0.0.1:80", 1)];
+    let drain = |protocol| steps(&state(protocol, one, true), &state(protocol, both, true));
+    assert_eq!(
+        drain(Protocol::Tcp),
+        ["set real server 10.0.0.2:80 of TCP 10.96.0.1:80"]
+    );
+    assert_eq!(
+        drain(Protocol::Udp),
+        ["delete real server 10.0.0.2:80 of UDP 10.96.0.1:80"]
+    );
+
+    let draining = state(
+        Protocol::Tcp,
+        &[("10.0.0.1:80", 1), ("10.0.0.2:80", 0)],
+        true,
+    );
+    assert!(
+        steps(&state(Protocol::Tcp, one, true), &draining).is_empty(),
+        "drains on"
+    );
+    // It comes back: also one that an earlier run left at weight 0.
+    assert_eq!(
+        steps(&state(Protocol::Tcp, both, true), &draining),
+        ["set real server 10.0.0.2:80 of TCP 10.96.0.1:80"]
+    );
+}
+
+#[test]
+fn a_foreign_virtual_server_is_not_deleted() {
+    let foreign = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], false);
+    assert!(steps(&empty(&foreign), &foreign).is_empty());
+}
+
+#[test]
+fn a_change_is_made_in_place() {
+    let before = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
+    let mut after = state(Protocol::Tcp, &[("10.0.0.1:80", 5)], true);
+    after
+        .virtual_servers
+        .values_mut()
+        .for_each(|s| s.config.persistence = Some(10));
+    assert_eq!(
+        steps(&after, &before),
+        [
+            "set virtual server TCP 10.96.0.1:80",
+            "set real server 10.0.0.1:80 of TCP 10.96.0.1:80"
+        ]
+    );
+}
+
+#[test]
+fn new_comes_before_old() {
+    let before = state(Protocol::Udp, &[("10.0.0.1:80", 1)], true);
+    let after = state(Protocol::Udp, &[("10.0.0.2:80", 1)], true);
+    assert_eq!(
+        steps(&after, &before),
+        [
+            "add real server 10.0.0.2:80 to UDP 10.96.0.1:80",
+            "delete real server 10.0.0.1:80 of UDP 10.96.0.1:80",
+        ]
+    );
+}
+
+#[test]
+fn a_set_that_is_too_small_is_replaced_and_one_that_is_larger_stays() {
+    let want = state(Protocol::Tcp, &[], true);
+    let mut have = want.clone();
+    let header = |state: &mut KernelState, max| {
+        state
+            .sets
+            .values_mut()
+            .for_each(|set| set.header.max_entries = max);
+    };
+    header(&mut have, 1_000_000);
+    assert!(steps(&want, &have).is_empty());
+    header(&mut have, 1024);
+    assert_eq!(
+        steps(&want, &have),
+        ["replace set KUBE-PORTOLAN-OWNED (1 entries)"]
+    );
+}

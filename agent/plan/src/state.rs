@@ -1,0 +1,185 @@
+//! The kernel state that we look after, and the steps that change it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_model::Family;
+use portolan_model::ipset::{Set, SetEntry, SetHeader};
+use portolan_model::ipvs::{
+    RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+};
+use serde::Serialize;
+
+use crate::Rules;
+
+/// What the kernel holds, or should hold, of the things that we look after.
+///
+/// As observed it may hold more: other people's virtual servers and sets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KernelState {
+    /// The ipsets by name.
+    pub sets: BTreeMap<String, Set>,
+    /// The masquerade and filter rules that are in place, untouched since we wrote them.
+    pub rules: BTreeMap<Family, Rules>,
+    /// Our local routes: the VIP and the source that the node's own connections to it get.
+    pub routes: BTreeMap<IpAddr, Option<IpAddr>>,
+    /// The virtual servers.
+    pub virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>,
+}
+
+/// One change of the kernel. Each is idempotent: after a crash it may be repeated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub enum Step {
+    /// Creates a set, empty.
+    CreateSet {
+        /// Its name.
+        name: String,
+        /// What it is.
+        header: SetHeader,
+    },
+    /// Puts a new set in the place of one that is too small or of another type, atomically.
+    ReplaceSet {
+        /// Its name.
+        name: String,
+        /// The new set.
+        set: Set,
+    },
+    /// Adds entries to a set.
+    AddEntries {
+        /// The set.
+        name: String,
+        /// The entries.
+        entries: BTreeSet<SetEntry>,
+    },
+    /// Deletes entries from a set.
+    DelEntries {
+        /// The set.
+        name: String,
+        /// The entries.
+        entries: BTreeSet<SetEntry>,
+    },
+    /// Writes all rules of a family, atomically per table.
+    WriteRules {
+        /// The family.
+        family: Family,
+        /// The rules.
+        rules: Rules,
+    },
+    /// Adds a local route for a VIP, or changes its source.
+    PutRoute {
+        /// The VIP.
+        vip: IpAddr,
+        /// The source of the node's own connections to it.
+        source: Option<IpAddr>,
+    },
+    /// Deletes the local route of a VIP.
+    DelRoute {
+        /// The VIP.
+        vip: IpAddr,
+    },
+    /// Adds a virtual server without real servers.
+    AddVirtualServer {
+        /// Which.
+        key: VirtualServerKey,
+        /// What it does.
+        config: VirtualServerConfig,
+    },
+    /// Changes a virtual server in place.
+    SetVirtualServer {
+        /// Which.
+        key: VirtualServerKey,
+        /// What it does.
+        config: VirtualServerConfig,
+    },
+    /// Deletes a virtual server with its real servers.
+    DelVirtualServer {
+        /// Which.
+        key: VirtualServerKey,
+    },
+    /// Adds a real server.
+    AddRealServer {
+        /// To which virtual server.
+        key: VirtualServerKey,
+        /// Its address.
+        address: SocketAddr,
+        /// What it gets.
+        config: RealServerConfig,
+    },
+    /// Changes a real server in place.
+    SetRealServer {
+        /// Of which virtual server.
+        key: VirtualServerKey,
+        /// Its address.
+        address: SocketAddr,
+        /// What it gets.
+        config: RealServerConfig,
+    },
+    /// Deletes a real server.
+    DelRealServer {
+        /// Of which virtual server.
+        key: VirtualServerKey,
+        /// Its address.
+        address: SocketAddr,
+    },
+}
+
+impl Step {
+    /// The virtual server that the step is about, if it is about one.
+    #[must_use]
+    pub fn virtual_server(&self) -> Option<&VirtualServerKey> {
+        match self {
+            Self::AddVirtualServer { key, .. }
+            | Self::SetVirtualServer { key, .. }
+            | Self::DelVirtualServer { key }
+            | Self::AddRealServer { key, .. }
+            | Self::SetRealServer { key, .. }
+            | Self::DelRealServer { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// How many objects of the kernel the step changes.
+    #[must_use]
+    pub fn objects(&self) -> usize {
+        match self {
+            Self::AddEntries { entries, .. } | Self::DelEntries { entries, .. } => entries.len(),
+            Self::ReplaceSet { set, .. } => set.entries.len() + 1,
+            _ => 1,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CreateSet { name, header } => {
+                write!(f, "create set {name} ({})", header.kind.type_name())
+            }
+            Self::ReplaceSet { name, set } => {
+                write!(f, "replace set {name} ({} entries)", set.entries.len())
+            }
+            Self::AddEntries { name, entries } => {
+                write!(f, "add {} entries to set {name}", entries.len())
+            }
+            Self::DelEntries { name, entries } => {
+                write!(f, "delete {} entries from set {name}", entries.len())
+            }
+            Self::WriteRules { family, .. } => write!(f, "write the {family} rules"),
+            Self::PutRoute { vip, .. } => write!(f, "put local route {vip}"),
+            Self::DelRoute { vip } => write!(f, "delete local route {vip}"),
+            Self::AddVirtualServer { key, .. } => write!(f, "add virtual server {key}"),
+            Self::SetVirtualServer { key, .. } => write!(f, "set virtual server {key}"),
+            Self::DelVirtualServer { key } => write!(f, "delete virtual server {key}"),
+            Self::AddRealServer { key, address, .. } => {
+                write!(f, "add real server {address} to {key}")
+            }
+            Self::SetRealServer { key, address, .. } => {
+                write!(f, "set real server {address} of {key}")
+            }
+            Self::DelRealServer { key, address } => {
+                write!(f, "delete real server {address} of {key}")
+            }
+        }
+    }
+}
