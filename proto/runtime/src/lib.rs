@@ -1,0 +1,15 @@
+//! What both programs do alike around their work: logs, shutdown, readiness, the admin server.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod logs;
+mod problems;
+mod readiness;
+mod shutdown;
+
+pub use admin::{Admin, Metrics};
+pub use logs::LogFormat;
+pub use problems::{ProblemLabels, ProblemLog};
+pub use readiness::{BlockReady, Readiness};
+pub use shutdown::on_signal;

@@ -1,0 +1,107 @@
+//! Says once what is wrong with an object, and once when it is no longer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_catalog::{ObjectRef, Problem};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// The labels of the problem metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ProblemLabels {
+    kind: String,
+    reason: &'static str,
+}
+
+type Problems = BTreeMap<ObjectRef, Vec<Problem>>;
+
+/// Compares what is wrong now with what was wrong before; logs and counts the difference.
+#[derive(Debug, Default)]
+pub struct ProblemLog {
+    known: BTreeSet<(ObjectRef, Problem)>,
+    total: Family<ProblemLabels, Counter>,
+    current: Family<ProblemLabels, Gauge>,
+}
+
+impl ProblemLog {
+    /// Adds the metrics to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "problems",
+            "Fields and objects that could not be used, by kind and reason",
+            self.total.clone(),
+        );
+        registry.register(
+            "problems_current",
+            "Fields and objects that cannot be used at present, by kind and reason",
+            self.current.clone(),
+        );
+    }
+
+    /// Takes note of all that is wrong now.
+    pub fn update(&mut self, problems: &Problems) {
+        let now: BTreeSet<_> = problems
+            .iter()
+            .flat_map(|(object, found)| found.iter().map(|p| (object.clone(), p.clone())))
+            .collect();
+        for (object, problem) in now.difference(&self.known) {
+            tracing::warn!(%object, field = problem.field, reason = problem.reason.as_str(),
+                "{object}: {problem}");
+            self.total.get_or_create(&labels(object, problem)).inc();
+            self.current.get_or_create(&labels(object, problem)).inc();
+        }
+        for (object, problem) in self.known.difference(&now) {
+            tracing::info!(%object, field = problem.field, "{object}: solved: {problem}");
+            self.current.get_or_create(&labels(object, problem)).dec();
+        }
+        self.known = now;
+    }
+}
+
+fn labels(object: &ObjectRef, problem: &Problem) -> ProblemLabels {
+    ProblemLabels {
+        kind: object.kind.to_string(),
+        reason: problem.reason.as_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_catalog::{Kind, ObjectKey, Reason};
+
+    use super::*;
+
+    #[test]
+    fn a_problem_is_counted_once_until_it_is_solved() {
+        let key = ObjectKey {
+            cluster: "".into(),
+            namespace: "ns".into(),
+            name: "svc".into(),
+        };
+        let object = ObjectRef {
+            kind: Kind::Service,
+            key,
+        };
+        let problem = Problem::new("spec.clusterIPs[0]", Reason::InvalidValue, "not an IP");
+        let wrong = BTreeMap::from([(object.clone(), vec![problem.clone()])]);
+        let labels = labels(&object, &problem);
+
+        let mut log = ProblemLog::default();
+        let counts = |log: &ProblemLog| {
+            (
+                log.total.get_or_create(&labels).get(),
+                log.current.get_or_create(&labels).get(),
+            )
+        };
+        log.update(&wrong);
+        log.update(&wrong);
+        assert_eq!(counts(&log), (1, 1));
+        log.update(&BTreeMap::new());
+        assert_eq!(counts(&log), (1, 0));
+        log.update(&wrong);
+        assert_eq!(counts(&log), (2, 1));
+    }
+}
