@@ -1,0 +1,37 @@
+# Targets that people and CI use. `make demo` and `make test` install what they need.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+.PHONY: setup
+setup: ## Install what the demo and the tests need (as root; quick when all is there)
+	@e2e/lanes/setup
+
+.PHONY: build
+build: ## Build both programs, optimised
+	cargo build --release -p portolan-controller -p portolan-agent
+
+.PHONY: demo
+demo: setup ## Show the main job: two nodes, a controller, two agents, two Services
+	@e2e/demo
+
+.PHONY: test
+test: setup ## Run all tests in all lanes; CI=true forbids skipping
+	@e2e/test
+
+.PHONY: lint
+lint: ## Check format and lints
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+
+.PHONY: deny
+deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
+	cargo deny --locked check bans licenses sources
+
+.PHONY: tools
+tools: ## Build the real Kubernetes programs that the server lane runs against
+	@e2e/tools/build

@@ -1,0 +1,111 @@
+//! `portolan-agent cleanup`: takes away what is ours, in the reverse order of programming.
+//!
+//! Ours are the virtual servers in the ownership record, the routes with our protocol number, and
+//! the sets and chains with our names. Kernel settings stay: others may rely on them.
+
+use portolan_dataplane::{Dataplane, Kernel};
+use portolan_model::Family;
+use portolan_plan::{Config, KernelState, SetName, plan, rules};
+
+use crate::args::KernelArgs;
+
+/// Cleans up.
+///
+/// # Errors
+/// If the kernel cannot be read, or something could not be taken away.
+pub async fn run(args: KernelArgs) -> anyhow::Result<()> {
+    let config = args.plan_config()?;
+    let mut kernel = Kernel::open(args.kernel_config()?).await?;
+    clean(&mut kernel, &config).await
+}
+
+async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<()> {
+    let observed = kernel.observe().await?;
+    // No sets are desired: the plan leaves them, so that the rules that refer to them stay valid
+    // until they are gone too.
+    let steps = plan(&KernelState::default(), &observed, &config.names);
+    let errors = kernel.apply(&steps).await;
+    for error in &errors {
+        tracing::error!("{}: {}", steps[error.index], error.message);
+    }
+    anyhow::ensure!(
+        errors.is_empty(),
+        "{} of {} steps failed",
+        errors.len(),
+        steps.len()
+    );
+    for family in &config.families {
+        kernel
+            .remove_rules(&rules(*family, config), *family)
+            .await?;
+    }
+    let names: Vec<String> = Family::ALL
+        .iter()
+        .flat_map(|family| SetName::ALL.map(|set| config.names.set(set, *family)))
+        .collect();
+    kernel.destroy_sets(&names).await?;
+    tracing::info!(steps = steps.len(), "cleaned up");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use portolan_dataplane::FakeKernel;
+    use portolan_model::Protocol;
+    use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
+    use portolan_model::ipvs::{VirtualServer, VirtualServerConfig, VirtualServerKey};
+
+    use super::*;
+
+    fn set(entries: &[SetEntry]) -> Set {
+        let header = SetHeader {
+            kind: SetKind::HashIpPort,
+            family: Family::V4,
+            max_entries: 65_536,
+        };
+        Set {
+            header,
+            entries: entries.iter().cloned().collect(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_ours_goes_and_the_rest_stays() {
+        let key = |port| VirtualServerKey {
+            protocol: Protocol::Tcp,
+            address: "10.96.0.1".parse().unwrap(),
+            port,
+        };
+        let config = VirtualServerConfig::round_robin();
+        let server = VirtualServer {
+            config,
+            real_servers: BTreeMap::new(),
+        };
+        let ours = SetEntry::IpPort(key(80).address, Protocol::Tcp, 80);
+        let mut kernel = FakeKernel::default();
+        kernel.state.sets = BTreeMap::from([
+            (
+                "KUBE-PORTOLAN-OWNED".to_owned(),
+                set(std::slice::from_ref(&ours)),
+            ),
+            ("KUBE-CLUSTER-IP".to_owned(), set(&[ours])),
+            ("somebody-elses".to_owned(), set(&[])),
+        ]);
+        kernel.state.virtual_servers =
+            BTreeMap::from([(key(80), server.clone()), (key(81), server.clone())]);
+        kernel.state.routes = BTreeMap::from([(key(80).address, None)]);
+
+        clean(&mut kernel, &Config::default()).await.unwrap();
+        assert_eq!(
+            kernel.state.virtual_servers,
+            BTreeMap::from([(key(81), server)])
+        );
+        assert_eq!(
+            kernel.state.sets.keys().collect::<Vec<_>>(),
+            ["somebody-elses"]
+        );
+        assert!(kernel.state.routes.is_empty());
+    }
+}

@@ -1,0 +1,12 @@
+//! The node agent: keeps the kernel equal to the node's service table.
+
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod args;
+pub mod cleanup;
+pub mod metrics;
+pub mod reconcile;
+pub mod standalone;
+pub mod status;
+pub mod subscribe;

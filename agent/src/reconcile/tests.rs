@@ -1,0 +1,135 @@
+use std::sync::Arc;
+
+use portolan_dataplane::FakeKernel;
+use portolan_model::ipvs::Connections;
+use portolan_model::{
+    Destination, Frontend, FrontendAddress, FrontendKind, Lists, Protocol, Record,
+};
+
+use super::*;
+
+fn table(destinations: &[&str]) -> NodeTable {
+    let record = Record {
+        key: RecordKey {
+            cluster: "".into(),
+            namespace: "ns".into(),
+            service: "svc".into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        },
+        frontends: vec![Frontend {
+            kind: FrontendKind::ClusterIp,
+            address: FrontendAddress::Vip("10.96.0.1".parse().unwrap()),
+            port: 80,
+            lists: Lists::Cluster,
+            masquerade: false,
+            source_ranges: vec![],
+        }],
+        destinations: destinations
+            .iter()
+            .map(|d| Destination::new(d.parse().unwrap()))
+            .collect(),
+        zone_mask: None,
+        affinity: None,
+    };
+    NodeTable {
+        records: [(record.key.clone(), Arc::new(record))].into(),
+        ..NodeTable::default()
+    }
+}
+
+fn vip() -> VirtualServerKey {
+    VirtualServerKey {
+        protocol: Protocol::Tcp,
+        address: "10.96.0.1".parse().unwrap(),
+        port: 80,
+    }
+}
+
+#[tokio::test]
+async fn a_second_run_has_nothing_to_do_and_a_restart_neither() {
+    let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
+    let table = table(&["10.0.0.1:80"]);
+    assert!(reconciler.reconcile(&table).await.unwrap().objects > 0);
+    assert_eq!(reconciler.reconcile(&table).await.unwrap().objects, 0);
+
+    let mut restarted = Reconciler::new(reconciler.into_dataplane(), Config::default());
+    let outcome = restarted.reconcile(&table).await.unwrap();
+    assert_eq!((outcome.objects, outcome.errors.len()), (0, 0));
+}
+
+#[tokio::test]
+async fn what_somebody_deleted_comes_back_after_forgetting() {
+    let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
+    let table = table(&["10.0.0.1:80"]);
+    reconciler.reconcile(&table).await.unwrap();
+    reconciler.dataplane.state.virtual_servers.clear();
+    reconciler.forget();
+    assert_eq!(reconciler.reconcile(&table).await.unwrap().objects, 2);
+    assert_eq!(reconciler.dataplane.state, reconciler.desired.state);
+}
+
+#[tokio::test]
+async fn an_error_names_the_record_and_the_next_run_mends_it() {
+    let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
+    reconciler.reconcile(&NodeTable::default()).await.unwrap();
+    // Two entries in sets, ownership, route: then comes the virtual server.
+    let first = reconciler.dataplane.taken.len();
+    let fail = (first..first + 20).map(|number| (number, "ENOMEM".to_owned()));
+    reconciler.dataplane.failures = fail.collect();
+    let outcome = reconciler
+        .reconcile(&table(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
+    assert!(outcome.errors.iter().any(|(record, message)| {
+        record.as_ref().is_some_and(|r| &*r.service == "svc")
+            && message == "add virtual server TCP 10.96.0.1:80: held back: a set entry that it needs is missing"
+    }), "{:?}", outcome.errors);
+    assert!(reconciler.dataplane.state.virtual_servers.is_empty());
+
+    reconciler.dataplane.failures.clear();
+    let outcome = reconciler
+        .reconcile(&table(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
+    assert!(outcome.errors.is_empty());
+    assert_eq!(reconciler.dataplane.state, reconciler.desired.state);
+}
+
+#[tokio::test]
+async fn a_draining_real_server_goes_when_its_connections_have_ended() {
+    let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
+    reconciler
+        .reconcile(&table(&["10.0.0.1:80", "10.0.0.2:80"]))
+        .await
+        .unwrap();
+    reconciler
+        .reconcile(&table(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
+    let leaving: SocketAddr = "10.0.0.2:80".parse().unwrap();
+    let weight = |reconciler: &Reconciler<FakeKernel>| {
+        let server = &reconciler.dataplane.state.virtual_servers[&vip()];
+        server
+            .real_servers
+            .get(&leaving)
+            .map(|config| config.weight)
+    };
+    assert_eq!(weight(&reconciler), Some(0));
+
+    let connections = Connections {
+        active: 1,
+        ..Connections::default()
+    };
+    reconciler
+        .dataplane
+        .connections
+        .insert((vip(), leaving), connections);
+    assert_eq!(reconciler.finish_drains().await.unwrap(), 1);
+    assert_eq!(weight(&reconciler), Some(0));
+
+    reconciler.dataplane.connections.clear();
+    assert_eq!(reconciler.finish_drains().await.unwrap(), 0);
+    assert_eq!(weight(&reconciler), None);
+    assert_eq!(reconciler.known(), Some(&reconciler.dataplane.state));
+}

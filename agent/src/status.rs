@@ -1,0 +1,114 @@
+//! What the agent is at, for the debug dumps.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use portolan_dataplane::Dataplane;
+use serde_json::{Value, json};
+
+use crate::reconcile::{Outcome, Reconciler};
+use crate::subscribe::Subscribed;
+
+/// The dumps, shared between the reconcile loop and the admin server.
+#[derive(Debug, Clone, Default)]
+pub struct Status(Arc<Mutex<Dumps>>);
+
+#[derive(Debug, Default)]
+struct Dumps {
+    /// The last table and what it was made into, kept as they are; rendered when asked for.
+    table: Option<Arc<portolan_model::NodeTable>>,
+    state: Value,
+    desired: Option<Arc<portolan_plan::Desired>>,
+}
+
+impl Status {
+    /// Takes note of a reconciliation.
+    pub fn update<D: Dataplane>(
+        &self,
+        target: &Subscribed,
+        reconciler: &Reconciler<D>,
+        outcome: &Outcome,
+    ) {
+        let errors: Vec<_> = outcome
+            .errors
+            .iter()
+            .map(|(record, message)| {
+                json!({ "record": record.as_ref().map(ToString::to_string), "message": message })
+            })
+            .collect();
+        let mut dumps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        dumps.table = Some(Arc::clone(&target.table));
+        dumps.desired = Some(Arc::clone(reconciler.desired()));
+        dumps.state = json!({
+            "epoch": format!("{:016x}", target.epoch),
+            "revision": target.revision,
+            "objects": outcome.objects,
+            "duration_us": u64::try_from(outcome.duration.as_micros()).unwrap_or(u64::MAX),
+            "errors": errors,
+        });
+    }
+
+    /// `/debug/status`, `/debug/table`, `/debug/desired`.
+    pub fn routes(&self) -> Router {
+        Router::new()
+            .route("/status", get(status))
+            .route("/table", get(table))
+            .route("/desired", get(desired))
+            .with_state(self.clone())
+    }
+
+    fn with<T>(&self, render: impl FnOnce(&Dumps) -> T) -> T {
+        render(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+async fn status(State(status): State<Status>) -> Json<Value> {
+    Json(status.with(|dumps| dumps.state.clone()))
+}
+
+async fn table(State(status): State<Status>) -> Json<Value> {
+    let table = status.with(|dumps| dumps.table.clone());
+    Json(table.map_or(Value::Null, |table| {
+        let lists: Vec<_> = table
+            .lists
+            .iter()
+            .map(|(key, lists)| json!({ "record": key.to_string(), "lists": lists }))
+            .collect();
+        let records: Vec<_> = table.records.values().collect();
+        json!({ "zone": table.zone, "records": records, "lists": lists })
+    }))
+}
+
+async fn desired(State(status): State<Status>) -> Json<Value> {
+    Json(status.with(|dumps| {
+        let Some(desired) = &dumps.desired else {
+            return Value::Null;
+        };
+        let servers: Vec<_> = desired
+            .state
+            .virtual_servers
+            .iter()
+            .map(|(key, server)| {
+                let record = desired.records.get(key).map(ToString::to_string);
+                json!({ "key": key.to_string(), "record": record, "server": server })
+            })
+            .collect();
+        let sets: serde_json::Map<_, _> = desired
+            .state
+            .sets
+            .iter()
+            .map(|(name, set)| {
+                let entries: Vec<_> = set.entries.iter().map(ToString::to_string).collect();
+                (name.clone(), json!(entries))
+            })
+            .collect();
+        json!({
+            "virtual_servers": servers,
+            "sets": sets,
+            "routes": desired.state.routes,
+            "refused": desired.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        })
+    }))
+}

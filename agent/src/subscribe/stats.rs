@@ -1,0 +1,37 @@
+//! What the subscription counts, for metrics.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Grown by [`run`](super::run), read by whoever likes.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Whether there is a stream now.
+    pub connected: AtomicBool,
+    /// Streams that were opened; all but the first are reconnects.
+    pub streams: AtomicU64,
+    /// Attempts that came to no stream.
+    pub connect_failures: AtomicU64,
+    /// Tables committed.
+    pub commits: AtomicU64,
+    /// Those of them that were snapshots.
+    pub snapshots: AtomicU64,
+    /// Commits that were dropped because the table had another hash than the controller's: each
+    /// is a fault in one of the two.
+    pub hash_mismatches: AtomicU64,
+    /// How many records of the table in force are refused, or taken in part. Goes up and down.
+    pub refused_records: AtomicU64,
+    /// Frames of a kind that this version does not know.
+    pub unknown_frames: AtomicU64,
+}
+
+impl Stats {
+    /// One more.
+    pub(super) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many now.
+    pub(super) fn set(gauge: &AtomicU64, value: usize) {
+        gauge.store(value as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,5 @@
+//! Real tonic over loopback, with the real controller's half and with one that misbehaves.
+
+mod fake;
+mod real;
+mod support;

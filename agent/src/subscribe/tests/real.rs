@@ -1,0 +1,193 @@
+//! With the real controller's half.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_model::NodeKey;
+use portolan_select::TableDelta;
+use portolan_serve::{Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server as TonicServer;
+use tonic::transport::server::TcpIncoming;
+
+use super::super::Report;
+use super::support::{Agent, patiently, record, services};
+
+struct Server {
+    address: SocketAddr,
+    publisher: Publisher,
+    tables: Tables,
+    registry: Arc<Registry>,
+    shutdown: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(address: SocketAddr, services: &[&str]) -> Self {
+        let (mut publisher, tables) = Publisher::new(Retention::default());
+        publisher.publish(&puts(services));
+        publisher.set_synced();
+        let registry = Arc::new(Registry::default());
+        let shutdown = CancellationToken::new();
+        let config = ServeConfig {
+            goaway_spread: Duration::ZERO,
+            ..ServeConfig::default()
+        };
+        let (t, r, s) = (tables.clone(), Arc::clone(&registry), shutdown.clone());
+        let server = TonicServer::builder().add_service(TablesServer::new(t, r, config, s));
+        let listener = listen(address);
+        let address = listener.local_addr().unwrap();
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let stop = shutdown.clone().cancelled_owned();
+        let task = tokio::spawn(async move {
+            server
+                .serve_with_incoming_shutdown(incoming, stop)
+                .await
+                .unwrap();
+        });
+        Self {
+            address,
+            publisher,
+            tables,
+            registry,
+            shutdown,
+            task,
+        }
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        patiently(self.task).await.unwrap();
+    }
+}
+
+/// Also at an address that was in use a moment ago.
+fn listen(address: SocketAddr) -> TcpListener {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address).unwrap();
+    socket.listen(16).unwrap()
+}
+
+fn any_port() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+fn puts(services: &[&str]) -> TableDelta {
+    let records = services.iter().map(|service| record(service));
+    TableDelta {
+        records: records
+            .map(|record| (record.key.clone(), Some(Arc::new(record))))
+            .collect(),
+        ..TableDelta::default()
+    }
+}
+
+fn node() -> NodeKey {
+    NodeKey {
+        cluster: "".into(),
+        name: "a".into(),
+    }
+}
+
+#[tokio::test]
+async fn the_agents_table_is_the_controllers() {
+    let mut server = Server::start(any_port(), &["x", "y"]).await;
+    let mut agent = Agent::start(&[server.address]);
+    let first = agent.table(|table| table.revision == 1).await;
+    assert_eq!(*first.table, server.tables.table(&node()));
+    assert_eq!(first.epoch, server.tables.epoch());
+    server.publisher.publish(&puts(&["z"]));
+    let second = agent.table(|table| table.revision == 2).await;
+    assert_eq!(*second.table, server.tables.table(&node()));
+    assert_eq!(server.registry.counters().items, 3);
+}
+
+#[tokio::test]
+async fn what_is_programmed_can_be_seen_at_the_controller() {
+    let server = Server::start(any_port(), &["x"]).await;
+    let mut agent = Agent::start(&[server.address]);
+    let table = agent.table(|_| true).await;
+    let report = Report {
+        epoch: table.epoch,
+        revision: table.revision,
+        duration: Duration::from_micros(1_234),
+        errors: vec![(Some(record("x").key), "no such scheduler".to_owned())],
+    };
+    agent.reports.send_replace(Some(report));
+    let status = patiently(async {
+        loop {
+            let status = server.registry.snapshot().pop();
+            match status.filter(|status| status.programmed.is_some()) {
+                Some(status) => return status,
+                None => tokio::task::yield_now().await,
+            }
+        }
+    })
+    .await;
+    assert_eq!((status.received, status.programmed), (Some(1), Some(1)));
+    assert_eq!(status.programmed_duration_us, Some(1_234));
+    assert_eq!(status.records_hash, Some(table.table.records_hash()));
+    assert_eq!(status.own_hash, Some(table.table.own_hash()));
+    assert_eq!(status.errors[0].record.as_deref(), Some("ns/x/TCP"));
+}
+
+#[tokio::test]
+async fn a_restarted_controller_with_the_same_content_sends_nothing() {
+    let first = Server::start(any_port(), &["x", "y"]).await;
+    let address = first.address;
+    let mut agent = Agent::start(&[address]);
+    let before = agent.table(|_| true).await;
+    first.stop().await;
+    // The table stays in force without any controller.
+    assert_eq!(agent.tables.borrow().as_ref(), Some(&before));
+    let mut second = Server::start(address, &["x", "y"]).await;
+    let epoch = second.tables.epoch();
+    let after = agent.table(|table| table.epoch == epoch).await;
+    assert!(Arc::ptr_eq(&after.table, &before.table));
+    let counters = second.registry.counters();
+    assert_eq!((counters.items, counters.resumed_equal), (0, 1));
+    second.publisher.publish(&puts(&["z"]));
+    let table = agent.table(|table| table.revision == 2).await;
+    assert_eq!(services(&table), ["x", "y", "z"]);
+}
+
+/// The stream is ended by another one of the same node, the only end that leaves the controller.
+#[tokio::test]
+async fn a_stream_is_resumed_with_what_changed() {
+    let mut server = Server::start(any_port(), &["x", "y"]).await;
+    let mut agent = Agent::start(&[server.address]);
+    agent.table(|_| true).await;
+    let mut twin = Agent::start(&[server.address]);
+    twin.table(|_| true).await;
+    drop(twin);
+    let items = server.registry.counters().items;
+    assert_eq!(items, 4);
+    server.publisher.publish(&puts(&["z"]));
+    let table = agent.table(|table| table.revision == 2).await;
+    assert_eq!(services(&table), ["x", "y", "z"]);
+    let counters = server.registry.counters();
+    assert_eq!(counters.snapshots, 2);
+    assert!(counters.resumed + counters.resumed_equal >= 1);
+}
+
+#[tokio::test]
+async fn an_agent_goes_where_there_is_a_controller() {
+    let gone = listen(any_port()).local_addr().unwrap();
+    let first = Server::start(any_port(), &["x"]).await;
+    let second = Server::start(any_port(), &["x", "y"]).await;
+    let mut agent = Agent::start(&[gone, first.address, second.address]);
+    let table = agent.table(|_| true).await;
+    let (used, other) = if table.epoch == first.tables.epoch() {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    used.stop().await;
+    let epoch = other.tables.epoch();
+    let table = agent.table(|table| table.epoch == epoch).await;
+    assert_eq!(*table.table, other.tables.table(&node()));
+}

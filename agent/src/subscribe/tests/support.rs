@@ -1,0 +1,109 @@
+//! An agent's half of the stream, and what it is given.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use portolan_model::{Destination, Protocol, Record, RecordKey};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::super::client::forever;
+use super::super::stream::Inner;
+use super::super::{Report, Staging, Stats, SubscribeConfig, Subscribed};
+
+/// How long a test waits before it fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) async fn patiently<F: Future>(future: F) -> F::Output {
+    timeout(PATIENCE, future).await.expect("in time")
+}
+
+pub(super) struct Agent {
+    pub(super) tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    pub(super) reports: watch::Sender<Option<Report>>,
+    pub(super) stats: Arc<Stats>,
+    token: CancellationToken,
+}
+
+impl Agent {
+    /// An agent of node `a` that gives a silent controller half a second.
+    pub(super) fn start(endpoints: &[SocketAddr]) -> Self {
+        let endpoints = endpoints.iter().map(|a| format!("http://{a}").parse());
+        let config = SubscribeConfig {
+            endpoints: endpoints.map(Result::unwrap).collect(),
+            cluster: String::new(),
+            node: "a".to_owned(),
+            agent_version: "test".to_owned(),
+        };
+        let (tables_sender, tables) = watch::channel(None);
+        let (reports, reports_receiver) = watch::channel(None);
+        let stats = Arc::new(Stats::default());
+        let token = CancellationToken::new();
+        let inner = Inner {
+            staging: Staging::new(""),
+            tables: tables_sender,
+            reports: reports_receiver,
+            stats: Arc::clone(&stats),
+            first_commit_timeout: Duration::from_millis(500),
+        };
+        tokio::spawn(
+            token
+                .clone()
+                .run_until_cancelled_owned(forever(config, inner)),
+        );
+        Self {
+            tables,
+            reports,
+            stats,
+            token,
+        }
+    }
+
+    /// The first table from now on that is as asked for.
+    pub(super) async fn table(&mut self, wanted: impl Fn(&Subscribed) -> bool) -> Arc<Subscribed> {
+        let wanted = |table: &Option<Arc<Subscribed>>| table.as_deref().is_some_and(&wanted);
+        let table = patiently(self.tables.wait_for(wanted)).await.unwrap();
+        table.clone().unwrap()
+    }
+
+    /// Waits until a counter has reached a value.
+    pub(super) async fn until(&self, counter: impl Fn(&Stats) -> &AtomicU64, value: u64) {
+        patiently(async {
+            while counter(&self.stats).load(Ordering::Relaxed) < value {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.token.cancel();
+    }
+}
+
+/// The services of a table.
+pub(super) fn services(table: &Subscribed) -> Vec<String> {
+    let keys = table.table.records.keys();
+    keys.map(|key| key.service.to_string()).collect()
+}
+
+pub(super) fn record(service: &str) -> Record {
+    Record {
+        key: RecordKey {
+            cluster: "".into(),
+            namespace: "ns".into(),
+            service: service.into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        },
+        frontends: vec![],
+        destinations: vec![Destination::new(([10, 0, 0, 1], 80).into())],
+        zone_mask: None,
+        affinity: None,
+    }
+}

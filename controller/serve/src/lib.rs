@@ -1,0 +1,23 @@
+//! Streams each node's table to its agent.
+//!
+//! A [`Publisher`] takes what changed, one writer only; [`TableLog`] keeps for each record its
+//! newest value and when it changed. A session is no more than a cursor into that log: it pulls
+//! what changed since when its agent can take more, so a slow agent costs nothing and receives
+//! each record at most once, at its newest value. [`Registry`] knows what each node has.
+
+#![forbid(unsafe_code)]
+
+mod debounce;
+mod frames;
+mod log;
+mod publisher;
+mod registry;
+mod service;
+mod session;
+
+pub use debounce::Debounce;
+pub use log::{Batch, Changes, Prepared, Retention, TableLog};
+pub use publisher::{First, Have, How, Published, Publisher, Tables};
+pub use registry::{Counters, NodeStatus, Problem, Registry};
+pub use service::TablesServer;
+pub use session::ServeConfig;

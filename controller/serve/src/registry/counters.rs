@@ -1,0 +1,65 @@
+//! What sessions count.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])+ $variant:ident => $field:ident,)+) => {
+        /// Totals since the start of the controller.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+        pub struct Counters {
+            $($(#[$doc])+ pub $field: u64,)+
+        }
+
+        /// One of [`Counters`].
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) enum Counter {
+            $($variant,)+
+        }
+
+        /// [`Counters`] as they grow.
+        #[derive(Debug, Default)]
+        pub(crate) struct Live {
+            $($field: AtomicU64,)+
+        }
+
+        impl Live {
+            pub(crate) fn add(&self, counter: Counter, by: usize) {
+                let counter = match counter {
+                    $(Counter::$variant => &self.$field,)+
+                };
+                counter.fetch_add(by as u64, Ordering::Relaxed);
+            }
+
+            pub(crate) fn read(&self) -> Counters {
+                Counters {
+                    $($field: self.$field.load(Ordering::Relaxed),)+
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Streams that said an acceptable Hello.
+    Sessions => sessions,
+    /// Streams that were closed for a newer one of the same node.
+    Replaced => replaced,
+    /// Streams that were refused before anything was sent.
+    Refused => refused,
+    /// Streams that were closed because the agent broke the protocol.
+    Violations => violations,
+    /// Streams whose agent had the table already, from here or elsewhere.
+    ResumedEqual => resumed_equal,
+    /// Streams whose agent was sent what it missed.
+    Resumed => resumed,
+    /// Snapshots sent, at the beginning of a stream or to an agent that fell too far behind.
+    Snapshots => snapshots,
+    /// Frames sent.
+    Frames => frames,
+    /// Commits sent.
+    Commits => commits,
+    /// Records, lists and deletions sent.
+    Items => items,
+}

@@ -1,0 +1,149 @@
+//! What is kept of one node's agent.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use portolan_model::{NodeKey, SetHash};
+use portolan_proto::limits::MAX_PROBLEMS;
+use portolan_proto::v1;
+use tokio_util::sync::CancellationToken;
+
+use super::{Connect, NodeStatus, Problem};
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    session: u64,
+    /// Cancelled to end the stream; `None` when it has ended.
+    stream: Option<CancellationToken>,
+    sessions: u64,
+    connected_at: SystemTime,
+    disconnected_at: Option<SystemTime>,
+    peer: Option<String>,
+    agent_version: String,
+    protocol_version: u32,
+    sent: Option<u64>,
+    received: Option<u64>,
+    programmed: Option<Programmed>,
+    refused: Vec<Problem>,
+    refused_total: u32,
+}
+
+#[derive(Debug)]
+struct Programmed {
+    revision: u64,
+    duration_us: u64,
+    records_hash: Option<SetHash>,
+    own_hash: Option<SetHash>,
+    errors: Vec<Problem>,
+    errors_total: u32,
+}
+
+impl Entry {
+    pub(super) fn new(connect: Connect, session: u64, stream: CancellationToken) -> Self {
+        Self {
+            session,
+            stream: Some(stream),
+            sessions: 1,
+            connected_at: connect.now,
+            disconnected_at: None,
+            peer: connect.peer.map(|peer| peer.to_string()),
+            agent_version: connect.agent_version,
+            protocol_version: connect.protocol_version,
+            sent: None,
+            received: None,
+            programmed: None,
+            refused: Vec::new(),
+            refused_total: 0,
+        }
+    }
+
+    /// Takes over what stays true when the node's stream is another: the kernel has what it has.
+    pub(super) fn inherit(&mut self, old: Self) {
+        self.sessions += old.sessions;
+        self.programmed = old.programmed;
+    }
+
+    pub(super) fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// Ends the stream, if there is one.
+    pub(super) fn replace(&mut self) -> bool {
+        let stream = self.stream.take();
+        stream.inspect(CancellationToken::cancel).is_some()
+    }
+
+    pub(super) fn disconnect(&mut self, now: SystemTime) {
+        self.stream = None;
+        self.disconnected_at = Some(now);
+    }
+
+    pub(super) fn sent(&mut self, revision: u64) {
+        self.sent = Some(revision);
+    }
+
+    /// Whether this stream carried that revision or a later one.
+    fn was_sent(&self, revision: u64) -> bool {
+        self.sent.is_some_and(|sent| revision <= sent)
+    }
+
+    pub(super) fn received(&mut self, message: v1::Received) -> bool {
+        if !self.was_sent(message.revision) {
+            return false;
+        }
+        self.received = Some(message.revision);
+        self.refused_total = message.refused_total;
+        let refused = message.refused.into_iter().take(MAX_PROBLEMS);
+        self.refused = refused
+            .map(|refusal| Problem::new(refusal.key, refusal.reason))
+            .collect();
+        true
+    }
+
+    pub(super) fn programmed(&mut self, message: v1::Programmed) -> bool {
+        if !self.was_sent(message.revision) {
+            return false;
+        }
+        let errors = message.errors.into_iter().take(MAX_PROBLEMS);
+        self.programmed = Some(Programmed {
+            revision: message.revision,
+            duration_us: message.duration_us,
+            records_hash: SetHash::from_bytes(&message.records_hash),
+            own_hash: SetHash::from_bytes(&message.own_hash),
+            errors: errors
+                .map(|error| Problem::new(error.key, error.message))
+                .collect(),
+            errors_total: message.errors_total,
+        });
+        true
+    }
+
+    pub(super) fn status(&self, node: &NodeKey) -> NodeStatus {
+        let programmed = self.programmed.as_ref();
+        NodeStatus {
+            cluster: node.cluster.as_ref().into(),
+            node: node.name.as_ref().into(),
+            connected: self.stream.is_some(),
+            connected_at_ms: unix_ms(self.connected_at),
+            disconnected_at_ms: self.disconnected_at.map(unix_ms),
+            sessions: self.sessions,
+            peer: self.peer.clone(),
+            agent_version: self.agent_version.clone(),
+            protocol_version: self.protocol_version,
+            sent: self.sent,
+            received: self.received,
+            programmed: programmed.map(|p| p.revision),
+            programmed_duration_us: programmed.map(|p| p.duration_us),
+            records_hash: programmed.and_then(|p| p.records_hash),
+            own_hash: programmed.and_then(|p| p.own_hash),
+            refused: self.refused.clone(),
+            refused_total: self.refused_total,
+            errors: programmed.map(|p| p.errors.clone()).unwrap_or_default(),
+            errors_total: programmed.map_or(0, |p| p.errors_total),
+        }
+    }
+}
+
+fn unix_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,171 @@
+//! Which agents are connected, and what each of them has programmed.
+//!
+//! Agents that are gone are kept, marked as such: that a node has not programmed a revision is
+//! most worth knowing when its agent cannot say so.
+
+mod counters;
+mod entry;
+mod status;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use portolan_model::NodeKey;
+use portolan_proto::v1;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+pub use counters::Counters;
+pub(crate) use counters::{Counter, Live};
+use entry::Entry;
+pub use status::{NodeStatus, Problem};
+
+/// How many disconnected agents are remembered: anybody can make up names of nodes.
+const MAX_DISCONNECTED: usize = 10_000;
+
+/// The agents of one controller. Shared by sessions, metrics and the admin server.
+#[derive(Debug, Default)]
+pub struct Registry {
+    nodes: Mutex<Nodes>,
+    live: Live,
+}
+
+#[derive(Debug, Default)]
+struct Nodes {
+    entries: BTreeMap<NodeKey, Entry>,
+    /// The disconnected ones by the number of their last session, oldest first.
+    disconnected: BTreeMap<u64, NodeKey>,
+    last_session: u64,
+}
+
+/// Who connects.
+#[derive(Debug)]
+pub(crate) struct Connect {
+    pub(crate) node: NodeKey,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) agent_version: String,
+    pub(crate) protocol_version: u32,
+    pub(crate) now: SystemTime,
+}
+
+/// A node's one live stream. It counts as disconnected when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Session {
+    registry: Arc<Registry>,
+    node: NodeKey,
+    number: u64,
+    replaced: CancellationToken,
+}
+
+impl Registry {
+    /// All agents, sorted by cluster and node.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<NodeStatus> {
+        let nodes = self.lock();
+        let entries = nodes.entries.iter();
+        entries.map(|(node, entry)| entry.status(node)).collect()
+    }
+
+    /// What was counted since the start.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.live.read()
+    }
+
+    pub(crate) fn count(&self, counter: Counter, by: usize) {
+        self.live.add(counter, by);
+    }
+
+    /// Begins a session. If the node has one, that one is told to end: the newer stream is the one
+    /// that works, whatever became of the other's connection.
+    pub(crate) fn connect(self: &Arc<Self>, connect: Connect) -> Session {
+        let replaced = CancellationToken::new();
+        let node = connect.node.clone();
+        let mut nodes = self.lock();
+        nodes.last_session += 1;
+        let number = nodes.last_session;
+        let entry = Entry::new(connect, number, replaced.clone());
+        if let Some(mut old) = nodes.entries.insert(node.clone(), entry) {
+            nodes.disconnected.remove(&old.session());
+            if old.replace() {
+                self.count(Counter::Replaced, 1);
+            }
+            if let Some(entry) = nodes.entries.get_mut(&node) {
+                entry.inherit(old);
+            }
+        }
+        drop(nodes);
+        self.count(Counter::Sessions, 1);
+        Session {
+            registry: Arc::clone(self),
+            node,
+            number,
+            replaced,
+        }
+    }
+
+    /// Whatever a panic left there is as good as it was.
+    fn lock(&self) -> MutexGuard<'_, Nodes> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Ends when a newer stream of the same node began.
+    pub(crate) fn replaced(&self) -> &CancellationToken {
+        &self.replaced
+    }
+
+    /// A Commit was handed to the connection.
+    pub(crate) fn sent(&self, revision: u64) {
+        self.update(|entry| entry.sent(revision));
+    }
+
+    /// The agent staged a Commit. `false` if it never was sent one of that revision.
+    pub(crate) fn received(&self, message: v1::Received) -> bool {
+        self.update(|entry| entry.received(message))
+    }
+
+    /// The agent's kernel is at a Commit. `false` if it never was sent one of that revision.
+    pub(crate) fn programmed(&self, message: v1::Programmed) -> bool {
+        self.update(|entry| entry.programmed(message))
+    }
+
+    /// Changes the node's entry, unless it is a newer session's.
+    fn update<R: Default>(&self, change: impl FnOnce(&mut Entry) -> R) -> R {
+        let mut nodes = self.registry.lock();
+        match nodes.entries.get_mut(&self.node) {
+            Some(entry) if entry.session() == self.number => change(entry),
+            _ => R::default(),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut nodes = self.registry.lock();
+        let Some(entry) = nodes.entries.get_mut(&self.node) else {
+            return;
+        };
+        if entry.session() != self.number {
+            return;
+        }
+        info!(node = %self.node, "agent disconnected");
+        entry.disconnect(SystemTime::now());
+        nodes.disconnected.insert(self.number, self.node.clone());
+        if nodes.disconnected.len() > MAX_DISCONNECTED
+            && let Some((_, oldest)) = nodes.disconnected.pop_first()
+        {
+            nodes.entries.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

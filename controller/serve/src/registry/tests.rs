@@ -1,0 +1,107 @@
+use super::*;
+
+fn node(name: &str) -> NodeKey {
+    NodeKey {
+        cluster: "".into(),
+        name: name.into(),
+    }
+}
+
+fn connect(registry: &Arc<Registry>, name: &str) -> Session {
+    registry.connect(Connect {
+        node: node(name),
+        peer: Some(([127, 0, 0, 1], 1).into()),
+        agent_version: "1.2.3".to_owned(),
+        protocol_version: 1,
+        now: SystemTime::UNIX_EPOCH,
+    })
+}
+
+fn received(revision: u64) -> v1::Received {
+    v1::Received {
+        revision,
+        ..v1::Received::default()
+    }
+}
+
+fn programmed(revision: u64) -> v1::Programmed {
+    v1::Programmed {
+        revision,
+        duration_us: 1_500,
+        records_hash: vec![1; 16],
+        own_hash: vec![],
+        errors: vec![v1::RecordError {
+            key: Some(v1::RecordKey {
+                namespace: "ns".to_owned(),
+                service: "svc".to_owned(),
+                port: "http".to_owned(),
+                protocol: 7,
+            }),
+            message: "no such scheduler".to_owned(),
+        }],
+        errors_total: 1,
+    }
+}
+
+#[test]
+fn a_nodes_progress_can_be_seen() {
+    let registry = Arc::new(Registry::default());
+    let session = connect(&registry, "a");
+    session.sent(5);
+    assert!(session.received(received(5)));
+    assert!(session.programmed(programmed(4)));
+    let status = registry.snapshot().remove(0);
+    assert_eq!(
+        (status.sent, status.received, status.programmed),
+        (Some(5), Some(5), Some(4))
+    );
+    assert_eq!(status.programmed_duration_us, Some(1_500));
+    assert!(status.records_hash.is_some() && status.own_hash.is_none());
+    let error = &status.errors[0];
+    assert_eq!(error.record.as_deref(), Some("ns/svc:http/protocol 7"));
+    serde_json::to_string(&status).unwrap();
+}
+
+#[test]
+fn what_was_never_sent_cannot_have_arrived() {
+    let registry = Arc::new(Registry::default());
+    let session = connect(&registry, "a");
+    assert!(!session.received(received(0)));
+    session.sent(5);
+    assert!(!session.received(received(6)));
+    assert!(!session.programmed(programmed(6)));
+    assert_eq!(registry.snapshot()[0].programmed, None);
+}
+
+#[test]
+fn a_newer_stream_ends_the_older_and_keeps_what_the_kernel_has() {
+    let registry = Arc::new(Registry::default());
+    let old = connect(&registry, "a");
+    old.sent(5);
+    old.programmed(programmed(5));
+    let new = connect(&registry, "a");
+    assert!(old.replaced().is_cancelled() && !new.replaced().is_cancelled());
+    old.sent(6);
+    drop(old);
+    let status = registry.snapshot().remove(0);
+    assert!(status.connected);
+    assert_eq!((status.sent, status.programmed), (None, Some(5)));
+    assert_eq!(status.sessions, 2);
+    assert_eq!(registry.counters().replaced, 1);
+}
+
+#[test]
+fn disconnected_nodes_are_kept_up_to_a_bound() {
+    let registry = Arc::new(Registry::default());
+    for index in 0..MAX_DISCONNECTED + 10 {
+        connect(&registry, &format!("{index:06}"));
+    }
+    let live = connect(&registry, "000010");
+    let nodes = registry.snapshot();
+    assert_eq!(nodes.len(), MAX_DISCONNECTED);
+    assert_eq!(nodes[0].node, "000010");
+    assert!(nodes[0].connected && nodes[0].disconnected_at_ms.is_none());
+    assert!(!nodes[1].connected && nodes[1].disconnected_at_ms.is_some());
+    assert!(nodes.is_sorted_by(|a, b| a.node < b.node));
+    drop(live);
+}

@@ -1,0 +1,122 @@
+//! What an agent says first.
+
+use std::sync::Arc;
+
+use portolan_model::{NodeKey, SetHash};
+use portolan_proto::{VERSION, v1};
+use tonic::Status;
+
+use super::ServeConfig;
+use crate::Have;
+
+/// The longest name of a Kubernetes object.
+const MAX_NAME: usize = 253;
+
+/// How much of an agent's version is kept, in bytes.
+const MAX_AGENT_VERSION: usize = 64;
+
+/// A Hello that can be answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) node: NodeKey,
+    /// The version that both sides speak.
+    pub(super) version: u32,
+    pub(super) agent_version: String,
+    pub(super) have: Have,
+}
+
+/// Takes the first message of a stream.
+pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<Hello, Status> {
+    let Some(v1::agent_message::Message::Hello(hello)) = message.message else {
+        return Err(Status::invalid_argument("the first message is not Hello"));
+    };
+    if hello.version == 0 {
+        return Err(Status::invalid_argument("version: 0"));
+    }
+    if hello.node.is_empty() || hello.node.len() > MAX_NAME {
+        return Err(Status::invalid_argument("node: not a name"));
+    }
+    let cluster = config.clusters.iter().find(|name| ***name == hello.cluster);
+    let Some(cluster) = cluster else {
+        return Err(Status::not_found("cluster: not served here"));
+    };
+    let mut agent_version = hello.agent_version;
+    agent_version.truncate(agent_version.floor_char_boundary(MAX_AGENT_VERSION));
+    let hashes = SetHash::from_bytes(&hello.records_hash);
+    Ok(Hello {
+        node: NodeKey {
+            cluster: Arc::clone(cluster),
+            name: hello.node.into(),
+        },
+        version: hello.version.min(VERSION),
+        agent_version,
+        have: Have {
+            epoch: hello.epoch,
+            revision: hello.revision,
+            hashes: hashes.zip(SetHash::from_bytes(&hello.own_hash)),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Code;
+
+    fn hello() -> v1::Hello {
+        v1::Hello {
+            version: 1,
+            node: "a".to_owned(),
+            epoch: 3,
+            revision: 4,
+            records_hash: vec![1; 16],
+            own_hash: vec![2; 16],
+            ..v1::Hello::default()
+        }
+    }
+
+    fn accepted(hello: v1::Hello) -> Result<Hello, Code> {
+        let message = v1::AgentMessage {
+            message: Some(v1::agent_message::Message::Hello(hello)),
+        };
+        accept(message, &ServeConfig::default()).map_err(|status| status.code())
+    }
+
+    #[test]
+    fn the_lower_version_is_spoken() {
+        assert_eq!(accepted(hello()).unwrap().version, 1);
+        let newer = v1::Hello {
+            version: 9,
+            ..hello()
+        };
+        assert_eq!(accepted(newer).unwrap().version, VERSION);
+    }
+
+    #[test]
+    fn a_table_needs_both_hashes() {
+        assert!(accepted(hello()).unwrap().have.hashes.is_some());
+        let half = v1::Hello {
+            own_hash: vec![],
+            ..hello()
+        };
+        assert_eq!(accepted(half).unwrap().have.hashes, None);
+    }
+
+    #[test]
+    fn a_bad_hello_is_refused() {
+        type Change = fn(&mut v1::Hello);
+        let cases: [(Code, Change); 4] = [
+            (Code::InvalidArgument, |h| h.version = 0),
+            (Code::InvalidArgument, |h| h.node.clear()),
+            (Code::InvalidArgument, |h| h.node = "n".repeat(254)),
+            (Code::NotFound, |h| h.cluster = "other".to_owned()),
+        ];
+        for (code, change) in cases {
+            let mut hello = hello();
+            change(&mut hello);
+            assert_eq!(accepted(hello), Err(code));
+        }
+        let other = accept(v1::AgentMessage::default(), &ServeConfig::default());
+        assert_eq!(other.unwrap_err().code(), Code::InvalidArgument);
+    }
+}

@@ -1,0 +1,273 @@
+//! A server on port 0 and a bare client.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_model::{Destination, NodeKey, NodeLists, Protocol, Record, RecordKey};
+use portolan_proto::v1;
+use portolan_proto::v1::agent_message::Message;
+use portolan_proto::v1::frame::Frame;
+use portolan_proto::v1::tables_client::TablesClient;
+use portolan_select::TableDelta;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server as TonicServer};
+use tonic::{Status, Streaming};
+
+use crate::{Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
+
+/// How long a test waits before it fails.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) async fn patiently<F: Future>(future: F) -> F::Output {
+    timeout(PATIENCE, future).await.expect("in time")
+}
+
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    pub(super) publisher: Publisher,
+    pub(super) tables: Tables,
+    pub(super) registry: Arc<Registry>,
+    pub(super) shutdown: CancellationToken,
+}
+
+impl Server {
+    /// A server that is not synced.
+    pub(super) async fn start() -> Self {
+        let (publisher, tables) = Publisher::new(Retention::default());
+        let registry = Arc::new(Registry::default());
+        let shutdown = CancellationToken::new();
+        let config = ServeConfig {
+            goaway_spread: Duration::from_millis(1_500),
+            hello_timeout: Duration::from_millis(500),
+            ..ServeConfig::default()
+        };
+        let (t, r, s) = (tables.clone(), Arc::clone(&registry), shutdown.clone());
+        let service = TablesServer::new(t, r, config, s);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let server = TonicServer::builder().add_service(service);
+        tokio::spawn(
+            server.serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned()),
+        );
+        Self {
+            address,
+            publisher,
+            tables,
+            registry,
+            shutdown,
+        }
+    }
+
+    pub(super) async fn synced(deltas: &[TableDelta]) -> Self {
+        let mut server = Self::start().await;
+        for delta in deltas {
+            server.publisher.publish(delta);
+        }
+        server.publisher.set_synced();
+        server
+    }
+
+    /// A client that has said Hello and was welcomed.
+    pub(super) async fn connect(&self, hello: v1::Hello) -> Client {
+        Client::open(self.address, Message::Hello(hello))
+            .await
+            .unwrap()
+    }
+
+    /// Waits until the registry shows what is asked for.
+    pub(super) async fn until(&self, shown: impl Fn(&Registry) -> bool) {
+        patiently(async {
+            while !shown(&self.registry) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+/// A client that says what it is told to and shows what comes.
+pub(super) struct Client {
+    pub(super) epoch: u64,
+    messages: mpsc::Sender<v1::AgentMessage>,
+    frames: Streaming<v1::Frame>,
+}
+
+/// What came with one Commit.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The services of the records.
+    pub(super) put: Vec<String>,
+    pub(super) deleted: Vec<String>,
+    /// The services of the node's own lists.
+    pub(super) own: Vec<String>,
+    pub(super) zone: Option<String>,
+    pub(super) commit: v1::Commit,
+}
+
+impl Client {
+    pub(super) async fn open(address: SocketAddr, first: Message) -> Result<Self, Status> {
+        let mut client = TablesClient::new(channel(address).await);
+        let (messages, receiver) = mpsc::channel(16);
+        messages.send(message(first)).await.unwrap();
+        let stream = client.sync(ReceiverStream::new(receiver));
+        let mut this = Self {
+            epoch: 0,
+            messages,
+            frames: patiently(stream).await?.into_inner(),
+        };
+        match this.next().await? {
+            Some(Frame::Welcome(welcome)) => this.epoch = welcome.epoch,
+            other => panic!("no Welcome: {other:?}"),
+        }
+        Ok(this)
+    }
+
+    pub(super) async fn say(&self, said: Message) {
+        self.messages.send(message(said)).await.unwrap();
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Frame>, Status> {
+        let frame = patiently(self.frames.message()).await?;
+        Ok(frame.map(|frame| frame.frame.unwrap()))
+    }
+
+    pub(super) async fn batch(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        loop {
+            match self.next().await.unwrap() {
+                Some(Frame::Records(records)) => {
+                    batch
+                        .put
+                        .extend(records.put.into_iter().map(|r| service(r.key)));
+                    let deleted = records.delete.into_iter().map(Some);
+                    batch.deleted.extend(deleted.map(service));
+                }
+                Some(Frame::Own(own)) => {
+                    batch
+                        .own
+                        .extend(own.put.into_iter().map(|lists| service(lists.key)));
+                    batch.zone = own.zone.or(batch.zone);
+                }
+                Some(Frame::Commit(commit)) => return Batch { commit, ..batch },
+                other => panic!("{other:?} within a batch"),
+            }
+        }
+    }
+
+    /// The Hello of a client that reconnects with what it has.
+    pub(super) fn again(&self, node: &str, batch: &Batch) -> v1::Hello {
+        v1::Hello {
+            epoch: self.epoch,
+            revision: batch.commit.revision,
+            records_hash: batch.commit.records_hash.clone(),
+            own_hash: batch.commit.own_hash.clone(),
+            ..hello(node)
+        }
+    }
+}
+
+/// A connection whose windows are small, so that little is on its way.
+pub(super) async fn channel(address: SocketAddr) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .initial_stream_window_size(65_535)
+        .initial_connection_window_size(65_535);
+    patiently(endpoint.connect()).await.unwrap()
+}
+
+fn service(key: Option<v1::RecordKey>) -> String {
+    key.unwrap().service
+}
+
+fn message(message: Message) -> v1::AgentMessage {
+    v1::AgentMessage {
+        message: Some(message),
+    }
+}
+
+pub(super) fn hello(node: &str) -> v1::Hello {
+    v1::Hello {
+        version: 1,
+        node: node.to_owned(),
+        ..v1::Hello::default()
+    }
+}
+
+pub(super) fn node(name: &str) -> NodeKey {
+    NodeKey {
+        cluster: "".into(),
+        name: name.into(),
+    }
+}
+
+fn key(service: &str) -> RecordKey {
+    RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: service.into(),
+        port: "".into(),
+        protocol: Protocol::Tcp,
+    }
+}
+
+/// Sets records of so many destinations, whose ports say which version they are.
+pub(super) fn puts(services: &[&str], version: u16, destinations: u8) -> TableDelta {
+    let record = |service: &&str| Record {
+        key: key(service),
+        frontends: vec![],
+        destinations: (1..=destinations)
+            .flat_map(|a| (1..=destinations).map(move |b| [10, 0, a, b]))
+            .map(|ip| Destination::new((ip, version).into()))
+            .collect(),
+        zone_mask: None,
+        affinity: None,
+    };
+    TableDelta {
+        records: services
+            .iter()
+            .map(|service| (key(service), Some(Arc::new(record(service)))))
+            .collect(),
+        ..TableDelta::default()
+    }
+}
+
+pub(super) fn put(services: &[&str]) -> TableDelta {
+    puts(services, 80, 1)
+}
+
+pub(super) fn delete(service: &str) -> TableDelta {
+    TableDelta {
+        records: BTreeMap::from([(key(service), None)]),
+        ..TableDelta::default()
+    }
+}
+
+/// Gives a node lists for a service, and a zone.
+pub(super) fn own(name: &str, service: &str, zone: &str) -> TableDelta {
+    let lists = NodeLists {
+        own: vec![([10, 0, 1, 1], 80).into()],
+        ..NodeLists::default()
+    };
+    TableDelta {
+        lists: BTreeMap::from([(
+            node(name),
+            BTreeMap::from([(key(service), Some(Arc::new(lists)))]),
+        )]),
+        zones: BTreeMap::from([(node(name), Some(zone.into()))]),
+        ..TableDelta::default()
+    }
+}

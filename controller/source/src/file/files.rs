@@ -1,0 +1,229 @@
+//! The files as they were read last, and what their reading comes to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use portolan_catalog::Change;
+use tracing::warn;
+
+use super::merge::{Merged, Told};
+use super::parse::{Contents, parse};
+use super::problem::FileProblem;
+use super::scan::{self, Reading, Seen};
+
+/// What reading the files came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What changed since the last time; at the first time, everything.
+    pub changes: Vec<Change>,
+    /// All that is wrong now and not with one known object: those problems are in the changes.
+    pub problems: Vec<FileProblem>,
+    /// Whether every path could be read at least once.
+    pub complete: bool,
+}
+
+/// Files that are read again and again.
+#[derive(Debug)]
+pub struct Files {
+    roots: Vec<Root>,
+    cluster: Arc<str>,
+    files: BTreeMap<PathBuf, Reader>,
+    told: Told,
+    /// Paths that cannot be listed.
+    unlisted: Vec<FileProblem>,
+    /// All that is wrong and not with one known object.
+    problems: Vec<FileProblem>,
+    /// What was logged and is still wrong.
+    logged: BTreeSet<FileProblem>,
+    complete: bool,
+}
+
+/// A path that we were given.
+#[derive(Debug)]
+struct Root {
+    path: PathBuf,
+    /// Its files; `None` before it could be listed once.
+    files: Option<Vec<PathBuf>>,
+}
+
+/// One file.
+#[derive(Debug, Default)]
+struct Reader {
+    seen: Option<Seen>,
+    contents: Contents,
+    /// Why its contents are not what is in the file now.
+    stale: Option<String>,
+}
+
+impl Files {
+    /// Nothing is read yet.
+    #[must_use]
+    pub fn new(paths: Vec<PathBuf>, cluster: Arc<str>) -> Self {
+        let root = |path| Root { path, files: None };
+        Self {
+            roots: paths.into_iter().map(root).collect(),
+            cluster,
+            files: BTreeMap::new(),
+            told: Told::new(),
+            unlisted: Vec::new(),
+            problems: Vec::new(),
+            logged: BTreeSet::new(),
+            complete: false,
+        }
+    }
+
+    /// Reads what changed. Blocks.
+    pub fn refresh(&mut self) -> Report {
+        let unlisted = self.list();
+        let is_news = self.read() || unlisted != self.unlisted;
+        self.unlisted = unlisted;
+        self.complete |= self.is_complete();
+        let changes = if is_news { self.merge() } else { Vec::new() };
+        Report {
+            changes,
+            problems: self.problems.clone(),
+            complete: self.complete,
+        }
+    }
+
+    /// Finds the files. A path that cannot be listed has those that it had.
+    fn list(&mut self) -> Vec<FileProblem> {
+        let mut problems = Vec::new();
+        for root in &mut self.roots {
+            match scan::list(&root.path) {
+                Ok(files) => root.files = Some(files),
+                Err(error) => {
+                    let why = format!("{error}; {}", kept(root.files.is_some()));
+                    problems.push(FileProblem::new(&root.path, None, String::new(), why));
+                }
+            }
+        }
+        problems
+    }
+
+    /// Reads the files; whether anything is different now.
+    fn read(&mut self) -> bool {
+        let mut before = std::mem::take(&mut self.files);
+        let mut is_news = false;
+        for path in order(&self.roots) {
+            let mut reader = before.remove(path).unwrap_or_default();
+            is_news |= reader.refresh(path, &self.cluster);
+            self.files.insert(path.clone(), reader);
+        }
+        is_news || !before.is_empty()
+    }
+
+    /// Puts what the files say together.
+    fn merge(&mut self) -> Vec<Change> {
+        let mut merged = Merged::default();
+        let mut problems = self.unlisted.clone();
+        let mut of_objects = Vec::new();
+        for path in order(&self.roots) {
+            let Some(reader) = self.files.get(path) else {
+                continue;
+            };
+            for (object, entry) in &reader.contents.entries {
+                merged.add(path, object, entry);
+            }
+            if let Some(why) = &reader.stale {
+                problems.push(FileProblem::new(path, None, String::new(), why));
+                continue;
+            }
+            for found in &reader.contents.problems {
+                let of_its_kind = match found.object {
+                    None => &mut problems,
+                    Some(_) => &mut of_objects,
+                };
+                of_its_kind.push(found.problem.clone());
+            }
+        }
+        of_objects.append(&mut merged.conflicts);
+        let changes = merged.changes(&mut self.told);
+        // A path that is a missing file is reported twice.
+        problems.sort();
+        problems.dedup();
+        of_objects.extend_from_slice(&problems);
+        self.problems = problems;
+        self.log(of_objects);
+        changes
+    }
+
+    fn is_complete(&self) -> bool {
+        self.roots.iter().all(|root| root.files.is_some())
+            && self.files.values().all(|reader| reader.seen.is_some())
+    }
+
+    /// Logs each problem once, as long as it lasts.
+    fn log(&mut self, problems: Vec<FileProblem>) {
+        let problems = BTreeSet::from_iter(problems);
+        for problem in problems.difference(&self.logged) {
+            warn!("{problem}");
+        }
+        self.logged = problems;
+    }
+}
+
+/// The files, each once: in the order of the paths that we were given, then by name.
+fn order(roots: &[Root]) -> Vec<&PathBuf> {
+    let mut seen = BTreeSet::new();
+    let files = roots.iter().filter_map(|root| root.files.as_ref());
+    files.flatten().filter(|file| seen.insert(*file)).collect()
+}
+
+impl Reader {
+    /// Reads the file if it changed; whether anything is different now.
+    fn refresh(&mut self, path: &Path, cluster: &Arc<str>) -> bool {
+        let stale = match scan::read(path, self.seen.as_mut()) {
+            Ok(Reading::Busy) => return false,
+            Ok(Reading::Unchanged) => None,
+            Ok(Reading::Content(text, seen)) => {
+                if self.take(path, &text, seen, cluster) {
+                    self.stale = None;
+                    return true;
+                }
+                Some(format!("empty; {}", kept(true)))
+            }
+            Err(error) => Some(format!(
+                "{}; {}",
+                describe(&error),
+                kept(self.seen.is_some())
+            )),
+        };
+        std::mem::replace(&mut self.stale, stale) != self.stale
+    }
+
+    /// Takes new content; whether it does, because a file that is empty all of a sudden is most
+    /// likely being written in place. A comment is enough to say that it should be without objects.
+    fn take(&mut self, path: &Path, text: &str, seen: Seen, cluster: &Arc<str>) -> bool {
+        if text.trim().is_empty() && !self.contents.entries.is_empty() {
+            return false;
+        }
+        self.seen = Some(seen);
+        let before = std::mem::replace(&mut self.contents, parse(path, text, cluster));
+        if self.contents.torn {
+            for (object, mut entry) in before.entries {
+                entry.is_carried = true;
+                self.contents.entries.entry(object).or_insert(entry);
+            }
+        }
+        true
+    }
+}
+
+/// What becomes of the objects of what cannot be read.
+fn kept(was_read: bool) -> &'static str {
+    if was_read {
+        "its objects stay as they were"
+    } else {
+        "waiting for it"
+    }
+}
+
+fn describe(error: &io::Error) -> String {
+    match error.get_ref() {
+        Some(inner) if error.kind() == io::ErrorKind::InvalidData => format!("not text: {inner}"),
+        _ => error.to_string(),
+    }
+}

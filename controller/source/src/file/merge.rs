@@ -1,0 +1,104 @@
+//! Puts the files together, and finds what changed since the last time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use portolan_catalog::{Change, ObjectRef, Problem, Reason};
+
+use super::parse::Entry;
+use super::problem::{FileProblem, Found};
+use crate::objects::Converted;
+
+/// All objects, each as its first mention has it.
+#[derive(Debug, Default)]
+pub(super) struct Merged<'f> {
+    entries: BTreeMap<&'f ObjectRef, (&'f Path, Entry)>,
+    /// Objects that several files have.
+    pub(super) conflicts: Vec<FileProblem>,
+}
+
+impl<'f> Merged<'f> {
+    /// Adds an object of a file, the files in their order.
+    pub(super) fn add(&mut self, file: &'f Path, object: &'f ObjectRef, entry: &Entry) {
+        let Some((first_file, first)) = self.entries.get_mut(object) else {
+            self.entries.insert(object, (file, entry.clone()));
+            return;
+        };
+        // An object that was moved out of a file that is broken now is where it can be read.
+        if entry.is_carried {
+            return;
+        }
+        if first.is_carried {
+            self.entries.insert(object, (file, entry.clone()));
+            return;
+        }
+        let found = conflict(object, (first_file, first), (file, entry));
+        first.converted = with_conflict(first, &found);
+        self.conflicts.push(found.problem);
+    }
+
+    /// What must be told so that who knows `told` knows this; and what is told then.
+    pub(super) fn changes(self, told: &mut Told) -> Vec<Change> {
+        let now: Told = self
+            .entries
+            .into_iter()
+            .filter(|(_, (_, entry))| !matches!(*entry.converted, Converted::NotOurs(_)))
+            .map(|(object, (_, entry))| (object.clone(), entry.converted))
+            .collect();
+        let news = now
+            .iter()
+            .filter(|(object, converted)| told.get(*object) != Some(*converted))
+            .filter_map(|(_, converted)| Converted::clone(converted).into_change());
+        let gone = told
+            .keys()
+            .filter(|object| !now.contains_key(*object))
+            .map(|object| Change::Delete(object.clone()));
+        let changes = news.chain(gone).collect();
+        *told = now;
+        changes
+    }
+}
+
+/// What the catalog was told, without what it was told to delete.
+pub(super) type Told = BTreeMap<ObjectRef, Arc<Converted>>;
+
+/// The second mention of an object.
+pub(super) fn conflict(
+    object: &ObjectRef,
+    first: (&Path, &Entry),
+    second: (&Path, &Entry),
+) -> Found {
+    let (first_file, first) = first;
+    let (file, second) = second;
+    let message = format!(
+        "{object} is in {}:{} too, which comes first; ignored here",
+        first_file.display(),
+        first.line
+    );
+    let problem = FileProblem {
+        line: Some(second.line),
+        ..FileProblem::new(file, None, second.path.clone(), message)
+    };
+    Found {
+        object: Some(object.clone()),
+        problem,
+    }
+}
+
+/// The first mention, with the problem that there is a second one.
+pub(super) fn with_conflict(first: &Entry, conflict: &Found) -> Arc<Converted> {
+    let problem = conflict.problem.of_object(Reason::Conflict);
+    let problem = Problem {
+        field: String::new(),
+        ..problem
+    };
+    let mut converted = Converted::clone(&first.converted);
+    match &mut converted {
+        Converted::Put { problems, .. } | Converted::Refused { problems, .. } => {
+            problems.push(problem);
+        }
+        Converted::NotOurs(_) => {}
+    }
+    Arc::new(converted)
+}

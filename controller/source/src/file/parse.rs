@@ -1,0 +1,242 @@
+//! What the text of one file says: objects, and what is wrong with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use portolan_catalog::{Kind, ObjectRef, Problem, Reason};
+use serde_json::Value;
+use tracing::warn;
+
+use super::document::{self, Document};
+use super::identify::identify;
+use super::problem::{FileProblem, Found};
+use super::syntax::{self, Located, SyntaxError};
+use crate::objects::{self, Converted};
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Its objects, each as its first mention has it.
+    pub(super) entries: BTreeMap<ObjectRef, Entry>,
+    /// All that is wrong.
+    pub(super) problems: Vec<Found>,
+    /// Whether a part could not be read of which nobody knows what it is about: what the file had
+    /// before may still be in it.
+    pub(super) torn: bool,
+}
+
+/// One object of a file.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    /// The line where its document starts.
+    pub(super) line: u64,
+    /// The path that leads to it in its document: empty, or an item of a list.
+    pub(super) path: String,
+    /// Whether it is of an earlier reading, because nobody knows if it is still in the file.
+    pub(super) is_carried: bool,
+    /// What it turned out to be. Always knows its name.
+    pub(super) converted: Arc<Converted>,
+}
+
+/// Parses a file.
+pub(super) fn parse(file: &Path, text: &str, cluster: &Arc<str>) -> Contents {
+    let mut parser = Parser {
+        file,
+        cluster,
+        contents: Contents::default(),
+        ignored: BTreeSet::new(),
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let is_json = file.extension().is_some_and(|name| name == "json");
+    let documents = if is_json {
+        vec![Document::whole(text)]
+    } else {
+        document::split(text)
+    };
+    let last = documents.len();
+    for (number, document) in (1..).zip(documents) {
+        let place = Place {
+            located: &Located::new(document),
+            path: "",
+        };
+        let parsed = if is_json {
+            syntax::json(text)
+        } else {
+            syntax::yaml(document.text)
+        };
+        match parsed {
+            Ok(value) => parser.object(place, &value, None),
+            Err(error) => parser.broken(place, error, number == last),
+        }
+    }
+    parser.contents
+}
+
+/// Where in the file an object is.
+#[derive(Clone, Copy)]
+struct Place<'t> {
+    located: &'t Located<'t>,
+    path: &'t str,
+}
+
+impl Place<'_> {
+    fn field(&self, field: &str) -> String {
+        let dot = if self.path.is_empty() || field.is_empty() {
+            ""
+        } else {
+            "."
+        };
+        format!("{}{dot}{field}", self.path)
+    }
+}
+
+struct Parser<'t> {
+    file: &'t Path,
+    cluster: &'t Arc<str>,
+    contents: Contents,
+    /// Kinds of which it was said that they are ignored.
+    ignored: BTreeSet<String>,
+}
+
+impl Parser<'_> {
+    /// A document that is no YAML. If it is the last one, the file may have been cut short.
+    fn broken(&mut self, place: Place<'_>, error: SyntaxError, is_last: bool) {
+        let object = identify(place.located.document.text, self.cluster);
+        self.contents.torn |= is_last;
+        let position = place.located.in_file(error.position);
+        let problem = FileProblem::new(self.file, position, String::new(), error.message);
+        self.refuse(place, object, vec![(problem, Reason::Malformed)]);
+    }
+
+    /// One object, or a list of them, which lends its items the apiVersion and kind in `lent`.
+    fn object(&mut self, place: Place<'_>, value: &Value, lent: Option<(&str, &str)>) {
+        let text = |field| value.get(field).and_then(Value::as_str);
+        let (lent_version, lent_kind) = lent.unzip();
+        let version = text("apiVersion").or(lent_version).unwrap_or_default();
+        let Some(kind) = text("kind").or(lent_kind) else {
+            let message = "missing: expected an object with apiVersion and kind";
+            let problem = Problem::new("kind", Reason::Malformed, message);
+            let problems = self.place(place, vec![problem]);
+            self.refuse(place, None, problems);
+            return;
+        };
+        if let Some(of) = kind.strip_suffix("List") {
+            let items = value.get("items").and_then(Value::as_array);
+            let lent = (!of.is_empty()).then_some((version, of));
+            for (index, item) in items.into_iter().flatten().enumerate() {
+                let path = place.field(&format!("items[{index}]"));
+                let place = Place {
+                    path: &path,
+                    ..place
+                };
+                self.object(place, item, lent);
+            }
+            return;
+        }
+        match kind {
+            "Service" => self.known(place, value, Kind::Service, version),
+            "EndpointSlice" => self.known(place, value, Kind::EndpointSlice, version),
+            "Node" => self.known(place, value, Kind::Node, version),
+            other => {
+                if self.ignored.insert(other.to_owned()) {
+                    warn!(file = %self.file.display(), kind = other, "kind is not read; ignored");
+                }
+            }
+        }
+    }
+
+    fn known(&mut self, place: Place<'_>, value: &Value, kind: Kind, version: &str) {
+        let expected = objects::api_version(kind);
+        let converted = if version == expected {
+            objects::convert(kind, value, self.cluster)
+        } else {
+            let message = format!("{version:?} is not read: expected {expected}");
+            Converted::Refused {
+                object: objects::reference(kind, value, self.cluster),
+                problems: vec![Problem::new("apiVersion", Reason::Malformed, message)],
+            }
+        };
+        match converted {
+            Converted::NotOurs(_) => self.insert(place, converted),
+            Converted::Refused { object, problems } => {
+                let problems = self.place(place, problems);
+                self.refuse(place, object, problems);
+            }
+            Converted::Put { object, problems } => {
+                let problems = self.place(place, problems);
+                let problems = self.note(Some(&object.reference()), problems);
+                self.insert(place, Converted::Put { object, problems });
+            }
+        }
+    }
+
+    /// Finds where in the file problems of an object are.
+    fn place(&self, place: Place<'_>, problems: Vec<Problem>) -> Vec<(FileProblem, Reason)> {
+        let placed = problems.into_iter().map(|problem| {
+            let field = place.field(&problem.field);
+            let position = place.located.find(&field);
+            let mut placed = FileProblem::new(self.file, position, field, problem.message);
+            if position.is_none() {
+                placed.line = Some(place.located.document.first_line());
+            }
+            (placed, problem.reason)
+        });
+        placed.collect()
+    }
+
+    /// What cannot be read is refused if it is known what it is; else it could be anything that
+    /// was in the file.
+    fn refuse(
+        &mut self,
+        place: Place<'_>,
+        object: Option<ObjectRef>,
+        problems: Vec<(FileProblem, Reason)>,
+    ) {
+        self.contents.torn |= object.is_none();
+        let problems = self.note(object.as_ref(), problems);
+        if object.is_some() {
+            self.insert(place, Converted::Refused { object, problems });
+        }
+    }
+
+    /// Notes problems of the file, and makes problems of the object of them.
+    fn note(
+        &mut self,
+        object: Option<&ObjectRef>,
+        problems: Vec<(FileProblem, Reason)>,
+    ) -> Vec<Problem> {
+        let noted = problems.into_iter().map(|(problem, reason)| {
+            let of_object = problem.of_object(reason);
+            self.contents.problems.push(Found {
+                object: object.cloned(),
+                problem,
+            });
+            of_object
+        });
+        noted.collect()
+    }
+
+    /// The first mention counts.
+    fn insert(&mut self, place: Place<'_>, converted: Converted) {
+        let Some(object) = converted.reference() else {
+            return;
+        };
+        let entry = Entry {
+            line: place.located.document.first_line(),
+            path: place.path.to_owned(),
+            is_carried: false,
+            converted: Arc::new(converted),
+        };
+        let first = match self.contents.entries.entry(object.clone()) {
+            std::collections::btree_map::Entry::Vacant(vacant) => {
+                vacant.insert(entry);
+                return;
+            }
+            std::collections::btree_map::Entry::Occupied(first) => first.into_mut(),
+        };
+        let found = super::merge::conflict(&object, (self.file, first), (self.file, &entry));
+        first.converted = super::merge::with_conflict(first, &found);
+        self.contents.problems.push(found);
+    }
+}

@@ -1,0 +1,74 @@
+//! The task around the files, under a clock that stands still until everybody waits.
+
+use portolan_catalog::Change;
+use tokio::sync::mpsc::Receiver;
+
+use super::*;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+fn start(dir: &TempDir, paths: &[&str]) -> (Receiver<Event>, CancellationToken) {
+    let (sink, events) = Sink::channel(1);
+    let token = CancellationToken::new();
+    let paths = paths.iter().map(|path| dir.path().join(path)).collect();
+    tokio::spawn(watch(paths, Arc::from("c"), sink, INTERVAL, token.clone()));
+    (events, token)
+}
+
+async fn changes(events: &mut Receiver<Event>) -> Vec<String> {
+    match events.recv().await {
+        Some(Event::Changes(changes)) => changes.iter().map(describe).collect(),
+        other => panic!("expected changes: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_told_once_before_synced_and_changes_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), service("a", "1")).unwrap();
+    let (mut events, token) = start(&dir, &[""]);
+    assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
+    assert_eq!(events.recv().await, Some(Event::Synced));
+    fs::write(dir.path().join("a.yaml"), service("a", "2")).unwrap();
+    assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
+    fs::remove_file(dir.path().join("a.yaml")).unwrap();
+    assert_eq!(changes(&mut events).await, ["delete Service c/prod/a"]);
+    token.cancel();
+    assert_eq!(events.recv().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_path_holds_synced_back() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), service("a", "1")).unwrap();
+    let (mut events, _token) = start(&dir, &["a.yaml", "b.yaml"]);
+    assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
+    match events.recv().await {
+        Some(Event::FileProblems(problems)) => {
+            assert_eq!(problems[0].file, dir.path().join("b.yaml"));
+        }
+        other => panic!("expected problems: {other:?}"),
+    }
+    // As long as nothing changes, nothing is told.
+    let silence = tokio::time::timeout(10 * INTERVAL, events.recv()).await;
+    assert!(silence.is_err(), "{silence:?}");
+    fs::write(dir.path().join("b.yaml"), service("b", "2")).unwrap();
+    assert_eq!(changes(&mut events).await, ["put Service c/prod/b"]);
+    assert_eq!(events.recv().await, Some(Event::FileProblems(Vec::new())));
+    assert_eq!(events.recv().await, Some(Event::Synced));
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_never_delete_what_they_did_not_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut events, _token) = start(&dir, &[""]);
+    assert_eq!(events.recv().await, Some(Event::Synced));
+    fs::write(dir.path().join("a.yaml"), service("a", "1")).unwrap();
+    let event = events.recv().await;
+    let Some(Event::Changes(changes)) = event else {
+        panic!("expected changes: {event:?}")
+    };
+    // Another source of the same cluster would lose its objects.
+    let retains = |change: &Change| matches!(change, Change::Retain { .. });
+    assert!(!changes.iter().any(retains));
+}

@@ -1,0 +1,94 @@
+//! Failures of the server and of the connection.
+
+use tokio::time::Instant;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn what_vanished_while_the_server_forgot_is_swept() {
+    let items = [service("a", "1", json!(1)), service("b", "2", json!(2))];
+    let (mut rig, [mut services, ..]) = Rig::with_services(&items).await;
+    rig.until("Synced").await;
+    services.gone().await;
+    rig.server
+        .list(SERVICES, &[service("b", "2", json!(2))], "30")
+        .await;
+    let told = ["put Service c/prod/b", "retain Service c: c/prod/b"];
+    assert_eq!(rig.until("retain").await, told);
+    assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_refused_with_410_leads_to_a_listing_too() {
+    let (mut rig, [services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    drop(services);
+    rig.server.next(SERVICES).await.fail(410);
+    rig.server.list(SERVICES, &[], "30").await;
+    assert_eq!(rig.until("retain").await, ["retain Service c: "]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_connection_is_resumed_where_it_was() {
+    let (mut rig, [mut services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    services.send("ADDED", service("a", "11", json!(1))).await;
+    rig.until("put").await;
+    drop(services);
+    let call = rig.server.next(SERVICES).await;
+    assert!(
+        call.query().contains("resourceVersion=11"),
+        "{}",
+        call.query()
+    );
+    call.fail(500);
+    let call = rig.server.next(SERVICES).await;
+    assert!(
+        call.query().contains("resourceVersion=11"),
+        "{}",
+        call.query()
+    );
+    let mut services = call.open();
+    services.send("DELETED", service("a", "12", json!(1))).await;
+    assert_eq!(rig.until("delete").await, ["delete Service c/prod/a"]);
+    assert_eq!(rig.stats.of(Kind::Service).listings(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_fails_deletes_nothing_and_starts_over() {
+    let mut rig = Rig::start();
+    let (a, b) = (service("a", "1", json!(1)), service("b", "1", json!(2)));
+    rig.server
+        .next(SERVICES)
+        .await
+        .answer_list(&[a], "1", Some("more"));
+    rig.server.next(SERVICES).await.fail(410);
+    rig.server.list(SERVICES, &[b], "2").await;
+    let told = [
+        "put Service c/prod/a",
+        "put Service c/prod/b",
+        "retain Service c: c/prod/b",
+    ];
+    assert_eq!(rig.until("retain").await, told);
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_to_list_are_spaced_further_and_further_apart() {
+    let mut rig = Rig::start();
+    let mut last = Instant::now();
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        rig.server.next(SERVICES).await.fail(503);
+        pauses.push(last.elapsed());
+        last = Instant::now();
+    }
+    // 0.8 s, doubled up to 30 s, with as much again at random.
+    assert!(pauses[7] > Duration::from_secs(15), "{pauses:?}");
+    assert!(
+        pauses[1..]
+            .iter()
+            .all(|pause| *pause <= Duration::from_secs(60)),
+        "{pauses:?}"
+    );
+    assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 7);
+}

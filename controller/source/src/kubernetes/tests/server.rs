@@ -1,0 +1,141 @@
+//! An API server whose answers are scripted.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use kube::client::Body as RequestBody;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tower_test::mock::{Handle, SendResponse, pair};
+
+type Answer = Response<Body>;
+
+/// The server's side.
+pub(super) struct Server {
+    handle: Handle<Request<RequestBody>, Answer>,
+    /// Requests that nobody asked for yet: three watches send theirs in any order.
+    waiting: Vec<Call>,
+}
+
+/// One request.
+pub(super) struct Call {
+    request: Request<RequestBody>,
+    respond: SendResponse<Answer>,
+}
+
+/// The server's end of an open watch. Dropping it closes the connection.
+pub(super) struct Stream(mpsc::Sender<Result<String, Infallible>>);
+
+pub(super) fn start() -> (kube::Client, Server) {
+    let (service, handle) = pair();
+    let server = Server {
+        handle,
+        waiting: Vec::new(),
+    };
+    (kube::Client::new(service, "default"), server)
+}
+
+impl Server {
+    /// The next request for this path.
+    pub(super) async fn next(&mut self, path: &str) -> Call {
+        loop {
+            let is_it = |call: &Call| call.request.uri().path() == path;
+            if let Some(index) = self.waiting.iter().position(is_it) {
+                return self.waiting.remove(index);
+            }
+            let call = timeout(Duration::from_secs(3600), self.handle.next_request());
+            let (request, respond) = call.await.expect("a request in time").expect("a client");
+            self.waiting.push(Call { request, respond });
+        }
+    }
+
+    /// Answers a listing with one page.
+    pub(super) async fn list(&mut self, path: &str, items: &[Value], version: &str) {
+        let call = self.next(path).await;
+        assert!(!call.query().contains("watch=true"), "{}", call.query());
+        call.answer_list(items, version, None);
+    }
+
+    /// Opens a watch.
+    pub(super) async fn watch(&mut self, path: &str) -> Stream {
+        let call = self.next(path).await;
+        assert!(call.query().contains("watch=true"), "{}", call.query());
+        call.open()
+    }
+}
+
+impl Call {
+    pub(super) fn query(&self) -> &str {
+        self.request.uri().query().unwrap_or_default()
+    }
+
+    pub(super) fn accept(&self) -> &str {
+        let accept = self.request.headers().get("accept");
+        accept
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn answer_list(self, items: &[Value], version: &str, more: Option<&str>) {
+        let list = json!({
+            "apiVersion": "v1",
+            "kind": "List",
+            "metadata": {"resourceVersion": version, "continue": more},
+            "items": items,
+        });
+        self.respond
+            .send_response(Response::new(Body::from(list.to_string())));
+    }
+
+    /// Answers with an error.
+    pub(super) fn fail(self, code: u16) {
+        let response = Response::builder()
+            .status(code)
+            .body(status(code).to_string().into());
+        self.respond.send_response(response.unwrap());
+    }
+
+    pub(super) fn open(self) -> Stream {
+        let (sender, receiver) = mpsc::channel(1);
+        let lines = ReceiverStream::new(receiver);
+        self.respond
+            .send_response(Response::new(Body::from_stream(lines)));
+        Stream(sender)
+    }
+}
+
+impl Stream {
+    pub(super) async fn send(&mut self, kind: &str, object: Value) {
+        let event = json!({"type": kind, "object": object});
+        self.0
+            .send(Ok(format!("{event}\n")))
+            .await
+            .expect("an open watch");
+    }
+
+    pub(super) async fn bookmark(&mut self, version: &str) {
+        let metadata = json!({"resourceVersion": version});
+        let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata});
+        self.send("BOOKMARK", object).await;
+    }
+
+    /// The server forgot what was before.
+    pub(super) async fn gone(&mut self) {
+        self.send("ERROR", status(410)).await;
+    }
+}
+
+fn status(code: u16) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Status",
+        "status": "Failure",
+        "message": "scripted",
+        "reason": "Scripted",
+        "code": code,
+    })
+}

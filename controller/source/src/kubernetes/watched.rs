@@ -1,0 +1,88 @@
+//! The guard that keeps one malformed object from ending a listing or a watch.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use k8s_openapi::ClusterResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use portolan_catalog::{ObjectRef, Problem};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use super::kinds::Watchable;
+use crate::objects::{self, Converted};
+
+/// An object, or what is wrong with it: any JSON value becomes one.
+#[derive(Debug, Clone)]
+pub(super) struct Watched<T> {
+    /// Name, namespace and version; nothing else is kept of it.
+    metadata: ObjectMeta,
+    manifest: Result<T, Problem>,
+}
+
+impl<T: Watchable> Watched<T> {
+    pub(super) fn reference(&self, cluster: &Arc<str>) -> Option<ObjectRef> {
+        let ObjectMeta {
+            name, namespace, ..
+        } = &self.metadata;
+        objects::named(T::KIND, name.as_deref(), namespace.as_deref(), cluster)
+    }
+
+    pub(super) fn convert(self, cluster: &Arc<str>) -> Converted {
+        let object = self.reference(cluster);
+        match self.manifest {
+            Ok(manifest) => manifest.convert(cluster),
+            Err(problem) => Converted::refused(object, problem),
+        }
+    }
+}
+
+impl<'de, T: Watchable> Deserialize<'de> for Watched<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let text = |pointer| Some(value.pointer(pointer)?.as_str()?.to_owned());
+        Ok(Self {
+            metadata: ObjectMeta {
+                name: text("/metadata/name"),
+                namespace: text("/metadata/namespace"),
+                resource_version: text("/metadata/resourceVersion"),
+                ..ObjectMeta::default()
+            },
+            manifest: objects::decode(&value),
+        })
+    }
+}
+
+impl<T: Watchable> kube::Resource for Watched<T> {
+    type DynamicType = ();
+    /// Of all namespaces at once, so even what lives in a namespace is asked for without one.
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        T::KIND.to_string().into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        T::GROUP.into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        T::VERSION.into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        T::PLURAL.into()
+    }
+
+    fn metadata_api() -> bool {
+        T::METADATA_ONLY
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

@@ -1,0 +1,15 @@
+//! Where objects come from: a Kubernetes API server, files.
+//!
+//! A source watches, decodes and tells a [`Sink`] what changed; it decides nothing. One bad object
+//! never stops the others: it is refused with the field's name, and its last good version stays.
+
+#![forbid(unsafe_code)]
+
+pub mod file;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
+pub mod objects;
+mod sink;
+
+pub use file::FileProblem;
+pub use sink::{Closed, Event, Sink};

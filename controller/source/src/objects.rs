@@ -1,0 +1,168 @@
+//! Kubernetes objects as they are written down, and what the catalog makes of them.
+//!
+//! Pure: neither kube nor I/O. What cannot be used is left out and named in a [`Problem`]; the
+//! rest of the object is taken.
+
+mod address;
+mod metadata;
+mod node;
+mod ports;
+mod problems;
+mod schema;
+mod service;
+mod slice;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use portolan_catalog::{Change, Kind, Object, ObjectKey, ObjectRef, Problem, Reason};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use metadata::Metadata;
+pub use schema::{
+    ClientIpConfig, Conditions, Endpoint, EndpointSlice, HintName, Hints, LoadBalancerIngress,
+    LoadBalancerStatus, Node, Service, ServicePort, ServiceSpec, ServiceStatus,
+    SessionAffinityConfig, SlicePort,
+};
+
+/// What an object turned out to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Converted {
+    /// Ours, with what was left out of it.
+    Put {
+        /// The object.
+        object: Object,
+        /// What was left out.
+        problems: Vec<Problem>,
+    },
+    /// Not ours to serve: if the catalog has it, it must go.
+    NotOurs(ObjectRef),
+    /// Unreadable: the last good version stays.
+    Refused {
+        /// Which object; `None` if even its name is unknown.
+        object: Option<ObjectRef>,
+        /// Why.
+        problems: Vec<Problem>,
+    },
+}
+
+impl Converted {
+    pub(crate) fn refused(object: Option<ObjectRef>, problem: Problem) -> Self {
+        Self::Refused {
+            object,
+            problems: vec![problem],
+        }
+    }
+
+    /// Which object it is, if that is known.
+    #[must_use]
+    pub fn reference(&self) -> Option<ObjectRef> {
+        match self {
+            Self::Put { object, .. } => Some(object.reference()),
+            Self::NotOurs(object) => Some(object.clone()),
+            Self::Refused { object, .. } => object.clone(),
+        }
+    }
+
+    /// The change to tell the catalog; `None` for an object without a name.
+    #[must_use]
+    pub fn into_change(self) -> Option<Change> {
+        match self {
+            Self::Put { object, problems } => Some(Change::Put { object, problems }),
+            Self::NotOurs(object) => Some(Change::Delete(object)),
+            Self::Refused { object, problems } => Some(Change::Refused {
+                object: object?,
+                problems,
+            }),
+        }
+    }
+}
+
+/// One of the kinds that we read.
+pub trait Manifest: DeserializeOwned {
+    /// The kind.
+    const KIND: Kind;
+
+    /// Reduces the object to what the catalog holds.
+    fn convert(self, cluster: &Arc<str>) -> Converted;
+}
+
+/// Reads an object field by field, so that an error names the field.
+///
+/// # Errors
+///
+/// A field is not of the type that it must be.
+pub fn decode<T: Manifest>(value: &Value) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." { String::new() } else { path };
+        Problem::new(field, Reason::Malformed, error.into_inner().to_string())
+    })
+}
+
+/// Reads and converts an object of a known kind.
+#[must_use]
+pub fn convert(kind: Kind, value: &Value, cluster: &Arc<str>) -> Converted {
+    match kind {
+        Kind::Service => convert_as::<Service>(value, cluster),
+        Kind::EndpointSlice => convert_as::<EndpointSlice>(value, cluster),
+        Kind::Node => convert_as::<Node>(value, cluster),
+    }
+}
+
+fn convert_as<T: Manifest>(value: &Value, cluster: &Arc<str>) -> Converted {
+    match decode::<T>(value) {
+        Ok(manifest) => manifest.convert(cluster),
+        Err(problem) => Converted::refused(reference(T::KIND, value, cluster), problem),
+    }
+}
+
+/// Whether objects of this kind live in a namespace.
+#[must_use]
+pub fn is_namespaced(kind: Kind) -> bool {
+    kind != Kind::Node
+}
+
+/// `apiVersion` of this kind.
+#[must_use]
+pub fn api_version(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Service | Kind::Node => "v1",
+        Kind::EndpointSlice => "discovery.k8s.io/v1",
+    }
+}
+
+/// Which object this is, whatever else is wrong with it.
+#[must_use]
+pub fn reference(kind: Kind, value: &Value, cluster: &Arc<str>) -> Option<ObjectRef> {
+    let text = |field| value.pointer(field).and_then(Value::as_str);
+    named(
+        kind,
+        text("/metadata/name"),
+        text("/metadata/namespace"),
+        cluster,
+    )
+}
+
+/// The reference of these names, if they are all that this kind needs.
+pub(crate) fn named(
+    kind: Kind,
+    name: Option<&str>,
+    namespace: Option<&str>,
+    cluster: &Arc<str>,
+) -> Option<ObjectRef> {
+    let given = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(Arc::from);
+    let namespace = if is_namespaced(kind) {
+        given(namespace)?
+    } else {
+        Arc::from("")
+    };
+    let key = ObjectKey {
+        cluster: Arc::clone(cluster),
+        namespace,
+        name: given(name)?,
+    };
+    Some(ObjectRef { kind, key })
+}

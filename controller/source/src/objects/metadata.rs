@@ -1,0 +1,70 @@
+//! `metadata`, of all kinds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan_catalog::{Kind, ObjectRef, Problem, Reason};
+use serde::Deserialize;
+
+use super::problems::Problems;
+
+/// Another proxy serves the object that has this label (any value).
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// The object belongs to a headless Service (any value).
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// `metadata`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct Metadata {
+    pub name: Option<String>,
+    pub namespace: Option<String>,
+    pub creation_timestamp: Option<String>,
+    /// A null value is an empty one, as in Go.
+    pub labels: Option<BTreeMap<String, Option<String>>>,
+}
+
+impl Metadata {
+    pub(super) fn reference(&self, kind: Kind, cluster: &Arc<str>) -> Result<ObjectRef, Problem> {
+        let (name, namespace) = (self.name.as_deref(), self.namespace.as_deref());
+        super::named(kind, name, namespace, cluster).ok_or_else(|| {
+            let missing = if name.unwrap_or_default().is_empty() {
+                "name"
+            } else {
+                "namespace"
+            };
+            Problem::new(
+                format!("metadata.{missing}"),
+                Reason::Malformed,
+                format!("missing: a {kind} needs a {missing}"),
+            )
+        })
+    }
+
+    /// A label's value, if it has one that is not empty.
+    pub(super) fn label(&self, key: &str) -> Option<&str> {
+        let value = self.labels.as_ref()?.get(key)?.as_deref();
+        value.filter(|value| !value.is_empty())
+    }
+
+    /// Whether a label says that another proxy, or none, serves this object.
+    pub(super) fn is_for_others(&self) -> bool {
+        self.labels
+            .as_ref()
+            .is_some_and(|labels| labels.contains_key(PROXY_NAME) || labels.contains_key(HEADLESS))
+    }
+
+    /// `creationTimestamp` in seconds since 1970.
+    pub(super) fn created(&self, problems: &mut Problems) -> Option<i64> {
+        let text = self.creation_timestamp.as_deref()?;
+        let time = text.parse::<jiff::Timestamp>();
+        if time.is_err() {
+            problems.invalid(
+                "metadata.creationTimestamp",
+                format!("{text:?} is not a time: expected one like 2026-01-31T12:00:00Z"),
+            );
+        }
+        time.ok().map(jiff::Timestamp::as_second)
+    }
+}

@@ -1,0 +1,26 @@
+//! Nodes: only their zone counts.
+
+use std::sync::Arc;
+
+use portolan_catalog::{self as catalog, Kind, Object};
+
+use super::{Converted, Manifest, Node};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+impl Manifest for Node {
+    const KIND: Kind = Kind::Node;
+
+    fn convert(self, cluster: &Arc<str>) -> Converted {
+        match self.metadata.reference(Self::KIND, cluster) {
+            Err(problem) => Converted::refused(None, problem),
+            Ok(node) => Converted::Put {
+                object: Object::Node(catalog::Node {
+                    key: node.key,
+                    zone: self.metadata.label(ZONE).map(Arc::from),
+                }),
+                problems: Vec::new(),
+            },
+        }
+    }
+}

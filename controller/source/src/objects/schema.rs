@@ -1,0 +1,162 @@
+//! The fields that we use, as the Kubernetes API writes them. All others are ignored.
+//!
+//! Every field may be absent or null, as in Go. Numbers are wide, so that one out of range gets a
+//! message of ours instead of refusing the whole object.
+
+use serde::Deserialize;
+
+use super::Metadata;
+
+/// `v1` Service.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    /// `metadata`.
+    pub metadata: Metadata,
+    /// `spec`.
+    pub spec: Option<ServiceSpec>,
+    /// `status`.
+    pub status: Option<ServiceStatus>,
+}
+
+/// `spec` of a Service.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct ServiceSpec {
+    #[serde(rename = "type")]
+    pub type_: Option<String>,
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: Option<String>,
+    #[serde(rename = "clusterIPs")]
+    pub cluster_ips: Option<Vec<String>>,
+    pub ip_families: Option<Vec<String>>,
+    #[serde(rename = "externalIPs")]
+    pub external_ips: Option<Vec<String>>,
+    pub load_balancer_source_ranges: Option<Vec<String>>,
+    pub external_traffic_policy: Option<String>,
+    pub internal_traffic_policy: Option<String>,
+    pub session_affinity: Option<String>,
+    pub session_affinity_config: Option<SessionAffinityConfig>,
+    pub ports: Option<Vec<ServicePort>>,
+}
+
+/// `spec.sessionAffinityConfig`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct SessionAffinityConfig {
+    /// `clientIP`.
+    #[serde(rename = "clientIP")]
+    pub client_ip: Option<ClientIpConfig>,
+}
+
+/// `spec.sessionAffinityConfig.clientIP`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClientIpConfig {
+    /// `timeoutSeconds`.
+    pub timeout_seconds: Option<i64>,
+}
+
+/// `spec.ports[]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct ServicePort {
+    pub name: Option<String>,
+    pub protocol: Option<String>,
+    pub port: Option<i64>,
+    pub node_port: Option<i64>,
+}
+
+/// `status` of a Service.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceStatus {
+    /// `loadBalancer`.
+    pub load_balancer: Option<LoadBalancerStatus>,
+}
+
+/// `status.loadBalancer`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct LoadBalancerStatus {
+    /// `ingress`.
+    pub ingress: Option<Vec<LoadBalancerIngress>>,
+}
+
+/// `status.loadBalancer.ingress[]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct LoadBalancerIngress {
+    pub ip: Option<String>,
+    pub ip_mode: Option<String>,
+}
+
+/// `discovery.k8s.io/v1` EndpointSlice.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct EndpointSlice {
+    pub metadata: Metadata,
+    pub address_type: Option<String>,
+    pub ports: Option<Vec<SlicePort>>,
+    pub endpoints: Option<Vec<Endpoint>>,
+}
+
+/// `ports[]` of an EndpointSlice.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct SlicePort {
+    pub name: Option<String>,
+    pub protocol: Option<String>,
+    pub port: Option<i64>,
+}
+
+/// `endpoints[]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct Endpoint {
+    pub addresses: Option<Vec<String>>,
+    pub conditions: Option<Conditions>,
+    pub node_name: Option<String>,
+    pub hints: Option<Hints>,
+}
+
+/// `endpoints[].conditions`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct Conditions {
+    pub ready: Option<bool>,
+    pub serving: Option<bool>,
+    pub terminating: Option<bool>,
+}
+
+/// `endpoints[].hints`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct Hints {
+    pub for_zones: Option<Vec<HintName>>,
+    pub for_nodes: Option<Vec<HintName>>,
+}
+
+/// `endpoints[].hints.forZones[]` and `forNodes[]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct HintName {
+    /// `name`.
+    pub name: Option<String>,
+}
+
+/// `v1` Node.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// `metadata`.
+    pub metadata: Metadata,
+}

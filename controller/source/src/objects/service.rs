@@ -1,0 +1,259 @@
+//! Services: which are ours, and what of them counts.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_catalog::{self as catalog, Kind, Object, Reason, TrafficPolicy};
+use portolan_model::Family;
+
+use super::problems::Problems;
+use super::{
+    Converted, Manifest, Service, ServicePort, ServiceSpec, ServiceStatus, address, ports,
+};
+
+/// The API server's default and limit of `timeoutSeconds`.
+const AFFINITY_DEFAULT_SECONDS: u32 = 10_800;
+const AFFINITY_MAX_SECONDS: u32 = 86_400;
+
+const POLICIES: [(&str, TrafficPolicy); 2] = [
+    ("Cluster", TrafficPolicy::Cluster),
+    ("Local", TrafficPolicy::Local),
+];
+
+impl Manifest for Service {
+    const KIND: Kind = Kind::Service;
+
+    fn convert(self, cluster: &Arc<str>) -> Converted {
+        let service = match self.metadata.reference(Self::KIND, cluster) {
+            Ok(service) => service,
+            Err(problem) => return Converted::refused(None, problem),
+        };
+        let spec = self.spec.unwrap_or_default();
+        if self.metadata.is_for_others() || !spec.has_cluster_ip() {
+            return Converted::NotOurs(service);
+        }
+        let mut problems = Problems::default();
+        let object = catalog::Service {
+            key: service.key,
+            created: self.metadata.created(&mut problems),
+            cluster_ips: cluster_ips(&spec, &mut problems),
+            external_ips: external_ips(&spec, &mut problems),
+            load_balancer_ips: load_balancer_ips(self.status, &mut problems),
+            source_ranges: address::source_ranges(
+                spec.load_balancer_source_ranges.as_deref().unwrap_or(&[]),
+                &mut problems,
+            ),
+            external_policy: external_policy(&spec, &mut problems),
+            internal_policy: problems.choose(
+                "spec.internalTrafficPolicy",
+                spec.internal_traffic_policy.as_deref(),
+                POLICIES,
+            ),
+            affinity_seconds: affinity_seconds(&spec, &mut problems),
+            ports: service_ports(spec.ports.as_deref().unwrap_or(&[]), &mut problems),
+        };
+        Converted::Put {
+            object: Object::Service(object),
+            problems: problems.into_vec(),
+        }
+    }
+}
+
+impl ServiceSpec {
+    /// `clusterIPs`, or `clusterIP` with the field's name.
+    fn cluster_ip_fields(&self) -> Vec<(String, &str)> {
+        let list = self.cluster_ips.as_deref().unwrap_or(&[]);
+        if list.is_empty() {
+            let single = self.cluster_ip.as_deref().unwrap_or_default();
+            return vec![("spec.clusterIP".to_owned(), single)];
+        }
+        list.iter()
+            .enumerate()
+            .map(|(index, ip)| (format!("spec.clusterIPs[{index}]"), ip.as_str()))
+            .collect()
+    }
+
+    fn has_cluster_ip(&self) -> bool {
+        let first = self.cluster_ip_fields()[0].1;
+        let own = self.cluster_ip.as_deref().unwrap_or(first);
+        let is_set = |ip: &str| !matches!(ip, "" | "None");
+        self.type_.as_deref() != Some("ExternalName") && is_set(first) && own != "None"
+    }
+}
+
+/// The addresses of the Service, one of each family at most. If `ipFamilies` is set, it says how
+/// many of them count, as upstream.
+fn cluster_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
+    let families = spec.ip_families.as_deref().unwrap_or(&[]);
+    let mut fields = spec.cluster_ip_fields();
+    if !families.is_empty() {
+        fields.truncate(families.len());
+    }
+    let mut ips: Vec<IpAddr> = Vec::new();
+    for (index, (field, text)) in fields.into_iter().enumerate() {
+        let ip = match address::parse(text) {
+            Ok(ip) => ip,
+            Err(message) => {
+                problems.invalid(field, message);
+                continue;
+            }
+        };
+        let family = Family::of(ip);
+        let expected = families.get(index).map_or(family.as_str(), String::as_str);
+        if expected != family.as_str() {
+            problems.add(
+                field,
+                Reason::WrongFamily,
+                format!("{ip} is {family}: expected {expected}, as spec.ipFamilies[{index}] says"),
+            );
+        } else if ips.iter().any(|other| Family::of(*other) == family) {
+            problems.add(
+                field,
+                Reason::WrongFamily,
+                format!("{ip} is a second {family} address: expected one of each family"),
+            );
+        } else {
+            ips.push(ip);
+        }
+    }
+    ips
+}
+
+fn external_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
+    let mut ips = Vec::new();
+    for (index, text) in spec.external_ips.iter().flatten().enumerate() {
+        address::push(
+            &mut ips,
+            format!("spec.externalIPs[{index}]"),
+            text,
+            problems,
+        );
+    }
+    ips
+}
+
+/// The addresses of the load balancer that nodes have to answer for: not its host names, nor those
+/// where it forwards to the node's own address (`ipMode: Proxy`).
+fn load_balancer_ips(status: Option<ServiceStatus>, problems: &mut Problems) -> Vec<IpAddr> {
+    let ingress = status
+        .and_then(|status| status.load_balancer)
+        .and_then(|balancer| balancer.ingress);
+    let mut ips = Vec::new();
+    for (index, ingress) in ingress.into_iter().flatten().enumerate() {
+        let field = format!("status.loadBalancer.ingress[{index}]");
+        let Some(ip) = ingress.ip.filter(|ip| !ip.is_empty()) else {
+            continue;
+        };
+        match ingress.ip_mode.as_deref() {
+            None | Some("VIP") => address::push(&mut ips, format!("{field}.ip"), &ip, problems),
+            Some("Proxy") => {}
+            Some(other) => problems.invalid(
+                format!("{field}.ipMode"),
+                format!("unknown value {other:?}: expected VIP or Proxy; taken as Proxy"),
+            ),
+        }
+    }
+    ips
+}
+
+/// `externalTrafficPolicy`, where the Service can be reached from outside by what it asks for.
+fn external_policy(spec: &ServiceSpec, problems: &mut Problems) -> TrafficPolicy {
+    let policy = problems.choose(
+        "spec.externalTrafficPolicy",
+        spec.external_traffic_policy.as_deref(),
+        POLICIES,
+    );
+    let has_external_ips = !spec.external_ips.as_deref().unwrap_or(&[]).is_empty();
+    let external = problems.choose(
+        "spec.type",
+        spec.type_.as_deref(),
+        [
+            ("ClusterIP", has_external_ips),
+            ("NodePort", true),
+            ("LoadBalancer", true),
+        ],
+    );
+    if external {
+        policy
+    } else {
+        TrafficPolicy::Cluster
+    }
+}
+
+fn affinity_seconds(spec: &ServiceSpec, problems: &mut Problems) -> Option<u32> {
+    let has_affinity = problems.choose(
+        "spec.sessionAffinity",
+        spec.session_affinity.as_deref(),
+        [("None", false), ("ClientIP", true)],
+    );
+    let config = spec.session_affinity_config.as_ref();
+    let seconds = config
+        .and_then(|config| config.client_ip.as_ref())
+        .and_then(|client_ip| client_ip.timeout_seconds);
+    if !has_affinity {
+        return None;
+    }
+    let Some(seconds) = seconds else {
+        return Some(AFFINITY_DEFAULT_SECONDS);
+    };
+    let valid = u32::try_from(seconds)
+        .ok()
+        .filter(|seconds| (1..=AFFINITY_MAX_SECONDS).contains(seconds));
+    if valid.is_none() {
+        problems.invalid(
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+            format!(
+                "{seconds} is out of range: expected 1 to {AFFINITY_MAX_SECONDS}; \
+                 taken as {AFFINITY_DEFAULT_SECONDS}"
+            ),
+        );
+    }
+    valid.or(Some(AFFINITY_DEFAULT_SECONDS))
+}
+
+fn service_ports(ports: &[ServicePort], problems: &mut Problems) -> Vec<catalog::ServicePort> {
+    let mut seen = BTreeSet::new();
+    let mut good = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let field = format!("spec.ports[{index}]");
+        let Some(port) = service_port(&field, port, problems) else {
+            continue;
+        };
+        if seen.insert((Arc::clone(&port.name), port.protocol)) {
+            good.push(port);
+        } else {
+            problems.invalid(
+                format!("{field}.name"),
+                format!(
+                    "{:?} is the name of another {} port: expected one of its own; left out",
+                    port.name, port.protocol
+                ),
+            );
+        }
+    }
+    good
+}
+
+fn service_port(
+    field: &str,
+    port: &ServicePort,
+    problems: &mut Problems,
+) -> Option<catalog::ServicePort> {
+    let protocol = ports::protocol(
+        &format!("{field}.protocol"),
+        port.protocol.as_deref(),
+        problems,
+    );
+    let number = ports::number(&format!("{field}.port"), port.port, problems);
+    let node_port = match port.node_port {
+        None | Some(0) => None,
+        given => ports::number(&format!("{field}.nodePort"), given, problems),
+    };
+    Some(catalog::ServicePort {
+        name: port.name.as_deref().unwrap_or_default().into(),
+        protocol: protocol?,
+        port: number?,
+        node_port,
+    })
+}

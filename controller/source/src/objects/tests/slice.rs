@@ -1,0 +1,134 @@
+//! EndpointSlices.
+
+use super::*;
+
+#[test]
+fn an_endpoint_of_the_wrong_family_is_left_out() {
+    let (slice, problems) = slice(json!({"endpoints": [
+        {"addresses": ["10.0.0.1"]},
+        {"addresses": ["fd00::1"]},
+        {"addresses": []},
+        {"addresses": null},
+        {"addresses": ["10.0.0.4"]},
+    ]}));
+    let addresses: Vec<_> = slice.endpoints.iter().map(|e| e.address).collect();
+    assert_eq!(addresses, ips(&["10.0.0.1", "10.0.0.4"]));
+    assert_problems(
+        &problems,
+        &[
+            (
+                "endpoints[1].addresses[0]: wrong_family",
+                "fd00::1 is IPv6: expected IPv4",
+            ),
+            ("endpoints[2].addresses: invalid_value", "missing"),
+            ("endpoints[3].addresses: invalid_value", "missing"),
+        ],
+    );
+}
+
+#[test]
+fn a_bad_slice_port_is_left_out_and_one_that_is_not_set_is_none() {
+    let (slice, problems) = slice(json!({"ports": [
+        {"name": "a", "port": 1},
+        {"name": "b", "port": null},
+        {"port": 2},
+        {"name": "c", "port": 0},
+        {"name": "d", "port": 70000},
+        {"name": "e", "port": 3, "protocol": "ICMP"},
+        {"name": "", "port": 4, "protocol": "SCTP"},
+    ]}));
+    let ports: Vec<_> = slice.ports.iter().map(|p| (&*p.name, p.port)).collect();
+    assert_eq!(ports, [("a", 1), ("", 4)]);
+    assert_problems(
+        &problems,
+        &[
+            ("ports[3].port: invalid_value", "0 is not a port"),
+            ("ports[4].port: invalid_value", "70000 is not a port"),
+            ("ports[5].protocol: invalid_value", "\"ICMP\""),
+        ],
+    );
+}
+
+#[test]
+fn a_slice_has_all_that_counts() {
+    let (slice, problems) = slice(json!({
+        "addressType": "IPv6",
+        "endpoints": [
+            {"addresses": ["fd00::1"]},
+            {
+                "addresses": ["fd00::2"],
+                "conditions": {"ready": false, "serving": null, "terminating": true},
+                "nodeName": "n1",
+                "hints": {"forZones": [{"name": "b"}, {"name": "a"}], "forNodes": []},
+            },
+            {
+                "addresses": ["fd00::3"],
+                "conditions": {"serving": false},
+                "nodeName": "",
+                "hints": {"forZones": null, "forNodes": [{"name": "n1"}]},
+            },
+        ],
+    }));
+    assert_problems(&problems, &[]);
+    assert_eq!((&*slice.service, slice.family), ("web", Family::V6));
+    let endpoint = |address: &str| catalog::Endpoint {
+        address: address.parse().unwrap(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        node: None,
+        zone_hints: None,
+        node_hints: None,
+    };
+    let expected = [
+        endpoint("fd00::1"),
+        catalog::Endpoint {
+            ready: false,
+            terminating: true,
+            node: Some("n1".into()),
+            zone_hints: Some(vec!["a".into(), "b".into()]),
+            ..endpoint("fd00::2")
+        },
+        catalog::Endpoint {
+            serving: false,
+            node_hints: Some(vec!["n1".into()]),
+            ..endpoint("fd00::3")
+        },
+    ];
+    assert_eq!(slice.endpoints, expected);
+}
+
+#[test]
+fn slices_of_others_are_not_ours_and_unknown_address_types_are_refused() {
+    let labels = |labels: Value| {
+        let mut value = slice_value(json!({}));
+        value["metadata"]["labels"] = labels;
+        value
+    };
+    let service = "kubernetes.io/service-name";
+    let cases = [
+        labels(json!(null)),
+        labels(json!({service: ""})),
+        labels(json!({service: "web", "service.kubernetes.io/headless": ""})),
+        labels(json!({service: "web", "service.kubernetes.io/service-proxy-name": "x"})),
+        slice_value(json!({"addressType": "FQDN"})),
+    ];
+    for value in cases {
+        let converted = convert(Kind::EndpointSlice, &value, &cluster());
+        assert!(matches!(converted, Converted::NotOurs(_)), "{converted:?}");
+    }
+    let value = slice_value(json!({"addressType": "IPX"}));
+    let problems = refused(
+        Kind::EndpointSlice,
+        &value,
+        Some("EndpointSlice prod/web-1"),
+    );
+    assert_problems(&problems, &[("addressType: malformed", "\"IPX\"")]);
+}
+
+#[test]
+fn lists_that_are_null_are_empty() {
+    let (slice, problems) = slice(json!({"ports": null, "endpoints": null}));
+    assert!(slice.ports.is_empty() && slice.endpoints.is_empty());
+    assert_problems(&problems, &[]);
+}

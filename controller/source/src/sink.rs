@@ -1,0 +1,60 @@
+//! Where a source puts what it saw: a bounded channel, so that a slow reader slows the source down
+//! instead of filling memory.
+
+use portolan_catalog::Change;
+use tokio::sync::mpsc;
+
+use crate::FileProblem;
+
+/// What a source tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Objects changed. The order counts.
+    Changes(Vec<Change>),
+    /// All that is wrong with the files and not with one known object, whenever that changes.
+    FileProblems(Vec<FileProblem>),
+    /// The source has told everything once. Sent exactly once; before it, nothing may be served
+    /// and nothing deleted.
+    Synced,
+}
+
+/// Nobody reads the events any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the reader of the source's events is gone")]
+pub struct Closed;
+
+/// The sending end. Each source has one of its own.
+#[derive(Debug, Clone)]
+pub struct Sink(mpsc::Sender<Event>);
+
+impl Sink {
+    /// A sink and its reader; the source waits while `capacity` events are unread.
+    #[must_use]
+    pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<Event>) {
+        let (sender, receiver) = mpsc::channel(capacity);
+        (Self(sender), receiver)
+    }
+
+    /// Tells an event, as soon as there is room for it.
+    ///
+    /// # Errors
+    ///
+    /// The reader is gone.
+    pub async fn send(&self, event: Event) -> Result<(), Closed> {
+        self.0.send(event).await.map_err(|_| Closed)
+    }
+
+    /// Tells changes, if there are any.
+    pub(crate) async fn send_changes(&self, changes: Vec<Change>) -> Result<(), Closed> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.send(Event::Changes(changes)).await
+    }
+}
+
+impl From<mpsc::Sender<Event>> for Sink {
+    fn from(sender: mpsc::Sender<Event>) -> Self {
+        Self(sender)
+    }
+}

@@ -1,0 +1,217 @@
+//! The controller's metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_catalog::{Catalog, Kind};
+use portolan_serve::{Registry as Sessions, Tables};
+use portolan_source::kubernetes::{KindStats, Stats};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+const KINDS: [(Kind, &str); 3] = [
+    (Kind::Service, "Service"),
+    (Kind::EndpointSlice, "EndpointSlice"),
+    (Kind::Node, "Node"),
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
+/// What the writer counts.
+#[derive(Debug, Clone)]
+pub(crate) struct CatalogMetrics {
+    objects: Family<KindLabel, Gauge>,
+    revision: Gauge,
+    publish: Histogram,
+    files: Gauge,
+}
+
+impl CatalogMetrics {
+    /// Adds the metrics to a registry.
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let this = Self {
+            objects: Family::default(),
+            revision: Gauge::default(),
+            publish: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            files: Gauge::default(),
+        };
+        registry.register(
+            "objects",
+            "Objects in the catalog, by kind",
+            this.objects.clone(),
+        );
+        registry.register(
+            "revision",
+            "The newest revision of the tables",
+            this.revision.clone(),
+        );
+        registry.register_with_unit(
+            "publish_duration",
+            "From the first look at changed objects until the tables were published",
+            Unit::Seconds,
+            this.publish.clone(),
+        );
+        registry.register(
+            "file_problems_current",
+            "What cannot be read of the files at present",
+            this.files.clone(),
+        );
+        this
+    }
+
+    pub(crate) fn observe(&self, catalog: &Catalog) {
+        for (kind, label) in KINDS {
+            let count = gauge(catalog.count(kind));
+            self.objects
+                .get_or_create(&KindLabel { kind: label })
+                .set(count);
+        }
+    }
+
+    pub(crate) fn published(&self, revision: u64, took: Duration) {
+        self.revision
+            .set(i64::try_from(revision).unwrap_or(i64::MAX));
+        self.publish.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn files(&self, problems: usize) {
+        self.files.set(gauge(problems));
+    }
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Reads what the watches counted when metrics are scraped.
+#[derive(Debug)]
+pub(crate) struct SourceCollector {
+    pub(crate) stats: Arc<Stats>,
+}
+
+impl Collector for SourceCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        for (name, help, read) in [
+            (
+                "source_listings",
+                "Complete listings of a kind",
+                KindStats::listings as fn(&_) -> u64,
+            ),
+            (
+                "source_watch_errors",
+                "Errors of watches, each followed by a retry",
+                KindStats::watch_errors,
+            ),
+            (
+                "source_malformed",
+                "Objects that could not be read at all",
+                KindStats::malformed,
+            ),
+        ] {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (kind, label) in KINDS {
+                let counter = ConstCounter::new(read(self.stats.of(kind)));
+                counter.encode(family.encode_family(&[("kind", label)])?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the sessions when metrics are scraped.
+#[derive(Debug)]
+pub(crate) struct SessionCollector {
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) tables: Tables,
+}
+
+impl Collector for SessionCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let nodes = self.sessions.snapshot();
+        let connected = nodes.iter().filter(|node| node.connected);
+        let behind = connected.clone().filter(|node| {
+            node.programmed
+                .is_none_or(|revision| revision < self.tables.head(&node.cluster))
+        });
+        let failing = nodes
+            .iter()
+            .filter(|node| node.connected && node.errors_total > 0);
+        let refusing = nodes
+            .iter()
+            .filter(|node| node.connected && node.refused_total > 0);
+        for (name, help, count) in [
+            (
+                "agents_connected",
+                "Agents with a live stream",
+                connected.count(),
+            ),
+            (
+                "agents_behind",
+                "Connected agents that have not programmed the newest revision",
+                behind.count(),
+            ),
+            (
+                "agents_with_errors",
+                "Connected agents whose kernel refused something",
+                failing.count(),
+            ),
+            (
+                "agents_with_refusals",
+                "Connected agents that refused a record",
+                refusing.count(),
+            ),
+        ] {
+            let metric = ConstGauge::new(gauge(count));
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        let counters = self.sessions.counters();
+        for (name, help, count) in [
+            ("sessions", "Streams that began", counters.sessions),
+            (
+                "sessions_replaced",
+                "Streams closed for a newer one of the same node",
+                counters.replaced,
+            ),
+            (
+                "sessions_refused",
+                "Streams refused before anything was sent",
+                counters.refused,
+            ),
+            (
+                "protocol_violations",
+                "Streams closed because the agent broke the protocol",
+                counters.violations,
+            ),
+            (
+                "sessions_resumed_equal",
+                "Streams whose agent had the table already",
+                counters.resumed_equal,
+            ),
+            (
+                "sessions_resumed",
+                "Streams whose agent was sent what it missed",
+                counters.resumed,
+            ),
+            ("snapshots_sent", "Whole tables sent", counters.snapshots),
+            ("frames_sent", "Frames sent", counters.frames),
+            (
+                "items_sent",
+                "Records, lists and deletions sent",
+                counters.items,
+            ),
+        ] {
+            let metric = ConstCounter::new(count);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        Ok(())
+    }
+}

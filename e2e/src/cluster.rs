@@ -1,0 +1,359 @@
+//! A cluster of namespaces with the real programs in it: one controller, an agent on each node.
+//!
+//! The controller runs on a machine of its own on the LAN (the rig's last client), so that killing
+//! it takes nothing else along.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::rig::{Family, Host, Namespace, Node, Process, Rig, RigConfig};
+use crate::wait::wait_for;
+
+/// Long enough for anything on a guest that is emulated, on a busy machine.
+pub const PATIENT: Duration = Duration::from_secs(60);
+
+/// What pods have as addresses, in all clusters of the rig.
+pub const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/48";
+
+const AGENTS_PORT: u16 = 9443;
+const CONTROLLER_ADMIN: u16 = 9444;
+const AGENT_ADMIN: u16 = 10249;
+
+/// The path of one of our programs: built beside the running test, or in `PORTOLAN_BIN_DIR`.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let directory = match std::env::var_os("PORTOLAN_BIN_DIR") {
+        Some(directory) => PathBuf::from(directory),
+        None => {
+            let test = std::env::current_exe()?;
+            let profile = test.ancestors().find(|path| path.join(name).is_file());
+            profile
+                .with_context(|| format!("{name} is not built"))?
+                .to_owned()
+        }
+    };
+    let path = directory.join(name);
+    ensure!(path.is_file(), "{} is not built", path.display());
+    Ok(path)
+}
+
+/// Where the controller's objects come from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// The cluster's own directory of files; see [`Cluster::put`].
+    Files,
+    /// A real API server.
+    Kubernetes(PathBuf),
+}
+
+/// The programs, in a rig.
+#[derive(Debug)]
+pub struct Cluster {
+    agents: Vec<Option<Process>>,
+    controller: Option<Process>,
+    source: Source,
+    agent_args: Vec<String>,
+    directory: TempDir,
+    /// The machines.
+    pub rig: Rig,
+}
+
+impl Cluster {
+    /// Two nodes named `node1` and `node2`, an outside client, a controller on files.
+    pub fn new() -> Result<Self> {
+        Self::with(
+            Rig::new(RigConfig {
+                nodes: 2,
+                clients: 2,
+            })?,
+            Source::Files,
+        )
+    }
+
+    /// The programs in a rig of which the last client becomes the controller's machine.
+    pub fn with(rig: Rig, source: Source) -> Result<Self> {
+        let directory = TempDir::new()?;
+        std::fs::create_dir(directory.path().join("objects"))?;
+        let agent_args = vec![format!("--cluster-cidr={POD_RANGES}")];
+        let mut cluster = Self {
+            agents: Vec::new(),
+            controller: None,
+            source,
+            agent_args,
+            directory,
+            rig,
+        };
+        cluster.start_controller()?;
+        for number in 0..cluster.rig.nodes().len() {
+            cluster.agents.push(None);
+            cluster.start_agent(number)?;
+        }
+        cluster.wait_until_programmed(0)?;
+        Ok(cluster)
+    }
+
+    /// The name of a node, by number.
+    #[must_use]
+    pub fn node_name(number: usize) -> String {
+        format!("node{}", number + 1)
+    }
+
+    /// The machine that the controller runs on.
+    ///
+    /// # Panics
+    /// If the rig has no clients.
+    #[must_use]
+    pub fn control(&self) -> &Host {
+        self.rig
+            .clients()
+            .last()
+            .expect("a cluster's rig has a client for the controller")
+    }
+
+    /// Where logs and objects are.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Where the controller reads objects.
+    #[must_use]
+    pub fn objects(&self) -> PathBuf {
+        self.directory.path().join("objects")
+    }
+
+    /// Starts the controller.
+    pub fn start_controller(&mut self) -> Result<()> {
+        let mut command = Command::new(program("portolan-controller")?);
+        command
+            .arg("--plaintext")
+            .arg(format!("--listen=[::]:{AGENTS_PORT}"));
+        command.arg(format!("--admin-listen=[::]:{CONTROLLER_ADMIN}"));
+        match &self.source {
+            Source::Files => {
+                command.args(["--source=file", "--file-poll-ms=20"]);
+                command.arg("--file").arg(self.objects());
+            }
+            Source::Kubernetes(kubeconfig) => {
+                command
+                    .arg("--source=kubernetes")
+                    .arg("--kubeconfig")
+                    .arg(kubeconfig);
+            }
+        }
+        let namespace = self.control().namespace().clone();
+        let process = Process::spawn(&namespace, "controller", &mut command, self.directory())?;
+        self.controller = Some(process);
+        Ok(())
+    }
+
+    /// Starts the agent of a node.
+    pub fn start_agent(&mut self, number: usize) -> Result<()> {
+        self.start_agent_with(number, &[])
+    }
+
+    /// Starts the agent of a node with more arguments.
+    pub fn start_agent_with(&mut self, number: usize, args: &[&str]) -> Result<()> {
+        let mut command = Command::new(program("portolan-agent")?);
+        let name = Self::node_name(number);
+        command
+            .arg("--plaintext")
+            .arg(format!("--node-name={name}"));
+        command.arg(format!(
+            "--controller={}:{AGENTS_PORT}",
+            self.control().v4()
+        ));
+        command
+            .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
+            .args(&self.agent_args)
+            .args(args);
+        let namespace = self.rig.node(number).namespace().clone();
+        let process = Process::spawn(&namespace, &name, &mut command, self.directory())?;
+        self.agents[number] = Some(process);
+        Ok(())
+    }
+
+    /// The controller's process.
+    pub fn controller(&mut self) -> Result<&mut Process> {
+        self.controller
+            .as_mut()
+            .context("the controller was not started")
+    }
+
+    /// The process of a node's agent.
+    pub fn agent(&mut self, number: usize) -> Result<&mut Process> {
+        self.agents[number]
+            .as_mut()
+            .context("the agent was not started")
+    }
+
+    /// Puts objects into one file, atomically; objects that the file had before are gone. Returns
+    /// when every node has programmed what that changed.
+    ///
+    /// # Errors
+    /// If nothing changed for the nodes: then there is nothing that could be waited for.
+    pub fn put(&self, file: &str, objects: &[Value]) -> Result<()> {
+        let before = self.revision()?;
+        self.write(
+            file,
+            &json!({ "kind": "List", "items": objects }).to_string(),
+        )?;
+        wait_for("a new revision", PATIENT, || {
+            (self.revision().ok()? > before).then_some(())
+        })?;
+        self.wait_until_programmed(before + 1)
+    }
+
+    /// Writes a file of objects, atomically, and does not wait.
+    pub fn write(&self, file: &str, text: &str) -> Result<()> {
+        let hidden = self.objects().join(format!(".{file}"));
+        std::fs::write(&hidden, text)?;
+        std::fs::rename(hidden, self.objects().join(file))?;
+        Ok(())
+    }
+
+    /// The newest revision of the tables.
+    pub fn revision(&self) -> Result<u64> {
+        let nodes = self.nodes()?;
+        nodes["revision"].as_u64().context("no revision")
+    }
+
+    /// The controller's dump of its nodes.
+    pub fn nodes(&self) -> Result<Value> {
+        self.controller_debug("nodes")
+    }
+
+    /// A dump of the controller.
+    pub fn controller_debug(&self, dump: &str) -> Result<Value> {
+        let text = http_get(
+            self.control().namespace(),
+            CONTROLLER_ADMIN,
+            &format!("/debug/{dump}"),
+        )?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// A dump of a node's agent.
+    pub fn agent_debug(&self, number: usize, dump: &str) -> Result<Value> {
+        let namespace = self.rig.node(number).namespace();
+        let text = http_get(namespace, AGENT_ADMIN, &format!("/debug/{dump}"))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// The controller's metrics.
+    pub fn controller_metrics(&self) -> Result<String> {
+        http_get(self.control().namespace(), CONTROLLER_ADMIN, "/metrics")
+    }
+
+    /// The metrics of a node's agent.
+    pub fn agent_metrics(&self, number: usize) -> Result<String> {
+        http_get(self.rig.node(number).namespace(), AGENT_ADMIN, "/metrics")
+    }
+
+    /// Returns when every agent is connected and has programmed the newest revision, which is at
+    /// least this one, without errors.
+    pub fn wait_until_programmed(&self, revision: u64) -> Result<()> {
+        let names: Vec<_> = (0..self.agents.len()).map(Self::node_name).collect();
+        let waited = wait_for("all nodes to program", PATIENT, || {
+            let dump = self.nodes().ok()?;
+            let head = dump["revision"].as_u64().filter(|head| *head >= revision)?;
+            let good = |name: &String| {
+                dump["nodes"].as_array().into_iter().flatten().any(|node| {
+                    node["node"].as_str() == Some(name)
+                        && node["connected"] == true
+                        && node["programmed"].as_u64() == Some(head)
+                        && node["errors_total"] == 0
+                })
+            };
+            names.iter().all(good).then_some(())
+        });
+        waited.with_context(|| match self.nodes() {
+            Ok(dump) => format!("nodes: {dump:#}"),
+            Err(error) => format!("the controller does not answer: {error}"),
+        })
+    }
+
+    /// Returns when a node's agent, just started, has programmed a table. The controller's list
+    /// may still show what an agent before it had programmed.
+    pub fn wait_until_ready(&self, number: usize) -> Result<()> {
+        let namespace = self.rig.node(number).namespace();
+        wait_for("the agent to be ready", PATIENT, || {
+            http_get(namespace, AGENT_ADMIN, "/readyz").ok()
+        })?;
+        Ok(())
+    }
+
+    /// Runs the agent's cleanup on a node; its agent must not run.
+    pub fn clean_up(&self, number: usize) -> Result<String> {
+        let agent = program("portolan-agent")?;
+        let agent = agent.to_str().context("path is not UTF-8")?;
+        self.rig.node(number).exec(&[agent, "cleanup"])
+    }
+
+    /// Adds a pod that echoes on port 8080 over both protocols. It listens until it is dropped.
+    pub fn add_pod(&self, node: usize, name: &str) -> Result<EchoPod> {
+        EchoPod::new(self.rig.node(node), name)
+    }
+}
+
+/// A pod that answers its name and the source that it saw, on port 8080.
+#[derive(Debug)]
+pub struct EchoPod {
+    /// The pod.
+    pub pod: crate::rig::Pod,
+    _servers: Vec<crate::rig::EchoServer>,
+}
+
+impl EchoPod {
+    /// The port that it listens on.
+    pub const PORT: u16 = 8080;
+
+    fn new(node: &Node, name: &str) -> Result<Self> {
+        let pod = node.add_pod(name)?;
+        let serve = |protocol| pod.serve(protocol, Self::PORT);
+        let servers = crate::rig::Protocol::ALL
+            .into_iter()
+            .map(serve)
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            pod,
+            _servers: servers,
+        })
+    }
+
+    /// An endpoint of an EndpointSlice for this pod.
+    #[must_use]
+    pub fn endpoint(&self, family: Family, node: usize) -> Value {
+        json!({
+            "addresses": [self.pod.address(family).to_string()],
+            "nodeName": Cluster::node_name(node),
+            "conditions": { "ready": true },
+        })
+    }
+}
+
+/// GETs a path from a port of a namespace's loopback; the body, if the status is 200.
+pub fn http_get(namespace: &Namespace, port: u16, path: &str) -> Result<String> {
+    namespace.run(|| {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+        if !head.starts_with("HTTP/1.1 200") {
+            bail!("{path}: {}", head.lines().next().unwrap_or_default());
+        }
+        Ok(body.to_owned())
+    })?
+}

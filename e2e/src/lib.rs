@@ -1,0 +1,9 @@
+//! What end-to-end tests and the demo stand on: the lanes a machine offers, a cluster of network
+//! namespaces, real Kubernetes servers.
+
+pub mod cluster;
+pub mod lane;
+pub mod objects;
+pub mod rig;
+pub mod servers;
+pub mod wait;

@@ -1,0 +1,147 @@
+//! The asking side of the echo protocol: one line out, one line back, over TCP or UDP.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use super::host::Protocol;
+
+/// What an echo server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Which host it was.
+    pub name: String,
+    /// Where it saw the request come from.
+    pub source: IpAddr,
+}
+
+impl Answer {
+    fn parse(line: &str) -> Option<Self> {
+        let (name, source) = line.trim_end().split_once(' ')?;
+        Some(Self {
+            name: name.into(),
+            source: source.parse().ok()?,
+        })
+    }
+}
+
+/// Why a request got no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RequestError {
+    /// A reset, or an ICMP error that says the port is closed.
+    Refused,
+    /// Silence.
+    TimedOut,
+    /// Anything else, in words: no route, an answer that is none.
+    Other(String),
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused => f.write_str("refused"),
+            Self::TimedOut => f.write_str("timed out"),
+            Self::Other(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}
+
+impl From<io::Error> for RequestError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused,
+            // A blocking socket with a timeout reports it as "would block".
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut,
+            _ => Self::Other(error.to_string()),
+        }
+    }
+}
+
+/// An open connection to an echo server; for UDP, a socket with a fixed source port.
+#[derive(Debug)]
+pub struct Connection {
+    transport: Transport,
+}
+
+#[derive(Debug)]
+enum Transport {
+    Tcp(BufReader<TcpStream>),
+    Udp(UdpSocket),
+}
+
+impl Connection {
+    /// Opens a connection from the calling thread's namespace.
+    pub(super) fn open(
+        protocol: Protocol,
+        target: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Self, RequestError> {
+        let transport = match protocol {
+            Protocol::Tcp => {
+                let stream = TcpStream::connect_timeout(&target, timeout)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(timeout))?;
+                Transport::Tcp(BufReader::new(stream))
+            }
+            Protocol::Udp => {
+                let socket = UdpSocket::bind((unspecified(target), 0))?;
+                socket.set_read_timeout(Some(timeout))?;
+                socket.connect(target)?;
+                Transport::Udp(socket)
+            }
+        };
+        Ok(Self { transport })
+    }
+
+    /// Asks once more over the same connection.
+    pub fn ask(&mut self) -> Result<Answer, RequestError> {
+        let line = match &mut self.transport {
+            Transport::Tcp(stream) => ask_stream(stream)?,
+            Transport::Udp(socket) => ask_datagram(socket)?,
+        };
+        Answer::parse(&line).ok_or_else(|| RequestError::Other(format!("not an answer: {line:?}")))
+    }
+
+    /// The local address and port.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        match &self.transport {
+            Transport::Tcp(stream) => stream.get_ref().local_addr(),
+            Transport::Udp(socket) => socket.local_addr(),
+        }
+    }
+}
+
+fn ask_stream(stream: &mut BufReader<TcpStream>) -> Result<String, RequestError> {
+    stream.get_mut().write_all(b"?\n")?;
+    let mut line = String::new();
+    match stream.read_line(&mut line)? {
+        0 => Err(RequestError::Other("closed by the server".into())),
+        _ => Ok(line),
+    }
+}
+
+fn ask_datagram(socket: &UdpSocket) -> Result<String, RequestError> {
+    socket.send(b"?\n")?;
+    let mut buffer = [0; 512];
+    let length = socket.recv(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+/// One request over a new connection, from the calling thread's namespace.
+pub(super) fn request(
+    protocol: Protocol,
+    target: SocketAddr,
+    timeout: Duration,
+) -> Result<Answer, RequestError> {
+    Connection::open(protocol, target, timeout)?.ask()
+}
+
+fn unspecified(target: SocketAddr) -> IpAddr {
+    match target {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}

@@ -1,0 +1,191 @@
+//! A load generator: new connections one after the other, every failure recorded.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::client::{self, Answer, RequestError};
+use super::host::{Host, Protocol};
+use crate::wait::pause;
+
+/// How to load.
+#[derive(Clone, Debug)]
+pub struct LoadConfig {
+    /// TCP: a new connection for each request. UDP: a new source port.
+    pub protocol: Protocol,
+    /// How many ask at the same time.
+    pub workers: u64,
+    /// How many requests each of them makes at most.
+    pub limit: u64,
+    /// The pause between two requests of one worker.
+    pub pause: Duration,
+    /// When a request counts as failed.
+    pub timeout: Duration,
+}
+
+impl Default for LoadConfig {
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::Tcp,
+            workers: 2,
+            // Together with the pause this stays below the number of source ports to one target.
+            limit: 10_000,
+            pause: Duration::from_millis(2),
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A request that got no answer.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// When it started, counted from the start of the load.
+    pub at: Duration,
+    /// Whom it asked.
+    pub target: SocketAddr,
+    /// What happened.
+    pub error: RequestError,
+}
+
+/// What came of a load.
+#[derive(Clone, Debug, Default)]
+pub struct LoadReport {
+    /// All requests that ended, answered or not.
+    pub requests: u64,
+    /// Those without an answer.
+    pub failures: Vec<Failure>,
+    /// How many requests each host answered.
+    pub by_name: BTreeMap<String, u64>,
+    /// The longest that an answer took.
+    pub slowest: Duration,
+}
+
+/// A running load. Dropping it stops it too.
+#[derive(Debug)]
+pub struct Load {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: LoadConfig,
+    targets: Vec<SocketAddr>,
+    start: Instant,
+    stopped: AtomicBool,
+    report: Mutex<LoadReport>,
+}
+
+impl Load {
+    /// Starts to ask the targets in turn from a host.
+    pub fn start(host: &Host, targets: &[SocketAddr], config: LoadConfig) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            targets: targets.to_vec(),
+            start: Instant::now(),
+            stopped: AtomicBool::new(false),
+            report: Mutex::default(),
+            config,
+        });
+        let workers = (0..shared.config.workers)
+            .map(|worker| {
+                let (shared, namespace) = (Arc::clone(&shared), host.namespace().clone());
+                thread::Builder::new()
+                    .name(format!("load-{worker}"))
+                    .spawn(move || match namespace.enter() {
+                        Ok(()) => shared.work(worker),
+                        Err(error) => shared.give_up(&error),
+                    })
+                    .context("start a worker")
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { shared, workers })
+    }
+
+    /// How many requests were answered so far, to wait until the load flows.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.shared.lock().by_name.values().sum()
+    }
+
+    /// How many requests failed so far.
+    #[must_use]
+    pub fn failed(&self) -> usize {
+        self.shared.lock().failures.len()
+    }
+
+    /// Stops when the requests under way have ended, and reports.
+    #[must_use]
+    pub fn stop(mut self) -> LoadReport {
+        self.join();
+        std::mem::take(&mut self.shared.lock())
+    }
+
+    fn join(&mut self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+impl Shared {
+    fn work(&self, worker: u64) {
+        let turns = self.targets.iter().cycle();
+        // Each worker starts at another target.
+        for target in turns
+            .skip(usize::try_from(worker).unwrap_or(0))
+            .take(self.limit())
+        {
+            if self.stopped.load(Ordering::Relaxed) {
+                return;
+            }
+            let begun = Instant::now();
+            let result = client::request(self.config.protocol, *target, self.config.timeout);
+            self.record(*target, begun, result);
+            pause(self.config.pause);
+        }
+    }
+
+    fn limit(&self) -> usize {
+        usize::try_from(self.config.limit).unwrap_or(usize::MAX)
+    }
+
+    fn record(&self, target: SocketAddr, begun: Instant, result: Result<Answer, RequestError>) {
+        let mut report = self.lock();
+        report.requests += 1;
+        match result {
+            Ok(answer) => {
+                report.slowest = report.slowest.max(begun.elapsed());
+                *report.by_name.entry(answer.name).or_default() += 1;
+            }
+            Err(error) => report.failures.push(Failure {
+                at: begun - self.start,
+                target,
+                error,
+            }),
+        }
+    }
+
+    /// A worker that cannot work must not look like one without failures.
+    fn give_up(&self, error: &anyhow::Error) {
+        let error = RequestError::Other(format!("{error:#}"));
+        for target in &self.targets {
+            self.record(*target, Instant::now(), Err(error.clone()));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, LoadReport> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,109 @@
+//! A small cluster out of network namespaces: nodes and outside clients on a LAN, pods behind nodes.
+//!
+//! ```text
+//!   client .200   client2 .201          192.168.77.0/24, fd00:77::/64
+//!      |             |
+//!   ===+=============+=======+==========+===  LAN: a bridge in a namespace of its own
+//!                            |          |
+//!                    node 0 .11       node 1 .12
+//!                      /    \             \       routed: the gateway address on every veth,
+//!              10.244.1.2  10.244.1.3   10.244.2.2   a host route to each pod
+//! ```
+//!
+//! Nodes know each other's pods by routes; outside clients know none, so a packet that leaves for one
+//! without masquerade comes back to nobody. Everything is removed when the [`Rig`] is dropped.
+
+mod client;
+mod echo;
+mod host;
+mod lan;
+mod load;
+mod namespace;
+mod node;
+mod process;
+
+use std::sync::Arc;
+
+use anyhow::Result;
+
+pub use self::client::{Answer, Connection, RequestError};
+pub use self::echo::EchoServer;
+pub use self::host::{Family, Host, Protocol};
+pub use self::load::{Failure, Load, LoadConfig, LoadReport};
+pub use self::namespace::Namespace;
+pub use self::node::{Node, Pod};
+pub use self::process::Process;
+
+use self::namespace::NamespaceSet;
+
+/// How many machines a rig has.
+#[derive(Clone, Copy, Debug)]
+pub struct RigConfig {
+    /// Cluster nodes: 192.168.77.11, .12 and so on.
+    pub nodes: u8,
+    /// Outside clients: 192.168.77.200, .201 and so on.
+    pub clients: u8,
+}
+
+impl Default for RigConfig {
+    fn default() -> Self {
+        Self {
+            nodes: 2,
+            clients: 1,
+        }
+    }
+}
+
+/// The cluster. Machines are reached by number, from 0.
+#[derive(Debug)]
+pub struct Rig {
+    nodes: Vec<Node>,
+    clients: Vec<Host>,
+}
+
+impl Rig {
+    /// Builds the LAN, the nodes and the clients; pods come by [`Node::add_pod`].
+    pub fn new(config: RigConfig) -> Result<Self> {
+        let set = Arc::new(NamespaceSet::new());
+        let machines = lan::build(&set, config)?;
+        let (nodes, clients) = machines.split_at(config.nodes.into());
+        let nodes = (0..config.nodes)
+            .zip(nodes)
+            .map(|(number, host)| Node::new(host.clone(), number, config.nodes, Arc::clone(&set)))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            nodes,
+            clients: clients.to_vec(),
+        })
+    }
+
+    /// A node by number.
+    ///
+    /// # Panics
+    /// If the rig has no such node.
+    #[must_use]
+    pub fn node(&self, number: usize) -> &Node {
+        &self.nodes[number]
+    }
+
+    /// All nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The first outside client.
+    ///
+    /// # Panics
+    /// If the rig was built without clients.
+    #[must_use]
+    pub fn client(&self) -> &Host {
+        &self.clients[0]
+    }
+
+    /// All outside clients.
+    #[must_use]
+    pub fn clients(&self) -> &[Host] {
+        &self.clients
+    }
+}

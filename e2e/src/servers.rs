@@ -1,0 +1,199 @@
+//! Real etcd, kube-apiserver and kube-controller-manager on loopback, for tests and benches.
+//! There is no kubelet and no scheduler: a test binds its pods to nodes and writes their status
+//! itself, and the real endpointslice controller makes the slices of that.
+
+mod config;
+mod process;
+mod programs;
+
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use self::config::{api_args, etcd_args, free_ports, manager_args, write_credentials};
+use self::process::Process;
+pub use self::programs::{Binaries, Missing};
+use crate::lane;
+use crate::wait::pause;
+
+/// Between two looks through kubectl, which takes processor time from the server it asks.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A Service that takes an address of each family.
+const DUAL_STACK: &str = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"},
+    "spec": {"ipFamilyPolicy": "RequireDualStack", "ports": [{"port": 1}]}}"#;
+
+/// kubectl as administrator of the servers.
+#[derive(Debug)]
+struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    cache: PathBuf,
+}
+
+impl Kubectl {
+    fn run(&self, args: &[&str], input: &str) -> Result<String> {
+        let mut child = Command::new(&self.program)
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .arg("--cache-dir")
+            .arg(&self.cache)
+            // A server that hangs must fail the test, not hang it. Callers may say otherwise.
+            .arg("--request-timeout=60s")
+            .args(args)
+            // A user's own kubectl preferences are no part of a test.
+            .env("KUBECTL_KUBERC", "false")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("start {}", self.program.display()))?;
+        let pipe = child.stdin.take().context("kubectl's stdin")?;
+        let written = { pipe }.write_all(input.as_bytes());
+        let output = child.wait_with_output().context("kubectl")?;
+        if !output.status.success() {
+            bail!(
+                "kubectl {}: {}",
+                args.join(" "),
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        written.context("write to kubectl")?;
+        String::from_utf8(output.stdout).context("kubectl's stdout")
+    }
+
+    /// One look at a condition, and after a vain one the pause before the next.
+    fn succeeds(&self, args: &[&str], input: &str) -> bool {
+        let found = self.run(args, input).is_ok();
+        if !found {
+            pause(LOOK);
+        }
+        found
+    }
+}
+
+/// A running control plane; dropping it stops every process.
+#[derive(Debug)]
+pub struct Servers {
+    // Fields drop in this order: clients before the servers they use.
+    manager: Process,
+    api: Process,
+    etcd: Process,
+    kubectl: Kubectl,
+    url: String,
+}
+
+impl Servers {
+    /// Find the programs: in `KUBEBUILDER_ASSETS`, else in `PORTOLAN_TOOLS_BIN`, else where
+    /// `e2e/tools/build` puts them (the first call builds them, for minutes). etcd comes from
+    /// `KUBEBUILDER_ASSETS` or the `PATH`. The error is [`Missing`] where this machine cannot
+    /// have them.
+    pub fn binaries() -> Result<Binaries> {
+        Binaries::find()
+    }
+
+    /// Start the servers for `test`, or say that it is skipped and why.
+    ///
+    /// # Panics
+    /// Where the servers are there but do not start, and in CI where they are missing.
+    pub fn start_or_skip(test: &str, dir: &Path) -> Option<Self> {
+        let error = match Self::start(dir) {
+            Ok(servers) => return Some(servers),
+            Err(error) => error,
+        };
+        let Some(reason) = error.downcast_ref::<Missing>() else {
+            panic!("{test}: the servers did not start: {error:?}");
+        };
+        lane::missing(test, &reason.to_string());
+        None
+    }
+
+    /// Start the servers and wait until the API and the controllers answer. Their logs, keys and
+    /// the kubeconfig go to `dir`.
+    pub fn start(dir: &Path) -> Result<Self> {
+        let binaries = Self::binaries()?;
+        let program = |name| binaries.kubernetes.join(name);
+        let [etcd_port, peer_port, port] = free_ports()?;
+        let url = format!("https://127.0.0.1:{port}");
+        let kubeconfig = write_credentials(dir, &url)?;
+        let cache = dir.join("kubectl-cache");
+        let kubectl = Kubectl {
+            program: program("kubectl"),
+            kubeconfig,
+            cache,
+        };
+
+        let args = etcd_args(dir, etcd_port, peer_port);
+        let mut etcd = Process::spawn(dir, "etcd", &binaries.etcd, &args)?;
+        etcd.wait_for("its port", || accepts(etcd_port))?;
+
+        let name = "kube-apiserver";
+        let args = api_args(dir, etcd_port, port);
+        let mut api = Process::spawn(dir, name, &program(name), &args)?;
+        api.wait_for("its port", || accepts(port))?;
+        let readyz = ["get", "--raw", "/readyz"];
+        api.wait_for("/readyz", || kubectl.succeeds(&readyz, ""))?;
+
+        // It gives up where the API is not ready within 10 s, which a slow guest needs.
+        let name = "kube-controller-manager";
+        let args = manager_args(&kubectl.kubeconfig);
+        let mut manager = Process::spawn(dir, name, &program(name), &args)?;
+        // Made by a controller: the first sign that they work.
+        let account = ["get", "serviceaccount", "default", "--namespace", "default"];
+        manager.wait_for("default service account", || kubectl.succeeds(&account, ""))?;
+        // Its address ranges are not part of /readyz: Services made at once could be refused.
+        let create = ["create", "--dry-run=server", "-f", "-"];
+        api.wait_for("addresses for Services", || {
+            kubectl.succeeds(&create, DUAL_STACK)
+        })?;
+
+        Ok(Self {
+            manager,
+            api,
+            etcd,
+            kubectl,
+            url,
+        })
+    }
+
+    /// The kubeconfig of a cluster administrator.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubectl.kubeconfig
+    }
+
+    /// The API's URL, on loopback.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Run kubectl as administrator; its stdout, or an error with its stderr.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.kubectl.run(args, "")
+    }
+
+    /// The same with `input` on stdin, for `apply -f -`.
+    pub fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String> {
+        self.kubectl.run(args, input)
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for process in [&self.etcd, &self.api, &self.manager] {
+                let _ = writeln!(io::stderr(), "{}", process.tail());
+            }
+        }
+        // Both at once; etcd, which the API server writes to until its end, follows by its drop.
+        self.manager.signal_stop();
+        self.api.signal_stop();
+    }
+}
+
+fn accepts(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+}

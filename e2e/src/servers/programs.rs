@@ -1,0 +1,106 @@
+//! Where the programs are, or why there are none.
+
+use std::env;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The servers cannot run on this machine: the reason to skip a test, not a defect.
+#[derive(Debug)]
+pub struct Missing(String);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub struct Binaries {
+    /// The etcd server.
+    pub etcd: PathBuf,
+    /// The directory of kube-apiserver, kube-controller-manager and kubectl.
+    pub kubernetes: PathBuf,
+}
+
+/// What [`Binaries::kubernetes`] holds.
+const KUBERNETES: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kubectl"];
+
+impl Binaries {
+    pub(super) fn find() -> Result<Self> {
+        let etcd = find_etcd().ok_or_else(|| Missing("no etcd (Debian: etcd-server)".into()))?;
+        find_program("openssl").ok_or_else(|| Missing("no openssl".into()))?;
+        Ok(Self {
+            etcd,
+            kubernetes: find_kubernetes()?,
+        })
+    }
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file())
+}
+
+fn find_etcd() -> Option<PathBuf> {
+    let assets = env::var_os("KUBEBUILDER_ASSETS").map(|dir| Path::new(&dir).join("etcd"));
+    assets
+        .filter(|file| file.is_file())
+        .or_else(|| find_program("etcd"))
+}
+
+fn find_kubernetes() -> Result<PathBuf> {
+    let complete = |dir: &PathBuf| KUBERNETES.iter().all(|name| dir.join(name).is_file());
+    // Assets made for others hold no controller manager: those are passed over.
+    let assets = env::var_os("KUBEBUILDER_ASSETS")
+        .map(PathBuf::from)
+        .filter(complete);
+    if let Some(dir) = assets {
+        return Ok(dir);
+    }
+    let Some(dir) = env::var_os("PORTOLAN_TOOLS_BIN").map(PathBuf::from) else {
+        return build_tools();
+    };
+    ensure!(
+        complete(&dir),
+        "PORTOLAN_TOOLS_BIN lacks some of {}",
+        KUBERNETES.join(" ")
+    );
+    Ok(dir)
+}
+
+/// Run the build script, which takes minutes the first time: its progress is passed on.
+fn build_tools() -> Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/build");
+    let mut child = Command::new(&script)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("run {}", script.display()))?;
+    let mut reason = String::new();
+    for line in BufReader::new(child.stderr.take().context("the build's stderr")?).lines() {
+        reason = line?;
+        let _ = writeln!(io::stderr(), "{reason}");
+    }
+    let output = child.wait_with_output()?;
+    match output.status.code() {
+        Some(0) => {}
+        Some(3) => return Err(Missing(reason).into()),
+        _ => bail!("{}: {}: {reason}", script.display(), output.status),
+    }
+    let stdout = String::from_utf8(output.stdout).context("the build's stdout")?;
+    Ok(stdout
+        .lines()
+        .next_back()
+        .context("the build printed no directory")?
+        .into())
+}

@@ -1,0 +1,13 @@
+//! Generates `portolan.v1` with a compiler written in Rust, so that no `protoc` is needed.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = protox::compile(["portolan/v1/tables.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        // Sets of keys are kept sorted, so that reports and frames are reproducible.
+        .type_attribute(".portolan.v1.RecordKey", "#[derive(PartialOrd, Ord)]")
+        .compile_fds(files)?;
+    Ok(())
+}

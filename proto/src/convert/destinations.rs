@@ -1,0 +1,119 @@
+//! Destinations in columns.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use portolan_model::Destination;
+
+use super::{DecodeError, DecodeErrorKind};
+use crate::v1;
+
+/// Columns in their shortest form: one port if all are the same, no weights if all are 1, nothing
+/// if there are no destinations.
+pub(super) fn encode_destinations(destinations: &[Destination]) -> Option<v1::Destinations> {
+    let mut columns = encode_addresses(destinations.iter().map(|d| d.address))?;
+    if destinations.iter().any(|d| d.weight != 1) {
+        columns.weights = destinations.iter().map(|d| d.weight).collect();
+    }
+    Some(columns)
+}
+
+/// Columns without weights; nothing if there are no addresses.
+pub(super) fn encode_addresses(
+    addresses: impl Iterator<Item = SocketAddr>,
+) -> Option<v1::Destinations> {
+    let mut columns = v1::Destinations::default();
+    for address in addresses {
+        match address.ip() {
+            IpAddr::V4(ip) => columns.v4.push(ip.into()),
+            IpAddr::V6(ip) => columns.v6.extend(ip.octets()),
+        }
+        columns.ports.push(address.port().into());
+    }
+    if columns.ports.windows(2).all(|pair| pair[0] == pair[1]) {
+        columns.ports.truncate(1);
+    }
+    (!columns.ports.is_empty()).then_some(columns)
+}
+
+/// What the columns say; nothing if there are none.
+pub(super) fn decode_destinations(
+    columns: Option<&v1::Destinations>,
+) -> Result<Vec<Destination>, DecodeError> {
+    let Some(columns) = columns else {
+        return Ok(Vec::new());
+    };
+    let addresses = decode_addresses(Some(columns))?;
+    let weights = &columns.weights;
+    if !weights.is_empty() && weights.len() != addresses.len() {
+        return Err(DecodeError::length(
+            "destinations.weights",
+            addresses.len(),
+            weights.len(),
+        ));
+    }
+    let weights = weights.iter().copied().chain(std::iter::repeat(1));
+    Ok(addresses
+        .into_iter()
+        .zip(weights)
+        .map(|(address, weight)| Destination { address, weight })
+        .collect())
+}
+
+/// What the address and port columns say; nothing if there are none.
+pub(super) fn decode_addresses(
+    columns: Option<&v1::Destinations>,
+) -> Result<Vec<SocketAddr>, DecodeError> {
+    let Some(columns) = columns else {
+        return Ok(Vec::new());
+    };
+    let (v6, rest) = columns.v6.as_chunks::<16>();
+    if !rest.is_empty() {
+        let whole = v6.len() * 16;
+        return Err(DecodeError::length(
+            "destinations.v6",
+            whole,
+            columns.v6.len(),
+        ));
+    }
+    let count = columns.v4.len() + v6.len();
+    let ports = ports(&columns.ports, count)?;
+    let v4 = columns.v4.iter().map(|bits| Ipv4Addr::from(*bits).into());
+    let v6 = v6.iter().map(|octets| Ipv6Addr::from(*octets).into());
+    let addresses: Vec<SocketAddr> = v4
+        .chain(v6)
+        .zip(ports)
+        .map(|(ip, port)| SocketAddr::new(ip, port))
+        .collect();
+    if !addresses.is_sorted_by(|a, b| a < b) {
+        return Err(DecodeError::new("destinations", DecodeErrorKind::Unsorted));
+    }
+    Ok(addresses)
+}
+
+/// The port of each of `count` destinations.
+fn ports(column: &[u32], count: usize) -> Result<Vec<u16>, DecodeError> {
+    let one_for_all = column.len() == 1 && count > 0;
+    if !one_for_all && column.len() != count {
+        return Err(DecodeError::length(
+            "destinations.ports",
+            count,
+            column.len(),
+        ));
+    }
+    let ports = column
+        .iter()
+        .map(|number| decode_port("destinations.ports", *number))
+        .collect::<Result<Vec<_>, _>>()?;
+    match ports.as_slice() {
+        [port] => Ok(vec![*port; count]),
+        _ => Ok(ports),
+    }
+}
+
+/// A port from 1 to 65,535.
+pub(super) fn decode_port(field: &'static str, number: u32) -> Result<u16, DecodeError> {
+    match u16::try_from(number) {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(DecodeError::new(field, DecodeErrorKind::Range(number))),
+    }
+}

@@ -1,0 +1,58 @@
+//! Why a message cannot be taken.
+
+use std::fmt;
+
+/// A message that breaks a rule of the protocol, or that this version does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {kind}")]
+pub struct DecodeError {
+    /// The field, by its name in the `.proto` file.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub kind: DecodeErrorKind,
+}
+
+/// What is wrong with a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DecodeErrorKind {
+    /// It must be there.
+    Missing,
+    /// A number that this version has no name for.
+    Unknown(i32),
+    /// A list or a byte string with more or fewer elements than it must have.
+    Length {
+        /// How many it must have.
+        expected: usize,
+        /// How many it has.
+        got: usize,
+    },
+    /// A number that is too large, or zero where that means nothing.
+    Range(u32),
+    /// A list that is not in ascending order, or says something twice.
+    Unsorted,
+    /// An address of the other family.
+    Family,
+}
+
+impl DecodeError {
+    pub(crate) fn new(field: &'static str, kind: DecodeErrorKind) -> Self {
+        Self { field, kind }
+    }
+
+    pub(crate) fn length(field: &'static str, expected: usize, got: usize) -> Self {
+        Self::new(field, DecodeErrorKind::Length { expected, got })
+    }
+}
+
+impl fmt::Display for DecodeErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("missing"),
+            Self::Unknown(number) => write!(f, "unknown value {number}"),
+            Self::Length { expected, got } => write!(f, "{got} elements instead of {expected}"),
+            Self::Range(number) => write!(f, "{number} is out of range"),
+            Self::Unsorted => f.write_str("not sorted, or with duplicates"),
+            Self::Family => f.write_str("address of the other family"),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Frontends.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::IpNet;
+use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, Lists};
+
+use super::destinations::decode_port;
+use super::{DecodeError, DecodeErrorKind};
+use crate::v1;
+use crate::v1::{frontend, source_range};
+
+/// What became of a frontend.
+pub(super) enum Decoded {
+    /// It is understood.
+    Taken(Frontend),
+    /// It has something that this version does not know: what.
+    LeftOut(String),
+}
+
+pub(super) fn encode_frontend(from: &Frontend) -> v1::Frontend {
+    let kind = match from.kind {
+        FrontendKind::ClusterIp => frontend::Kind::ClusterIp,
+        FrontendKind::ExternalIp => frontend::Kind::ExternalIp,
+        FrontendKind::LoadBalancer => frontend::Kind::LoadBalancer,
+        FrontendKind::NodePort => frontend::Kind::NodePort,
+    };
+    let lists = match from.lists {
+        Lists::Cluster => frontend::Lists::Cluster,
+        Lists::Local => frontend::Lists::Local,
+    };
+    let address = match from.address {
+        FrontendAddress::Vip(IpAddr::V4(ip)) => frontend::Address::V4(ip.into()),
+        FrontendAddress::Vip(IpAddr::V6(ip)) => frontend::Address::V6(ip.octets().into()),
+        FrontendAddress::NodeAddresses(family) => {
+            frontend::Address::NodeAddresses(encode_family(family).into())
+        }
+    };
+    v1::Frontend {
+        kind: kind.into(),
+        address: Some(address),
+        port: from.port.into(),
+        lists: lists.into(),
+        masquerade: from.masquerade,
+        source_ranges: from.source_ranges.iter().map(encode_range).collect(),
+    }
+}
+
+fn encode_family(family: Family) -> v1::Family {
+    match family {
+        Family::V4 => v1::Family::V4,
+        Family::V6 => v1::Family::V6,
+    }
+}
+
+fn encode_range(range: &IpNet) -> v1::SourceRange {
+    let network = match range.network() {
+        IpAddr::V4(ip) => source_range::Network::V4(ip.into()),
+        IpAddr::V6(ip) => source_range::Network::V6(ip.octets().into()),
+    };
+    v1::SourceRange {
+        network: Some(network),
+        prefix_length: range.prefix_len().into(),
+    }
+}
+
+/// A frontend, unless it breaks a rule. What this version does not know is looked for first: the
+/// rules of a newer version's frontend may be others.
+pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeError> {
+    let Some(kind) = decode_kind(from.kind) else {
+        return Ok(Decoded::LeftOut(format!("unknown kind {}", from.kind)));
+    };
+    let Some(lists) = decode_lists_choice(from.lists) else {
+        return Ok(Decoded::LeftOut(format!("unknown lists {}", from.lists)));
+    };
+    let Some(address) = decode_address(from.address.as_ref())? else {
+        return Ok(Decoded::LeftOut("unknown address".to_owned()));
+    };
+    let mut taken = Frontend {
+        kind,
+        address,
+        port: decode_port("frontends.port", from.port)?,
+        lists,
+        masquerade: from.masquerade,
+        source_ranges: Vec::new(),
+    };
+    for range in &from.source_ranges {
+        // To leave out the range alone could let everybody in.
+        let Some(range) = decode_range(range, taken.family())? else {
+            return Ok(Decoded::LeftOut("unknown source range".to_owned()));
+        };
+        taken.source_ranges.push(range);
+    }
+    taken.source_ranges.sort();
+    taken.source_ranges.dedup();
+    Ok(Decoded::Taken(taken))
+}
+
+fn decode_kind(number: i32) -> Option<FrontendKind> {
+    match frontend::Kind::try_from(number).ok()? {
+        frontend::Kind::Unspecified => None,
+        frontend::Kind::ClusterIp => Some(FrontendKind::ClusterIp),
+        frontend::Kind::ExternalIp => Some(FrontendKind::ExternalIp),
+        frontend::Kind::LoadBalancer => Some(FrontendKind::LoadBalancer),
+        frontend::Kind::NodePort => Some(FrontendKind::NodePort),
+    }
+}
+
+fn decode_lists_choice(number: i32) -> Option<Lists> {
+    match frontend::Lists::try_from(number).ok()? {
+        frontend::Lists::Unspecified => None,
+        frontend::Lists::Cluster => Some(Lists::Cluster),
+        frontend::Lists::Local => Some(Lists::Local),
+    }
+}
+
+/// `None` if this version does not know the address.
+fn decode_address(
+    address: Option<&frontend::Address>,
+) -> Result<Option<FrontendAddress>, DecodeError> {
+    Ok(match address {
+        None => None,
+        Some(frontend::Address::V4(bits)) => Some(FrontendAddress::Vip(IpAddr::V4((*bits).into()))),
+        Some(frontend::Address::V6(octets)) => {
+            let ip = decode_ipv6("frontends.v6", octets)?;
+            Some(FrontendAddress::Vip(ip.into()))
+        }
+        Some(frontend::Address::NodeAddresses(family)) => match v1::Family::try_from(*family) {
+            Ok(v1::Family::V4) => Some(FrontendAddress::NodeAddresses(Family::V4)),
+            Ok(v1::Family::V6) => Some(FrontendAddress::NodeAddresses(Family::V6)),
+            Ok(v1::Family::Unspecified) | Err(_) => None,
+        },
+    })
+}
+
+/// `None` if this version does not know the network.
+fn decode_range(range: &v1::SourceRange, family: Family) -> Result<Option<IpNet>, DecodeError> {
+    let ip: IpAddr = match &range.network {
+        None => return Ok(None),
+        Some(source_range::Network::V4(bits)) => IpAddr::V4((*bits).into()),
+        Some(source_range::Network::V6(octets)) => {
+            decode_ipv6("frontends.source_ranges.v6", octets)?.into()
+        }
+    };
+    if Family::of(ip) != family {
+        let field = "frontends.source_ranges";
+        return Err(DecodeError::new(field, DecodeErrorKind::Family));
+    }
+    let net = u8::try_from(range.prefix_length)
+        .ok()
+        .and_then(|length| IpNet::new(ip, length).ok());
+    match net {
+        Some(net) => Ok(Some(net.trunc())),
+        None => Err(DecodeError::new(
+            "frontends.source_ranges.prefix_length",
+            DecodeErrorKind::Range(range.prefix_length),
+        )),
+    }
+}
+
+fn decode_ipv6(field: &'static str, octets: &[u8]) -> Result<Ipv6Addr, DecodeError> {
+    <[u8; 16]>::try_from(octets)
+        .map(Ipv6Addr::from)
+        .map_err(|_| DecodeError::length(field, 16, octets.len()))
+}

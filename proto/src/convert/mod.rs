@@ -1,0 +1,37 @@
+//! Messages to and from the model.
+//!
+//! The cluster is not on the wire: it is the stream's. What a message does not say but the model
+//! does (order, no duplicates) is checked here, so that whoever uses the model can rely on it.
+
+mod destinations;
+mod error;
+mod frontend;
+mod key;
+mod lists;
+mod record;
+
+use portolan_model::{ContentHash, SetHash};
+
+pub use error::{DecodeError, DecodeErrorKind};
+pub use key::{decode_key, encode_key};
+pub use lists::{DecodedLists, decode_lists, encode_lists};
+pub use record::{DecodedRecord, decode_record, encode_record};
+
+/// The hash of a record or of a node's lists.
+///
+/// # Errors
+/// If it has not 16 bytes.
+pub fn decode_hash(bytes: &[u8]) -> Result<ContentHash, DecodeError> {
+    ContentHash::from_bytes(bytes).ok_or_else(|| DecodeError::length("hash", 16, bytes.len()))
+}
+
+/// The hash of a table's part that `field` names.
+///
+/// # Errors
+/// If it has not 16 bytes.
+pub fn decode_set_hash(field: &'static str, bytes: &[u8]) -> Result<SetHash, DecodeError> {
+    SetHash::from_bytes(bytes).ok_or_else(|| DecodeError::length(field, 16, bytes.len()))
+}
+
+#[cfg(test)]
+mod tests;

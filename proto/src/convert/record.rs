@@ -1,0 +1,121 @@
+//! Shared records.
+
+use std::sync::Arc;
+
+use portolan_model::{Affinity, ContentHash, Frontend, Record, ZoneMask};
+
+use super::destinations::{decode_destinations, encode_destinations};
+use super::frontend::{Decoded, decode_frontend, encode_frontend};
+use super::key::required_key;
+use super::{DecodeError, DecodeErrorKind, decode_hash, encode_key};
+use crate::v1;
+
+/// The longest affinity that Kubernetes allows, in seconds: a day.
+const MAX_AFFINITY_SECONDS: u32 = 86_400;
+
+/// A record as far as this version understands it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodedRecord {
+    /// What it says.
+    pub record: Record,
+    /// Its hash as the sender stated it; not that of `record` if something was left out.
+    pub hash: ContentHash,
+    /// Which frontends were left out, and why, in words.
+    pub left_out: Vec<String>,
+}
+
+/// A record with its hash.
+#[must_use]
+pub fn encode_record(record: &Record, hash: ContentHash) -> v1::Record {
+    let (zones, zone_masks) = match &record.zone_mask {
+        None => Default::default(),
+        Some(mask) => (
+            mask.zones.iter().map(|zone| zone.as_ref().into()).collect(),
+            mask.masks.clone(),
+        ),
+    };
+    v1::Record {
+        key: Some(encode_key(&record.key)),
+        hash: hash.to_bytes().into(),
+        frontends: record.frontends.iter().map(encode_frontend).collect(),
+        destinations: encode_destinations(&record.destinations),
+        zones,
+        zone_masks,
+        affinity_seconds: record.affinity.map_or(0, |a| a.timeout_seconds),
+    }
+}
+
+/// What a record says.
+///
+/// # Errors
+/// If it breaks a rule of the protocol: the record is refused as a whole.
+pub fn decode_record(from: &v1::Record, cluster: &Arc<str>) -> Result<DecodedRecord, DecodeError> {
+    let key = required_key(from.key.as_ref(), cluster)?;
+    let hash = decode_hash(&from.hash)?;
+    let (frontends, left_out) = decode_frontends(&from.frontends)?;
+    let destinations = decode_destinations(from.destinations.as_ref())?;
+    let zone_mask = decode_zone_mask(from, destinations.len())?;
+    let affinity = decode_affinity(from.affinity_seconds)?;
+    Ok(DecodedRecord {
+        record: Record {
+            key,
+            frontends,
+            destinations,
+            zone_mask,
+            affinity,
+        },
+        hash,
+        left_out,
+    })
+}
+
+/// The frontends that are understood, sorted, and what was left out.
+fn decode_frontends(from: &[v1::Frontend]) -> Result<(Vec<Frontend>, Vec<String>), DecodeError> {
+    let mut taken = Vec::with_capacity(from.len());
+    let mut left_out = Vec::new();
+    for (index, frontend) in from.iter().enumerate() {
+        match decode_frontend(frontend)? {
+            Decoded::Taken(frontend) => taken.push(frontend),
+            Decoded::LeftOut(why) => left_out.push(format!("frontend {index} left out: {why}")),
+        }
+    }
+    // No column runs beside them, so their order can be mended.
+    taken.sort();
+    taken.dedup();
+    Ok((taken, left_out))
+}
+
+fn decode_zone_mask(
+    from: &v1::Record,
+    destinations: usize,
+) -> Result<Option<ZoneMask>, DecodeError> {
+    let (zones, masks) = (&from.zones, &from.zone_masks);
+    let expected = if zones.is_empty() { 0 } else { destinations };
+    if masks.len() != expected {
+        return Err(DecodeError::length("zone_masks", expected, masks.len()));
+    }
+    if zones.len() > ZoneMask::MAX_ZONES {
+        let max = ZoneMask::MAX_ZONES;
+        return Err(DecodeError::length("zones", max, zones.len()));
+    }
+    if !zones.is_sorted_by(|a, b| a < b) {
+        return Err(DecodeError::new("zones", DecodeErrorKind::Unsorted));
+    }
+    Ok((!zones.is_empty()).then(|| ZoneMask {
+        zones: zones.iter().map(|zone| zone.as_str().into()).collect(),
+        masks: masks.clone(),
+    }))
+}
+
+fn decode_affinity(seconds: u32) -> Result<Option<Affinity>, DecodeError> {
+    match seconds {
+        0 => Ok(None),
+        1..=MAX_AFFINITY_SECONDS => Ok(Some(Affinity {
+            timeout_seconds: seconds,
+        })),
+        _ => Err(DecodeError::new(
+            "affinity_seconds",
+            DecodeErrorKind::Range(seconds),
+        )),
+    }
+}

@@ -1,0 +1,258 @@
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use portolan_model::{
+    Affinity, Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists,
+    Protocol, Record, RecordKey, ZoneMask,
+};
+use proptest::collection::{btree_map, btree_set, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+use prost::Message;
+
+use super::*;
+use crate::v1;
+
+/// What the rules refuse and what they leave out, case by case.
+mod rules;
+
+const CLUSTER: &str = "east";
+
+fn cluster() -> Arc<str> {
+    CLUSTER.into()
+}
+
+fn ip() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        any::<Ipv4Addr>().prop_map(IpAddr::V4),
+        any::<Ipv6Addr>().prop_map(IpAddr::V6),
+    ]
+}
+
+fn port() -> impl Strategy<Value = u16> {
+    prop_oneof![Just(80), 1..=u16::MAX]
+}
+
+fn addresses() -> impl Strategy<Value = BTreeSet<SocketAddr>> {
+    let mixed = btree_set((ip(), port()).prop_map(SocketAddr::from), 0..8);
+    let one_port = (btree_set(ip(), 0..8), port())
+        .prop_map(|(ips, port)| ips.into_iter().map(|ip| (ip, port).into()).collect());
+    prop_oneof![mixed, one_port]
+}
+
+fn destinations() -> impl Strategy<Value = Vec<Destination>> {
+    let weights = prop_oneof![Just(vec![1; 8]), vec(any::<u32>(), 8)];
+    (addresses(), weights).prop_map(|(addresses, weights)| {
+        let pairs = addresses.into_iter().zip(weights);
+        pairs
+            .map(|(address, weight)| Destination { address, weight })
+            .collect()
+    })
+}
+
+fn key() -> impl Strategy<Value = RecordKey> {
+    let protocol = select(vec![Protocol::Tcp, Protocol::Udp, Protocol::Sctp]);
+    ("[a-z]{0,5}", "\\PC{0,5}", "[a-z]{0,3}", protocol).prop_map(
+        |(namespace, service, port, protocol)| RecordKey {
+            cluster: CLUSTER.into(),
+            namespace: namespace.into(),
+            service: service.into(),
+            port: port.into(),
+            protocol,
+        },
+    )
+}
+
+fn frontend() -> impl Strategy<Value = Frontend> {
+    let kind = select(vec![
+        FrontendKind::ClusterIp,
+        FrontendKind::ExternalIp,
+        FrontendKind::LoadBalancer,
+        FrontendKind::NodePort,
+    ]);
+    let address = prop_oneof![
+        ip().prop_map(FrontendAddress::Vip),
+        select(Family::ALL.to_vec()).prop_map(FrontendAddress::NodeAddresses),
+    ];
+    let lists = select(vec![Lists::Cluster, Lists::Local]);
+    let ranges = btree_set((any::<u128>(), 0..=128_u8), 0..4);
+    (kind, address, port(), lists, any::<bool>(), ranges).prop_map(
+        |(kind, address, port, lists, masquerade, ranges)| {
+            let mut frontend = Frontend {
+                kind,
+                address,
+                port,
+                lists,
+                masquerade,
+                source_ranges: Vec::new(),
+            };
+            let family = frontend.family();
+            let ranges: BTreeSet<IpNet> = ranges.iter().map(|r| range(family, *r)).collect();
+            frontend.source_ranges = ranges.into_iter().collect();
+            frontend
+        },
+    )
+}
+
+fn range(family: Family, (bits, length): (u128, u8)) -> IpNet {
+    let net = match family {
+        Family::V4 => {
+            let bits = u32::try_from(bits >> 96).unwrap();
+            IpNet::new(IpAddr::V4(bits.into()), length / 4)
+        }
+        Family::V6 => IpNet::new(IpAddr::V6(bits.into()), length),
+    };
+    net.unwrap().trunc()
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let frontends = btree_set(frontend(), 0..4);
+    let mask = option::of((btree_set("[a-z]{1,2}", 1..5), vec(any::<u64>(), 8)));
+    let affinity = option::of(1..=86_400_u32);
+    (key(), frontends, destinations(), mask, affinity).prop_map(
+        |(key, frontends, destinations, mask, affinity)| Record {
+            key,
+            frontends: frontends.into_iter().collect(),
+            zone_mask: mask.map(|(zones, masks)| ZoneMask {
+                zones: zones.into_iter().map(Into::into).collect(),
+                masks: masks[..destinations.len()].to_vec(),
+            }),
+            destinations,
+            affinity: affinity.map(|timeout_seconds| Affinity { timeout_seconds }),
+        },
+    )
+}
+
+fn lists() -> impl Strategy<Value = NodeLists> {
+    (destinations(), destinations(), addresses()).prop_map(|(cluster, local, own)| NodeLists {
+        cluster,
+        local,
+        own: own.into_iter().collect(),
+    })
+}
+
+/// Over the wire as bytes, not as a message.
+fn transmit<M: Message + Default>(message: &M) -> M {
+    M::decode(message.encode_to_vec().as_slice()).unwrap()
+}
+
+/// A message whose columns need not fit each other.
+fn wild_record() -> impl Strategy<Value = v1::Record> {
+    let small = || vec(0..4_u8, 0..33);
+    let numbers = || vec(prop_oneof![0..3_u32, any::<u32>()], 0..4);
+    let columns = (numbers(), small(), numbers(), numbers());
+    let frontends = vec((0..6_i32, 0..4_u8, small(), 0..70_000_u32, 0..4_i32), 0..3);
+    let zones = (vec("[a-b]{0,1}", 0..3), vec(any::<u64>(), 0..4));
+    let key = option::of(0..5_i32);
+    (key, small(), columns, frontends, zones, any::<u32>()).prop_map(
+        |(protocol, hash, (v4, v6, ports, weights), frontends, (zones, zone_masks), seconds)| {
+            v1::Record {
+                key: protocol.map(|protocol| v1::RecordKey {
+                    protocol,
+                    ..v1::RecordKey::default()
+                }),
+                hash,
+                frontends: frontends.into_iter().map(wild_frontend).collect(),
+                destinations: Some(v1::Destinations {
+                    v4,
+                    v6,
+                    ports,
+                    weights,
+                }),
+                zones,
+                zone_masks,
+                affinity_seconds: seconds,
+            }
+        },
+    )
+}
+
+fn wild_frontend(
+    (kind, case, octets, number, lists): (i32, u8, Vec<u8>, u32, i32),
+) -> v1::Frontend {
+    let address = match case {
+        0 => None,
+        1 => Some(v1::frontend::Address::V4(number)),
+        2 => Some(v1::frontend::Address::V6(octets.clone())),
+        _ => Some(v1::frontend::Address::NodeAddresses(lists)),
+    };
+    v1::Frontend {
+        kind,
+        address,
+        port: number,
+        lists,
+        masquerade: false,
+        source_ranges: vec![v1::SourceRange {
+            network: Some(v1::source_range::Network::V6(octets)),
+            prefix_length: number,
+        }],
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_record_comes_back_as_it_was(record in record()) {
+        let sent = encode_record(&record, record.content_hash());
+        let got = decode_record(&transmit(&sent), &cluster()).unwrap();
+        prop_assert_eq!(got.hash, record.content_hash());
+        prop_assert!(got.left_out.is_empty());
+        prop_assert_eq!(got.record.content_hash(), record.content_hash());
+        prop_assert_eq!(got.record, record);
+    }
+
+    #[test]
+    fn lists_come_back_as_they_were(key in key(), lists in lists()) {
+        let hash = lists.content_hash(&key);
+        let sent = encode_lists(&key, &lists, hash);
+        let got = decode_lists(&transmit(&sent), &cluster()).unwrap();
+        prop_assert_eq!(got, DecodedLists { key, lists, hash });
+    }
+
+    #[test]
+    fn no_two_records_are_encoded_alike(records in btree_map(key(), record(), 0..4)) {
+        let encoded: BTreeSet<Vec<u8>> = records
+            .values()
+            .map(|record| encode_record(record, record.content_hash()).encode_to_vec())
+            .collect();
+        let hashes: BTreeSet<_> = records.values().map(Record::content_hash).collect();
+        prop_assert_eq!(encoded.len(), hashes.len());
+    }
+
+    #[test]
+    fn any_columns_are_decoded_or_refused(from in wild_record()) {
+        if let Ok(decoded) = decode_record(&from, &cluster()) {
+            let again = encode_record(&decoded.record, decoded.hash);
+            let again = decode_record(&again, &cluster()).unwrap();
+            prop_assert_eq!(again.record, decoded.record);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_decoded_or_refused(bytes in vec(any::<u8>(), 0..200)) {
+        if let Ok(record) = v1::Record::decode(bytes.as_slice()) {
+            let _ = decode_record(&record, &cluster());
+        }
+        if let Ok(lists) = v1::NodeLists::decode(bytes.as_slice()) {
+            let _ = decode_lists(&lists, &cluster());
+        }
+        let _ = v1::Frame::decode(bytes.as_slice());
+        let _ = v1::AgentMessage::decode(bytes.as_slice());
+    }
+
+    #[test]
+    fn a_flipped_bit_is_decoded_or_refused(
+        record in record(),
+        at in any::<prop::sample::Index>(),
+        bit in 0..8_u8,
+    ) {
+        let mut bytes = encode_record(&record, record.content_hash()).encode_to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        if let Ok(record) = v1::Record::decode(bytes.as_slice()) {
+            let _ = decode_record(&record, &cluster());
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Frames whose records are encoded already, so that a record is encoded once, not once per agent.
+//!
+//! On the wire a message in a field looks like bytes in a field; these types are [`v1::Frame`](crate::v1::Frame) and
+//! its parts with bytes for what is shared. A test holds the two equal.
+
+use prost::Message;
+use prost::bytes::Bytes;
+
+pub use encoded_frame::Frame;
+
+/// A [`crate::v1::Frame`].
+#[derive(Clone, PartialEq, Message)]
+pub struct EncodedFrame {
+    /// What the frame carries.
+    #[prost(oneof = "encoded_frame::Frame", tags = "1, 2, 3, 4, 5")]
+    pub frame: Option<Frame>,
+}
+
+/// The cases of [`EncodedFrame`].
+pub mod encoded_frame {
+    use crate::v1;
+
+    /// What a frame carries; as in [`crate::v1::frame::Frame`].
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub enum Frame {
+        /// The first frame of a stream.
+        #[prost(message, tag = "1")]
+        Welcome(v1::Welcome),
+        /// Shared records.
+        #[prost(message, tag = "2")]
+        Records(super::EncodedRecords),
+        /// What only this node has.
+        #[prost(message, tag = "3")]
+        Own(super::EncodedOwn),
+        /// Ends a transition.
+        #[prost(message, tag = "4")]
+        Commit(v1::Commit),
+        /// The controller is about to stop.
+        #[prost(message, tag = "5")]
+        Goaway(v1::Goaway),
+    }
+}
+
+/// [`crate::v1::Records`].
+#[derive(Clone, PartialEq, Message)]
+pub struct EncodedRecords {
+    /// Each one a [`crate::v1::Record`].
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub put: Vec<Bytes>,
+    /// Each one a [`crate::v1::RecordKey`].
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub delete: Vec<Bytes>,
+}
+
+/// [`crate::v1::Own`].
+#[derive(Clone, PartialEq, Message)]
+pub struct EncodedOwn {
+    /// Each one a [`crate::v1::NodeLists`].
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub put: Vec<Bytes>,
+    /// Each one a [`crate::v1::RecordKey`].
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    pub delete: Vec<Bytes>,
+    /// The node's zone; `None` if this frame does not change it, empty if the node has none.
+    #[prost(string, optional, tag = "3")]
+    pub zone: Option<String>,
+}
+
+impl From<Frame> for EncodedFrame {
+    fn from(frame: Frame) -> Self {
+        Self { frame: Some(frame) }
+    }
+}
+
+/// The bytes of a message, to be shared.
+pub fn encode(message: &impl Message) -> Bytes {
+    message.encode_to_vec().into()
+}
+
+/// How many bytes an item of this size adds to the frame that repeats it: tag and length come
+/// before it.
+#[must_use]
+pub fn size_in_frame(item: &Bytes) -> usize {
+    1 + prost::length_delimiter_len(item.len()) + item.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1;
+
+    fn key(service: &str) -> v1::RecordKey {
+        v1::RecordKey {
+            namespace: "ns".to_owned(),
+            service: service.to_owned(),
+            port: String::new(),
+            protocol: 1,
+        }
+    }
+
+    fn same_bytes(encoded: Frame, plain: v1::frame::Frame) {
+        let plain = v1::Frame { frame: Some(plain) };
+        assert_eq!(
+            EncodedFrame::from(encoded).encode_to_vec(),
+            plain.encode_to_vec()
+        );
+    }
+
+    #[test]
+    fn records_look_the_same_on_the_wire() {
+        let record = v1::Record {
+            key: Some(key("a")),
+            hash: vec![7; 16],
+            ..v1::Record::default()
+        };
+        same_bytes(
+            Frame::Records(EncodedRecords {
+                put: vec![encode(&record), Bytes::new()],
+                delete: vec![encode(&key("b")), encode(&key("c"))],
+            }),
+            v1::frame::Frame::Records(v1::Records {
+                put: vec![record, v1::Record::default()],
+                delete: vec![key("b"), key("c")],
+            }),
+        );
+    }
+
+    #[test]
+    fn own_lists_look_the_same_on_the_wire() {
+        let lists = v1::NodeLists {
+            key: Some(key("a")),
+            ..v1::NodeLists::default()
+        };
+        for zone in [None, Some(String::new()), Some("a".to_owned())] {
+            same_bytes(
+                Frame::Own(EncodedOwn {
+                    put: vec![encode(&lists)],
+                    delete: vec![encode(&key("b"))],
+                    zone: zone.clone(),
+                }),
+                v1::frame::Frame::Own(v1::Own {
+                    put: vec![lists.clone()],
+                    delete: vec![key("b")],
+                    zone,
+                }),
+            );
+        }
+    }
+
+    #[test]
+    fn the_other_frames_look_the_same_on_the_wire() {
+        let (welcome, commit, goaway) = (
+            v1::Welcome {
+                version: 1,
+                epoch: 7,
+            },
+            v1::Commit {
+                revision: 1,
+                snapshot: true,
+                records_hash: vec![1; 16],
+                own_hash: vec![2; 16],
+            },
+            v1::Goaway { spread_ms: 3 },
+        );
+        same_bytes(Frame::Welcome(welcome), v1::frame::Frame::Welcome(welcome));
+        same_bytes(
+            Frame::Commit(commit.clone()),
+            v1::frame::Frame::Commit(commit),
+        );
+        same_bytes(Frame::Goaway(goaway), v1::frame::Frame::Goaway(goaway));
+    }
+}

@@ -1,0 +1,26 @@
+//! The `portolan.v1` protocol: generated code, and conversions to and from the model.
+//!
+//! Whatever comes over the wire is untrusted: decoding never panics, and says which field it could
+//! not take. Encoding is canonical: equal content gives equal bytes.
+
+#![forbid(unsafe_code)]
+
+pub mod convert;
+pub mod encoded;
+pub mod limits;
+
+/// The generated messages, client and server.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::allow_attributes,
+    clippy::too_many_lines,
+    reason = "generated code"
+)]
+pub mod v1 {
+    tonic::include_proto!("portolan.v1");
+}
+
+/// The highest version of the protocol that this crate speaks.
+pub const VERSION: u32 = 1;
