@@ -20,7 +20,7 @@ use crate::wait::wait_for;
 pub const PATIENT: Duration = Duration::from_secs(60);
 
 /// What pods have as addresses, in all clusters of the rig.
-pub const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/48";
+pub const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 
 const AGENTS_PORT: u16 = 9443;
 const CONTROLLER_ADMIN: u16 = 9444;

@@ -1,6 +1,6 @@
 //! Agents and controllers that are killed take nothing with them: not one request fails.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -71,6 +71,8 @@ fn no_answer(from: &Host, protocol: Protocol, to: SocketAddr) {
     for _ in 0..4 {
         match from.request(protocol, to, BRIEF) {
             Err(RequestError::Refused | RequestError::TimedOut) => {}
+            // A host without a default route has nowhere to ask when the VIP's route is gone.
+            Err(RequestError::Other(reason)) if reason.contains("unreachable") => {}
             other => panic!(
                 "{protocol:?} {} -> {to}: {other:?}, expected silence",
                 from.name()
@@ -357,6 +359,7 @@ fn nothing_foreign_is_touched_and_cleanup_takes_only_what_is_ours() {
     }
     let mut cluster = Cluster::new().unwrap();
     let a = cluster.add_pod(0, "a").unwrap();
+    let visitor = cluster.add_pod(0, "v").unwrap();
     let node = cluster.rig.node(0).namespace().clone();
     let foreign: [&[&str]; 6] = [
         &["ipvsadm", "-A", "-t", "192.0.2.1:80", "-s", "wlc"],
@@ -403,7 +406,6 @@ fn nothing_foreign_is_touched_and_cleanup_takes_only_what_is_ours() {
     ]
     .concat();
     cluster.put("web.json", &objects).unwrap();
-    let visitor = cluster.add_pod(0, "v").unwrap();
     answers(
         &visitor.pod,
         Protocol::Tcp,

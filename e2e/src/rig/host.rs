@@ -102,7 +102,7 @@ impl Host {
 
     /// Adds a route, such as one to a service range by way of a node.
     pub fn add_route(&self, destination: &str, via: IpAddr) -> Result<()> {
-        let command = format!("route add {destination} via {via}");
+        let command = format!("route replace {destination} via {via}");
         self.namespace.ip(&[command])
     }
 
