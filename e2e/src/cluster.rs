@@ -199,11 +199,16 @@ impl Cluster {
     /// # Errors
     /// If nothing changed for the nodes: then there is nothing that could be waited for.
     pub fn put(&self, file: &str, objects: &[Value]) -> Result<()> {
-        let before = self.revision()?;
-        self.write(
+        self.put_text(
             file,
             &json!({ "kind": "List", "items": objects }).to_string(),
-        )?;
+        )
+    }
+
+    /// As [`Self::put`], with the text of the file.
+    pub fn put_text(&self, file: &str, text: &str) -> Result<()> {
+        let before = self.revision()?;
+        self.write(file, text)?;
         wait_for("a new revision", PATIENT, || {
             (self.revision().ok()? > before).then_some(())
         })?;

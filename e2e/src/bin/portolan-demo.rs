@@ -1,0 +1,214 @@
+//! Shows the main job on one screen: two nodes, a controller, two agents, the Services of `examples/`.
+//!
+//! Usage: `portolan-demo EXAMPLES-DIRECTORY`, as root, where IPVS is; `make demo` sees to both. What it
+//! prints it has seen; it fails if that was not what the Services ask for.
+
+#![allow(clippy::print_stdout, reason = "it shows something to people")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use portolan_e2e::cluster::{Cluster, EchoPod};
+use portolan_e2e::lane::{has_ipvs, is_root};
+use portolan_e2e::rig::{Answer, Family, Host, Protocol};
+
+/// An answer takes at most so long.
+const PROMPT: Duration = Duration::from_secs(10);
+
+/// Name, number of the node and address of each pod. The examples name the addresses of the first four.
+const PODS: [(&str, usize, &str); 5] = [
+    ("web-1", 0, "10.244.1.2"),
+    ("shop-1", 0, "10.244.1.3"),
+    ("visitor", 0, "10.244.1.4"),
+    ("web-2", 1, "10.244.2.2"),
+    ("shop-2", 1, "10.244.2.3"),
+];
+
+/// The cluster IP of `web.yaml`, and the node port of `shop.yaml`.
+const WEB: &str = "10.96.0.10:80";
+const SHOP_NODE_PORT: u16 = 30080;
+
+fn main() -> Result<()> {
+    ensure!(is_root(), "needs root: it makes network namespaces");
+    ensure!(has_ipvs(), "this kernel has no IPVS: run `make demo`");
+    let examples = std::env::args_os()
+        .nth(1)
+        .context("usage: portolan-demo EXAMPLES-DIRECTORY")?;
+    Demo::new(PathBuf::from(examples))?.run()
+}
+
+struct Demo {
+    pods: Vec<EchoPod>,
+    cluster: Cluster,
+    examples: PathBuf,
+}
+
+impl Demo {
+    fn new(examples: PathBuf) -> Result<Self> {
+        let cluster = Cluster::new().context("start the controller and two agents")?;
+        let mut pods = Vec::new();
+        for (name, node, address) in PODS {
+            let added = cluster.add_pod(node, name)?;
+            let got = added.pod.v4().to_string();
+            ensure!(got == address, "{name} got {got}, examples have {address}");
+            pods.push(added);
+        }
+        Ok(Self {
+            pods,
+            cluster,
+            examples,
+        })
+    }
+
+    fn run(&self) -> Result<()> {
+        self.show_machines();
+        let web = read(&self.examples, "web.yaml")?;
+        self.cluster.put_text("web.yaml", &web)?;
+        self.cluster
+            .put_text("shop.yaml", &read(&self.examples, "shop.yaml")?)?;
+        println!(
+            "\nexamples/web.yaml, examples/shop.yaml: both nodes have programmed revision {}",
+            self.cluster.revision()?
+        );
+        let (visitor, client) = (self.pod("visitor")?, self.cluster.rig.client());
+        let web_address = WEB.parse()?;
+        let seen = self.ask(visitor, web_address, "Service web", 6)?;
+        expect(
+            &seen,
+            &[
+                ("web-1", visitor.v4().into()),
+                ("web-2", visitor.v4().into()),
+            ],
+        )?;
+
+        let node = self.cluster.rig.node(0);
+        let node_port = node.socket(Family::V4, SHOP_NODE_PORT);
+        let seen = self.ask(client, node_port, "node port of Service shop", 4)?;
+        // Masqueraded by the node: as its gateway towards its own pods.
+        let gateway = node.gateway().0;
+        expect(
+            &seen,
+            &[("shop-1", gateway.into()), ("shop-2", node.v4().into())],
+        )?;
+
+        let fewer = without_node(&web, "node1")?;
+        self.cluster.put_text("web.yaml", &fewer)?;
+        println!(
+            "\nweb.yaml without its endpoints on node1: both nodes have programmed revision {}",
+            self.cluster.revision()?
+        );
+        let seen = self.ask(visitor, web_address, "Service web", 6)?;
+        expect(&seen, &[("web-2", visitor.v4().into())])?;
+        self.show_tables()
+    }
+
+    fn pod(&self, name: &str) -> Result<&Host> {
+        let mut pods = self.pods.iter().map(|pod| &pod.pod);
+        pods.find(|pod| pod.name() == name)
+            .with_context(|| format!("no pod {name}"))
+    }
+
+    fn show_machines(&self) {
+        for (number, node) in self.cluster.rig.nodes().iter().enumerate() {
+            let here = PODS.iter().filter(|(_, on, _)| *on == number);
+            let pods: Vec<_> = here.map(|(name, _, ip)| format!("{name} {ip}")).collect();
+            println!(
+                "{} {}: portolan-agent; pods {}",
+                Cluster::node_name(number),
+                node.v4(),
+                pods.join(", ")
+            );
+        }
+        println!(
+            "outside: client {}; portolan-controller on {}",
+            self.cluster.rig.client().v4(),
+            self.cluster.control().v4()
+        );
+    }
+
+    /// Makes requests, each over a new connection, and shows who answered.
+    fn ask(&self, from: &Host, to: SocketAddr, what: &str, count: usize) -> Result<Vec<Answer>> {
+        println!(
+            "\n{count} requests from {} to {to} ({what})",
+            self.name_of(from.v4().into())
+        );
+        let ask = || {
+            from.request(Protocol::Tcp, to, PROMPT)
+                .map_err(|error| anyhow::anyhow!("{} -> {to}: {error}", from.name()))
+        };
+        let answers = (0..count).map(|_| ask()).collect::<Result<Vec<_>>>()?;
+        let names: Vec<&str> = answers.iter().map(|answer| &*answer.name).collect();
+        println!("  answered by: {}", names.join(" "));
+        let sources: BTreeMap<_, _> = answers.iter().map(|a| (&a.name, a.source)).collect();
+        for (name, source) in sources {
+            println!("  {name} saw source {}", self.name_of(source));
+        }
+        Ok(answers)
+    }
+
+    /// An address, and whose it is.
+    fn name_of(&self, address: IpAddr) -> String {
+        let mut known = BTreeMap::new();
+        for pod in &self.pods {
+            known.insert(pod.pod.v4(), format!("pod {}", pod.pod.name()));
+        }
+        for (number, node) in self.cluster.rig.nodes().iter().enumerate() {
+            let name = Cluster::node_name(number);
+            known.insert(node.gateway().0, format!("{name} as its pods' gateway"));
+            known.insert(node.v4(), name);
+        }
+        known.insert(self.cluster.rig.client().v4(), "outside client".into());
+        let owner = known
+            .iter()
+            .find(|(known, _)| IpAddr::V4(**known) == address);
+        match owner {
+            Some((_, name)) => format!("{address} ({name})"),
+            None => address.to_string(),
+        }
+    }
+
+    fn show_tables(&self) -> Result<()> {
+        for (number, node) in self.cluster.rig.nodes().iter().enumerate() {
+            println!("\nipvsadm -Ln on {}", Cluster::node_name(number));
+            let table = node.exec(&["ipvsadm", "-Ln"])?;
+            // The first two lines are the version and half of the heading.
+            for line in table.lines().skip(2) {
+                println!("  {line}");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(directory: &Path, name: &str) -> Result<String> {
+    let path = directory.join(name);
+    std::fs::read_to_string(&path).with_context(|| path.display().to_string())
+}
+
+/// An example without its endpoints on a node, each of which is a line of addresses and one of the node.
+fn without_node(example: &str, node: &str) -> Result<String> {
+    let mut lines: Vec<&str> = Vec::new();
+    for line in example.lines() {
+        if line.trim() == format!("nodeName: {node}") {
+            let addresses = lines.pop().unwrap_or_default();
+            ensure!(
+                addresses.trim().starts_with("- addresses:"),
+                "{addresses:?} comes before {line:?}"
+            );
+        } else {
+            lines.push(line);
+        }
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Fails unless exactly these pods answered, and saw these sources.
+fn expect(seen: &[Answer], expected: &[(&str, IpAddr)]) -> Result<()> {
+    let seen: BTreeSet<_> = seen.iter().map(|a| (&*a.name, a.source)).collect();
+    let expected: BTreeSet<_> = expected.iter().copied().collect();
+    ensure!(seen == expected, "saw {seen:?}, expected {expected:?}");
+    Ok(())
+}
