@@ -6,10 +6,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use portolan_dataplane::{Dataplane as _, Kernel};
 use portolan_model::NodeKey;
-use portolan_runtime::{Admin, ProblemLog, Readiness, on_signal};
+use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_source::{Sink, file};
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -38,9 +37,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let plan_config = args.kernel.plan_config()?;
     let kernel_config = args.kernel.kernel_config()?;
     let token = on_signal()?;
-    let admin = TcpListener::bind(args.admin_listen)
-        .await
-        .with_context(|| format!("--admin-listen {}", args.admin_listen))?;
+    let admin = listen(args.admin_listen).await.context("--admin-listen")?;
     if let Some(path) = &args.port_file {
         let port = format!("admin={}\n", admin.local_addr()?.port());
         std::fs::write(path, port).with_context(|| path.display().to_string())?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use portolan_runtime::{Admin, ProblemLog, Readiness, on_signal};
+use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
 use portolan_source::{Sink, file, kubernetes};
 use prometheus_client::registry::Registry;
@@ -31,8 +31,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// If a port cannot be bound, or the source cannot be used at all.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let token = on_signal()?;
-    let agents = bind(args.listen, "--listen").await?;
-    let admin = bind(args.admin_listen, "--admin-listen").await?;
+    let agents = listen(args.listen).await.context("--listen")?;
+    let admin = listen(args.admin_listen).await.context("--admin-listen")?;
     if let Some(path) = &args.port_file {
         let ports = format!(
             "agents={} admin={}\n",
@@ -107,12 +107,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         tracing::warn!("not everything ended in time");
     }
     Ok(())
-}
-
-async fn bind(address: std::net::SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{flag} {address}"))
 }
 
 /// Runs a server whose end means the end of the program.

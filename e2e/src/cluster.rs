@@ -319,7 +319,8 @@ impl EchoPod {
     /// The port that it listens on.
     pub const PORT: u16 = 8080;
 
-    fn new(node: &Node, name: &str) -> Result<Self> {
+    /// A new pod on a node.
+    pub fn new(node: &Node, name: &str) -> Result<Self> {
         let pod = node.add_pod(name)?;
         let serve = |protocol| pod.serve(protocol, Self::PORT);
         let servers = crate::rig::Protocol::ALL

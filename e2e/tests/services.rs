@@ -4,12 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
 use std::time::Duration;
 
-use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, program};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slice_of, slices};
-use portolan_e2e::rig::{Answer, Family, Host, Protocol, RequestError};
+use portolan_e2e::rig::{Answer, Family, Host, Process, Protocol, RequestError, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 
@@ -495,4 +496,57 @@ fn what_others_delete_is_repaired() {
         a.pod.request(Protocol::Tcp, vip, BRIEF).ok()
     })
     .unwrap();
+}
+
+#[test]
+fn an_agent_alone_serves_from_a_file() {
+    if skip("an_agent_alone_serves_from_a_file") {
+        return;
+    }
+    let rig = Rig::new(RigConfig {
+        nodes: 1,
+        clients: 1,
+    })
+    .unwrap();
+    let a = EchoPod::new(rig.node(0), "a").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("web.json");
+    let write = |spec: Value| {
+        let web = service("web", WEB, spec);
+        let objects = [vec![web], slices("web", &[(&a, 0)])].concat();
+        let hidden = directory.path().join(".web.json");
+        std::fs::write(
+            &hidden,
+            json!({ "kind": "List", "items": objects }).to_string(),
+        )
+        .unwrap();
+        std::fs::rename(hidden, &file).unwrap();
+    };
+    write(json!({}));
+    let mut command = Command::new(program("portolan-agent").unwrap());
+    command.args(["--source=file", "--node-name=node1", "--file-poll-ms=20"]);
+    command.arg("--file").arg(&file);
+    let agent = Process::spawn(
+        rig.node(0).namespace(),
+        "agent",
+        &mut command,
+        directory.path(),
+    );
+    let _agent = agent.unwrap();
+
+    let vip = |family| address(WEB, family, 80);
+    for (family, protocol) in ways() {
+        wait_for("the cluster IP", PATIENT, || {
+            rig.node(0).request(protocol, vip(family), BRIEF).ok()
+        })
+        .unwrap();
+        // Without --cluster-cidr the node's own connections keep the node's address.
+        let got = answers(rig.node(0), protocol, vip(family), &["a"]);
+        assert_eq!(sources(&got, "a"), [rig.node(0).address(family)].into());
+        answers(&a.pod, protocol, vip(family), &["a"]);
+    }
+    write(json!({ "type": "NodePort", "ports": ports(Some(30080)) }));
+    let node_port = rig.node(0).socket(Family::V4, 30080);
+    let asked = || rig.client().request(Protocol::Tcp, node_port, BRIEF).ok();
+    wait_for("the node port", PATIENT, asked).unwrap();
 }

@@ -3,12 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod listen;
 mod logs;
 mod problems;
 mod readiness;
 mod shutdown;
 
 pub use admin::{Admin, Metrics};
+pub use listen::listen;
 pub use logs::LogFormat;
 pub use problems::{ProblemLabels, ProblemLog};
 pub use readiness::{BlockReady, Readiness};
