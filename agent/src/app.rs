@@ -90,20 +90,20 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         readiness,
         debug: status.routes(),
     };
-    let (stop, serving) = (token.clone(), token.clone());
-    tasks.spawn(async move {
-        if let Err(error) = admin_server.serve(admin, serving).await {
-            tracing::error!(%error, "admin server failed");
-        }
-        stop.cancel();
-    });
-
-    token.cancelled().await;
+    let serving = token.clone();
+    let mut admin_task = tokio::spawn(async move { admin_server.serve(admin, serving).await });
+    let result = tokio::select! {
+        () = token.cancelled() => Ok(()),
+        ended = &mut admin_task => ended.map_err(anyhow::Error::from).and_then(|served| {
+            served.context("admin server")
+        }),
+    };
+    token.cancel();
     tasks.close();
     if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
         tracing::warn!("not everything ended in time");
     }
-    Ok(())
+    result
 }
 
 /// The ends of the channels between the table's source and the reconcile loop.

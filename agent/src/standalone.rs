@@ -29,16 +29,10 @@ impl Standalone {
         let mut table = NodeTable::default();
         let mut revision = 0;
         let mut synced = false;
-        let mut file_problems = Vec::new();
         while let Some(event) = events.recv().await {
             match event {
                 Event::Changes(changes) => changes.into_iter().for_each(|c| pipeline.apply(c)),
-                Event::FileProblems(problems) => {
-                    for problem in problems.iter().filter(|p| !file_problems.contains(*p)) {
-                        tracing::warn!("{problem}");
-                    }
-                    file_problems = problems;
-                }
+                Event::FileProblems(problems) => self.problems.update_files(&problems),
                 Event::Synced => synced = true,
             }
             // What has arrived already is one transition.

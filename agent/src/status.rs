@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::routing::get;
 use axum::{Json, Router};
 use portolan_dataplane::Dataplane;
+use portolan_model::NodeTable;
 use serde_json::{Value, json};
 
 use crate::reconcile::{Outcome, Reconciler};
@@ -18,7 +19,7 @@ pub struct Status(Arc<Mutex<Dumps>>);
 #[derive(Debug, Default)]
 struct Dumps {
     /// The last table and what it was made into, kept as they are; rendered when asked for.
-    table: Option<Arc<portolan_model::NodeTable>>,
+    table: Option<Arc<NodeTable>>,
     state: Value,
     desired: Option<Arc<portolan_plan::Desired>>,
 }
@@ -68,17 +69,8 @@ async fn status(State(status): State<Status>) -> Json<Value> {
     Json(status.with(|dumps| dumps.state.clone()))
 }
 
-async fn table(State(status): State<Status>) -> Json<Value> {
-    let table = status.with(|dumps| dumps.table.clone());
-    Json(table.map_or(Value::Null, |table| {
-        let lists: Vec<_> = table
-            .lists
-            .iter()
-            .map(|(key, lists)| json!({ "record": key.to_string(), "lists": lists }))
-            .collect();
-        let records: Vec<_> = table.records.values().collect();
-        json!({ "zone": table.zone, "records": records, "lists": lists })
-    }))
+async fn table(State(status): State<Status>) -> Json<Option<Arc<NodeTable>>> {
+    Json(status.with(|dumps| dumps.table.clone()))
 }
 
 async fn desired(State(status): State<Status>) -> Json<Value> {

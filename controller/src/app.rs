@@ -4,12 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
 use portolan_source::{Sink, file, kubernetes};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Server;
@@ -58,8 +59,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     registry.register_collector(Box::new(collector));
 
     let tasks = TaskTracker::new();
+    let (failure, mut failures) = mpsc::channel(1);
     let (sink, events) = Sink::channel(EVENTS);
-    let stats = watch_source(&args, sink, &tasks, &token);
+    let stats = watch_source(&args, sink, &tasks, &token).await?;
     registry.register_collector(Box::new(SourceCollector { stats }));
     let writer = Writer {
         publisher,
@@ -84,7 +86,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     must_go_on(
         &tasks,
-        &token,
+        &failure,
         "admin server",
         admin_server.serve(admin, token.clone()),
     );
@@ -96,32 +98,38 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let service = TablesServer::new(tables, sessions, config, token.clone());
     must_go_on(
         &tasks,
-        &token,
+        &failure,
         "agent server",
         serve_agents(agents, service, token.clone()),
     );
 
-    token.cancelled().await;
+    let result = tokio::select! {
+        () = token.cancelled() => Ok(()),
+        Some(error) = failures.recv() => Err(error),
+    };
+    token.cancel();
     tasks.close();
     if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
         tracing::warn!("not everything ended in time");
     }
-    Ok(())
+    result
 }
 
-/// Runs a server whose end means the end of the program.
-fn must_go_on<E: std::fmt::Display>(
+/// Runs a server whose failure ends the program.
+fn must_go_on<E>(
     tasks: &TaskTracker,
-    token: &CancellationToken,
+    failure: &mpsc::Sender<anyhow::Error>,
     what: &'static str,
     server: impl Future<Output = Result<(), E>> + Send + 'static,
-) {
-    let token = token.clone();
+) where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let failure = failure.clone();
     tasks.spawn(async move {
         if let Err(error) = server.await {
-            tracing::error!(%error, "{what} failed");
+            // Nobody listens any more when the program is ending anyway.
+            let _ = failure.send(anyhow::Error::new(error).context(what)).await;
         }
-        token.cancel();
     });
 }
 
@@ -142,38 +150,26 @@ async fn serve_agents(
 }
 
 /// Starts the source; what it counts while it watches an API server.
-fn watch_source(
+async fn watch_source(
     args: &Args,
     sink: Sink,
     tasks: &TaskTracker,
     token: &CancellationToken,
-) -> Arc<kubernetes::Stats> {
+) -> anyhow::Result<Arc<kubernetes::Stats>> {
     let stats = Arc::new(kubernetes::Stats::default());
     let cluster: Arc<str> = args.cluster.as_str().into();
+    let token = token.clone();
     match args.source {
         Source::File => {
-            let watch = file::watch(
-                args.file.clone(),
-                cluster,
-                sink,
-                args.file_poll(),
-                token.clone(),
-            );
+            let watch = file::watch(args.file.clone(), cluster, sink, args.file_poll(), token);
             tasks.spawn(watch);
         }
         Source::Kubernetes => {
-            let (kubeconfig, context) = (args.kubeconfig.clone(), args.context.clone());
-            let (stats, token) = (Arc::clone(&stats), token.clone());
-            tasks.spawn(async move {
-                match kubernetes::client(kubeconfig.as_deref(), context.as_deref()).await {
-                    Ok(client) => kubernetes::watch(client, cluster, sink, stats, token).await,
-                    Err(error) => {
-                        tracing::error!("{:#}", anyhow!(error));
-                        token.cancel();
-                    }
-                }
-            });
+            let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+            let client = kubernetes::client(kubeconfig, context).await?;
+            let watch = kubernetes::watch(client, cluster, sink, Arc::clone(&stats), token);
+            tasks.spawn(watch);
         }
     }
-    stats
+    Ok(stats)
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use axum::extract::{Path, State};
 use axum::routing::get;
 use axum::{Json, Router};
-use portolan_model::NodeKey;
+use portolan_model::{NodeKey, NodeTable};
 use portolan_serve::{Registry, Tables};
 use serde_json::{Value, json};
 
@@ -40,19 +40,12 @@ async fn nodes(State(debug): State<Debug>) -> Json<Value> {
 }
 
 /// The table of a node as it is now, whether its agent has it or not.
-async fn table(State(debug): State<Debug>, Path(node): Path<String>) -> Json<Value> {
+async fn table(State(debug): State<Debug>, Path(node): Path<String>) -> Json<NodeTable> {
     let key = NodeKey {
         cluster: Arc::clone(&debug.cluster),
         name: node.into(),
     };
-    let table = debug.tables.table(&key);
-    let lists: Vec<_> = table
-        .lists
-        .iter()
-        .map(|(key, lists)| json!({ "record": key.to_string(), "lists": lists }))
-        .collect();
-    let records: Vec<_> = table.records.values().collect();
-    Json(json!({ "zone": table.zone, "records": records, "lists": lists }))
+    Json(debug.tables.table(&key))
 }
 
 /// What is wrong with objects and files at present.

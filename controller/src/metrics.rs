@@ -32,7 +32,6 @@ pub(crate) struct CatalogMetrics {
     objects: Family<KindLabel, Gauge>,
     revision: Gauge,
     publish: Histogram,
-    files: Gauge,
 }
 
 impl CatalogMetrics {
@@ -42,7 +41,6 @@ impl CatalogMetrics {
             objects: Family::default(),
             revision: Gauge::default(),
             publish: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
-            files: Gauge::default(),
         };
         registry.register(
             "objects",
@@ -60,11 +58,6 @@ impl CatalogMetrics {
             Unit::Seconds,
             this.publish.clone(),
         );
-        registry.register(
-            "file_problems_current",
-            "What cannot be read of the files at present",
-            this.files.clone(),
-        );
         this
     }
 
@@ -81,10 +74,6 @@ impl CatalogMetrics {
         self.revision
             .set(i64::try_from(revision).unwrap_or(i64::MAX));
         self.publish.observe(took.as_secs_f64());
-    }
-
-    pub(crate) fn files(&self, problems: usize) {
-        self.files.set(gauge(problems));
     }
 }
 

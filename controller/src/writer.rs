@@ -7,7 +7,7 @@ use portolan_catalog::Kind;
 use portolan_runtime::{BlockReady, ProblemLog};
 use portolan_select::Pipeline;
 use portolan_serve::{Debounce, Publisher};
-use portolan_source::{Event, FileProblem};
+use portolan_source::Event;
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
@@ -78,7 +78,10 @@ impl Writer {
                     .into_iter()
                     .for_each(|change| pipeline.apply(change));
             }
-            Event::FileProblems(problems) => self.note_files(&problems),
+            Event::FileProblems(problems) => {
+                self.problems.update_files(&problems);
+                self.trouble().files = self.problems.files();
+            }
             Event::Synced => {
                 self.flush(pipeline);
                 self.publisher.set_synced();
@@ -115,20 +118,6 @@ impl Writer {
             nodes = delta.lists.len(),
             "published"
         );
-    }
-
-    fn note_files(&mut self, problems: &[FileProblem]) {
-        let now: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut trouble.files, now.clone());
-        drop(trouble);
-        for problem in now.iter().filter(|problem| !before.contains(problem)) {
-            tracing::warn!("{problem}");
-        }
-        for problem in before.iter().filter(|problem| !now.contains(problem)) {
-            tracing::info!("solved: {problem}");
-        }
-        self.metrics.files(now.len());
     }
 
     fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {

@@ -23,13 +23,13 @@ pub use kernel::{IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL};
 #[derive(Debug, thiserror::Error)]
 pub enum DataplaneError {
     /// IPVS could not be used.
-    #[error("IPVS: {0}")]
+    #[error(transparent)]
     Ipvs(#[from] portolan_netlink::ipvs::IpvsError),
     /// ipset could not be used.
-    #[error("ipset: {0}")]
+    #[error(transparent)]
     Ipset(#[from] portolan_netlink::ipset::IpsetError),
     /// Routes or addresses could not be read.
-    #[error("rtnetlink: {0}")]
+    #[error(transparent)]
     Route(#[from] rtnetlink::Error),
     /// A tool could not be run, or it failed.
     #[error("{command}: {message}")]
@@ -48,7 +48,7 @@ pub enum DataplaneError {
         error: std::io::Error,
     },
     /// Something else of the operating system failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 

@@ -132,7 +132,7 @@ impl Demo {
     /// Makes requests, each over a new connection, and shows who answered.
     fn ask(&self, from: &Host, to: SocketAddr, what: &str, count: usize) -> Result<Vec<Answer>> {
         println!(
-            "\n{count} requests from {} to {to} ({what})",
+            "{count} requests from {} to {to} ({what})",
             self.name_of(from.v4().into())
         );
         let ask = || {
@@ -143,9 +143,11 @@ impl Demo {
         let names: Vec<&str> = answers.iter().map(|answer| &*answer.name).collect();
         println!("  answered by: {}", names.join(" "));
         let sources: BTreeMap<_, _> = answers.iter().map(|a| (&a.name, a.source)).collect();
-        for (name, source) in sources {
-            println!("  {name} saw source {}", self.name_of(source));
-        }
+        let sources: Vec<_> = sources
+            .into_iter()
+            .map(|(name, source)| format!("by {name} {}", self.name_of(source)))
+            .collect();
+        println!("  source seen: {}", sources.join(", "));
         Ok(answers)
     }
 
@@ -170,17 +172,41 @@ impl Demo {
         }
     }
 
+    /// The nodes' tables, side by side.
     fn show_tables(&self) -> Result<()> {
+        let mut columns = Vec::new();
         for (number, node) in self.cluster.rig.nodes().iter().enumerate() {
-            println!("\nipvsadm -Ln on {}", Cluster::node_name(number));
+            let mut column = vec![format!("{}: ipvsadm -Ln", Cluster::node_name(number))];
             let table = node.exec(&["ipvsadm", "-Ln"])?;
-            // The first two lines are the version and half of the heading.
-            for line in table.lines().skip(2) {
-                println!("  {line}");
-            }
+            ensure!(table.lines().count() > 3, "empty table:\n{table}");
+            // The first three lines are the version and the heading.
+            column.extend(table.lines().skip(3).map(squeeze));
+            columns.push(column);
+        }
+        println!(
+            "\n-> address, forwarding, weight (0: only for the connections it has), active, inactive"
+        );
+        let height = columns.iter().map(Vec::len).max().unwrap_or_default();
+        for row in 0..height {
+            let cells = columns.iter().map(|column| column.get(row));
+            let line: String = cells
+                .map(|cell| format!("{:<50}", cell.map_or("", String::as_str)))
+                .collect();
+            println!("{}", line.trim_end());
         }
         Ok(())
     }
+}
+
+/// A line of `ipvsadm` with narrower columns.
+fn squeeze(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    if !line.trim_start().starts_with("->") {
+        return words.collect::<Vec<_>>().join(" ");
+    }
+    let destination = words.by_ref().nth(1).unwrap_or_default();
+    let rest: Vec<_> = words.collect();
+    format!("  -> {destination:<21} {}", rest.join(" "))
 }
 
 fn read(directory: &Path, name: &str) -> Result<String> {

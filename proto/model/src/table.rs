@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Serialize, Serializer};
+
 use crate::{Destination, Family, Frontend, Lists, NodeLists, Record, RecordKey, SetHash};
 
 /// All that one node must program.
@@ -14,6 +16,33 @@ pub struct NodeTable {
     pub records: BTreeMap<RecordKey, Arc<Record>>,
     /// What the node has of its own. A key without a record has no effect.
     pub lists: BTreeMap<RecordKey, Arc<NodeLists>>,
+}
+
+/// For dumps: maps keyed by records do not fit JSON.
+impl Serialize for NodeTable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Lists<'a> {
+            record: String,
+            lists: &'a NodeLists,
+        }
+        #[derive(Serialize)]
+        struct Table<'a> {
+            zone: Option<&'a str>,
+            records: Vec<&'a Record>,
+            lists: Vec<Lists<'a>>,
+        }
+        let lists = self.lists.iter().map(|(key, lists)| Lists {
+            record: key.to_string(),
+            lists,
+        });
+        let table = Table {
+            zone: self.zone.as_deref(),
+            records: self.records.values().map(|record| &**record).collect(),
+            lists: lists.collect(),
+        };
+        table.serialize(serializer)
+    }
 }
 
 impl NodeTable {

@@ -1,4 +1,4 @@
-//! Says once what is wrong with an object, and once when it is no longer.
+//! Says once what is wrong with an object or a file, and once when it is no longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +24,8 @@ pub struct ProblemLog {
     known: BTreeSet<(ObjectRef, Problem)>,
     total: Family<ProblemLabels, Counter>,
     current: Family<ProblemLabels, Gauge>,
+    files: BTreeSet<String>,
+    files_current: Gauge,
 }
 
 impl ProblemLog {
@@ -39,6 +41,31 @@ impl ProblemLog {
             "Fields and objects that cannot be used at present, by kind and reason",
             self.current.clone(),
         );
+        registry.register(
+            "file_problems_current",
+            "What cannot be read of the files at present",
+            self.files_current.clone(),
+        );
+    }
+
+    /// Takes note of all that is wrong with files now, and not with one known object.
+    pub fn update_files<T: ToString>(&mut self, problems: &[T]) {
+        let now: BTreeSet<String> = problems.iter().map(ToString::to_string).collect();
+        for problem in now.difference(&self.files) {
+            tracing::warn!("{problem}");
+        }
+        for problem in self.files.difference(&now) {
+            tracing::info!("solved: {problem}");
+        }
+        self.files_current
+            .set(i64::try_from(now.len()).unwrap_or(i64::MAX));
+        self.files = now;
+    }
+
+    /// What is wrong with files now.
+    #[must_use]
+    pub fn files(&self) -> Vec<String> {
+        self.files.iter().cloned().collect()
     }
 
     /// Takes note of all that is wrong now.

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use portolan_catalog::Change;
-use tracing::warn;
 
 use super::merge::{Merged, Told};
 use super::parse::{Contents, parse};
@@ -35,8 +34,6 @@ pub struct Files {
     unlisted: Vec<FileProblem>,
     /// All that is wrong and not with one known object.
     problems: Vec<FileProblem>,
-    /// What was logged and is still wrong.
-    logged: BTreeSet<FileProblem>,
     complete: bool,
 }
 
@@ -69,7 +66,6 @@ impl Files {
             told: Told::new(),
             unlisted: Vec::new(),
             problems: Vec::new(),
-            logged: BTreeSet::new(),
             complete: false,
         }
     }
@@ -119,7 +115,6 @@ impl Files {
     fn merge(&mut self) -> Vec<Change> {
         let mut merged = Merged::default();
         let mut problems = self.unlisted.clone();
-        let mut of_objects = Vec::new();
         for path in order(&self.roots) {
             let Some(reader) = self.files.get(path) else {
                 continue;
@@ -131,37 +126,25 @@ impl Files {
                 problems.push(FileProblem::new(path, None, String::new(), why));
                 continue;
             }
-            for found in &reader.contents.problems {
-                let of_its_kind = match found.object {
-                    None => &mut problems,
-                    Some(_) => &mut of_objects,
-                };
-                of_its_kind.push(found.problem.clone());
-            }
+            // Problems of known objects go with their changes.
+            let of_files = reader
+                .contents
+                .problems
+                .iter()
+                .filter(|found| found.object.is_none());
+            problems.extend(of_files.map(|found| found.problem.clone()));
         }
-        of_objects.append(&mut merged.conflicts);
         let changes = merged.changes(&mut self.told);
         // A path that is a missing file is reported twice.
         problems.sort();
         problems.dedup();
-        of_objects.extend_from_slice(&problems);
         self.problems = problems;
-        self.log(of_objects);
         changes
     }
 
     fn is_complete(&self) -> bool {
         self.roots.iter().all(|root| root.files.is_some())
             && self.files.values().all(|reader| reader.seen.is_some())
-    }
-
-    /// Logs each problem once, as long as it lasts.
-    fn log(&mut self, problems: Vec<FileProblem>) {
-        let problems = BTreeSet::from_iter(problems);
-        for problem in problems.difference(&self.logged) {
-            warn!("{problem}");
-        }
-        self.logged = problems;
     }
 }
 

@@ -14,8 +14,6 @@ use crate::objects::Converted;
 #[derive(Debug, Default)]
 pub(super) struct Merged<'f> {
     entries: BTreeMap<&'f ObjectRef, (&'f Path, Entry)>,
-    /// Objects that several files have.
-    pub(super) conflicts: Vec<FileProblem>,
 }
 
 impl<'f> Merged<'f> {
@@ -35,7 +33,6 @@ impl<'f> Merged<'f> {
         }
         let found = conflict(object, (first_file, first), (file, entry));
         first.converted = with_conflict(first, &found);
-        self.conflicts.push(found.problem);
     }
 
     /// What must be told so that who knows `told` knows this; and what is told then.

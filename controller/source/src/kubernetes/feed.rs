@@ -1,6 +1,6 @@
 //! Turns the events of one watch into changes, in batches, and sweeps at the end of a listing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -47,8 +47,6 @@ pub(super) struct Feed {
     batch: Vec<Change>,
     /// What the listing in progress has had so far.
     keep: BTreeSet<ObjectKey>,
-    /// What is refused at the moment, so that each cause is logged once.
-    refused: BTreeMap<ObjectKey, Vec<Problem>>,
     warned_of_nameless: bool,
 }
 
@@ -70,7 +68,6 @@ impl Feed {
             listing: false,
             batch: Vec::new(),
             keep: BTreeSet::new(),
-            refused: BTreeMap::new(),
             warned_of_nameless: false,
         }
     }
@@ -126,8 +123,6 @@ impl Feed {
         let key = converted.reference().map(|object| object.key);
         if let Converted::Refused { problems, .. } = &converted {
             self.note_refused(key.as_ref(), problems);
-        } else if let Some(key) = &key {
-            self.refused.remove(key);
         }
         if listing && !matches!(converted, Converted::NotOurs(_)) {
             self.keep.extend(key);
@@ -137,7 +132,6 @@ impl Feed {
 
     fn delete<T: Watchable>(&mut self, object: &Watched<T>) {
         if let Some(object) = object.reference(&self.cluster) {
-            self.refused.remove(&object.key);
             self.batch.push(Change::Delete(object));
         }
     }
@@ -145,26 +139,16 @@ impl Feed {
     fn note_refused(&mut self, key: Option<&ObjectKey>, problems: &[Problem]) {
         self.stats().count_malformed();
         let (kind, cluster) = (self.kind, &self.cluster);
-        let Some(key) = key else {
-            if !std::mem::replace(&mut self.warned_of_nameless, true) {
-                warn!(%cluster, %kind, ?problems, "object without a name; counted from now on");
-            }
-            return;
-        };
-        if self.refused.get(key).map(Vec::as_slice) == Some(problems) {
-            return;
+        // What is wrong with a known object is the catalog's to tell.
+        if key.is_none() && !std::mem::replace(&mut self.warned_of_nameless, true) {
+            warn!(%cluster, %kind, ?problems, "object without a name; counted from now on");
         }
-        for problem in problems {
-            warn!(%kind, object = %key, %problem, "malformed object; its last good version stays");
-        }
-        self.refused.insert(key.clone(), problems.to_vec());
     }
 
     /// The listing is complete: what it did not have is gone.
     async fn sweep(&mut self) -> Result<(), Closed> {
         let keep = std::mem::take(&mut self.keep);
         self.listing = false;
-        self.refused.retain(|key, _| keep.contains(key));
         self.stats().count_listing();
         info!(cluster = %self.cluster, kind = %self.kind, objects = keep.len(), "listed");
         self.batch.push(Change::Retain {
