@@ -69,8 +69,8 @@ fn apply(table: &mut NodeTable, node: &NodeKey, mut delta: TableDelta) {
             None => table.lists.remove(&key),
         };
     }
-    if let Some(zone) = delta.zones.remove(node) {
-        table.zone = zone;
+    if let Some(info) = delta.nodes.remove(node) {
+        table.node = info;
     }
 }
 

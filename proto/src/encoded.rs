@@ -61,9 +61,9 @@ pub struct EncodedOwn {
     /// Each one a [`crate::v1::RecordKey`].
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub delete: Vec<Bytes>,
-    /// The node's zone; `None` if this frame does not change it, empty if the node has none.
-    #[prost(string, optional, tag = "3")]
-    pub zone: Option<String>,
+    /// `None` if this frame does not change it.
+    #[prost(message, optional, tag = "3")]
+    pub node: Option<crate::v1::NodeInfo>,
 }
 
 impl From<Frame> for EncodedFrame {
@@ -131,17 +131,21 @@ mod tests {
             key: Some(key("a")),
             ..v1::NodeLists::default()
         };
-        for zone in [None, Some(String::new()), Some("a".to_owned())] {
+        let node = |zone: &str| v1::NodeInfo {
+            zone: zone.to_owned(),
+            ..v1::NodeInfo::default()
+        };
+        for node in [None, Some(node("")), Some(node("a"))] {
             same_bytes(
                 Frame::Own(EncodedOwn {
                     put: vec![encode(&lists)],
                     delete: vec![encode(&key("b"))],
-                    zone: zone.clone(),
+                    node: node.clone(),
                 }),
                 v1::frame::Frame::Own(v1::Own {
                     put: vec![lists.clone()],
                     delete: vec![key("b")],
-                    zone,
+                    node,
                 }),
             );
         }

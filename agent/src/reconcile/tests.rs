@@ -2,35 +2,26 @@ use std::sync::Arc;
 
 use portolan_dataplane::FakeKernel;
 use portolan_model::ipvs::Connections;
-use portolan_model::{
-    Destination, Frontend, FrontendAddress, FrontendKind, Lists, Protocol, Record,
-};
+use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record};
 
 use super::*;
 
 fn table(destinations: &[&str]) -> NodeTable {
+    let key = RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: "svc".into(),
+        port: "".into(),
+        protocol: Protocol::Tcp,
+    };
+    let vip = FrontendAddress::Vip("10.96.0.1".parse().unwrap());
     let record = Record {
-        key: RecordKey {
-            cluster: "".into(),
-            namespace: "ns".into(),
-            service: "svc".into(),
-            port: "".into(),
-            protocol: Protocol::Tcp,
-        },
-        frontends: vec![Frontend {
-            kind: FrontendKind::ClusterIp,
-            address: FrontendAddress::Vip("10.96.0.1".parse().unwrap()),
-            port: 80,
-            lists: Lists::Cluster,
-            masquerade: false,
-            source_ranges: vec![],
-        }],
+        frontends: vec![Frontend::new(FrontendKind::ClusterIp, vip, 80)],
         destinations: destinations
             .iter()
             .map(|d| Destination::new(d.parse().unwrap()))
             .collect(),
-        zone_mask: None,
-        affinity: None,
+        ..Record::new(key)
     };
     NodeTable {
         records: [(record.key.clone(), Arc::new(record))].into(),

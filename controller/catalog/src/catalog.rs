@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_model::NodeKey;
+use portolan_model::{NodeInfo, NodeKey};
 
 use crate::claims::Claims;
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 pub struct DirtySet {
     /// Services whose records or node lists may differ now.
     pub services: BTreeSet<ObjectKey>,
-    /// Nodes whose zone may differ now.
+    /// Nodes of which something else may be known now.
     pub nodes: BTreeSet<NodeKey>,
     /// Whether the catalog's problems changed.
     pub problems: bool,
@@ -132,8 +132,8 @@ impl Catalog {
     }
 
     fn put_node(&mut self, node: Node, dirty: &mut DirtySet) {
-        let zone_before = self.nodes.get(&node.key).and_then(|old| old.zone.clone());
-        if zone_before != node.zone {
+        let before = self.nodes.get(&node.key).map(|old| &old.info);
+        if before != Some(&node.info) {
             dirty.nodes.insert(node_key(&node.key));
         }
         self.nodes.insert(node.key.clone(), node);
@@ -144,11 +144,7 @@ impl Catalog {
             Kind::Service => self.remove_service(&object.key, dirty),
             Kind::EndpointSlice => self.remove_slice(&object.key, dirty),
             Kind::Node => {
-                if self
-                    .nodes
-                    .remove(&object.key)
-                    .is_some_and(|node| node.zone.is_some())
-                {
+                if self.nodes.remove(&object.key).is_some() {
                     dirty.nodes.insert(node_key(&object.key));
                 }
             }
@@ -185,23 +181,20 @@ impl Catalog {
         self.services.values()
     }
 
-    /// The zone of a node; `None` if the node is unknown or has none.
+    /// What a node's agent needs to know of it; `None` of an unknown node.
     #[must_use]
-    pub fn zone(&self, node: &NodeKey) -> Option<Arc<str>> {
+    pub fn node_info(&self, node: &NodeKey) -> Option<&NodeInfo> {
         let key = ObjectKey {
             cluster: Arc::clone(&node.cluster),
             namespace: "".into(),
             name: Arc::clone(&node.name),
         };
-        self.nodes.get(&key)?.zone.clone()
+        Some(&self.nodes.get(&key)?.info)
     }
 
-    /// All nodes that have a zone, in no order.
-    pub fn zoned_nodes(&self) -> impl Iterator<Item = NodeKey> + '_ {
-        self.nodes
-            .values()
-            .filter(|node| node.zone.is_some())
-            .map(|node| node_key(&node.key))
+    /// All nodes, in no order.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeKey> + '_ {
+        self.nodes.keys().map(node_key)
     }
 
     /// Who has what is claimed.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::{Family, FrontendKind, Protocol};
+use portolan_model::{Family, FrontendKind, NodeInfo, Protocol};
 use serde::Serialize;
 
 use crate::{Claim, Kind, ObjectRef};
@@ -220,6 +220,6 @@ pub struct Endpoint {
 pub struct Node {
     /// Its name; the namespace is empty.
     pub key: ObjectKey,
-    /// The label `topology.kubernetes.io/zone`, if it has one that is not empty.
-    pub zone: Option<Arc<str>>,
+    /// What its agent needs to know of it.
+    pub info: NodeInfo,
 }

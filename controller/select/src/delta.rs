@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_model::{NodeKey, NodeLists, Record, RecordKey};
+use portolan_model::{NodeInfo, NodeKey, NodeLists, Record, RecordKey};
 
 /// One atomic transition of all tables. `None` means that the entry is gone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -12,14 +12,14 @@ pub struct TableDelta {
     pub records: BTreeMap<RecordKey, Option<Arc<Record>>>,
     /// What nodes have of their own.
     pub lists: BTreeMap<NodeKey, BTreeMap<RecordKey, Option<Arc<NodeLists>>>>,
-    /// Zones of nodes; `None` for a node without one.
-    pub zones: BTreeMap<NodeKey, Option<Arc<str>>>,
+    /// What is known of nodes.
+    pub nodes: BTreeMap<NodeKey, NodeInfo>,
 }
 
 impl TableDelta {
     /// Whether nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.lists.is_empty() && self.zones.is_empty()
+        self.records.is_empty() && self.lists.is_empty() && self.nodes.is_empty()
     }
 }

@@ -68,13 +68,13 @@ pub fn project(catalog: &Catalog, service: &Service, port_index: usize) -> Proje
     }
     let (destinations, zone_mask) = shared.finish(&mut projection.problems);
     projection.record = Some(Record {
-        key: record_key(service, port_index),
         frontends,
         destinations,
         zone_mask,
         affinity: service
             .affinity_seconds
             .map(|timeout_seconds| Affinity { timeout_seconds }),
+        ..Record::new(record_key(service, port_index))
     });
     projection
 }
@@ -120,15 +120,12 @@ fn open(service: &Service, kind: FrontendKind, claim: &Claim) -> Vec<Frontend> {
     };
     let frontend = |address| {
         let mut frontend = Frontend {
-            kind,
-            address,
-            port: claim.port,
             lists: match policy {
                 TrafficPolicy::Cluster => Lists::Cluster,
                 TrafficPolicy::Local => Lists::Local,
             },
             masquerade: external && policy == TrafficPolicy::Cluster,
-            source_ranges: Vec::new(),
+            ..Frontend::new(kind, address, claim.port)
         };
         if kind == FrontendKind::LoadBalancer {
             let v4 = frontend.family() == Family::V4;

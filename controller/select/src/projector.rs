@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, DirtySet, Kind, ObjectKey, ObjectRef, Problem};
-use portolan_model::{NodeKey, NodeLists, Record, RecordKey};
+use portolan_model::{NodeInfo, NodeKey, NodeLists, Record, RecordKey};
 
 use crate::project::{project, record_key};
 use crate::{Projection, TableDelta};
@@ -20,7 +20,7 @@ struct Published {
 #[derive(Debug, Default)]
 pub struct Projector {
     services: HashMap<ObjectKey, Published>,
-    zones: BTreeMap<NodeKey, Arc<str>>,
+    nodes: BTreeMap<NodeKey, NodeInfo>,
     problems: BTreeMap<ObjectRef, Vec<Problem>>,
 }
 
@@ -32,7 +32,7 @@ impl Projector {
             self.update_service(catalog, key, &mut delta);
         }
         for node in &dirty.nodes {
-            self.update_zone(catalog, node, &mut delta);
+            self.update_node(catalog, node, &mut delta);
         }
         delta
     }
@@ -46,7 +46,7 @@ impl Projector {
                 .services()
                 .map(|service| service.key.clone())
                 .collect(),
-            nodes: catalog.zoned_nodes().collect(),
+            nodes: catalog.nodes().collect(),
             problems: true,
         };
         let mut projector = Self::default();
@@ -83,14 +83,15 @@ impl Projector {
         }
     }
 
-    fn update_zone(&mut self, catalog: &Catalog, node: &NodeKey, delta: &mut TableDelta) {
-        let zone = catalog.zone(node);
-        let before = match &zone {
-            Some(zone) => self.zones.insert(node.clone(), Arc::clone(zone)),
-            None => self.zones.remove(node),
+    fn update_node(&mut self, catalog: &Catalog, node: &NodeKey, delta: &mut TableDelta) {
+        let after = catalog.node_info(node).cloned();
+        let before = match &after {
+            Some(info) => self.nodes.insert(node.clone(), info.clone()),
+            None => self.nodes.remove(node),
         };
-        if before != zone {
-            delta.zones.insert(node.clone(), zone);
+        if before != after {
+            let info = after.unwrap_or_default();
+            delta.nodes.insert(node.clone(), info);
         }
     }
 }

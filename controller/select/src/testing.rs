@@ -8,7 +8,7 @@ use portolan_catalog::{
     Change, Endpoint, EndpointSlice, Kind, Node, Object, ObjectKey, Service, ServicePort,
     SlicePort, TrafficPolicy,
 };
-use portolan_model::{Family, NodeTable, Protocol};
+use portolan_model::{Family, NodeInfo, NodeTable, Protocol};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::{option, sample::select};
@@ -171,7 +171,10 @@ fn node() -> impl Strategy<Value = Node> {
             namespace: "".into(),
             name,
         },
-        zone,
+        info: NodeInfo {
+            zone,
+            ..NodeInfo::default()
+        },
     })
 }
 
@@ -219,8 +222,8 @@ pub(crate) fn fold(tables: &mut BTreeMap<&'static str, NodeTable>, delta: &Table
                 None => table.lists.remove(record),
             };
         }
-        if let Some(zone) = delta.zones.get(&key) {
-            table.zone.clone_from(zone);
+        if let Some(info) = delta.nodes.get(&key) {
+            table.node.clone_from(info);
         }
     }
 }

@@ -16,16 +16,16 @@ pub(crate) fn frames(batch: Batch) -> VecDeque<EncodedFrame> {
     for Changes { put, delete } in pieces(batch.records) {
         frames.push_back(Frame::Records(EncodedRecords { put, delete }).into());
     }
-    if batch.zone.is_some() {
+    if batch.node.is_some() {
         let own = EncodedOwn {
-            zone: batch.zone,
+            node: batch.node,
             ..EncodedOwn::default()
         };
         frames.push_back(Frame::Own(own).into());
     }
     for Changes { put, delete } in pieces(batch.own) {
-        let zone = None;
-        frames.push_back(Frame::Own(EncodedOwn { put, delete, zone }).into());
+        let node = None;
+        frames.push_back(Frame::Own(EncodedOwn { put, delete, node }).into());
     }
     let commit = v1::Commit {
         revision: batch.revision,
@@ -90,7 +90,7 @@ mod tests {
                 delete: items(delete),
             },
             own: Changes::default(),
-            zone: Some("a".to_owned()),
+            node: Some(v1::NodeInfo::default()),
             records_hash: SetHash(1),
             own_hash: SetHash(2),
         }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn nothing_is_a_commit() {
         let nothing = Batch {
-            zone: None,
+            node: None,
             ..batch(vec![], vec![])
         };
         let frames = frames(nothing);

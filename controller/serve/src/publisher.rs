@@ -45,7 +45,7 @@ pub struct Have {
 }
 
 /// What an agent is sent first.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct First {
     /// The batch.
     pub batch: Batch,
@@ -182,6 +182,7 @@ fn random_epoch() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use portolan_model::NodeInfo;
     use std::collections::BTreeMap;
 
     fn node() -> NodeKey {
@@ -192,8 +193,12 @@ mod tests {
     }
 
     fn zone(zone: &str) -> TableDelta {
+        let info = NodeInfo {
+            zone: Some(zone.into()),
+            ..NodeInfo::default()
+        };
         TableDelta {
-            zones: BTreeMap::from([(node(), Some(zone.into()))]),
+            nodes: BTreeMap::from([(node(), info)]),
             ..TableDelta::default()
         }
     }

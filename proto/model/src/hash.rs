@@ -11,7 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use serde::{Serialize, Serializer};
 
-use crate::{Destination, Frontend, FrontendAddress, NodeLists, Record, RecordKey};
+use crate::{
+    Destination, Families, Frontend, FrontendAddress, NodeInfo, NodeLists, Record, RecordKey,
+};
 
 /// Keeps our hashes apart from any other use of BLAKE3.
 const KEY: &[u8; 32] = b"portolan.v1 content hash (keyed)";
@@ -103,6 +105,14 @@ impl Record {
             self.affinity
                 .map_or(0, |affinity| affinity.timeout_seconds.into()),
         );
+        c.families("available", self.available);
+        if let Some(scheduler) = &self.scheduling.scheduler {
+            c.text("scheduler");
+            c.text(scheduler);
+        }
+        c.optional("flags", self.scheduling.flags.map(|flags| flags.0.into()));
+        c.optional("drain", self.drain_seconds.map(Into::into));
+        c.optional("health", self.health_check_port.map(Into::into));
         c.finish()
     }
 }
@@ -116,16 +126,21 @@ impl NodeLists {
         c.list(&self.cluster, Canonical::destination);
         c.list(&self.local, Canonical::destination);
         c.list(&self.own, |c, address| c.socket(*address));
+        c.families("terminating", self.terminating);
         c.finish()
     }
 }
 
-/// The hash of a node's zone, one member of the hash of what is its own.
-#[must_use]
-pub fn zone_hash(zone: Option<&str>) -> ContentHash {
-    let mut c = Canonical::new("zone");
-    c.text(zone.unwrap_or_default());
-    c.finish()
+impl NodeInfo {
+    /// The hash of this, one member of the hash of what is a node's own.
+    #[must_use]
+    pub fn content_hash(&self) -> ContentHash {
+        let mut c = Canonical::new("node");
+        c.text(self.zone.as_deref().unwrap_or_default());
+        c.list(&self.pod_cidrs, Canonical::network);
+        c.number(self.eligible.into());
+        c.finish()
+    }
 }
 
 /// Writes content so that no two different contents write the same bytes.
@@ -146,6 +161,22 @@ impl Canonical {
 
     fn number(&mut self, number: u64) {
         self.0.update(&number.to_be_bytes());
+    }
+
+    /// Something newer than the first version: absent, it leaves the hash as it was without it.
+    fn optional(&mut self, name: &str, number: Option<u64>) {
+        if let Some(number) = number {
+            self.text(name);
+            self.number(number);
+        }
+    }
+
+    /// As [`Self::optional`].
+    fn families(&mut self, name: &str, families: Families) {
+        for family in families.iter() {
+            self.text(name);
+            self.text(family.as_str());
+        }
     }
 
     fn text(&mut self, text: &str) {
@@ -198,10 +229,15 @@ impl Canonical {
         self.number(frontend.port.into());
         self.number(frontend.lists as u64);
         self.number(frontend.masquerade.into());
-        self.list(&frontend.source_ranges, |c, range: &IpNet| {
-            c.ip(range.network());
-            c.number(range.prefix_len().into());
-        });
+        self.list(&frontend.source_ranges, Canonical::network);
+        if !frontend.bind {
+            self.text("unbound");
+        }
+    }
+
+    fn network(&mut self, network: &IpNet) {
+        self.ip(network.network());
+        self.number(network.prefix_len().into());
     }
 }
 

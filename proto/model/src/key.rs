@@ -113,6 +113,58 @@ impl Family {
     }
 }
 
+/// A set of address families.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Families(u8);
+
+impl Families {
+    /// Neither family.
+    pub const NONE: Self = Self(0);
+
+    /// Whether a family is in the set.
+    #[must_use]
+    pub fn contains(self, family: Family) -> bool {
+        self.0 & Self::bit(family) != 0
+    }
+
+    /// Puts a family into the set.
+    pub fn insert(&mut self, family: Family) {
+        self.0 |= Self::bit(family);
+    }
+
+    /// Whether the set is empty.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Its members, IPv4 first.
+    pub fn iter(self) -> impl Iterator<Item = Family> {
+        Family::ALL.into_iter().filter(move |f| self.contains(*f))
+    }
+
+    fn bit(family: Family) -> u8 {
+        match family {
+            Family::V4 => 1,
+            Family::V6 => 2,
+        }
+    }
+}
+
+impl FromIterator<Family> for Families {
+    fn from_iter<I: IntoIterator<Item = Family>>(families: I) -> Self {
+        let mut set = Self::NONE;
+        families.into_iter().for_each(|family| set.insert(family));
+        set
+    }
+}
+
+impl Serialize for Families {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

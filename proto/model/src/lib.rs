@@ -10,13 +10,15 @@ pub mod hash;
 pub mod ipset;
 pub mod ipvs;
 mod key;
+mod node;
 mod record;
 mod table;
 
 pub use hash::{ContentHash, SetHash};
-pub use key::{Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
+pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
+pub use node::NodeInfo;
 pub use record::{
     Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, Record,
-    ZoneMask,
+    Scheduling, ZoneMask,
 };
 pub use table::NodeTable;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde::Serialize;
 
-use crate::{Family, RecordKey};
+use crate::ipvs::Flags;
+use crate::{Families, Family, RecordKey};
 
 /// One Service port as nodes must program it, *final*: whoever programs it evaluates no policy.
 ///
@@ -24,6 +25,44 @@ pub struct Record {
     pub zone_mask: Option<ZoneMask>,
     /// ClientIP affinity, or `None`.
     pub affinity: Option<Affinity>,
+    /// The families in which some node has an endpoint that could be used. Where there is none,
+    /// connections are refused; where there is one, but not on a node whose frontend forwards to
+    /// local destinations only, that node drops them.
+    pub available: Families,
+    /// How virtual servers choose a destination, where the Service says so.
+    pub scheduling: Scheduling,
+    /// How long a destination that went away keeps its connections, in seconds; `None` for what
+    /// the agent was told.
+    pub drain_seconds: Option<u32>,
+    /// `spec.healthCheckNodePort`, where the load balancer is to ask each node for local endpoints.
+    pub health_check_port: Option<u16>,
+}
+
+impl Record {
+    /// A record with a key and nothing else.
+    #[must_use]
+    pub fn new(key: RecordKey) -> Self {
+        Self {
+            key,
+            frontends: Vec::new(),
+            destinations: Vec::new(),
+            zone_mask: None,
+            affinity: None,
+            available: Families::NONE,
+            scheduling: Scheduling::default(),
+            drain_seconds: None,
+            health_check_port: None,
+        }
+    }
+}
+
+/// How a Service wants its virtual servers to choose; what it does not say is the agent's choice.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Scheduling {
+    /// The scheduler's kernel name (`rr`, `lc`, `mh` ...), 1 to 15 bytes.
+    pub scheduler: Option<Arc<str>>,
+    /// The scheduler's flags.
+    pub flags: Option<Flags>,
 }
 
 /// ClientIP session affinity.
@@ -49,9 +88,34 @@ pub struct Frontend {
     pub masquerade: bool,
     /// Which sources may connect; empty if all may. Sorted, all of the frontend's family.
     pub source_ranges: Vec<IpNet>,
+    /// Whether a node makes the address its own. Not if it is a Node's: the others could not reach
+    /// that Node any more, and it has the address anyway.
+    pub bind: bool,
 }
 
 impl Frontend {
+    /// A frontend that forwards to the cluster-wide list, without masquerade or source ranges.
+    #[must_use]
+    pub fn new(kind: FrontendKind, address: FrontendAddress, port: u16) -> Self {
+        Self {
+            kind,
+            address,
+            port,
+            lists: Lists::Cluster,
+            masquerade: false,
+            source_ranges: Vec::new(),
+            bind: true,
+        }
+    }
+
+    /// Whether connections from the node itself and from its own pods go to the cluster-wide list
+    /// all the same: with `externalTrafficPolicy: Local` only what comes from elsewhere is held to
+    /// local destinations, as in kube-proxy's iptables and nftables modes.
+    #[must_use]
+    pub fn has_short_circuit(&self) -> bool {
+        self.lists == Lists::Local && self.kind != FrontendKind::ClusterIp
+    }
+
     /// The family of the connections that come in here.
     #[must_use]
     pub fn family(&self) -> Family {
@@ -144,6 +208,9 @@ pub struct NodeLists {
     pub cluster: Vec<Destination>,
     /// For frontends with a Local traffic policy; sorted.
     pub local: Vec<Destination>,
+    /// The families in which no endpoint of `local` is ready: those there are terminating. A load
+    /// balancer that asks for the node's health must count none of them.
+    pub terminating: Families,
     /// Every endpoint on this node, ready or not: a pod that reaches itself through a virtual
     /// server must be masqueraded (hairpin). Sorted.
     pub own: Vec<SocketAddr>,
@@ -153,6 +220,9 @@ impl NodeLists {
     /// Whether this says no more than its absence would.
     #[must_use]
     pub fn is_default(&self) -> bool {
-        self.cluster.is_empty() && self.local.is_empty() && self.own.is_empty()
+        self.cluster.is_empty()
+            && self.local.is_empty()
+            && self.terminating.is_empty()
+            && self.own.is_empty()
     }
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-use crate::{Destination, Family, Frontend, Lists, NodeLists, Record, RecordKey, SetHash};
+use crate::{
+    Destination, Family, Frontend, Lists, NodeInfo, NodeLists, Record, RecordKey, SetHash,
+};
 
 /// All that one node must program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeTable {
-    /// The node's zone, if it has one.
-    pub zone: Option<Arc<str>>,
+    /// What is known of the node itself.
+    pub node: NodeInfo,
     /// The shared records.
     pub records: BTreeMap<RecordKey, Arc<Record>>,
     /// What the node has of its own. A key without a record has no effect.
@@ -28,7 +30,7 @@ impl Serialize for NodeTable {
         }
         #[derive(Serialize)]
         struct Table<'a> {
-            zone: Option<&'a str>,
+            node: &'a NodeInfo,
             records: Vec<&'a Record>,
             lists: Vec<Lists<'a>>,
         }
@@ -37,7 +39,7 @@ impl Serialize for NodeTable {
             lists,
         });
         let table = Table {
-            zone: self.zone.as_deref(),
+            node: &self.node,
             records: self.records.values().map(|record| &**record).collect(),
             lists: lists.collect(),
         };
@@ -50,15 +52,21 @@ impl NodeTable {
     /// frontend's family, sorted by address.
     #[must_use]
     pub fn destinations(&self, record: &Record, frontend: &Frontend) -> Vec<Destination> {
+        self.list(record, frontend.family(), frontend.lists)
+    }
+
+    /// The destinations of a record on this node, of one family and from one list, sorted by
+    /// address.
+    #[must_use]
+    pub fn list(&self, record: &Record, family: Family, lists: Lists) -> Vec<Destination> {
         let own = self.lists.get(&record.key);
-        let family = frontend.family();
         let of_family = |list: &[Destination]| -> Vec<Destination> {
             list.iter()
                 .filter(|d| Family::of(d.address.ip()) == family)
                 .copied()
                 .collect()
         };
-        match frontend.lists {
+        match lists {
             Lists::Local => own.map_or_else(Vec::new, |own| of_family(&own.local)),
             Lists::Cluster => {
                 let cluster = own.map_or_else(Vec::new, |own| of_family(&own.cluster));
@@ -76,7 +84,7 @@ impl NodeTable {
         let masks = record
             .zone_mask
             .as_ref()
-            .zip(self.zone.as_ref())
+            .zip(self.node.zone.as_ref())
             .and_then(|(mask, zone)| Some((&mask.masks, mask.bit(zone)?)));
         let used = |index: usize| {
             masks.is_none_or(|(masks, bit)| masks.get(index).is_none_or(|mask| mask & bit != 0))
@@ -97,7 +105,7 @@ impl NodeTable {
             .collect()
     }
 
-    /// The hash of what is the node's own, its zone included.
+    /// The hash of what is the node's own.
     #[must_use]
     pub fn own_hash(&self) -> SetHash {
         let mut hash: SetHash = self
@@ -105,7 +113,7 @@ impl NodeTable {
             .iter()
             .map(|(key, lists)| lists.content_hash(key))
             .collect();
-        hash.insert(crate::hash::zone_hash(self.zone.as_deref()));
+        hash.insert(self.node.content_hash());
         hash
     }
 }
@@ -124,38 +132,40 @@ mod tests {
 
     fn frontend(vip: &str, lists: Lists) -> Frontend {
         Frontend {
-            kind: FrontendKind::ClusterIp,
-            address: FrontendAddress::Vip(vip.parse().unwrap()),
-            port: 80,
             lists,
-            masquerade: false,
-            source_ranges: Vec::new(),
+            ..Frontend::new(
+                FrontendKind::ClusterIp,
+                FrontendAddress::Vip(vip.parse().unwrap()),
+                80,
+            )
         }
     }
 
     fn record() -> Record {
+        let key = RecordKey {
+            cluster: "".into(),
+            namespace: "ns".into(),
+            service: "svc".into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        };
         Record {
-            key: RecordKey {
-                cluster: "".into(),
-                namespace: "ns".into(),
-                service: "svc".into(),
-                port: "".into(),
-                protocol: Protocol::Tcp,
-            },
-            frontends: vec![],
             destinations: destinations(&["10.0.0.1:80", "10.0.0.2:80", "[fd00::1]:80"]),
             zone_mask: Some(ZoneMask {
                 zones: vec!["a".into(), "b".into()],
                 masks: vec![0b01, 0b10, 0b11],
             }),
-            affinity: None,
+            ..Record::new(key)
         }
     }
 
     fn table(zone: Option<&str>, lists: Option<NodeLists>) -> NodeTable {
         let record = record();
         NodeTable {
-            zone: zone.map(Into::into),
+            node: NodeInfo {
+                zone: zone.map(Into::into),
+                ..NodeInfo::default()
+            },
             lists: lists
                 .map(|l| (record.key.clone(), Arc::new(l)))
                 .into_iter()

@@ -1,14 +1,14 @@
 //! Frontends.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use ipnet::IpNet;
 use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, Lists};
 
 use super::destinations::decode_port;
+use super::network::{decode_family, decode_ipv6, decode_network, encode_family, encode_network};
 use super::{DecodeError, DecodeErrorKind};
 use crate::v1;
-use crate::v1::{frontend, source_range};
+use crate::v1::frontend;
 
 /// What became of a frontend.
 pub(super) enum Decoded {
@@ -42,25 +42,8 @@ pub(super) fn encode_frontend(from: &Frontend) -> v1::Frontend {
         port: from.port.into(),
         lists: lists.into(),
         masquerade: from.masquerade,
-        source_ranges: from.source_ranges.iter().map(encode_range).collect(),
-    }
-}
-
-fn encode_family(family: Family) -> v1::Family {
-    match family {
-        Family::V4 => v1::Family::V4,
-        Family::V6 => v1::Family::V6,
-    }
-}
-
-fn encode_range(range: &IpNet) -> v1::SourceRange {
-    let network = match range.network() {
-        IpAddr::V4(ip) => source_range::Network::V4(ip.into()),
-        IpAddr::V6(ip) => source_range::Network::V6(ip.octets().into()),
-    };
-    v1::SourceRange {
-        network: Some(network),
-        prefix_length: range.prefix_len().into(),
+        source_ranges: from.source_ranges.iter().map(encode_network).collect(),
+        unbound: !from.bind,
     }
 }
 
@@ -83,12 +66,17 @@ pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeErro
         lists,
         masquerade: from.masquerade,
         source_ranges: Vec::new(),
+        bind: !from.unbound,
     };
     for range in &from.source_ranges {
         // To leave out the range alone could let everybody in.
-        let Some(range) = decode_range(range, taken.family())? else {
+        let Some(range) = decode_network(range)? else {
             return Ok(Decoded::LeftOut("unknown source range".to_owned()));
         };
+        if Family::of(range.addr()) != taken.family() {
+            let field = "frontends.source_ranges";
+            return Err(DecodeError::new(field, DecodeErrorKind::Family));
+        }
         taken.source_ranges.push(range);
     }
     taken.source_ranges.sort();
@@ -125,41 +113,8 @@ fn decode_address(
             let ip = decode_ipv6("frontends.v6", octets)?;
             Some(FrontendAddress::Vip(ip.into()))
         }
-        Some(frontend::Address::NodeAddresses(family)) => match v1::Family::try_from(*family) {
-            Ok(v1::Family::V4) => Some(FrontendAddress::NodeAddresses(Family::V4)),
-            Ok(v1::Family::V6) => Some(FrontendAddress::NodeAddresses(Family::V6)),
-            Ok(v1::Family::Unspecified) | Err(_) => None,
-        },
-    })
-}
-
-/// `None` if this version does not know the network.
-fn decode_range(range: &v1::SourceRange, family: Family) -> Result<Option<IpNet>, DecodeError> {
-    let ip: IpAddr = match &range.network {
-        None => return Ok(None),
-        Some(source_range::Network::V4(bits)) => IpAddr::V4((*bits).into()),
-        Some(source_range::Network::V6(octets)) => {
-            decode_ipv6("frontends.source_ranges.v6", octets)?.into()
+        Some(frontend::Address::NodeAddresses(number)) => {
+            decode_family(*number).map(FrontendAddress::NodeAddresses)
         }
-    };
-    if Family::of(ip) != family {
-        let field = "frontends.source_ranges";
-        return Err(DecodeError::new(field, DecodeErrorKind::Family));
-    }
-    let net = u8::try_from(range.prefix_length)
-        .ok()
-        .and_then(|length| IpNet::new(ip, length).ok());
-    match net {
-        Some(net) => Ok(Some(net.trunc())),
-        None => Err(DecodeError::new(
-            "frontends.source_ranges.prefix_length",
-            DecodeErrorKind::Range(range.prefix_length),
-        )),
-    }
-}
-
-fn decode_ipv6(field: &'static str, octets: &[u8]) -> Result<Ipv6Addr, DecodeError> {
-    <[u8; 16]>::try_from(octets)
-        .map(Ipv6Addr::from)
-        .map_err(|_| DecodeError::length(field, 16, octets.len()))
+    })
 }

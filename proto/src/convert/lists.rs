@@ -8,6 +8,7 @@ use super::destinations::{
     decode_addresses, decode_destinations, encode_addresses, encode_destinations,
 };
 use super::key::required_key;
+use super::network::{decode_families, encode_families};
 use super::{DecodeError, decode_hash, encode_key};
 use crate::v1;
 
@@ -31,6 +32,7 @@ pub fn encode_lists(key: &RecordKey, lists: &NodeLists, hash: ContentHash) -> v1
         cluster: encode_destinations(&lists.cluster),
         local: encode_destinations(&lists.local),
         own: encode_addresses(lists.own.iter().copied()),
+        terminating: encode_families(lists.terminating),
     }
 }
 
@@ -46,6 +48,7 @@ pub fn decode_lists(from: &v1::NodeLists, cluster: &Arc<str>) -> Result<DecodedL
             cluster: decode_destinations(from.cluster.as_ref())?,
             local: decode_destinations(from.local.as_ref())?,
             own: decode_addresses(from.own.as_ref())?,
+            terminating: decode_families(&from.terminating),
         },
     })
 }

@@ -8,6 +8,8 @@ mod error;
 mod frontend;
 mod key;
 mod lists;
+mod network;
+mod node;
 mod record;
 
 use portolan_model::{ContentHash, SetHash};
@@ -15,6 +17,7 @@ use portolan_model::{ContentHash, SetHash};
 pub use error::{DecodeError, DecodeErrorKind};
 pub use key::{decode_key, encode_key};
 pub use lists::{DecodedLists, decode_lists, encode_lists};
+pub use node::{decode_node, encode_node};
 pub use record::{DecodedRecord, decode_record, encode_record};
 
 /// The hash of a record or of a node's lists.

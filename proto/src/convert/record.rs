@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
-use portolan_model::{Affinity, ContentHash, Frontend, Record, ZoneMask};
+use portolan_model::ipvs::Flags;
+use portolan_model::{Affinity, ContentHash, Frontend, Record, Scheduling, ZoneMask};
 
-use super::destinations::{decode_destinations, encode_destinations};
+use super::destinations::{decode_destinations, decode_port, encode_destinations};
 use super::frontend::{Decoded, decode_frontend, encode_frontend};
 use super::key::required_key;
+use super::network::{decode_families, encode_families};
 use super::{DecodeError, DecodeErrorKind, decode_hash, encode_key};
 use crate::v1;
 
 /// The longest affinity that Kubernetes allows, in seconds: a day.
 const MAX_AFFINITY_SECONDS: u32 = 86_400;
+/// The longest name of a scheduler, in bytes (`IP_VS_SCHEDNAME_MAXLEN` less the NUL).
+const MAX_SCHEDULER_LEN: usize = 15;
 
 /// A record as far as this version understands it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +46,16 @@ pub fn encode_record(record: &Record, hash: ContentHash) -> v1::Record {
         zones,
         zone_masks,
         affinity_seconds: record.affinity.map_or(0, |a| a.timeout_seconds),
+        available: encode_families(record.available),
+        scheduler: record
+            .scheduling
+            .scheduler
+            .as_deref()
+            .unwrap_or_default()
+            .to_owned(),
+        scheduler_flags: record.scheduling.flags.map(|flags| flags.0),
+        drain_seconds: record.drain_seconds,
+        health_check_port: record.health_check_port.map_or(0, Into::into),
     }
 }
 
@@ -63,6 +77,10 @@ pub fn decode_record(from: &v1::Record, cluster: &Arc<str>) -> Result<DecodedRec
             destinations,
             zone_mask,
             affinity,
+            available: decode_families(&from.available),
+            scheduling: decode_scheduling(from)?,
+            drain_seconds: from.drain_seconds,
+            health_check_port: decode_health_check_port(from.health_check_port)?,
         },
         hash,
         left_out,
@@ -117,5 +135,23 @@ fn decode_affinity(seconds: u32) -> Result<Option<Affinity>, DecodeError> {
             "affinity_seconds",
             DecodeErrorKind::Range(seconds),
         )),
+    }
+}
+
+fn decode_scheduling(from: &v1::Record) -> Result<Scheduling, DecodeError> {
+    let length = from.scheduler.len();
+    if length > MAX_SCHEDULER_LEN {
+        return Err(DecodeError::length("scheduler", MAX_SCHEDULER_LEN, length));
+    }
+    Ok(Scheduling {
+        scheduler: (length > 0).then(|| from.scheduler.as_str().into()),
+        flags: from.scheduler_flags.map(Flags),
+    })
+}
+
+fn decode_health_check_port(number: u32) -> Result<Option<u16>, DecodeError> {
+    match number {
+        0 => Ok(None),
+        _ => decode_port("health_check_port", number).map(Some),
     }
 }

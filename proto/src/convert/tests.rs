@@ -3,9 +3,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use portolan_model::ipvs::Flags;
 use portolan_model::{
-    Affinity, Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists,
-    Protocol, Record, RecordKey, ZoneMask,
+    Affinity, Destination, Families, Family, Frontend, FrontendAddress, FrontendKind, Lists,
+    NodeInfo, NodeLists, Protocol, Record, RecordKey, Scheduling, ZoneMask,
 };
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -79,8 +80,8 @@ fn frontend() -> impl Strategy<Value = Frontend> {
     ];
     let lists = select(vec![Lists::Cluster, Lists::Local]);
     let ranges = btree_set((any::<u128>(), 0..=128_u8), 0..4);
-    (kind, address, port(), lists, any::<bool>(), ranges).prop_map(
-        |(kind, address, port, lists, masquerade, ranges)| {
+    (kind, address, port(), lists, any::<(bool, bool)>(), ranges).prop_map(
+        |(kind, address, port, lists, (masquerade, bind), ranges)| {
             let mut frontend = Frontend {
                 kind,
                 address,
@@ -88,6 +89,7 @@ fn frontend() -> impl Strategy<Value = Frontend> {
                 lists,
                 masquerade,
                 source_ranges: Vec::new(),
+                bind,
             };
             let family = frontend.family();
             let ranges: BTreeSet<IpNet> = ranges.iter().map(|r| range(family, *r)).collect();
@@ -112,8 +114,14 @@ fn record() -> impl Strategy<Value = Record> {
     let frontends = btree_set(frontend(), 0..4);
     let mask = option::of((btree_set("[a-z]{1,2}", 1..5), vec(any::<u64>(), 8)));
     let affinity = option::of(1..=86_400_u32);
-    (key(), frontends, destinations(), mask, affinity).prop_map(
-        |(key, frontends, destinations, mask, affinity)| Record {
+    let rest = (
+        families(),
+        scheduling(),
+        option::of(any::<u32>()),
+        option::of(port()),
+    );
+    (key(), frontends, destinations(), mask, affinity, rest).prop_map(
+        |(key, frontends, destinations, mask, affinity, rest)| Record {
             key,
             frontends: frontends.into_iter().collect(),
             zone_mask: mask.map(|(zones, masks)| ZoneMask {
@@ -122,16 +130,55 @@ fn record() -> impl Strategy<Value = Record> {
             }),
             destinations,
             affinity: affinity.map(|timeout_seconds| Affinity { timeout_seconds }),
+            available: rest.0,
+            scheduling: rest.1,
+            drain_seconds: rest.2,
+            health_check_port: rest.3,
         },
     )
 }
 
-fn lists() -> impl Strategy<Value = NodeLists> {
-    (destinations(), destinations(), addresses()).prop_map(|(cluster, local, own)| NodeLists {
-        cluster,
-        local,
-        own: own.into_iter().collect(),
+fn families() -> impl Strategy<Value = Families> {
+    any::<(bool, bool)>().prop_map(|(v4, v6)| {
+        let both = [(v4, Family::V4), (v6, Family::V6)];
+        both.into_iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, f)| f)
+            .collect()
     })
+}
+
+fn scheduling() -> impl Strategy<Value = Scheduling> {
+    let scheduler = option::of("[a-z]{1,15}".prop_map(Into::into));
+    let flags = option::of(any::<u32>().prop_map(Flags));
+    (scheduler, flags).prop_map(|(scheduler, flags)| Scheduling { scheduler, flags })
+}
+
+fn lists() -> impl Strategy<Value = NodeLists> {
+    (destinations(), destinations(), addresses(), families()).prop_map(
+        |(cluster, local, own, terminating)| NodeLists {
+            cluster,
+            local,
+            own: own.into_iter().collect(),
+            terminating,
+        },
+    )
+}
+
+fn node() -> impl Strategy<Value = NodeInfo> {
+    let cidr = |family| {
+        option::of(
+            any::<(u128, u8)>().prop_map(move |(bits, length)| range(family, (bits, length % 129))),
+        )
+    };
+    let zone = option::of("[a-z]{1,3}".prop_map(Into::into));
+    (zone, cidr(Family::V4), cidr(Family::V6), any::<bool>()).prop_map(
+        |(zone, v4, v6, eligible)| NodeInfo {
+            zone,
+            pod_cidrs: v4.into_iter().chain(v6).collect(),
+            eligible,
+        },
+    )
 }
 
 /// Over the wire as bytes, not as a message.
@@ -165,6 +212,7 @@ fn wild_record() -> impl Strategy<Value = v1::Record> {
                 zones,
                 zone_masks,
                 affinity_seconds: seconds,
+                ..v1::Record::default()
             }
         },
     )
@@ -185,10 +233,11 @@ fn wild_frontend(
         port: number,
         lists,
         masquerade: false,
-        source_ranges: vec![v1::SourceRange {
-            network: Some(v1::source_range::Network::V6(octets)),
+        source_ranges: vec![v1::Network {
+            network: Some(v1::network::Network::V6(octets)),
             prefix_length: number,
         }],
+        unbound: false,
     }
 }
 
@@ -209,6 +258,13 @@ proptest! {
         let sent = encode_lists(&key, &lists, hash);
         let got = decode_lists(&transmit(&sent), &cluster()).unwrap();
         prop_assert_eq!(got, DecodedLists { key, lists, hash });
+    }
+
+    #[test]
+    fn a_node_comes_back_as_it_was(node in node()) {
+        let got = decode_node(&transmit(&encode_node(&node))).unwrap();
+        prop_assert_eq!(got.content_hash(), node.content_hash());
+        prop_assert_eq!(got, node);
     }
 
     #[test]

@@ -23,12 +23,9 @@ fn vip(kind: FrontendKind, ip: &str, masquerade: bool) -> Frontend {
         Lists::Local
     };
     Frontend {
-        kind,
-        address: FrontendAddress::Vip(ip.parse().unwrap()),
-        port: 80,
         lists,
         masquerade,
-        source_ranges: vec![],
+        ..Frontend::new(kind, FrontendAddress::Vip(ip.parse().unwrap()), 80)
     }
 }
 
@@ -42,11 +39,9 @@ fn node_port(family: Family, masquerade: bool) -> Frontend {
 
 fn record(service: &str, protocol: Protocol, frontends: Vec<Frontend>) -> Record {
     Record {
-        key: key(service, protocol),
         frontends,
         destinations: vec![Destination::new("10.244.0.1:8080".parse().unwrap())],
-        zone_mask: None,
-        affinity: None,
+        ..Record::new(key(service, protocol))
     }
 }
 

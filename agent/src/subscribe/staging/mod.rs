@@ -7,9 +7,10 @@ mod part;
 
 use std::sync::Arc;
 
-use portolan_model::hash::zone_hash;
-use portolan_model::{NodeLists, NodeTable, Record, SetHash};
-use portolan_proto::convert::{DecodeError, decode_lists, decode_record, decode_set_hash};
+use portolan_model::{NodeInfo, NodeLists, NodeTable, Record, SetHash};
+use portolan_proto::convert::{
+    DecodeError, decode_lists, decode_node, decode_record, decode_set_hash,
+};
 use portolan_proto::v1;
 use portolan_proto::v1::frame::Frame;
 
@@ -22,7 +23,7 @@ pub struct Staging {
     table: Arc<NodeTable>,
     records: Part<Record>,
     lists: Part<NodeLists>,
-    staged_zone: Option<Option<Arc<str>>>,
+    staged_node: Option<v1::NodeInfo>,
     /// Of the stream that frames come from.
     epoch: u64,
     /// The epoch and revision of the last good Commit; `None` if the next must be a snapshot.
@@ -92,7 +93,7 @@ impl Staging {
             table: Arc::default(),
             records: Part::default(),
             lists: Part::default(),
-            staged_zone: None,
+            staged_node: None,
             epoch: 0,
             position: None,
         }
@@ -109,7 +110,7 @@ impl Staging {
             epoch,
             revision,
             records_hash: self.records.hash().to_bytes().into(),
-            own_hash: own_hash(self.lists.hash(), &self.table.zone)
+            own_hash: own_hash(self.lists.hash(), &self.table.node)
                 .to_bytes()
                 .into(),
             ..hello
@@ -168,23 +169,23 @@ impl Staging {
         for key in own.delete {
             self.lists.delete(key);
         }
-        if let Some(zone) = own.zone {
-            self.staged_zone = Some((!zone.is_empty()).then(|| zone.into()));
+        if let Some(node) = own.node {
+            self.staged_node = Some(node);
         }
     }
 
     fn drop_staged(&mut self) {
         self.records.drop_staged();
         self.lists.drop_staged();
-        self.staged_zone = None;
+        self.staged_node = None;
     }
 
     fn commit(&mut self, commit: &v1::Commit) -> Result<Committed, StagingError> {
         let snapshot = commit.snapshot;
-        let zone = match &self.staged_zone {
-            Some(zone) => zone.clone(),
-            None if snapshot => None,
-            None => self.table.zone.clone(),
+        let node = match &self.staged_node {
+            Some(node) => decode_node(node)?,
+            None if snapshot => NodeInfo::default(),
+            None => self.table.node.clone(),
         };
         let records_hash = decode_set_hash("records_hash", &commit.records_hash)?;
         let own_stated = decode_set_hash("own_hash", &commit.own_hash)?;
@@ -198,10 +199,10 @@ impl Staging {
             })
         };
         fits("records", records_hash, self.records.hash_after(snapshot))?;
-        let own_got = own_hash(self.lists.hash_after(snapshot), &zone);
+        let own_got = own_hash(self.lists.hash_after(snapshot), &node);
         fits("the node's own", own_stated, own_got)?;
         if snapshot || self.has_staged() {
-            self.swap(snapshot, zone);
+            self.swap(snapshot, node);
         }
         self.position = Some((self.epoch, revision));
         Ok(Committed {
@@ -216,13 +217,13 @@ impl Staging {
     }
 
     fn has_staged(&self) -> bool {
-        self.records.has_staged() || self.lists.has_staged() || self.staged_zone.is_some()
+        self.records.has_staged() || self.lists.has_staged() || self.staged_node.is_some()
     }
 
-    fn swap(&mut self, snapshot: bool, zone: Option<Arc<str>>) {
+    fn swap(&mut self, snapshot: bool, node: NodeInfo) {
         // Clones the maps, not what is in them, while someone else has the last table.
         let table = Arc::make_mut(&mut self.table);
-        table.zone = zone;
+        table.node = node;
         self.records
             .commit(snapshot, &mut table.records, &self.cluster);
         self.lists.commit(snapshot, &mut table.lists, &self.cluster);
@@ -242,8 +243,8 @@ impl Staging {
     }
 }
 
-fn own_hash(mut lists: SetHash, zone: &Option<Arc<str>>) -> SetHash {
-    lists.insert(zone_hash(zone.as_deref()));
+fn own_hash(mut lists: SetHash, node: &NodeInfo) -> SetHash {
+    lists.insert(node.content_hash());
     lists
 }
 

@@ -45,18 +45,21 @@ fn a_nodes_own_lists_and_zone_are_its_table_too() {
     let own = v1::Own {
         put: vec![encoded.clone()],
         delete: vec![],
-        zone: Some("a".to_owned()),
+        node: Some(v1::NodeInfo {
+            zone: "a".to_owned(),
+            ..v1::NodeInfo::default()
+        }),
     };
     agent.0.take(frame(Frame::Own(own.clone()))).unwrap();
     let commit = sums(&[], &[encoded], Some("a"));
     let committed = agent.commit(snapshot(commit.clone())).unwrap();
-    assert_eq!(committed.table.zone.as_deref(), Some("a"));
+    assert_eq!(committed.table.node.zone.as_deref(), Some("a"));
     assert_eq!(committed.table.lists[&key("x")].as_ref(), &lists);
     assert_eq!(committed.table.own_hash().to_bytes(), *commit.own_hash);
     let gone = v1::Own {
         put: vec![],
         delete: vec![encode_key(&key("x"))],
-        zone: Some(String::new()),
+        node: Some(v1::NodeInfo::default()),
     };
     agent.0.take(frame(Frame::Own(gone))).unwrap();
     let committed = agent.commit(sums(&[], &[], None)).unwrap();
@@ -65,7 +68,7 @@ fn a_nodes_own_lists_and_zone_are_its_table_too() {
     agent.0.take(frame(Frame::Own(own))).unwrap();
     agent.0.begin(v1::Hello::default());
     let committed = agent.commit(snapshot(sums(&[], &[], None))).unwrap();
-    assert_eq!(committed.table.zone, None);
+    assert_eq!(committed.table.node, NodeInfo::default());
 }
 
 #[test]

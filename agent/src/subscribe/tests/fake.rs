@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use portolan_model::hash::zone_hash;
-use portolan_model::{ContentHash, SetHash};
+use portolan_model::{ContentHash, NodeInfo, SetHash};
 use portolan_proto::convert::encode_record;
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
@@ -116,7 +115,7 @@ impl Stream {
             .iter()
             .map(|r| ContentHash::from_bytes(&r.hash).unwrap());
         let records: SetHash = hashes.collect();
-        let own: SetHash = [zone_hash(None)].into_iter().collect();
+        let own: SetHash = [NodeInfo::default().content_hash()].into_iter().collect();
         self.send(Frame::Commit(v1::Commit {
             revision,
             snapshot,

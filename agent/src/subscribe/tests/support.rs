@@ -93,17 +93,15 @@ pub(super) fn services(table: &Subscribed) -> Vec<String> {
 }
 
 pub(super) fn record(service: &str) -> Record {
+    let key = RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: service.into(),
+        port: "".into(),
+        protocol: Protocol::Tcp,
+    };
     Record {
-        key: RecordKey {
-            cluster: "".into(),
-            namespace: "ns".into(),
-            service: service.into(),
-            port: "".into(),
-            protocol: Protocol::Tcp,
-        },
-        frontends: vec![],
         destinations: vec![Destination::new(([10, 0, 0, 1], 80).into())],
-        zone_mask: None,
-        affinity: None,
+        ..Record::new(key)
     }
 }

@@ -31,7 +31,10 @@ fn table_of(projection: &Projection, node: &str, zone: Option<&str>) -> NodeTabl
     };
     let lists = projection.lists.get(&node).cloned();
     NodeTable {
-        zone: zone.map(Into::into),
+        node: portolan_model::NodeInfo {
+            zone: zone.map(Into::into),
+            ..portolan_model::NodeInfo::default()
+        },
         lists: lists
             .map(|lists| (record.key.clone(), Arc::new(lists)))
             .into_iter()
@@ -194,7 +197,10 @@ fn more_zones_than_a_mask_holds_are_reported_and_hints_ignored() {
             namespace: "".into(),
             name: "n".into(),
         },
-        zone: Some("zone-1".into()),
+        info: portolan_model::NodeInfo {
+            zone: Some("zone-1".into()),
+            ..portolan_model::NodeInfo::default()
+        },
     };
     let catalog = catalog(vec![
         Object::Service(service.clone()),

@@ -1,11 +1,11 @@
 //! What one agent is sent in one transition.
 
-use portolan_model::SetHash;
-use portolan_model::hash::zone_hash;
+use portolan_model::{NodeInfo, SetHash};
+use portolan_proto::v1;
 use prost::bytes::Bytes;
 
 /// One transition of one node's table, encoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// The revision that the node's table then has.
     pub revision: u64,
@@ -15,8 +15,8 @@ pub struct Batch {
     pub records: Changes,
     /// The node's own lists.
     pub own: Changes,
-    /// The node's zone if it changed, empty if the node has none.
-    pub zone: Option<String>,
+    /// What is known of the node, if that changed.
+    pub node: Option<v1::NodeInfo>,
     /// The hash of all shared records after this.
     pub records_hash: SetHash,
     /// The hash of all that is the node's own after this.
@@ -40,9 +40,9 @@ impl Batch {
             snapshot: false,
             records: Changes::default(),
             own: Changes::default(),
-            zone: None,
+            node: None,
             records_hash: SetHash::default(),
-            own_hash: [zone_hash(None)].into_iter().collect(),
+            own_hash: [NodeInfo::default().content_hash()].into_iter().collect(),
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_model::hash::zone_hash;
-use portolan_model::{NodeLists, NodeTable, Record, RecordKey, SetHash};
+use portolan_model::{NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
+use portolan_proto::convert::encode_node;
 
 use super::journal::Journal;
 use super::prepared::Item;
@@ -27,8 +27,8 @@ pub(super) struct Cluster {
 #[derive(Debug)]
 struct Node {
     lists: Journal<NodeLists>,
-    zone: Option<Arc<str>>,
-    zone_changed: u64,
+    info: NodeInfo,
+    info_changed: u64,
     idle_since: Option<u64>,
 }
 
@@ -68,18 +68,13 @@ impl Cluster {
         })
     }
 
-    pub(super) fn put_zone(
-        &mut self,
-        revision: u64,
-        node: &Arc<str>,
-        zone: Option<Arc<str>>,
-    ) -> bool {
+    pub(super) fn put_node(&mut self, revision: u64, node: &Arc<str>, info: NodeInfo) -> bool {
         self.change_node(revision, node, |node| {
-            if node.zone == zone {
+            if node.info == info {
                 return false;
             }
-            node.zone = zone;
-            node.zone_changed = revision;
+            node.info = info;
+            node.info_changed = revision;
             true
         })
     }
@@ -134,11 +129,11 @@ impl Cluster {
             None if cursor < self.idle_floor => return None,
             None => Changes::default(),
         };
-        let zone = own.filter(|own| own.zone_changed > cursor);
+        let info = own.filter(|own| own.info_changed > cursor);
         Some(Batch {
             records: self.records.since(cursor)?,
             own: lists,
-            zone: zone.map(Node::zone_text),
+            node: info.map(|own| encode_node(&own.info)),
             ..self.unchanged(node)
         })
     }
@@ -149,7 +144,7 @@ impl Cluster {
             snapshot: true,
             records: self.records.snapshot(),
             own: own.map(|own| own.lists.snapshot()).unwrap_or_default(),
-            zone: own.map(Node::zone_text),
+            node: own.map(|own| encode_node(&own.info)),
             ..self.unchanged(node)
         }
     }
@@ -167,7 +162,7 @@ impl Cluster {
     pub(super) fn table(&self, node: &str) -> NodeTable {
         let own = self.nodes.get(node);
         NodeTable {
-            zone: own.and_then(|own| own.zone.clone()),
+            node: own.map(|own| own.info.clone()).unwrap_or_default(),
             records: self.records.values(),
             lists: own.map(|own| own.lists.values()).unwrap_or_default(),
         }
@@ -184,23 +179,19 @@ impl Node {
     fn new(floor: u64) -> Self {
         Self {
             lists: Journal::new(floor),
-            zone: None,
-            zone_changed: floor,
+            info: NodeInfo::default(),
+            info_changed: floor,
             idle_since: None,
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.lists.is_empty() && self.zone.is_none()
-    }
-
-    fn zone_text(&self) -> String {
-        self.zone.as_deref().unwrap_or_default().to_owned()
+        self.lists.is_empty() && self.info == NodeInfo::default()
     }
 
     fn hash(&self) -> SetHash {
         let mut hash = self.lists.hash();
-        hash.insert(zone_hash(self.zone.as_deref()));
+        hash.insert(self.info.content_hash());
         hash
     }
 }

@@ -64,10 +64,10 @@ impl TableLog {
                 changed.insert(node.cluster);
             }
         }
-        for (node, zone) in prepared.zones {
+        for (node, info) in prepared.nodes {
             if self
                 .cluster(&node.cluster)
-                .put_zone(revision, &node.name, zone)
+                .put_node(revision, &node.name, info)
             {
                 changed.insert(node.cluster);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeKey, NodeLists, Record, RecordKey};
+use portolan_model::{ContentHash, NodeInfo, NodeKey, NodeLists, Record, RecordKey};
 use portolan_proto::convert::{encode_lists, encode_record};
 use portolan_proto::encoded::encode;
 use portolan_select::TableDelta;
@@ -13,7 +13,7 @@ use prost::bytes::Bytes;
 pub struct Prepared {
     pub(super) records: Vec<(RecordKey, Option<Item<Record>>)>,
     pub(super) lists: Vec<(NodeKey, RecordKey, Option<Item<NodeLists>>)>,
-    pub(super) zones: Vec<(NodeKey, Option<Arc<str>>)>,
+    pub(super) nodes: Vec<(NodeKey, NodeInfo)>,
 }
 
 /// A value as it is kept and as it is sent.
@@ -28,7 +28,7 @@ impl From<&TableDelta> for Prepared {
     fn from(delta: &TableDelta) -> Self {
         let records = delta.records.iter();
         let lists = delta.lists.iter();
-        let zones = delta.zones.iter();
+        let nodes = delta.nodes.iter();
         Self {
             records: records
                 .map(|(key, record)| (key.clone(), record.as_ref().map(record_item)))
@@ -42,11 +42,8 @@ impl From<&TableDelta> for Prepared {
                     (node.clone(), key.clone(), item)
                 })
                 .collect(),
-            zones: zones
-                .map(|(node, zone)| {
-                    let zone = zone.clone().filter(|zone| !zone.is_empty());
-                    (node.clone(), zone)
-                })
+            nodes: nodes
+                .map(|(node, info)| (node.clone(), info.clone()))
                 .collect(),
         }
     }

@@ -2,9 +2,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_model::{
-    Destination, NodeKey, NodeLists, NodeTable, Protocol, Record, RecordKey, SetHash,
+    Destination, NodeInfo, NodeKey, NodeLists, NodeTable, Protocol, Record, RecordKey, SetHash,
 };
-use portolan_proto::convert::{decode_key, decode_lists, decode_record};
+use portolan_proto::convert::{decode_key, decode_lists, decode_node, decode_record};
 use portolan_proto::v1;
 use portolan_select::TableDelta;
 use proptest::collection::vec;
@@ -40,11 +40,8 @@ fn node(cluster: usize, name: usize) -> NodeKey {
 
 fn record(key: RecordKey, value: u16) -> Record {
     Record {
-        key,
-        frontends: vec![],
         destinations: vec![Destination::new(([10, 0, 0, 1], value + 1).into())],
-        zone_mask: None,
-        affinity: None,
+        ..Record::new(key)
     }
 }
 
@@ -89,9 +86,11 @@ fn delta(changes: &[Change]) -> TableDelta {
                 node.insert(key(cluster, service), lists);
             }
             Change::Zone(cluster, name, zone) => {
-                delta
-                    .zones
-                    .insert(node(cluster, name), zone.map(Into::into));
+                let info = NodeInfo {
+                    zone: zone.map(Into::into),
+                    ..NodeInfo::default()
+                };
+                delta.nodes.insert(node(cluster, name), info);
             }
         }
     }
@@ -122,12 +121,12 @@ impl Oracle {
                 };
             }
         }
-        for (node, zone) in &delta.zones {
+        for (node, info) in &delta.nodes {
             self.1
                 .entry(node.clone())
                 .or_default()
-                .zone
-                .clone_from(zone);
+                .node
+                .clone_from(info);
         }
     }
 
@@ -177,8 +176,8 @@ impl Agent {
         for key in decoded_keys(&batch.own.delete, cluster) {
             self.table.lists.remove(&key);
         }
-        if let Some(zone) = batch.zone {
-            self.table.zone = (!zone.is_empty()).then(|| zone.into());
+        if let Some(node) = &batch.node {
+            self.table.node = decode_node(node).unwrap();
         }
         assert_eq!(self.table.records_hash(), batch.records_hash);
         assert_eq!(self.table.own_hash(), batch.own_hash);
@@ -279,7 +278,7 @@ fn what_is_gone_is_remembered_up_to_a_bound() {
     assert_eq!(log.clusters["c0"].remembered(), (2, 1));
     assert!(log.since(&node(0, 0), 100).is_none());
     let recent = log.since(&node(0, 49), log.revision() - 1).unwrap();
-    assert_eq!(recent.zone.as_deref(), Some(""));
+    assert_eq!(recent.node, Some(v1::NodeInfo::default()));
 }
 
 #[test]

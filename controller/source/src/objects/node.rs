@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use portolan_catalog::{self as catalog, Kind, Object};
+use portolan_model::NodeInfo;
 
 use super::{Converted, Manifest, Node};
 
@@ -17,7 +18,14 @@ impl Manifest for Node {
             Ok(node) => Converted::Put {
                 object: Object::Node(catalog::Node {
                     key: node.key,
-                    zone: self.metadata.label(ZONE).map(Arc::from),
+                    info: NodeInfo {
+                        zone: self
+                            .metadata
+                            .label(ZONE)
+                            .filter(|zone| !zone.is_empty())
+                            .map(Arc::from),
+                        ..NodeInfo::default()
+                    },
                 }),
                 problems: Vec::new(),
             },

@@ -165,7 +165,7 @@ fn a_node_has_its_zone() {
         let Object::Node(node) = object else {
             panic!("expected a Node")
         };
-        assert_eq!(node.zone.as_deref(), expected);
+        assert_eq!(node.info.zone.as_deref(), expected);
         assert_eq!(node.key.to_string(), "n1");
     }
 }

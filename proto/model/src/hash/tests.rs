@@ -1,40 +1,33 @@
 use super::*;
-use crate::{Affinity, FrontendKind, Lists, Protocol, ZoneMask};
+use crate::{Affinity, Family, FrontendKind, Lists, Protocol, ZoneMask};
 
 fn record() -> Record {
+    let key = RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: "svc".into(),
+        port: "http".into(),
+        protocol: Protocol::Tcp,
+    };
+    let vip = FrontendAddress::Vip("10.96.0.1".parse().unwrap());
     Record {
-        key: RecordKey {
-            cluster: "".into(),
-            namespace: "ns".into(),
-            service: "svc".into(),
-            port: "http".into(),
-            protocol: Protocol::Tcp,
-        },
-        frontends: vec![Frontend {
-            kind: FrontendKind::ClusterIp,
-            address: FrontendAddress::Vip("10.96.0.1".parse().unwrap()),
-            port: 80,
-            lists: Lists::Cluster,
-            masquerade: false,
-            source_ranges: vec![],
-        }],
+        frontends: vec![Frontend::new(FrontendKind::ClusterIp, vip, 80)],
         destinations: vec![Destination::new("10.0.0.1:80".parse().unwrap())],
-        zone_mask: None,
-        affinity: None,
+        ..Record::new(key)
     }
 }
 
 /// Every field takes part: a change that the hash misses would never reach a node.
 #[test]
 fn every_change_changes_the_hash() {
-    let changes: [fn(&mut Record); 14] = [
+    let changes: [fn(&mut Record); 20] = [
         |r| r.key.cluster = "other".into(),
         |r| r.key.namespace = "other".into(),
         |r| r.key.service = "other".into(),
         |r| r.key.port = "other".into(),
         |r| r.key.protocol = Protocol::Udp,
         |r| r.frontends[0].kind = FrontendKind::NodePort,
-        |r| r.frontends[0].address = FrontendAddress::NodeAddresses(crate::Family::V4),
+        |r| r.frontends[0].address = FrontendAddress::NodeAddresses(Family::V4),
         |r| r.frontends[0].port = 81,
         |r| r.frontends[0].lists = Lists::Local,
         |r| r.frontends[0].masquerade = true,
@@ -43,6 +36,12 @@ fn every_change_changes_the_hash() {
                 .source_ranges
                 .push("10.0.0.0/8".parse().unwrap())
         },
+        |r| r.frontends[0].bind = false,
+        |r| r.available.insert(Family::V6),
+        |r| r.scheduling.scheduler = Some("lc".into()),
+        |r| r.scheduling.flags = Some(crate::ipvs::Flags(0)),
+        |r| r.drain_seconds = Some(0),
+        |r| r.health_check_port = Some(0),
         |r| r.destinations[0].weight = 2,
         |r| {
             r.zone_mask = Some(ZoneMask {
@@ -105,4 +104,39 @@ fn set_hash_ignores_order_and_forgets_what_is_removed() {
     assert_eq!(hash, [a, b, c].into_iter().collect());
     hash.remove(a);
     assert_eq!(hash, [b, c].into_iter().collect());
+}
+
+#[test]
+fn every_change_of_a_node_changes_its_hash() {
+    let key = record().key;
+    let mut seen = std::collections::BTreeSet::new();
+    let changes: [fn(&mut NodeLists); 5] = [
+        |_| {},
+        |l| {
+            l.cluster
+                .push(Destination::new("10.0.0.1:80".parse().unwrap()))
+        },
+        |l| {
+            l.local
+                .push(Destination::new("10.0.0.1:80".parse().unwrap()))
+        },
+        |l| l.own.push("10.0.0.1:80".parse().unwrap()),
+        |l| l.terminating.insert(Family::V4),
+    ];
+    for change in changes {
+        let mut lists = NodeLists::default();
+        change(&mut lists);
+        assert!(seen.insert(lists.content_hash(&key)), "{lists:?}");
+    }
+    let changes: [fn(&mut NodeInfo); 4] = [
+        |_| {},
+        |n| n.zone = Some("a".into()),
+        |n| n.pod_cidrs.push("10.0.0.0/8".parse().unwrap()),
+        |n| n.eligible = true,
+    ];
+    for change in changes {
+        let mut node = NodeInfo::default();
+        change(&mut node);
+        assert!(seen.insert(node.content_hash()), "{node:?}");
+    }
 }

@@ -19,6 +19,11 @@ fn valid() -> v1::Record {
         zones: vec!["a".to_owned(), "b".to_owned()],
         zone_masks: vec![1, 2, 3],
         affinity_seconds: 86_400,
+        available: vec![1, 2],
+        scheduler: "lc".to_owned(),
+        scheduler_flags: Some(8),
+        drain_seconds: Some(0),
+        health_check_port: 30_000,
     }
 }
 
@@ -29,10 +34,11 @@ fn valid_frontend() -> v1::Frontend {
         port: 80,
         lists: v1::frontend::Lists::Cluster.into(),
         masquerade: true,
-        source_ranges: vec![v1::SourceRange {
-            network: Some(v1::source_range::Network::V6(vec![1; 16])),
+        source_ranges: vec![v1::Network {
+            network: Some(v1::network::Network::V6(vec![1; 16])),
             prefix_length: 128,
         }],
+        unbound: true,
     }
 }
 
@@ -43,7 +49,7 @@ fn columns(record: &mut v1::Record) -> &mut v1::Destinations {
 #[test]
 fn a_record_that_breaks_a_rule_is_refused_with_the_fields_name() {
     type Break = fn(&mut v1::Record);
-    let cases: [(&str, Break); 21] = [
+    let cases: [(&str, Break); 23] = [
         ("key", |r| r.key = None),
         ("key.protocol", |r| r.key.as_mut().unwrap().protocol = 0),
         ("key.protocol", |r| r.key.as_mut().unwrap().protocol = 9),
@@ -55,13 +61,13 @@ fn a_record_that_breaks_a_rule_is_refused_with_the_fields_name() {
             r.frontends[0].address = Some(v1::frontend::Address::V6(vec![1; 15]));
         }),
         ("frontends.source_ranges", |r| {
-            r.frontends[0].source_ranges[0].network = Some(v1::source_range::Network::V4(1));
+            let range = &mut r.frontends[0].source_ranges[0];
+            (range.network, range.prefix_length) = (Some(v1::network::Network::V4(1)), 32);
         }),
-        ("frontends.source_ranges.v6", |r| {
-            r.frontends[0].source_ranges[0].network =
-                Some(v1::source_range::Network::V6(vec![1; 17]));
+        ("network.v6", |r| {
+            r.frontends[0].source_ranges[0].network = Some(v1::network::Network::V6(vec![1; 17]));
         }),
-        ("frontends.source_ranges.prefix_length", |r| {
+        ("network.prefix_length", |r| {
             r.frontends[0].source_ranges[0].prefix_length = 129;
         }),
         ("destinations", |r| columns(r).v4.reverse()),
@@ -74,6 +80,8 @@ fn a_record_that_breaks_a_rule_is_refused_with_the_fields_name() {
         ("zone_masks", |r| r.zone_masks.truncate(2)),
         ("zones", |r| r.zones.reverse()),
         ("affinity_seconds", |r| r.affinity_seconds = 86_401),
+        ("scheduler", |r| r.scheduler = "a".repeat(16)),
+        ("health_check_port", |r| r.health_check_port = 65_536),
     ];
     decode_record(&valid(), &cluster()).unwrap();
     for (index, (field, change)) in cases.into_iter().enumerate() {

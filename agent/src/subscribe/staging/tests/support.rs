@@ -1,7 +1,6 @@
 //! Records as a controller sends them, and an agent that takes them.
 
-use portolan_model::hash::zone_hash;
-use portolan_model::{ContentHash, Destination, Protocol, Record, RecordKey, SetHash};
+use portolan_model::{ContentHash, Destination, NodeInfo, Protocol, Record, RecordKey, SetHash};
 use portolan_proto::convert::{encode_key, encode_record};
 use portolan_proto::v1;
 use portolan_proto::v1::frame::Frame;
@@ -20,11 +19,8 @@ pub(super) fn key(service: &str) -> RecordKey {
 
 pub(super) fn record(service: &str, port: u16) -> Record {
     Record {
-        key: key(service),
-        frontends: vec![],
         destinations: vec![Destination::new(([10, 0, 0, 1], port).into())],
-        zone_mask: None,
-        affinity: None,
+        ..Record::new(key(service))
     }
 }
 
@@ -55,7 +51,11 @@ pub(super) fn sums(
     };
     let records = sum(records.iter().map(|r| &r.hash).collect());
     let mut own = sum(lists.iter().map(|l| &l.hash).collect());
-    own.insert(zone_hash(zone));
+    let node = NodeInfo {
+        zone: zone.map(Into::into),
+        ..NodeInfo::default()
+    };
+    own.insert(node.content_hash());
     v1::Commit {
         revision: 1,
         snapshot: false,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_model::{Destination, NodeKey, NodeLists, Protocol, Record, RecordKey};
+use portolan_model::{Destination, NodeInfo, NodeKey, NodeLists, Protocol, Record, RecordKey};
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
@@ -114,7 +114,7 @@ pub(super) struct Batch {
     pub(super) deleted: Vec<String>,
     /// The services of the node's own lists.
     pub(super) own: Vec<String>,
-    pub(super) zone: Option<String>,
+    pub(super) node: Option<v1::NodeInfo>,
     pub(super) commit: v1::Commit,
 }
 
@@ -160,7 +160,7 @@ impl Client {
                     batch
                         .own
                         .extend(own.put.into_iter().map(|lists| service(lists.key)));
-                    batch.zone = own.zone.or(batch.zone);
+                    batch.node = own.node.or(batch.node);
                 }
                 Some(Frame::Commit(commit)) => return Batch { commit, ..batch },
                 other => panic!("{other:?} within a batch"),
@@ -227,14 +227,11 @@ fn key(service: &str) -> RecordKey {
 /// Sets records of so many destinations, whose ports say which version they are.
 pub(super) fn puts(services: &[&str], version: u16, destinations: u8) -> TableDelta {
     let record = |service: &&str| Record {
-        key: key(service),
-        frontends: vec![],
         destinations: (1..=destinations)
             .flat_map(|a| (1..=destinations).map(move |b| [10, 0, a, b]))
             .map(|ip| Destination::new((ip, version).into()))
             .collect(),
-        zone_mask: None,
-        affinity: None,
+        ..Record::new(key(service))
     };
     TableDelta {
         records: services
@@ -262,12 +259,16 @@ pub(super) fn own(name: &str, service: &str, zone: &str) -> TableDelta {
         own: vec![([10, 0, 1, 1], 80).into()],
         ..NodeLists::default()
     };
+    let info = NodeInfo {
+        zone: Some(zone.into()),
+        ..NodeInfo::default()
+    };
     TableDelta {
         lists: BTreeMap::from([(
             node(name),
             BTreeMap::from([(key(service), Some(Arc::new(lists)))]),
         )]),
-        zones: BTreeMap::from([(node(name), Some(zone.into()))]),
+        nodes: BTreeMap::from([(node(name), info)]),
         ..TableDelta::default()
     }
 }

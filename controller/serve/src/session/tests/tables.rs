@@ -11,7 +11,7 @@ async fn two_nodes_get_the_shared_records_and_their_own_lists() {
     let a = server.connect(hello("a")).await.batch().await;
     assert_eq!(a.put, ["x", "y"]);
     assert_eq!(
-        (a.own, a.zone.as_deref()),
+        (a.own, a.node.as_ref().map(|node| node.zone.as_str())),
         (vec!["x".to_owned()], Some("east"))
     );
     assert_eq!((a.commit.revision, a.commit.snapshot), (3, true));
@@ -43,7 +43,7 @@ async fn changes_follow_and_each_revision_has_a_commit() {
     // Another node's change: nothing for this one, but it can say that it has it.
     server.publisher.publish(&own("b", "y", "west"));
     let batch = client.batch().await;
-    assert!(batch.own.is_empty() && batch.zone.is_none());
+    assert!(batch.own.is_empty() && batch.node.is_none());
     assert_eq!((batch.commit.revision, batch.commit.snapshot), (3, false));
 }
 
@@ -77,7 +77,7 @@ async fn a_client_that_comes_back_gets_what_it_missed() {
         (got.put, got.deleted),
         (vec!["w".to_owned()], vec!["x".to_owned()])
     );
-    assert!(got.own.is_empty() && got.zone.is_none());
+    assert!(got.own.is_empty() && got.node.is_none());
     assert_eq!((got.commit.revision, got.commit.snapshot), (4, false));
     assert_eq!(server.registry.counters().resumed, 1);
 }
@@ -112,12 +112,12 @@ async fn equal_content_of_another_controller_is_not_sent_again() {
     // The same in one transition, so that the revision is another.
     let mut all = put(&["x"]);
     let own = own("a", "x", "east");
-    (all.lists, all.zones) = (own.lists, own.zones);
+    (all.lists, all.nodes) = (own.lists, own.nodes);
     let mut second = Server::synced(&[all]).await;
     let mut client = second.connect(again).await;
     assert_ne!(client.epoch, 0);
     let got = client.batch().await;
-    assert!(got.put.is_empty() && got.own.is_empty() && got.zone.is_none());
+    assert!(got.put.is_empty() && got.own.is_empty() && got.node.is_none());
     assert_eq!((got.commit.revision, got.commit.snapshot), (1, false));
     assert_eq!(second.registry.counters().resumed_equal, 1);
     second.publisher.publish(&put(&["y"]));
