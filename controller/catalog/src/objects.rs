@@ -1,11 +1,12 @@
 //! The objects, reduced to what endpoint selection looks at.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::{Family, FrontendKind, NodeInfo, Protocol};
+use portolan_model::{Family, FrontendKind, NodeInfo, Protocol, Scheduling};
 use serde::Serialize;
 
 use crate::{Claim, Kind, ObjectRef};
@@ -41,6 +42,8 @@ pub enum Object {
     EndpointSlice(EndpointSlice),
     /// A Node.
     Node(Node),
+    /// A Pod that has a weight of its own.
+    Pod(Pod),
 }
 
 impl Object {
@@ -51,6 +54,7 @@ impl Object {
             Self::Service(service) => (Kind::Service, &service.key),
             Self::EndpointSlice(slice) => (Kind::EndpointSlice, &slice.key),
             Self::Node(node) => (Kind::Node, &node.key),
+            Self::Pod(pod) => (Kind::Pod, &pod.key),
         };
         ObjectRef {
             kind,
@@ -84,6 +88,10 @@ pub struct Service {
     pub external_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip` with `ipMode` VIP.
     pub load_balancer_ips: Vec<IpAddr>,
+    /// Whether the load balancer leaves clients' addresses alone: it has ingress points, and all of
+    /// them are in `load_balancer_ips`. One that is a host name, or forwards to node ports
+    /// (`ipMode: Proxy`), shows nodes addresses of its own instead.
+    pub balancer_keeps_sources: bool,
     /// `spec.loadBalancerSourceRanges`.
     pub source_ranges: Vec<IpNet>,
     /// `spec.externalTrafficPolicy`.
@@ -92,6 +100,14 @@ pub struct Service {
     pub internal_policy: TrafficPolicy,
     /// The timeout of ClientIP affinity in seconds, or `None` without affinity.
     pub affinity_seconds: Option<u32>,
+    /// How its virtual servers choose (annotations).
+    pub scheduling: Scheduling,
+    /// How long a destination that went away keeps its connections, in seconds (annotation); 0 for
+    /// not at all, `None` for what the agent was told.
+    pub drain_seconds: Option<u32>,
+    /// `spec.healthCheckNodePort`, if it has effect: of type LoadBalancer, with
+    /// `externalTrafficPolicy: Local`.
+    pub health_check_port: Option<u16>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
 }
@@ -110,6 +126,27 @@ pub struct ServicePort {
 }
 
 impl Service {
+    /// A Service with a name and nothing else.
+    #[must_use]
+    pub fn new(key: ObjectKey) -> Self {
+        Self {
+            key,
+            created: None,
+            cluster_ips: Vec::new(),
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            balancer_keeps_sources: false,
+            source_ranges: Vec::new(),
+            external_policy: TrafficPolicy::Cluster,
+            internal_policy: TrafficPolicy::Cluster,
+            affinity_seconds: None,
+            scheduling: Scheduling::default(),
+            drain_seconds: None,
+            health_check_port: None,
+            ports: Vec::new(),
+        }
+    }
+
     /// Whether the Service exists in this family.
     #[must_use]
     pub fn has_family(&self, family: Family) -> bool {
@@ -209,10 +246,29 @@ pub struct Endpoint {
     pub terminating: bool,
     /// `nodeName`.
     pub node: Option<Arc<str>>,
+    /// `targetRef.name`, if that is a Pod; it is of the slice's namespace.
+    pub pod: Option<Arc<str>>,
     /// `hints.forZones[].name`; `None` if the endpoint has no such hint.
     pub zone_hints: Option<Vec<Arc<str>>>,
     /// `hints.forNodes[].name`; `None` if the endpoint has no such hint.
     pub node_hints: Option<Vec<Arc<str>>>,
+}
+
+impl Endpoint {
+    /// An endpoint that is ready, on no known node, without hints.
+    #[must_use]
+    pub fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            ready: true,
+            serving: true,
+            terminating: false,
+            node: None,
+            pod: None,
+            zone_hints: None,
+            node_hints: None,
+        }
+    }
 }
 
 /// A Node.
@@ -222,4 +278,34 @@ pub struct Node {
     pub key: ObjectKey,
     /// What its agent needs to know of it.
     pub info: NodeInfo,
+    /// `status.addresses[]` of types InternalIP and ExternalIP.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The weight of the endpoints on it (annotation), 0 to [`MAX_WEIGHT`]; 1 if `None`.
+    pub weight: Option<u32>,
 }
+
+impl Node {
+    /// A Node of which nothing is known.
+    #[must_use]
+    pub fn new(key: ObjectKey) -> Self {
+        Self {
+            key,
+            info: NodeInfo::default(),
+            addresses: BTreeSet::new(),
+            weight: None,
+        }
+    }
+}
+
+/// A Pod that has a weight of its own; all others are none of our business.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Pod {
+    /// Its name.
+    pub key: ObjectKey,
+    /// The weight of its endpoints (annotation), 0 to [`MAX_WEIGHT`]; counts more than its node's.
+    pub weight: u32,
+}
+
+/// The greatest weight of an endpoint. The kernel takes 2^31 - 1, but its schedulers multiply
+/// weights with connection counts; 65,535 is what keepalived allows.
+pub const MAX_WEIGHT: u32 = 65_535;

@@ -1,13 +1,15 @@
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 
-use portolan_catalog::{Change, DirtySet, EndpointSlice, Node, Object, ObjectKey};
-use portolan_model::NodeTable;
+use portolan_catalog::{
+    Change, DirtySet, Endpoint, EndpointSlice, Node, Object, ObjectKey, Reason,
+};
+use portolan_model::{FrontendAddress, FrontendKind, NodeTable};
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{NODES, service, slice};
-use crate::{NodeView, categorize};
+use crate::testing::{NODES, config, node, pod, service, slice};
+use crate::{NodeView, SourceRanges, categorize};
 
 fn catalog(objects: Vec<Object>) -> Catalog {
     let mut catalog = Catalog::default();
@@ -51,79 +53,182 @@ proptest! {
     fn every_node_gets_what_the_rule_for_one_node_says(
         service in service(),
         slices in prop::collection::vec(slice(), 0..4),
+        others in prop::collection::vec(prop_oneof![
+            node().prop_map(Object::Node),
+            pod().prop_map(Object::Pod),
+        ], 0..4),
+        config in config(),
     ) {
         let slices = slices.into_iter().map(|mut slice| {
             slice.service = Arc::clone(&service.key.name);
             Object::EndpointSlice(slice)
         });
-        let catalog = catalog(slices.chain([Object::Service(service.clone())]).collect());
+        let objects = slices.chain(others).chain([Object::Service(service.clone())]);
+        let catalog = catalog(objects.collect());
         for index in 0..service.ports.len() {
-            let projection = project(&catalog, &service, index);
+            let projection = project(&catalog, config, &service, index);
             let Some(record) = projection.record.clone() else { continue };
-            let endpoints = catalog.endpoints(&service, &service.ports[index]);
+            let port = Port { catalog: &catalog, service: &service, index };
+            port.check_settings(&record)?;
             for (node, zone) in NODES.iter().flat_map(|n| {
                 [None, Some("a"), Some("b"), Some("c")].map(|z| (*n, z))
             }) {
                 let table = table_of(&projection, node, zone);
-                for frontend in &record.frontends {
-                    let of_family = endpoints
-                        .iter()
-                        .filter(|(address, _)| Family::of(address.ip()) == frontend.family())
-                        .map(|(address, endpoint)| (*address, *endpoint))
-                        .collect();
-                    let rule = categorize(
-                        &of_family,
-                        service.internal_policy,
-                        service.external_policy,
-                        service.externally_accessible(&service.ports[index]),
-                        NodeView { name: node, zone },
-                    );
-                    let expected = match frontend.lists {
-                        Lists::Cluster => rule.cluster,
-                        Lists::Local => rule.local,
-                    };
-                    let got: BTreeSet<_> =
-                        table.destinations(&record, frontend).iter().map(|d| d.address).collect();
-                    prop_assert_eq!(
-                        got, expected.unwrap_or_default(),
-                        "node {} zone {:?} frontend {:?}", node, zone, frontend
-                    );
+                for family in Family::ALL {
+                    port.check_node(&table, &record, family, NodeView { name: node, zone })?;
                 }
             }
         }
     }
 }
 
+/// One Service port, to compare its projection with the rule.
+#[derive(Clone, Copy)]
+struct Port<'a> {
+    catalog: &'a Catalog,
+    service: &'a Service,
+    index: usize,
+}
+
+impl Port<'_> {
+    fn endpoints(&self, family: Family) -> BTreeMap<SocketAddr, &Endpoint> {
+        let mut endpoints = self
+            .catalog
+            .endpoints(self.service, &self.service.ports[self.index]);
+        endpoints.retain(|address, _| Family::of(address.ip()) == family);
+        endpoints
+    }
+
+    /// What is the same on all nodes.
+    fn check_settings(&self, record: &Record) -> Result<(), TestCaseError> {
+        prop_assert_eq!(record.drain_seconds, self.service.drain_seconds);
+        prop_assert_eq!(record.health_check_port, self.service.health_check_port);
+        prop_assert_eq!(record.scheduling.flags, self.service.scheduling.flags);
+        if let Some(named) = &self.service.scheduling.scheduler {
+            prop_assert_eq!(record.scheduling.scheduler.as_ref(), Some(named));
+        }
+        for frontend in &record.frontends {
+            let owned = match frontend.address {
+                FrontendAddress::Vip(ip) => self.catalog.node_with_address("", ip).is_some(),
+                FrontendAddress::NodeAddresses(_) => false,
+            };
+            prop_assert_eq!(frontend.bind, !owned, "{:?}", frontend);
+        }
+        Ok(())
+    }
+
+    /// What one node has of one family.
+    fn check_node(
+        &self,
+        table: &NodeTable,
+        record: &Record,
+        family: Family,
+        node: NodeView<'_>,
+    ) -> Result<(), TestCaseError> {
+        let endpoints = self.endpoints(family);
+        let external = self
+            .service
+            .externally_accessible(&self.service.ports[self.index]);
+        let rule = categorize(
+            &endpoints,
+            self.service.internal_policy,
+            self.service.external_policy,
+            external,
+            node,
+        );
+        prop_assert_eq!(record.available.contains(family), rule.has_any);
+        let got = |lists| {
+            let list = table.list(record, family, lists);
+            for destination in &list {
+                let weight = self
+                    .catalog
+                    .weight(&self.service.key, endpoints[&destination.address]);
+                prop_assert_eq!(destination.weight, weight);
+            }
+            Ok(list.iter().map(|d| d.address).collect::<BTreeSet<_>>())
+        };
+        let of_family = || record.frontends.iter().filter(|f| f.family() == family);
+        let wants = |wanted| of_family().any(|f| f.lists == wanted);
+        let local = got(Lists::Local)?;
+        if wants(Lists::Cluster) || of_family().any(Frontend::has_short_circuit) {
+            prop_assert_eq!(
+                got(Lists::Cluster)?,
+                rule.cluster.unwrap_or_default(),
+                "{:?}",
+                node
+            );
+        }
+        if wants(Lists::Local) {
+            prop_assert_eq!(&local, &rule.local.unwrap_or_default(), "{:?}", node);
+        }
+        let own = endpoints
+            .iter()
+            .filter(|(_, e)| e.node.as_deref() == Some(node.name));
+        let ready: BTreeSet<_> = own.filter(|(_, e)| e.ready).map(|(a, _)| *a).collect();
+        let lists = table.lists.get(&record.key).cloned().unwrap_or_default();
+        let terminating = lists.terminating.contains(family);
+        prop_assert_eq!(terminating, !local.is_empty() && ready.is_empty());
+        if self.service.health_check_port.is_some() && self.service.has_family(family) {
+            let counted = if terminating { BTreeSet::new() } else { local };
+            prop_assert_eq!(counted, ready, "what a load balancer is told of {:?}", node);
+        }
+        Ok(())
+    }
+}
+
+fn key(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey {
+        cluster: "".into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
 fn http(name: &str, created: Option<i64>, node_port: Option<u16>) -> Service {
     Service {
-        key: ObjectKey {
-            cluster: "".into(),
-            namespace: "ns".into(),
-            name: name.into(),
-        },
         created,
-        cluster_ips: vec![],
-        external_ips: vec![],
-        load_balancer_ips: vec![],
-        source_ranges: vec![],
-        external_policy: TrafficPolicy::Cluster,
-        internal_policy: TrafficPolicy::Cluster,
-        affinity_seconds: None,
         ports: vec![portolan_catalog::ServicePort {
             name: "".into(),
             protocol: portolan_model::Protocol::Tcp,
             port: 80,
             node_port,
         }],
+        ..Service::new(key("ns", name))
     }
+}
+
+/// Endpoints of the Service `s`.
+fn slice_of(endpoints: Vec<Endpoint>) -> Object {
+    Object::EndpointSlice(EndpointSlice {
+        key: key("ns", "s-1"),
+        service: "s".into(),
+        family: Family::V4,
+        ports: vec![portolan_catalog::SlicePort {
+            name: "".into(),
+            protocol: portolan_model::Protocol::Tcp,
+            port: 8080,
+        }],
+        endpoints,
+    })
+}
+
+fn projected(objects: Vec<Object>, service: &Service) -> Projection {
+    let all = objects
+        .into_iter()
+        .chain([Object::Service(service.clone())]);
+    project(&catalog(all.collect()), SelectConfig::default(), service, 0)
 }
 
 #[test]
 fn the_older_service_keeps_a_node_port_that_both_claim() {
     let mut old = http("zz-old", Some(1), Some(30080));
     let mut new = http("aa-new", Some(2), Some(30080));
-    old.cluster_ips = vec!["10.96.0.1".parse().unwrap()];
-    new.cluster_ips = vec!["10.96.0.2".parse().unwrap()];
+    old.cluster_ips = vec![ip("10.96.0.1")];
+    new.cluster_ips = vec![ip("10.96.0.2")];
     let catalog = catalog(vec![
         Object::Service(new.clone()),
         Object::Service(old.clone()),
@@ -138,14 +243,15 @@ fn the_older_service_keeps_a_node_port_that_both_claim() {
             .map(|f| f.kind)
             .collect::<Vec<_>>()
     };
-    let winner = project(&catalog, &old, 0);
+    let config = SelectConfig::default();
+    let winner = project(&catalog, config, &old, 0);
     assert_eq!(
         kinds(&winner),
         [FrontendKind::ClusterIp, FrontendKind::NodePort]
     );
     assert!(winner.problems.is_empty());
 
-    let loser = project(&catalog, &new, 0);
+    let loser = project(&catalog, config, &new, 0);
     assert_eq!(kinds(&loser), [FrontendKind::ClusterIp]);
     let [problem] = &loser.problems[..] else {
         panic!("{:?}", loser.problems)
@@ -159,56 +265,133 @@ fn the_older_service_keeps_a_node_port_that_both_claim() {
 #[test]
 fn a_service_without_an_address_has_no_record() {
     let service = http("headless", None, None);
-    let catalog = catalog(vec![Object::Service(service.clone())]);
-    assert_eq!(project(&catalog, &service, 0), Projection::default());
+    assert_eq!(projected(vec![], &service), Projection::default());
 }
 
 #[test]
 fn more_zones_than_a_mask_holds_are_reported_and_hints_ignored() {
     let mut service = http("s", None, None);
-    service.cluster_ips = vec!["10.96.0.1".parse().unwrap()];
+    service.cluster_ips = vec![ip("10.96.0.1")];
     let endpoints = (0..65u8).map(|i| Endpoint {
-        address: [10, 0, 0, i + 1].into(),
-        ready: true,
-        serving: true,
-        terminating: false,
-        node: None,
         zone_hints: Some(vec![format!("zone-{i}").into()]),
-        node_hints: None,
+        ..Endpoint::new([10, 0, 0, i + 1].into())
     });
-    let slice = EndpointSlice {
-        key: ObjectKey {
-            cluster: "".into(),
-            namespace: "ns".into(),
-            name: "s-1".into(),
-        },
-        service: "s".into(),
-        family: Family::V4,
-        ports: vec![portolan_catalog::SlicePort {
-            name: "".into(),
-            protocol: portolan_model::Protocol::Tcp,
-            port: 8080,
-        }],
-        endpoints: endpoints.collect(),
-    };
-    let node = Node {
-        key: ObjectKey {
-            cluster: "".into(),
-            namespace: "".into(),
-            name: "n".into(),
-        },
-        info: portolan_model::NodeInfo {
-            zone: Some("zone-1".into()),
-            ..portolan_model::NodeInfo::default()
-        },
-    };
-    let catalog = catalog(vec![
-        Object::Service(service.clone()),
-        Object::EndpointSlice(slice),
-        Object::Node(node),
-    ]);
-    let projection = project(&catalog, &service, 0);
+    let mut node = Node::new(key("", "n"));
+    node.info.zone = Some("zone-1".into());
+    let objects = vec![slice_of(endpoints.collect()), Object::Node(node)];
+    let projection = projected(objects, &service);
     let record = projection.record.unwrap();
     assert_eq!((record.destinations.len(), record.zone_mask), (65, None));
     assert_eq!(projection.problems[0].reason, Reason::TooMany);
+}
+
+#[test]
+fn an_address_of_a_node_is_served_but_nobodys_own() {
+    let mut service = http("s", None, Some(30080));
+    service.cluster_ips = vec![ip("10.96.0.1")];
+    service.external_ips = vec![ip("192.0.2.1"), ip("192.0.2.2")];
+    service.load_balancer_ips = vec![ip("198.51.100.7")];
+    let mut node = Node::new(key("", "n1"));
+    node.addresses = [ip("192.0.2.1"), ip("198.51.100.7")].into();
+    let projection = projected(vec![Object::Node(node)], &service);
+    let record = projection.record.unwrap();
+    let unbound: Vec<_> = record.frontends.iter().filter(|f| !f.bind).collect();
+    let addresses: Vec<_> = unbound.iter().map(|f| f.address).collect();
+    let expected = ["192.0.2.1", "198.51.100.7"].map(|text| FrontendAddress::Vip(ip(text)));
+    assert_eq!((addresses, record.frontends.len()), (expected.to_vec(), 5));
+    let problems: Vec<_> = projection
+        .problems
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let what = "is an address of Node n1: no node makes it its own, other nodes reach it there";
+    let expected = [
+        format!("spec.externalIPs: 192.0.2.1 {what}"),
+        format!("status.loadBalancer.ingress: 198.51.100.7 {what}"),
+    ];
+    assert_eq!(problems, expected);
+    assert_eq!(projection.problems[0].reason, Reason::NodeAddress);
+}
+
+#[test]
+fn source_ranges_hold_where_clients_keep_their_addresses() {
+    use FrontendKind::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
+    let all: &[FrontendKind] = &[ExternalIp, LoadBalancer, NodePort];
+    let cases = [
+        (SourceRanges::All, true, all),
+        (SourceRanges::All, false, &[LoadBalancer]),
+        (SourceRanges::LoadBalancer, true, &[LoadBalancer]),
+    ];
+    for (source_ranges, balancer_keeps_sources, expected) in cases {
+        let service = Service {
+            cluster_ips: vec![ip("10.96.0.1"), ip("fd00:96::1")],
+            external_ips: vec![ip("192.0.2.1"), ip("2001:db8::1")],
+            load_balancer_ips: vec![ip("198.51.100.7"), ip("2001:db8::7")],
+            balancer_keeps_sources,
+            source_ranges: vec!["203.0.113.0/24".parse().unwrap()],
+            ..http("s", None, Some(30080))
+        };
+        let config = SelectConfig { source_ranges };
+        let catalog = catalog(vec![Object::Service(service.clone())]);
+        let record = project(&catalog, config, &service, 0).record.unwrap();
+        for kind in [ClusterIp, ExternalIp, LoadBalancer, NodePort] {
+            let of_kind: Vec<_> = record.frontends.iter().filter(|f| f.kind == kind).collect();
+            assert_eq!(of_kind.len(), 2);
+            for frontend in of_kind {
+                // A family without a range is open.
+                let closed = frontend.family() == Family::V4 && expected.contains(&kind);
+                assert_eq!(!frontend.source_ranges.is_empty(), closed, "{frontend:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn destinations_that_differ_in_weight_need_a_scheduler_that_heeds_it() {
+    let endpoint = |last, pod: &str| Endpoint {
+        pod: Some(pod.into()),
+        ..Endpoint::new([10, 0, 0, last].into())
+    };
+    let pod = |name, weight| {
+        let key = key("ns", name);
+        Object::Pod(portolan_catalog::Pod { key, weight })
+    };
+    let scheduler = |weights: [u32; 2], edit: fn(&mut Service)| {
+        let mut service = http("s", None, None);
+        service.cluster_ips = vec![ip("10.96.0.1")];
+        edit(&mut service);
+        let endpoints = slice_of(vec![endpoint(1, "a"), endpoint(2, "b")]);
+        let pods = [pod("a", weights[0]), pod("b", weights[1])];
+        let objects = pods.into_iter().chain([endpoints]).collect();
+        let record = projected(objects, &service).record.unwrap();
+        let got: Vec<_> = record.destinations.iter().map(|d| d.weight).collect();
+        assert_eq!(got, weights);
+        record.scheduling.scheduler.map(|name| name.to_string())
+    };
+    assert_eq!(scheduler([1, 1], |_| ()), None);
+    assert_eq!(scheduler([5, 5], |_| ()), None);
+    assert_eq!(scheduler([0, 1], |_| ()), None);
+    assert_eq!(scheduler([2, 1], |_| ()).as_deref(), Some("wrr"));
+    let named = scheduler([2, 1], |s| s.scheduling.scheduler = Some("wlc".into()));
+    assert_eq!(named.as_deref(), Some("wlc"));
+    assert_eq!(scheduler([2, 1], |s| s.affinity_seconds = Some(60)), None);
+}
+
+/// The lists of a policy that forwards nowhere must be there for a load balancer that counts.
+#[test]
+fn a_health_check_port_needs_local_lists() {
+    let mut service = http("s", None, None);
+    service.cluster_ips = vec![ip("10.96.0.1")];
+    let endpoint = Endpoint {
+        node: Some("n1".into()),
+        ..Endpoint::new(ip("10.0.0.1"))
+    };
+    let lists = |service: &Service| {
+        let projection = projected(vec![slice_of(vec![endpoint.clone()])], service);
+        let lists = projection.lists.into_values().next().unwrap();
+        lists.local.len()
+    };
+    assert_eq!(lists(&service), 0);
+    service.health_check_port = Some(32000);
+    assert_eq!(lists(&service), 1);
 }

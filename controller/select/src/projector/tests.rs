@@ -5,7 +5,7 @@ use portolan_model::NodeTable;
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{change, fold};
+use crate::testing::{change, config, fold};
 
 /// The objects that are left after a sequence of changes.
 fn survivors(changes: &[Change]) -> BTreeMap<ObjectRef, Object> {
@@ -27,9 +27,12 @@ fn survivors(changes: &[Change]) -> BTreeMap<ObjectRef, Object> {
     left
 }
 
-fn tables_from_scratch(catalog: &Catalog) -> BTreeMap<&'static str, NodeTable> {
+fn tables_from_scratch(
+    catalog: &Catalog,
+    config: SelectConfig,
+) -> BTreeMap<&'static str, NodeTable> {
     let mut tables = BTreeMap::new();
-    fold(&mut tables, &Projector::rebuild(catalog).1);
+    fold(&mut tables, &Projector::rebuild(catalog, config).1);
     tables
 }
 
@@ -42,9 +45,10 @@ proptest! {
     fn incremental_tables_equal_a_rebuild(
         changes in prop::collection::vec((change(), any::<bool>(), any::<bool>()), 0..40),
         shuffle in prop::collection::vec(any::<u32>(), 40),
+        config in config(),
     ) {
         let mut catalog = Catalog::default();
-        let mut projector = Projector::default();
+        let mut projector = Projector::new(config);
         let mut tables = BTreeMap::new();
         fold(&mut tables, &TableDelta::default());
         let mut dirty = DirtySet::default();
@@ -58,8 +62,8 @@ proptest! {
             }
         }
         fold(&mut tables, &projector.update(&catalog, &dirty));
-        prop_assert_eq!(&tables, &tables_from_scratch(&catalog));
-        let (rebuilt, _) = Projector::rebuild(&catalog);
+        prop_assert_eq!(&tables, &tables_from_scratch(&catalog, config));
+        let (rebuilt, _) = Projector::rebuild(&catalog, config);
         prop_assert_eq!(projector.problems(), rebuilt.problems());
 
         let changes: Vec<_> = changes.into_iter().map(|(change, ..)| change).collect();
@@ -69,7 +73,7 @@ proptest! {
         for (object, _) in objects {
             shuffled.apply(Change::Put { object, problems: vec![] }, &mut DirtySet::default());
         }
-        prop_assert_eq!(&tables, &tables_from_scratch(&shuffled));
+        prop_assert_eq!(&tables, &tables_from_scratch(&shuffled, config));
     }
 
     /// What changes nothing in the end makes an empty delta.

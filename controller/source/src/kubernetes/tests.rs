@@ -17,6 +17,7 @@ use server::Server;
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const NODES: &str = "/api/v1/nodes";
+const PODS: &str = "/api/v1/pods";
 
 /// A source and the server that it watches.
 struct Rig {
@@ -28,6 +29,10 @@ struct Rig {
 
 impl Rig {
     fn start() -> Self {
+        Self::watching(Options::default())
+    }
+
+    fn watching(options: Options) -> Self {
         let (client, server) = server::start();
         let (sink, events) = Sink::channel(64);
         let stats = Arc::new(Stats::default());
@@ -35,6 +40,7 @@ impl Rig {
         tokio::spawn(watch(
             client,
             Arc::from("c"),
+            options,
             sink,
             Arc::clone(&stats),
             token.clone(),
@@ -167,10 +173,15 @@ async fn three_listings_are_told_before_synced_and_synced_once() {
 
 #[tokio::test(start_paused = true)]
 async fn only_what_is_needed_is_asked_for() {
-    let mut rig = Rig::start();
+    let mut rig = Rig::watching(Options { pods: true });
     let ours = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
                 %2C%21service.kubernetes.io%2Fheadless";
-    for (path, is_selected) in [(SERVICES, true), (SLICES, true), (NODES, false)] {
+    for (path, is_selected, is_metadata) in [
+        (SERVICES, true, false),
+        (SLICES, true, false),
+        (NODES, false, false),
+        (PODS, false, true),
+    ] {
         let request = rig.server.next(path).await;
         assert_eq!(
             request.query().contains(ours),
@@ -181,7 +192,7 @@ async fn only_what_is_needed_is_asked_for() {
         assert!(request.query().contains("limit=500"), "{}", request.query());
         assert_eq!(
             request.accept().contains("PartialObjectMetadata"),
-            !is_selected
+            is_metadata
         );
         request.answer_list(&[], "1", None);
         let request = rig.server.next(path).await;
@@ -252,10 +263,51 @@ async fn the_source_ends_with_its_reader() {
     let source = tokio::spawn(watch(
         client,
         Arc::from(""),
+        Options::default(),
         sink,
         stats,
         CancellationToken::new(),
     ));
     server.list(NODES, &[], "1").await;
     source.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_watched_on_request_and_told_if_they_have_a_weight() {
+    let mut rig = Rig::watching(Options { pods: true });
+    for path in [SERVICES, SLICES, NODES] {
+        rig.server.list(path, &[], "1").await;
+        rig.until("retain").await;
+    }
+    let pod = |name: &str, version: &str, weight: Value| {
+        json!({"metadata": {
+            "name": name,
+            "namespace": "prod",
+            "resourceVersion": version,
+            "annotations": {"portolan.dev/weight": weight, "other": "x"},
+        }})
+    };
+    let mut plain = pod("plain", "2", json!(null));
+    plain["metadata"]["annotations"] = json!({});
+    let listed = [
+        pod("heavy", "1", json!("3")),
+        plain,
+        pod("bad", "3", json!("?")),
+    ];
+    rig.server.list(PODS, &listed, "3").await;
+    let told = [
+        "put Pod c/prod/heavy",
+        "delete Pod c/prod/plain",
+        "refuse Pod c/prod/bad: metadata.annotations[portolan.dev/weight]: \"?\": expected 0 to \
+         65535; ignored",
+        "retain Pod c: c/prod/bad c/prod/heavy",
+        "Synced",
+    ];
+    assert_eq!(rig.until("Synced").await, told);
+    let mut pods = rig.server.watch(PODS).await;
+    let mut lighter = pod("heavy", "4", json!(null));
+    lighter["metadata"]["annotations"] = json!(null);
+    pods.send("MODIFIED", lighter).await;
+    assert_eq!(rig.until("delete").await, ["delete Pod c/prod/heavy"]);
+    assert_eq!(rig.stats.of(Kind::Pod).listings(), 1);
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use portolan_catalog::{self as catalog, Kind, Object, Reason, TrafficPolicy};
 use portolan_model::Family;
 
+use super::address::{self, Wanted};
 use super::problems::Problems;
 use super::{
-    Converted, Manifest, Service, ServicePort, ServiceSpec, ServiceStatus, address, ports,
+    Converted, Manifest, Service, ServicePort, ServiceSpec, ServiceStatus, annotations, ports,
 };
 
 /// The API server's default and limit of `timeoutSeconds`.
@@ -34,25 +35,36 @@ impl Manifest for Service {
             return Converted::NotOurs(service);
         }
         let mut problems = Problems::default();
+        let created = self.metadata.created(&mut problems);
+        let cluster_ips = cluster_ips(&spec, &mut problems);
+        let external_ips = external_ips(&spec, &cluster_ips, &mut problems);
+        let balancer = Balancer::new(self.status, &cluster_ips, &mut problems);
+        let source_ranges = address::source_ranges(
+            spec.load_balancer_source_ranges.as_deref().unwrap_or(&[]),
+            &mut problems,
+        );
+        let external_policy = external_policy(&spec, &mut problems);
         let object = catalog::Service {
-            key: service.key,
-            created: self.metadata.created(&mut problems),
-            cluster_ips: cluster_ips(&spec, &mut problems),
-            external_ips: external_ips(&spec, &mut problems),
-            load_balancer_ips: load_balancer_ips(self.status, &mut problems),
-            source_ranges: address::source_ranges(
-                spec.load_balancer_source_ranges.as_deref().unwrap_or(&[]),
-                &mut problems,
-            ),
-            external_policy: external_policy(&spec, &mut problems),
+            created,
+            cluster_ips,
+            external_ips,
+            load_balancer_ips: balancer.ips,
+            balancer_keeps_sources: balancer.keeps_sources,
+            source_ranges,
+            external_policy,
             internal_policy: problems.choose(
                 "spec.internalTrafficPolicy",
                 spec.internal_traffic_policy.as_deref(),
                 POLICIES,
             ),
             affinity_seconds: affinity_seconds(&spec, &mut problems),
+            scheduling: annotations::scheduling(&self.metadata, &mut problems),
+            drain_seconds: annotations::drain_seconds(&self.metadata, &mut problems),
+            health_check_port: health_check_port(&spec, external_policy, &mut problems),
             ports: service_ports(spec.ports.as_deref().unwrap_or(&[]), &mut problems),
+            ..catalog::Service::new(service.key)
         };
+        annotations::unsupported(&self.metadata, &mut problems);
         Converted::Put {
             object: Object::Service(object),
             problems: problems.into_vec(),
@@ -120,41 +132,69 @@ fn cluster_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
     ips
 }
 
-fn external_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
-    let mut ips = Vec::new();
+fn external_ips(
+    spec: &ServiceSpec,
+    cluster_ips: &[IpAddr],
+    problems: &mut Problems,
+) -> Vec<IpAddr> {
+    let mut wanted = Wanted::new(cluster_ips);
     for (index, text) in spec.external_ips.iter().flatten().enumerate() {
-        address::push(
-            &mut ips,
-            format!("spec.externalIPs[{index}]"),
-            text,
-            problems,
-        );
+        wanted.push(format!("spec.externalIPs[{index}]"), text, problems);
     }
-    ips
+    wanted.ips
 }
 
-/// The addresses of the load balancer that nodes have to answer for: not its host names, nor those
-/// where it forwards to the node's own address (`ipMode: Proxy`).
-fn load_balancer_ips(status: Option<ServiceStatus>, problems: &mut Problems) -> Vec<IpAddr> {
-    let ingress = status
-        .and_then(|status| status.load_balancer)
-        .and_then(|balancer| balancer.ingress);
-    let mut ips = Vec::new();
-    for (index, ingress) in ingress.into_iter().flatten().enumerate() {
-        let field = format!("status.loadBalancer.ingress[{index}]");
-        let Some(ip) = ingress.ip.filter(|ip| !ip.is_empty()) else {
-            continue;
-        };
-        match ingress.ip_mode.as_deref() {
-            None | Some("VIP") => address::push(&mut ips, format!("{field}.ip"), &ip, problems),
-            Some("Proxy") => {}
-            Some(other) => problems.invalid(
-                format!("{field}.ipMode"),
-                format!("unknown value {other:?}: expected VIP or Proxy; taken as Proxy"),
-            ),
+/// What `status.loadBalancer` comes to.
+struct Balancer {
+    /// The addresses that nodes have to answer for: not its host names, nor those where it forwards
+    /// to the node's own address (`ipMode: Proxy`).
+    ips: Vec<IpAddr>,
+    /// Whether those are all of its ingress points.
+    keeps_sources: bool,
+}
+
+impl Balancer {
+    fn new(status: Option<ServiceStatus>, cluster_ips: &[IpAddr], problems: &mut Problems) -> Self {
+        let balancer = status.and_then(|status| status.load_balancer);
+        let ingress = balancer.and_then(|balancer| balancer.ingress);
+        let ingress = ingress.unwrap_or_default();
+        let mut keeps_sources = !ingress.is_empty();
+        let mut wanted = Wanted::new(cluster_ips);
+        for (index, ingress) in ingress.into_iter().enumerate() {
+            let field = format!("status.loadBalancer.ingress[{index}]");
+            let ip = ingress.ip.filter(|ip| !ip.is_empty());
+            keeps_sources &= match (ip, ingress.ip_mode.as_deref()) {
+                (None, _) | (_, Some("Proxy")) => false,
+                (Some(ip), None | Some("VIP")) => wanted.push(format!("{field}.ip"), &ip, problems),
+                (_, Some(other)) => {
+                    problems.invalid(
+                        format!("{field}.ipMode"),
+                        format!("unknown value {other:?}: expected VIP or Proxy; taken as Proxy"),
+                    );
+                    false
+                }
+            };
+        }
+        Self {
+            ips: wanted.ips,
+            keeps_sources,
         }
     }
-    ips
+}
+
+/// `healthCheckNodePort`, which has effect only where a load balancer must not send connections to
+/// nodes without an endpoint of their own.
+fn health_check_port(
+    spec: &ServiceSpec,
+    external_policy: TrafficPolicy,
+    problems: &mut Problems,
+) -> Option<u16> {
+    let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
+    let given = spec.health_check_node_port.filter(|number| *number != 0);
+    if given.is_none() || !is_balanced || external_policy != TrafficPolicy::Local {
+        return None;
+    }
+    ports::number("spec.healthCheckNodePort", given, problems)
 }
 
 /// `externalTrafficPolicy`, where the Service can be reached from outside by what it asks for.

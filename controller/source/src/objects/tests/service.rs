@@ -1,5 +1,7 @@
 //! Services.
 
+use portolan_model::Scheduling;
+
 use super::*;
 
 #[test]
@@ -10,6 +12,7 @@ fn a_service_has_all_that_counts() {
         "ipFamilies": ["IPv4", "IPv6"],
         "externalIPs": ["192.0.2.1", "192.0.2.1"],
         "loadBalancerSourceRanges": [" 10.1.2.3/8 ", "fd00::/8"],
+        "healthCheckNodePort": 32000,
         "externalTrafficPolicy": "Local",
         "internalTrafficPolicy": "Local",
         "sessionAffinity": "ClientIP",
@@ -45,10 +48,14 @@ fn a_service_has_all_that_counts() {
         cluster_ips: ips(&["10.96.0.1", "fd00:96::1"]),
         external_ips: ips(&["192.0.2.1"]),
         load_balancer_ips: ips(&["198.51.100.1", "198.51.100.3"]),
+        balancer_keeps_sources: false,
         source_ranges: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
         external_policy: TrafficPolicy::Local,
         internal_policy: TrafficPolicy::Local,
         affinity_seconds: Some(60),
+        scheduling: Scheduling::default(),
+        drain_seconds: None,
+        health_check_port: Some(32000),
         ports: vec![
             port("http", Protocol::Tcp, 80, Some(30080)),
             port("dns", Protocol::Udp, 53, None),
@@ -280,4 +287,95 @@ fn a_bad_time_is_named_and_the_service_stays() {
     assert_eq!(service.created, None);
     let field = "metadata.creationTimestamp: invalid_value";
     assert_problems(&problems, &[(field, "\"yesterday\"")]);
+}
+
+#[test]
+fn an_address_of_a_family_that_the_service_lacks_is_left_out() {
+    let mut value = service_value(json!({"externalIPs": ["2001:db8::1", "192.0.2.1"]}));
+    value["status"] = json!({"loadBalancer": {"ingress": [{"ip": "2001:db8::7"}]}});
+    let (service, problems) = service_of(&value);
+    assert_eq!(service.external_ips, ips(&["192.0.2.1"]));
+    assert!(service.load_balancer_ips.is_empty());
+    let what = "the Service has no IPv6 cluster IP";
+    let expected = [
+        ("spec.externalIPs[0]: wrong_family", what),
+        ("status.loadBalancer.ingress[0].ip: wrong_family", what),
+    ];
+    assert_problems(&problems, &expected);
+}
+
+#[test]
+fn a_balancer_keeps_sources_if_nodes_answer_for_all_of_it() {
+    let vip = json!({"ip": "198.51.100.1"});
+    let cases = [
+        (json!([vip]), true, 0),
+        (
+            json!([vip, {"ip": "198.51.100.2", "ipMode": "VIP"}]),
+            true,
+            0,
+        ),
+        (
+            json!([vip, {"ip": "198.51.100.2", "ipMode": "Proxy"}]),
+            false,
+            0,
+        ),
+        (json!([vip, {"hostname": "lb.example"}]), false, 0),
+        (
+            json!([vip, {"ip": "198.51.100.2", "ipMode": "?"}]),
+            false,
+            1,
+        ),
+        (json!([vip, {"ip": "127.0.0.1"}]), false, 1),
+        (json!([]), false, 0),
+        (json!(null), false, 0),
+    ];
+    for (ingress, expected, count) in cases {
+        let mut value = service_value(json!({}));
+        value["status"] = json!({"loadBalancer": {"ingress": ingress}});
+        let (service, problems) = service_of(&value);
+        assert_eq!(service.balancer_keeps_sources, expected, "{value}");
+        assert_eq!(problems.len(), count, "{problems:?}");
+    }
+}
+
+#[test]
+fn a_health_check_port_counts_behind_a_balancer_with_local_policy() {
+    let spec = |type_: &str, policy: &str, port: i64| {
+        json!({
+            "type": type_,
+            "externalTrafficPolicy": policy,
+            "healthCheckNodePort": port,
+            "externalIPs": ["192.0.2.1"],
+        })
+    };
+    let cases = [
+        (spec("LoadBalancer", "Local", 32000), Some(32000)),
+        (spec("LoadBalancer", "Local", 0), None),
+        (spec("LoadBalancer", "Cluster", 32000), None),
+        (spec("NodePort", "Local", 32000), None),
+        (spec("ClusterIP", "Local", 32000), None),
+    ];
+    for (spec, expected) in cases {
+        let (service, problems) = service(spec);
+        assert_eq!(service.health_check_port, expected);
+        assert_problems(&problems, &[]);
+    }
+    let (service, problems) = service(spec("LoadBalancer", "Local", 70000));
+    assert_eq!(service.health_check_port, None);
+    let field = "spec.healthCheckNodePort: invalid_value";
+    assert_problems(&problems, &[(field, "70000 is not a port")]);
+}
+
+#[test]
+fn what_upstream_ignores_is_ignored_without_a_word() {
+    let (with, problems) = service(json!({
+        "loadBalancerClass": "example.com/lb",
+        "allocateLoadBalancerNodePorts": false,
+        "loadBalancerIP": "not even an address",
+        "trafficDistribution": "PreferClose",
+        "publishNotReadyAddresses": true,
+        "ports": [{"name": "http", "port": 80, "appProtocol": "kubernetes.io/h2c"}],
+    }));
+    assert_problems(&problems, &[]);
+    assert_eq!(with, service(json!({})).0);
 }
