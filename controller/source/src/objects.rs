@@ -5,6 +5,7 @@
 
 mod address;
 mod annotations;
+mod balancer;
 mod metadata;
 mod node;
 mod pod;

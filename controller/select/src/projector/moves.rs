@@ -177,3 +177,32 @@ fn an_endpoint_that_is_removed_first_is_away_for_that_moment_only() {
         assert!(world.has(ALL));
     }
 }
+
+/// The writer of the second copy may know less than that of the first: neither order of the slices
+/// lets the worse one win.
+#[test]
+fn of_two_copies_the_better_one_counts() {
+    for (better, worse) in [(0, 1), (1, 0)] {
+        let mut world = World::new();
+        let copy = |slice: usize, edit: fn(&mut Endpoint)| {
+            let Change::Put { object, problems } = world.write(slice) else {
+                panic!("a write puts a slice")
+            };
+            let Object::EndpointSlice(mut of_slice) = object else {
+                panic!("a write puts a slice")
+            };
+            let mut endpoint = Endpoint::new(address(ENDPOINTS));
+            edit(&mut endpoint);
+            of_slice.endpoints.push(endpoint);
+            let object = Object::EndpointSlice(of_slice);
+            Change::Put { object, problems }
+        };
+        let writes = [
+            copy(better, |_| ()),
+            copy(worse, |endpoint| endpoint.ready = false),
+        ];
+        world.flush(writes);
+        let one_more = usize::from(ENDPOINTS) + 1;
+        assert!(world.has(one_more..one_more + 1));
+    }
+}

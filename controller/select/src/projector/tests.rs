@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use portolan_catalog::{Change, Object};
-use portolan_model::NodeTable;
+use portolan_catalog::{Change, Node, Object, Reason, Service, ServicePort};
+use portolan_model::{NodeTable, Protocol};
 use proptest::prelude::*;
 
 use super::*;
@@ -86,4 +86,47 @@ proptest! {
         projector.update(&catalog, &dirty);
         prop_assert!(projector.update(&catalog, &dirty).is_empty());
     }
+}
+
+/// It is wrong for both ports, but one thing is wrong; and it is right as soon as it can be.
+#[test]
+fn a_nodes_address_is_one_problem_while_it_lasts() {
+    let key = |namespace: &str, name: &str| ObjectKey {
+        cluster: "".into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    };
+    let port = |port| ServicePort {
+        name: format!("p{port}").into(),
+        protocol: Protocol::Tcp,
+        port,
+        node_port: None,
+    };
+    let service = Service {
+        cluster_ips: vec!["10.96.0.1".parse().unwrap()],
+        external_ips: vec!["192.0.2.1".parse().unwrap()],
+        ports: vec![port(80), port(443)],
+        ..Service::new(key("ns", "web"))
+    };
+    let mut pipeline = crate::Pipeline::new(SelectConfig::default());
+    let put = |object| {
+        let problems = vec![];
+        Change::Put { object, problems }
+    };
+    pipeline.apply(put(Object::Service(service)));
+    assert_eq!(pipeline.flush().records.len(), 2);
+    assert!(pipeline.problems().is_empty());
+
+    let mut node = Node::new(key("", "n1"));
+    node.addresses = ["192.0.2.1".parse().unwrap()].into();
+    pipeline.apply(put(Object::Node(node.clone())));
+    assert_eq!(pipeline.flush().records.len(), 2);
+    let problems: Vec<_> = pipeline.problems().into_values().flatten().collect();
+    let reasons: Vec<_> = problems.iter().map(|p| p.reason).collect();
+    assert_eq!(reasons, [Reason::NodeAddress]);
+
+    node.addresses.clear();
+    pipeline.apply(put(Object::Node(node)));
+    assert_eq!(pipeline.flush().records.len(), 2);
+    assert!(pipeline.problems().is_empty());
 }

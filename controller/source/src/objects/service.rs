@@ -8,10 +8,9 @@ use portolan_catalog::{self as catalog, Kind, Object, Reason, TrafficPolicy};
 use portolan_model::Family;
 
 use super::address::{self, Wanted};
+use super::balancer::{Balancer, health_check_port};
 use super::problems::Problems;
-use super::{
-    Converted, Manifest, Service, ServicePort, ServiceSpec, ServiceStatus, annotations, ports,
-};
+use super::{Converted, Manifest, Service, ServicePort, ServiceSpec, annotations, ports};
 
 /// The API server's default and limit of `timeoutSeconds`.
 const AFFINITY_DEFAULT_SECONDS: u32 = 10_800;
@@ -142,59 +141,6 @@ fn external_ips(
         wanted.push(format!("spec.externalIPs[{index}]"), text, problems);
     }
     wanted.ips
-}
-
-/// What `status.loadBalancer` comes to.
-struct Balancer {
-    /// The addresses that nodes have to answer for: not its host names, nor those where it forwards
-    /// to the node's own address (`ipMode: Proxy`).
-    ips: Vec<IpAddr>,
-    /// Whether those are all of its ingress points.
-    keeps_sources: bool,
-}
-
-impl Balancer {
-    fn new(status: Option<ServiceStatus>, cluster_ips: &[IpAddr], problems: &mut Problems) -> Self {
-        let balancer = status.and_then(|status| status.load_balancer);
-        let ingress = balancer.and_then(|balancer| balancer.ingress);
-        let ingress = ingress.unwrap_or_default();
-        let mut keeps_sources = !ingress.is_empty();
-        let mut wanted = Wanted::new(cluster_ips);
-        for (index, ingress) in ingress.into_iter().enumerate() {
-            let field = format!("status.loadBalancer.ingress[{index}]");
-            let ip = ingress.ip.filter(|ip| !ip.is_empty());
-            keeps_sources &= match (ip, ingress.ip_mode.as_deref()) {
-                (None, _) | (_, Some("Proxy")) => false,
-                (Some(ip), None | Some("VIP")) => wanted.push(format!("{field}.ip"), &ip, problems),
-                (_, Some(other)) => {
-                    problems.invalid(
-                        format!("{field}.ipMode"),
-                        format!("unknown value {other:?}: expected VIP or Proxy; taken as Proxy"),
-                    );
-                    false
-                }
-            };
-        }
-        Self {
-            ips: wanted.ips,
-            keeps_sources,
-        }
-    }
-}
-
-/// `healthCheckNodePort`, which has effect only where a load balancer must not send connections to
-/// nodes without an endpoint of their own.
-fn health_check_port(
-    spec: &ServiceSpec,
-    external_policy: TrafficPolicy,
-    problems: &mut Problems,
-) -> Option<u16> {
-    let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
-    let given = spec.health_check_node_port.filter(|number| *number != 0);
-    if given.is_none() || !is_balanced || external_policy != TrafficPolicy::Local {
-        return None;
-    }
-    ports::number("spec.healthCheckNodePort", given, problems)
 }
 
 /// `externalTrafficPolicy`, where the Service can be reached from outside by what it asks for.

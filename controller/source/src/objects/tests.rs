@@ -1,6 +1,7 @@
 //! What counts of an object, and what each mistake in it comes to.
 
 mod annotations;
+mod balancer;
 mod node;
 mod service;
 mod slice;
