@@ -9,7 +9,7 @@ mod ipvs;
 mod routes;
 mod sysctl;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Family;
@@ -45,6 +45,7 @@ pub struct Kernel {
     ipset: Ipset,
     routes: Routes,
     iptables: Iptables,
+    missing_schedulers: Option<BTreeSet<String>>,
 }
 
 impl Kernel {
@@ -67,6 +68,7 @@ impl Kernel {
             ipset: Ipset::open()?,
             routes: Routes::open()?,
             iptables: Iptables::open(config.iptables).await?,
+            missing_schedulers: None,
             config,
         })
     }
@@ -79,6 +81,20 @@ impl Kernel {
         } else {
             vec![Family::V4]
         }
+    }
+
+    /// The schedulers that we would like to use by ourselves and the kernel does not have. Asked
+    /// once: a kernel that had one may unload it only while nobody uses it.
+    fn missing_schedulers(&mut self) -> Result<BTreeSet<String>, DataplaneError> {
+        if let Some(missing) = &self.missing_schedulers {
+            return Ok(missing.clone());
+        }
+        let mut missing = BTreeSet::new();
+        if !self.ipvs.has_scheduler("mh")? {
+            missing.insert("mh".to_owned());
+        }
+        self.missing_schedulers = Some(missing.clone());
+        Ok(missing)
     }
 
     /// Takes neighbouring steps of one class; one result each.
@@ -176,7 +192,9 @@ impl Dataplane for Kernel {
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
-        self.routes.facts(&self.config.node_ips).await
+        let mut facts = self.routes.facts(&self.config.node_ips).await?;
+        facts.missing_schedulers = self.missing_schedulers()?;
+        Ok(facts)
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
@@ -191,6 +209,7 @@ impl Dataplane for Kernel {
                     Some(reason) => errors.push(StepError {
                         index,
                         message: reason.to_owned(),
+                        entries: Vec::new(),
                     }),
                     None => {
                         numbers.push(index);
@@ -202,16 +221,18 @@ impl Dataplane for Kernel {
             let results = self.take(class(&run[0]), &allowed).await;
             for ((number, step), result) in numbers.into_iter().zip(allowed).zip(results) {
                 let Err(failure) = result else { continue };
-                if failure.entries.is_empty() {
+                let entries = if failure.entries.is_empty() {
                     gate.failed(step);
-                }
-                failure
-                    .entries
-                    .into_iter()
-                    .for_each(|entry| gate.failed_entry(entry));
+                    step.added_entries()
+                } else {
+                    let failed = failure.entries.iter().cloned();
+                    failed.for_each(|entry| gate.failed_entry(entry));
+                    failure.entries
+                };
                 errors.push(StepError {
                     index: number,
                     message: failure.message,
+                    entries,
                 });
             }
         }
