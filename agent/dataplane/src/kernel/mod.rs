@@ -14,12 +14,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::{Ipvs, IpvsError};
 use portolan_plan::{KernelState, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
-use crate::{Dataplane, DataplaneError, StepError};
+use crate::{Dataplane, DataplaneError, Flow, StepError};
 
 pub use iptables::IptablesMode;
 pub use routes::ROUTE_PROTOCOL;
@@ -43,6 +44,8 @@ pub struct Kernel {
     config: KernelConfig,
     ipvs: Ipvs,
     ipset: Ipset,
+    /// Opened when it is first needed: only UDP Services need it.
+    conntrack: Option<Conntrack>,
     routes: Routes,
     iptables: Iptables,
 }
@@ -65,6 +68,7 @@ impl Kernel {
         Ok(Self {
             ipvs,
             ipset: Ipset::open()?,
+            conntrack: None,
             routes: Routes::open()?,
             iptables: Iptables::open(config.iptables).await?,
             config,
@@ -78,6 +82,16 @@ impl Kernel {
             Family::ALL.to_vec()
         } else {
             vec![Family::V4]
+        }
+    }
+
+    fn conntrack(&mut self) -> Result<&mut Conntrack, DataplaneError> {
+        match &mut self.conntrack {
+            Some(conntrack) => Ok(conntrack),
+            none => {
+                let opened = Conntrack::open().map_err(DataplaneError::Conntrack)?;
+                Ok(none.insert(opened))
+            }
         }
     }
 
@@ -224,6 +238,21 @@ impl Dataplane for Kernel {
         key: &VirtualServerKey,
     ) -> Result<BTreeMap<SocketAddr, Connections>, DataplaneError> {
         Ok(self.ipvs.connections(key)?)
+    }
+
+    async fn flows(
+        &mut self,
+        family: Family,
+        keep: &(dyn Fn(&Flow) -> bool + Sync),
+    ) -> Result<Vec<Flow>, DataplaneError> {
+        let conntrack = self.conntrack()?;
+        let flows = conntrack.udp_flows(family, &|flow| keep(flow));
+        flows.map_err(DataplaneError::Conntrack)
+    }
+
+    async fn delete_flows(&mut self, flows: &[Flow]) -> Result<usize, DataplaneError> {
+        let deleted = self.conntrack()?.delete(flows);
+        deleted.map_err(DataplaneError::Conntrack)
     }
 
     async fn remove_rules(&mut self, rules: &Rules, family: Family) -> Result<(), DataplaneError> {
