@@ -1,6 +1,7 @@
 //! The command line. Every flag has a twin in the environment, for the chart.
 
 mod run;
+mod tune;
 
 use std::net::IpAddr;
 
@@ -14,6 +15,7 @@ use portolan_plan::{Config, Masquerade, Names};
 use portolan_runtime::LogFormat;
 
 pub use run::{RunArgs, Source};
+pub use tune::TuneArgs;
 
 /// Keeps a node's kernel equal to its service table.
 #[derive(Debug, Parser)]
@@ -114,6 +116,7 @@ impl KernelArgs {
         Ok(KernelConfig {
             iptables,
             node_ips: self.node_ip.clone(),
+            ..KernelConfig::default()
         })
     }
 

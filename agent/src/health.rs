@@ -95,7 +95,10 @@ impl Health {
     /// A reconciliation that began at `start` has ended; it failed as a whole for `broken`.
     pub fn served(&self, start: Instant, broken: Families, now: SystemTime) {
         self.with(|state| {
-            let good = state.tracks.iter_mut().filter(|(f, _)| !broken.contains(**f));
+            let good = state
+                .tracks
+                .iter_mut()
+                .filter(|(f, _)| !broken.contains(**f));
             for (_, track) in good {
                 track.served = Some(now);
                 // What arrived meanwhile may not be in it, and waits since then at most.
@@ -182,7 +185,10 @@ mod tests {
         health.served(start, [Family::V6].into_iter().collect(), wall(2));
         let report = health.report(start + PERIOD * 2, wall(9));
         let last = |family| report.families[&family].last_updated;
-        assert_eq!((last(Family::V4), last(Family::V6)), (Some(wall(9)), Some(wall(1))));
+        assert_eq!(
+            (last(Family::V4), last(Family::V6)),
+            (Some(wall(9)), Some(wall(1)))
+        );
         assert!(!report.healthy());
         assert_eq!(report.last_updated(), Some(wall(1)));
     }

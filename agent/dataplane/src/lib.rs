@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod fake;
 mod gate;
 mod kernel;
@@ -18,8 +19,10 @@ use portolan_plan::{KernelState, NodeFacts, Rules, Step};
 
 pub use portolan_netlink::conntrack::{Flow, Tuple};
 
+pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::FakeKernel;
-pub use kernel::{IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL};
+pub use kernel::{ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning};
+pub use portolan_netlink::ipvs::Timeouts;
 
 /// Why the kernel could not be read or prepared.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
-use super::KernelArgs;
+use portolan_dataplane::{KernelConfig, NodePortAddresses};
+
+use super::{KernelArgs, TuneArgs};
 
 /// Where the table comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,9 +60,42 @@ pub struct RunArgs {
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
     sync_period: u64,
 
+    /// How long a TCP destination that has gone may keep its connections, in seconds, where the
+    /// Service does not say: from then on they are reset. 0 resets them at once. Those of a virtual
+    /// server that goes as a whole are reset in any case. The default is IPVS's own limit for idle
+    /// connections.
+    #[arg(long, env = "PORTOLAN_DRAIN_TIMEOUT", default_value = "900",
+        value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
+    drain_timeout: u64,
+
+    /// A directory of the agent's own, to remember until when destinations drain.
+    #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan")]
+    pub state_dir: PathBuf,
+
     /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
     #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:10249")]
     pub admin_listen: SocketAddr,
+
+    /// Where /healthz and /livez are served, for load balancers and the kubelet (kube-proxy's
+    /// --healthz-bind-address); empty for nowhere.
+    #[arg(
+        long,
+        alias = "healthz-bind-address",
+        env = "PORTOLAN_HEALTHZ_LISTEN",
+        default_value = "[::]:10256"
+    )]
+    healthz_listen: String,
+
+    /// Which of the node's addresses take node ports: those in these networks, or the word
+    /// `primary` for --node-ip. In a family without a network all do; loopback and link-local ones
+    /// never.
+    #[arg(
+        long,
+        alias = "nodeport-addresses",
+        env = "PORTOLAN_NODE_PORT_ADDRESSES",
+        value_delimiter = ','
+    )]
+    node_port_addresses: Vec<String>,
 
     /// Write the port that was bound, as `admin=PORT`, to this file.
     #[arg(long, env = "PORTOLAN_PORT_FILE")]
@@ -69,6 +104,10 @@ pub struct RunArgs {
     /// How to program the kernel.
     #[command(flatten)]
     pub kernel: KernelArgs,
+
+    /// Settings of the kernel.
+    #[command(flatten)]
+    pub tune: TuneArgs,
 }
 
 impl RunArgs {
@@ -89,10 +128,49 @@ impl RunArgs {
         }
     }
 
+    /// Where `/healthz` is served, if anywhere.
+    ///
+    /// # Errors
+    /// If it is not an address with a port.
+    pub fn healthz_listen(&self) -> anyhow::Result<Option<SocketAddr>> {
+        if self.healthz_listen.is_empty() {
+            return Ok(None);
+        }
+        let address = self.healthz_listen.parse();
+        let named = || format!("--healthz-listen {:?}", self.healthz_listen);
+        address.map(Some).with_context(named)
+    }
+
+    /// Which of the node's addresses take node ports.
+    ///
+    /// # Errors
+    /// If there is anything but networks or the word `primary`.
+    pub fn node_port_addresses(&self) -> anyhow::Result<NodePortAddresses> {
+        NodePortAddresses::parse(&self.node_port_addresses).context("--node-port-addresses")
+    }
+
+    /// How to use the kernel.
+    ///
+    /// # Errors
+    /// If a flag cannot be used.
+    pub fn kernel_config(&self) -> anyhow::Result<KernelConfig> {
+        Ok(KernelConfig {
+            node_port_addresses: self.node_port_addresses()?,
+            tuning: self.tune.tuning(),
+            ..self.kernel.kernel_config()?
+        })
+    }
+
     /// How often files are looked at.
     #[must_use]
     pub fn file_poll(&self) -> Duration {
         Duration::from_millis(self.file_poll_ms)
+    }
+
+    /// How long destinations drain that have gone, where the Service does not say.
+    #[must_use]
+    pub fn drain_timeout(&self) -> Duration {
+        Duration::from_secs(self.drain_timeout)
     }
 
     /// How often the kernel is compared.

@@ -8,17 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use portolan_dataplane::Flow;
+use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, FrontendAddress, NodeTable, Protocol, Record};
 use portolan_plan::{Desired, KernelState, Step};
 
 /// The families in which steps take destinations from UDP records, or give the first one to a
 /// virtual server: then flows may be stale.
 pub(super) fn affected(steps: &[Step], known: &KernelState, desired: &Desired) -> Families {
-    let is_udp = |key| {
+    let is_udp = |key: &VirtualServerKey| {
         let record = desired.records.get(key);
         record.is_some_and(|record| record.protocol == Protocol::Udp)
     };
-    let was_empty = |key| {
+    let was_empty = |key: &VirtualServerKey| {
         let server = known.virtual_servers.get(key);
         server.is_none_or(|server| server.real_servers.is_empty())
     };
@@ -83,7 +84,9 @@ impl StaleFlows {
 /// then a flow is as good as any.
 fn serving(table: &NodeTable, record: &Record, family: Family) -> Option<BTreeSet<SocketAddr>> {
     let lists = table.lists.get(&record.key);
-    let own = lists.into_iter().flat_map(|lists| lists.cluster.iter().chain(&lists.local));
+    let own = lists
+        .into_iter()
+        .flat_map(|lists| lists.cluster.iter().chain(&lists.local));
     let of_family = |address: &SocketAddr| Family::of(address.ip()) == family;
     let mut serving: BTreeSet<SocketAddr> = record
         .destinations

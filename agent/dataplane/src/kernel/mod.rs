@@ -8,6 +8,7 @@ mod iptables;
 mod ipvs;
 mod routes;
 mod sysctl;
+mod tuning;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,10 +21,11 @@ use portolan_netlink::ipvs::{Ipvs, IpvsError};
 use portolan_plan::{KernelState, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
-use crate::{Dataplane, DataplaneError, Flow, StepError};
+use crate::{Dataplane, DataplaneError, Flow, NodePortAddresses, StepError};
 
 pub use iptables::IptablesMode;
 pub use routes::ROUTE_PROTOCOL;
+pub use tuning::{ConntrackTuning, Tuning};
 
 use iptables::Iptables;
 use routes::{RouteChange, Routes};
@@ -36,6 +38,10 @@ pub struct KernelConfig {
     /// The node's addresses to use as the source of its own connections to VIPs, at most one per
     /// family. For a family without one the first address of the lowest interface is taken.
     pub node_ips: Vec<IpAddr>,
+    /// Which of the node's addresses take node ports.
+    pub node_port_addresses: NodePortAddresses,
+    /// Settings beyond those that we cannot do without.
+    pub tuning: Tuning,
 }
 
 /// The kernel of the network namespace that we run in.
@@ -175,7 +181,8 @@ fn route_change(step: &Step) -> Option<RouteChange> {
 
 impl Dataplane for Kernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
-        sysctl::write_settings()
+        sysctl::write_settings()?;
+        tuning::apply(&self.config.tuning, &mut self.ipvs)
     }
 
     async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
@@ -190,7 +197,10 @@ impl Dataplane for Kernel {
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
-        self.routes.facts(&self.config.node_ips).await
+        let config = &self.config;
+        self.routes
+            .facts(&config.node_ips, &config.node_port_addresses)
+            .await
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {

@@ -42,7 +42,9 @@ impl Deadlines {
     /// Whether the deadline has passed; not for what is not known to drain.
     #[must_use]
     pub fn has_passed(&self, draining: &Draining, now: SystemTime) -> bool {
-        self.0.get(draining).is_some_and(|deadline| *deadline <= now)
+        self.0
+            .get(draining)
+            .is_some_and(|deadline| *deadline <= now)
     }
 
     /// The next deadline.
@@ -141,11 +143,7 @@ impl Drainer {
     #[must_use]
     pub fn until_nearest(&self) -> Option<Duration> {
         let nearest = self.deadlines.nearest()?;
-        Some(
-            nearest
-                .duration_since(self.wall.now())
-                .unwrap_or_default(),
-        )
+        Some(nearest.duration_since(self.wall.now()).unwrap_or_default())
     }
 }
 

@@ -85,7 +85,11 @@ async fn a_file_that_makes_no_sense_is_set_aside() {
         assert_eq!(std::fs::read_to_string(aside).unwrap(), text);
 
         drainer.note(&[(draining(1), None)].into()).await;
-        assert!(std::fs::read_to_string(&path).unwrap().contains("10.0.0.1:80"));
+        assert!(
+            std::fs::read_to_string(&path)
+                .unwrap()
+                .contains("10.0.0.1:80")
+        );
     }
 }
 

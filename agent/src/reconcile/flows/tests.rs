@@ -66,15 +66,26 @@ fn flow(to: &str, from: &str) -> Flow {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_answers_decides() {
     let dns = record(
         "dns",
         Protocol::Udp,
-        &["10.96.0.10:53", "192.0.2.10:53", "30053", "[fd00:96::10]:53"],
+        &[
+            "10.96.0.10:53",
+            "192.0.2.10:53",
+            "30053",
+            "[fd00:96::10]:53",
+        ],
         &["10.244.1.2:1053", "10.244.2.2:1053", "[fd00:244::2]:1053"],
     );
     let empty = record("empty", Protocol::Udp, &["10.96.0.11:53", "30054"], &[]);
-    let tcp = record("tcp", Protocol::Tcp, &["10.96.0.12:53", "30055"], &["10.244.1.2:53"]);
+    let tcp = record(
+        "tcp",
+        Protocol::Tcp,
+        &["10.96.0.12:53", "30055"],
+        &["10.244.1.2:53"],
+    );
     let mut table = table(vec![dns, empty, tcp]);
     let own = NodeLists {
         own: vec![address("10.244.1.9:1053")],
@@ -87,29 +98,97 @@ fn what_answers_decides() {
 
     for (to, from, stale, why) in [
         ("10.96.0.10:53", "10.244.1.2:1053", false, "serves"),
-        ("10.96.0.10:53", "10.244.1.7:1053", false, "serves by the node's cluster list"),
-        ("10.96.0.10:53", "10.244.1.8:1053", false, "serves by the local list"),
-        ("10.96.0.10:53", "10.244.1.9:1053", false, "is the node's own"),
+        (
+            "10.96.0.10:53",
+            "10.244.1.7:1053",
+            false,
+            "serves by the node's cluster list",
+        ),
+        (
+            "10.96.0.10:53",
+            "10.244.1.8:1053",
+            false,
+            "serves by the local list",
+        ),
+        (
+            "10.96.0.10:53",
+            "10.244.1.9:1053",
+            false,
+            "is the node's own",
+        ),
         ("10.96.0.10:53", "10.244.9.9:1053", true, "is gone"),
-        ("10.96.0.10:53", "10.244.1.2:53", true, "another port of a pod that serves"),
-        ("10.96.0.10:53", "10.96.0.10:53", true, "was never translated"),
+        (
+            "10.96.0.10:53",
+            "10.244.1.2:53",
+            true,
+            "another port of a pod that serves",
+        ),
+        (
+            "10.96.0.10:53",
+            "10.96.0.10:53",
+            true,
+            "was never translated",
+        ),
         ("10.96.0.10:54", "10.244.9.9:1053", false, "no port of ours"),
         ("192.0.2.10:53", "10.244.9.9:1053", true, "an external IP"),
-        ("192.168.77.11:30053", "10.244.9.9:1053", true, "a node port"),
-        ("192.168.77.11:30053", "192.168.77.11:30053", true, "a node port, never translated"),
-        ("203.0.113.5:30053", "10.244.9.9:1053", true, "a node port of whichever address"),
-        ("192.168.77.11:30053", "10.244.2.2:1053", false, "a node port that serves"),
-        ("10.96.0.11:53", "10.244.9.9:53", false, "a Service with no endpoint keeps all"),
-        ("192.168.77.11:30054", "10.244.9.9:53", false, "a Service with no endpoint keeps all"),
-        ("10.96.0.12:53", "10.244.9.9:53", false, "a TCP Service has no UDP flows"),
+        (
+            "192.168.77.11:30053",
+            "10.244.9.9:1053",
+            true,
+            "a node port",
+        ),
+        (
+            "192.168.77.11:30053",
+            "192.168.77.11:30053",
+            true,
+            "a node port, never translated",
+        ),
+        (
+            "203.0.113.5:30053",
+            "10.244.9.9:1053",
+            true,
+            "a node port of whichever address",
+        ),
+        (
+            "192.168.77.11:30053",
+            "10.244.2.2:1053",
+            false,
+            "a node port that serves",
+        ),
+        (
+            "10.96.0.11:53",
+            "10.244.9.9:53",
+            false,
+            "a Service with no endpoint keeps all",
+        ),
+        (
+            "192.168.77.11:30054",
+            "10.244.9.9:53",
+            false,
+            "a Service with no endpoint keeps all",
+        ),
+        (
+            "10.96.0.12:53",
+            "10.244.9.9:53",
+            false,
+            "a TCP Service has no UDP flows",
+        ),
         ("8.8.8.8:53", "8.8.8.8:53", false, "somebody else's"),
     ] {
         let stale_flows = StaleFlows::new(&table, Family::V4);
-        assert_eq!(stale_flows.is_stale(&flow(to, from)), stale, "{to} <- {from}: {why}");
+        assert_eq!(
+            stale_flows.is_stale(&flow(to, from)),
+            stale,
+            "{to} <- {from}: {why}"
+        );
     }
     let v6 = StaleFlows::new(&table, Family::V6);
     for (from, stale) in [("[fd00:244::2]:1053", false), ("[fd00:244::3]:1053", true)] {
-        assert_eq!(v6.is_stale(&flow("[fd00:96::10]:53", from)), stale, "{from}");
+        assert_eq!(
+            v6.is_stale(&flow("[fd00:96::10]:53", from)),
+            stale,
+            "{from}"
+        );
     }
 }
 
