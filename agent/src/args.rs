@@ -1,8 +1,9 @@
 //! The command line. Every flag has a twin in the environment, for the chart.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::time::Duration;
+mod run;
+mod tune;
+
+use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -11,6 +12,9 @@ use portolan_dataplane::{IptablesMode, Kernel, KernelConfig};
 use portolan_model::Family;
 use portolan_plan::{Config, DetectLocal, MarkMask, Names};
 use portolan_runtime::LogFormat;
+
+pub use run::{RunArgs, Source};
+pub use tune::TuneArgs;
 
 /// Keeps a node's kernel equal to its service table.
 #[derive(Debug, Parser)]
@@ -39,68 +43,6 @@ pub struct Cli {
 pub enum Command {
     /// Take away from the kernel all that the agent put there, and nothing else.
     Cleanup(KernelArgs),
-}
-
-/// Where the table comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Source {
-    /// A controller's stream.
-    Controller,
-    /// Files of Kubernetes objects on this host; no controller needed.
-    File,
-}
-
-/// How the agent runs.
-#[derive(Debug, Args)]
-pub struct RunArgs {
-    /// Where the table comes from.
-    #[arg(long, env = "PORTOLAN_SOURCE", default_value = "controller")]
-    pub source: Source,
-
-    /// A controller's address, as host:port; may be repeated.
-    #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',')]
-    pub controller: Vec<String>,
-
-    /// Speak to the controller without TLS. TLS is not built yet, so with --source controller this
-    /// must be said.
-    #[arg(long, env = "PORTOLAN_PLAINTEXT")]
-    pub plaintext: bool,
-
-    /// A file or directory of Kubernetes objects (YAML or JSON), for `--source file`; may be
-    /// repeated.
-    #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',')]
-    pub file: Vec<PathBuf>,
-
-    /// How often files are looked at, in milliseconds.
-    #[arg(long, env = "PORTOLAN_FILE_POLL_MS", default_value = "1000",
-        value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
-    file_poll_ms: u64,
-
-    /// This node's name (kube-proxy's --hostname-override). Default: the host's name.
-    #[arg(long, alias = "hostname-override", env = "PORTOLAN_NODE_NAME")]
-    node_name: Option<String>,
-
-    /// The cluster's name; the controller must say the same. Empty for a single cluster.
-    #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
-    pub cluster: String,
-
-    /// How often the kernel is read and compared, in seconds, in case somebody else changed it
-    /// (kube-proxy's --ipvs-sync-period).
-    #[arg(long, alias = "ipvs-sync-period", env = "PORTOLAN_SYNC_PERIOD", default_value = "30",
-        value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    sync_period: u64,
-
-    /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
-    #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:10249")]
-    pub admin_listen: SocketAddr,
-
-    /// Write the port that was bound, as `admin=PORT`, to this file.
-    #[arg(long, env = "PORTOLAN_PORT_FILE")]
-    pub port_file: Option<PathBuf>,
-
-    /// How to program the kernel.
-    #[command(flatten)]
-    pub kernel: KernelArgs,
 }
 
 /// How the kernel is programmed.
@@ -203,54 +145,6 @@ enum Iptables {
     Legacy,
 }
 
-impl RunArgs {
-    /// Checks what clap cannot.
-    ///
-    /// # Errors
-    /// If flags are missing that the source needs.
-    pub fn validate(&self) -> anyhow::Result<()> {
-        match self.source {
-            Source::Controller if self.controller.is_empty() => {
-                bail!("--source controller needs --controller host:port")
-            }
-            Source::Controller if !self.plaintext => {
-                bail!("TLS to the controller is not built yet: say --plaintext to go without")
-            }
-            Source::File if self.file.is_empty() => bail!("--source file needs --file"),
-            _ => Ok(()),
-        }
-    }
-
-    /// How often files are looked at.
-    #[must_use]
-    pub fn file_poll(&self) -> Duration {
-        Duration::from_millis(self.file_poll_ms)
-    }
-
-    /// How often the kernel is compared.
-    #[must_use]
-    pub fn sync_period(&self) -> Duration {
-        Duration::from_secs(self.sync_period)
-    }
-
-    /// The node's name, in lower case as Kubernetes has it.
-    ///
-    /// # Errors
-    /// If none was given and the host's name cannot be read.
-    pub fn node_name(&self) -> anyhow::Result<String> {
-        let name = match &self.node_name {
-            Some(name) => name.clone(),
-            None => std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .context("--node-name was not given, and the host's name cannot be read")?,
-        };
-        let name = name.trim().to_ascii_lowercase();
-        if name.is_empty() {
-            bail!("--node-name is empty");
-        }
-        Ok(name)
-    }
-}
-
 impl KernelArgs {
     /// How to use the kernel.
     ///
@@ -271,6 +165,7 @@ impl KernelArgs {
         Ok(KernelConfig {
             iptables,
             node_ips: self.node_ip.clone(),
+            ..KernelConfig::default()
         })
     }
 
@@ -335,6 +230,8 @@ fn is_interface(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parse(args: &[&str]) -> Cli {

@@ -1,7 +1,8 @@
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_dataplane::FakeKernel;
-use portolan_model::ipvs::Connections;
+use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record};
 
 use super::*;
@@ -122,11 +123,11 @@ async fn a_draining_real_server_goes_when_its_connections_have_ended() {
         .dataplane
         .connections
         .insert((vip(), leaving), connections);
-    assert_eq!(reconciler.finish_drains().await.unwrap(), 1);
+    assert_eq!(reconciler.finish_drains(|_| false).await.unwrap(), 1);
     assert_eq!(weight(&reconciler), Some(0));
 
     reconciler.dataplane.connections.clear();
-    assert_eq!(reconciler.finish_drains().await.unwrap(), 0);
+    assert_eq!(reconciler.finish_drains(|_| false).await.unwrap(), 0);
     assert_eq!(weight(&reconciler), None);
     assert_eq!(reconciler.known(), Some(&reconciler.dataplane.state));
 }

@@ -9,7 +9,7 @@ use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_plan::{KernelState, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
-use crate::{Dataplane, DataplaneError, StepError};
+use crate::{Dataplane, DataplaneError, Flow, StepError};
 
 /// The kernel's model.
 #[derive(Debug, Default)]
@@ -20,6 +20,10 @@ pub struct FakeKernel {
     pub facts: NodeFacts,
     /// Connections to say there are.
     pub connections: BTreeMap<(VirtualServerKey, SocketAddr), Connections>,
+    /// UDP flows that conntrack remembers.
+    pub flows: Vec<Flow>,
+    /// How often the flows were read.
+    pub flow_reads: usize,
     /// Steps to fail, by their number since the start, with the message.
     pub failures: BTreeMap<usize, String>,
     /// All steps taken so far, failed ones included.
@@ -168,6 +172,27 @@ impl Dataplane for FakeKernel {
             .keys()
             .map(|a| (*a, of(a).unwrap_or_default()))
             .collect())
+    }
+
+    async fn flows(
+        &mut self,
+        family: Family,
+        keep: &(dyn Fn(&Flow) -> bool + Sync),
+    ) -> Result<Vec<Flow>, DataplaneError> {
+        self.flow_reads += 1;
+        let of_family = |flow: &&Flow| Family::of(flow.original.source.ip()) == family;
+        let kept = self
+            .flows
+            .iter()
+            .filter(of_family)
+            .filter(|flow| keep(flow));
+        Ok(kept.copied().collect())
+    }
+
+    async fn delete_flows(&mut self, flows: &[Flow]) -> Result<usize, DataplaneError> {
+        let before = self.flows.len();
+        self.flows.retain(|flow| !flows.contains(flow));
+        Ok(before - self.flows.len())
     }
 
     async fn remove_rules(&mut self, _rules: &Rules, family: Family) -> Result<(), DataplaneError> {

@@ -11,6 +11,7 @@ mod request;
 mod sockopt;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,6 +21,7 @@ use portolan_model::{Family, Protocol};
 
 pub use reply::Info;
 pub use request::Request;
+pub use timeouts::Timeouts;
 
 use crate::socket::{Bus, Socket, SocketError};
 use crate::wire::Writer;
