@@ -2,6 +2,7 @@
 //! namespaces, real Kubernetes servers.
 
 pub mod cluster;
+pub mod conformance;
 pub mod lane;
 pub mod objects;
 pub mod rig;

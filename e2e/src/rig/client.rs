@@ -1,4 +1,4 @@
-//! The asking side of the echo protocol: one line out, one line back, over TCP or UDP.
+//! The asking side of the echo protocol: one line out, one line back, over TCP, UDP or SCTP.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use super::host::Protocol;
+use super::sctp;
 
 /// What an echo server answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub enum RequestError {
     Refused,
     /// Silence.
     TimedOut,
+    /// The asking machine's own packet filter dropped a datagram, and said so.
+    Filtered,
     /// Anything else, in words: no route, an answer that is none.
     Other(String),
 }
@@ -42,6 +45,7 @@ impl fmt::Display for RequestError {
         match self {
             Self::Refused => f.write_str("refused"),
             Self::TimedOut => f.write_str("timed out"),
+            Self::Filtered => f.write_str("filtered on the way out"),
             Self::Other(reason) => f.write_str(reason),
         }
     }
@@ -55,6 +59,7 @@ impl From<io::Error> for RequestError {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused,
             // A blocking socket with a timeout reports it as "would block".
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut,
+            io::ErrorKind::PermissionDenied => Self::Filtered,
             _ => Self::Other(error.to_string()),
         }
     }
@@ -68,13 +73,13 @@ pub struct Connection {
 
 #[derive(Debug)]
 enum Transport {
-    Tcp(BufReader<TcpStream>),
+    Stream(BufReader<TcpStream>),
     Udp(UdpSocket),
 }
 
 impl Connection {
-    /// Opens a connection from the calling thread's namespace.
-    pub(super) fn open(
+    /// Opens a connection from the calling thread's namespace; see [`super::Namespace::run`].
+    pub fn open(
         protocol: Protocol,
         target: SocketAddr,
         timeout: Duration,
@@ -84,7 +89,12 @@ impl Connection {
                 let stream = TcpStream::connect_timeout(&target, timeout)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(timeout))?;
-                Transport::Tcp(BufReader::new(stream))
+                Transport::Stream(BufReader::new(stream))
+            }
+            Protocol::Sctp => {
+                let stream = sctp::connect(target, timeout)?;
+                stream.set_read_timeout(Some(timeout))?;
+                Transport::Stream(BufReader::new(stream))
             }
             Protocol::Udp => {
                 let socket = UdpSocket::bind((unspecified(target), 0))?;
@@ -99,7 +109,7 @@ impl Connection {
     /// Asks once more over the same connection.
     pub fn ask(&mut self) -> Result<Answer, RequestError> {
         let line = match &mut self.transport {
-            Transport::Tcp(stream) => ask_stream(stream)?,
+            Transport::Stream(stream) => ask_stream(stream)?,
             Transport::Udp(socket) => ask_datagram(socket)?,
         };
         Answer::parse(&line).ok_or_else(|| RequestError::Other(format!("not an answer: {line:?}")))
@@ -108,7 +118,7 @@ impl Connection {
     /// The local address and port.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         match &self.transport {
-            Transport::Tcp(stream) => stream.get_ref().local_addr(),
+            Transport::Stream(stream) => stream.get_ref().local_addr(),
             Transport::Udp(socket) => socket.local_addr(),
         }
     }
