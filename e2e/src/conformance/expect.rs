@@ -179,3 +179,6 @@ impl fmt::Display for Expectation {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

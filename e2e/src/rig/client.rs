@@ -34,8 +34,6 @@ pub enum RequestError {
     Refused,
     /// Silence.
     TimedOut,
-    /// The asking machine's own packet filter dropped a datagram, and said so.
-    Filtered,
     /// Anything else, in words: no route, an answer that is none.
     Other(String),
 }
@@ -45,7 +43,6 @@ impl fmt::Display for RequestError {
         match self {
             Self::Refused => f.write_str("refused"),
             Self::TimedOut => f.write_str("timed out"),
-            Self::Filtered => f.write_str("filtered on the way out"),
             Self::Other(reason) => f.write_str(reason),
         }
     }
@@ -59,7 +56,6 @@ impl From<io::Error> for RequestError {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused,
             // A blocking socket with a timeout reports it as "would block".
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut,
-            io::ErrorKind::PermissionDenied => Self::Filtered,
             _ => Self::Other(error.to_string()),
         }
     }
@@ -134,7 +130,11 @@ fn ask_stream(stream: &mut BufReader<TcpStream>) -> Result<String, RequestError>
 }
 
 fn ask_datagram(socket: &UdpSocket) -> Result<String, RequestError> {
-    socket.send(b"?\n")?;
+    match socket.send(b"?\n") {
+        // The machine's own filter dropped it. If it was rejected, a message says so; else silence.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        sent => drop(sent?),
+    }
     let mut buffer = [0; 512];
     let length = socket.recv(&mut buffer)?;
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
