@@ -53,16 +53,23 @@ impl Stage {
             visitors: [visitor(Place::Here)?, visitor(Place::There)?],
             client: rig.client().clone(),
         };
-        stage.prepare()?;
+        stage.prepare(rig)?;
         Ok(stage)
     }
 
-    fn prepare(&self) -> Result<()> {
+    fn prepare(&self, rig: &Rig) -> Result<()> {
         let here = self.node(Place::Here);
         for (range, family) in VIRTUAL {
             self.client.add_route(range, here.address(family))?;
         }
         for node in &self.nodes {
+            // Rules that rewrite or refuse a packet see only those that have a route. The machine
+            // at the end of this one forwards nothing.
+            if let Some(router) = rig.clients().last() {
+                for family in Family::ALL {
+                    node.add_route("default", router.address(family))?;
+                }
+            }
             // Else a node that refuses much to one host soon refuses in silence.
             node.namespace().sysctl(&[
                 ("ipv4/icmp_ratelimit", "0"),
