@@ -12,21 +12,32 @@ use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The modes of a lane: User Mode Linux has no nftables.
-fn modes() -> &'static [(&'static str, &'static str)] {
-    const IPTABLES: (&str, &str) = (
+/// The modes, and what each does otherwise.
+const MODES: [(&str, &str); 3] = [
+    (
         "iptables",
         include_str!("../conformance/kube-proxy-iptables.txt"),
-    );
-    const IPVS: (&str, &str) = ("ipvs", include_str!("../conformance/kube-proxy-ipvs.txt"));
-    const NFTABLES: (&str, &str) = (
+    ),
+    ("ipvs", include_str!("../conformance/kube-proxy-ipvs.txt")),
+    (
         "nftables",
         include_str!("../conformance/kube-proxy-nftables.txt"),
-    );
-    match lane::lane().as_str() {
-        "uml" => &[IPTABLES, IPVS],
-        _ => &[IPVS, NFTABLES],
-    }
+    ),
+];
+
+/// The modes to play: of the lane, or as `PORTOLAN_KUBE_PROXY_MODES` says.
+fn modes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let asked = std::env::var("PORTOLAN_KUBE_PROXY_MODES").unwrap_or_else(|_| {
+        // User Mode Linux has no nftables.
+        let of_lane = match lane::lane().as_str() {
+            "uml" => "iptables,ipvs",
+            _ => "iptables,ipvs,nftables",
+        };
+        of_lane.into()
+    });
+    MODES
+        .into_iter()
+        .filter(move |(mode, _)| asked.split(',').any(|word| word == *mode))
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::rig::{Host, Process, Rig};
 use crate::wait::wait_for;
 
 /// Long enough for an emulated guest in which the API server starts too.
-const START_LIMIT: Duration = Duration::from_secs(180);
+const START_LIMIT: Duration = Duration::from_secs(480);
 /// Where each serves its metrics, in its node's namespace.
 const METRICS: u16 = 10249;
 
