@@ -4,6 +4,7 @@
 pub mod ask;
 pub mod cluster;
 pub mod conformance;
+pub mod figure;
 pub mod lane;
 pub mod objects;
 pub mod rig;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use portolan_e2e::cluster::Cluster;
 use portolan_e2e::conformance::{Patience, Row, Stage, report};
+use portolan_e2e::figure::figure;
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Protocol, has_sctp};
 
@@ -34,11 +35,11 @@ fn every_row_of_the_table() {
         .unwrap();
     let start = Instant::now();
     let outcomes = stage.play(&rows(NAME), Patience::of_lane()).unwrap();
-    let (wrong, counts) = report(&outcomes);
+    let seconds = start.elapsed().as_secs_f64();
+    let wrong = report(&outcomes);
     for line in &wrong {
         println!("wrong {line}");
     }
-    println!("{counts}");
-    println!("played in {:.1} s", start.elapsed().as_secs_f32());
+    figure("conformance_rows_played_in", seconds, "s", None);
     assert!(wrong.is_empty(), "{} rows went wrong", wrong.len());
 }

@@ -111,6 +111,19 @@ impl Connection {
         Answer::parse(&line).ok_or_else(|| RequestError::Other(format!("not an answer: {line:?}")))
     }
 
+    /// Ends the connection with a reset, which every machine on the way forgets sooner than an
+    /// orderly end.
+    pub fn reset(self) -> io::Result<()> {
+        match self.transport {
+            Transport::Stream(stream) => {
+                let linger = Some(Duration::ZERO);
+                rustix::net::sockopt::set_socket_linger(stream.get_ref(), linger)?;
+            }
+            Transport::Udp(_) => {}
+        }
+        Ok(())
+    }
+
     /// The local address and port.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         match &self.transport {
