@@ -13,7 +13,7 @@ use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::figure::figure;
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, service, slice_of};
-use portolan_e2e::rig::{Family, Load, LoadConfig, Namespace};
+use portolan_e2e::rig::{Family, Load, LoadConfig, Namespace, Protocol};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 
@@ -80,9 +80,7 @@ fn endpoints_that_move_between_slices_are_always_there() {
         return;
     }
     let cluster = Cluster::new().unwrap();
-    let a = EchoPod::serving(cluster.rig.node(0), "a", &[]).unwrap();
-    let _server = a.pod.serve(portolan_e2e::rig::Protocol::Tcp, EchoPod::PORT);
-    let _server = _server.unwrap();
+    let a = EchoPod::serving(cluster.rig.node(0), "a", &[Protocol::Tcp]).unwrap();
     let visitor = cluster.add_pod(0, "visitor").unwrap();
     let add: Vec<_> = (0..ENDPOINTS)
         .map(|number| format!("addr add {}/32 dev eth0", endpoint(number)))
@@ -131,11 +129,12 @@ fn endpoints_that_move_between_slices_are_always_there() {
     let report = load.stop();
     assert!(report.failures.is_empty(), "{:?}", report.failures.first());
 
-    // The controller has seen all of that: the last file alone decides now.
-    let mut less = objects(MOVES);
-    less.pop();
-    cluster.put("less.json", &[]).unwrap_err();
-    let _ = less;
+    // The controller reads the files still: one endpoint fewer is one real server fewer.
+    let mut fewer = objects(MOVES);
+    let endpoints = fewer[1]["endpoints"].as_array_mut().unwrap();
+    endpoints.pop().unwrap();
+    cluster.put("web.json", &fewer).unwrap();
+    assert_eq!(present(node.namespace()).len(), usize::from(ENDPOINTS) - 1);
     figure(
         "slice_moves_requests",
         f64::from(u32::try_from(report.requests).unwrap()),
