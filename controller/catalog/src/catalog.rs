@@ -17,7 +17,8 @@ use crate::{
     Service,
 };
 
-/// Services, EndpointSlices, Nodes and weighted Pods of all clusters. One task owns it; nobody else sees it.
+/// Services, EndpointSlices, Nodes and weighted Pods of all clusters. One task owns it; nobody else
+/// sees it.
 #[derive(Debug, Default)]
 pub struct Catalog {
     services: HashMap<ObjectKey, Service>,

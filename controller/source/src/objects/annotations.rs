@@ -91,9 +91,10 @@ fn scheduler<'m>(metadata: &'m Metadata, problems: &mut Problems) -> Option<&'m 
 /// others, it is as if nothing was said.
 fn flags(metadata: &Metadata, scheduler: Option<&str>, problems: &mut Problems) -> Option<Flags> {
     let found = Found::first(metadata, &SCHEDULER_FLAGS)?;
-    let mut flags = found.value.is_empty().then_some(0);
     let texts = found.value.split(',').map(str::trim);
-    for text in texts.filter(|text| !text.is_empty()) {
+    let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
+    let mut flags = texts.is_empty().then_some(0);
+    for text in texts {
         match FLAGS.iter().find(|(name, ..)| *name == text) {
             None => {
                 let names = FLAGS.map(|(name, ..)| name).join(", ");

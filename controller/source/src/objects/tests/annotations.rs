@@ -55,6 +55,7 @@ fn flags_are_the_kernels() {
         ("mh-fallback,mh-port", 0x18),
         (" flag-3 , flag-1 ,", 0x28),
         ("", 0),
+        (" , ", 0),
     ];
     for (text, expected) in cases {
         for annotation in [ours, alias] {
