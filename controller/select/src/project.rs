@@ -11,8 +11,8 @@ use portolan_catalog::{
     Catalog, Claim, Claimant, Endpoint, Problem, Reason, Service, TrafficPolicy,
 };
 use portolan_model::{
-    Affinity, Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeKey,
-    NodeLists, Record, RecordKey, ZoneMask,
+    Affinity, Destination, Families, Family, Frontend, FrontendAddress, FrontendKind, Lists,
+    NodeKey, NodeLists, Record, RecordKey, ZoneMask,
 };
 
 use crate::categorize::still_serving;
@@ -42,6 +42,7 @@ pub fn project(catalog: &Catalog, service: &Service, port_index: usize) -> Proje
     }
     let endpoints = catalog.endpoints(service, port);
     let mut shared = Shared::default();
+    let mut available = Families::NONE;
     for family in Family::ALL {
         let of_family: BTreeMap<_, _> = endpoints
             .iter()
@@ -58,7 +59,11 @@ pub fn project(catalog: &Catalog, service: &Service, port_index: usize) -> Proje
             lists: &mut projection.lists,
         };
         nodes.add_own(&of_family);
-        if uses(Lists::Cluster) {
+        let short_circuit = |f: &Frontend| f.family() == family && f.has_short_circuit();
+        if of_family.values().any(|e| e.ready || still_serving(e)) {
+            available.insert(family);
+        }
+        if uses(Lists::Cluster) || frontends.iter().any(short_circuit) {
             shared.add(&of_family);
             nodes.add_same_node_hints(&of_family);
         }
@@ -71,6 +76,7 @@ pub fn project(catalog: &Catalog, service: &Service, port_index: usize) -> Proje
         frontends,
         destinations,
         zone_mask,
+        available,
         affinity: service
             .affinity_seconds
             .map(|timeout_seconds| Affinity { timeout_seconds }),
