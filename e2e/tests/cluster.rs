@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, Source};
+use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slice, slice_of, slices};
 use portolan_e2e::rig::{Family, Host, Process, Protocol, Rig, RigConfig};
@@ -399,9 +400,13 @@ fn measure(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
     times.sort_unstable();
     let millis = |percent: usize| times[(WRITES * percent).div_ceil(100) - 1].as_secs_f64() * 1e3;
     let (median, p99) = (millis(50), millis(99));
-    let verdict = if p99 <= 1000.0 { "ok" } else { "short" };
-    println!("figure endpointslice_write_to_programmed_p50 {median:.1} ms");
-    println!("figure endpointslice_write_to_programmed_p99 {p99:.1} ms goal <= 1000 {verdict}");
+    figure("endpointslice_write_to_programmed_p50", median, "ms", None);
+    figure(
+        "endpointslice_write_to_programmed_p99",
+        p99,
+        "ms",
+        Some(Goal::AtMost(1000.0)),
+    );
     assert!(p99 < 30_000.0, "{times:?}");
 }
 

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 
+use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_plan::{KernelState, NodeFacts, Rules, Step};
 
@@ -67,6 +68,9 @@ pub struct StepError {
     pub index: usize,
     /// Why.
     pub message: String,
+    /// The entries of sets that are missing because of it; see
+    /// [`Desired::records_of`](portolan_plan::Desired::records_of).
+    pub entries: Vec<SetEntry>,
 }
 
 /// A kernel that can be observed and changed.

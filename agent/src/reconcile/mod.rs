@@ -7,7 +7,7 @@ mod drains;
 mod flows;
 mod run;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,10 @@ use portolan_plan::{Config, Desired, KernelState, NodeFacts, Step, desire, plan}
 pub use drains::{Deadlines, Drainer, Draining, WallClock};
 pub use flows::StaleFlows;
 pub use run::{Inlets, Outlets, Timing, run};
+
+/// Of how many missing entries of a set the records are looked for: enough to see what is wrong,
+/// and not too dear for a set that is missing as a whole.
+const EXPLAINED: usize = 64;
 
 /// What one reconciliation did.
 #[derive(Debug, Clone, Default)]
@@ -117,11 +121,14 @@ impl<D: Dataplane> Reconciler<D> {
             Some(known) => known,
             None => self.dataplane.observe().await?,
         };
-        let foreign = known.foreign_virtual_servers(&self.config.names);
-        self.desired = Arc::new(desire(table, &facts, &self.config, &foreign));
+        let desired = desire(table, &facts, &self.config, &known);
+        for note in desired.notes.difference(&self.desired.notes) {
+            tracing::info!("{note}");
+        }
+        self.desired = Arc::new(desired);
         self.facts = Some(facts);
 
-        let steps = plan(&self.desired.state, &known, &self.config.names);
+        let steps = plan(&self.desired, &known, &self.config);
         let affected = flows::affected(&steps, &known, &self.desired);
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
         let step_errors = self.take(&steps, known).await;
@@ -138,7 +145,7 @@ impl<D: Dataplane> Reconciler<D> {
         errors.extend(
             step_errors
                 .into_iter()
-                .map(|error| self.explain(&steps, error)),
+                .flat_map(|error| self.explain(&steps, error)),
         );
         let objects = steps.iter().map(Step::objects).sum();
         Ok(Outcome {
@@ -190,8 +197,9 @@ impl<D: Dataplane> Reconciler<D> {
         }
         let known = self.known.take().unwrap_or_default();
         for error in self.take(&steps, known).await {
-            let (_, message) = self.explain(&steps, error);
-            tracing::warn!(message, "a drained real server could not be deleted");
+            for (_, message) in self.explain(&steps, error) {
+                tracing::warn!(message, "a drained real server could not be deleted");
+            }
         }
         Ok(left)
     }
@@ -239,14 +247,25 @@ impl<D: Dataplane> Reconciler<D> {
         errors
     }
 
-    fn explain(&self, steps: &[Step], error: StepError) -> (Option<RecordKey>, String) {
+    /// What went wrong, once for each record that it concerns.
+    fn explain(&self, steps: &[Step], error: StepError) -> Vec<(Option<RecordKey>, String)> {
         let Some(step) = steps.get(error.index) else {
-            return (None, error.message);
+            return vec![(None, error.message)];
         };
-        let record = step
+        let of_server = step
             .virtual_server()
             .and_then(|key| self.desired.records.get(key));
-        (record.cloned(), format!("{step}: {}", error.message))
+        let missing = error.entries.iter().take(EXPLAINED);
+        let of_entries = missing.flat_map(|entry| self.desired.records_of(entry));
+        let records: BTreeSet<&RecordKey> = of_server.into_iter().chain(of_entries).collect();
+        let message = format!("{step}: {}", error.message);
+        if records.is_empty() {
+            return vec![(None, message)];
+        }
+        let records = records.into_iter();
+        records
+            .map(|record| (Some(record.clone()), message.clone()))
+            .collect()
     }
 
     /// The dataplane, given back.

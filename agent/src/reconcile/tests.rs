@@ -31,11 +31,7 @@ fn table(destinations: &[&str]) -> NodeTable {
 }
 
 fn vip() -> VirtualServerKey {
-    VirtualServerKey {
-        protocol: Protocol::Tcp,
-        address: "10.96.0.1".parse().unwrap(),
-        port: 80,
-    }
+    VirtualServerKey::new(Protocol::Tcp, "10.96.0.1".parse().unwrap(), 80)
 }
 
 #[tokio::test]
@@ -78,6 +74,16 @@ async fn an_error_names_the_record_and_the_next_run_mends_it() {
             && message == "add virtual server TCP 10.96.0.1:80: held back: a set entry that it needs is missing"
     }), "{:?}", outcome.errors);
     assert!(reconciler.dataplane.state.virtual_servers.is_empty());
+
+    // What is missing in a set is told of the record too.
+    let message = "add 1 entries to set KUBE-CLUSTER-IP: ENOMEM";
+    assert!(
+        outcome.errors.iter().any(|(record, text)| {
+            record.as_ref().is_some_and(|r| &*r.service == "svc") && text == message
+        }),
+        "{:?}",
+        outcome.errors
+    );
 
     reconciler.dataplane.failures.clear();
     let outcome = reconciler

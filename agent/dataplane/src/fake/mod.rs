@@ -1,6 +1,6 @@
 //! A kernel in memory: it refuses what the real one refuses, and fails where it is told to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use portolan_model::Family;
@@ -66,12 +66,16 @@ fn check(state: &KernelState, step: &Step) -> Result<(), String> {
         }
         Step::ReplaceSet { set, .. } => {
             set.entries.iter().try_for_each(|entry| fits(set, entry))?;
+            let identities: BTreeSet<_> = set.entries.iter().map(SetEntry::identity).collect();
+            same(identities.len() == set.entries.len(), "two entries are one")?;
             room(set, 0)
         }
         Step::AddEntries { name, entries } => {
             let set = set(name)?;
             entries.iter().try_for_each(|entry| fits(set, entry))?;
-            room(set, entries.difference(&set.entries).count())
+            let there: BTreeSet<_> = set.entries.iter().map(SetEntry::identity).collect();
+            let added: BTreeSet<_> = entries.iter().map(SetEntry::identity).collect();
+            room(set, added.difference(&there).count())
         }
         Step::DelEntries { name, .. } => set(name).map(drop),
         Step::WriteRules { rules, .. } => {
@@ -110,6 +114,7 @@ fn fits(set: &Set, entry: &SetEntry) -> Result<(), String> {
     let (kind, address) = match entry {
         SetEntry::Ip(ip) => (SetKind::HashIp, Some(*ip)),
         SetEntry::IpPort(ip, ..) => (SetKind::HashIpPort, Some(*ip)),
+        SetEntry::IpPortMark(ip, ..) => (SetKind::HashIpPortMark, Some(*ip)),
         SetEntry::IpPortIp(ip, ..) => (SetKind::HashIpPortIp, Some(*ip)),
         SetEntry::IpPortNet(ip, ..) => (SetKind::HashIpPortNet, Some(*ip)),
         SetEntry::Port(_) => (SetKind::BitmapPort, None),
@@ -144,7 +149,11 @@ impl Dataplane for FakeKernel {
             };
             if let Err(message) = result {
                 gate.failed(step);
-                errors.push(StepError { index, message });
+                errors.push(StepError {
+                    index,
+                    message,
+                    entries: step.added_entries(),
+                });
             }
         }
         errors

@@ -10,7 +10,7 @@ mod routes;
 mod sysctl;
 mod tuning;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Family;
@@ -54,6 +54,7 @@ pub struct Kernel {
     conntrack: Option<Conntrack>,
     routes: Routes,
     iptables: Iptables,
+    missing_schedulers: Option<BTreeSet<String>>,
 }
 
 impl Kernel {
@@ -77,6 +78,7 @@ impl Kernel {
             conntrack: None,
             routes: Routes::open()?,
             iptables: Iptables::open(config.iptables).await?,
+            missing_schedulers: None,
             config,
         })
     }
@@ -89,6 +91,20 @@ impl Kernel {
         } else {
             vec![Family::V4]
         }
+    }
+
+    /// The schedulers that we would like to use by ourselves and the kernel does not have. Asked
+    /// once: a kernel that had one may unload it only while nobody uses it.
+    fn missing_schedulers(&mut self) -> Result<BTreeSet<String>, DataplaneError> {
+        if let Some(missing) = &self.missing_schedulers {
+            return Ok(missing.clone());
+        }
+        let mut missing = BTreeSet::new();
+        if !self.ipvs.has_scheduler("mh")? {
+            missing.insert("mh".to_owned());
+        }
+        self.missing_schedulers = Some(missing.clone());
+        Ok(missing)
     }
 
     fn conntrack(&mut self) -> Result<&mut Conntrack, DataplaneError> {
@@ -198,9 +214,12 @@ impl Dataplane for Kernel {
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
         let config = &self.config;
-        self.routes
+        let mut facts = self
+            .routes
             .facts(&config.node_ips, &config.node_port_addresses)
-            .await
+            .await?;
+        facts.missing_schedulers = self.missing_schedulers()?;
+        Ok(facts)
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
@@ -215,6 +234,7 @@ impl Dataplane for Kernel {
                     Some(reason) => errors.push(StepError {
                         index,
                         message: reason.to_owned(),
+                        entries: Vec::new(),
                     }),
                     None => {
                         numbers.push(index);
@@ -226,16 +246,18 @@ impl Dataplane for Kernel {
             let results = self.take(class(&run[0]), &allowed).await;
             for ((number, step), result) in numbers.into_iter().zip(allowed).zip(results) {
                 let Err(failure) = result else { continue };
-                if failure.entries.is_empty() {
+                let entries = if failure.entries.is_empty() {
                     gate.failed(step);
-                }
-                failure
-                    .entries
-                    .into_iter()
-                    .for_each(|entry| gate.failed_entry(entry));
+                    step.added_entries()
+                } else {
+                    let failed = failure.entries.iter().cloned();
+                    failed.for_each(|entry| gate.failed_entry(entry));
+                    failure.entries
+                };
                 errors.push(StepError {
                     index: number,
                     message: failure.message,
+                    entries,
                 });
             }
         }

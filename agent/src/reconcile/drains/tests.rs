@@ -9,11 +9,7 @@ fn at(seconds: u64) -> SystemTime {
 }
 
 fn draining(last: u8) -> Draining {
-    let key = VirtualServerKey {
-        protocol: Protocol::Tcp,
-        address: "10.96.0.1".parse().unwrap(),
-        port: 80,
-    };
+    let key = VirtualServerKey::new(Protocol::Tcp, "10.96.0.1".parse().unwrap(), 80);
     (key, SocketAddr::from(([10, 0, 0, last], 80)))
 }
 

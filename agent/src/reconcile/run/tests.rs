@@ -174,11 +174,7 @@ impl Rig {
 }
 
 fn key(protocol: Protocol) -> VirtualServerKey {
-    VirtualServerKey {
-        protocol,
-        address: "10.96.0.1".parse().unwrap(),
-        port: 80,
-    }
+    VirtualServerKey::new(protocol, "10.96.0.1".parse().unwrap(), 80)
 }
 
 fn record(protocol: Protocol, destinations: &[&str]) -> Record {
