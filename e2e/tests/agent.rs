@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::objects::{service, slices};
+use portolan_e2e::objects::{ports, service, slices};
 use portolan_e2e::rig::{Connection, Host, Protocol};
 use portolan_e2e::wait::wait_for;
 use serde_json::json;
@@ -118,6 +118,50 @@ fn a_udp_client_moves_to_another_destination_when_its_own_goes() {
         line.strip_prefix(name)?.parse::<u64>().ok()
     });
     assert!(deleted.unwrap() >= 2, "{metrics}");
+}
+
+#[test]
+fn load_balancers_are_told_of_endpoints_and_of_nodes_that_go() {
+    if skip("load_balancers_are_told_of_endpoints_and_of_nodes_that_go") {
+        return;
+    }
+    let cluster = Cluster::new().unwrap();
+    let a = cluster.add_pod(0, "a").unwrap();
+    let spec = json!({
+        "type": "LoadBalancer",
+        "externalTrafficPolicy": "Local",
+        "healthCheckNodePort": 32000,
+        "ports": ports(Some(30080)),
+    });
+    let objects = [vec![service("web", WEB, spec)], slices("web", &[(&a, 0)])].concat();
+    cluster.put("web.json", &objects).unwrap();
+    let ask = |node: usize, port: u16, path: &str| {
+        let answer = http_get(cluster.rig.node(node).namespace(), port, path);
+        answer.map_err(|error| format!("{error:#}"))
+    };
+    let body = ask(0, 32000, "/any/path").unwrap();
+    assert!(body.contains("\"localEndpoints\": 1,"), "{body}");
+    assert!(ask(1, 32000, "/").unwrap_err().contains(" 503 "));
+
+    let node = |spec: serde_json::Value| {
+        let metadata = json!({ "name": Cluster::node_name(0) });
+        json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec })
+    };
+    assert!(ask(0, 10256, "/healthz").unwrap_err().contains(" 503 "));
+    cluster.put("node.json", &[node(json!({}))]).unwrap();
+    wait_for("the node to be eligible", PROMPT, || {
+        ask(0, 10256, "/healthz").ok()
+    })
+    .unwrap();
+    let taint = json!({ "key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule" });
+    cluster
+        .put("node.json", &[node(json!({ "taints": [taint] }))])
+        .unwrap();
+    wait_for("the node to be avoided", PROMPT, || {
+        ask(0, 10256, "/healthz").err()
+    })
+    .unwrap();
+    ask(0, 10256, "/livez").unwrap();
 }
 
 #[test]
