@@ -258,6 +258,47 @@ mod tests {
     }
 
     #[test]
+    fn kube_proxys_flags_of_health_and_addresses_are_taken() {
+        let healthz = |flag: &str| {
+            let listen = parse(&[flag]).run.healthz_listen();
+            listen.map(|address| address.map(|address| address.to_string()))
+        };
+        for (flag, expected) in [
+            ("--healthz-listen=[::1]:1", Some("[::1]:1")),
+            ("--healthz-bind-address=0.0.0.0", Some("0.0.0.0:10256")),
+            ("--healthz-bind-address=::", Some("[::]:10256")),
+            ("--healthz-listen=", None),
+        ] {
+            assert_eq!(healthz(flag).unwrap().as_deref(), expected, "{flag}");
+        }
+        assert!(
+            healthz("--healthz-listen=x")
+                .unwrap_err()
+                .to_string()
+                .contains("healthz-listen")
+        );
+
+        let cli = parse(&[
+            "--nodeport-addresses=10.0.0.0/8,fd00::/8",
+            "--ipvs-strict-arp",
+            "--ipvs-tcp-timeout=15m0s",
+            "--conntrack-tcp-timeout-established=0",
+        ]);
+        let config = cli.run.kernel_config().unwrap();
+        assert!(!config.node_port_addresses.take_all(Family::V6));
+        assert!(config.tuning.strict_arp);
+        assert_eq!(config.tuning.timeouts.tcp, 900);
+        assert_eq!(config.tuning.conntrack.tcp_established, 0);
+        assert_eq!(config.tuning.conntrack.tcp_close_wait, 3600);
+        let bad = parse(&["--node-port-addresses=eth0"]).run.kernel_config();
+        assert!(
+            bad.unwrap_err()
+                .to_string()
+                .contains("--node-port-addresses")
+        );
+    }
+
+    #[test]
     fn what_a_detect_local_mode_needs_is_asked_for() {
         let config = |args: &[&str]| parse(args).run.kernel.plan_config();
         let found = |args: &[&str]| config(args).unwrap().detect_local;

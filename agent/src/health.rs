@@ -19,6 +19,8 @@ struct Track {
     newest: Option<Instant>,
     /// When the last change was served.
     served: Option<SystemTime>,
+    /// When the reconciliation began that served it: what had arrived by then is in it.
+    served_from: Option<Instant>,
 }
 
 /// How one family is.
@@ -82,12 +84,13 @@ impl Health {
         })))
     }
 
-    /// A change has arrived.
-    pub fn queued(&self, now: Instant) {
+    /// A change has arrived, `at` that time; it may have been served by now.
+    pub fn queued(&self, at: Instant) {
         self.with(|state| {
-            for track in state.tracks.values_mut() {
-                track.oldest.get_or_insert(now);
-                track.newest = Some(now);
+            let waits = |track: &&mut Track| track.served_from.is_none_or(|from| from < at);
+            for track in state.tracks.values_mut().filter(waits) {
+                track.oldest.get_or_insert(at);
+                track.newest = Some(at);
             }
         });
     }
@@ -101,6 +104,7 @@ impl Health {
                 .filter(|(f, _)| !broken.contains(**f));
             for (_, track) in good {
                 track.served = Some(now);
+                track.served_from = Some(start);
                 // What arrived meanwhile may not be in it, and waits since then at most.
                 let later = track.newest.is_some_and(|newest| newest > start);
                 track.oldest = later.then_some(start);
@@ -179,8 +183,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_family_that_failed_stays_queued_and_says_when_it_was_well() {
         let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
-        health.queued(start);
         health.served(start, Families::NONE, wall(1));
+        let start = start + PERIOD;
         health.queued(start);
         health.served(start, [Family::V6].into_iter().collect(), wall(2));
         let report = health.report(start + PERIOD * 2, wall(9));
@@ -191,6 +195,14 @@ mod tests {
         );
         assert!(!report.healthy());
         assert_eq!(report.last_updated(), Some(wall(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_served_before_it_was_noted_does_not_wait() {
+        let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
+        health.served(start + PERIOD, Families::NONE, wall(1));
+        health.queued(start);
+        assert_eq!(healthy(&health, start + PERIOD * 9), [true, true]);
     }
 
     #[tokio::test(start_paused = true)]

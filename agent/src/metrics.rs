@@ -234,3 +234,119 @@ impl Collector for SubscribeCollector {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::{
+        Destination, Family as IpFamily, FrontendAddress, NodeLists, Protocol, Record, RecordKey,
+    };
+
+    use super::*;
+
+    /// A record with a cluster IP and a node port, of which the given ones are Local.
+    fn add(table: &mut NodeTable, service: &str, local: &[FrontendKind], here: bool) {
+        let key = RecordKey {
+            cluster: "".into(),
+            namespace: "ns".into(),
+            service: service.into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        };
+        let frontend = |kind| Frontend {
+            lists: if local.contains(&kind) {
+                Lists::Local
+            } else {
+                Lists::Cluster
+            },
+            ..Frontend::new(kind, FrontendAddress::NodeAddresses(IpFamily::V4), 80)
+        };
+        let kinds = [
+            FrontendKind::ClusterIp,
+            FrontendKind::NodePort,
+            FrontendKind::LoadBalancer,
+        ];
+        let record = Record {
+            frontends: kinds.map(frontend).into(),
+            available: [IpFamily::V4].into_iter().collect(),
+            ..Record::new(key.clone())
+        };
+        if here {
+            let lists = NodeLists {
+                local: vec![Destination::new("10.0.0.1:80".parse().unwrap())],
+                ..NodeLists::default()
+            };
+            table.lists.insert(key.clone(), Arc::new(lists));
+        }
+        table.records.insert(key, Arc::new(record));
+    }
+
+    fn text(registry: &Registry) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, registry).unwrap();
+        text
+    }
+
+    fn assert_lines(registry: &Registry, lines: &[&str]) {
+        let text = text(registry);
+        for line in lines {
+            assert!(text.lines().any(|have| have == *line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn service_ports_without_local_endpoints_are_counted_by_policy() {
+        let (external, internal) = (
+            [FrontendKind::NodePort, FrontendKind::LoadBalancer],
+            [FrontendKind::ClusterIp],
+        );
+        let mut registry = Registry::default();
+        let metrics = ReconcileMetrics::register(&mut registry);
+        let mut table = NodeTable::default();
+        add(&mut table, "a", &external, false);
+        add(&mut table, "b", &external, true);
+        add(&mut table, "c", &internal, false);
+        add(&mut table, "d", &[], false);
+        add(
+            &mut table,
+            "e",
+            &[FrontendKind::ClusterIp, FrontendKind::NodePort],
+            false,
+        );
+        metrics.observe_table(&table);
+        let name = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
+        assert_lines(
+            &registry,
+            &[
+                &format!("{name}{{traffic_policy=\"external\"}} 2"),
+                &format!("{name}{{traffic_policy=\"internal\"}} 2"),
+            ],
+        );
+        // Without an endpoint anywhere there is none to miss here.
+        for record in table.records.values_mut() {
+            Arc::make_mut(record).available = portolan_model::Families::NONE;
+        }
+        metrics.observe_table(&table);
+        assert_lines(
+            &registry,
+            &[&format!("{name}{{traffic_policy=\"external\"}} 0")],
+        );
+    }
+
+    #[test]
+    fn names_are_kube_proxys_where_it_has_them() {
+        let mut registry = Registry::default();
+        let metrics = ReconcileMetrics::register(&mut registry);
+        metrics.observe(&Outcome::default(), None);
+        metrics.observe_flows(Duration::from_millis(3), 5);
+        assert_lines(
+            &registry,
+            &[
+                "kubeproxy_sync_proxy_rules_duration_seconds_count 1",
+                "kubeproxy_conntrack_reconciler_deleted_entries_total 5",
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds_count 1",
+                "portolan_agent_errors_current 0",
+            ],
+        );
+        assert!(text(&registry).contains("kubeproxy_sync_proxy_rules_last_timestamp_seconds "));
+    }
+}

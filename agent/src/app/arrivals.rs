@@ -42,11 +42,11 @@ impl Arrivals {
     /// Works until no table will come any more.
     pub(super) async fn follow(self, mut tables: watch::Receiver<Option<Arc<Subscribed>>>) {
         while tables.changed().await.is_ok() {
-            let node = match &*tables.borrow_and_update() {
-                Some(subscribed) => subscribed.table.node.clone(),
+            let (received_at, node) = match &*tables.borrow_and_update() {
+                Some(table) => (table.received_at, table.table.node.clone()),
                 None => continue,
             };
-            self.health.queued(Instant::now());
+            self.health.queued(Instant::from_std(received_at));
             self.health.set_eligible(is_eligible(self.source, &node));
             let since = SystemTime::now().duration_since(UNIX_EPOCH);
             self.last_queued

@@ -1,6 +1,6 @@
 //! How the agent runs: where its table comes from, and what it serves.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +10,9 @@ use clap::{Args, ValueEnum};
 use portolan_dataplane::{KernelConfig, NodePortAddresses};
 
 use super::{KernelArgs, TuneArgs};
+
+/// kube-proxy's.
+const HEALTHZ_PORT: u16 = 10256;
 
 /// Where the table comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -136,7 +139,12 @@ impl RunArgs {
         if self.healthz_listen.is_empty() {
             return Ok(None);
         }
-        let address = self.healthz_listen.parse();
+        // kube-proxy takes an address without a port too.
+        let without_port = self.healthz_listen.parse::<IpAddr>();
+        let address = match without_port {
+            Ok(ip) => Ok(SocketAddr::new(ip, HEALTHZ_PORT)),
+            Err(_) => self.healthz_listen.parse(),
+        };
         let named = || format!("--healthz-listen {:?}", self.healthz_listen);
         address.map(Some).with_context(named)
     }

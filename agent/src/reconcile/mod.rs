@@ -96,15 +96,15 @@ impl<D: Dataplane> Reconciler<D> {
         self.facts = None;
     }
 
-    /// Reads what the node is like, and nothing else; whether it has changed.
+    /// Reads what the node is like, and nothing else; whether that is other than what the last
+    /// reconciliation went by.
     ///
     /// # Errors
     /// If it cannot be read. What was known stays.
     pub async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
         let facts = self.dataplane.facts().await?;
-        let changed = self.facts.as_ref() != Some(&facts);
-        self.facts = Some(facts);
-        Ok(changed)
+        let before = self.facts.replace(facts);
+        Ok(before.is_some() && before != self.facts)
     }
 
     /// Makes the kernel equal to a table.

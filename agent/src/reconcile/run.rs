@@ -159,10 +159,11 @@ impl<D: Dataplane> Loop<D> {
 
     /// Reconciles once and tells.
     async fn reconcile(&mut self) {
+        // Before the look at the table: what arrives between the two rather counts as waiting.
+        let start = Instant::now();
         let Some(target) = self.inlets.tables.borrow_and_update().clone() else {
             return;
         };
-        let start = Instant::now();
         let outcome = match self.reconciler.reconcile(&target.table).await {
             Ok(outcome) => outcome,
             Err(error) => Outcome::unreadable(&error),

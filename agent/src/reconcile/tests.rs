@@ -131,3 +131,40 @@ async fn a_draining_real_server_goes_when_its_connections_have_ended() {
     assert_eq!(weight(&reconciler), None);
     assert_eq!(reconciler.known(), Some(&reconciler.dataplane.state));
 }
+
+#[tokio::test]
+async fn only_what_a_whole_family_needs_breaks_it() {
+    let broken = async |fails: fn(&Step) -> bool| {
+        let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
+        probe.reconcile(&table(&["10.0.0.1:80"])).await.unwrap();
+        let taken = probe.dataplane.taken.iter().enumerate();
+        let failures = taken.filter(|(_, step)| fails(step));
+        let kernel = FakeKernel {
+            failures: failures
+                .map(|(number, _)| (number, "no".to_owned()))
+                .collect(),
+            ..FakeKernel::default()
+        };
+        let mut reconciler = Reconciler::new(kernel, Config::default());
+        let outcome = reconciler
+            .reconcile(&table(&["10.0.0.1:80"]))
+            .await
+            .unwrap();
+        assert!(!outcome.errors.is_empty());
+        outcome.broken.iter().collect::<Vec<_>>()
+    };
+    let v4_rules = |step: &Step| {
+        matches!(
+            step,
+            Step::WriteRules {
+                family: Family::V4,
+                ..
+            }
+        )
+    };
+    assert_eq!(broken(v4_rules).await, [Family::V4]);
+    let server = |step: &Step| matches!(step, Step::AddVirtualServer { .. });
+    assert_eq!(broken(server).await, []);
+    let route = |step: &Step| matches!(step, Step::PutRoute { .. });
+    assert_eq!(broken(route).await, []);
+}

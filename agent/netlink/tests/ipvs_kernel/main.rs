@@ -4,6 +4,7 @@ mod answers;
 #[path = "../common/mod.rs"]
 mod common;
 mod objects;
+mod timeouts;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
