@@ -95,30 +95,19 @@ mod tests {
     fn objects() -> Vec<Change> {
         let (name, protocol) = (Arc::from(""), Protocol::Tcp);
         let service = Service {
-            key: key("web"),
-            created: None,
             cluster_ips: vec!["10.96.0.1".parse().unwrap()],
-            external_ips: vec![],
-            load_balancer_ips: vec![],
-            source_ranges: vec![],
-            external_policy: TrafficPolicy::Cluster,
             internal_policy: TrafficPolicy::Local,
-            affinity_seconds: None,
             ports: vec![ServicePort {
                 name: Arc::clone(&name),
                 protocol,
                 port: 80,
                 node_port: None,
             }],
+            ..Service::new(key("web"))
         };
         let endpoint = |last: u8, node: &str| Endpoint {
-            address: [10, 244, 0, last].into(),
-            ready: true,
-            serving: true,
-            terminating: false,
             node: Some(node.into()),
-            zone_hints: None,
-            node_hints: None,
+            ..Endpoint::new([10, 244, 0, last].into())
         };
         let slice = EndpointSlice {
             key: key("web-1"),

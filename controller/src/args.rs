@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use portolan_runtime::LogFormat;
+use portolan_select::{self as select, SelectConfig};
 
 /// Computes the service table of each node and streams it to the agents.
 #[derive(Debug, Parser)]
@@ -42,6 +43,16 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
     pub(crate) cluster: String,
 
+    /// What `spec.loadBalancerSourceRanges` of a Service hold for.
+    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "all")]
+    source_ranges: SourceRanges,
+
+    /// Watch the metadata of all Pods for the annotation portolan.dev/weight. Needs permission to
+    /// list and watch Pods, and costs the API server about as much as all else together. Pods in
+    /// files are always read.
+    #[arg(long, env = "PORTOLAN_POD_WEIGHTS")]
+    pub(crate) pod_weights: bool,
+
     /// Where agents connect.
     #[arg(long, env = "PORTOLAN_LISTEN", default_value = "[::]:9443")]
     pub(crate) listen: SocketAddr,
@@ -68,6 +79,25 @@ impl Args {
     pub(crate) fn file_poll(&self) -> Duration {
         Duration::from_millis(self.file_poll_ms)
     }
+
+    pub(crate) fn select(&self) -> SelectConfig {
+        SelectConfig {
+            source_ranges: match self.source_ranges {
+                SourceRanges::All => select::SourceRanges::All,
+                SourceRanges::LoadBalancer => select::SourceRanges::LoadBalancer,
+            },
+        }
+    }
+}
+
+/// What source ranges hold for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum SourceRanges {
+    /// Load-balancer IPs; node ports and external IPs too if all ingress points of the load
+    /// balancer are IPs that nodes answer for themselves.
+    All,
+    /// Load-balancer IPs only, as kube-proxy does.
+    LoadBalancer,
 }
 
 /// Where objects come from.
@@ -94,5 +124,18 @@ mod tests {
         let args = ["portolan-controller", "--plaintext", "--source", "file"];
         assert!(Args::try_parse_from(args).is_err());
         assert!(Args::try_parse_from(args.into_iter().chain(["--file", "a.yaml"])).is_ok());
+    }
+
+    #[test]
+    fn source_ranges_hold_for_all_unless_said_otherwise() {
+        let args = ["portolan-controller", "--plaintext"];
+        let parsed = Args::try_parse_from(args).unwrap();
+        assert_eq!(parsed.select(), SelectConfig::default());
+        assert!(!parsed.pod_weights);
+        let more = ["--source-ranges", "load-balancer", "--pod-weights"];
+        let parsed = Args::try_parse_from(args.into_iter().chain(more)).unwrap();
+        let ranges = parsed.select().source_ranges;
+        assert_eq!(ranges, select::SourceRanges::LoadBalancer);
+        assert!(parsed.pod_weights);
     }
 }

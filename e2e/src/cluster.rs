@@ -171,6 +171,8 @@ impl Cluster {
         ));
         command
             .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
+            .arg("--state-dir")
+            .arg(self.directory().join(&name))
             .args(&self.agent_args)
             .args(args)
             // All nodes of a rig have one file system.

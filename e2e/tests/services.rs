@@ -261,6 +261,9 @@ fn an_agent_alone_serves_from_a_file() {
     let mut command = Command::new(program("portolan-agent").unwrap());
     command.args(["--source=file", "--node-name=node1", "--file-poll-ms=20"]);
     command.arg("--file").arg(&file);
+    command
+        .arg("--state-dir")
+        .arg(directory.path().join("state"));
     let agent = Process::spawn(
         rig.node(0).namespace(),
         "agent",

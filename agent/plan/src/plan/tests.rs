@@ -1,10 +1,17 @@
 use std::net::IpAddr;
 
-use portolan_model::ipset::SetHeader;
-use portolan_model::ipvs::{ForwardingMethod, VirtualServerConfig};
-use portolan_model::{Family, Protocol};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
+use portolan_model::ipvs::{ForwardingMethod, RealServerConfig, VirtualServerConfig};
+use portolan_model::{
+    Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, NodeTable,
+    Protocol, Record, RecordKey,
+};
 
 use super::*;
+use crate::{NodeFacts, desire};
 
 fn server(weights: &[(&str, u32)]) -> VirtualServer {
     let real = |(address, weight): &(&str, u32)| {
@@ -23,18 +30,18 @@ fn server(weights: &[(&str, u32)]) -> VirtualServer {
     }
 }
 
+fn address() -> IpAddr {
+    "10.96.0.1".parse().unwrap()
+}
+
 fn key(protocol: Protocol) -> VirtualServerKey {
-    VirtualServerKey {
-        protocol,
-        address: "10.96.0.1".parse::<IpAddr>().unwrap(),
-        port: 80,
-    }
+    VirtualServerKey::new(protocol, address(), 80)
 }
 
 /// A state with one virtual server, owned or not.
 fn state(protocol: Protocol, weights: &[(&str, u32)], owned: bool) -> KernelState {
     let key = key(protocol);
-    let entry = SetEntry::IpPort(key.address, key.protocol, key.port);
+    let entry = ownership_entry(&key);
     let set = Set {
         header: SetHeader {
             kind: SetKind::HashIpPort,
@@ -55,10 +62,15 @@ fn state(protocol: Protocol, weights: &[(&str, u32)], owned: bool) -> KernelStat
 }
 
 fn steps(desired: &KernelState, observed: &KernelState) -> Vec<String> {
-    plan(desired, observed, &Names::default())
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    let desired = Desired {
+        state: desired.clone(),
+        ..Desired::default()
+    };
+    shown(&plan(&desired, observed, &Config::default()))
+}
+
+fn shown(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(ToString::to_string).collect()
 }
 
 fn empty(of: &KernelState) -> KernelState {
@@ -172,4 +184,208 @@ fn a_set_that_is_too_small_is_replaced_and_one_that_is_larger_stays() {
         steps(&want, &have),
         ["replace set KUBE-PORTOLAN-OWNED (1 entries)"]
     );
+}
+
+#[test]
+fn an_excluded_virtual_server_is_not_deleted() {
+    let full = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
+    let plan_without = |cidr: &str| {
+        let config = Config {
+            exclude_cidrs: vec![cidr.parse().unwrap()],
+            ..Config::default()
+        };
+        let desired = Desired {
+            state: empty(&full),
+            ..Desired::default()
+        };
+        shown(&plan(&desired, &full, &config))
+    };
+    let gone = "delete virtual server TCP 10.96.0.1:80".to_owned();
+    assert!(!plan_without("10.96.0.0/16").contains(&gone));
+    assert!(plan_without("10.97.0.0/16").contains(&gone));
+}
+
+/// A record with one external address, and its table with these local destinations.
+fn table(protocol: Protocol, lists: Lists, local: &[&str]) -> NodeTable {
+    let key = RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: "svc".into(),
+        port: "".into(),
+        protocol,
+    };
+    let destinations = |list: &[&str]| {
+        let parsed = list.iter().map(|a| Destination::new(a.parse().unwrap()));
+        parsed.collect()
+    };
+    let vip = FrontendAddress::Vip(address());
+    let record = Record {
+        frontends: vec![Frontend {
+            lists,
+            ..Frontend::new(FrontendKind::ExternalIp, vip, 80)
+        }],
+        destinations: destinations(&["10.0.0.1:80", "10.0.0.2:80"]),
+        available: [Family::V4].into_iter().collect(),
+        ..Record::new(key.clone())
+    };
+    let lists = NodeLists {
+        local: destinations(local),
+        ..NodeLists::default()
+    };
+    NodeTable {
+        records: BTreeMap::from([(key.clone(), Arc::new(record))]),
+        lists: BTreeMap::from([(key, Arc::new(lists))]),
+        ..NodeTable::default()
+    }
+}
+
+/// The steps from one table to another, but for those that make the node ready for any.
+fn steps_between(before: &NodeTable, after: &NodeTable) -> Vec<String> {
+    let config = Config {
+        families: [Family::V4].into(),
+        ..Config::default()
+    };
+    let to = |table: &NodeTable, state: &KernelState| {
+        let desired = desire(table, &NodeFacts::default(), &config, state);
+        let steps = plan(&desired, state, &config);
+        let mut state = state.clone();
+        steps.iter().for_each(|step| state.advance(step));
+        assert_eq!(plan(&desired, &state, &config), []);
+        (state, steps)
+    };
+    let (state, _) = to(&NodeTable::default(), &KernelState::default());
+    let (state, _) = to(before, &state);
+    let (_, steps) = to(after, &state);
+    let marked = state.virtual_servers.keys().find_map(|key| key.mark());
+    let mark = steps.iter().find_map(|step| step.virtual_server()?.mark());
+    let mark = mark.or(marked).map(|mark| format!("FWM {mark} IPv4"));
+    let steps = shown(&steps).into_iter();
+    steps
+        .map(|step| match &mark {
+            Some(mark) => step.replace(mark, "MARK"),
+            None => step,
+        })
+        .collect()
+}
+
+#[test]
+fn a_short_circuit_is_complete_before_it_is_used_and_until_it_is_not() {
+    let none = NodeTable::default();
+    let local = table(Protocol::Tcp, Lists::Local, &["10.0.0.1:80"]);
+    let vip = "TCP 10.96.0.1:80";
+    assert_eq!(
+        steps_between(&none, &local),
+        [
+            "add 1 entries to set KUBE-EXTERNAL-IP-LOCAL".to_owned(),
+            "add 1 entries to set KUBE-IPVS-IPS".to_owned(),
+            "add 2 entries to set KUBE-PORTOLAN-OWNED".to_owned(),
+            "put local route 10.96.0.1".to_owned(),
+            "add virtual server MARK".to_owned(),
+            "add real server 10.0.0.1:80 to MARK".to_owned(),
+            "add real server 10.0.0.2:80 to MARK".to_owned(),
+            "add 1 entries to set KUBE-SHORT-CIRCUIT".to_owned(),
+            format!("add virtual server {vip}"),
+            format!("add real server 10.0.0.1:80 to {vip}"),
+        ]
+    );
+    assert_eq!(
+        steps_between(&local, &none),
+        [
+            format!("delete virtual server {vip}"),
+            "delete 1 entries from set KUBE-SHORT-CIRCUIT".to_owned(),
+            "delete virtual server MARK".to_owned(),
+            "delete local route 10.96.0.1".to_owned(),
+            "delete 2 entries from set KUBE-PORTOLAN-OWNED".to_owned(),
+            "delete 1 entries from set KUBE-IPVS-IPS".to_owned(),
+            "delete 1 entries from set KUBE-EXTERNAL-IP-LOCAL".to_owned(),
+        ]
+    );
+}
+
+#[test]
+fn what_comes_from_outside_is_dropped_before_the_last_local_destination_goes() {
+    let one = |protocol| table(protocol, Lists::Local, &["10.0.0.1:80"]);
+    let gone = |protocol| table(protocol, Lists::Local, &[]);
+    for (protocol, removal) in [
+        (
+            Protocol::Tcp,
+            "set real server 10.0.0.1:80 of TCP 10.96.0.1:80",
+        ),
+        (
+            Protocol::Udp,
+            "delete real server 10.0.0.1:80 of UDP 10.96.0.1:80",
+        ),
+    ] {
+        assert_eq!(
+            steps_between(&one(protocol), &gone(protocol)),
+            ["add 1 entries to set KUBE-NO-LOCAL", removal]
+        );
+    }
+    assert_eq!(
+        steps_between(&gone(Protocol::Udp), &one(Protocol::Udp)),
+        [
+            "add real server 10.0.0.1:80 to UDP 10.96.0.1:80",
+            "delete 1 entries from set KUBE-NO-LOCAL"
+        ]
+    );
+}
+
+#[test]
+fn pods_are_served_at_every_moment_of_a_change_of_policy() {
+    let cluster = table(Protocol::Udp, Lists::Cluster, &[]);
+    let local = table(Protocol::Udp, Lists::Local, &[]);
+    let index = |steps: &[String], what: &str| {
+        let found = steps.iter().position(|step| step.contains(what));
+        found.unwrap_or_else(|| panic!("no {what} in {steps:?}"))
+    };
+    let steps = steps_between(&cluster, &local);
+    let short = index(&steps, "add 1 entries to set KUBE-SHORT-CIRCUIT");
+    let drop = index(&steps, "add 1 entries to set KUBE-NO-LOCAL");
+    assert!(index(&steps, "to MARK") < short && short < drop);
+    assert!(drop < index(&steps, "delete real server"));
+
+    let steps = steps_between(&local, &cluster);
+    let accept = index(&steps, "delete 1 entries from set KUBE-NO-LOCAL");
+    let long = index(&steps, "delete 1 entries from set KUBE-SHORT-CIRCUIT");
+    assert!(index(&steps, "add real server") < accept && accept < long);
+    assert!(long < index(&steps, "delete virtual server MARK"));
+}
+
+#[test]
+fn a_mark_that_changes_is_changed_in_place() {
+    let set = |mark| {
+        let entry = SetEntry::IpPortMark(address(), Protocol::Tcp, 80, mark);
+        let header = SetHeader {
+            kind: SetKind::HashIpPortMark,
+            family: Family::V4,
+            max_entries: 65_536,
+        };
+        let entries = BTreeSet::from([entry]);
+        KernelState {
+            sets: BTreeMap::from([("KUBE-SHORT-CIRCUIT".to_owned(), Set { header, entries })]),
+            ..KernelState::default()
+        }
+    };
+    let steps = steps(&set(2), &set(1));
+    assert_eq!(steps, ["add 1 entries to set KUBE-SHORT-CIRCUIT"]);
+}
+
+#[test]
+fn real_servers_of_a_mark_drain_as_their_record_says() {
+    let before = |protocol| table(protocol, Lists::Local, &["10.0.0.1:80"]);
+    let after = |protocol| {
+        let mut table = before(protocol);
+        for record in table.records.values_mut() {
+            Arc::make_mut(record).destinations.truncate(1);
+        }
+        table
+    };
+    let steps = |protocol| steps_between(&before(protocol), &after(protocol));
+    assert_eq!(
+        steps(Protocol::Tcp),
+        ["set real server 10.0.0.2:80 of MARK"]
+    );
+    for protocol in [Protocol::Udp, Protocol::Sctp] {
+        assert_eq!(steps(protocol), ["delete real server 10.0.0.2:80 of MARK"]);
+    }
 }
