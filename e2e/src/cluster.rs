@@ -171,15 +171,11 @@ impl Cluster {
         ));
         command
             .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
+            // All nodes of a rig have one file system.
             .arg("--state-dir")
             .arg(self.directory().join(&name))
             .args(&self.agent_args)
-            .args(args)
-            // All nodes of a rig have one file system.
-            .env(
-                "PORTOLAN_STATE_DIR",
-                self.directory().join(format!("{name}-state")),
-            );
+            .args(args);
         let namespace = self.rig.node(number).namespace().clone();
         let process = Process::spawn(&namespace, &name, &mut command, self.directory())?;
         self.agents[number] = Some(process);

@@ -28,13 +28,14 @@ fn every_row_of_the_table() {
     if !lane::provides(NAME, &[Need::Root, Need::Ipvs]) {
         return;
     }
+    let rows = rows(NAME);
     let cluster = Cluster::new().unwrap();
     let stage = Stage::new(&cluster.rig).unwrap();
     cluster
-        .put("table.json", &stage.objects(&cluster.rig))
+        .put("table.json", &stage.objects(&cluster.rig, &rows))
         .unwrap();
     let start = Instant::now();
-    let outcomes = stage.play(&rows(NAME), Patience::of_lane()).unwrap();
+    let outcomes = stage.play(&rows, Patience::of_lane()).unwrap();
     let seconds = start.elapsed().as_secs_f64();
     let wrong = report(&outcomes);
     for line in &wrong {

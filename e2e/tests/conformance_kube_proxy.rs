@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use portolan_e2e::conformance::{Difference, KnownDifferences, Patience, Row, Stage};
+use portolan_e2e::conformance::{Difference, KnownDifferences, Patience, Row, Situation, Stage};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{Protocol, Rig, RigConfig, has_sctp};
 use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
@@ -69,7 +69,8 @@ fn a_real_kube_proxy_differs_only_where_we_know_why() {
         control.namespace().run(run).unwrap().unwrap();
     };
     // Not by apply: that allows a node one address of a type.
-    let objects = stage.objects(&rig);
+    let rows = rows();
+    let objects = stage.objects(&rig, &rows);
     kubectl(&["create", "-f", "-"], &objects);
     let mut with_status = objects;
     with_status.retain(|object| object.get("status").is_some());
@@ -85,19 +86,36 @@ fn a_real_kube_proxy_differs_only_where_we_know_why() {
     for (mode, list) in modes() {
         let proxies = KubeProxies::start(mode, &rig, &api, directory.path()).unwrap();
         println!("{mode} runs after {:.1} s", start.elapsed().as_secs_f32());
-        unexplained.extend(compare(mode, &stage, list));
+        unexplained.extend(compare(mode, &stage, &rows, list));
         println!("{mode} played after {:.1} s", start.elapsed().as_secs_f32());
         proxies.clean_up(&rig).unwrap();
     }
     assert!(unexplained.is_empty(), "{unexplained:#?}");
 }
 
-/// Plays all rows, prints each difference, and returns those that the list does not explain.
-fn compare(mode: &str, stage: &Stage, list: &str) -> Vec<String> {
-    let known = KnownDifferences::parse(list).unwrap();
+/// The rows of a lane. IPVS mode starts a program for each entry of each set, which takes minutes
+/// on an emulated machine: there are the situations that differ most.
+fn rows() -> Vec<Row> {
+    use Situation::{Both, CrossedHints, HereOnly, HereTerminating, Nowhere, ThereOnly};
+    let chosen = [
+        Both,
+        HereOnly,
+        ThereOnly,
+        Nowhere,
+        HereTerminating,
+        CrossedHints,
+    ];
+    let all = lane::lane() != "debian";
     let mut rows = Row::all();
+    rows.retain(|row| all || chosen.contains(&row.situation));
     rows.retain(|row| row.protocol != Protocol::Sctp || has_sctp());
-    let outcomes = stage.play(&rows, Patience::of_lane()).unwrap();
+    rows
+}
+
+/// Plays rows, prints each difference, and returns those that the list does not explain.
+fn compare(mode: &str, stage: &Stage, rows: &[Row], list: &str) -> Vec<String> {
+    let known = KnownDifferences::parse(list).unwrap();
+    let outcomes = stage.play(rows, Patience::of_lane()).unwrap();
     let wrong: Vec<_> = outcomes
         .iter()
         .filter(|outcome| !outcome.is_right())

@@ -24,9 +24,11 @@ use crate::rig::{Answer, Connection, Protocol, RequestError};
 pub struct Patience {
     /// An answer takes at most so long.
     pub answer: Duration,
-    /// Silence for so long is silence. More than a second: a node's own connection is refused by a
-    /// message that its kernel may first hear when it repeats the packet, after a second.
+    /// Silence for so long is silence.
     pub silence: Duration,
+    /// A refusal takes at most so long. More than a second: a node's own connection is refused by
+    /// a message that its kernel may first hear when it repeats the packet, after a second.
+    pub refusal: Duration,
     /// How many requests are made at least before nobody else may answer.
     pub least: usize,
     /// How many requests are made at most until everybody has answered.
@@ -41,6 +43,7 @@ impl Patience {
         Self {
             answer: Duration::from_secs(10),
             silence: Duration::from_millis(silence),
+            refusal: Duration::from_secs(5),
             least: 4,
             most: 40,
         }
@@ -187,7 +190,8 @@ impl Stage {
         let to = Target::of(row).socket(row, self.node(Place::Here));
         let (count, timeout) = match expected {
             Expectation::Answers(places) => (places.len(), patience.answer),
-            Expectation::Dropped | Expectation::Refused => (0, patience.silence),
+            Expectation::Dropped => (0, patience.silence),
+            Expectation::Refused => (0, patience.refusal),
         };
         let mut observed = Observation::default();
         for asked in 0..patience.most {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::expect::Seen;
 use super::objects::{Target, node_objects};
-use super::row::Source;
+use super::row::{Row, Source};
 use super::situation::Place;
 use crate::cluster::EchoPod;
 use crate::rig::{Family, Host, Pod, Protocol, Rig, has_sctp};
@@ -80,12 +80,12 @@ impl Stage {
         Ok(())
     }
 
-    /// All objects.
+    /// The objects that rows need.
     #[must_use]
-    pub fn objects(&self, rig: &Rig) -> Vec<Value> {
+    pub fn objects(&self, rig: &Rig, rows: &[Row]) -> Vec<Value> {
         let pods = [&self.endpoints[0].pod, &self.endpoints[1].pod];
         let mut objects = node_objects(rig);
-        for target in Target::all() {
+        for target in Target::all().filter(|target| rows.iter().any(|r| Target::of(r) == *target)) {
             objects.push(target.service());
             objects.extend(target.slices(pods));
         }
