@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use portolan_dataplane::{Dataplane as _, Kernel};
 use portolan_model::NodeKey;
 use portolan_runtime::{Admin, ProblemLog, Readiness, on_signal};
+use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
@@ -159,6 +160,9 @@ fn follow(
             let standalone = Standalone {
                 node,
                 problems,
+                select: SelectConfig {
+                    source_ranges: args.source_ranges,
+                },
                 tables: feeds.tables_out,
             };
             tasks.spawn(standalone.run(events));

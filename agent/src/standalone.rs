@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use portolan_model::{NodeKey, NodeTable};
 use portolan_runtime::ProblemLog;
-use portolan_select::{Pipeline, TableDelta};
+use portolan_select::{Pipeline, SelectConfig, TableDelta};
 use portolan_source::Event;
 use tokio::sync::{mpsc, watch};
 
@@ -18,6 +18,8 @@ pub struct Standalone {
     pub node: NodeKey,
     /// Logs and counts what is wrong with objects.
     pub problems: ProblemLog,
+    /// What the flags say of selection.
+    pub select: SelectConfig,
     /// Where the table goes.
     pub tables: watch::Sender<Option<Arc<Subscribed>>>,
 }
@@ -25,7 +27,7 @@ pub struct Standalone {
 impl Standalone {
     /// Works until the source ends. Says no table before the source has synced.
     pub async fn run(mut self, mut events: mpsc::Receiver<Event>) {
-        let mut pipeline = Pipeline::default();
+        let mut pipeline = Pipeline::new(self.select);
         let mut table = NodeTable::default();
         let mut revision = 0;
         let mut synced = false;
@@ -139,6 +141,7 @@ mod tests {
         let standalone = Standalone {
             node,
             problems: ProblemLog::default(),
+            select: SelectConfig::default(),
             tables,
         };
         let task = tokio::spawn(standalone.run(receiver));

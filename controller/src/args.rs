@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use portolan_runtime::LogFormat;
-use portolan_select::{self as select, SelectConfig};
+use portolan_select::{SelectConfig, SourceRanges};
 
 /// Computes the service table of each node and streams it to the agents.
 #[derive(Debug, Parser)]
@@ -43,7 +43,9 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
     pub(crate) cluster: String,
 
-    /// What `spec.loadBalancerSourceRanges` of a Service hold for.
+    /// What `spec.loadBalancerSourceRanges` of a Service hold for. `all`: load-balancer IPs; node
+    /// ports and external IPs too if all ingress points of the load balancer are IPs that nodes
+    /// answer for themselves. `load-balancer`: load-balancer IPs only, as kube-proxy does.
     #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "all")]
     source_ranges: SourceRanges,
 
@@ -82,22 +84,9 @@ impl Args {
 
     pub(crate) fn select(&self) -> SelectConfig {
         SelectConfig {
-            source_ranges: match self.source_ranges {
-                SourceRanges::All => select::SourceRanges::All,
-                SourceRanges::LoadBalancer => select::SourceRanges::LoadBalancer,
-            },
+            source_ranges: self.source_ranges,
         }
     }
-}
-
-/// What source ranges hold for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum SourceRanges {
-    /// Load-balancer IPs; node ports and external IPs too if all ingress points of the load
-    /// balancer are IPs that nodes answer for themselves.
-    All,
-    /// Load-balancer IPs only, as kube-proxy does.
-    LoadBalancer,
 }
 
 /// Where objects come from.
@@ -135,7 +124,7 @@ mod tests {
         let more = ["--source-ranges", "load-balancer", "--pod-weights"];
         let parsed = Args::try_parse_from(args.into_iter().chain(more)).unwrap();
         let ranges = parsed.select().source_ranges;
-        assert_eq!(ranges, select::SourceRanges::LoadBalancer);
+        assert_eq!(ranges, SourceRanges::LoadBalancer);
         assert!(parsed.pod_weights);
     }
 }

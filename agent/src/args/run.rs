@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
 use portolan_dataplane::{KernelConfig, NodePortAddresses};
+use portolan_select::SourceRanges;
 
 use super::{KernelArgs, TuneArgs};
 
@@ -43,6 +44,11 @@ pub struct RunArgs {
     /// repeated.
     #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',')]
     pub file: Vec<PathBuf>,
+
+    /// What `spec.loadBalancerSourceRanges` hold for, with `--source file`: `all`, or
+    /// `load-balancer` as kube-proxy does (see the controller's flag).
+    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "all")]
+    pub source_ranges: SourceRanges,
 
     /// How often files are looked at, in milliseconds.
     #[arg(long, env = "PORTOLAN_FILE_POLL_MS", default_value = "1000",

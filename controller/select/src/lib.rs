@@ -15,7 +15,7 @@ mod projector;
 mod testing;
 
 pub use categorize::{Categories, NodeView, categorize};
-pub use config::{SelectConfig, SourceRanges};
+pub use config::{ParseSourceRangesError, SelectConfig, SourceRanges};
 pub use delta::TableDelta;
 pub use pipeline::Pipeline;
 pub use project::{Projection, project};
