@@ -125,7 +125,7 @@ fn connections_outlive_their_endpoint_and_new_ones_go_elsewhere() {
 
 #[test]
 fn a_deadline_ends_a_drain_even_if_the_agent_was_restarted_in_between() {
-    const DEADLINE: Duration = Duration::from_secs(20);
+    const DEADLINE: Duration = Duration::from_secs(40);
     let name = "a_deadline_ends_a_drain_even_if_the_agent_was_restarted_in_between";
     let Some(mut world) = World::start_or_skip(name, DEADLINE) else {
         return;
@@ -145,8 +145,9 @@ fn a_deadline_ends_a_drain_even_if_the_agent_was_restarted_in_between() {
     .unwrap();
     world.cluster.agent(0).unwrap().kill9().unwrap();
     world.cluster.start_agent(0).unwrap();
-    world.cluster.wait_until_ready(0).unwrap();
+    // While it starts nothing ends. On a busy machine it may be ready after the deadline only.
     assert_eq!(connection.ask().unwrap().name, "old");
+    world.cluster.wait_until_ready(0).unwrap();
 
     wait_for("the deadline", PATIENT, || {
         (!is_there(&world)).then_some(())

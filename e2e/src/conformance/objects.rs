@@ -1,6 +1,7 @@
 //! The Services, EndpointSlices and Nodes that the rows need: one Service for each situation and
 //! policy, with every kind of frontend.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 use super::row::{Kind, Policy, Row};
 use super::situation::{Endpoint, Place, Situation, State};
 use crate::cluster::{Cluster, EchoPod};
-use crate::rig::{Family, Host, Rig};
+use crate::rig::{Family, Host, Protocol, Rig};
 
 /// The port of every frontend but the node port.
 const PORT: u16 = 80;
@@ -82,9 +83,9 @@ impl Target {
         }
     }
 
-    /// The Service.
+    /// The Service, with a port for each protocol.
     #[must_use]
-    pub fn service(self) -> Value {
+    pub fn service(self, protocols: &BTreeSet<Protocol>) -> Value {
         let policy = match self.policy {
             Policy::Cluster => "Cluster",
             Policy::Local => "Local",
@@ -103,7 +104,7 @@ impl Target {
                 "externalIPs": self.addresses(Kind::ExternalIp),
                 "externalTrafficPolicy": policy,
                 "internalTrafficPolicy": policy,
-                "ports": self.ports(),
+                "ports": self.ports(protocols),
             },
             "status": self.status(),
         });
@@ -121,8 +122,9 @@ impl Target {
         json!({ "loadBalancer": { "ingress": ingress } })
     }
 
-    fn ports(self) -> Vec<Value> {
-        let port = |(name, protocol): &(&str, &str)| {
+    fn ports(self, protocols: &BTreeSet<Protocol>) -> Vec<Value> {
+        let port = |protocol: &Protocol| {
+            let (name, protocol) = words(*protocol);
             json!({
                 "name": name,
                 "protocol": protocol,
@@ -131,12 +133,12 @@ impl Target {
                 "nodePort": self.node_port(),
             })
         };
-        PORTS.iter().map(port).collect()
+        protocols.iter().map(port).collect()
     }
 
     /// Its EndpointSlices, for the pods of both places.
     #[must_use]
-    pub fn slices(self, pods: [&Host; 2]) -> Vec<Value> {
+    pub fn slices(self, protocols: &BTreeSet<Protocol>, pods: [&Host; 2]) -> Vec<Value> {
         let of = |family| {
             let endpoints: Vec<_> = self
                 .situation
@@ -144,17 +146,20 @@ impl Target {
                 .iter()
                 .map(|e| endpoint_object(e, pods[e.place.number()].address(family)))
                 .collect();
-            self.slice(family, &endpoints)
+            self.slice(family, protocols, &endpoints)
         };
         Family::ALL.into_iter().map(of).collect()
     }
 
-    fn slice(self, family: Family, endpoints: &[Value]) -> Value {
+    fn slice(self, family: Family, protocols: &BTreeSet<Protocol>, endpoints: &[Value]) -> Value {
         let (suffix, address_type) = match family {
             Family::V4 => ("v4", "IPv4"),
             Family::V6 => ("v6", "IPv6"),
         };
-        let port = |(name, protocol): &(&str, &str)| json!({ "name": name, "protocol": protocol, "port": EchoPod::PORT });
+        let port = |protocol: &Protocol| {
+            let (name, protocol) = words(*protocol);
+            json!({ "name": name, "protocol": protocol, "port": EchoPod::PORT })
+        };
         json!({
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
@@ -168,13 +173,20 @@ impl Target {
                 },
             },
             "addressType": address_type,
-            "ports": PORTS.iter().map(port).collect::<Vec<_>>(),
+            "ports": protocols.iter().map(port).collect::<Vec<_>>(),
             "endpoints": endpoints,
         })
     }
 }
 
-const PORTS: [(&str, &str); 3] = [("tcp", "TCP"), ("udp", "UDP"), ("sctp", "SCTP")];
+/// The name of the port of a protocol, and what the API calls the protocol.
+fn words(protocol: Protocol) -> (&'static str, &'static str) {
+    match protocol {
+        Protocol::Tcp => ("tcp", "TCP"),
+        Protocol::Udp => ("udp", "UDP"),
+        Protocol::Sctp => ("sctp", "SCTP"),
+    }
+}
 
 fn endpoint_object(endpoint: &Endpoint, address: IpAddr) -> Value {
     let (ready, serving, terminating) = match endpoint.state {

@@ -84,10 +84,12 @@ impl Stage {
     #[must_use]
     pub fn objects(&self, rig: &Rig, rows: &[Row]) -> Vec<Value> {
         let pods = [&self.endpoints[0].pod, &self.endpoints[1].pod];
+        let protocols = rows.iter().map(|row| row.protocol).collect();
+        let needed = |target: &Target| rows.iter().any(|row| Target::of(row) == *target);
         let mut objects = node_objects(rig);
-        for target in Target::all().filter(|target| rows.iter().any(|r| Target::of(r) == *target)) {
-            objects.push(target.service());
-            objects.extend(target.slices(pods));
+        for target in Target::all().filter(needed) {
+            objects.push(target.service(&protocols));
+            objects.extend(target.slices(&protocols, pods));
         }
         objects
     }
