@@ -162,4 +162,12 @@ mod tests {
             "write conformance/TABLE.md anew"
         );
     }
+
+    #[test]
+    fn the_readme_shows_the_table() {
+        let table = include_str!("../../conformance/TABLE.md");
+        let (_, table) = table.split_once("-->\n").unwrap();
+        let readme = include_str!("../../../README.md");
+        assert!(readme.contains(table.trim()), "paste it anew");
+    }
 }
