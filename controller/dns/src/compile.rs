@@ -84,7 +84,10 @@ impl Compiler<'_> {
                 self.cluster_ips(ips);
                 self.endpoints(&slices, false);
             }
-            Kind::Headless => self.endpoints(&slices, true),
+            Kind::Headless => {
+                self.records.headless = true;
+                self.endpoints(&slices, true);
+            }
         }
     }
 

@@ -8,14 +8,20 @@
 
 mod compile;
 mod config;
+pub mod grpc;
 mod input;
 mod label;
 mod name;
 mod problem;
 mod records;
+mod server;
+mod shared;
+pub mod skydns;
 #[cfg(test)]
 mod testing;
+mod wire;
 mod zone;
+pub mod zone_file;
 
 pub use config::{ConfigError, DEFAULT_TTL, MAX_TTL, PodMode, ZoneConfig};
 pub use hickory_proto::rr::{Name, RecordType};
@@ -24,4 +30,7 @@ pub use input::{
 };
 pub use problem::{Object, Problem};
 pub use records::{RecordSet, ServiceRecords, Srv};
+pub use server::Server;
+pub use shared::{Dirty, SharedZone, Subscription};
+pub use wire::MAX_MESSAGE;
 pub use zone::{Answer, Applied, Entry, Zone};

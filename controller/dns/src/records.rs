@@ -54,6 +54,8 @@ pub(crate) enum Owner {
 pub struct ServiceRecords {
     /// `<service>.<namespace>.svc`.
     pub base: String,
+    /// Whether the base stands for the endpoints.
+    pub headless: bool,
     /// The names at and below the base, relative to it, in lower case: "", `web-0`, `_http._tcp`.
     /// No "" means that the Service's name does not exist.
     pub names: BTreeMap<String, RecordSet>,
@@ -67,6 +69,12 @@ impl ServiceRecords {
     /// Whether there is any name.
     pub(crate) fn exist(&self) -> bool {
         !self.names.is_empty() || self.zones.is_some()
+    }
+
+    /// Whether all is the same but for PTR records. (A headless Service may have the same records
+    /// as one that is not, if neither has any; for exporters they differ all the same.)
+    pub(crate) fn same_names(&self, other: &Self) -> bool {
+        (self.headless, &self.names, &self.zones) == (other.headless, &other.names, &other.zones)
     }
 
     /// The name of an SRV record's target, relative to the zone.

@@ -1,6 +1,7 @@
 //! All records, for exporters.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use hickory_proto::rr::Name;
 
@@ -74,6 +75,26 @@ impl Zone {
         names
     }
 
+    /// The addresses that have names, sorted.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.reverse.iter().map(|(address, _)| address)
+    }
+
+    /// The names of an address, relative to the first zone.
+    pub fn pointers(&self, address: IpAddr) -> impl Iterator<Item = &str> {
+        let names = self.reverse.get(address).into_iter();
+        names.flat_map(|names| names.visible()).map(String::as_str)
+    }
+
+    /// The addresses of a Namespace's Pods that have names, sorted.
+    pub fn pod_addresses(&self, namespace: &str) -> impl Iterator<Item = IpAddr> {
+        let verified = self.config.pods == PodMode::Verified;
+        let entry = self.namespaces.get(namespace).filter(|_| verified);
+        entry
+            .into_iter()
+            .flat_map(|entry| entry.pods.keys().copied())
+    }
+
     /// The names of a cluster zone, sorted by Namespace and Service, without the apex. The names
     /// of [`PodMode::Insecure`] and those of topology zones cannot be listed.
     pub fn forward_entries(&self) -> impl Iterator<Item = Entry<'_>> {
@@ -111,18 +132,13 @@ impl Zone {
     }
 
     /// The names of a Namespace's Pods.
-    pub(crate) fn pod_entries<'a>(&'a self, namespace: &str) -> impl Iterator<Item = Entry<'a>> {
+    fn pod_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = Entry<'a>> {
         let base = format!("{namespace}.pod");
-        let verified = self.config.pods == PodMode::Verified;
-        let entry = self.namespaces.get(namespace).filter(|_| verified);
         let own = (self.config.pods != PodMode::Disabled).then(|| Entry::empty(base.clone()));
-        let pods = entry
-            .into_iter()
-            .flat_map(|entry| entry.pods.keys())
-            .map(move |address| {
-                let owner = format!("{}.{base}", label::dashed(*address));
-                Entry::of(owner, RecordSet::of_address(*address))
-            });
+        let pods = self.pod_addresses(namespace).map(move |address| {
+            let owner = format!("{}.{base}", label::dashed(address));
+            Entry::of(owner, RecordSet::of_address(address))
+        });
         own.into_iter().chain(pods)
     }
 

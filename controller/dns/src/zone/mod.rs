@@ -20,7 +20,9 @@ use crate::label;
 use crate::problem::{Object, Problem};
 
 pub use answer::Answer;
+pub(crate) use answer::VERSION_TTL;
 pub use dump::Entry;
+pub(crate) use lookup::SCHEMA_VERSION;
 use reverse::Reverse;
 use service::ServiceEntry;
 

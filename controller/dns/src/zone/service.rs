@@ -46,7 +46,7 @@ impl ServiceEntry {
         }
         let moved = reverse.replace(&self.records.pointers, &records.pointers);
         out.subjects.extend(moved.into_iter().map(Subject::Address));
-        if (&records.names, &records.zones) != (&self.records.names, &self.records.zones) {
+        if !records.same_names(&self.records) {
             out.subjects.insert(Subject::Service(key.clone()));
             if config.name_server.as_ref() == Some(key) {
                 out.subjects.insert(Subject::Apex);
