@@ -51,7 +51,7 @@ impl DnsService for DnsGrpc {
                 "the cluster's objects are not known yet",
             ));
         }
-        match self.server.answer(&request.into_inner().msg) {
+        match self.server.resolve(&request.into_inner().msg).await {
             Some(msg) => Ok(Response::new(DnsPacket { msg })),
             None => Err(Status::invalid_argument("not a DNS query")),
         }

@@ -19,6 +19,7 @@ mod shared;
 pub mod skydns;
 #[cfg(test)]
 mod testing;
+mod upstream;
 mod wire;
 mod zone;
 pub mod zone_file;
@@ -32,5 +33,6 @@ pub use problem::{Object, Problem};
 pub use records::{RecordSet, ServiceRecords, Srv};
 pub use server::Server;
 pub use shared::{Dirty, SharedZone, Subscription};
+pub use upstream::Upstream;
 pub use wire::MAX_MESSAGE;
 pub use zone::{Answer, Applied, Entry, Zone};

@@ -3,19 +3,32 @@
 use std::sync::Arc;
 
 use crate::shared::SharedZone;
+use crate::upstream::Upstream;
 use crate::wire::{Rejected, Request};
+use crate::zone::Answer;
 
 /// Answers DNS messages. Clones answer from the same zone.
 #[derive(Debug, Clone)]
 pub struct Server {
     zone: Arc<SharedZone>,
+    upstream: Option<Upstream>,
 }
 
 impl Server {
     /// A server of a zone.
     #[must_use]
     pub fn new(zone: Arc<SharedZone>) -> Self {
-        Self { zone }
+        Self {
+            zone,
+            upstream: None,
+        }
+    }
+
+    /// Follows aliases that lead outside of the zones.
+    #[must_use]
+    pub fn with_upstream(mut self, upstream: Upstream) -> Self {
+        self.upstream = Some(upstream);
+        self
     }
 
     /// Whether it knows enough to answer with anything but SERVFAIL.
@@ -32,12 +45,29 @@ impl Server {
     #[must_use]
     pub fn answer(&self, packet: &[u8]) -> Option<Vec<u8>> {
         match Request::parse(packet) {
-            Ok(request) => {
-                let query = &request.query;
-                let answer = self.zone.read().answer(query.name(), query.query_type());
-                Some(request.reply(answer))
-            }
+            Ok(request) => Some(request.reply(self.direct(&request))),
             Err(Rejected(reply)) => reply,
         }
+    }
+
+    /// As [`answer`](Self::answer), and aliases that lead outside are followed if there is
+    /// somebody to ask.
+    pub async fn resolve(&self, packet: &[u8]) -> Option<Vec<u8>> {
+        let request = match Request::parse(packet) {
+            Ok(request) => request,
+            Err(Rejected(reply)) => return reply,
+        };
+        let answer = self.direct(&request);
+        let answer = match &self.upstream {
+            Some(upstream) => upstream.complete(answer, request.query.query_type()).await,
+            None => answer,
+        };
+        Some(request.reply(answer))
+    }
+
+    fn direct(&self, request: &Request) -> Answer {
+        self.zone
+            .read()
+            .answer(request.query.name(), request.query.query_type())
     }
 }

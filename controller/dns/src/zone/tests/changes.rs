@@ -36,7 +36,11 @@ fn dump(zone: &Zone) -> BTreeMap<String, String> {
         }
     }
     for service in zone.services() {
-        let zones = format!("{:?}", zone.service(&service).map(|records| &records.zones));
+        let zones = format!(
+            "{:?}",
+            zone.service(&service)
+                .map(|records| (records.headless, &records.zones))
+        );
         all.insert(format!("zones of {service}"), zones);
     }
     all
