@@ -1,0 +1,363 @@
+//! A real CoreDNS that gets the records in each of the three ways answers what we answer.
+//!
+//! Takes `coredns` from `KUBEBUILDER_ASSETS` or from the path; says SKIP where there is none. The
+//! way through etcd needs `etcd` in the path besides.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::RData;
+use portolan_dns::grpc::serve_tcp;
+use portolan_dns::skydns::{self, Layout};
+use portolan_dns::zone_file::{render, write};
+use portolan_dns::{
+    Change, Endpoint, Kind, Name, Port, RecordType, Server, Service, ServiceKey, SharedZone, Slice,
+    SliceKey, Zone, ZoneConfig,
+};
+use tokio::net::TcpListener;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn coredns() -> Option<PathBuf> {
+    let assets = std::env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    let candidates = assets.map(|assets| assets.join("coredns")).into_iter();
+    let mut candidates = candidates.chain([PathBuf::from("coredns")]);
+    candidates.find(|program| Command::new(program).arg("-version").output().is_ok())
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port())
+}
+
+fn zone() -> Result<Zone> {
+    let http = Port {
+        name: "http".to_owned(),
+        protocol: "TCP".parse()?,
+        number: Some(80),
+    };
+    let service = |name: &str, kind| {
+        Change::Service(Service {
+            key: ServiceKey::new("default", name),
+            kind,
+            ports: vec![http.clone()],
+            publish_not_ready: false,
+        })
+    };
+    let endpoint = |ip: &str, hostname: Option<&str>| -> Result<Endpoint> {
+        Ok(Endpoint {
+            addresses: vec![ip.parse()?],
+            ready: true,
+            hostname: hostname.map(str::to_owned),
+            pod: None,
+            zone: None,
+        })
+    };
+    let slice = |service: &str, endpoints| {
+        Change::Slice(Slice {
+            key: SliceKey {
+                namespace: "default".to_owned(),
+                name: format!("{service}-1"),
+            },
+            service: service.to_owned(),
+            endpoints,
+            ports: vec![http.clone()],
+        })
+    };
+    let inside = "web.default.svc.cluster.local".to_owned();
+    let ips = vec!["10.0.0.1".parse()?, "fd00::1".parse()?];
+    let web = vec![
+        endpoint("10.1.0.1", None)?,
+        endpoint("10.1.0.9", Some("both"))?,
+    ];
+    let db = vec![
+        endpoint("10.1.0.2", Some("db-0"))?,
+        endpoint("10.1.0.3", Some("db-1"))?,
+        endpoint("10.1.0.4", None)?,
+        endpoint("10.1.0.9", Some("both"))?,
+        endpoint("fd00:1::4", None)?,
+    ];
+    let mut zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
+    for change in [
+        Change::Namespace("default".to_owned()),
+        Change::Namespace("empty".to_owned()),
+        service("web", Kind::ClusterIp { ips }),
+        slice("web", web),
+        service("db", Kind::Headless),
+        slice("db", db),
+        service("none", Kind::Headless),
+        service("alias", Kind::ExternalName { target: inside }),
+        Change::Synced,
+    ] {
+        zone.apply(change);
+    }
+    Ok(zone)
+}
+
+const NAMES: &str = "web.default.svc db.default.svc none.default.svc alias.default.svc x.default.svc \
+    10-1-0-1.web.default.svc x.web.default.svc db-0.db.default.svc 10-1-0-4.db.default.svc x.db.default.svc \
+    fd00-1--4.db.default.svc _http._tcp.web.default.svc _http._tcp.db.default.svc _x._tcp.db.default.svc \
+    _http._udp.db.default.svc default.svc empty.svc x.svc web.x.svc svc pod x dns-version";
+
+const REVERSE: &str =
+    "1.0.0.10.in-addr.arpa 2.0.1.10.in-addr.arpa 4.0.1.10.in-addr.arpa 99.0.0.10.in-addr.arpa";
+
+/// Each name, with the types that are answered alike in all three ways.
+fn questions() -> Result<Vec<(Name, RecordType)>> {
+    let mut questions = Vec::new();
+    for name in NAMES.split_whitespace() {
+        let absolute = Name::from_ascii(format!("{name}.cluster.local."))?;
+        let mut kinds = vec![RecordType::A, RecordType::AAAA];
+        if name.starts_with("_http") {
+            kinds = vec![RecordType::SRV];
+        } else if name == "dns-version" {
+            kinds = vec![RecordType::TXT];
+        } else if name.starts_with("alias") {
+            kinds.push(RecordType::CNAME);
+        }
+        questions.extend(kinds.into_iter().map(|kind| (absolute.clone(), kind)));
+    }
+    for name in REVERSE.split_whitespace() {
+        questions.push((Name::from_ascii(format!("{name}."))?, RecordType::PTR));
+    }
+    Ok(questions)
+}
+
+/// What the etcd plugin does not do: see the module `skydns`, and it has names of ports for any
+/// type.
+fn more_questions() -> Result<Vec<(Name, RecordType)>> {
+    let mut questions = vec![(Name::from_ascii("9.0.1.10.in-addr.arpa.")?, RecordType::PTR)];
+    for name in NAMES.split_whitespace() {
+        let name = Name::from_ascii(format!("{name}.cluster.local."))?;
+        for kind in [
+            RecordType::SRV,
+            RecordType::TXT,
+            RecordType::PTR,
+            RecordType::MX,
+            RecordType::A,
+        ] {
+            questions.push((name.clone(), kind));
+        }
+    }
+    questions.push((
+        Name::from_ascii("_tcp.db.default.svc.cluster.local.")?,
+        RecordType::A,
+    ));
+    questions.push((Name::from_ascii("1.10.in-addr.arpa.")?, RecordType::PTR));
+    questions.push((Name::from_ascii("cluster.local.")?, RecordType::NS));
+    Ok(questions)
+}
+
+type Seen = (ResponseCode, BTreeSet<String>);
+
+/// Without what differs by the way: TTLs, and weights and priorities of SRV records.
+fn seen(code: ResponseCode, records: &[hickory_proto::rr::Record]) -> Seen {
+    let lines = records.iter().map(|record| match &record.data {
+        RData::SRV(srv) => format!("{} SRV {} {}", record.name, srv.port, srv.target),
+        data => format!("{} {} {data}", record.name, record.record_type()),
+    });
+    (code, lines.collect())
+}
+
+fn ask(server: SocketAddr, name: &Name, kind: RecordType, patience: Duration) -> Result<Seen> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    socket.set_read_timeout(Some(patience))?;
+    let mut query = Message::new(3, MessageType::Query, OpCode::Query);
+    query.add_query(Query::query(name.clone(), kind));
+    socket.send_to(&query.to_vec()?, server)?;
+    let mut packet = vec![0; 65_535];
+    let length = socket.recv(&mut packet)?;
+    let reply = Message::from_vec(&packet[..length])?;
+    Ok(seen(reply.response_code, &reply.answers))
+}
+
+/// Compares a CoreDNS with our own answers. Returns what is different.
+fn differences(
+    server: SocketAddr,
+    zone: &SharedZone,
+    questions: &[(Name, RecordType)],
+) -> Result<Vec<String>> {
+    let mut differences = Vec::new();
+    for (name, kind) in questions {
+        let answer = zone.read().answer(name, *kind);
+        let ours = seen(answer.code, &answer.answers);
+        let theirs = ask(server, name, *kind, Duration::from_secs(10))?;
+        // CoreDNS leaves out an alias at the end of which is nothing.
+        let alias_only = ours.1.len() == 1 && ours.1.iter().all(|line| line.contains(" CNAME "));
+        if ours != theirs && !(alias_only && *kind != RecordType::CNAME && theirs.1.is_empty()) {
+            differences.push(format!(
+                "{name} {kind}: we say {ours:?}, CoreDNS {theirs:?}"
+            ));
+        }
+    }
+    Ok(differences)
+}
+
+/// Starts CoreDNS, and waits until it has a name.
+fn start(program: &Path, directory: &Path, blocks: &str, port: u16) -> Result<Process> {
+    let corefile = directory.join("Corefile");
+    std::fs::write(&corefile, blocks)?;
+    let child = Command::new(program)
+        .args(["-conf".as_ref(), corefile.as_os_str()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::inherit())
+        .spawn()?;
+    let process = Process(child);
+    let web = Name::from_ascii("web.default.svc.cluster.local.")?;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let server = SocketAddr::from(([127, 0, 0, 1], port));
+    let patience = Duration::from_millis(200);
+    let found = |(_, answers): Seen| !answers.is_empty();
+    while !ask(server, &web, RecordType::A, patience).is_ok_and(found) {
+        if Instant::now() > deadline {
+            return Err("CoreDNS does not answer".into());
+        }
+    }
+    Ok(process)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_grpc() -> Result<()> {
+    let Some(program) = coredns() else {
+        eprintln!("SKIP: there is no coredns");
+        return Ok(());
+    };
+    let zone = Arc::new(SharedZone::new(zone()?));
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let upstream = listener.local_addr()?;
+    let serving = serve_tcp(
+        Server::new(Arc::clone(&zone)),
+        listener,
+        std::future::pending(),
+    );
+    let task = tokio::spawn(serving);
+    let (directory, port) = (tempfile::tempdir()?, free_port()?);
+    let blocks = format!(".:{port} {{\n bind 127.0.0.1\n errors\n grpc . {upstream}\n}}\n");
+    let compared = tokio::task::spawn_blocking(move || -> std::result::Result<_, String> {
+        let run = || -> Result<Vec<String>> {
+            let _process = start(&program, directory.path(), &blocks, port)?;
+            let questions = [questions()?, more_questions()?].concat();
+            differences(([127, 0, 0, 1], port).into(), &zone, &questions)
+        };
+        run().map_err(|error| error.to_string())
+    });
+    assert_eq!(compared.await??, [""; 0]);
+    task.abort();
+    Ok(())
+}
+
+#[test]
+fn from_zone_files() -> Result<()> {
+    let Some(program) = coredns() else {
+        eprintln!("SKIP: there is no coredns");
+        return Ok(());
+    };
+    let zone = SharedZone::new(zone()?);
+    let (directory, port) = (tempfile::tempdir()?, free_port()?);
+    let mut blocks = String::new();
+    for origin in ["cluster.local", "in-addr.arpa", "ip6.arpa"] {
+        let path = directory.path().join(format!("db.{origin}"));
+        let name = Name::from_ascii(format!("{origin}."))?;
+        write(&path, 1, |serial| render(&zone.read(), &name, serial))?;
+        let file = path.display();
+        blocks += &format!("{origin}:{port} {{\n bind 127.0.0.1\n errors\n file {file}\n}}\n");
+    }
+    let _process = start(&program, directory.path(), &blocks, port)?;
+    let questions = [questions()?, more_questions()?].concat();
+    let differences = differences(([127, 0, 0, 1], port).into(), &zone, &questions)?;
+    assert_eq!(differences, [""; 0]);
+    Ok(())
+}
+
+fn etcd(directory: &Path) -> Result<Option<(Process, String)>> {
+    let client = format!("http://127.0.0.1:{}", free_port()?);
+    let peer = format!("http://127.0.0.1:{}", free_port()?);
+    let child = Command::new("etcd")
+        .arg("--data-dir")
+        .arg(directory)
+        .args([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+        ])
+        .args([
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+        ])
+        .args([
+            "--initial-cluster",
+            &format!("default={peer}"),
+            "--unsafe-no-fsync",
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    Ok(child.ok().map(|child| (Process(child), client)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_etcd() -> Result<()> {
+    let Some(program) = coredns() else {
+        eprintln!("SKIP: there is no coredns");
+        return Ok(());
+    };
+    let data = tempfile::tempdir()?;
+    let Some((_etcd, url)) = etcd(data.path())? else {
+        eprintln!("SKIP: there is no etcd");
+        return Ok(());
+    };
+    let zone = Arc::new(SharedZone::new(zone()?));
+    let config = skydns::ExportConfig {
+        layout: Layout::new("/skydns")?,
+        interval: Duration::from_millis(10),
+        retry: Duration::from_millis(100),
+        resync: Duration::from_secs(3600),
+        timeout: Duration::from_secs(5),
+    };
+    let channel = tonic::transport::Endpoint::from_shared(url.clone())?.connect_lazy();
+    let exporting = skydns::export(Arc::clone(&zone), channel, config, std::future::pending());
+    let task = tokio::spawn(exporting);
+    let (directory, port) = (tempfile::tempdir()?, free_port()?);
+    let blocks = format!(
+        ".:{port} {{\n bind 127.0.0.1\n errors\n etcd cluster.local in-addr.arpa ip6.arpa {{\n  \
+         path /skydns\n  endpoint {url}\n }}\n}}\n"
+    );
+    let compared = tokio::task::spawn_blocking(move || -> std::result::Result<_, String> {
+        let run = || -> Result<Vec<String>> {
+            let _process = start(&program, directory.path(), &blocks, port)?;
+            // The first name can be there before the last one.
+            let deadline = Instant::now() + Duration::from_secs(10);
+            loop {
+                let server = ([127, 0, 0, 1], port).into();
+                let differences = differences(server, &zone, &questions()?)?;
+                if differences.is_empty() || Instant::now() > deadline {
+                    return Ok(differences);
+                }
+            }
+        };
+        run().map_err(|error| error.to_string())
+    });
+    assert_eq!(compared.await??, [""; 0]);
+    task.abort();
+    Ok(())
+}
