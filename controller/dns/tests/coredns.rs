@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::RData;
-use portolan_dns::grpc::serve_tcp;
+use portolan_dns::grpc::{serve_tcp, serve_unix};
 use portolan_dns::skydns::{self, Layout};
 use portolan_dns::zone_file::{render, write};
 use portolan_dns::{
     Change, Endpoint, Kind, Name, Port, RecordType, Server, Service, ServiceKey, SharedZone, Slice,
     SliceKey, Zone, ZoneConfig,
 };
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -233,21 +233,8 @@ fn start(program: &Path, directory: &Path, blocks: &str, port: u16) -> Result<Pr
     Ok(process)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn over_grpc() -> Result<()> {
-    let Some(program) = coredns() else {
-        eprintln!("SKIP: there is no coredns");
-        return Ok(());
-    };
-    let zone = Arc::new(SharedZone::new(zone()?));
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let upstream = listener.local_addr()?;
-    let serving = serve_tcp(
-        Server::new(Arc::clone(&zone)),
-        listener,
-        std::future::pending(),
-    );
-    let task = tokio::spawn(serving);
+/// Asks a CoreDNS whose grpc plugin asks `upstream`.
+async fn compare_grpc(program: PathBuf, zone: Arc<SharedZone>, upstream: String) -> Result<()> {
     let (directory, port) = (tempfile::tempdir()?, free_port()?);
     let blocks = format!(".:{port} {{\n bind 127.0.0.1\n errors\n grpc . {upstream}\n}}\n");
     let compared = tokio::task::spawn_blocking(move || -> std::result::Result<_, String> {
@@ -259,6 +246,38 @@ async fn over_grpc() -> Result<()> {
         run().map_err(|error| error.to_string())
     });
     assert_eq!(compared.await??, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_grpc() -> Result<()> {
+    let Some(program) = coredns() else {
+        eprintln!("SKIP: there is no coredns");
+        return Ok(());
+    };
+    let zone = Arc::new(SharedZone::new(zone()?));
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let upstream = listener.local_addr()?.to_string();
+    let server = Server::new(Arc::clone(&zone));
+    let task = tokio::spawn(serve_tcp(server, listener, std::future::pending()));
+    compare_grpc(program, zone, upstream).await?;
+    task.abort();
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_grpc_on_a_unix_socket() -> Result<()> {
+    let Some(program) = coredns() else {
+        eprintln!("SKIP: there is no coredns");
+        return Ok(());
+    };
+    let zone = Arc::new(SharedZone::new(zone()?));
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("dns.sock");
+    let listener = UnixListener::bind(&path)?;
+    let server = Server::new(Arc::clone(&zone));
+    let task = tokio::spawn(serve_unix(server, listener, std::future::pending()));
+    compare_grpc(program, zone, format!("unix://{}", path.display())).await?;
     task.abort();
     Ok(())
 }
