@@ -1,4 +1,15 @@
-//! The gRPC service that CoreDNS's grpc plugin asks.
+//! The gRPC service that CoreDNS's grpc plugin asks:
+//!
+//! ```text
+//! cluster.local in-addr.arpa ip6.arpa {
+//!     cache { serve_stale }
+//!     grpc . unix:///run/portolan/dns.sock 10.0.0.9:5300 { policy sequential }
+//! }
+//! ```
+//!
+//! All servers together have 5 seconds, so the list should be short and the nearest one first.
+//! With `fallthrough` CoreDNS cannot go on to a zone file in the same block: `file` comes before
+//! `grpc`. What outlives us is its cache.
 
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::UnixListenerStream;

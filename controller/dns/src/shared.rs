@@ -40,8 +40,9 @@ impl SharedZone {
     }
 
     /// Puts another zone in place, all at once: after a new listing of everything.
-    pub fn replace(&self, zone: Zone) {
+    pub fn replace(&self, mut zone: Zone) {
         let mut place = self.zone.write().unwrap_or_else(PoisonError::into_inner);
+        zone.succeed(&place);
         let old = std::mem::replace(&mut *place, zone);
         drop(place);
         // Freeing a large zone takes a while: nobody waits for it.

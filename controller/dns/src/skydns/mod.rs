@@ -1,4 +1,13 @@
-//! The records as SkyDNS messages in etcd, for CoreDNS's etcd plugin.
+//! The records as SkyDNS messages in etcd, for CoreDNS's etcd plugin:
+//!
+//! ```text
+//! . {
+//!     etcd cluster.local in-addr.arpa ip6.arpa {
+//!         path /skydns
+//!         endpoint http://127.0.0.1:2379
+//!     }
+//! }
+//! ```
 //!
 //! The plugin answers with everything below a name, so the layout has to hide what is below
 //! Services, Namespaces and the apex: see [`layout`]. What it cannot have: several PTR records of

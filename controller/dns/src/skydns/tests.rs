@@ -7,10 +7,13 @@ use std::net::IpAddr;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Name, RecordType};
 
+use proptest::prelude::*;
+
 use super::layout::Keys;
 use super::{Layout, Message};
 use crate::name::absolute;
 use crate::testing::{ask, changes, config, zone_of};
+use crate::zone::tests::changes::any_change;
 use crate::{Change, PodMode, ServiceKey, Zone, ZoneConfig};
 
 fn layout() -> Layout {
@@ -416,4 +419,33 @@ fn a_path_is_one_label() {
         assert!(Layout::new(bad).is_err(), "{bad}");
     }
     assert_eq!(Layout::new("portolan"), Layout::new("/portolan"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// An exporter that looks at what is reported, and at nothing else, has every key right.
+    #[test]
+    fn what_is_reported_is_all_that_has_other_keys(
+        changes in prop::collection::vec(any_change(), 0..30),
+    ) {
+        let config = ZoneConfig {
+            pods: PodMode::Verified,
+            zonal: true,
+            name_server: Some(ServiceKey::new("testns", "a")),
+            ..config()
+        };
+        let mut zone = zone_of(config, []);
+        let mut written = BTreeMap::new();
+        for subject in Layout::subjects(&zone) {
+            written.insert(subject.clone(), layout().keys(&zone, &subject));
+        }
+        for change in changes {
+            for subject in zone.apply(change).subjects {
+                written.insert(subject.clone(), layout().keys(&zone, &subject));
+            }
+        }
+        let written: Keys = written.into_values().flatten().collect();
+        prop_assert_eq!(written, all(&zone));
+    }
 }

@@ -222,11 +222,13 @@ fn a_new_listing_takes_the_place_of_the_old_one() {
     zone.apply(changes().into_iter().chain([Change::Synced]));
     assert!(server.is_ready());
     assert_eq!(ask(&server, &query).response_code, ResponseCode::NXDomain);
+    let before = zone.read().serial();
     zone.replace(zone_of(
         config(),
         [Change::Service(cluster_ip("other", &["10.0.0.7"]))],
     ));
     assert_eq!(ask(&server, &query).answers.len(), 1);
+    assert!(zone.read().serial() > before);
 }
 
 fn legal(query: &[u8], reply: Option<Vec<u8>>) {

@@ -9,7 +9,7 @@ mod lookup;
 mod reverse;
 mod service;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -114,6 +114,11 @@ impl Zone {
     #[must_use]
     pub fn serial(&self) -> u32 {
         self.serial
+    }
+
+    /// Lets the serial go on from another zone's, whose place this one takes.
+    pub(crate) fn succeed(&mut self, old: &Self) {
+        self.serial = self.serial.max(old.serial.wrapping_add(1));
     }
 
     /// Takes one change.

@@ -1,7 +1,7 @@
 //! The contract, row by row, each with neighbours that do not exist.
 
 mod addresses;
-mod changes;
+pub(crate) mod changes;
 mod names;
 
 use hickory_proto::op::ResponseCode;

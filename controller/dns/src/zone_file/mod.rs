@@ -1,5 +1,11 @@
 //! Zone files (RFC 1035 §5) for CoreDNS's `file` and `auto` plugins: names that go on being
-//! answered when the controller does not.
+//! answered when the controller does not:
+//!
+//! ```text
+//! cluster.local {
+//!     file /var/lib/portolan/db.cluster.local { reload 10s }
+//! }
+//! ```
 //!
 //! Not in them are the Pods of [`PodMode::Insecure`](crate::PodMode::Insecure) and the names of
 //! topology zones, of which there is no list.

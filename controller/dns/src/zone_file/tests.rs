@@ -8,9 +8,12 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Name, RData, RecordType};
 use hickory_proto::serialize::txt::Parser;
 
+use proptest::prelude::*;
+
 use super::{ExportConfig, Written, export, render, serial_of, write};
 use crate::name::absolute;
 use crate::testing::{changes, cluster_ip, config, external, zone_of};
+use crate::zone::tests::changes::any_change;
 use crate::{Change, PodMode, SharedZone, Zone, ZoneConfig};
 
 const TYPES: [RecordType; 9] = [
@@ -256,4 +259,16 @@ async fn files_follow_the_zone_at_a_bounded_rate() {
             .contains("moving.testns.svc A 10.0.1.49\n")
     );
     task.abort();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn files_of_any_cluster_give_the_answers_that_we_give(
+        changes in prop::collection::vec(any_change(), 0..25),
+    ) {
+        let config = ZoneConfig { pods: PodMode::Verified, ..config() };
+        compare(&zone_of(config, changes));
+    }
 }

@@ -150,7 +150,7 @@ fn bad_input_is_named_once_and_costs_nothing_else() {
     }
 }
 
-fn any_change() -> impl Strategy<Value = Change> {
+pub(crate) fn any_change() -> impl Strategy<Value = Change> {
     let name = || prop::sample::select(vec!["a", "b", "c"]);
     let address = || {
         let addresses = ["10.0.0.1", "10.0.0.2", "172.0.0.1", "fd00::1", "fd00::2"];
