@@ -2,8 +2,12 @@
 //!
 //! ```text
 //! cluster.local in-addr.arpa ip6.arpa {
-//!     cache { serve_stale }
-//!     grpc . unix:///run/portolan/dns.sock 10.0.0.9:5300 { policy sequential }
+//!     cache {
+//!         serve_stale
+//!     }
+//!     grpc . unix:///run/portolan/dns.sock 10.0.0.9:5300 {
+//!         policy sequential
+//!     }
 //! }
 //! ```
 //!

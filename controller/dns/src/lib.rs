@@ -3,6 +3,20 @@
 //!
 //! [`Zone`] is pure: changes go in, answers come out. Around it are the wire format, the gRPC
 //! service that CoreDNS's grpc plugin asks, zone files, and the SkyDNS layout in etcd.
+//!
+//! Where the plugin contradicts the DNS standards, the standards win, so that all three ways give
+//! the same answers:
+//!
+//! - A name with others below it exists (RFC 8020): `_tcp.<service>`, `dns.<zone>`, the upper
+//!   labels of the reverse tree. So does a name of another type: `dns-version` for A, an address's
+//!   name for anything but PTR. The plugin says NXDOMAIN to these.
+//! - The name of a port, `_http._tcp.<service>`, has SRV records only. The plugin gives it
+//!   addresses too, and takes it without the underscores.
+//! - An alias is part of the answer even if it leads to nothing, and for every type (RFC 1034,
+//!   RFC 6604). The plugin leaves it out.
+//! - Until everything is known, everything is SERVFAIL: half of a Service's endpoints are no
+//!   better an answer than none. The plugin answers with what it has.
+//! - A Namespace exists if a Service or a Pod is in it, whether it is declared or not.
 
 #![forbid(unsafe_code)]
 

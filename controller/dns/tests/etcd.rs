@@ -265,7 +265,7 @@ async fn keys_follow_the_zone() -> Result<()> {
     zone.apply([Change::ServiceRemoved(ServiceKey::new("default", "b"))]);
     settled(&etcd, &zone, &layout).await?;
 
-    // While etcd is away something changes, and when it comes back somebody has changed a key.
+    // Something changes while etcd is away.
     etcd.stop()?;
     zone.apply([service("c", "10.0.0.4")?]);
     etcd.restart()?;

@@ -18,6 +18,7 @@
 mod client;
 mod export;
 pub mod layout;
+mod level;
 mod message;
 #[cfg(test)]
 mod tests;

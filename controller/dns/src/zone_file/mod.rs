@@ -3,7 +3,9 @@
 //!
 //! ```text
 //! cluster.local {
-//!     file /var/lib/portolan/db.cluster.local { reload 10s }
+//!     file /var/lib/portolan/db.cluster.local {
+//!         reload 10s
+//!     }
 //! }
 //! ```
 //!

@@ -11,8 +11,7 @@ use crate::zone::{Entry, VERSION_TTL, Zone};
 
 /// The text of the file of one of the zones, with a serial. Equal content gives equal text.
 ///
-/// The whole zone is written out at once, while changes wait: for 10,000 Services that is a tenth
-/// of a second or so.
+/// The whole zone is written out at once, and changes wait meanwhile: the time grows with the zone.
 #[must_use]
 pub fn render(zone: &Zone, origin: &Name, serial: u32) -> String {
     let mut file = File {
