@@ -8,7 +8,7 @@
 //! the same answers:
 //!
 //! - A name with others below it exists (RFC 8020): `_tcp.<service>`, `dns.<zone>`, the upper
-//!   labels of the reverse tree. So does a name of another type: `dns-version` for A, an address's
+//!   labels of the reverse tree, and the Namespaces' names for TXT as for any type. So does a name of another type: `dns-version` for A, an address's
 //!   name for anything but PTR. The plugin says NXDOMAIN to these.
 //! - The name of a port, `_http._tcp.<service>`, has SRV records only. The plugin gives it
 //!   addresses too, and takes it without the underscores.

@@ -14,7 +14,7 @@ pub enum Written {
     Replaced(u32),
 }
 
-/// The serial of a zone file as [`render`](super::render) writes it.
+/// The serial of a zone file as [`render`](super::render()) writes it.
 #[must_use]
 pub fn serial_of(text: &str) -> Option<u32> {
     let soa = text.lines().find_map(|line| line.strip_prefix("@ SOA "))?;
