@@ -8,8 +8,9 @@
 //! the same answers:
 //!
 //! - A name with others below it exists (RFC 8020): `_tcp.<service>`, `dns.<zone>`, the upper
-//!   labels of the reverse tree, and the Namespaces' names for TXT as for any type. So does a name of another type: `dns-version` for A, an address's
-//!   name for anything but PTR. The plugin says NXDOMAIN to these.
+//!   labels of the reverse tree, and a Namespace's name for TXT as for any type. So does a name of
+//!   another type: `dns-version` for A, an address's name for anything but PTR. The plugin says
+//!   NXDOMAIN to these.
 //! - The name of a port, `_http._tcp.<service>`, has SRV records only. The plugin gives it
 //!   addresses too, and takes it without the underscores.
 //! - An alias is part of the answer even if it leads to nothing, and for every type (RFC 1034,
