@@ -28,11 +28,12 @@ const MODES: [(&str, &str); 3] = [
 /// The modes to play: of the lane, or as `PORTOLAN_KUBE_PROXY_MODES` says.
 fn modes() -> impl Iterator<Item = (&'static str, &'static str)> {
     let asked = std::env::var("PORTOLAN_KUBE_PROXY_MODES").unwrap_or_else(|_| {
-        // User Mode Linux has no nftables; each kernel has the modes that go fastest there.
+        // User Mode Linux has no nftables; and IPVS mode starts programs by the thousand, which an
+        // emulated processor takes too long for.
         let of_lane = match lane::lane().as_str() {
-            "uml" => "iptables",
-            "debian" => "ipvs,nftables",
-            _ => "iptables,ipvs,nftables",
+            "uml" => "ipvs",
+            "debian" => "nftables",
+            _ => "ipvs,nftables",
         };
         of_lane.into()
     });
