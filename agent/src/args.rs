@@ -13,6 +13,8 @@ use portolan_model::ipvs::VirtualServerConfig;
 use portolan_plan::{Config, Masquerade, Names};
 use portolan_runtime::LogFormat;
 
+use crate::identity::IdentityArgs;
+
 /// Keeps a node's kernel equal to its service table.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
@@ -62,8 +64,7 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',')]
     pub controller: Vec<String>,
 
-    /// Speak to the controller without TLS. TLS is not built yet, so with --source controller this
-    /// must be said.
+    /// Speak to the controller without TLS, and let it believe that we are whoever we say.
     #[arg(long, env = "PORTOLAN_PLAINTEXT")]
     pub plaintext: bool,
 
@@ -102,6 +103,10 @@ pub struct RunArgs {
     /// How to program the kernel.
     #[command(flatten)]
     pub kernel: KernelArgs,
+
+    /// How the stream is secured.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 /// How the kernel is programmed.
@@ -164,11 +169,9 @@ impl RunArgs {
             Source::Controller if self.controller.is_empty() => {
                 bail!("--source controller needs --controller host:port")
             }
-            Source::Controller if !self.plaintext => {
-                bail!("TLS to the controller is not built yet: say --plaintext to go without")
-            }
+            Source::Controller => self.identity.validate(self.plaintext),
             Source::File if self.file.is_empty() => bail!("--source file needs --file"),
-            _ => Ok(()),
+            Source::File => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@
 pub mod app;
 pub mod args;
 pub mod cleanup;
+pub mod identity;
 pub mod metrics;
 pub mod reconcile;
 pub mod standalone;

@@ -9,15 +9,13 @@ use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
 use portolan_source::{Sink, file, kubernetes};
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 use crate::args::{Args, Source};
 use crate::debug::Debug;
+use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::writer::{SharedTrouble, Writer};
 
@@ -59,6 +57,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     registry.register_collector(Box::new(collector));
 
     let tasks = TaskTracker::new();
+    let identity = identity::open(&args, &tasks, &token).await?;
+    registry.register_collector(Box::new(identity.metrics));
     let (failure, mut failures) = mpsc::channel(1);
     let (sink, events) = Sink::channel(EVENTS);
     let stats = watch_source(&args, sink, &tasks, &token).await?;
@@ -68,6 +68,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),
+        sessions: Arc::clone(&sessions),
         unready: Some(readiness.block("source")),
     };
     tasks.spawn(writer.run(events));
@@ -93,6 +94,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 
     let config = ServeConfig {
         clusters: vec![cluster],
+        authentication: identity.authentication,
         ..ServeConfig::default()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());
@@ -100,7 +102,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         &tasks,
         &failure,
         "agent server",
-        serve_agents(agents, service, token.clone()),
+        service.serve(agents, identity.tls, identity.limits),
     );
 
     let result = tokio::select! {
@@ -131,22 +133,6 @@ fn must_go_on<E>(
             let _ = failure.send(anyhow::Error::new(error).context(what)).await;
         }
     });
-}
-
-async fn serve_agents(
-    listener: TcpListener,
-    service: TablesServer,
-    token: CancellationToken,
-) -> Result<(), tonic::transport::Error> {
-    // Without nodelay each Commit would wait for a delayed ACK.
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Server::builder()
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
-        .max_concurrent_streams(4)
-        .add_service(service)
-        .serve_with_incoming_shutdown(incoming, async move { token.cancelled().await })
-        .await
 }
 
 /// Starts the source; what it counts while it watches an API server.

@@ -33,6 +33,8 @@ pub async fn run(
         reports,
         stats,
         first_commit_timeout: FIRST_COMMIT_TIMEOUT,
+        security: config.security.clone(),
+        last_failure: None,
     };
     let _ = token.run_until_cancelled(forever(config, inner)).await;
 }
