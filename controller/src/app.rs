@@ -1,6 +1,7 @@
 //! Wires source, writer, streams and admin server together.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
 use portolan_source::{Sink, file, kubernetes};
 use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,16 +31,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// If a port cannot be bound, or the source cannot be used at all.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    args.identity.validate(args.plaintext)?;
     let token = on_signal()?;
     let agents = listen(args.listen).await.context("--listen")?;
     let admin = listen(args.admin_listen).await.context("--admin-listen")?;
     if let Some(path) = &args.port_file {
-        let ports = format!(
-            "agents={} admin={}\n",
-            agents.local_addr()?.port(),
-            admin.local_addr()?.port()
-        );
-        std::fs::write(path, ports).with_context(|| path.display().to_string())?;
+        write_ports(path, &agents, &admin).with_context(|| path.display().to_string())?;
     }
 
     let readiness = Readiness::default();
@@ -115,6 +113,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         tracing::warn!("not everything ended in time");
     }
     result
+}
+
+fn write_ports(path: &Path, agents: &TcpListener, admin: &TcpListener) -> std::io::Result<()> {
+    let (agents, admin) = (agents.local_addr()?.port(), admin.local_addr()?.port());
+    std::fs::write(path, format!("agents={agents} admin={admin}\n"))
 }
 
 /// Runs a server whose failure ends the program.

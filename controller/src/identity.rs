@@ -137,6 +137,28 @@ impl IdentityArgs {
     }
 }
 
+/// Lets the process have as many descriptors as the system allows it: each connection is one, and
+/// the usual limit is 1,024. Says so if that is not enough.
+fn raise_descriptors(connections: u32) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: now.maximum,
+        maximum: now.maximum,
+    };
+    let raised = setrlimit(Resource::Nofile, all).is_ok();
+    let limit = if raised { now.maximum } else { now.current };
+    // Besides connections: files, watches, the admin server.
+    let needed = u64::from(connections) + 100;
+    if limit.is_some_and(|limit| limit < needed) {
+        tracing::warn!(
+            limit,
+            needed,
+            "fewer file descriptors than --max-connections needs"
+        );
+    }
+}
+
 /// Reads the files, and begins to follow them.
 pub(crate) async fn open(
     args: &Args,
@@ -145,6 +167,7 @@ pub(crate) async fn open(
 ) -> anyhow::Result<Identity> {
     let flags = &args.identity;
     flags.validate(args.plaintext)?;
+    raise_descriptors(flags.max_connections);
     let mut identity = Identity {
         tls: None,
         authentication: Authentication::Nothing,

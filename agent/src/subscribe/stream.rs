@@ -253,6 +253,14 @@ impl Stream<'_> {
     }
 
     fn broken(&self, status: &Status) -> End {
+        if self.committed && status.code() == Code::Unauthenticated {
+            // With tokens this happens every hour or so.
+            info!(
+                reason = status.message(),
+                "connecting again with what we have now"
+            );
+            return End::Broken { committed: true };
+        }
         warn!(code = ?status.code(), reason = status.message(), "stream ended");
         if status.code() == Code::Aborted {
             return End::Suspect;

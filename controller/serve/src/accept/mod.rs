@@ -30,6 +30,10 @@ use handshakes::Handshakes;
 /// when it has run out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How many connections may wait in the system's queue. When it is full the system drops what
+/// comes, and an agent would only try again after a second.
+const BACKLOG: i32 = 4_096;
+
 /// How much unknown peers may hold.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -74,6 +78,10 @@ impl Acceptor {
         self,
         listener: TcpListener,
     ) -> impl Stream<Item = io::Result<Connection>> {
+        // On a listening socket this only changes the length of the queue.
+        if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
+            tracing::warn!(%error, "the queue of the listening socket stays short");
+        }
         let (sender, receiver) = mpsc::channel(self.limits.handshakes.max(1));
         tokio::spawn(self.run(listener, sender));
         unfold(receiver, |mut receiver| async move {

@@ -119,8 +119,7 @@ fn config(authority: &Authority, issued: Option<&Issued>) -> Arc<ClientConfig> {
         identity,
     };
     let value = files.open("tls").unwrap().subscribe();
-    let config = Arc::clone(&value.borrow());
-    config
+    Arc::clone(&value.borrow())
 }
 
 #[tokio::test]
