@@ -1,5 +1,6 @@
 //! Keeps a stream open, whatever becomes of controllers.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub async fn run(
         stats,
         first_commit_timeout: FIRST_COMMIT_TIMEOUT,
         security: config.security.clone(),
-        last_failure: None,
+        last_failures: HashMap::new(),
     };
     let _ = token.run_until_cancelled(forever(config, inner)).await;
 }

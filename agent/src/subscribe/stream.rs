@@ -1,5 +1,6 @@
 //! One stream, from connecting to its end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -41,8 +42,8 @@ pub(super) struct Inner {
     pub(super) stats: Arc<Stats>,
     pub(super) first_commit_timeout: Duration,
     pub(super) security: Security,
-    /// Why there was no connection the last time: said once while it stays the same.
-    pub(super) last_failure: Option<String>,
+    /// Why there was no stream the last time, by endpoint: said once while it stays the same.
+    pub(super) last_failures: HashMap<String, String>,
 }
 
 /// An open stream.
@@ -89,7 +90,7 @@ pub(super) async fn follow(
         Err(_) => return refused(inner, endpoint, &Status::deadline_exceeded("no answer")),
     };
     info!(%endpoint, "connected");
-    inner.last_failure = None;
+    inner.last_failures.clear();
     Stats::count(&inner.stats.streams);
     let stats = Arc::clone(&inner.stats);
     let _connected = Connected::new(&stats);
@@ -122,24 +123,33 @@ async fn connect(endpoint: &Uri, security: &Security) -> Result<Channel, tonic::
 
 /// There was nobody to talk to, or nobody to trust.
 fn unreachable(inner: &mut Inner, endpoint: &Uri, reason: String) -> End {
-    Stats::count(&inner.stats.connect_failures);
-    let failure = format!("{endpoint}: {reason}");
-    if inner.last_failure.as_ref() == Some(&failure) {
-        debug!(%endpoint, reason, "no connection to the controller");
-    } else {
-        warn!(%endpoint, reason, "no connection to the controller; trying again and again");
-        inner.last_failure = Some(failure);
-    }
+    failed(inner, endpoint, "no connection to the controller", reason);
     End::Unreachable
 }
 
-fn refused(inner: &Inner, endpoint: &Uri, status: &Status) -> End {
-    Stats::count(&inner.stats.connect_failures);
+fn refused(inner: &mut Inner, endpoint: &Uri, status: &Status) -> End {
     // Where TLS fails only now, the status itself says nothing of it.
-    let cause = std::error::Error::source(status).map(root_cause);
-    let reason = cause.as_deref().unwrap_or(status.message());
-    warn!(%endpoint, code = ?status.code(), reason, "controller refused us");
+    let reason = match std::error::Error::source(status).map(root_cause) {
+        None => format!("{:?}: {}", status.code(), status.message()),
+        Some(cause) if matches!(inner.security, Security::Plaintext) => {
+            format!("{cause}; we speak plaintext, does the controller want TLS?")
+        }
+        Some(cause) => cause,
+    };
+    failed(inner, endpoint, "the controller refused us", reason);
     End::Broken { committed: false }
+}
+
+/// Counts an attempt that came to nothing; says why if that is news.
+fn failed(inner: &mut Inner, endpoint: &Uri, what: &str, reason: String) {
+    Stats::count(&inner.stats.connect_failures);
+    let last = inner.last_failures.entry(endpoint.to_string()).or_default();
+    if *last == reason {
+        debug!(%endpoint, reason, "{what}");
+    } else {
+        warn!(%endpoint, reason, "{what}; trying again (said once)");
+        *last = reason;
+    }
 }
 
 /// The innermost cause: the outer ones say no more than "transport error".

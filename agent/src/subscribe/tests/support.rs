@@ -1,5 +1,6 @@
 //! An agent's half of the stream, and what it is given.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +55,7 @@ impl Agent {
             stats: Arc::clone(&stats),
             first_commit_timeout: Duration::from_millis(500),
             security,
-            last_failure: None,
+            last_failures: HashMap::new(),
         };
         tokio::spawn(
             token
