@@ -1,25 +1,35 @@
 //! Wires the table's source, the reconcile loop and the admin server together.
 
+mod arrivals;
+mod ports;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use portolan_dataplane::{Dataplane as _, Kernel};
 use portolan_model::NodeKey;
-use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, listen, on_signal};
+use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
+use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::Uri;
 
+use crate::addresses;
 use crate::args::{RunArgs, Source};
+use crate::health::Health;
+use crate::health_check::HealthChecks;
+use crate::healthz::Healthz;
 use crate::metrics::{ReconcileMetrics, SubscribeCollector};
-use crate::reconcile::{Outlets, Reconciler, Timing, run as reconcile};
+use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, run as reconcile};
 use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{self, Report, Stats, SubscribeConfig, Subscribed};
+use arrivals::Arrivals;
+use ports::Ports;
 
 /// How long tasks get to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -35,21 +45,19 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         name: args.node_name()?.into(),
     };
     let plan_config = args.kernel.plan_config()?;
-    let kernel_config = args.kernel.kernel_config()?;
+    let kernel_config = args.kernel_config()?;
     let token = on_signal()?;
-    let admin = listen(args.admin_listen).await.context("--admin-listen")?;
-    if let Some(path) = &args.port_file {
-        let port = format!("admin={}\n", admin.local_addr()?.port());
-        std::fs::write(path, port).with_context(|| path.display().to_string())?;
-    }
+    let ports = Ports::bind(&args).await?;
     let mut kernel = Kernel::open(kernel_config)
         .await
         .context("this kernel cannot be used")?;
     kernel.prepare().await?;
     tracing::info!(%node, "started");
 
-    let readiness = Readiness::default();
     let mut metrics = Registry::default();
+    let health = Health::new(Kernel::families(), args.sync_period());
+    let healthz = Healthz::register(health.clone(), &mut metrics);
+    let readiness = Readiness::default();
     let (tables_out, tables) = watch::channel::<Option<Arc<Subscribed>>>(None);
     let (reports_out, reports) = watch::channel::<Option<Report>>(None);
     let status = Status::default();
@@ -57,53 +65,67 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         reports: reports_out,
         metrics: ReconcileMetrics::register(&mut metrics),
         status: status.clone(),
+        health_checks: HealthChecks::register(
+            Kernel::families(),
+            args.node_port_addresses()?,
+            health.clone(),
+            metrics.sub_registry_with_prefix("portolan_agent"),
+        ),
+        health: health.clone(),
         unready: Some(readiness.block("first table")),
     };
     let tasks = TaskTracker::new();
-    let timing = Timing {
-        sync_period: args.sync_period(),
-        ..Timing::default()
-    };
+    let arrivals = Arrivals::register(args.source, health, &mut metrics);
+    tasks.spawn(arrivals.follow(tables.clone()));
     let reconciler = Reconciler::new(kernel, plan_config);
-    tasks.spawn(reconcile(
-        reconciler,
-        tables,
-        timing,
-        outlets,
-        token.clone(),
-    ));
+    start_reconciling(&args, reconciler, tables, outlets, &tasks, &token);
+    let feeds = Feeds {
+        tables_out,
+        reports,
+    };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
-    follow(
-        &args,
-        node,
-        Feeds {
-            tables_out,
-            reports,
-        },
-        registry,
-        &tasks,
-        &token,
-    )?;
+    follow(&args, node, feeds, registry, &tasks, &token)?;
 
-    let admin_server = Admin {
+    let admin = Admin {
         metrics: Arc::new(metrics),
         readiness,
         debug: status.routes(),
     };
-    let serving = token.clone();
-    let mut admin_task = tokio::spawn(async move { admin_server.serve(admin, serving).await });
-    let result = tokio::select! {
-        () = token.cancelled() => Ok(()),
-        ended = &mut admin_task => ended.map_err(anyhow::Error::from).and_then(|served| {
-            served.context("admin server")
-        }),
-    };
+    let result = ports.serve(admin, healthz, &token).await;
     token.cancel();
     tasks.close();
     if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
         tracing::warn!("not everything ended in time");
     }
     result
+}
+
+/// Starts the loop that keeps the kernel equal to the table.
+fn start_reconciling(
+    args: &RunArgs,
+    reconciler: Reconciler<Kernel>,
+    tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    outlets: Outlets,
+    tasks: &TaskTracker,
+    token: &CancellationToken,
+) {
+    let drainer = Drainer::open(&args.state_dir, args.drain_timeout(), WallClock::default());
+    let addresses = Arc::new(Notify::new());
+    let following = addresses::follow(Arc::clone(&addresses));
+    tasks.spawn(token.clone().run_until_cancelled_owned(following));
+    let timing = Timing {
+        sync_period: args.sync_period(),
+        ..Timing::default()
+    };
+    let inlets = Inlets { tables, addresses };
+    tasks.spawn(reconcile(
+        reconciler,
+        drainer,
+        inlets,
+        timing,
+        outlets,
+        token.clone(),
+    ));
 }
 
 /// The ends of the channels between the table's source and the reconcile loop.
@@ -138,6 +160,9 @@ fn follow(
             let standalone = Standalone {
                 node,
                 problems,
+                select: SelectConfig {
+                    source_ranges: args.source_ranges,
+                },
                 tables: feeds.tables_out,
             };
             tasks.spawn(standalone.run(events));

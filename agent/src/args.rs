@@ -1,19 +1,20 @@
 //! The command line. Every flag has a twin in the environment, for the chart.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
-use std::time::Duration;
+mod run;
+mod tune;
+
+use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use portolan_dataplane::{IptablesMode, Kernel, KernelConfig};
 use portolan_model::Family;
-use portolan_model::ipvs::VirtualServerConfig;
-use portolan_plan::{Config, Masquerade, Names};
+use portolan_plan::{Config, DetectLocal, MarkMask, Names};
 use portolan_runtime::LogFormat;
 
-use crate::identity::IdentityArgs;
+pub use run::{RunArgs, Source};
+pub use tune::TuneArgs;
 
 /// Keeps a node's kernel equal to its service table.
 #[derive(Debug, Parser)]
@@ -44,91 +45,51 @@ pub enum Command {
     Cleanup(KernelArgs),
 }
 
-/// Where the table comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Source {
-    /// A controller's stream.
-    Controller,
-    /// Files of Kubernetes objects on this host; no controller needed.
-    File,
-}
-
-/// How the agent runs.
-#[derive(Debug, Args)]
-pub struct RunArgs {
-    /// Where the table comes from.
-    #[arg(long, env = "PORTOLAN_SOURCE", default_value = "controller")]
-    pub source: Source,
-
-    /// A controller's address, as host:port; may be repeated.
-    #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',')]
-    pub controller: Vec<String>,
-
-    /// Speak to the controller without TLS, and let it believe that we are whoever we say.
-    #[arg(long, env = "PORTOLAN_PLAINTEXT")]
-    pub plaintext: bool,
-
-    /// A file or directory of Kubernetes objects (YAML or JSON), for `--source file`; may be
-    /// repeated.
-    #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',')]
-    pub file: Vec<PathBuf>,
-
-    /// How often files are looked at, in milliseconds.
-    #[arg(long, env = "PORTOLAN_FILE_POLL_MS", default_value = "1000",
-        value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
-    file_poll_ms: u64,
-
-    /// This node's name (kube-proxy's --hostname-override). Default: the host's name.
-    #[arg(long, alias = "hostname-override", env = "PORTOLAN_NODE_NAME")]
-    node_name: Option<String>,
-
-    /// The cluster's name; the controller must say the same. Empty for a single cluster.
-    #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
-    pub cluster: String,
-
-    /// How often the kernel is read and compared, in seconds, in case somebody else changed it
-    /// (kube-proxy's --ipvs-sync-period).
-    #[arg(long, alias = "ipvs-sync-period", env = "PORTOLAN_SYNC_PERIOD", default_value = "30",
-        value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    sync_period: u64,
-
-    /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
-    #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:10249")]
-    pub admin_listen: SocketAddr,
-
-    /// Write the port that was bound, as `admin=PORT`, to this file.
-    #[arg(long, env = "PORTOLAN_PORT_FILE")]
-    pub port_file: Option<PathBuf>,
-
-    /// How to program the kernel.
-    #[command(flatten)]
-    pub kernel: KernelArgs,
-
-    /// How the stream is secured.
-    #[command(flatten)]
-    pub identity: IdentityArgs,
-}
-
 /// How the kernel is programmed.
 #[derive(Debug, Args)]
 pub struct KernelArgs {
-    /// The scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...).
-    #[arg(
-        long,
-        alias = "ipvs-scheduler",
-        env = "PORTOLAN_SCHEDULER",
-        default_value = "rr"
-    )]
-    scheduler: String,
+    /// The scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), unless their Service names
+    /// one. Default: mh for Services with ClientIP affinity, rr for all others.
+    #[arg(long, alias = "ipvs-scheduler", env = "PORTOLAN_SCHEDULER")]
+    scheduler: Option<String>,
 
     /// Masquerade all connections to cluster IPs.
     #[arg(long, env = "PORTOLAN_MASQUERADE_ALL")]
     masquerade_all: bool,
 
-    /// Masquerade connections to cluster IPs that come from outside these networks, the first of
-    /// each family.
+    /// How packets of the node's own pods are told from others: their connections to cluster IPs
+    /// are not masqueraded, and those to external addresses not held to local destinations.
+    #[arg(
+        long,
+        env = "PORTOLAN_DETECT_LOCAL_MODE",
+        default_value = "ClusterCIDR"
+    )]
+    detect_local_mode: DetectLocalMode,
+
+    /// Where pods are, for --detect-local-mode ClusterCIDR; the first network of each family
+    /// counts. Without one, only connections from a VIP itself are masqueraded.
     #[arg(long, env = "PORTOLAN_CLUSTER_CIDR", value_delimiter = ',')]
     cluster_cidr: Vec<IpNet>,
+
+    /// The bridge that the node's pods hang on, for --detect-local-mode BridgeInterface.
+    #[arg(long, env = "PORTOLAN_POD_BRIDGE_INTERFACE")]
+    pod_bridge_interface: Option<String>,
+
+    /// What the names of the pods' interfaces begin with, for --detect-local-mode
+    /// InterfaceNamePrefix.
+    #[arg(long, env = "PORTOLAN_POD_INTERFACE_NAME_PREFIX")]
+    pod_interface_name_prefix: Option<String>,
+
+    /// Virtual servers of addresses in these networks are never deleted (kube-proxy's
+    /// --ipvs-exclude-cidrs).
+    #[arg(long, env = "PORTOLAN_IPVS_EXCLUDE_CIDRS", value_delimiter = ',')]
+    ipvs_exclude_cidrs: Vec<IpNet>,
+
+    /// Which bits of the packet mark may be used to lead connections of this node and its pods past
+    /// externalTrafficPolicy Local: one mark per Service port. Nobody else may use them.
+    #[arg(long, env = "PORTOLAN_SHORT_CIRCUIT_MASK", default_value = "0x3fff0000",
+        value_parser = parse_mark)]
+    short_circuit_mask: u32,
 
     /// Which bit of the packet mark means "masquerade"; bit 14 is 0x4000.
     #[arg(long, alias = "iptables-masquerade-bit", env = "PORTOLAN_MASQUERADE_BIT",
@@ -149,6 +110,31 @@ pub struct KernelArgs {
     name_prefix: String,
 }
 
+/// kube-proxy's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DetectLocalMode {
+    /// By --cluster-cidr.
+    #[value(name = "ClusterCIDR")]
+    ClusterCidr,
+    /// By the Node's spec.podCIDRs.
+    #[value(name = "NodeCIDR")]
+    NodeCidr,
+    /// By --pod-bridge-interface.
+    #[value(name = "BridgeInterface")]
+    BridgeInterface,
+    /// By --pod-interface-name-prefix.
+    #[value(name = "InterfaceNamePrefix")]
+    InterfaceNamePrefix,
+}
+
+/// As `0x3fff0000` or in decimal.
+fn parse_mark(text: &str) -> Result<u32, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Iptables {
     /// kubelet's, else the host's default.
@@ -157,52 +143,6 @@ enum Iptables {
     Nft,
     /// iptables-legacy.
     Legacy,
-}
-
-impl RunArgs {
-    /// Checks what clap cannot.
-    ///
-    /// # Errors
-    /// If flags are missing that the source needs.
-    pub fn validate(&self) -> anyhow::Result<()> {
-        match self.source {
-            Source::Controller if self.controller.is_empty() => {
-                bail!("--source controller needs --controller host:port")
-            }
-            Source::Controller => self.identity.validate(self.plaintext),
-            Source::File if self.file.is_empty() => bail!("--source file needs --file"),
-            Source::File => Ok(()),
-        }
-    }
-
-    /// How often files are looked at.
-    #[must_use]
-    pub fn file_poll(&self) -> Duration {
-        Duration::from_millis(self.file_poll_ms)
-    }
-
-    /// How often the kernel is compared.
-    #[must_use]
-    pub fn sync_period(&self) -> Duration {
-        Duration::from_secs(self.sync_period)
-    }
-
-    /// The node's name, in lower case as Kubernetes has it.
-    ///
-    /// # Errors
-    /// If none was given and the host's name cannot be read.
-    pub fn node_name(&self) -> anyhow::Result<String> {
-        let name = match &self.node_name {
-            Some(name) => name.clone(),
-            None => std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .context("--node-name was not given, and the host's name cannot be read")?,
-        };
-        let name = name.trim().to_ascii_lowercase();
-        if name.is_empty() {
-            bail!("--node-name is empty");
-        }
-        Ok(name)
-    }
 }
 
 impl KernelArgs {
@@ -225,42 +165,73 @@ impl KernelArgs {
         Ok(KernelConfig {
             iptables,
             node_ips: self.node_ip.clone(),
+            ..KernelConfig::default()
         })
     }
 
     /// What to program.
     ///
     /// # Errors
-    /// If the name prefix or the scheduler's name cannot be used.
+    /// If the name prefix, the scheduler's name or the mask cannot be used, or a flag is missing
+    /// that the detect-local mode needs.
     pub fn plan_config(&self) -> anyhow::Result<Config> {
-        if self.scheduler.is_empty() || self.scheduler.len() > 15 {
-            bail!(
-                "--scheduler {:?}: expected 1 to 15 characters",
-                self.scheduler
-            );
+        if let Some(scheduler) = &self.scheduler
+            && !(1..=15).contains(&scheduler.len())
+        {
+            bail!("--scheduler {scheduler:?}: expected 1 to 15 characters");
         }
-        let masquerade = if self.masquerade_all {
-            Masquerade::All
-        } else if self.cluster_cidr.is_empty() {
-            Masquerade::FromVip
-        } else {
-            Masquerade::From(self.cluster_cidr.iter().map(IpNet::trunc).collect())
-        };
+        let masquerade_mark = 1 << self.masquerade_bit;
+        let mask = self.short_circuit_mask;
         Ok(Config {
             families: Kernel::families().into_iter().collect(),
             names: Names::new(&self.name_prefix).context("--name-prefix")?,
-            scheduler: VirtualServerConfig {
-                scheduler: self.scheduler.clone(),
-                ..VirtualServerConfig::round_robin()
-            },
-            masquerade,
-            masquerade_mark: 1 << self.masquerade_bit,
+            scheduler: self.scheduler.clone(),
+            masquerade_all: self.masquerade_all,
+            detect_local: self.detect_local()?,
+            masquerade_mark,
+            short_circuit_mask: MarkMask::new(mask, masquerade_mark)
+                .with_context(|| format!("--short-circuit-mask {mask:#x}"))?,
+            exclude_cidrs: self.ipvs_exclude_cidrs.clone(),
+        })
+    }
+
+    fn detect_local(&self) -> anyhow::Result<DetectLocal> {
+        let interface = |flag: &str, name: &Option<String>| match name {
+            Some(name) if is_interface(name) => Ok(name.clone()),
+            Some(name) => bail!("{flag} {name:?}: not the name of an interface"),
+            None => bail!("--detect-local-mode needs {flag}"),
+        };
+        let networks = self.cluster_cidr.iter().map(IpNet::trunc).collect();
+        Ok(match self.detect_local_mode {
+            DetectLocalMode::ClusterCidr => DetectLocal::ClusterCidr(networks),
+            DetectLocalMode::NodeCidr => DetectLocal::NodeCidr,
+            DetectLocalMode::BridgeInterface => DetectLocal::Bridge(interface(
+                "--pod-bridge-interface",
+                &self.pod_bridge_interface,
+            )?),
+            DetectLocalMode::InterfaceNamePrefix => DetectLocal::InterfacePrefix(interface(
+                "--pod-interface-name-prefix",
+                &self.pod_interface_name_prefix,
+            )?),
         })
     }
 }
 
+/// Whether iptables would take it for one interface: at most 15 bytes (`IFNAMSIZ`), and no `+` at
+/// the end, which would stand for any continuation.
+fn is_interface(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'"' && byte != b'\'';
+    let start = |c: char| c != '-' && c != '!';
+    (1..=15).contains(&name.len())
+        && name.bytes().all(plain)
+        && name.starts_with(start)
+        && !name.ends_with('+')
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn parse(args: &[&str]) -> Cli {
@@ -279,11 +250,98 @@ mod tests {
         assert_eq!(cli.run.node_name().unwrap(), "node-1");
         assert_eq!(cli.run.sync_period(), Duration::from_secs(10));
         let config = cli.run.kernel.plan_config().unwrap();
-        assert_eq!(config.scheduler.scheduler, "mh");
+        assert_eq!(config.scheduler.as_deref(), Some("mh"));
         assert_eq!(
-            (config.masquerade, config.masquerade_mark),
-            (Masquerade::All, 0x8000)
+            (config.masquerade_all, config.masquerade_mark),
+            (true, 0x8000)
         );
+    }
+
+    #[test]
+    fn kube_proxys_flags_of_health_and_addresses_are_taken() {
+        let healthz = |flag: &str| {
+            let listen = parse(&[flag]).run.healthz_listen();
+            listen.map(|address| address.map(|address| address.to_string()))
+        };
+        for (flag, expected) in [
+            ("--healthz-listen=[::1]:1", Some("[::1]:1")),
+            ("--healthz-bind-address=0.0.0.0", Some("0.0.0.0:10256")),
+            ("--healthz-bind-address=::", Some("[::]:10256")),
+            ("--healthz-listen=", None),
+        ] {
+            assert_eq!(healthz(flag).unwrap().as_deref(), expected, "{flag}");
+        }
+        assert!(
+            healthz("--healthz-listen=x")
+                .unwrap_err()
+                .to_string()
+                .contains("healthz-listen")
+        );
+
+        let cli = parse(&[
+            "--nodeport-addresses=10.0.0.0/8,fd00::/8",
+            "--ipvs-strict-arp",
+            "--ipvs-tcp-timeout=15m0s",
+            "--conntrack-tcp-timeout-established=0",
+        ]);
+        let config = cli.run.kernel_config().unwrap();
+        assert!(!config.node_port_addresses.take_all(Family::V6));
+        assert!(config.tuning.strict_arp);
+        assert_eq!(config.tuning.timeouts.tcp, 900);
+        assert_eq!(config.tuning.conntrack.tcp_established, 0);
+        assert_eq!(config.tuning.conntrack.tcp_close_wait, 3600);
+        let bad = parse(&["--node-port-addresses=eth0"]).run.kernel_config();
+        assert!(
+            bad.unwrap_err()
+                .to_string()
+                .contains("--node-port-addresses")
+        );
+    }
+
+    #[test]
+    fn what_a_detect_local_mode_needs_is_asked_for() {
+        let config = |args: &[&str]| parse(args).run.kernel.plan_config();
+        let found = |args: &[&str]| config(args).unwrap().detect_local;
+        let refused = |args: &[&str]| config(args).unwrap_err().to_string();
+        assert_eq!(found(&[]), DetectLocal::default());
+        let node = "--detect-local-mode=NodeCIDR";
+        assert_eq!(found(&[node]), DetectLocal::NodeCidr);
+        let bridge = "--detect-local-mode=BridgeInterface";
+        let name = "--pod-bridge-interface=cni0";
+        assert_eq!(found(&[bridge, name]), DetectLocal::Bridge("cni0".into()));
+        assert!(refused(&[bridge]).contains("--pod-bridge-interface"));
+        let prefix = "--detect-local-mode=InterfaceNamePrefix";
+        let name = "--pod-interface-name-prefix=veth";
+        assert_eq!(
+            found(&[prefix, name]),
+            DetectLocal::InterfacePrefix("veth".into())
+        );
+        for bad in ["a b", "a/b", "", "-x", "sixteen-letters-", "veth+"] {
+            let name = format!("--pod-interface-name-prefix={bad}");
+            assert!(
+                refused(&[prefix, &name]).contains("not the name of an interface"),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_mask_that_means_something_else_is_refused() {
+        let config = |mask: &str| {
+            let flag = format!("--short-circuit-mask={mask}");
+            parse(&[&flag]).run.kernel.plan_config()
+        };
+        assert_eq!(
+            config("0xff0000").unwrap().short_circuit_mask.bits(),
+            0xff0000
+        );
+        let refused = format!("{:#}", config("0xff00").unwrap_err());
+        assert_eq!(
+            refused,
+            "--short-circuit-mask 0xff00: it has the bit 0x4000, which means something else"
+        );
+        let cli = ["portolan-agent", "--short-circuit-mask=0xzz"];
+        assert!(Cli::try_parse_from(cli).is_err());
     }
 
     #[test]

@@ -4,8 +4,8 @@
 //! the sets and chains with our names. Kernel settings stay: others may rely on them.
 
 use portolan_dataplane::{Dataplane, Kernel};
-use portolan_model::Family;
-use portolan_plan::{Config, KernelState, SetName, plan, rules};
+use portolan_model::{Family, NodeInfo};
+use portolan_plan::{Config, Desired, SetName, plan, rules};
 
 use crate::args::KernelArgs;
 
@@ -23,7 +23,7 @@ async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<(
     let observed = kernel.observe().await?;
     // No sets are desired: the plan leaves them, so that the rules that refer to them stay valid
     // until they are gone too.
-    let steps = plan(&KernelState::default(), &observed, &config.names);
+    let steps = plan(&Desired::default(), &observed, config);
     let errors = kernel.apply(&steps).await;
     for error in &errors {
         tracing::error!("{}: {}", steps[error.index], error.message);
@@ -34,9 +34,11 @@ async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<(
         errors.len(),
         steps.len()
     );
+    // Chains and jumps are the same on any node.
+    let node = NodeInfo::default();
     for family in &config.families {
         kernel
-            .remove_rules(&rules(*family, config), *family)
+            .remove_rules(&rules(*family, config, &node), *family)
             .await?;
     }
     let names: Vec<String> = Family::ALL
@@ -51,13 +53,19 @@ async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<(
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::net::IpAddr;
 
     use portolan_dataplane::FakeKernel;
     use portolan_model::Protocol;
     use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
     use portolan_model::ipvs::{VirtualServer, VirtualServerConfig, VirtualServerKey};
+    use portolan_plan::ownership_entry;
 
     use super::*;
+
+    fn vip() -> IpAddr {
+        "10.96.0.1".parse().unwrap()
+    }
 
     fn set(entries: &[SetEntry]) -> Set {
         let header = SetHeader {
@@ -73,34 +81,32 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_ours_goes_and_the_rest_stays() {
-        let key = |port| VirtualServerKey {
-            protocol: Protocol::Tcp,
-            address: "10.96.0.1".parse().unwrap(),
-            port,
+        let key = |port| VirtualServerKey::new(Protocol::Tcp, vip(), port);
+        let mark = |mark| VirtualServerKey::Mark {
+            family: Family::V4,
+            mark,
         };
         let config = VirtualServerConfig::round_robin();
         let server = VirtualServer {
             config,
             real_servers: BTreeMap::new(),
         };
-        let ours = SetEntry::IpPort(key(80).address, Protocol::Tcp, 80);
+        let ours = [ownership_entry(&key(80)), ownership_entry(&mark(1))];
         let mut kernel = FakeKernel::default();
         kernel.state.sets = BTreeMap::from([
-            (
-                "KUBE-PORTOLAN-OWNED".to_owned(),
-                set(std::slice::from_ref(&ours)),
-            ),
-            ("KUBE-CLUSTER-IP".to_owned(), set(&[ours])),
+            ("KUBE-PORTOLAN-OWNED".to_owned(), set(&ours)),
+            ("KUBE-CLUSTER-IP".to_owned(), set(&ours[..1])),
             ("somebody-elses".to_owned(), set(&[])),
         ]);
-        kernel.state.virtual_servers =
-            BTreeMap::from([(key(80), server.clone()), (key(81), server.clone())]);
-        kernel.state.routes = BTreeMap::from([(key(80).address, None)]);
+        kernel.state.virtual_servers = [key(80), key(81), mark(1), mark(2)]
+            .map(|key| (key, server.clone()))
+            .into();
+        kernel.state.routes = BTreeMap::from([(vip(), None)]);
 
         clean(&mut kernel, &Config::default()).await.unwrap();
         assert_eq!(
             kernel.state.virtual_servers,
-            BTreeMap::from([(key(81), server)])
+            BTreeMap::from([(key(81), server.clone()), (mark(2), server)])
         );
         assert_eq!(
             kernel.state.sets.keys().collect::<Vec<_>>(),

@@ -2,9 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 pub mod app;
 pub mod args;
 pub mod cleanup;
+pub mod health;
+pub mod health_check;
+pub mod healthz;
 pub mod identity;
 pub mod metrics;
 pub mod reconcile;

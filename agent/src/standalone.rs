@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use portolan_model::{NodeKey, NodeTable};
 use portolan_runtime::ProblemLog;
-use portolan_select::{Pipeline, TableDelta};
+use portolan_select::{Pipeline, SelectConfig, TableDelta};
 use portolan_source::Event;
 use tokio::sync::{mpsc, watch};
 
@@ -18,6 +18,8 @@ pub struct Standalone {
     pub node: NodeKey,
     /// Logs and counts what is wrong with objects.
     pub problems: ProblemLog,
+    /// What the flags say of selection.
+    pub select: SelectConfig,
     /// Where the table goes.
     pub tables: watch::Sender<Option<Arc<Subscribed>>>,
 }
@@ -25,7 +27,7 @@ pub struct Standalone {
 impl Standalone {
     /// Works until the source ends. Says no table before the source has synced.
     pub async fn run(mut self, mut events: mpsc::Receiver<Event>) {
-        let mut pipeline = Pipeline::default();
+        let mut pipeline = Pipeline::new(self.select);
         let mut table = NodeTable::default();
         let mut revision = 0;
         let mut synced = false;
@@ -95,30 +97,19 @@ mod tests {
     fn objects() -> Vec<Change> {
         let (name, protocol) = (Arc::from(""), Protocol::Tcp);
         let service = Service {
-            key: key("web"),
-            created: None,
             cluster_ips: vec!["10.96.0.1".parse().unwrap()],
-            external_ips: vec![],
-            load_balancer_ips: vec![],
-            source_ranges: vec![],
-            external_policy: TrafficPolicy::Cluster,
             internal_policy: TrafficPolicy::Local,
-            affinity_seconds: None,
             ports: vec![ServicePort {
                 name: Arc::clone(&name),
                 protocol,
                 port: 80,
                 node_port: None,
             }],
+            ..Service::new(key("web"))
         };
         let endpoint = |last: u8, node: &str| Endpoint {
-            address: [10, 244, 0, last].into(),
-            ready: true,
-            serving: true,
-            terminating: false,
             node: Some(node.into()),
-            zone_hints: None,
-            node_hints: None,
+            ..Endpoint::new([10, 244, 0, last].into())
         };
         let slice = EndpointSlice {
             key: key("web-1"),
@@ -150,6 +141,7 @@ mod tests {
         let standalone = Standalone {
             node,
             problems: ProblemLog::default(),
+            select: SelectConfig::default(),
             tables,
         };
         let task = tokio::spawn(standalone.run(receiver));

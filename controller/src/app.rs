@@ -62,6 +62,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let stats = watch_source(&args, sink, &tasks, &token).await?;
     registry.register_collector(Box::new(SourceCollector { stats }));
     let writer = Writer {
+        select: args.select(),
         publisher,
         problems,
         metrics: catalog_metrics,
@@ -156,7 +157,11 @@ async fn watch_source(
         Source::Kubernetes => {
             let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
             let client = kubernetes::client(kubeconfig, context).await?;
-            let watch = kubernetes::watch(client, cluster, sink, Arc::clone(&stats), token);
+            let options = kubernetes::Options {
+                pods: args.pod_weights,
+            };
+            let stats = Arc::clone(&stats);
+            let watch = kubernetes::watch(client, cluster, options, sink, stats, token);
             tasks.spawn(watch);
         }
     }

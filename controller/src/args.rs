@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use portolan_runtime::LogFormat;
+use portolan_select::{SelectConfig, SourceRanges};
 
 use crate::certs::CertsArgs;
 use crate::identity::IdentityArgs;
@@ -68,6 +69,18 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
     pub(crate) cluster: String,
 
+    /// What `spec.loadBalancerSourceRanges` of a Service hold for. `all`: load-balancer IPs; node
+    /// ports and external IPs too if all ingress points of the load balancer are IPs that nodes
+    /// answer for themselves. `load-balancer`: load-balancer IPs only, as kube-proxy does.
+    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "all")]
+    source_ranges: SourceRanges,
+
+    /// Watch the metadata of all Pods for the annotation portolan.dev/weight. Needs permission to
+    /// list and watch Pods, and costs the API server about as much as all else together. Pods in
+    /// files are always read.
+    #[arg(long, env = "PORTOLAN_POD_WEIGHTS")]
+    pub(crate) pod_weights: bool,
+
     /// Where agents connect.
     #[arg(long, env = "PORTOLAN_LISTEN", default_value = "[::]:9443")]
     pub(crate) listen: SocketAddr,
@@ -97,6 +110,12 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn file_poll(&self) -> Duration {
         Duration::from_millis(self.file_poll_ms)
+    }
+
+    pub(crate) fn select(&self) -> SelectConfig {
+        SelectConfig {
+            source_ranges: self.source_ranges,
+        }
     }
 }
 
@@ -141,5 +160,21 @@ mod tests {
         let args = ["portolan-controller", "certs", "--dir", "d", "--node", "a"];
         let cli = Cli::try_parse_from(args).unwrap();
         assert!(matches!(cli.command, Some(Command::Certs(_))));
+    }
+
+    #[test]
+    fn source_ranges_hold_for_all_unless_said_otherwise() {
+        let parsed = parse(&["--plaintext"]).unwrap();
+        assert_eq!(parsed.select(), SelectConfig::default());
+        assert!(!parsed.pod_weights);
+        let more = [
+            "--plaintext",
+            "--source-ranges=load-balancer",
+            "--pod-weights",
+        ];
+        let parsed = parse(&more).unwrap();
+        let ranges = parsed.select().source_ranges;
+        assert_eq!(ranges, SourceRanges::LoadBalancer);
+        assert!(parsed.pod_weights);
     }
 }

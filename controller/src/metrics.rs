@@ -15,10 +15,11 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-const KINDS: [(Kind, &str); 3] = [
+const KINDS: [(Kind, &str); 4] = [
     (Kind::Service, "Service"),
     (Kind::EndpointSlice, "EndpointSlice"),
     (Kind::Node, "Node"),
+    (Kind::Pod, "Pod"),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use portolan_catalog::Kind;
 use portolan_runtime::{BlockReady, ProblemLog};
-use portolan_select::Pipeline;
+use portolan_select::{Pipeline, SelectConfig};
 use portolan_serve::{Debounce, Publisher, Registry as Sessions};
 use portolan_source::Event;
 use serde::Serialize;
@@ -28,6 +28,7 @@ pub(crate) type SharedTrouble = Arc<Mutex<Trouble>>;
 
 /// Owns the catalog.
 pub(crate) struct Writer {
+    pub(crate) select: SelectConfig,
     pub(crate) publisher: Publisher,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
@@ -40,7 +41,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Works until the source ends.
     pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
-        let mut pipeline = Pipeline::default();
+        let mut pipeline = Pipeline::new(self.select);
         let mut debounce = Debounce::default();
         let mut due: Option<Instant> = None;
         loop {

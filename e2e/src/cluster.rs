@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::rig::{Family, Host, Namespace, Node, Process, Rig, RigConfig};
+use crate::rig::{Family, Host, Namespace, Node, Process, Protocol, Rig, RigConfig};
 use crate::wait::wait_for;
 
 /// Long enough for anything on a guest that is emulated, on a busy machine.
@@ -171,6 +171,9 @@ impl Cluster {
         ));
         command
             .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
+            // All nodes of a rig have one file system.
+            .arg("--state-dir")
+            .arg(self.directory().join(&name))
             .args(&self.agent_args)
             .args(args);
         let namespace = self.rig.node(number).namespace().clone();
@@ -319,14 +322,16 @@ impl EchoPod {
     /// The port that it listens on.
     pub const PORT: u16 = 8080;
 
-    /// A new pod on a node.
+    /// A new pod on a node that serves TCP and UDP.
     pub fn new(node: &Node, name: &str) -> Result<Self> {
+        Self::serving(node, name, &Protocol::ALL)
+    }
+
+    /// A new pod on a node that serves these protocols.
+    pub fn serving(node: &Node, name: &str, protocols: &[Protocol]) -> Result<Self> {
         let pod = node.add_pod(name)?;
-        let serve = |protocol| pod.serve(protocol, Self::PORT);
-        let servers = crate::rig::Protocol::ALL
-            .into_iter()
-            .map(serve)
-            .collect::<Result<_>>()?;
+        let serve = |protocol: &Protocol| pod.serve(*protocol, Self::PORT);
+        let servers = protocols.iter().map(serve).collect::<Result<_>>()?;
         Ok(Self {
             pod,
             _servers: servers,

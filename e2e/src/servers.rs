@@ -3,6 +3,7 @@
 //! itself, and the real endpointslice controller makes the slices of that.
 
 mod config;
+mod kube_proxy;
 mod process;
 mod programs;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use self::config::{api_args, etcd_args, free_ports, manager_args, write_credentials};
+pub use self::kube_proxy::{ApiOnLan, KubeProxies};
 use self::process::Process;
 pub use self::programs::{Binaries, Missing};
 use crate::lane;

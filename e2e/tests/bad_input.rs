@@ -223,6 +223,63 @@ fn service_cases(bench: &Bench) -> Vec<Case> {
     ]
 }
 
+/// What is refused or without effect beyond addresses and ports.
+fn other_cases(bench: &Bench) -> Vec<Case> {
+    let [v4, v6] = BAD.map(|ip| address(ip, 80));
+    let annotated = |name: &str, value: &str| {
+        let mut objects = bench.bad(json!({}));
+        let annotations = json!({ "metadata": { "annotations": { name: value } } });
+        merge(&mut objects[0], annotations);
+        objects
+    };
+    let balanced = json!({
+        "type": "LoadBalancer",
+        "externalTrafficPolicy": "Local",
+        "healthCheckNodePort": 70_000,
+    });
+    let node_address = bench.cluster.rig.node(1).address(Family::V4).to_string();
+    let node = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": { "name": "far" },
+        "status": { "addresses": [{ "type": "InternalIP", "address": &node_address }] },
+    });
+    vec![
+        of_service(
+            annotated("portolan.dev/drain-timeout", "soon"),
+            [
+                "metadata.annotations[portolan.dev/drain-timeout]",
+                "invalid_value",
+                "\"soon\"",
+            ],
+            &[v4, v6],
+        ),
+        of_service(
+            annotated("kube-router.io/service.dsr", "tunnel"),
+            [
+                "metadata.annotations[kube-router.io/service.dsr]",
+                "unsupported",
+                "not supported",
+            ],
+            &[v4, v6],
+        ),
+        of_service(
+            bench.bad(balanced),
+            ["spec.healthCheckNodePort", "invalid_value", "70000"],
+            &[v4, v6],
+        ),
+        of_service(
+            [
+                bench.bad(json!({ "externalIPs": [&node_address] })),
+                vec![node],
+            ]
+            .concat(),
+            ["spec.externalIPs", "node_address", "is an address of Node"],
+            &[v4, v6],
+        ),
+    ]
+}
+
 fn slice_cases(bench: &Bench) -> Vec<Case> {
     let [v4, v6] = BAD.map(|ip| address(ip, 80));
     // The good object of each kind but the IPv4 slice, and a bad one of that.
@@ -341,7 +398,8 @@ fn bad_fields_are_named_once_and_cost_nothing_else() {
     let good = documents(&bench.bad(json!({})));
     bench.cluster.put_text("bad.yaml", &good).unwrap();
     let (of_service, of_slice) = (service_cases(&bench), slice_cases(&bench));
-    for case in of_service.iter().chain(&of_slice) {
+    let others = other_cases(&bench);
+    for case in of_service.iter().chain(&of_slice).chain(&others) {
         check(&mut bench, case);
     }
 }

@@ -214,7 +214,7 @@ fn pods_behind_a_selector_are_followed() {
     world.create_pod(&b, 1);
     ask(&["a", "b"]);
     for (number, zone) in ["zone1", "zone2"].into_iter().enumerate() {
-        assert_eq!(world.table(number)["zone"], zone);
+        assert_eq!(world.table(number)["node"]["zone"], zone);
     }
 
     world.create_pod(&c, 1);

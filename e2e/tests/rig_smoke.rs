@@ -196,6 +196,7 @@ fn add_virtual_server(
     let option = match protocol {
         Protocol::Tcp => "-t",
         Protocol::Udp => "-u",
+        Protocol::Sctp => "--sctp-service",
     };
     let (vip, real) = (&vip.to_string(), &real.to_string());
     node.exec(&["ipvsadm", "-A", option, vip, "-s", "rr"])?;

@@ -1,102 +1,22 @@
-//! Services become working load balancing: who answers, and which source they see.
+//! Services stay working load balancing: as objects change, as others meddle, without a controller.
+//! Who answers whom is in the conformance table.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
-use std::time::Duration;
 
+use portolan_e2e::ask::{BRIEF, address, answers, no_answer, sources, ways};
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, program};
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::objects::{merge, ports, service, slice_of, slices};
-use portolan_e2e::rig::{Answer, Family, Host, Process, Protocol, RequestError, Rig, RigConfig};
+use portolan_e2e::objects::{ports, service, slice_of, slices};
+use portolan_e2e::rig::{Family, Host, Process, Protocol, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
-
-/// Silence for so long is silence.
-const BRIEF: Duration = Duration::from_millis(500);
-/// An answer takes at most so long.
-const PROMPT: Duration = Duration::from_secs(10);
 
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 
 fn skip(test: &str) -> bool {
     !lane::provides(test, &[Need::Root, Need::Ipvs])
-}
-
-fn address(ips: [&str; 2], family: Family, port: u16) -> SocketAddr {
-    let ip = match family {
-        Family::V4 => ips[0],
-        Family::V6 => ips[1],
-    };
-    SocketAddr::new(ip.parse().unwrap(), port)
-}
-
-/// Every combination of family and protocol.
-fn ways() -> impl Iterator<Item = (Family, Protocol)> {
-    Family::ALL
-        .into_iter()
-        .flat_map(|f| Protocol::ALL.into_iter().map(move |p| (f, p)))
-}
-
-/// Asks until each of `expected` has answered; nobody else may, and nothing may fail.
-fn answers(from: &Host, protocol: Protocol, to: SocketAddr, expected: &[&str]) -> Vec<Answer> {
-    let expected: BTreeSet<&str> = expected.iter().copied().collect();
-    let mut seen = BTreeSet::new();
-    let mut answers = Vec::new();
-    for _ in 0..20 {
-        let answer = from
-            .request(protocol, to, PROMPT)
-            .unwrap_or_else(|error| panic!("{protocol:?} {} -> {to}: {error}", from.name()));
-        assert!(
-            expected.contains(answer.name.as_str()),
-            "{protocol:?} {} -> {to}: {} answered, expected {expected:?}",
-            from.name(),
-            answer.name
-        );
-        seen.insert(answer.name.clone());
-        answers.push(answer);
-        if seen.len() == expected.len() {
-            return answers;
-        }
-    }
-    panic!(
-        "{protocol:?} {} -> {to}: only {seen:?} of {expected:?} answered",
-        from.name()
-    );
-}
-
-/// Asserts that nobody answers.
-fn no_answer(from: &Host, protocol: Protocol, to: SocketAddr) {
-    for _ in 0..4 {
-        match from.request(protocol, to, BRIEF) {
-            Err(RequestError::Refused | RequestError::TimedOut) => {}
-            // A host without a default route has nowhere to ask when the VIP's route is gone.
-            Err(RequestError::Other(reason)) if reason.contains("unreachable") => {}
-            other => panic!(
-                "{protocol:?} {} -> {to}: {other:?}, expected silence",
-                from.name()
-            ),
-        }
-    }
-}
-
-/// The sources that an answer of each name saw.
-fn sources(answers: &[Answer], name: &str) -> BTreeSet<IpAddr> {
-    answers
-        .iter()
-        .filter(|answer| answer.name == name)
-        .map(|answer| answer.source)
-        .collect()
-}
-
-fn gateway(cluster: &Cluster, node: usize, family: Family) -> IpAddr {
-    let (v4, v6) = cluster.rig.node(node).gateway();
-    match family {
-        Family::V4 => v4.into(),
-        Family::V6 => v6.into(),
-    }
 }
 
 /// A pod on each node, and both behind the Service `web`.
@@ -108,191 +28,6 @@ fn web(spec: Value) -> (Cluster, EchoPod, EchoPod) {
     objects.extend(slices("web", &[(&a, 0), (&b, 1)]));
     cluster.put("web.json", &objects).unwrap();
     (cluster, a, b)
-}
-
-#[test]
-fn cluster_ip_from_pods_nodes_and_the_pod_itself() {
-    if skip("cluster_ip_from_pods_nodes_and_the_pod_itself") {
-        return;
-    }
-    let (cluster, a, b) = web(json!({}));
-    let visitors = [
-        cluster.add_pod(0, "v0").unwrap(),
-        cluster.add_pod(1, "v1").unwrap(),
-    ];
-    for (family, protocol) in ways() {
-        let vip = address(WEB, family, 80);
-        for visitor in &visitors {
-            let got = answers(&visitor.pod, protocol, vip, &["a", "b"]);
-            let own = BTreeSet::from([visitor.pod.address(family)]);
-            assert_eq!((sources(&got, "a"), sources(&got, "b")), (own.clone(), own));
-        }
-        // From a node: as the node towards the other node, as the gateway towards its own pods,
-        // since a node is not in --cluster-cidr and is masqueraded.
-        for (number, local, remote) in [(0, "a", "b"), (1, "b", "a")] {
-            let node = cluster.rig.node(number);
-            let got = answers(node, protocol, vip, &["a", "b"]);
-            assert_eq!(
-                sources(&got, local),
-                [gateway(&cluster, number, family)].into()
-            );
-            assert_eq!(sources(&got, remote), [node.address(family)].into());
-        }
-        // Hairpin: a pod that is behind the Service reaches itself, masqueraded, and the others.
-        for (pod, number, other) in [(&a, 0, "b"), (&b, 1, "a")] {
-            let got = answers(&pod.pod, protocol, vip, &["a", "b"]);
-            assert_eq!(
-                sources(&got, pod.pod.name()),
-                [gateway(&cluster, number, family)].into()
-            );
-            assert_eq!(sources(&got, other), [pod.pod.address(family)].into());
-        }
-    }
-}
-
-#[test]
-fn node_port_from_outside_is_masqueraded() {
-    if skip("node_port_from_outside_is_masqueraded") {
-        return;
-    }
-    let (cluster, _a, _b) = web(json!({ "type": "NodePort", "ports": ports(Some(30080)) }));
-    for (family, protocol) in ways() {
-        for (number, local, remote) in [(0, "a", "b"), (1, "b", "a")] {
-            let node = cluster.rig.node(number);
-            let got = answers(
-                cluster.rig.client(),
-                protocol,
-                node.socket(family, 30080),
-                &["a", "b"],
-            );
-            assert_eq!(
-                sources(&got, local),
-                [gateway(&cluster, number, family)].into()
-            );
-            assert_eq!(sources(&got, remote), [node.address(family)].into());
-        }
-    }
-}
-
-#[test]
-fn external_policy_local_keeps_the_client_and_leaves_other_nodes_silent() {
-    if skip("external_policy_local_keeps_the_client_and_leaves_other_nodes_silent") {
-        return;
-    }
-    let cluster = Cluster::new().unwrap();
-    let a = cluster.add_pod(0, "a").unwrap();
-    let external = ["198.51.100.10", "2001:db8:100::10"];
-    let balanced = ["203.0.113.10", "2001:db8:113::10"];
-    let mut local = service(
-        "local",
-        ["10.96.0.11", "fd00:10:96::11"],
-        json!({
-            "type": "LoadBalancer",
-            "externalTrafficPolicy": "Local",
-            "ports": ports(Some(30081)),
-            "externalIPs": external,
-        }),
-    );
-    merge(
-        &mut local,
-        json!({ "status": { "loadBalancer": { "ingress": [
-            { "ip": balanced[0] }, { "ip": balanced[1], "ipMode": "VIP" },
-        ] } } }),
-    );
-    let objects = [vec![local], slices("local", &[(&a, 0)])].concat();
-    cluster.put("local.json", &objects).unwrap();
-
-    let client = cluster.rig.client();
-    for (family, protocol) in ways() {
-        let vips = [address(external, family, 80), address(balanced, family, 80)];
-        for (number, answering) in [(0, true), (1, false)] {
-            let node = cluster.rig.node(number);
-            for vip in vips {
-                let length = if family == Family::V4 { 32 } else { 128 };
-                client
-                    .add_route(&format!("{}/{length}", vip.ip()), node.address(family))
-                    .unwrap();
-            }
-            for target in vips.into_iter().chain([node.socket(family, 30081)]) {
-                if answering {
-                    let got = answers(client, protocol, target, &["a"]);
-                    assert_eq!(sources(&got, "a"), [client.address(family)].into());
-                } else {
-                    no_answer(client, protocol, target);
-                }
-            }
-        }
-        // The cluster IP has a policy of its own: reachable from everywhere.
-        let vip = address(["10.96.0.11", "fd00:10:96::11"], family, 80);
-        answers(cluster.rig.node(1), protocol, vip, &["a"]);
-    }
-}
-
-#[test]
-fn internal_policy_local_stays_on_the_node() {
-    if skip("internal_policy_local_stays_on_the_node") {
-        return;
-    }
-    let (cluster, _a, _b) = web(json!({ "internalTrafficPolicy": "Local" }));
-    let visitors = [
-        cluster.add_pod(0, "v0").unwrap(),
-        cluster.add_pod(1, "v1").unwrap(),
-    ];
-    for (family, protocol) in ways() {
-        let vip = address(WEB, family, 80);
-        answers(&visitors[0].pod, protocol, vip, &["a"]);
-        answers(&visitors[1].pod, protocol, vip, &["b"]);
-    }
-}
-
-#[test]
-fn load_balancer_addresses_are_masqueraded_and_held_to_their_source_ranges() {
-    if skip("load_balancer_addresses_are_masqueraded_and_held_to_their_source_ranges") {
-        return;
-    }
-    let balanced = ["203.0.113.20", "2001:db8:113::20"];
-    let with_ranges = |ranges: Value| {
-        let mut object = service(
-            "web",
-            WEB,
-            json!({ "type": "LoadBalancer", "loadBalancerSourceRanges": ranges }),
-        );
-        let ingress: Vec<_> = balanced.iter().map(|ip| json!({ "ip": ip })).collect();
-        merge(
-            &mut object,
-            json!({ "status": { "loadBalancer": { "ingress": ingress } } }),
-        );
-        object
-    };
-    let (cluster, a, b) = web(json!({}));
-    let client = cluster.rig.client();
-    let node = cluster.rig.node(0);
-    for family in Family::ALL {
-        let vip = address(balanced, family, 80).ip();
-        let length = if family == Family::V4 { 32 } else { 128 };
-        client
-            .add_route(&format!("{vip}/{length}"), node.address(family))
-            .unwrap();
-    }
-    let put = |ranges| {
-        let slices = slices("web", &[(&a, 0), (&b, 1)]);
-        cluster
-            .put("web.json", &[vec![with_ranges(ranges)], slices].concat())
-            .unwrap();
-    };
-
-    put(json!([
-        format!("{}/32", client.v4()),
-        format!("{}/128", client.v6())
-    ]));
-    for (family, protocol) in ways() {
-        let got = answers(client, protocol, address(balanced, family, 80), &["a", "b"]);
-        assert_eq!(sources(&got, "b"), [node.address(family)].into());
-    }
-    put(json!(["192.0.2.0/24", "2001:db8:2::/48"]));
-    for (family, protocol) in ways() {
-        no_answer(client, protocol, address(balanced, family, 80));
-    }
 }
 
 #[test]
@@ -526,6 +261,9 @@ fn an_agent_alone_serves_from_a_file() {
     let mut command = Command::new(program("portolan-agent").unwrap());
     command.args(["--source=file", "--node-name=node1", "--file-poll-ms=20"]);
     command.arg("--file").arg(&file);
+    command
+        .arg("--state-dir")
+        .arg(directory.path().join("state"));
     let agent = Process::spawn(
         rig.node(0).namespace(),
         "agent",

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use portolan_model::Family;
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
-use portolan_plan::Step;
+use portolan_plan::{Step, ownership_entry};
 
 /// Remembers failed steps and holds back what would be harmful without them: a virtual server
 /// without its masquerade rules forwards packets whose answers never come back.
@@ -68,11 +68,11 @@ impl Gate {
     }
 
     fn holds_server(&self, key: VirtualServerKey) -> Option<&'static str> {
-        let by_address = SetEntry::IpPort(key.address, key.protocol, key.port);
+        let by_port = key.socket().map(|socket| SetEntry::Port(socket.port()));
         if self.families.contains(&key.family()) {
             Some("held back: the masquerade rules are not in place")
-        } else if self.entries.contains(&by_address)
-            || self.entries.contains(&SetEntry::Port(key.port))
+        } else if self.entries.contains(&ownership_entry(&key))
+            || by_port.is_some_and(|entry| self.entries.contains(&entry))
         {
             Some("held back: a set entry that it needs is missing")
         } else {

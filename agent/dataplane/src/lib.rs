@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod fake;
 mod gate;
 mod kernel;
@@ -13,11 +14,16 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 
+use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_plan::{KernelState, NodeFacts, Rules, Step};
 
+pub use portolan_netlink::conntrack::{Flow, Tuple};
+
+pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::FakeKernel;
-pub use kernel::{IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL};
+pub use kernel::{ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning};
+pub use portolan_netlink::ipvs::Timeouts;
 
 /// Why the kernel could not be read or prepared.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +34,9 @@ pub enum DataplaneError {
     /// ipset could not be used.
     #[error(transparent)]
     Ipset(#[from] portolan_netlink::ipset::IpsetError),
+    /// Conntrack could not be used.
+    #[error("conntrack: {0}")]
+    Conntrack(portolan_netlink::SocketError),
     /// Routes or addresses could not be read.
     #[error(transparent)]
     Route(#[from] rtnetlink::Error),
@@ -59,6 +68,9 @@ pub struct StepError {
     pub index: usize,
     /// Why.
     pub message: String,
+    /// The entries of sets that are missing because of it; see
+    /// [`Desired::records_of`](portolan_plan::Desired::records_of).
+    pub entries: Vec<SetEntry>,
 }
 
 /// A kernel that can be observed and changed.
@@ -81,6 +93,19 @@ pub trait Dataplane: Send {
         &mut self,
         key: &VirtualServerKey,
     ) -> impl Future<Output = Result<BTreeMap<SocketAddr, Connections>, DataplaneError>> + Send;
+
+    /// The UDP flows of a family that conntrack remembers and `keep` wants.
+    fn flows(
+        &mut self,
+        family: portolan_model::Family,
+        keep: &(dyn Fn(&Flow) -> bool + Sync),
+    ) -> impl Future<Output = Result<Vec<Flow>, DataplaneError>> + Send;
+
+    /// Makes conntrack forget flows; says how many it still remembered.
+    fn delete_flows(
+        &mut self,
+        flows: &[Flow],
+    ) -> impl Future<Output = Result<usize, DataplaneError>> + Send;
 
     /// Takes our chains and jumps away.
     fn remove_rules(

@@ -1,12 +1,13 @@
-//! The kernel's IPVS and ipset over netlink, in batches.
+//! The kernel's IPVS, ipset and conntrack over netlink, in batches.
 //!
-//! Owns the two codecs and one blocking socket that packs thousands of requests into a send without
+//! Owns the codecs and one blocking socket that packs thousands of requests into a send without
 //! asking for an acknowledgement of each; the kernel still reports every failure by its sequence
 //! number. It must not decide anything: what to program, in which order and what to do about a
 //! failure is the caller's business.
 
 #![deny(unsafe_code)]
 
+pub mod conntrack;
 mod errno;
 pub mod ipset;
 pub mod ipvs;

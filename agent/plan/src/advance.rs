@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_model::ipset::Set;
+use portolan_model::ipset::{Set, SetEntry, SetKind};
 use portolan_model::ipvs::VirtualServer;
 
 use crate::{KernelState, Step};
@@ -24,12 +24,12 @@ impl KernelState {
             }
             Step::AddEntries { name, entries } => {
                 if let Some(set) = self.sets.get_mut(name) {
-                    set.entries.extend(entries.iter().cloned());
+                    add_entries(set, entries);
                 }
             }
             Step::DelEntries { name, entries } => {
                 if let Some(set) = self.sets.get_mut(name) {
-                    set.entries.retain(|entry| !entries.contains(entry));
+                    del_entries(set, entries);
                 }
             }
             Step::WriteRules { family, rules } => {
@@ -85,5 +85,23 @@ impl KernelState {
             }
             _ => {}
         }
+    }
+}
+
+/// An entry takes the place of one of its identity.
+fn add_entries(set: &mut Set, entries: &BTreeSet<SetEntry>) {
+    if set.header.kind == SetKind::HashIpPortMark {
+        del_entries(set, entries);
+    }
+    set.entries.extend(entries.iter().cloned());
+}
+
+fn del_entries(set: &mut Set, entries: &BTreeSet<SetEntry>) {
+    if set.header.kind == SetKind::HashIpPortMark {
+        let identities: BTreeSet<_> = entries.iter().map(SetEntry::identity).collect();
+        set.entries
+            .retain(|entry| !identities.contains(&entry.identity()));
+    } else {
+        set.entries.retain(|entry| !entries.contains(entry));
     }
 }

@@ -9,14 +9,15 @@
 mod advance;
 mod config;
 mod desire;
+mod marks;
 mod names;
 mod plan;
 mod rules;
 mod state;
 
-pub use config::{Config, Masquerade, NodeFacts};
-pub use desire::{Desired, Refused, desire};
-pub use names::{Names, SetName};
+pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts};
+pub use desire::{Desired, Note, Refused, desire};
+pub use names::{Names, SetName, ownership_entry};
 pub use plan::plan;
-pub use rules::{Jump, Rules, rules};
+pub use rules::{Jump, Rules, Table, rules};
 pub use state::{KernelState, Step};

@@ -1,7 +1,10 @@
 //! Names of sets and chains: kube-proxy's, which operators, CNI plugins and guides know.
 
-use portolan_model::Family;
-use portolan_model::ipset::{MAX_NAME_LEN, SetKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use portolan_model::ipset::{MAX_NAME_LEN, SetEntry, SetKind};
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_model::{Family, Protocol};
 
 /// The sets that we keep, one each per family (`pkg/proxy/ipvs/proxier.go`, `ipsetInfo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +17,7 @@ pub enum SetName {
     ExternalIpLocal,
     LoadBalancer,
     LoadBalancerLocal,
-    /// Load-balancer addresses with source ranges.
+    /// Ways in with source ranges, whatever their kind.
     LoadBalancerFw,
     LoadBalancerSourceCidr,
     NodePortTcp,
@@ -23,8 +26,15 @@ pub enum SetName {
     NodePortLocalTcp,
     NodePortLocalUdp,
     NodePortLocalSctp,
+    /// `spec.healthCheckNodePort`s.
+    HealthCheckNodePort,
     /// Every VIP that has a local route of ours.
     IpvsIps,
+    /// Ways in by which connections of the node itself and of its own pods go to a virtual server
+    /// of their own, with the mark that leads there.
+    ShortCircuit,
+    /// Ways in that forward to local destinations only, of which there are none: all others drop.
+    NoLocal,
     /// The virtual servers that are ours: the ownership record. It lives as long as they do, in
     /// the same kernel, and is written before the first and deleted after the last of them.
     VirtualServers,
@@ -32,7 +42,7 @@ pub enum SetName {
 
 impl SetName {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::LoopBack,
         Self::ClusterIp,
         Self::ExternalIp,
@@ -47,7 +57,10 @@ impl SetName {
         Self::NodePortLocalTcp,
         Self::NodePortLocalUdp,
         Self::NodePortLocalSctp,
+        Self::HealthCheckNodePort,
         Self::IpvsIps,
+        Self::ShortCircuit,
+        Self::NoLocal,
         Self::VirtualServers,
     ];
 
@@ -60,7 +73,9 @@ impl SetName {
             Self::NodePortTcp
             | Self::NodePortUdp
             | Self::NodePortLocalTcp
-            | Self::NodePortLocalUdp => SetKind::BitmapPort,
+            | Self::NodePortLocalUdp
+            | Self::HealthCheckNodePort => SetKind::BitmapPort,
+            Self::ShortCircuit => SetKind::HashIpPortMark,
             Self::IpvsIps => SetKind::HashIp,
             _ => SetKind::HashIpPort,
         }
@@ -82,8 +97,32 @@ impl SetName {
             Self::NodePortLocalTcp => "NODE-PORT-LOCAL-TCP",
             Self::NodePortLocalUdp => "NODE-PORT-LOCAL-UDP",
             Self::NodePortLocalSctp => "NODE-PORT-LOCAL-SCTP-HASH",
+            Self::HealthCheckNodePort => "HEALTH-CHECK-NODE-PORT",
             Self::IpvsIps => "IPVS-IPS",
+            Self::ShortCircuit => "SHORT-CIRCUIT",
+            Self::NoLocal => "NO-LOCAL",
             Self::VirtualServers => "PORTOLAN-OWNED",
+        }
+    }
+}
+
+/// The entry of a virtual server in [`SetName::VirtualServers`]. That set has addresses and ports;
+/// a mark is written as an address with TCP port 0, which no other virtual server has:
+/// `63.255.0.0,tcp:0` is the mark 0x3fff0000 of IPv4, `::3fff:0,tcp:0` that of IPv6.
+#[must_use]
+pub fn ownership_entry(key: &VirtualServerKey) -> SetEntry {
+    match *key {
+        VirtualServerKey::Address {
+            protocol,
+            address,
+            port,
+        } => SetEntry::IpPort(address, protocol, port),
+        VirtualServerKey::Mark { family, mark } => {
+            let address: IpAddr = match family {
+                Family::V4 => Ipv4Addr::from(mark).into(),
+                Family::V6 => Ipv6Addr::from(u128::from(mark)).into(),
+            };
+            SetEntry::IpPort(address, Protocol::Tcp, 0)
         }
     }
 }
@@ -105,18 +144,18 @@ impl Default for Names {
 
 /// Why a prefix cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("name prefix {0:?}: expected 1 to 8 upper-case letters or digits")]
+#[error("name prefix {0:?}: expected 1 to 5 upper-case letters or digits")]
 pub struct InvalidPrefix(String);
 
 impl Names {
     /// Names that begin with `prefix-`.
     ///
     /// # Errors
-    /// If the prefix is not 1 to 8 upper-case ASCII letters or digits: chain names are limited to
-    /// 28 characters, and longer prefixes would cut different set names to the same 31.
+    /// If the prefix is not 1 to 5 upper-case ASCII letters or digits: chain names are limited to
+    /// 28 characters, of which `-SOURCE-RANGES-FIREWALL` has 23.
     pub fn new(prefix: &str) -> Result<Self, InvalidPrefix> {
         let valid = |c: u8| c.is_ascii_uppercase() || c.is_ascii_digit();
-        if prefix.is_empty() || prefix.len() > 8 || !prefix.bytes().all(valid) {
+        if prefix.is_empty() || prefix.len() > 5 || !prefix.bytes().all(valid) {
             return Err(InvalidPrefix(prefix.to_owned()));
         }
         Ok(Self {
@@ -168,7 +207,7 @@ mod tests {
 
     #[test]
     fn no_two_sets_share_a_name_whatever_the_prefix() {
-        for prefix in ["K", "KUBE", "PORTOLAN"] {
+        for prefix in ["K", "KUBE", "PORTO"] {
             let names = Names::new(prefix).unwrap();
             let all: BTreeSet<_> = SetName::ALL
                 .iter()
@@ -179,8 +218,18 @@ mod tests {
     }
 
     #[test]
+    fn marks_are_owned_as_addresses_of_their_family() {
+        let mark = |family| VirtualServerKey::Mark {
+            family,
+            mark: 0x3fff_0001,
+        };
+        let entries = Family::ALL.map(|family| ownership_entry(&mark(family)).to_string());
+        assert_eq!(entries, ["63.255.0.1,tcp:0", "::3fff:1,tcp:0"]);
+    }
+
+    #[test]
     fn a_bad_prefix_is_refused() {
-        for prefix in ["", "kube", "TOOLONGPREFIX", "A B"] {
+        for prefix in ["", "kube", "PREFIX", "A B"] {
             assert!(Names::new(prefix).is_err(), "{prefix}");
         }
     }

@@ -139,6 +139,16 @@ impl Step {
         }
     }
 
+    /// The entries that the step adds to a set.
+    #[must_use]
+    pub fn added_entries(&self) -> Vec<SetEntry> {
+        match self {
+            Self::AddEntries { entries, .. } => entries.iter().cloned().collect(),
+            Self::ReplaceSet { set, .. } => set.entries.iter().cloned().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// How many objects of the kernel the step changes.
     #[must_use]
     pub fn objects(&self) -> usize {

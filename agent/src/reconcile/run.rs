@@ -1,15 +1,17 @@
 //! When to reconcile.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use portolan_dataplane::Dataplane;
 use portolan_runtime::BlockReady;
-use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{Outcome, Reconciler};
+use super::{Drainer, Outcome, Reconciler};
+use crate::health::Health;
+use crate::health_check::{HealthChecks, wanted};
 use crate::metrics::ReconcileMetrics;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
@@ -21,7 +23,7 @@ pub struct Timing {
     pub sync_period: Duration,
     /// Before the first retry after an error; doubles up to the sync period.
     pub retry: Duration,
-    /// Between two looks at the connections of draining real servers.
+    /// Between two looks at the connections of draining real servers, at most.
     pub drain: Duration,
 }
 
@@ -35,6 +37,15 @@ impl Default for Timing {
     }
 }
 
+/// What the loop is told.
+#[derive(Debug)]
+pub struct Inlets {
+    /// The newest table.
+    pub tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    /// The node's addresses may have changed.
+    pub addresses: Arc<Notify>,
+}
+
 /// What the loop tells the others.
 #[derive(Debug)]
 pub struct Outlets {
@@ -44,6 +55,10 @@ pub struct Outlets {
     pub metrics: ReconcileMetrics,
     /// For `/debug`.
     pub status: Status,
+    /// Whether the agent keeps up.
+    pub health: Health,
+    /// Answers load balancers.
+    pub health_checks: HealthChecks,
     /// Not ready until the first table is programmed.
     pub unready: Option<BlockReady>,
 }
@@ -51,73 +66,210 @@ pub struct Outlets {
 /// Keeps the kernel equal to the newest table until the token is cancelled. Touches nothing before
 /// the first table is in; leaves everything in place at the end.
 pub async fn run<D: Dataplane>(
-    mut reconciler: Reconciler<D>,
-    mut tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    reconciler: Reconciler<D>,
+    drainer: Drainer,
+    inlets: Inlets,
     timing: Timing,
-    mut outlets: Outlets,
+    outlets: Outlets,
     token: CancellationToken,
 ) {
     let mut sync = interval_at(Instant::now() + timing.sync_period, timing.sync_period);
     sync.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut drain = interval_at(Instant::now() + timing.drain, timing.drain);
-    drain.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut backoff = timing.retry;
-    let mut retry_at: Option<Instant> = None;
+    let mut this = Loop {
+        reconciler,
+        drainer,
+        inlets,
+        timing,
+        outlets,
+        backoff: timing.retry,
+        retry_at: None,
+        drain_at: None,
+        flows_failed: false,
+    };
     loop {
-        let retry = async {
-            match retry_at {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
+        let wake = tokio::select! {
             () = token.cancelled() => return,
-            changed = tables.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-            }
-            _ = sync.tick() => reconciler.forget(),
-            () = retry => {}
-            _ = drain.tick() => {
-                if let Err(error) = reconciler.finish_drains().await {
-                    tracing::warn!(%error, "connections of draining real servers cannot be read");
-                }
-                continue;
-            }
-        }
-        let Some(target) = tables.borrow_and_update().clone() else {
-            continue;
+            wake = this.wait(&mut sync) => wake,
         };
-        let good = once(&mut reconciler, &target, &mut outlets).await;
-        if good {
-            (backoff, retry_at) = (timing.retry, None);
-        } else {
-            retry_at = Some(Instant::now() + backoff);
-            backoff = (backoff * 2).min(timing.sync_period);
+        match wake {
+            None => return,
+            Some(Wake::Drain) => this.drain().await,
+            Some(Wake::Addresses) => this.look_at_addresses().await,
+            Some(Wake::Reconcile) => this.reconcile().await,
+            Some(Wake::Sync) => {
+                this.reconciler.forget();
+                this.reconcile().await;
+            }
         }
     }
 }
 
-/// Reconciles once and tells; whether all went well.
-async fn once<D: Dataplane>(
-    reconciler: &mut Reconciler<D>,
-    target: &Subscribed,
-    outlets: &mut Outlets,
-) -> bool {
-    let outcome = reconciler
-        .reconcile(&target.table)
-        .await
-        .unwrap_or_else(|error| Outcome {
-            errors: vec![(None, format!("the kernel cannot be read: {error}"))],
-            ..Outcome::default()
-        });
-    let good = outcome.errors.is_empty();
-    outlets.metrics.observe(&outcome, reconciler.known());
-    outlets.status.update(target, reconciler, &outcome);
-    if good {
-        outlets.unready = None;
+/// Why the loop does something.
+#[derive(Debug, Clone, Copy)]
+enum Wake {
+    /// There is a new table, or it is time for another attempt.
+    Reconcile,
+    /// Somebody else may have changed the kernel.
+    Sync,
+    /// The node's addresses may have changed.
+    Addresses,
+    /// What drains may have drained.
+    Drain,
+}
+
+struct Loop<D> {
+    reconciler: Reconciler<D>,
+    drainer: Drainer,
+    inlets: Inlets,
+    timing: Timing,
+    outlets: Outlets,
+    backoff: Duration,
+    retry_at: Option<Instant>,
+    drain_at: Option<Instant>,
+    /// Whether it was said that stale flows cannot be forgotten.
+    flows_failed: bool,
+}
+
+impl<D: Dataplane> Loop<D> {
+    /// What comes next; `None` when no table will come any more.
+    async fn wait(&mut self, sync: &mut Interval) -> Option<Wake> {
+        tokio::select! {
+            changed = self.inlets.tables.changed() => changed.ok().map(|()| Wake::Reconcile),
+            _ = sync.tick() => Some(Wake::Sync),
+            () = at(self.retry_at) => Some(Wake::Reconcile),
+            () = self.inlets.addresses.notified() => Some(Wake::Addresses),
+            () = at(self.drain_at) => Some(Wake::Drain),
+        }
     }
+
+    /// Reconciles only if the addresses have changed in fact.
+    async fn look_at_addresses(&mut self) {
+        match self.reconciler.refresh_facts().await {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!("the node's addresses have changed");
+                self.reconcile().await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the node's addresses cannot be read");
+                self.retry();
+            }
+        }
+    }
+
+    /// Reconciles once and tells.
+    async fn reconcile(&mut self) {
+        // Before the look at the table: what arrives between the two rather counts as waiting.
+        let start = Instant::now();
+        let Some(target) = self.inlets.tables.borrow_and_update().clone() else {
+            return;
+        };
+        let outcome = match self.reconciler.reconcile(&target.table).await {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::unreadable(&error),
+        };
+        let good = outcome.errors.is_empty();
+        let outlets = &mut self.outlets;
+        let wall = SystemTime::now();
+        outlets.health.served(start, outcome.broken, wall);
+        outlets.metrics.observe(&outcome, self.reconciler.known());
+        outlets.metrics.observe_table(&target.table);
+        outlets.status.update(&target, &self.reconciler, &outcome);
+        if good {
+            outlets.unready = None;
+        }
+        if let Some(facts) = self.reconciler.facts() {
+            let wanted = wanted(&target.table);
+            let addresses = &facts.node_port_addresses;
+            outlets.health_checks.apply(&wanted, addresses).await;
+        }
+        tell(&target, outcome, &outlets.reports);
+        if good {
+            (self.backoff, self.retry_at) = (self.timing.retry, None);
+        } else {
+            self.retry();
+        }
+        self.forget_stale_flows(&target).await;
+        self.note_drains(&target).await;
+    }
+
+    /// Tries again in a while, which gets longer each time.
+    fn retry(&mut self) {
+        self.retry_at = Some(Instant::now() + self.backoff);
+        self.backoff = (self.backoff * 2).min(self.timing.sync_period);
+    }
+
+    async fn forget_stale_flows(&mut self, target: &Subscribed) {
+        let start = Instant::now();
+        match self.reconciler.forget_stale_flows(&target.table).await {
+            Ok(None) => {}
+            Ok(Some(deleted)) => {
+                self.flows_failed = false;
+                let metrics = &self.outlets.metrics;
+                metrics.observe_flows(start.elapsed(), deleted);
+                tracing::debug!(deleted, "stale UDP flows forgotten");
+            }
+            Err(error) => {
+                // Still due: the next reconciliation tries again.
+                if !std::mem::replace(&mut self.flows_failed, true) {
+                    tracing::warn!(%error, "stale UDP flows cannot be forgotten");
+                }
+            }
+        }
+    }
+
+    /// Keeps the deadlines of what drains now; they may bring the next look nearer, not put it off.
+    async fn note_drains(&mut self, target: &Subscribed) {
+        let Some(draining) = self.reconciler.draining(&target.table) else {
+            return;
+        };
+        self.drainer.note(&draining).await;
+        let next = self.next_look();
+        self.drain_at = match (self.drain_at, next) {
+            (Some(planned), Some(next)) => Some(planned.min(next)),
+            (_, next) => next,
+        };
+    }
+
+    /// At the nearest deadline, and every few seconds while anything drains.
+    fn next_look(&self) -> Option<Instant> {
+        let nearest = self.drainer.until_nearest()?;
+        Some(Instant::now() + nearest.min(self.timing.drain))
+    }
+
+    async fn drain(&mut self) {
+        self.drain_at = None;
+        let drainer = &self.drainer;
+        let finished = self
+            .reconciler
+            .finish_drains(|draining| drainer.has_passed(draining))
+            .await;
+        if let Err(error) = finished {
+            tracing::warn!(%error, "connections of draining real servers cannot be read");
+            self.drain_at = Some(Instant::now() + self.timing.drain);
+            return;
+        }
+        if self.reconciler.known().is_none() {
+            self.retry();
+            return;
+        }
+        let Some(target) = self.inlets.tables.borrow().clone() else {
+            return;
+        };
+        self.note_drains(&target).await;
+    }
+}
+
+/// At a time, or never.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Says what was done with a table.
+fn tell(target: &Subscribed, outcome: Outcome, reports: &watch::Sender<Option<Report>>) {
     if outcome.objects > 0 {
         tracing::info!(
             revision = target.revision,
@@ -133,9 +285,8 @@ async fn once<D: Dataplane>(
         duration: target.received_at.elapsed(),
         errors: outcome.errors,
     };
-    tell_new_errors(&outlets.reports, &report);
-    outlets.reports.send_replace(Some(report));
-    good
+    tell_new_errors(reports, &report);
+    reports.send_replace(Some(report));
 }
 
 /// Logs errors that the last report did not have: one that stays is said once.
@@ -154,3 +305,6 @@ fn tell_new_errors(reports: &watch::Sender<Option<Report>>, report: &Report) {
         tracing::warn!(record, "{}", error.1);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_dataplane::FakeKernel;
-use portolan_model::ipvs::Connections;
+use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record};
 
 use super::*;
@@ -30,11 +31,7 @@ fn table(destinations: &[&str]) -> NodeTable {
 }
 
 fn vip() -> VirtualServerKey {
-    VirtualServerKey {
-        protocol: Protocol::Tcp,
-        address: "10.96.0.1".parse().unwrap(),
-        port: 80,
-    }
+    VirtualServerKey::new(Protocol::Tcp, "10.96.0.1".parse().unwrap(), 80)
 }
 
 #[tokio::test]
@@ -78,6 +75,16 @@ async fn an_error_names_the_record_and_the_next_run_mends_it() {
     }), "{:?}", outcome.errors);
     assert!(reconciler.dataplane.state.virtual_servers.is_empty());
 
+    // What is missing in a set is told of the record too.
+    let message = "add 1 entries to set KUBE-CLUSTER-IP: ENOMEM";
+    assert!(
+        outcome.errors.iter().any(|(record, text)| {
+            record.as_ref().is_some_and(|r| &*r.service == "svc") && text == message
+        }),
+        "{:?}",
+        outcome.errors
+    );
+
     reconciler.dataplane.failures.clear();
     let outcome = reconciler
         .reconcile(&table(&["10.0.0.1:80"]))
@@ -116,11 +123,48 @@ async fn a_draining_real_server_goes_when_its_connections_have_ended() {
         .dataplane
         .connections
         .insert((vip(), leaving), connections);
-    assert_eq!(reconciler.finish_drains().await.unwrap(), 1);
+    assert_eq!(reconciler.finish_drains(|_| false).await.unwrap(), 1);
     assert_eq!(weight(&reconciler), Some(0));
 
     reconciler.dataplane.connections.clear();
-    assert_eq!(reconciler.finish_drains().await.unwrap(), 0);
+    assert_eq!(reconciler.finish_drains(|_| false).await.unwrap(), 0);
     assert_eq!(weight(&reconciler), None);
     assert_eq!(reconciler.known(), Some(&reconciler.dataplane.state));
+}
+
+#[tokio::test]
+async fn only_what_a_whole_family_needs_breaks_it() {
+    let broken = async |fails: fn(&Step) -> bool| {
+        let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
+        probe.reconcile(&table(&["10.0.0.1:80"])).await.unwrap();
+        let taken = probe.dataplane.taken.iter().enumerate();
+        let failures = taken.filter(|(_, step)| fails(step));
+        let kernel = FakeKernel {
+            failures: failures
+                .map(|(number, _)| (number, "no".to_owned()))
+                .collect(),
+            ..FakeKernel::default()
+        };
+        let mut reconciler = Reconciler::new(kernel, Config::default());
+        let outcome = reconciler
+            .reconcile(&table(&["10.0.0.1:80"]))
+            .await
+            .unwrap();
+        assert!(!outcome.errors.is_empty());
+        outcome.broken.iter().collect::<Vec<_>>()
+    };
+    let v4_rules = |step: &Step| {
+        matches!(
+            step,
+            Step::WriteRules {
+                family: Family::V4,
+                ..
+            }
+        )
+    };
+    assert_eq!(broken(v4_rules).await, [Family::V4]);
+    let server = |step: &Step| matches!(step, Step::AddVirtualServer { .. });
+    assert_eq!(broken(server).await, []);
+    let route = |step: &Step| matches!(step, Step::PutRoute { .. });
+    assert_eq!(broken(route).await, []);
 }

@@ -1,44 +1,35 @@
 //! The catalog itself: objects, the indices over them, and what a change makes dirty.
 
+mod endpoints;
+mod queries;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_model::{NodeInfo, NodeKey};
+use portolan_model::NodeKey;
 
+use crate::addresses::Addresses;
 use crate::claims::Claims;
 use crate::{
-    Change, Claim, Claimant, Endpoint, EndpointSlice, Kind, Node, Object, ObjectKey, ObjectRef,
-    Problem, Service, ServicePort,
+    Change, DirtySet, EndpointSlice, Kind, Node, Object, ObjectKey, ObjectRef, Pod, Problem,
+    Service,
 };
 
-/// What has to be projected again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DirtySet {
-    /// Services whose records or node lists may differ now.
-    pub services: BTreeSet<ObjectKey>,
-    /// Nodes of which something else may be known now.
-    pub nodes: BTreeSet<NodeKey>,
-    /// Whether the catalog's problems changed.
-    pub problems: bool,
-}
-
-impl DirtySet {
-    /// Whether nothing has to be done.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.nodes.is_empty() && !self.problems
-    }
-}
-
-/// Services, EndpointSlices and Nodes of all clusters. One task owns it; nobody else sees it.
+/// Services, EndpointSlices, Nodes and weighted Pods of all clusters. One task owns it; nobody else
+/// sees it.
 #[derive(Debug, Default)]
 pub struct Catalog {
     services: HashMap<ObjectKey, Service>,
     slices: HashMap<ObjectKey, EndpointSlice>,
     nodes: HashMap<ObjectKey, Node>,
+    pods: HashMap<ObjectKey, Pod>,
+    /// The weights of those nodes that have one: few, mostly none.
+    node_weights: HashMap<NodeKey, u32>,
     slices_of: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
     claims: Claims,
+    addresses: Addresses,
     problems: BTreeMap<ObjectRef, Vec<Problem>>,
 }
 
@@ -53,6 +44,7 @@ impl Catalog {
                     Object::Service(service) => self.put_service(service, dirty),
                     Object::EndpointSlice(slice) => self.put_slice(slice, dirty),
                     Object::Node(node) => self.put_node(node, dirty),
+                    Object::Pod(pod) => self.put_pod(pod, dirty),
                 }
             }
             Change::Refused { object, problems } => self.note(object, problems, dirty),
@@ -91,6 +83,7 @@ impl Catalog {
         self.claims.insert(&service, |other| {
             dirty.services.insert(other.clone());
         });
+        self.addresses.insert_service(&service);
         self.services.insert(service.key.clone(), service);
     }
 
@@ -100,6 +93,7 @@ impl Catalog {
             self.claims.remove(&service, |other| {
                 dirty.services.insert(other.clone());
             });
+            self.addresses.remove_service(&service);
         }
     }
 
@@ -132,22 +126,61 @@ impl Catalog {
     }
 
     fn put_node(&mut self, node: Node, dirty: &mut DirtySet) {
-        let before = self.nodes.get(&node.key).map(|old| &old.info);
-        if before != Some(&node.info) {
+        let before = self.nodes.get(&node.key);
+        if before.map(|old| &old.info) != Some(&node.info) {
             dirty.nodes.insert(node_key(&node.key));
         }
+        let none = BTreeSet::new();
+        let addresses = before.map_or(&none, |old| &old.addresses);
+        self.addresses
+            .move_node(&node.key, addresses, &node.addresses, |service| {
+                dirty.services.insert(service.clone());
+            });
+        self.weigh_node(&node.key, node.weight, dirty);
         self.nodes.insert(node.key.clone(), node);
+    }
+
+    fn remove_node(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
+        let Some(node) = self.nodes.remove(key) else {
+            return;
+        };
+        dirty.nodes.insert(node_key(key));
+        self.addresses.remove_node(&node, |service| {
+            dirty.services.insert(service.clone());
+        });
+        self.weigh_node(key, None, dirty);
+    }
+
+    fn weigh_node(&mut self, key: &ObjectKey, weight: Option<u32>, dirty: &mut DirtySet) {
+        let key = node_key(key);
+        let before = match weight {
+            Some(weight) => self.node_weights.insert(key.clone(), weight),
+            None => self.node_weights.remove(&key),
+        };
+        if before != weight {
+            dirty.node_weights.insert(key);
+        }
+    }
+
+    fn put_pod(&mut self, pod: Pod, dirty: &mut DirtySet) {
+        if self.pods.get(&pod.key) != Some(&pod) {
+            dirty.pod_weights.insert(pod.key.clone());
+            self.pods.insert(pod.key.clone(), pod);
+        }
+    }
+
+    fn remove_pod(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
+        if self.pods.remove(key).is_some() {
+            dirty.pod_weights.insert(key.clone());
+        }
     }
 
     fn delete(&mut self, object: ObjectRef, dirty: &mut DirtySet) {
         match object.kind {
             Kind::Service => self.remove_service(&object.key, dirty),
             Kind::EndpointSlice => self.remove_slice(&object.key, dirty),
-            Kind::Node => {
-                if self.nodes.remove(&object.key).is_some() {
-                    dirty.nodes.insert(node_key(&object.key));
-                }
-            }
+            Kind::Node => self.remove_node(&object.key, dirty),
+            Kind::Pod => self.remove_pod(&object.key, dirty),
         }
         self.note(object, Vec::new(), dirty);
     }
@@ -158,6 +191,7 @@ impl Catalog {
             Kind::Service => Box::new(self.services.keys()),
             Kind::EndpointSlice => Box::new(self.slices.keys()),
             Kind::Node => Box::new(self.nodes.keys()),
+            Kind::Pod => Box::new(self.pods.keys()),
         };
         let refused = self
             .problems
@@ -169,114 +203,6 @@ impl Catalog {
             .cloned()
             .collect()
     }
-
-    /// A Service, if it is ours to serve.
-    #[must_use]
-    pub fn service(&self, key: &ObjectKey) -> Option<&Service> {
-        self.services.get(key)
-    }
-
-    /// All Services, in no order.
-    pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.values()
-    }
-
-    /// What a node's agent needs to know of it; `None` of an unknown node.
-    #[must_use]
-    pub fn node_info(&self, node: &NodeKey) -> Option<&NodeInfo> {
-        let key = ObjectKey {
-            cluster: Arc::clone(&node.cluster),
-            namespace: "".into(),
-            name: Arc::clone(&node.name),
-        };
-        Some(&self.nodes.get(&key)?.info)
-    }
-
-    /// All nodes, in no order.
-    pub fn nodes(&self) -> impl Iterator<Item = NodeKey> + '_ {
-        self.nodes.keys().map(node_key)
-    }
-
-    /// Who has what is claimed.
-    #[must_use]
-    pub fn holder(&self, claim: &Claim) -> Option<&Claimant> {
-        self.claims.holder(claim)
-    }
-
-    /// What is wrong with which object.
-    #[must_use]
-    pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<Problem>> {
-        &self.problems
-    }
-
-    /// How many objects of each kind there are.
-    #[must_use]
-    pub fn count(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Service => self.services.len(),
-            Kind::EndpointSlice => self.slices.len(),
-            Kind::Node => self.nodes.len(),
-        }
-    }
-
-    /// The endpoints of a Service port in all its slices, by address: merged, sorted, each once.
-    ///
-    /// While an endpoint moves from one slice to another, both may have it. Upstream takes any of
-    /// the two; we take the better one (it has a node, it is ready, it serves), so that the result
-    /// does not depend on the order of events and a move loses nothing.
-    #[must_use]
-    pub fn endpoints(
-        &self,
-        service: &Service,
-        port: &ServicePort,
-    ) -> BTreeMap<SocketAddr, &Endpoint> {
-        let mut merged: BTreeMap<SocketAddr, &Endpoint> = BTreeMap::new();
-        let slices = self.slices_of.get(&service.key).into_iter().flatten();
-        for slice in slices.filter_map(|key| self.slices.get(key)) {
-            if !service.has_family(slice.family) {
-                continue;
-            }
-            let numbers = slice
-                .ports
-                .iter()
-                .filter(|p| p.name == port.name && p.protocol == port.protocol)
-                .map(|p| p.port);
-            for number in numbers {
-                for endpoint in &slice.endpoints {
-                    let address = SocketAddr::new(endpoint.address, number);
-                    let kept = merged.entry(address).or_insert(endpoint);
-                    if preference(endpoint) > preference(kept) {
-                        *kept = endpoint;
-                    }
-                }
-            }
-        }
-        merged
-    }
-}
-
-/// Which of two copies of an endpoint counts; the greater one does.
-fn preference(endpoint: &Endpoint) -> impl Ord + use<'_> {
-    let Endpoint {
-        address: _,
-        ready,
-        serving,
-        terminating,
-        node,
-        zone_hints,
-        node_hints,
-    } = endpoint;
-    // The node, before the rest, as upstream prefers the copy that is local; the hints last, only
-    // so that no tie is left to the order of the slices.
-    (
-        node.is_some(),
-        *ready,
-        *serving,
-        !*terminating,
-        node,
-        zone_hints,
-        node_hints,
-    )
 }
 
 fn node_key(key: &ObjectKey) -> NodeKey {

@@ -1,21 +1,25 @@
-//! The cluster as the sources told it: Services, EndpointSlices and Nodes, indexed.
+//! The cluster as the sources told it: Services, EndpointSlices, Nodes and the weights of Pods,
+//! indexed.
 //!
 //! Pure: no I/O, no clock. Sources say [`Change`]s; [`Catalog::apply`] says what they made dirty.
 //! Changes in any order and grouping give the same catalog.
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod catalog;
 mod change;
 mod claims;
+mod dirty;
 mod objects;
 mod problem;
 
-pub use catalog::{Catalog, DirtySet};
+pub use catalog::Catalog;
 pub use change::Change;
 pub use claims::{Claim, Claimant};
+pub use dirty::DirtySet;
 pub use objects::{
-    Endpoint, EndpointSlice, Node, Object, ObjectKey, Service, ServicePort, SlicePort,
-    TrafficPolicy,
+    Endpoint, EndpointSlice, MAX_WEIGHT, Node, Object, ObjectKey, Pod, Service, ServicePort,
+    SlicePort, TrafficPolicy,
 };
 pub use problem::{Kind, ObjectRef, Problem, Reason};

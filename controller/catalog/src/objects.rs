@@ -1,14 +1,19 @@
 //! The objects, reduced to what endpoint selection looks at.
 
+mod node;
+mod service;
+mod slice;
+
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-use portolan_model::{Family, FrontendKind, NodeInfo, Protocol};
 use serde::Serialize;
 
-use crate::{Claim, Kind, ObjectRef};
+use crate::{Kind, ObjectRef};
+
+pub use node::{MAX_WEIGHT, Node, Pod};
+pub use service::{Service, ServicePort};
+pub use slice::{Endpoint, EndpointSlice, SlicePort};
 
 /// Names an object of a known kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -41,6 +46,8 @@ pub enum Object {
     EndpointSlice(EndpointSlice),
     /// A Node.
     Node(Node),
+    /// A Pod that has a weight of its own.
+    Pod(Pod),
 }
 
 impl Object {
@@ -51,6 +58,7 @@ impl Object {
             Self::Service(service) => (Kind::Service, &service.key),
             Self::EndpointSlice(slice) => (Kind::EndpointSlice, &slice.key),
             Self::Node(node) => (Kind::Node, &node.key),
+            Self::Pod(pod) => (Kind::Pod, &pod.key),
         };
         ObjectRef {
             kind,
@@ -67,159 +75,4 @@ pub enum TrafficPolicy {
     Cluster,
     /// Only those on the node where the connection comes in.
     Local,
-}
-
-/// A Service with a cluster IP. Headless Services and `ExternalName`s never become one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Service {
-    /// Its name.
-    pub key: ObjectKey,
-    /// `metadata.creationTimestamp` in seconds since 1970, if known. When two Services claim the
-    /// same address and port, the older one has it.
-    pub created: Option<i64>,
-    /// `spec.clusterIPs`: one or two, of different families. The Service exists in these families
-    /// only: addresses of another family below have no effect.
-    pub cluster_ips: Vec<IpAddr>,
-    /// `spec.externalIPs`.
-    pub external_ips: Vec<IpAddr>,
-    /// `status.loadBalancer.ingress[].ip` with `ipMode` VIP.
-    pub load_balancer_ips: Vec<IpAddr>,
-    /// `spec.loadBalancerSourceRanges`.
-    pub source_ranges: Vec<IpNet>,
-    /// `spec.externalTrafficPolicy`.
-    pub external_policy: TrafficPolicy,
-    /// `spec.internalTrafficPolicy`.
-    pub internal_policy: TrafficPolicy,
-    /// The timeout of ClientIP affinity in seconds, or `None` without affinity.
-    pub affinity_seconds: Option<u32>,
-    /// `spec.ports`.
-    pub ports: Vec<ServicePort>,
-}
-
-/// One port of a Service.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ServicePort {
-    /// Its name; empty if the Service has one port without a name.
-    pub name: Arc<str>,
-    /// Its protocol.
-    pub protocol: Protocol,
-    /// The port of cluster, external and load-balancer IPs.
-    pub port: u16,
-    /// The port on every node's addresses, if any.
-    pub node_port: Option<u16>,
-}
-
-impl Service {
-    /// Whether the Service exists in this family.
-    #[must_use]
-    pub fn has_family(&self, family: Family) -> bool {
-        self.cluster_ips.iter().any(|ip| Family::of(*ip) == family)
-    }
-
-    /// Whether anything but a cluster IP leads to this port (`ExternallyAccessible` upstream).
-    #[must_use]
-    pub fn externally_accessible(&self, port: &ServicePort) -> bool {
-        port.node_port.is_some()
-            || self
-                .addresses()
-                .any(|(kind, _)| kind != FrontendKind::ClusterIp)
-    }
-
-    /// Its addresses of the families it has, with their kind.
-    pub fn addresses(&self) -> impl Iterator<Item = (FrontendKind, IpAddr)> + '_ {
-        let of_kind =
-            |kind, ips: &'_ [IpAddr]| ips.iter().map(move |ip| (kind, *ip)).collect::<Vec<_>>();
-        of_kind(FrontendKind::ClusterIp, &self.cluster_ips)
-            .into_iter()
-            .chain(of_kind(FrontendKind::ExternalIp, &self.external_ips))
-            .chain(of_kind(FrontendKind::LoadBalancer, &self.load_balancer_ips))
-            .filter(|(_, ip)| self.has_family(Family::of(*ip)))
-    }
-
-    /// All that it claims: port index, kind of way in, and what no other Service may have too.
-    pub fn claims(&self) -> impl Iterator<Item = (usize, FrontendKind, Claim)> + '_ {
-        self.ports
-            .iter()
-            .enumerate()
-            .flat_map(move |(index, port)| {
-                let claim = |address, number| Claim {
-                    cluster: Arc::clone(&self.key.cluster),
-                    address,
-                    port: number,
-                    protocol: port.protocol,
-                };
-                let vips = self
-                    .addresses()
-                    .map(move |(kind, ip)| (index, kind, claim(Some(ip), port.port)));
-                let node_port = port
-                    .node_port
-                    .map(|number| (index, FrontendKind::NodePort, claim(None, number)));
-                vips.chain(node_port).collect::<Vec<_>>()
-            })
-    }
-}
-
-/// An EndpointSlice: endpoints of one family, all with the same ports.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct EndpointSlice {
-    /// Its name.
-    pub key: ObjectKey,
-    /// The name of the Service it belongs to (label `kubernetes.io/service-name`).
-    pub service: Arc<str>,
-    /// `addressType`.
-    pub family: Family,
-    /// Its ports; a port without a number never becomes one.
-    pub ports: Vec<SlicePort>,
-    /// Its endpoints.
-    pub endpoints: Vec<Endpoint>,
-}
-
-impl EndpointSlice {
-    /// The Service it belongs to.
-    #[must_use]
-    pub fn service_key(&self) -> ObjectKey {
-        ObjectKey {
-            name: Arc::clone(&self.service),
-            ..self.key.clone()
-        }
-    }
-}
-
-/// One port of an EndpointSlice: the number that the Service port's target has on these endpoints.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SlicePort {
-    /// The name of the Service port it belongs to.
-    pub name: Arc<str>,
-    /// Its protocol.
-    pub protocol: Protocol,
-    /// The port on the endpoint.
-    pub port: u16,
-}
-
-/// One endpoint of an EndpointSlice.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Endpoint {
-    /// `addresses[0]`: the others are never used.
-    pub address: IpAddr,
-    /// `conditions.ready`, true if unset.
-    pub ready: bool,
-    /// `conditions.serving`, true if unset.
-    pub serving: bool,
-    /// `conditions.terminating`, false if unset.
-    pub terminating: bool,
-    /// `nodeName`.
-    pub node: Option<Arc<str>>,
-    /// `hints.forZones[].name`; `None` if the endpoint has no such hint.
-    pub zone_hints: Option<Vec<Arc<str>>>,
-    /// `hints.forNodes[].name`; `None` if the endpoint has no such hint.
-    pub node_hints: Option<Vec<Arc<str>>>,
-}
-
-/// A Node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Node {
-    /// Its name; the namespace is empty.
-    pub key: ObjectKey,
-    /// What its agent needs to know of it.
-    pub info: NodeInfo,
 }

@@ -15,6 +15,8 @@ pub enum Kind {
     EndpointSlice,
     /// `v1` Node.
     Node,
+    /// `v1` Pod.
+    Pod,
 }
 
 impl fmt::Display for Kind {
@@ -23,6 +25,7 @@ impl fmt::Display for Kind {
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
             Self::Node => "Node",
+            Self::Pod => "Pod",
         })
     }
 }
@@ -56,6 +59,10 @@ pub enum Reason {
     Conflict,
     /// More than we can hold.
     TooMany,
+    /// An address that clients are to reach is a Node's own.
+    NodeAddress,
+    /// A setting that we do not have; the rest of the object is used.
+    Unsupported,
 }
 
 impl Reason {
@@ -68,6 +75,8 @@ impl Reason {
             Self::WrongFamily => "wrong_family",
             Self::Conflict => "conflict",
             Self::TooMany => "too_many",
+            Self::NodeAddress => "node_address",
+            Self::Unsupported => "unsupported",
         }
     }
 }

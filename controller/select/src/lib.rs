@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod categorize;
+mod config;
 mod delta;
 mod pipeline;
 mod project;
@@ -14,6 +15,7 @@ mod projector;
 mod testing;
 
 pub use categorize::{Categories, NodeView, categorize};
+pub use config::{ParseSourceRangesError, SelectConfig, SourceRanges};
 pub use delta::TableDelta;
 pub use pipeline::Pipeline;
 pub use project::{Projection, project};

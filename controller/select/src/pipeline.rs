@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use portolan_catalog::{Catalog, Change, DirtySet, ObjectRef, Problem};
 
-use crate::{Projector, TableDelta};
+use crate::{Projector, SelectConfig, TableDelta};
 
 /// The pure middle between a source and whoever publishes tables. One task owns it.
 #[derive(Debug, Default)]
@@ -15,6 +15,15 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
+    /// An empty one.
+    #[must_use]
+    pub fn new(config: SelectConfig) -> Self {
+        Self {
+            projector: Projector::new(config),
+            ..Self::default()
+        }
+    }
+
     /// Takes a change in. Nothing comes of it before the next [`flush`](Self::flush).
     pub fn apply(&mut self, change: Change) {
         self.catalog.apply(change, &mut self.dirty);

@@ -3,19 +3,25 @@
 //! Costs O(endpoints of the Service port), however many nodes there are: nodes appear only where
 //! an endpoint or a hint names them.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+mod candidates;
+mod frontends;
+mod nodes;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_catalog::{
-    Catalog, Claim, Claimant, Endpoint, Problem, Reason, Service, TrafficPolicy,
-};
+use portolan_catalog::{Catalog, Problem, Service};
 use portolan_model::{
-    Affinity, Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeKey,
-    NodeLists, Record, RecordKey, ZoneMask,
+    Affinity, Families, Family, Frontend, Lists, NodeKey, NodeLists, Record, RecordKey, Scheduling,
 };
 
-use crate::categorize::still_serving;
+use crate::SelectConfig;
+use candidates::Candidates;
+use nodes::Nodes;
+use shared::Shared;
 
 /// What the nodes must program for one Service port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,50 +39,62 @@ pub struct Projection {
 /// # Panics
 /// If the Service has no port of that index.
 #[must_use]
-pub fn project(catalog: &Catalog, service: &Service, port_index: usize) -> Projection {
-    let port = &service.ports[port_index];
-    let mut projection = Projection::default();
-    let frontends = frontends(catalog, service, port_index, &mut projection.problems);
+pub fn project(
+    catalog: &Catalog,
+    config: SelectConfig,
+    service: &Service,
+    port_index: usize,
+) -> Projection {
+    let mut problems = Vec::new();
+    let frontends = frontends::frontends(catalog, config, service, port_index, &mut problems);
     if frontends.is_empty() {
-        return projection;
+        return Projection {
+            problems,
+            ..Projection::default()
+        };
     }
-    let endpoints = catalog.endpoints(service, port);
+    let candidates = Candidates::of(catalog, service, &service.ports[port_index]);
     let mut shared = Shared::default();
+    let mut nodes = Nodes::new(&service.key.cluster);
+    let mut available = Families::NONE;
     for family in Family::ALL {
-        let of_family: BTreeMap<_, _> = endpoints
-            .iter()
-            .filter(|(address, _)| Family::of(address.ip()) == family)
-            .map(|(address, endpoint)| (*address, *endpoint))
-            .collect();
-        let uses = |lists| {
-            frontends
-                .iter()
-                .any(|f| f.family() == family && f.lists == lists)
-        };
-        let mut nodes = Nodes {
-            cluster: &service.key.cluster,
-            lists: &mut projection.lists,
-        };
-        nodes.add_own(&of_family);
-        if uses(Lists::Cluster) {
-            shared.add(&of_family);
-            nodes.add_same_node_hints(&of_family);
+        let of_family = candidates.of_family(family);
+        if of_family.iter().any(|c| c.is_usable()) {
+            available.insert(family);
         }
-        if uses(Lists::Local) {
-            nodes.add_local(&of_family);
+        nodes.add_own(of_family);
+        if uses_cluster(&frontends, family) {
+            shared.add(of_family);
+            nodes.add_same_node_hints(of_family);
+        }
+        if uses_local(service, &frontends, family) {
+            nodes.add_local(family, of_family);
         }
     }
-    let (destinations, zone_mask) = shared.finish(&mut projection.problems);
-    projection.record = Some(Record {
+    let (destinations, zone_mask) = shared.finish(&mut problems);
+    let lists = nodes.finish();
+    let in_lists = lists
+        .values()
+        .flat_map(|l| l.cluster.iter().chain(&l.local));
+    let weights = destinations.iter().chain(in_lists).map(|d| d.weight);
+    let record = Record {
         frontends,
+        scheduling: scheduling(service, weights),
         destinations,
         zone_mask,
         affinity: service
             .affinity_seconds
             .map(|timeout_seconds| Affinity { timeout_seconds }),
+        available,
+        drain_seconds: service.drain_seconds,
+        health_check_port: service.health_check_port,
         ..Record::new(record_key(service, port_index))
-    });
-    projection
+    };
+    Projection {
+        record: Some(record),
+        lists,
+        problems,
+    }
 }
 
 /// The key of the record of one port of a Service.
@@ -91,223 +109,33 @@ pub(crate) fn record_key(service: &Service, port_index: usize) -> RecordKey {
     }
 }
 
-/// The ways in that the Service port holds; one that another holds becomes a problem.
-fn frontends(
-    catalog: &Catalog,
-    service: &Service,
-    port_index: usize,
-    problems: &mut Vec<Problem>,
-) -> Vec<Frontend> {
-    let mut frontends = Vec::new();
-    for (_, kind, claim) in service.claims().filter(|(index, ..)| *index == port_index) {
-        let us = Claimant::new(service, port_index, kind);
-        match catalog.holder(&claim) {
-            Some(holder) if *holder != us => problems.push(conflict(&us, holder, &claim)),
-            _ => frontends.extend(open(service, kind, &claim)),
-        }
-    }
-    frontends.sort();
-    frontends
+/// Whether any connection of a family may go to the cluster-wide list: that of a node's own pods
+/// may with `externalTrafficPolicy: Local` too.
+fn uses_cluster(frontends: &[Frontend], family: Family) -> bool {
+    let uses = |f: &Frontend| f.lists == Lists::Cluster || f.has_short_circuit();
+    frontends.iter().any(|f| f.family() == family && uses(f))
 }
 
-/// A way in, once per family for a node port.
-fn open(service: &Service, kind: FrontendKind, claim: &Claim) -> Vec<Frontend> {
-    let external = kind != FrontendKind::ClusterIp;
-    let policy = if external {
-        service.external_policy
-    } else {
-        service.internal_policy
-    };
-    let frontend = |address| {
-        let mut frontend = Frontend {
-            lists: match policy {
-                TrafficPolicy::Cluster => Lists::Cluster,
-                TrafficPolicy::Local => Lists::Local,
-            },
-            masquerade: external && policy == TrafficPolicy::Cluster,
-            ..Frontend::new(kind, address, claim.port)
-        };
-        if kind == FrontendKind::LoadBalancer {
-            let v4 = frontend.family() == Family::V4;
-            let ranges = service
-                .source_ranges
-                .iter()
-                .filter(|range| range.addr().is_ipv4() == v4);
-            frontend.source_ranges = ranges
-                .copied()
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .collect();
-        }
-        frontend
-    };
-    match claim.address {
-        Some(ip) => vec![frontend(FrontendAddress::Vip(ip))],
-        None => Family::ALL
-            .into_iter()
-            .filter(|family| service.has_family(*family))
-            .map(|family| frontend(FrontendAddress::NodeAddresses(family)))
-            .collect(),
-    }
+/// Whether nodes need to know their local endpoints of a family: to forward to, or to count them
+/// for a load balancer that asks for the node's health.
+fn uses_local(service: &Service, frontends: &[Frontend], family: Family) -> bool {
+    let counts = service.health_check_port.is_some() && service.has_family(family);
+    let forwards = |f: &Frontend| f.family() == family && f.lists == Lists::Local;
+    counts || frontends.iter().any(forwards)
 }
 
-fn conflict(us: &Claimant, holder: &Claimant, claim: &Claim) -> Problem {
-    let field = match us.kind {
-        FrontendKind::ClusterIp => "spec.clusterIPs".to_owned(),
-        FrontendKind::ExternalIp => "spec.externalIPs".to_owned(),
-        FrontendKind::LoadBalancer => "status.loadBalancer.ingress".to_owned(),
-        FrontendKind::NodePort => format!("spec.ports[{}].nodePort", us.port),
-    };
-    let what = match claim.address {
-        Some(ip) => format!("{} {}", claim.protocol, SocketAddr::new(ip, claim.port)),
-        None => format!("{} node port {}", claim.protocol, claim.port),
-    };
-    let whom = if holder.service == us.service {
-        format!("port {} of the same Service", holder.port)
-    } else {
-        format!("Service {}", holder.service)
-    };
-    Problem::new(
-        field,
-        Reason::Conflict,
-        format!("{what} already belongs to {whom}"),
-    )
+/// What the Service says of scheduling; if it names no scheduler, but its destinations differ in
+/// weight, one that heeds weights.
+///
+/// Destinations of weight 0 make no difference: `rr` gives them nothing either (kernel:
+/// `ip_vs_rr.c`). With affinity the agent's choice hashes clients and heeds weights already.
+fn scheduling(service: &Service, weights: impl Iterator<Item = u32>) -> Scheduling {
+    let mut scheduling = service.scheduling.clone();
+    let mut positive = weights.filter(|weight| *weight > 0);
+    let first = positive.next();
+    let differ = positive.any(|weight| Some(weight) != first);
+    if differ && scheduling.scheduler.is_none() && service.affinity_seconds.is_none() {
+        scheduling.scheduler = Some("wrr".into());
+    }
+    scheduling
 }
-
-/// The cluster-wide list as it grows, family by family.
-#[derive(Debug, Default)]
-struct Shared<'a> {
-    destinations: Vec<Destination>,
-    /// For each destination the zones that use it, or `None` if its family has no zone hints.
-    hints: Vec<Option<&'a [Arc<str>]>>,
-    /// The zones that some family narrows down.
-    zones: BTreeSet<Arc<str>>,
-    /// For each family that has zone hints, the zones that it narrows down.
-    narrowed: BTreeMap<Family, BTreeSet<Arc<str>>>,
-}
-
-impl<'a> Shared<'a> {
-    fn add(&mut self, endpoints: &BTreeMap<SocketAddr, &'a Endpoint>) {
-        let ready: Vec<_> = endpoints.iter().filter(|(_, e)| e.ready).collect();
-        if ready.is_empty() {
-            for (address, _) in endpoints.iter().filter(|(_, e)| still_serving(e)) {
-                self.push(*address, None);
-            }
-            return;
-        }
-        // Without a hint on each ready endpoint, hints do not count (KEP-2433's safety rule).
-        let hinted = ready.iter().all(|(_, e)| e.zone_hints.is_some());
-        for (address, endpoint) in ready {
-            let zones = endpoint.zone_hints.as_deref().filter(|_| hinted);
-            self.push(*address, zones);
-        }
-    }
-
-    fn push(&mut self, address: SocketAddr, zones: Option<&'a [Arc<str>]>) {
-        // The empty zone is no zone: a node without one uses everything.
-        for zone in zones.into_iter().flatten().filter(|zone| !zone.is_empty()) {
-            self.zones.insert(Arc::clone(zone));
-            let family = self.narrowed.entry(Family::of(address.ip())).or_default();
-            family.insert(Arc::clone(zone));
-        }
-        self.destinations.push(Destination::new(address));
-        self.hints.push(zones);
-    }
-
-    fn finish(self, problems: &mut Vec<Problem>) -> (Vec<Destination>, Option<ZoneMask>) {
-        if self.zones.is_empty() {
-            return (self.destinations, None);
-        }
-        if self.zones.len() > ZoneMask::MAX_ZONES {
-            problems.push(Problem::new(
-                "endpoints[].hints.forZones",
-                Reason::TooMany,
-                format!(
-                    "{} zones, at most {} can be told apart: hints are ignored",
-                    self.zones.len(),
-                    ZoneMask::MAX_ZONES
-                ),
-            ));
-            return (self.destinations, None);
-        }
-        let zones: Vec<_> = self.zones.into_iter().collect();
-        let uses = |zone: &Arc<str>, destination: &Destination, hints: Option<&[Arc<str>]>| {
-            let narrowed = self.narrowed.get(&Family::of(destination.address.ip()));
-            // A zone that this family does not narrow down uses all of the family's destinations.
-            !narrowed.is_some_and(|zones| zones.contains(zone))
-                || hints.is_some_and(|hints| hints.contains(zone))
-        };
-        let mask = |(destination, hints): (&Destination, &Option<&[Arc<str>]>)| {
-            zones.iter().enumerate().fold(0, |mask, (bit, zone)| {
-                mask | u64::from(uses(zone, destination, *hints)) << bit
-            })
-        };
-        let masks = self
-            .destinations
-            .iter()
-            .zip(&self.hints)
-            .map(mask)
-            .collect();
-        (self.destinations, Some(ZoneMask { zones, masks }))
-    }
-}
-
-/// The lists of single nodes as they grow, family by family.
-#[derive(Debug)]
-struct Nodes<'a> {
-    cluster: &'a Arc<str>,
-    lists: &'a mut BTreeMap<NodeKey, NodeLists>,
-}
-
-impl Nodes<'_> {
-    fn of(&mut self, name: &Arc<str>) -> &mut NodeLists {
-        let key = NodeKey {
-            cluster: Arc::clone(self.cluster),
-            name: Arc::clone(name),
-        };
-        self.lists.entry(key).or_default()
-    }
-
-    fn add_own(&mut self, endpoints: &BTreeMap<SocketAddr, &Endpoint>) {
-        for (address, endpoint) in endpoints {
-            if let Some(node) = &endpoint.node {
-                self.of(node).own.push(*address);
-            }
-        }
-    }
-
-    fn add_local(&mut self, endpoints: &BTreeMap<SocketAddr, &Endpoint>) {
-        let mut by_node: BTreeMap<&Arc<str>, Vec<(SocketAddr, &Endpoint)>> = BTreeMap::new();
-        for (address, endpoint) in endpoints {
-            if let Some(node) = &endpoint.node {
-                by_node.entry(node).or_default().push((*address, endpoint));
-            }
-        }
-        for (node, local) in by_node {
-            let any_ready = local.iter().any(|(_, e)| e.ready);
-            let usable = |e: &Endpoint| if any_ready { e.ready } else { still_serving(e) };
-            let usable: Vec<_> = local.iter().filter(|(_, e)| usable(e)).collect();
-            if !usable.is_empty() {
-                self.of(node)
-                    .local
-                    .extend(usable.iter().map(|(a, _)| Destination::new(*a)));
-            }
-        }
-    }
-
-    fn add_same_node_hints(&mut self, endpoints: &BTreeMap<SocketAddr, &Endpoint>) {
-        let ready = || endpoints.iter().filter(|(_, e)| e.ready);
-        if !ready().all(|(_, e)| e.node_hints.is_some()) {
-            return;
-        }
-        for (address, endpoint) in ready() {
-            let names: BTreeSet<_> = endpoint.node_hints.iter().flatten().collect();
-            for name in names {
-                self.of(name).cluster.push(Destination::new(*address));
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

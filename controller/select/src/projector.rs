@@ -7,7 +7,7 @@ use portolan_catalog::{Catalog, DirtySet, Kind, ObjectKey, ObjectRef, Problem};
 use portolan_model::{NodeInfo, NodeKey, NodeLists, Record, RecordKey};
 
 use crate::project::{project, record_key};
-use crate::{Projection, TableDelta};
+use crate::{Projection, SelectConfig, TableDelta};
 
 /// What is published of one Service.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -19,16 +19,28 @@ struct Published {
 /// Turns dirty sets into table deltas. One task owns it, beside the catalog.
 #[derive(Debug, Default)]
 pub struct Projector {
+    config: SelectConfig,
     services: HashMap<ObjectKey, Published>,
     nodes: BTreeMap<NodeKey, NodeInfo>,
     problems: BTreeMap<ObjectRef, Vec<Problem>>,
 }
 
 impl Projector {
-    /// Projects what is dirty again and says what differs from before. Costs O(affected).
+    /// One that has published nothing yet.
+    #[must_use]
+    pub fn new(config: SelectConfig) -> Self {
+        Self {
+            config,
+            ..Self::default()
+        }
+    }
+
+    /// Projects what is dirty again and says what differs from before. Costs O(affected), except
+    /// where weights changed ([`Catalog::weighed_by`]).
     pub fn update(&mut self, catalog: &Catalog, dirty: &DirtySet) -> TableDelta {
         let mut delta = TableDelta::default();
-        for key in &dirty.services {
+        let weighed = catalog.weighed_by(dirty);
+        for key in dirty.services.union(&weighed) {
             self.update_service(catalog, key, &mut delta);
         }
         for node in &dirty.nodes {
@@ -40,7 +52,7 @@ impl Projector {
     /// A projector that has projected all of a catalog from scratch: what incremental updates
     /// must be equal to.
     #[must_use]
-    pub fn rebuild(catalog: &Catalog) -> (Self, TableDelta) {
+    pub fn rebuild(catalog: &Catalog, config: SelectConfig) -> (Self, TableDelta) {
         let dirty = DirtySet {
             services: catalog
                 .services()
@@ -48,8 +60,9 @@ impl Projector {
                 .collect(),
             nodes: catalog.nodes().collect(),
             problems: true,
+            ..DirtySet::default()
         };
-        let mut projector = Self::default();
+        let mut projector = Self::new(config);
         let delta = projector.update(catalog, &dirty);
         (projector, delta)
     }
@@ -65,7 +78,7 @@ impl Projector {
             kind: Kind::Service,
             key: key.clone(),
         };
-        let (after, problems) = publish(catalog, key);
+        let (after, problems) = publish(catalog, self.config, key);
         if problems.is_empty() {
             self.problems.remove(&object);
         } else {
@@ -96,7 +109,7 @@ impl Projector {
     }
 }
 
-fn publish(catalog: &Catalog, key: &ObjectKey) -> (Published, Vec<Problem>) {
+fn publish(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> (Published, Vec<Problem>) {
     let mut published = Published::default();
     let mut problems = Vec::new();
     let Some(service) = catalog.service(key) else {
@@ -108,8 +121,13 @@ fn publish(catalog: &Catalog, key: &ObjectKey) -> (Published, Vec<Problem>) {
             record,
             lists,
             problems: of_port,
-        } = project(catalog, service, index);
-        problems.extend(of_port);
+        } = project(catalog, config, service, index);
+        // What is wrong with an address is wrong for all ports, but said once.
+        for problem in of_port {
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
         let Some(record) = record else { continue };
         published
             .records
@@ -139,5 +157,7 @@ fn differences<K: Ord + Clone, V: PartialEq>(
     gone.chain(put).collect()
 }
 
+#[cfg(test)]
+mod moves;
 #[cfg(test)]
 mod tests;

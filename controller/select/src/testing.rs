@@ -1,23 +1,25 @@
 //! Small random worlds: few names, so that events meet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    Change, Endpoint, EndpointSlice, Kind, Node, Object, ObjectKey, Service, ServicePort,
+    Change, Endpoint, EndpointSlice, Kind, Node, Object, ObjectKey, Pod, Service, ServicePort,
     SlicePort, TrafficPolicy,
 };
-use portolan_model::{Family, NodeInfo, NodeTable, Protocol};
+use portolan_model::ipvs::Flags;
+use portolan_model::{Family, NodeInfo, NodeTable, Protocol, Scheduling};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::{option, sample::select};
 
-use crate::TableDelta;
+use crate::{SelectConfig, SourceRanges, TableDelta};
 
 pub(crate) const NODES: [&str; 4] = ["n0", "n1", "n2", "n3"];
 const ZONES: [&str; 3] = ["a", "b", "c"];
 const SERVICES: [&str; 3] = ["s0", "s1", "s2"];
+const PODS: [&str; 3] = ["p0", "p1", "p2"];
 
 fn names(of: &'static [&'static str]) -> impl Strategy<Value = Arc<str>> {
     select(of).prop_map(Into::into)
@@ -82,23 +84,48 @@ pub(crate) fn service() -> impl Strategy<Value = Service> {
         (names(&SERVICES), option::of(0..3i64)),
         (ips(96), some_ips(97), some_ips(98)),
         (policy(), policy()),
-        option::of(Just(10u32)),
+        option::weighted(0.2, Just(10u32)),
+        (settings(), any::<bool>()),
         ports,
     )
         .prop_map(
-            |((name, created), ips, (external, internal), affinity, ports)| Service {
-                key: object_key(&name),
-                created,
-                cluster_ips: ips.0,
-                external_ips: ips.1,
-                load_balancer_ips: ips.2,
-                source_ranges: vec!["192.168.0.0/16".parse().unwrap()],
-                external_policy: external,
-                internal_policy: internal,
-                affinity_seconds: affinity,
-                ports,
+            |((name, created), ips, (external, internal), affinity, (settings, keeps), ports)| {
+                Service {
+                    key: object_key(&name),
+                    created,
+                    cluster_ips: ips.0,
+                    external_ips: ips.1,
+                    balancer_keeps_sources: keeps && !ips.2.is_empty(),
+                    load_balancer_ips: ips.2,
+                    source_ranges: vec!["192.168.0.0/16".parse().unwrap()],
+                    external_policy: external,
+                    internal_policy: internal,
+                    affinity_seconds: affinity,
+                    scheduling: settings.0,
+                    drain_seconds: settings.1,
+                    health_check_port: settings.2,
+                    ports,
+                }
             },
         )
+}
+
+/// What annotations and the health-check port come to.
+fn settings() -> impl Strategy<Value = (Scheduling, Option<u32>, Option<u16>)> {
+    let scheduler = option::weighted(0.2, names(&["lc", "sh"]));
+    let flags = option::weighted(0.2, Just(Flags(Flags::SCHED1)));
+    let scheduling =
+        (scheduler, flags).prop_map(|(scheduler, flags)| Scheduling { scheduler, flags });
+    (
+        scheduling,
+        option::weighted(0.2, 0..3u32),
+        option::weighted(0.3, 32000..32002u16),
+    )
+}
+
+pub(crate) fn config() -> impl Strategy<Value = SelectConfig> {
+    let ranges = select(&[SourceRanges::All, SourceRanges::LoadBalancer][..]);
+    ranges.prop_map(|source_ranges| SelectConfig { source_ranges })
 }
 
 fn hints(of: &'static [&'static str]) -> impl Strategy<Value = Option<Vec<Arc<str>>>> {
@@ -113,16 +140,18 @@ fn endpoint(family: Family) -> impl Strategy<Value = Endpoint> {
         1..6u8,
         (prop::bool::weighted(0.6), any::<bool>(), any::<bool>()),
         option::weighted(0.9, names(&NODES)),
+        option::weighted(0.7, names(&PODS)),
         hints(&ZONES),
         hints(&NODES),
     )
         .prop_map(
-            move |(last, conditions, node, zone_hints, node_hints)| Endpoint {
+            move |(last, conditions, node, pod, zone_hints, node_hints)| Endpoint {
                 address: address(family, last),
                 ready: conditions.0,
                 serving: conditions.1,
                 terminating: conditions.2,
                 node,
+                pod,
                 zone_hints,
                 node_hints,
             },
@@ -164,17 +193,45 @@ pub(crate) fn slice() -> impl Strategy<Value = EndpointSlice> {
         })
 }
 
-fn node() -> impl Strategy<Value = Node> {
-    (names(&NODES), option::weighted(0.7, names(&ZONES))).prop_map(|(name, zone)| Node {
-        key: ObjectKey {
-            cluster: "".into(),
-            namespace: "".into(),
-            name,
-        },
-        info: NodeInfo {
-            zone,
-            ..NodeInfo::default()
-        },
+/// Addresses that Services may want too.
+fn node_addresses() -> impl Strategy<Value = BTreeSet<IpAddr>> {
+    let some = (some_ips(97), some_ips(98), option::weighted(0.1, ips(96)));
+    some.prop_map(|(a, b, c)| {
+        a.into_iter()
+            .chain(b)
+            .chain(c.into_iter().flatten())
+            .collect()
+    })
+}
+
+pub(crate) fn node() -> impl Strategy<Value = Node> {
+    (
+        names(&NODES),
+        option::weighted(0.7, names(&ZONES)),
+        any::<bool>(),
+        node_addresses(),
+        option::weighted(0.3, 0..3u32),
+    )
+        .prop_map(|(name, zone, eligible, addresses, weight)| Node {
+            key: ObjectKey {
+                cluster: "".into(),
+                namespace: "".into(),
+                name,
+            },
+            info: NodeInfo {
+                zone,
+                eligible,
+                ..NodeInfo::default()
+            },
+            addresses,
+            weight,
+        })
+}
+
+pub(crate) fn pod() -> impl Strategy<Value = Pod> {
+    (names(&PODS), 0..4u32).prop_map(|(name, weight)| Pod {
+        key: object_key(&name),
+        weight,
     })
 }
 
@@ -182,7 +239,8 @@ pub(crate) fn object() -> impl Strategy<Value = Object> {
     prop_oneof![
         3 => service().prop_map(Object::Service),
         5 => slice().prop_map(Object::EndpointSlice),
-        1 => node().prop_map(Object::Node),
+        2 => node().prop_map(Object::Node),
+        1 => pod().prop_map(Object::Pod),
     ]
 }
 
@@ -191,7 +249,7 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         12 => object().prop_map(|object| Change::Put { object, problems: vec![] }),
         3 => object().prop_map(|object| Change::Delete(object.reference())),
-        1 => (select(&[Kind::Service, Kind::EndpointSlice, Kind::Node][..]), keep).prop_map(
+        1 => (select(&[Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::Pod][..]), keep).prop_map(
             |(kind, keep)| Change::Retain {
                 kind,
                 cluster: "".into(),

@@ -1,4 +1,4 @@
-//! The source `kubernetes`: three watches on one API server.
+//! The source `kubernetes`: three watches on one API server, or four.
 //!
 //! Each watch lists its kind and follows it; kube's watcher resumes broken connections and lists
 //! again where the server forgot (410). Here live the guard against malformed objects, batching,
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::Sink;
-use crate::objects::{EndpointSlice, Node, Service};
+use crate::objects::{EndpointSlice, Node, Pod, Service};
 use crate::sink::Closed;
 use feed::{Feed, Pending};
 use kinds::Watchable;
@@ -36,17 +36,27 @@ pub use stats::{KindStats, Stats};
 /// Objects per page of a listing, client-go's figure.
 const PAGE_SIZE: u32 = 500;
 
+/// What to watch beside Services, EndpointSlices and Nodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The metadata of all Pods, for the weights that their annotations say. Of what an API server
+    /// has, Pods are the most, and change the most.
+    pub pods: bool,
+}
+
 /// Watches Services, EndpointSlices and Nodes until `token` is cancelled or nobody reads the sink.
 ///
-/// [`Event::Synced`](crate::Event::Synced) follows the first complete listing of all three.
+/// [`Event::Synced`](crate::Event::Synced) follows the first complete listing of all that is
+/// watched.
 pub async fn watch(
     client: Client,
     cluster: Arc<str>,
+    options: Options,
     sink: Sink,
     stats: Arc<Stats>,
     token: CancellationToken,
 ) {
-    let pending = Arc::new(Pending::new(3));
+    let pending = Arc::new(Pending::new(3 + usize::from(options.pods)));
     let feed = |kind| {
         let (cluster, sink) = (Arc::clone(&cluster), sink.clone());
         Feed::new(
@@ -57,11 +67,18 @@ pub async fn watch(
             Arc::clone(&pending),
         )
     };
+    let pods = async {
+        if options.pods {
+            watch_kind::<Pod>(client.clone(), feed(Kind::Pod)).await?;
+        }
+        Ok(())
+    };
     let watches = async {
         tokio::try_join!(
             watch_kind::<Service>(client.clone(), feed(Kind::Service)),
             watch_kind::<EndpointSlice>(client.clone(), feed(Kind::EndpointSlice)),
             watch_kind::<Node>(client.clone(), feed(Kind::Node)),
+            pods,
         )
     };
     // Ends early only with the sink's reader, whose end its owner knows best.

@@ -4,8 +4,11 @@
 //! rest of the object is taken.
 
 mod address;
+mod annotations;
+mod balancer;
 mod metadata;
 mod node;
+mod pod;
 mod ports;
 mod problems;
 mod schema;
@@ -20,11 +23,12 @@ use portolan_catalog::{Change, Kind, Object, ObjectKey, ObjectRef, Problem, Reas
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use metadata::Metadata;
+pub use metadata::{Annotation, Metadata};
+pub(crate) use pod::has_weight;
 pub use schema::{
     ClientIpConfig, Conditions, Endpoint, EndpointSlice, HintName, Hints, LoadBalancerIngress,
-    LoadBalancerStatus, Node, Service, ServicePort, ServiceSpec, ServiceStatus,
-    SessionAffinityConfig, SlicePort,
+    LoadBalancerStatus, Node, NodeAddress, NodeSpec, NodeStatus, Pod, Service, ServicePort,
+    ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort, Taint, TargetRef,
 };
 
 /// What an object turned out to be.
@@ -109,6 +113,7 @@ pub fn convert(kind: Kind, value: &Value, cluster: &Arc<str>) -> Converted {
         Kind::Service => convert_as::<Service>(value, cluster),
         Kind::EndpointSlice => convert_as::<EndpointSlice>(value, cluster),
         Kind::Node => convert_as::<Node>(value, cluster),
+        Kind::Pod => convert_as::<Pod>(value, cluster),
     }
 }
 
@@ -129,7 +134,7 @@ pub fn is_namespaced(kind: Kind) -> bool {
 #[must_use]
 pub fn api_version(kind: Kind) -> &'static str {
     match kind {
-        Kind::Service | Kind::Node => "v1",
+        Kind::Service | Kind::Node | Kind::Pod => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
     }
 }

@@ -1,4 +1,4 @@
-//! Echo servers: answer every line (TCP) or datagram (UDP) with `<host name> <source address seen>`.
+//! Echo servers: answer every line (TCP, SCTP) or datagram (UDP) with `<host name> <source address seen>`.
 //!
 //! TCP connections stay open, a line for a line, until the client closes or the server stops.
 
@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, Result};
 
 use super::host::{Family, Host, Protocol};
+use super::sctp;
 
 /// A running server. Dropping it closes its sockets and its connections.
 #[derive(Debug)]
@@ -26,13 +27,15 @@ struct Shared {
     name: String,
     stopped: AtomicBool,
     served: AtomicU64,
+    /// The number of the next connection, over all listeners.
+    numbers: AtomicU64,
     /// By number: what has to be cut when the server stops.
     connections: Mutex<HashMap<u64, TcpStream>>,
 }
 
 #[derive(Clone, Debug)]
 enum Socket {
-    Tcp(Arc<TcpListener>),
+    Stream(Arc<TcpListener>),
     Udp(Arc<UdpSocket>),
 }
 
@@ -46,6 +49,7 @@ impl EchoServer {
             name: host.name().into(),
             stopped: AtomicBool::new(false),
             served: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
             connections: Mutex::default(),
         });
         let threads = sockets
@@ -53,7 +57,7 @@ impl EchoServer {
             .map(|socket| {
                 let (socket, shared) = (socket.clone(), Arc::clone(&shared));
                 thread::spawn(move || match socket {
-                    Socket::Tcp(listener) => accept(&listener, &shared),
+                    Socket::Stream(listener) => accept(&listener, &shared),
                     Socket::Udp(socket) => answer_datagrams(&socket, &shared),
                 })
             })
@@ -88,7 +92,7 @@ impl Drop for EchoServer {
             // Shutting a listener or an unconnected socket down wakes the thread that waits on it; for the
             // latter the call fails all the same.
             let _ = match &socket {
-                Socket::Tcp(listener) => {
+                Socket::Stream(listener) => {
                     rustix::net::shutdown(listener, rustix::net::Shutdown::Both)
                 }
                 Socket::Udp(socket) => rustix::net::shutdown(socket, rustix::net::Shutdown::Both),
@@ -129,8 +133,15 @@ fn bind(host: &Host, protocol: Protocol, port: u16) -> Result<Vec<Socket>> {
     match protocol {
         Protocol::Tcp => {
             let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))?;
-            Ok(vec![Socket::Tcp(Arc::new(listener))])
+            Ok(vec![Socket::Stream(Arc::new(listener))])
         }
+        Protocol::Sctp => Family::ALL
+            .iter()
+            .map(|family| {
+                let listener = sctp::listen(host.socket(*family, port))?;
+                Ok(Socket::Stream(Arc::new(listener)))
+            })
+            .collect(),
         // A datagram socket bound to no address would answer from whichever the route prefers.
         Protocol::Udp => Family::ALL
             .iter()
@@ -143,7 +154,7 @@ fn bind(host: &Host, protocol: Protocol, port: u16) -> Result<Vec<Socket>> {
 }
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    for number in 0.. {
+    loop {
         let accepted = listener.accept();
         if shared.is_stopped() {
             return;
@@ -151,6 +162,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         let Ok((stream, source)) = accepted else {
             continue;
         };
+        let number = shared.numbers.fetch_add(1, Ordering::Relaxed);
         if let Ok(copy) = stream.try_clone() {
             shared.lock().insert(number, copy);
         }
@@ -164,7 +176,10 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 fn answer_lines(stream: TcpStream, source: SocketAddr, shared: &Shared) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
+    // SCTP has no such option, and its lines are messages anyway.
+    let _ = stream.set_nodelay(true);
+    // A listener that looks up now and then hands its time limit down.
+    stream.set_read_timeout(None)?;
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
     let mut line = String::new();

@@ -16,10 +16,12 @@ pub enum Protocol {
     Tcp,
     /// UDP.
     Udp,
+    /// SCTP, where the kernel has it; see [`super::has_sctp`].
+    Sctp,
 }
 
 impl Protocol {
-    /// Both.
+    /// The two that every kernel has.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 }
 

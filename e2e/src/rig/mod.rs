@@ -21,6 +21,7 @@ mod load;
 mod namespace;
 mod node;
 mod process;
+mod sctp;
 
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ pub use self::load::{Failure, Load, LoadConfig, LoadReport};
 pub use self::namespace::Namespace;
 pub use self::node::{Node, Pod};
 pub use self::process::Process;
+pub use self::sctp::has_sctp;
 
 use self::namespace::NamespaceSet;
 

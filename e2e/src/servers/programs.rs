@@ -25,12 +25,17 @@ impl std::error::Error for Missing {}
 pub struct Binaries {
     /// The etcd server.
     pub etcd: PathBuf,
-    /// The directory of kube-apiserver, kube-controller-manager and kubectl.
+    /// The directory of kube-apiserver, kube-controller-manager, kube-proxy and kubectl.
     pub kubernetes: PathBuf,
 }
 
 /// What [`Binaries::kubernetes`] holds.
-const KUBERNETES: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kubectl"];
+const KUBERNETES: [&str; 4] = [
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kubectl",
+];
 
 impl Binaries {
     pub(super) fn find() -> Result<Self> {

@@ -19,6 +19,9 @@ pub enum SetKind {
     HashIp,
     /// `hash:ip,port`.
     HashIpPort,
+    /// `hash:ip,port` whose entries have a packet mark (`skbinfo`), which `-j SET --map-set` gives
+    /// to packets.
+    HashIpPortMark,
     /// `hash:ip,port,ip`.
     HashIpPortIp,
     /// `hash:ip,port,net`.
@@ -33,17 +36,18 @@ impl SetKind {
     pub fn type_name(self) -> &'static str {
         match self {
             Self::HashIp => "hash:ip",
-            Self::HashIpPort => "hash:ip,port",
+            Self::HashIpPort | Self::HashIpPortMark => "hash:ip,port",
             Self::HashIpPortIp => "hash:ip,port,ip",
             Self::HashIpPortNet => "hash:ip,port,net",
             Self::BitmapPort => "bitmap:port",
         }
     }
 
-    /// The type of a kernel name, or `None` if it is not one that we use.
+    /// The type of a kernel name, or `None` if it is not one that we use. `marks` says whether the
+    /// set has `skbinfo`, which the kernel does not count as another type.
     #[must_use]
-    pub fn from_type_name(name: &str) -> Option<Self> {
-        [
+    pub fn from_type_name(name: &str, marks: bool) -> Option<Self> {
+        let kind = [
             Self::HashIp,
             Self::HashIpPort,
             Self::HashIpPortIp,
@@ -51,7 +55,11 @@ impl SetKind {
             Self::BitmapPort,
         ]
         .into_iter()
-        .find(|kind| kind.type_name() == name)
+        .find(|kind| kind.type_name() == name)?;
+        Some(match kind {
+            Self::HashIpPort if marks => Self::HashIpPortMark,
+            kind => kind,
+        })
     }
 }
 
@@ -73,12 +81,27 @@ pub enum SetEntry {
     Ip(IpAddr),
     /// Of `hash:ip,port`.
     IpPort(IpAddr, Protocol, u16),
+    /// Of `hash:ip,port` with `skbinfo`: the last is the mark, all 32 bits of it. Address, protocol
+    /// and port alone identify the entry; see [`SetEntry::identity`].
+    IpPortMark(IpAddr, Protocol, u16, u32),
     /// Of `hash:ip,port,ip`.
     IpPortIp(IpAddr, Protocol, u16, IpAddr),
     /// Of `hash:ip,port,net`. The network's prefix length is 1 at least: the kernel has no `/0`.
     IpPortNet(IpAddr, Protocol, u16, IpNet),
     /// Of `bitmap:port`.
     Port(u16),
+}
+
+impl SetEntry {
+    /// The entry without what does not identify it. The kernel takes entries of the same identity
+    /// for one: adding one changes the other, and deleting one deletes the other.
+    #[must_use]
+    pub fn identity(&self) -> Self {
+        match self {
+            Self::IpPortMark(ip, protocol, port, _) => Self::IpPortMark(*ip, *protocol, *port, 0),
+            other => other.clone(),
+        }
+    }
 }
 
 impl fmt::Display for SetEntry {
@@ -88,6 +111,10 @@ impl fmt::Display for SetEntry {
         match self {
             Self::Ip(ip) => write!(f, "{ip}"),
             Self::IpPort(ip, protocol, port) => write!(f, "{ip},{}:{port}", lower(protocol)),
+            Self::IpPortMark(ip, protocol, port, mark) => {
+                let protocol = lower(protocol);
+                write!(f, "{ip},{protocol}:{port} skbmark {mark:#x}")
+            }
             Self::IpPortIp(ip, protocol, port, ip2) => {
                 write!(f, "{ip},{}:{port},{ip2}", lower(protocol))
             }

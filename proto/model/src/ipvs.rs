@@ -10,31 +10,85 @@ use crate::{Family, Protocol};
 
 /// What identifies a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct VirtualServerKey {
-    /// The transport protocol.
-    pub protocol: Protocol,
-    /// The address that clients connect to.
-    pub address: IpAddr,
-    /// The port that clients connect to.
-    pub port: u16,
+pub enum VirtualServerKey {
+    /// Packets to an address and port.
+    Address {
+        /// The transport protocol.
+        protocol: Protocol,
+        /// The address that clients connect to.
+        address: IpAddr,
+        /// The port that clients connect to.
+        port: u16,
+    },
+    /// Packets with a firewall mark, whatever their protocol, address and port. The kernel looks
+    /// for one of these first.
+    Mark {
+        /// The family; the same mark of the other family is another virtual server.
+        family: Family,
+        /// The mark, all 32 bits of it; never 0, which is no mark.
+        mark: u32,
+    },
 }
 
 impl VirtualServerKey {
+    /// The virtual server of an address and port.
+    #[must_use]
+    pub fn new(protocol: Protocol, address: IpAddr, port: u16) -> Self {
+        Self::Address {
+            protocol,
+            address,
+            port,
+        }
+    }
+
     /// The family of the virtual server and, as we only masquerade, of all its real servers.
     #[must_use]
     pub fn family(&self) -> Family {
-        Family::of(self.address)
+        match self {
+            Self::Address { address, .. } => Family::of(*address),
+            Self::Mark { family, .. } => *family,
+        }
+    }
+
+    /// The address and port that clients connect to; a mark has none.
+    #[must_use]
+    pub fn socket(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Address { address, port, .. } => Some(SocketAddr::new(*address, *port)),
+            Self::Mark { .. } => None,
+        }
+    }
+
+    /// The transport protocol; a mark has none.
+    #[must_use]
+    pub fn protocol(&self) -> Option<Protocol> {
+        match self {
+            Self::Address { protocol, .. } => Some(*protocol),
+            Self::Mark { .. } => None,
+        }
+    }
+
+    /// The firewall mark, if it is that.
+    #[must_use]
+    pub fn mark(&self) -> Option<u32> {
+        match self {
+            Self::Address { .. } => None,
+            Self::Mark { mark, .. } => Some(*mark),
+        }
     }
 }
 
 impl fmt::Display for VirtualServerKey {
+    /// As `ipvsadm` prints it, and the family of a mark.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {}",
-            self.protocol,
-            SocketAddr::new(self.address, self.port)
-        )
+        match self {
+            Self::Address {
+                protocol,
+                address,
+                port,
+            } => write!(f, "{protocol} {}", SocketAddr::new(*address, *port)),
+            Self::Mark { family, mark } => write!(f, "FWM {mark} {family}"),
+        }
     }
 }
 

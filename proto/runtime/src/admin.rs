@@ -39,8 +39,22 @@ impl Admin {
         listener: TcpListener,
         token: CancellationToken,
     ) -> std::io::Result<()> {
+        self.serve_with(Router::new(), listener, token).await
+    }
+
+    /// As [`Self::serve`], with further routes, for everybody.
+    ///
+    /// # Errors
+    /// If the listener fails.
+    pub async fn serve_with(
+        self,
+        more: Router,
+        listener: TcpListener,
+        token: CancellationToken,
+    ) -> std::io::Result<()> {
         let service = self
             .router()
+            .merge(more)
             .into_make_service_with_connect_info::<SocketAddr>();
         axum::serve(listener, service)
             .with_graceful_shutdown(async move { token.cancelled().await })

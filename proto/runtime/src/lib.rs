@@ -12,7 +12,7 @@ mod shutdown;
 
 pub use admin::{Admin, Metrics};
 pub use credentials::CredentialCollector;
-pub use listen::listen;
+pub use listen::{listen, listen_one_family};
 pub use logs::LogFormat;
 pub use problems::{ProblemLabels, ProblemLog};
 pub use readiness::{BlockReady, Readiness};

@@ -3,7 +3,11 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use tokio::net::TcpListener;
+use rustix::net::sockopt::set_ipv6_v6only;
+use tokio::net::{TcpListener, TcpSocket};
+
+/// How many connections may wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// Listens on an address. Where the machine has no IPv6, `[::]` means all of IPv4.
 ///
@@ -18,6 +22,24 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         }
         bound => bound.map_err(named),
     }
+}
+
+/// Listens on an address of one family and leaves the other to somebody else: `[::]` is all of IPv6
+/// and nothing of IPv4. Must be called within a tokio runtime.
+///
+/// # Errors
+/// If the port cannot be bound.
+pub fn listen_one_family(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv6() {
+        let socket = TcpSocket::new_v6()?;
+        set_ipv6_v6only(&socket, true)?;
+        socket
+    } else {
+        TcpSocket::new_v4()?
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// `EAFNOSUPPORT` without the module, `EADDRNOTAVAIL` where a setting disables IPv6.

@@ -1,6 +1,6 @@
 //! A kernel in memory: it refuses what the real one refuses, and fails where it is told to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use portolan_model::Family;
@@ -9,7 +9,7 @@ use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_plan::{KernelState, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
-use crate::{Dataplane, DataplaneError, StepError};
+use crate::{Dataplane, DataplaneError, Flow, StepError};
 
 /// The kernel's model.
 #[derive(Debug, Default)]
@@ -20,6 +20,10 @@ pub struct FakeKernel {
     pub facts: NodeFacts,
     /// Connections to say there are.
     pub connections: BTreeMap<(VirtualServerKey, SocketAddr), Connections>,
+    /// UDP flows that conntrack remembers.
+    pub flows: Vec<Flow>,
+    /// How often the flows were read.
+    pub flow_reads: usize,
     /// Steps to fail, by their number since the start, with the message.
     pub failures: BTreeMap<usize, String>,
     /// All steps taken so far, failed ones included.
@@ -62,12 +66,16 @@ fn check(state: &KernelState, step: &Step) -> Result<(), String> {
         }
         Step::ReplaceSet { set, .. } => {
             set.entries.iter().try_for_each(|entry| fits(set, entry))?;
+            let identities: BTreeSet<_> = set.entries.iter().map(SetEntry::identity).collect();
+            same(identities.len() == set.entries.len(), "two entries are one")?;
             room(set, 0)
         }
         Step::AddEntries { name, entries } => {
             let set = set(name)?;
             entries.iter().try_for_each(|entry| fits(set, entry))?;
-            room(set, entries.difference(&set.entries).count())
+            let there: BTreeSet<_> = set.entries.iter().map(SetEntry::identity).collect();
+            let added: BTreeSet<_> = entries.iter().map(SetEntry::identity).collect();
+            room(set, added.difference(&there).count())
         }
         Step::DelEntries { name, .. } => set(name).map(drop),
         Step::WriteRules { rules, .. } => {
@@ -106,6 +114,7 @@ fn fits(set: &Set, entry: &SetEntry) -> Result<(), String> {
     let (kind, address) = match entry {
         SetEntry::Ip(ip) => (SetKind::HashIp, Some(*ip)),
         SetEntry::IpPort(ip, ..) => (SetKind::HashIpPort, Some(*ip)),
+        SetEntry::IpPortMark(ip, ..) => (SetKind::HashIpPortMark, Some(*ip)),
         SetEntry::IpPortIp(ip, ..) => (SetKind::HashIpPortIp, Some(*ip)),
         SetEntry::IpPortNet(ip, ..) => (SetKind::HashIpPortNet, Some(*ip)),
         SetEntry::Port(_) => (SetKind::BitmapPort, None),
@@ -140,7 +149,11 @@ impl Dataplane for FakeKernel {
             };
             if let Err(message) = result {
                 gate.failed(step);
-                errors.push(StepError { index, message });
+                errors.push(StepError {
+                    index,
+                    message,
+                    entries: step.added_entries(),
+                });
             }
         }
         errors
@@ -159,6 +172,27 @@ impl Dataplane for FakeKernel {
             .keys()
             .map(|a| (*a, of(a).unwrap_or_default()))
             .collect())
+    }
+
+    async fn flows(
+        &mut self,
+        family: Family,
+        keep: &(dyn Fn(&Flow) -> bool + Sync),
+    ) -> Result<Vec<Flow>, DataplaneError> {
+        self.flow_reads += 1;
+        let of_family = |flow: &&Flow| Family::of(flow.original.source.ip()) == family;
+        let kept = self
+            .flows
+            .iter()
+            .filter(of_family)
+            .filter(|flow| keep(flow));
+        Ok(kept.copied().collect())
+    }
+
+    async fn delete_flows(&mut self, flows: &[Flow]) -> Result<usize, DataplaneError> {
+        let before = self.flows.len();
+        self.flows.retain(|flow| !flows.contains(flow));
+        Ok(before - self.flows.len())
     }
 
     async fn remove_rules(&mut self, _rules: &Rules, family: Family) -> Result<(), DataplaneError> {

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
+use portolan_model::ipset::{Set, SetHeader, SetKind};
 use portolan_model::ipvs::{
     ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
 };
-use portolan_model::{Family, Protocol};
-use portolan_plan::{Config, KernelState, Names, SetName, plan, rules};
+use portolan_model::{Family, NodeInfo, Protocol};
+use portolan_plan::{Config, Desired, KernelState, SetName, Step, ownership_entry, rules};
 use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -16,16 +16,16 @@ use proptest::sample::select;
 use super::FakeKernel;
 use crate::Dataplane as _;
 
+mod tables;
+
 fn servers() -> impl Strategy<Value = BTreeMap<VirtualServerKey, VirtualServer>> {
     let key = (
         select(&[Protocol::Tcp, Protocol::Udp][..]),
         1..4u8,
         80..82u16,
     )
-        .prop_map(|(protocol, last, port)| VirtualServerKey {
-            protocol,
-            address: IpAddr::from([10, 96, 0, last]),
-            port,
+        .prop_map(|(protocol, last, port)| {
+            VirtualServerKey::new(protocol, IpAddr::from([10, 96, 0, last]), port)
         });
     let real = (1..5u8, 0..3u32).prop_map(|(last, weight)| {
         let forwarding = ForwardingMethod::Masquerade;
@@ -71,7 +71,7 @@ fn whole(virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>, max: u32) -
         };
         let by_server = matches!(set, SetName::ClusterIp | SetName::VirtualServers);
         let entries = state.virtual_servers.keys().filter(|_| by_server);
-        let entries = entries.map(|key| SetEntry::IpPort(key.address, key.protocol, key.port));
+        let entries = entries.map(ownership_entry);
         let entries: BTreeSet<_> = entries.collect();
         state
             .sets
@@ -80,9 +80,9 @@ fn whole(virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>, max: u32) -
     state.routes = state
         .virtual_servers
         .keys()
-        .map(|key| (key.address, None))
+        .filter_map(|key| Some((key.socket()?.ip(), None)))
         .collect();
-    state.rules = BTreeMap::from([(Family::V4, rules(Family::V4, &config))]);
+    state.rules = BTreeMap::from([(Family::V4, rules(Family::V4, &config, &NodeInfo::default()))]);
     state
 }
 
@@ -91,6 +91,14 @@ fn run<F: Future>(future: F) -> F::Output {
         .build()
         .unwrap()
         .block_on(future)
+}
+
+fn plan(desired: &KernelState, observed: &KernelState) -> Vec<Step> {
+    let desired = Desired {
+        state: desired.clone(),
+        ..Desired::default()
+    };
+    portolan_plan::plan(&desired, observed, &Config::default())
 }
 
 /// What must be there in the end: the desired state, and real servers that are being drained.
@@ -108,7 +116,7 @@ fn without_draining(mut state: KernelState, desired: &KernelState) -> KernelStat
 fn assert_safe(state: &KernelState) -> Result<(), TestCaseError> {
     let owned = &state.sets.get("KUBE-PORTOLAN-OWNED");
     for key in state.virtual_servers.keys() {
-        let entry = SetEntry::IpPort(key.address, key.protocol, key.port);
+        let entry = ownership_entry(key);
         prop_assert!(
             owned.is_some_and(|set| set.entries.contains(&entry)),
             "{key} is not owned"
@@ -138,12 +146,11 @@ proptest! {
             whole(before, if small { 8 } else { 65_536 })
         };
         let desired = whole(after, 65_536);
-        let names = Names::default();
         let mut kernel = FakeKernel { state: before, ..FakeKernel::default() };
-        let errors = run(kernel.apply(&plan(&desired, &kernel.state, &names)));
+        let errors = run(kernel.apply(&plan(&desired, &kernel.state)));
         prop_assert_eq!(errors, vec![]);
         prop_assert_eq!(&without_draining(kernel.state.clone(), &desired), &desired);
-        prop_assert_eq!(plan(&desired, &kernel.state, &names), vec![]);
+        prop_assert_eq!(plan(&desired, &kernel.state), vec![]);
         assert_safe(&kernel.state)?;
     }
 
@@ -153,16 +160,15 @@ proptest! {
         failures in btree_set(0..40usize, 0..4), crash in proptest::option::of(0..40usize),
     ) {
         let desired = whole(after, 65_536);
-        let names = Names::default();
         let failures = failures.into_iter().map(|number| (number, "ENOMEM".to_owned())).collect();
         let mut kernel = FakeKernel {
             state: whole(before, 65_536), failures, crash_after: crash, ..FakeKernel::default()
         };
-        run(kernel.apply(&plan(&desired, &kernel.state, &names)));
+        run(kernel.apply(&plan(&desired, &kernel.state)));
         assert_safe(&kernel.state)?;
 
         (kernel.failures, kernel.crash_after) = (BTreeMap::new(), None);
-        let errors = run(kernel.apply(&plan(&desired, &kernel.state, &names)));
+        let errors = run(kernel.apply(&plan(&desired, &kernel.state)));
         prop_assert_eq!(errors, vec![]);
         prop_assert_eq!(&without_draining(kernel.state.clone(), &desired), &desired);
     }

@@ -68,7 +68,13 @@ impl Iptables {
             .iter()
             .filter(|jump| jump_line(jump, &before).is_none())
             .collect();
-        self.restore(family, &rules.restore_input(&missing)).await?;
+        let obsolete: Vec<(&str, &str)> = rules
+            .obsolete
+            .iter()
+            .filter_map(|jump| Some((jump.table, jump_line(jump, &before)?)))
+            .collect();
+        self.restore(family, &rules.restore_input(&missing, &obsolete))
+            .await?;
         let fingerprint = fingerprint_of(rules, &self.save(family).await?);
         self.written.insert(family, (rules.clone(), fingerprint));
         Ok(())
@@ -90,14 +96,11 @@ impl Iptables {
         }
     }
 
+    /// All tables in one run of the tool: starting it costs more than what others have in there. A
+    /// table that nobody has used is left out, and has nothing of ours.
     async fn save(&self, family: Family) -> Result<Vec<String>, DataplaneError> {
-        let mut lines = Vec::new();
-        for table in ["nat", "filter"] {
-            lines.push(format!("*{table}"));
-            let text = run(&save_command(family, self.variant), &["-t", table], "").await?;
-            lines.extend(text.lines().map(str::to_owned));
-        }
-        Ok(lines)
+        let text = run(&save_command(family, self.variant), &[], "").await?;
+        Ok(text.lines().map(str::to_owned).collect())
     }
 
     async fn restore(&self, family: Family, text: &str) -> Result<(), DataplaneError> {
@@ -232,7 +235,8 @@ fn removal(rules: &Rules, saved: &[String]) -> String {
             .map(|(chain, _)| chain)
             .filter(|chain| exists(chain))
             .collect();
-        let jumps = rules.jumps.iter().filter(|jump| jump.table == table.name);
+        let jumps = rules.jumps.iter().chain(&rules.obsolete);
+        let jumps = jumps.filter(|jump| jump.table == table.name);
         let jumps: Vec<&str> = jumps.filter_map(|jump| jump_line(jump, saved)).collect();
         if chains.is_empty() && jumps.is_empty() {
             continue;

@@ -8,21 +8,24 @@ mod iptables;
 mod ipvs;
 mod routes;
 mod sysctl;
+mod tuning;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::{Ipvs, IpvsError};
 use portolan_plan::{KernelState, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
-use crate::{Dataplane, DataplaneError, StepError};
+use crate::{Dataplane, DataplaneError, Flow, NodePortAddresses, StepError};
 
 pub use iptables::IptablesMode;
 pub use routes::ROUTE_PROTOCOL;
+pub use tuning::{ConntrackTuning, Tuning};
 
 use iptables::Iptables;
 use routes::{RouteChange, Routes};
@@ -35,6 +38,10 @@ pub struct KernelConfig {
     /// The node's addresses to use as the source of its own connections to VIPs, at most one per
     /// family. For a family without one the first address of the lowest interface is taken.
     pub node_ips: Vec<IpAddr>,
+    /// Which of the node's addresses take node ports.
+    pub node_port_addresses: NodePortAddresses,
+    /// Settings beyond those that we cannot do without.
+    pub tuning: Tuning,
 }
 
 /// The kernel of the network namespace that we run in.
@@ -43,8 +50,11 @@ pub struct Kernel {
     config: KernelConfig,
     ipvs: Ipvs,
     ipset: Ipset,
+    /// Opened when it is first needed: only UDP Services need it.
+    conntrack: Option<Conntrack>,
     routes: Routes,
     iptables: Iptables,
+    missing_schedulers: Option<BTreeSet<String>>,
 }
 
 impl Kernel {
@@ -65,8 +75,10 @@ impl Kernel {
         Ok(Self {
             ipvs,
             ipset: Ipset::open()?,
+            conntrack: None,
             routes: Routes::open()?,
             iptables: Iptables::open(config.iptables).await?,
+            missing_schedulers: None,
             config,
         })
     }
@@ -78,6 +90,30 @@ impl Kernel {
             Family::ALL.to_vec()
         } else {
             vec![Family::V4]
+        }
+    }
+
+    /// The schedulers that we would like to use by ourselves and the kernel does not have. Asked
+    /// once: a kernel that had one may unload it only while nobody uses it.
+    fn missing_schedulers(&mut self) -> Result<BTreeSet<String>, DataplaneError> {
+        if let Some(missing) = &self.missing_schedulers {
+            return Ok(missing.clone());
+        }
+        let mut missing = BTreeSet::new();
+        if !self.ipvs.has_scheduler("mh")? {
+            missing.insert("mh".to_owned());
+        }
+        self.missing_schedulers = Some(missing.clone());
+        Ok(missing)
+    }
+
+    fn conntrack(&mut self) -> Result<&mut Conntrack, DataplaneError> {
+        match &mut self.conntrack {
+            Some(conntrack) => Ok(conntrack),
+            none => {
+                let opened = Conntrack::open().map_err(DataplaneError::Conntrack)?;
+                Ok(none.insert(opened))
+            }
         }
     }
 
@@ -161,7 +197,8 @@ fn route_change(step: &Step) -> Option<RouteChange> {
 
 impl Dataplane for Kernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
-        sysctl::write_settings()
+        sysctl::write_settings()?;
+        tuning::apply(&self.config.tuning, &mut self.ipvs)
     }
 
     async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
@@ -176,7 +213,13 @@ impl Dataplane for Kernel {
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
-        self.routes.facts(&self.config.node_ips).await
+        let config = &self.config;
+        let mut facts = self
+            .routes
+            .facts(&config.node_ips, &config.node_port_addresses)
+            .await?;
+        facts.missing_schedulers = self.missing_schedulers()?;
+        Ok(facts)
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
@@ -191,6 +234,7 @@ impl Dataplane for Kernel {
                     Some(reason) => errors.push(StepError {
                         index,
                         message: reason.to_owned(),
+                        entries: Vec::new(),
                     }),
                     None => {
                         numbers.push(index);
@@ -202,16 +246,18 @@ impl Dataplane for Kernel {
             let results = self.take(class(&run[0]), &allowed).await;
             for ((number, step), result) in numbers.into_iter().zip(allowed).zip(results) {
                 let Err(failure) = result else { continue };
-                if failure.entries.is_empty() {
+                let entries = if failure.entries.is_empty() {
                     gate.failed(step);
-                }
-                failure
-                    .entries
-                    .into_iter()
-                    .for_each(|entry| gate.failed_entry(entry));
+                    step.added_entries()
+                } else {
+                    let failed = failure.entries.iter().cloned();
+                    failed.for_each(|entry| gate.failed_entry(entry));
+                    failure.entries
+                };
                 errors.push(StepError {
                     index: number,
                     message: failure.message,
+                    entries,
                 });
             }
         }
@@ -224,6 +270,21 @@ impl Dataplane for Kernel {
         key: &VirtualServerKey,
     ) -> Result<BTreeMap<SocketAddr, Connections>, DataplaneError> {
         Ok(self.ipvs.connections(key)?)
+    }
+
+    async fn flows(
+        &mut self,
+        family: Family,
+        keep: &(dyn Fn(&Flow) -> bool + Sync),
+    ) -> Result<Vec<Flow>, DataplaneError> {
+        let conntrack = self.conntrack()?;
+        let flows = conntrack.udp_flows(family, &|flow| keep(flow));
+        flows.map_err(DataplaneError::Conntrack)
+    }
+
+    async fn delete_flows(&mut self, flows: &[Flow]) -> Result<usize, DataplaneError> {
+        let deleted = self.conntrack()?.delete(flows);
+        deleted.map_err(DataplaneError::Conntrack)
     }
 
     async fn remove_rules(&mut self, rules: &Rules, family: Family) -> Result<(), DataplaneError> {

@@ -17,7 +17,7 @@ use portolan_model::Family;
 use portolan_plan::NodeFacts;
 use rtnetlink::{Handle, RouteMessageBuilder};
 
-use crate::DataplaneError;
+use crate::{DataplaneError, NodePortAddresses};
 
 /// The routing protocol number of our routes (`ip route ... proto 99`), which marks them as ours.
 pub const ROUTE_PROTOCOL: u8 = 99;
@@ -90,7 +90,11 @@ impl Routes {
 
     /// Reads the node's addresses. `node_ips` are the sources to use for the node's own
     /// connections; for a family without one the first address of the lowest interface is taken.
-    pub(crate) async fn facts(&self, node_ips: &[IpAddr]) -> Result<NodeFacts, DataplaneError> {
+    pub(crate) async fn facts(
+        &self,
+        node_ips: &[IpAddr],
+        node_ports: &NodePortAddresses,
+    ) -> Result<NodeFacts, DataplaneError> {
         let ignored = self.ignored_links().await?;
         let mut facts = NodeFacts::default();
         let mut sources: BTreeMap<(Family, u32), IpAddr> = BTreeMap::new();
@@ -117,6 +121,10 @@ impl Routes {
         facts
             .source
             .extend(node_ips.iter().map(|ip| (Family::of(*ip), *ip)));
+        let source = &facts.source;
+        facts
+            .node_port_addresses
+            .retain(|ip| node_ports.take(*ip, source.get(&Family::of(*ip)).copied()));
         Ok(facts)
     }
 

@@ -39,7 +39,8 @@ pub(crate) fn write_settings() -> Result<(), DataplaneError> {
     })
 }
 
-fn write_setting(name: &str, value: &str) -> io::Result<()> {
+/// Writes one setting, given below `/proc/sys`, unless it is so already.
+pub(super) fn write_setting(name: &str, value: &str) -> io::Result<()> {
     let path = Path::new("/proc/sys").join(name);
     // A read-only /proc/sys is no obstacle where somebody has set it already.
     if std::fs::read_to_string(&path)?.trim() == value {

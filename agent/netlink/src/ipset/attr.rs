@@ -37,6 +37,7 @@ pub(super) const LINE: u16 = 9;
 pub(super) mod create {
     pub(in crate::ipset) const PORT_FROM: u16 = 4;
     pub(in crate::ipset) const PORT_TO: u16 = 5;
+    pub(in crate::ipset) const FLAGS: u16 = 8;
     pub(in crate::ipset) const HASH_SIZE: u16 = 18;
     pub(in crate::ipset) const MAX_ENTRIES: u16 = 19;
 }
@@ -49,6 +50,8 @@ pub(super) mod entry {
     pub(in crate::ipset) const FLAGS: u16 = 8;
     pub(in crate::ipset) const IP2: u16 = 20;
     pub(in crate::ipset) const PREFIX2: u16 = 21;
+    /// 64 bits: the mark, and a mask of those of its bits that count.
+    pub(in crate::ipset) const MARK: u16 = 27;
     /// In the nest of an address.
     pub(in crate::ipset) const IPV4: u16 = 1;
     pub(in crate::ipset) const IPV6: u16 = 2;
@@ -60,6 +63,9 @@ pub(super) const LIST_NAMES: u32 = 2;
 pub(super) const LIST_HEADERS: u32 = 4;
 /// `IPSET_FLAG_NOMATCH` of an entry: an exception to the others.
 pub(super) const NO_MATCH: u32 = 4;
+
+/// `IPSET_FLAG_WITH_SKBINFO` of a set: its entries have a mark.
+pub(super) const WITH_MARKS: u32 = 64;
 
 /// Families, `NFPROTO_*`.
 pub(super) const UNSPECIFIED: u8 = 0;

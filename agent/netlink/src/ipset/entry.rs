@@ -28,6 +28,7 @@ pub(super) fn check(header: &SetHeader, entry: &SetEntry) -> Result<(), EntryFau
     let (kind, addresses) = match entry {
         SetEntry::Ip(ip) => (SetKind::HashIp, [Some(*ip), None]),
         SetEntry::IpPort(ip, ..) => (SetKind::HashIpPort, [Some(*ip), None]),
+        SetEntry::IpPortMark(ip, ..) => (SetKind::HashIpPortMark, [Some(*ip), None]),
         SetEntry::IpPortIp(ip, _, _, ip2) => (SetKind::HashIpPortIp, [Some(*ip), Some(*ip2)]),
         SetEntry::IpPortNet(ip, _, _, net) => {
             (SetKind::HashIpPortNet, [Some(*ip), Some(net.addr())])
@@ -55,6 +56,11 @@ pub(super) fn write(nest: &mut Writer, entry: &SetEntry) {
     match entry {
         SetEntry::Ip(ip) => write_ip(nest, attr::entry::IP, *ip),
         SetEntry::IpPort(ip, protocol, port) => write_ip_port(nest, *ip, *protocol, *port),
+        SetEntry::IpPortMark(ip, protocol, port, mark) => {
+            write_ip_port(nest, *ip, *protocol, *port);
+            let value = u64::from(*mark) << 32 | u64::from(u32::MAX);
+            nest.be_bytes(attr::entry::MARK, &value.to_be_bytes());
+        }
         SetEntry::IpPortIp(ip, protocol, port, ip2) => {
             write_ip_port(nest, *ip, *protocol, *port);
             write_ip(nest, attr::entry::IP2, *ip2);
@@ -90,9 +96,21 @@ struct Fields {
     ip2: Option<IpAddr>,
     prefix2: Option<u8>,
     flags: u32,
+    mark: Option<u64>,
 }
 
-/// Reads an entry; `None` if there is no type for it: another protocol, or an exception.
+impl Fields {
+    /// The mark; none if only some of its bits count, for which there is no type.
+    fn whole_mark(&self) -> Option<u32> {
+        let (mark, mask) = (self.mark? >> 32, self.mark? & u64::from(u32::MAX));
+        u32::try_from(mark)
+            .ok()
+            .filter(|_| mask == u64::from(u32::MAX))
+    }
+}
+
+/// Reads an entry; `None` if there is no type for it: another protocol, an exception, or
+/// no mark of 32 bits where there should be one.
 pub(super) fn read(kind: SetKind, nest: Attributes<'_>) -> Result<Option<SetEntry>, Malformed> {
     let fields = read_fields(nest)?;
     if fields.flags & attr::NO_MATCH != 0 {
@@ -113,6 +131,10 @@ pub(super) fn read(kind: SetKind, nest: Attributes<'_>) -> Result<Option<SetEntr
     let port = port()?;
     if kind == SetKind::HashIpPort {
         return Ok(Some(SetEntry::IpPort(ip, protocol, port)));
+    }
+    if kind == SetKind::HashIpPortMark {
+        let mark = fields.whole_mark();
+        return Ok(mark.map(|mark| SetEntry::IpPortMark(ip, protocol, port, mark)));
     }
     let ip2 = required(fields.ip2, attr::entry::IP2)?;
     if kind == SetKind::HashIpPortIp {
@@ -135,6 +157,7 @@ fn read_fields(nest: Attributes<'_>) -> Result<Fields, Malformed> {
             attr::entry::PROTOCOL => fields.protocol = Some(attribute.u8()?),
             attr::entry::FLAGS => fields.flags = attribute.be32()?,
             attr::entry::IP2 => fields.ip2 = Some(read_ip(attribute)?),
+            attr::entry::MARK => fields.mark = Some(u64::from_be_bytes(attribute.exact()?)),
             attr::entry::PREFIX2 => fields.prefix2 = Some(attribute.u8()?),
             _ => {}
         }

@@ -53,10 +53,14 @@ pub(super) fn read(listing: &mut Listing, payload: &[u8]) -> Result<(), Malforme
 /// `None` for a type or family that we do not know.
 fn read_header(attributes: &Attributes<'_>) -> Result<Option<SetHeader>, Malformed> {
     let type_name = attributes.get(attr::TYPE_NAME)?.string();
-    let Some(kind) = SetKind::from_type_name(&type_name) else {
+    let data = attributes.get(attr::DATA)?.nested();
+    let flags = match data.find(attr::create::FLAGS)? {
+        Some(flags) => flags.be32()?,
+        None => 0,
+    };
+    let Some(kind) = SetKind::from_type_name(&type_name, flags & attr::WITH_MARKS != 0) else {
         return Ok(None);
     };
-    let data = attributes.get(attr::DATA)?.nested();
     if kind == SetKind::BitmapPort {
         let from = data.get(attr::create::PORT_FROM)?.be16()?;
         let to = data.get(attr::create::PORT_TO)?.be16()?;

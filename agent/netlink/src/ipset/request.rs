@@ -34,7 +34,8 @@ pub enum Request {
         /// Whether an existing set is an error.
         exclusive: bool,
     },
-    /// Adds entries to a set. `ENOENT` without the set; of an entry `IPSET_ERR_HASH_FULL` if the
+    /// Adds entries to a set; one that has the identity of an entry that is there replaces it.
+    /// `ENOENT` without the set; of an entry `IPSET_ERR_HASH_FULL` if the
     /// set has its maximum, of which the kernel may be off by a few per cent, `IPSET_ERR_HASH_ELEM` for the address 0.0.0.0 or :: in a `hash:ip`.
     Add {
         /// The set's name.
@@ -165,6 +166,9 @@ fn write_create(writer: &mut Writer, header: &SetHeader, revision: u8, expected_
         } else {
             nest.be32(attr::create::HASH_SIZE, hash_size(expected_entries));
             nest.be32(attr::create::MAX_ENTRIES, header.max_entries);
+            if header.kind == SetKind::HashIpPortMark {
+                nest.be32(attr::create::FLAGS, attr::WITH_MARKS);
+            }
         }
     });
 }

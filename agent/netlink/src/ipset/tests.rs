@@ -78,6 +78,25 @@ fn add_is_these_bytes() {
     assert_eq!(listing::bad_entry(&echo), Some(0));
 }
 
+#[cfg(target_endian = "little")]
+#[test]
+fn a_mark_is_these_bytes() {
+    let entry = SetEntry::IpPortMark([10, 0, 0, 1].into(), Protocol::Tcp, 80, 0x1234_5678);
+    let mut writer = Writer::default();
+    entry::write(&mut writer, &entry);
+    let expected: &[u8] = &[
+        12, 0, 1, 0x80, 8, 0, 1, 0x40, 10, 0, 0, 1, // address
+        6, 0, 4, 0x40, 0, 80, 0, 0, // port
+        5, 0, 7, 0, 6, 0, 0, 0, // TCP
+        12, 0, 27, 0x40, 0x12, 0x34, 0x56, 0x78, 255, 255, 255, 255, // mark, mask
+    ];
+    assert_eq!(writer.as_bytes(), expected);
+    let mut half = expected.to_vec();
+    half[36] = 0;
+    let nest = Attributes::new(&half, 0).unwrap();
+    assert_eq!(entry::read(SetKind::HashIpPortMark, nest), Ok(None));
+}
+
 #[test]
 fn refuses_names() {
     let flush = |name: &str| Request::Flush {
@@ -167,7 +186,7 @@ fn any_entry() -> impl Strategy<Value = (SetKind, SetEntry)> {
     ];
     let protocol = prop::sample::select(vec![Protocol::Tcp, Protocol::Udp, Protocol::Sctp]);
     (
-        0..5,
+        0..6,
         address.clone(),
         protocol,
         any::<u16>(),
@@ -188,6 +207,11 @@ fn any_entry() -> impl Strategy<Value = (SetKind, SetEntry)> {
                     SetEntry::IpPortNet(ip, protocol, port, net),
                 )
             }
+            4 => {
+                let mark = u32::from(port) << 16 | u32::from(prefix);
+                let entry = SetEntry::IpPortMark(ip, protocol, port, mark);
+                (SetKind::HashIpPortMark, entry)
+            }
             _ => (SetKind::BitmapPort, SetEntry::Port(port)),
         })
 }
@@ -199,7 +223,8 @@ fn all_readers(bytes: &[u8]) {
     let _ = listing::read_protocol(&mut 0, bytes);
     let _ = listing::bad_entry(bytes);
     if let Ok(nest) = Attributes::new(bytes, 0) {
-        let _ = entry::read(SetKind::HashIpPortNet, nest);
+        let _ = entry::read(SetKind::HashIpPortNet, nest.clone());
+        let _ = entry::read(SetKind::HashIpPortMark, nest);
     }
 }
 
@@ -214,6 +239,9 @@ fn list_part(kind: SetKind, entry: &SetEntry) -> Vec<u8> {
         nest.be16(attr::create::PORT_FROM, 0);
         nest.be16(attr::create::PORT_TO, u16::MAX);
         nest.be32(attr::create::MAX_ENTRIES, 9);
+        if kind == SetKind::HashIpPortMark {
+            nest.be32(attr::create::FLAGS, attr::WITH_MARKS);
+        }
     });
     writer.nest(attr::ENTRIES, |nest| {
         nest.nest(attr::DATA, |nest| entry::write(nest, entry))

@@ -11,15 +11,17 @@ mod request;
 mod sockopt;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerConfig, VirtualServerKey};
+use portolan_model::{Family, Protocol};
 
 pub use reply::Info;
 pub use request::Request;
+pub use timeouts::Timeouts;
 
 use crate::socket::{Bus, Socket, SocketError};
 use crate::wire::Writer;
@@ -33,6 +35,11 @@ const SEND_SIZE: usize = 256 << 10;
 
 /// A guess where the number of real servers is not known; a wrong one costs another system call.
 const DESTS_EXPECTED: u32 = 64;
+
+/// What virtual servers are tried with; kube-proxy's own (`CanUseIPVSProxier`), a documentation
+/// address (RFC 5737).
+const PROBE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 0));
+const PROBE_PORT: u16 = 20_000;
 
 /// Why IPVS cannot be programmed or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +76,7 @@ pub struct RequestError {
 pub struct State {
     /// The virtual servers that we have a type for, with their real servers.
     pub virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>,
-    /// How many others there are: firewall marks, other protocols, other forwarding methods.
+    /// How many others there are: other protocols, other forwarding methods.
     pub skipped: usize,
 }
 
@@ -193,6 +200,24 @@ impl Ipvs {
         family: Family,
     ) -> Result<BTreeMap<VirtualServerKey, Summary>, IpvsError> {
         Ok(self.services(family)?.known.into_iter().collect())
+    }
+
+    /// Whether the kernel has a scheduler, or can load it. IPVS tells that only to whoever adds a
+    /// virtual server, so one is added and deleted at once; `false` also if that failed otherwise.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`].
+    pub fn has_scheduler(&mut self, name: &str) -> Result<bool, IpvsError> {
+        let key = VirtualServerKey::new(Protocol::Tcp, PROBE_ADDRESS, PROBE_PORT);
+        let config = VirtualServerConfig {
+            scheduler: name.to_owned(),
+            ..VirtualServerConfig::round_robin()
+        };
+        let added = self.apply(&[Request::AddService { key, config }])?;
+        if added.is_empty() {
+            self.apply(&[Request::DelService { key }])?;
+        }
+        Ok(added.is_empty())
     }
 
     /// Counts the connections of each real server of a virtual server; empty if there is none of

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use portolan_model::Protocol;
 use portolan_model::ipvs::{
     Connections, Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig, VirtualServerKey,
 };
+use portolan_model::{Family, Protocol};
 
 use super::request::PERSISTENT;
 use super::{Summary, attr, family};
@@ -84,27 +84,36 @@ pub(super) fn read_v6_service(services: &mut Services, payload: &[u8]) -> Result
 pub(super) fn service(
     nest: &Attributes<'_>,
 ) -> Result<Option<(VirtualServerKey, VirtualServerConfig)>, Malformed> {
-    if nest.find(attr::service::FIREWALL_MARK)?.is_some() {
+    let Some(key) = key(nest)? else {
         return Ok(None);
-    }
-    let protocol = nest.get(attr::service::PROTOCOL)?.u16()?;
-    let address_family = nest.get(attr::service::ADDRESS_FAMILY)?.u16()?;
-    let address = address(nest.get(attr::service::ADDRESS)?, address_family)?;
-    let port = nest.get(attr::service::PORT)?.be16()?;
+    };
     let flags: [u8; 8] = nest.get(attr::service::FLAGS)?.exact()?;
     let config = config(
         nest.get(attr::service::SCHEDULER)?.string(),
         u32::from_ne_bytes(array(&flags, 0)?),
         nest.get(attr::service::TIMEOUT)?.u32()?,
     );
-    let key = Protocol::from_number(protocol)
+    Ok(Some((key, config)))
+}
+
+fn key(nest: &Attributes<'_>) -> Result<Option<VirtualServerKey>, Malformed> {
+    let address_family = nest.get(attr::service::ADDRESS_FAMILY)?.u16()?;
+    if let Some(mark) = nest.find(attr::service::FIREWALL_MARK)? {
+        let mark = mark.u32()?;
+        let family = match address_family {
+            attr::AF_INET => Family::V4,
+            attr::AF_INET6 => Family::V6,
+            _ => return Ok(None),
+        };
+        return Ok(Some(VirtualServerKey::Mark { family, mark }));
+    }
+    let protocol = nest.get(attr::service::PROTOCOL)?.u16()?;
+    let address = address(nest.get(attr::service::ADDRESS)?, address_family)?;
+    let port = nest.get(attr::service::PORT)?.be16()?;
+    let protocol = Protocol::from_number(protocol);
+    Ok(protocol
         .zip(address)
-        .map(|(protocol, address)| VirtualServerKey {
-            protocol,
-            address,
-            port,
-        });
-    Ok(key.map(|key| (key, config)))
+        .map(|(protocol, address)| VirtualServerKey::new(protocol, address, port)))
 }
 
 /// Of the kernel's own flags only `PERSISTENT` means something, and only with it the timeout does.

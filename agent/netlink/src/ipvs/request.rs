@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use portolan_model::Family;
 use portolan_model::ipvs::{
     Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig, VirtualServerKey,
 };
@@ -31,8 +32,8 @@ const SCHEDULER_MAX: usize = 15;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Adds a virtual server. `EEXIST` if there is one; `ENOENT` if the kernel has no such
-    /// scheduler; `EINVAL`, found out here, for port 0 without persistence and for a scheduler's
-    /// name that is empty, longer than 15 bytes, or contains a NUL.
+    /// scheduler; `EINVAL`, found out here, for port 0 without persistence, for mark 0, and for
+    /// a scheduler's name that is empty, longer than 15 bytes, or contains a NUL.
     AddService {
         /// The virtual server.
         key: VirtualServerKey,
@@ -84,14 +85,15 @@ pub enum Request {
 }
 
 impl Request {
-    /// The kernel accepts port 0 by netlink although nothing could ever match it.
+    /// The kernel accepts port 0 by netlink although nothing could ever match it, and takes mark 0
+    /// for no mark.
     pub(super) fn is_valid(&self) -> bool {
         match self {
             Self::AddService { key, config } | Self::SetService { key, config } => {
                 let scheduler = &config.scheduler;
                 (1..=SCHEDULER_MAX).contains(&scheduler.len())
                     && !scheduler.contains('\0')
-                    && (key.port != 0 || config.persistence.is_some())
+                    && could_match(key, config)
             }
             _ => true,
         }
@@ -143,6 +145,13 @@ impl Request {
     }
 }
 
+fn could_match(key: &VirtualServerKey, config: &VirtualServerConfig) -> bool {
+    match key {
+        VirtualServerKey::Address { port, .. } => *port != 0 || config.persistence.is_some(),
+        VirtualServerKey::Mark { mark, .. } => *mark != 0,
+    }
+}
+
 /// `struct genlmsghdr`: the command, and version 1 of IPVS's interface.
 pub(super) fn write_header(writer: &mut Writer, command: u8) {
     writer.raw(&[command, 1, 0, 0]);
@@ -155,10 +164,7 @@ pub(super) fn write_service(
     config: Option<&VirtualServerConfig>,
 ) {
     writer.nest(attr::SERVICE, |nest| {
-        nest.u16(attr::service::ADDRESS_FAMILY, address_family(key.address));
-        nest.u16(attr::service::PROTOCOL, u16::from(key.protocol.number()));
-        write_address(nest, attr::service::ADDRESS, key.address);
-        nest.attribute(attr::service::PORT, &key.port.to_be_bytes());
+        write_key(nest, key);
         let Some(config) = config else { return };
         nest.string(attr::service::SCHEDULER, &config.scheduler);
         write_flags(nest, config);
@@ -166,9 +172,29 @@ pub(super) fn write_service(
         // Of persistent clients, each its own: a mask for IPv4, a prefix length for IPv6.
         nest.u32(
             attr::service::NETMASK,
-            if key.address.is_ipv4() { u32::MAX } else { 128 },
+            match key.family() {
+                Family::V4 => u32::MAX,
+                Family::V6 => 128,
+            },
         );
     });
+}
+
+/// A mark stands in the place of protocol, address and port.
+fn write_key(nest: &mut Writer, key: &VirtualServerKey) {
+    nest.u16(attr::service::ADDRESS_FAMILY, family_number(key.family()));
+    match key {
+        VirtualServerKey::Address {
+            protocol,
+            address,
+            port,
+        } => {
+            nest.u16(attr::service::PROTOCOL, u16::from(protocol.number()));
+            write_address(nest, attr::service::ADDRESS, *address);
+            nest.attribute(attr::service::PORT, &port.to_be_bytes());
+        }
+        VirtualServerKey::Mark { mark, .. } => nest.u32(attr::service::FIREWALL_MARK, *mark),
+    }
 }
 
 /// `struct ip_vs_flags`: the flags, and a mask of those to set, which must be all.
@@ -191,7 +217,10 @@ pub(super) fn write_dest(
 ) {
     write_address(nest, attr::dest::ADDRESS, address.ip());
     nest.attribute(attr::dest::PORT, &address.port().to_be_bytes());
-    nest.u16(attr::dest::ADDRESS_FAMILY, address_family(address.ip()));
+    nest.u16(
+        attr::dest::ADDRESS_FAMILY,
+        family_number(Family::of(address.ip())),
+    );
     let Some(config) = config else { return };
     nest.u32(attr::dest::FORWARDING, forwarding_number(config.forwarding));
     nest.u32(attr::dest::WEIGHT, config.weight);
@@ -201,11 +230,10 @@ pub(super) fn write_dest(
 }
 
 /// `AF_INET` or `AF_INET6`, which are the same on every architecture.
-fn address_family(address: IpAddr) -> u16 {
-    if address.is_ipv4() {
-        attr::AF_INET
-    } else {
-        attr::AF_INET6
+fn family_number(family: Family) -> u16 {
+    match family {
+        Family::V4 => attr::AF_INET,
+        Family::V6 => attr::AF_INET6,
     }
 }
 

@@ -8,8 +8,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use portolan_model::Protocol;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_model::{Family, Protocol};
 
 use super::reply::{self, Dest, Dests, Services};
 use super::{IpvsError, Summary};
@@ -60,11 +60,7 @@ impl Sockopt {
             if protocol == 0 && mark == 0 {
                 break;
             }
-            services.add(if mark == 0 {
-                service(protocol, entry)?
-            } else {
-                None
-            });
+            services.add(service(protocol, mark, entry)?);
         }
         Ok(services)
     }
@@ -75,14 +71,12 @@ impl Sockopt {
         key: &VirtualServerKey,
         expected: u32,
     ) -> Result<Option<Dests>, IpvsError> {
-        let IpAddr::V4(address) = key.address else {
+        let Some(key) = raw_key(key) else {
             return Ok(None);
         };
         let table = self.table(expected, DEST_LEN, GET_DESTS, |count| {
             let mut header = vec![0; DESTS_HEADER];
-            header[..2].copy_from_slice(&u16::from(key.protocol.number()).to_ne_bytes());
-            header[4..8].copy_from_slice(&address.octets());
-            header[8..10].copy_from_slice(&key.port.to_be_bytes());
+            header[..key.len()].copy_from_slice(&key);
             header[16..20].copy_from_slice(&count.to_ne_bytes());
             header
         });
@@ -134,12 +128,45 @@ impl Sockopt {
     }
 }
 
-fn service(protocol: u16, entry: &[u8]) -> Result<Option<(VirtualServerKey, Summary)>, Malformed> {
-    let Some(protocol) = Protocol::from_number(protocol) else {
-        return Ok(None);
+/// The part of a key that `struct ip_vs_get_dests` begins with; `None` for IPv6.
+fn raw_key(key: &VirtualServerKey) -> Option<[u8; 16]> {
+    let mut raw = [0; 16];
+    match key {
+        VirtualServerKey::Address {
+            protocol,
+            address: IpAddr::V4(address),
+            port,
+        } => {
+            raw[..2].copy_from_slice(&u16::from(protocol.number()).to_ne_bytes());
+            raw[4..8].copy_from_slice(&address.octets());
+            raw[8..10].copy_from_slice(&port.to_be_bytes());
+        }
+        VirtualServerKey::Mark {
+            family: Family::V4,
+            mark,
+        } => raw[12..].copy_from_slice(&mark.to_ne_bytes()),
+        _ => return None,
+    }
+    Some(raw)
+}
+
+fn service(
+    protocol: u16,
+    mark: u32,
+    entry: &[u8],
+) -> Result<Option<(VirtualServerKey, Summary)>, Malformed> {
+    let key = match Protocol::from_number(protocol) {
+        _ if mark != 0 => VirtualServerKey::Mark {
+            family: Family::V4,
+            mark,
+        },
+        None => return Ok(None),
+        Some(protocol) => {
+            let address = IpAddr::V4(Ipv4Addr::from(array::<4>(entry, 4)?));
+            let port = u16::from_be_bytes(array(entry, 8)?);
+            VirtualServerKey::new(protocol, address, port)
+        }
     };
-    let address = IpAddr::V4(Ipv4Addr::from(array::<4>(entry, 4)?));
-    let port = u16::from_be_bytes(array(entry, 8)?);
     let scheduler: [u8; 16] = array(entry, 16)?;
     let scheduler = scheduler
         .split(|byte| *byte == 0)
@@ -147,17 +174,13 @@ fn service(protocol: u16, entry: &[u8]) -> Result<Option<(VirtualServerKey, Summ
         .unwrap_or_default();
     let scheduler = String::from_utf8_lossy(scheduler).into_owned();
     let config = reply::config(scheduler, u32_at(entry, 32)?, u32_at(entry, 36)?);
-    let summary = Summary {
-        config,
-        real_servers: Some(u32_at(entry, 44)?),
-    };
+    let real_servers = Some(u32_at(entry, 44)?);
     Ok(Some((
-        VirtualServerKey {
-            protocol,
-            address,
-            port,
+        key,
+        Summary {
+            config,
+            real_servers,
         },
-        summary,
     )))
 }
 

@@ -9,11 +9,7 @@ use super::*;
 use crate::wire::Attributes;
 
 fn key(address: &str, port: u16) -> VirtualServerKey {
-    VirtualServerKey {
-        protocol: Protocol::Tcp,
-        address: address.parse().unwrap(),
-        port,
-    }
+    VirtualServerKey::new(Protocol::Tcp, address.parse().unwrap(), port)
 }
 
 fn masquerade(weight: u32) -> RealServerConfig {
@@ -89,6 +85,21 @@ fn add_dest_is_these_bytes() {
     assert_eq!(written(&request), expected);
 }
 
+#[cfg(target_endian = "little")]
+#[test]
+fn delete_of_a_mark_is_these_bytes() {
+    let key = VirtualServerKey::Mark {
+        family: Family::V6,
+        mark: 0x1234_0000,
+    };
+    let expected: &[u8] = &[
+        3, 1, 0, 0, 20, 0, 1, 0x80, // DEL_SERVICE, service
+        6, 0, 1, 0, 10, 0, 0, 0, // AF_INET6
+        8, 0, 5, 0, 0, 0, 0x34, 0x12, // mark
+    ];
+    assert_eq!(written(&Request::DelService { key }), expected);
+}
+
 #[test]
 fn refuses_what_could_never_match() {
     let service = |port, scheduler: &str, persistence| Request::SetService {
@@ -105,6 +116,15 @@ fn refuses_what_could_never_match() {
     assert!(!service(80, "", None).is_valid());
     assert!(!service(80, "sixteen-letters-", None).is_valid());
     assert!(!service(80, "r\0r", None).is_valid());
+    let mark = |mark| Request::AddService {
+        key: VirtualServerKey::Mark {
+            family: Family::V4,
+            mark,
+        },
+        config: VirtualServerConfig::round_robin(),
+    };
+    assert!(mark(1).is_valid());
+    assert!(!mark(0).is_valid());
 }
 
 fn read_service(payload: &[u8]) -> Option<(VirtualServerKey, VirtualServerConfig)> {
@@ -137,11 +157,12 @@ fn any_address() -> impl Strategy<Value = IpAddr> {
 
 fn any_key() -> impl Strategy<Value = VirtualServerKey> {
     let protocol = prop::sample::select(vec![Protocol::Tcp, Protocol::Udp, Protocol::Sctp]);
-    (protocol, any_address(), any::<u16>()).prop_map(|(protocol, address, port)| VirtualServerKey {
-        protocol,
-        address,
-        port,
-    })
+    let address = (protocol, any_address(), any::<u16>())
+        .prop_map(|(protocol, address, port)| VirtualServerKey::new(protocol, address, port));
+    let family = prop::sample::select(&Family::ALL[..]);
+    let mark =
+        (family, 1..u32::MAX).prop_map(|(family, mark)| VirtualServerKey::Mark { family, mark });
+    prop_oneof![address, mark]
 }
 
 fn any_config() -> impl Strategy<Value = VirtualServerConfig> {
@@ -207,7 +228,12 @@ fn skips_what_has_no_type() {
         });
         reply::read_v6_service(&mut services, writer.as_bytes())
     };
-    add(&|nest| nest.u32(attr::service::FIREWALL_MARK, 7)).unwrap();
+    add(&|nest| {
+        nest.u16(attr::service::PROTOCOL, 47);
+        nest.attribute(attr::service::ADDRESS, &[0; 16]);
+        nest.attribute(attr::service::PORT, &[0; 2]);
+    })
+    .unwrap();
     assert_eq!(
         add(&|_| {}),
         Err(Malformed::Missing {

@@ -131,6 +131,17 @@ impl Socket {
         Err(SocketError::Interrupted)
     }
 
+    /// As [`Self::dump`], once: what changed meanwhile may be missing.
+    pub(crate) fn dump_once<T: Default>(
+        &mut self,
+        kind: u16,
+        fill: impl Fn(&mut Writer),
+        decode: impl Fn(&mut T, &[u8]) -> Result<(), Malformed>,
+    ) -> Result<T, SocketError> {
+        self.exchange(kind, wire::DUMP, &fill, &decode)
+            .map(|(result, _)| result)
+    }
+
     fn exchange<T: Default>(
         &mut self,
         kind: u16,

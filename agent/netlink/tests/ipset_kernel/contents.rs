@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
+use portolan_model::{Family, Protocol};
 use portolan_netlink::Errno;
 use portolan_netlink::ipset::{EntryFault, Ipset, IpsetError, Request, RequestError};
 
@@ -58,8 +58,8 @@ fn all_kinds_and_families() {
                 assert_eq!(listed(&mut ipset, &name), rest.iter().cloned().collect());
             }
         }
-        assert_eq!(ipset.names().unwrap().len(), 10);
-        assert_eq!(ipset.list_headers().unwrap().len(), 10);
+        assert_eq!(ipset.names().unwrap().len(), 12);
+        assert_eq!(ipset.list_headers().unwrap().len(), 12);
         let names: Vec<String> = ipset.names().unwrap().into_iter().collect();
         apply(
             &mut ipset,
@@ -104,6 +104,59 @@ fn many_entries() {
             }
         }
     });
+}
+
+/// What the plan relies on: another mark for an address and port changes the entry in place, and
+/// deleting needs no more than address and port.
+#[test]
+fn a_mark_does_not_identify_an_entry() {
+    in_netns(
+        "a_mark_does_not_identify_an_entry",
+        LANES,
+        Ipset::open,
+        |mut ipset| {
+            for family in Family::ALL {
+                let name = format!("MARKS-{family}");
+                let of_mark = |mark| SetEntry::IpPortMark(ip(family, 1), Protocol::Tcp, 80, mark);
+                let header = header(SetKind::HashIpPortMark, family);
+                apply(
+                    &mut ipset,
+                    &[create(&name, &header), add(&name, vec![of_mark(0x1_0000)])],
+                );
+                apply(&mut ipset, &[add(&name, vec![of_mark(0xffff_0000)])]);
+                assert_eq!(
+                    listed(&mut ipset, &name),
+                    BTreeSet::from([of_mark(0xffff_0000)])
+                );
+                apply(&mut ipset, &[del(&name, vec![of_mark(0x1_0000)])]);
+                assert_eq!(listed(&mut ipset, &name), BTreeSet::new());
+            }
+        },
+    );
+}
+
+/// The record of ownership has marks as addresses with port 0.
+#[test]
+fn port_zero_can_be_an_entry() {
+    in_netns(
+        "port_zero_can_be_an_entry",
+        LANES,
+        Ipset::open,
+        |mut ipset| {
+            for (family, address) in [(Family::V4, "63.255.0.0"), (Family::V6, "::3fff:0")] {
+                let name = format!("OWNED-{family}");
+                let entry = SetEntry::IpPort(address.parse().unwrap(), Protocol::Tcp, 0);
+                let header = header(SetKind::HashIpPort, family);
+                apply(
+                    &mut ipset,
+                    &[create(&name, &header), add(&name, vec![entry.clone()])],
+                );
+                assert_eq!(listed(&mut ipset, &name), BTreeSet::from([entry.clone()]));
+                apply(&mut ipset, &[del(&name, vec![entry])]);
+                assert_eq!(listed(&mut ipset, &name), BTreeSet::new());
+            }
+        },
+    );
 }
 
 #[test]

@@ -13,9 +13,10 @@ use portolan_model::{Family, Protocol};
 use portolan_netlink::ipset::{Ipset, Request};
 
 pub(crate) const LANES: &[&str] = &["netns", "uml", "debian"];
-pub(crate) const KINDS: [SetKind; 5] = [
+pub(crate) const KINDS: [SetKind; 6] = [
     SetKind::HashIp,
     SetKind::HashIpPort,
+    SetKind::HashIpPortMark,
     SetKind::HashIpPortIp,
     SetKind::HashIpPortNet,
     SetKind::BitmapPort,
@@ -69,6 +70,9 @@ pub(crate) fn entry(kind: SetKind, family: Family, number: u16) -> SetEntry {
     match kind {
         SetKind::HashIp => SetEntry::Ip(one),
         SetKind::HashIpPort => SetEntry::IpPort(one, protocol, number),
+        SetKind::HashIpPortMark => {
+            SetEntry::IpPortMark(one, protocol, number, u32::from(number) << 16 | 1)
+        }
         SetKind::HashIpPortIp => SetEntry::IpPortIp(one, protocol, number, two),
         SetKind::HashIpPortNet => {
             let prefix = if number.is_multiple_of(2) { 1 } else { 24 };

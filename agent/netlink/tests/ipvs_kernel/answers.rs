@@ -1,16 +1,16 @@
 //! What the kernel answers beyond the objects.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 
-use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServerConfig, VirtualServerKey};
+use portolan_model::{Family, Protocol};
 use portolan_netlink::Errno;
 use portolan_netlink::ipvs::{Ipvs, Request, RequestError};
 
 use crate::common::{in_netns, output};
 use crate::{
-    LANES, add_dest, add_service, apply, dumped, key, many, real_server, round_robin, weight,
+    LANES, add_dest, add_service, apply, dumped, ip, key, many, real_server, round_robin, weight,
 };
 
 #[test]
@@ -55,7 +55,7 @@ fn names_the_reason() {
                 scheduler: "nonsense".to_owned(),
                 ..round_robin()
             };
-            let port_zero = VirtualServerKey { port: 0, ..gone };
+            let port_zero = VirtualServerKey::new(Protocol::Tcp, ip(family, 96, 2), 0);
             let foreign = real_server(
                 if family == Family::V4 {
                     Family::V6
@@ -114,13 +114,28 @@ fn names_the_reason() {
     });
 }
 
+#[test]
+fn tells_which_schedulers_there_are() {
+    in_netns(
+        "tells_which_schedulers_there_are",
+        LANES,
+        Ipvs::open,
+        |mut ipvs| {
+            assert!(ipvs.has_scheduler("mh").unwrap());
+            assert!(!ipvs.has_scheduler("nonsense").unwrap());
+            assert_eq!(dumped(&mut ipvs), BTreeMap::new());
+        },
+    );
+}
+
 /// A client, the virtual server and the real server are all on the loopback device.
 #[test]
 fn counts_connections() {
     in_netns("counts_connections", LANES, Ipvs::open, |mut ipvs| {
         for family in Family::ALL {
             let (key, real) = (key(family, 1), real_server(family, 1));
-            for address in [key.address, real.ip()] {
+            let vip = key.socket().unwrap();
+            for address in [vip.ip(), real.ip()] {
                 let option = if family == Family::V6 { "nodad" } else { "" };
                 output("ip", &format!("address add {address} dev lo {option}")).unwrap();
             }
@@ -129,7 +144,7 @@ fn counts_connections() {
             let idle = BTreeMap::from([(real, Connections::default())]);
             assert_eq!(ipvs.connections(&key).unwrap(), idle);
 
-            let client = TcpStream::connect(SocketAddr::new(key.address, key.port)).unwrap();
+            let client = TcpStream::connect(vip).unwrap();
             let accepted = listener.accept().unwrap();
             let active = Connections {
                 active: 1,

@@ -4,6 +4,7 @@ mod answers;
 #[path = "../common/mod.rs"]
 mod common;
 mod objects;
+mod timeouts;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,11 +29,7 @@ pub(crate) fn ip(family: Family, net: u8, number: u16) -> IpAddr {
 }
 
 pub(crate) fn key(family: Family, number: u16) -> VirtualServerKey {
-    VirtualServerKey {
-        protocol: Protocol::Tcp,
-        address: ip(family, 96, number),
-        port: 80,
-    }
+    VirtualServerKey::new(Protocol::Tcp, ip(family, 96, number), 80)
 }
 
 pub(crate) fn real_server(family: Family, number: u16) -> SocketAddr {

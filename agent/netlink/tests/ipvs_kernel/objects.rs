@@ -11,7 +11,7 @@ use portolan_netlink::ipvs::{Ipvs, Request};
 
 use crate::common::{in_netns, output, require};
 use crate::{
-    LANES, PROTOCOLS, State, add_dest, add_service, apply, dumped, key, many, real_server,
+    LANES, PROTOCOLS, State, add_dest, add_service, apply, dumped, ip, key, many, real_server,
     round_robin, weight,
 };
 
@@ -26,10 +26,7 @@ fn all_protocols_and_families() {
             let mut expected = State::new();
             for family in Family::ALL {
                 for protocol in PROTOCOLS {
-                    let key = VirtualServerKey {
-                        protocol,
-                        ..key(family, 1)
-                    };
+                    let key = VirtualServerKey::new(protocol, ip(family, 96, 1), 80);
                     let real = real_server(family, 1);
                     apply(&mut ipvs, &[add_service(key), add_dest(key, real)]);
                     let real_servers = BTreeMap::from([(real, weight(1))]);
@@ -124,7 +121,7 @@ fn forwards_in_other_ways() {
                     forwarding,
                 };
                 // These cannot translate the port.
-                let real_server = SocketAddr::new(real_server.ip(), key.port);
+                let real_server = SocketAddr::new(real_server.ip(), 80);
                 apply(
                     &mut ipvs,
                     &[Request::AddDest {
@@ -181,28 +178,89 @@ fn one_service_of_many_dests() {
     );
 }
 
+fn mark(family: Family, mark: u32) -> VirtualServerKey {
+    VirtualServerKey::Mark { family, mark }
+}
+
 #[test]
-fn objects_of_others_are_skipped() {
+fn firewall_marks_of_both_families() {
     in_netns(
-        "objects_of_others_are_skipped",
+        "firewall_marks_of_both_families",
         LANES,
         Ipvs::open,
         |mut ipvs| {
-            let (requests, expected) = many(Family::V6, 1, 1);
-            apply(&mut ipvs, &requests);
+            let mut expected = State::new();
+            for family in Family::ALL {
+                let (requests, state) = many(family, 2, 1);
+                apply(&mut ipvs, &requests);
+                expected.extend(state);
+                // The same mark of both families, and one with its highest bit set.
+                for number in [0x3000_0001, 0x8000_0000] {
+                    let (key, real) = (mark(family, number), real_server(family, 1));
+                    apply(&mut ipvs, &[add_service(key), add_dest(key, real)]);
+                    let server = VirtualServer {
+                        config: round_robin(),
+                        real_servers: BTreeMap::from([(real, weight(1))]),
+                    };
+                    expected.insert(key, server);
+                    assert_eq!(dumped(&mut ipvs), expected, "{key}");
+                    assert_eq!(ipvs.connections(&key).unwrap().len(), 1);
+                }
+            }
+            for family in Family::ALL {
+                let (key, real) = (mark(family, 0x3000_0001), real_server(family, 1));
+                let config = VirtualServerConfig {
+                    scheduler: "mh".to_owned(),
+                    ..round_robin()
+                };
+                let requests = [
+                    Request::SetService {
+                        key,
+                        config: config.clone(),
+                    },
+                    Request::SetDest {
+                        key,
+                        real_server: real,
+                        config: weight(0),
+                    },
+                    Request::DelService {
+                        key: mark(family, 0x8000_0000),
+                    },
+                ];
+                apply(&mut ipvs, &requests);
+                let server = VirtualServer {
+                    config,
+                    real_servers: BTreeMap::from([(real, weight(0))]),
+                };
+                expected.insert(key, server);
+                expected.remove(&mark(family, 0x8000_0000));
+                assert_eq!(dumped(&mut ipvs), expected, "{key}");
+                assert!(ipvs.dump_services(family).unwrap().contains_key(&key));
+            }
+        },
+    );
+}
+
+#[test]
+fn firewall_marks_of_others_are_listed() {
+    in_netns(
+        "firewall_marks_of_others_are_listed",
+        LANES,
+        Ipvs::open,
+        |mut ipvs| {
             for arguments in [
                 "-A -f 1 -s rr",
                 "-A -f 2 -6 -s rr",
                 "-a -f 1 -r 10.0.0.1:80 -m",
             ] {
-                if require("objects_of_others", &[], output("ipvsadm", arguments)).is_none() {
+                if require("firewall_marks", &[], output("ipvsadm", arguments)).is_none() {
                     return;
                 }
             }
-            let state = ipvs.dump().unwrap();
-            assert_eq!((state.virtual_servers, state.skipped), (expected, 2));
-            assert_eq!(ipvs.dump_services(Family::V4).unwrap().len(), 0);
-            assert_eq!(ipvs.dump_services(Family::V6).unwrap().len(), 1);
+            let state = dumped(&mut ipvs);
+            assert!(state.keys().eq(&[mark(Family::V4, 1), mark(Family::V6, 2)]));
+            let real_servers: Vec<_> = state.values().map(|s| s.real_servers.len()).collect();
+            assert_eq!(real_servers, [1, 0]);
         },
     );
 }

@@ -2,9 +2,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_model::{Affinity, Destination, Lists, NodeLists};
+use portolan_model::ipvs::{Flags, VirtualServerConfig};
+use portolan_model::{Affinity, Destination, NodeInfo, NodeLists, Protocol, Scheduling};
 
 use super::*;
+
+mod policies;
+mod scheduling;
 
 fn key(service: &str, protocol: Protocol) -> RecordKey {
     RecordKey {
@@ -66,6 +70,7 @@ fn facts() -> NodeFacts {
             .collect(),
         addresses,
         source: BTreeMap::from([(Family::V4, "192.168.0.10".parse().unwrap())]),
+        missing_schedulers: BTreeSet::new(),
     }
 }
 
@@ -74,7 +79,7 @@ fn desire_all(records: Vec<Record>) -> Desired {
         &table(records),
         &facts(),
         &Config::default(),
-        &BTreeMap::new(),
+        &KernelState::default(),
     )
 }
 
@@ -155,15 +160,20 @@ fn local_policy_uses_the_nodes_list_and_the_local_sets() {
             node_port(Family::V4, false),
         ],
     );
+    let by_address = |desired: &Desired, good: &dyn Fn(&VirtualServer) -> bool| {
+        let servers = desired.state.virtual_servers.iter();
+        servers
+            .filter(|(key, _)| key.mark().is_none())
+            .all(|(_, server)| good(server))
+    };
     let mut table = table(vec![record.clone()]);
-    let desired = desire(&table, &facts(), &Config::default(), &BTreeMap::new());
-    assert!(
-        desired
-            .state
-            .virtual_servers
-            .values()
-            .all(|s| s.real_servers.is_empty())
+    let desired = desire(
+        &table,
+        &facts(),
+        &Config::default(),
+        &KernelState::default(),
     );
+    assert!(by_address(&desired, &|s| s.real_servers.is_empty()));
     assert_eq!(
         entries(&desired, "KUBE-EXTERNAL-IP-LOCAL"),
         ["198.51.100.1,udp:80"]
@@ -187,14 +197,15 @@ fn local_policy_uses_the_nodes_list_and_the_local_sets() {
         ..NodeLists::default()
     };
     table.lists.insert(record.key.clone(), Arc::new(lists));
-    let desired = desire(&table, &facts(), &Config::default(), &BTreeMap::new());
-    assert!(
-        desired
-            .state
-            .virtual_servers
-            .values()
-            .all(|s| s.real_servers.contains_key(&local))
+    let desired = desire(
+        &table,
+        &facts(),
+        &Config::default(),
+        &KernelState::default(),
     );
+    assert!(by_address(&desired, &|s| s
+        .real_servers
+        .contains_key(&local)));
     assert_eq!(
         entries(&desired, "KUBE-LOOP-BACK"),
         ["10.244.7.7,udp:8080,10.244.7.7"]
@@ -221,6 +232,24 @@ fn an_address_of_the_node_is_never_bound() {
     assert_eq!(servers(&desired), ["TCP 192.168.1.10:80"]);
     assert!(desired.state.routes.is_empty());
     assert!(entries(&desired, "KUBE-IPVS-IPS").is_empty());
+    let notes: Vec<_> = desired.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        notes,
+        ["ns/svc/TCP: 192.168.1.10 is an address of this node: not bound as a virtual one"]
+    );
+}
+
+#[test]
+fn an_address_of_another_node_is_served_and_not_bound() {
+    let frontend = Frontend {
+        bind: false,
+        ..vip(FrontendKind::ExternalIp, "192.168.0.99", true)
+    };
+    let desired = desire_all(vec![record("svc", Protocol::Tcp, vec![frontend])]);
+    assert_eq!(servers(&desired), ["TCP 192.168.0.99:80"]);
+    assert!(desired.state.routes.is_empty() && desired.notes.is_empty());
+    assert!(entries(&desired, "KUBE-IPVS-IPS").is_empty());
+    assert_eq!(entries(&desired, "KUBE-EXTERNAL-IP").len(), 1);
 }
 
 #[test]
@@ -233,14 +262,17 @@ fn a_foreign_virtual_server_is_left_alone_unless_it_is_just_as_wanted() {
         )]
     };
     let wanted = desire_all(records()).state.virtual_servers;
-    let adopted = desire(&table(records()), &facts(), &Config::default(), &wanted);
+    let mut theirs = KernelState {
+        virtual_servers: wanted.clone(),
+        ..KernelState::default()
+    };
+    let adopted = desire(&table(records()), &facts(), &Config::default(), &theirs);
     assert!(adopted.refused.is_empty());
     assert_eq!(adopted.state.virtual_servers, wanted);
 
-    let mut theirs = wanted;
-    theirs
-        .values_mut()
-        .for_each(|server| server.config.scheduler = "wlc".to_owned());
+    for server in theirs.virtual_servers.values_mut() {
+        server.config.scheduler = "wlc".to_owned();
+    }
     let refused = desire(&table(records()), &facts(), &Config::default(), &theirs);
     assert!(refused.state.virtual_servers.is_empty() && refused.state.routes.is_empty());
     assert!(
@@ -282,23 +314,4 @@ fn affinity_is_persistence() {
     assert_eq!(servers(&desired), ["TCP [fd00::10]:30080"]);
     let server = desired.state.virtual_servers.values().next().unwrap();
     assert_eq!(server.config.persistence, Some(10_800));
-}
-
-#[test]
-fn sets_have_room_for_what_is_in_them() {
-    let frontends = |i: u32| {
-        let ip = std::net::Ipv4Addr::from(0x0a60_0000 + i);
-        vec![vip(FrontendKind::ExternalIp, &ip.to_string(), true)]
-    };
-    let records = (0..70_000).map(|i| record(&format!("s{i}"), Protocol::Tcp, frontends(i)));
-    let desired = desire_all(records.collect());
-    let set = &desired.state.sets["KUBE-EXTERNAL-IP"];
-    assert_eq!(
-        (set.entries.len(), set.header.max_entries),
-        (70_000, 131_072)
-    );
-    assert_eq!(
-        desired.state.sets["KUBE-CLUSTER-IP"].header.max_entries,
-        65_536
-    );
 }

@@ -1,10 +1,19 @@
 use std::net::IpAddr;
 
-use portolan_model::ipset::SetHeader;
-use portolan_model::ipvs::{ForwardingMethod, VirtualServerConfig};
-use portolan_model::{Family, Protocol};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
+use portolan_model::ipvs::{ForwardingMethod, RealServerConfig, VirtualServerConfig};
+use portolan_model::{
+    Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, NodeTable,
+    Protocol, Record, RecordKey,
+};
 
 use super::*;
+use crate::{NodeFacts, desire};
+
+mod policies;
 
 fn server(weights: &[(&str, u32)]) -> VirtualServer {
     let real = |(address, weight): &(&str, u32)| {
@@ -23,18 +32,18 @@ fn server(weights: &[(&str, u32)]) -> VirtualServer {
     }
 }
 
+fn address() -> IpAddr {
+    "10.96.0.1".parse().unwrap()
+}
+
 fn key(protocol: Protocol) -> VirtualServerKey {
-    VirtualServerKey {
-        protocol,
-        address: "10.96.0.1".parse::<IpAddr>().unwrap(),
-        port: 80,
-    }
+    VirtualServerKey::new(protocol, address(), 80)
 }
 
 /// A state with one virtual server, owned or not.
 fn state(protocol: Protocol, weights: &[(&str, u32)], owned: bool) -> KernelState {
     let key = key(protocol);
-    let entry = SetEntry::IpPort(key.address, key.protocol, key.port);
+    let entry = ownership_entry(&key);
     let set = Set {
         header: SetHeader {
             kind: SetKind::HashIpPort,
@@ -55,10 +64,15 @@ fn state(protocol: Protocol, weights: &[(&str, u32)], owned: bool) -> KernelStat
 }
 
 fn steps(desired: &KernelState, observed: &KernelState) -> Vec<String> {
-    plan(desired, observed, &Names::default())
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    let desired = Desired {
+        state: desired.clone(),
+        ..Desired::default()
+    };
+    shown(&plan(&desired, observed, &Config::default()))
+}
+
+fn shown(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(ToString::to_string).collect()
 }
 
 fn empty(of: &KernelState) -> KernelState {
@@ -172,4 +186,23 @@ fn a_set_that_is_too_small_is_replaced_and_one_that_is_larger_stays() {
         steps(&want, &have),
         ["replace set KUBE-PORTOLAN-OWNED (1 entries)"]
     );
+}
+
+#[test]
+fn an_excluded_virtual_server_is_not_deleted() {
+    let full = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
+    let plan_without = |cidr: &str| {
+        let config = Config {
+            exclude_cidrs: vec![cidr.parse().unwrap()],
+            ..Config::default()
+        };
+        let desired = Desired {
+            state: empty(&full),
+            ..Desired::default()
+        };
+        shown(&plan(&desired, &full, &config))
+    };
+    let gone = "delete virtual server TCP 10.96.0.1:80".to_owned();
+    assert!(!plan_without("10.96.0.0/16").contains(&gone));
+    assert!(plan_without("10.97.0.0/16").contains(&gone));
 }

@@ -1,12 +1,17 @@
 use super::*;
-use crate::Config;
+use crate::{Config, DetectLocal};
 
-fn text(family: Family, masquerade: Masquerade) -> String {
+fn rules(family: Family, config: &Config) -> Rules {
+    super::rules(family, config, &NodeInfo::default())
+}
+
+fn text(family: Family, masquerade_all: bool, detect_local: DetectLocal) -> String {
     let config = Config {
-        masquerade,
+        masquerade_all,
+        detect_local,
         ..Config::default()
     };
-    rules(family, &config).restore_input(&[])
+    rules(family, &config).restore_input(&[], &[])
 }
 
 #[test]
@@ -19,9 +24,9 @@ fn rules_refer_only_to_sets_that_desire_creates() {
             .collect();
         let rules = rules(family, &config);
         assert!(rules.sets.is_subset(&names));
-        let text = rules.restore_input(&[]);
+        let text = rules.restore_input(&[], &[]);
         for word in text.split_whitespace().collect::<Vec<_>>().windows(2) {
-            if word[0] == "--match-set" {
+            if ["--match-set", "--map-set"].contains(&word[0]) {
                 assert!(rules.sets.contains(word[1]), "{} is not listed", word[1]);
             }
         }
@@ -42,7 +47,8 @@ fn every_chain_that_is_jumped_to_exists() {
             .iter()
             .flat_map(|(_, rules)| rules)
             .filter_map(|rule| {
-                let target = rule.rsplit_once("-j ")?.1.split(' ').next()?;
+                let (_, target) = rule.rsplit_once("-j ").or(rule.rsplit_once("-g "))?;
+                let target = target.split(' ').next()?;
                 target.starts_with("KUBE-").then_some(target)
             });
         let jumps = rules.jumps.iter().filter(|jump| jump.table == table.name);
@@ -66,13 +72,17 @@ fn cluster_ips_are_masqueraded_as_configured() {
     let from = "-A KUBE-SERVICES ! -s 10.244.0.0/16 -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ";
     let vip = "-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP src,dst -j KUBE-MARK-MASQ";
     let vip6 = "-A KUBE-SERVICES -m set --match-set KUBE-6-CLUSTER-IP src,dst -j KUBE-MARK-MASQ";
-    let v4_only = || Masquerade::From(vec!["10.244.0.0/16".parse().unwrap()]);
+    let bridge =
+        "-A KUBE-SERVICES ! -i cni0 -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ";
+    let v4_only = || DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
+    let by_bridge = DetectLocal::Bridge("cni0".to_owned());
     for (text, line) in [
-        (text(Family::V4, Masquerade::All), all),
-        (text(Family::V4, v4_only()), from),
-        (text(Family::V4, Masquerade::FromVip), vip),
+        (text(Family::V4, true, v4_only()), all),
+        (text(Family::V4, false, v4_only()), from),
+        (text(Family::V4, false, DetectLocal::default()), vip),
+        (text(Family::V4, false, by_bridge), bridge),
         // Without a network of the family nothing is known to be local.
-        (text(Family::V6, v4_only()), vip6),
+        (text(Family::V6, false, v4_only()), vip6),
     ] {
         assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
     }
@@ -84,10 +94,84 @@ fn missing_jumps_go_into_their_table() {
     let jump = rules
         .jumps
         .iter()
-        .find(|jump| jump.chain == "POSTROUTING")
+        .find(|jump| (jump.table, jump.chain) == ("nat", "POSTROUTING"))
         .unwrap();
-    let text = rules.restore_input(&[jump]);
-    let (nat, filter) = text.split_once("*filter").unwrap();
+    let text = rules.restore_input(&[jump], &[]);
+    let (rest, filter) = text.split_once("*filter").unwrap();
+    let (_, nat) = rest.split_once("*nat").unwrap();
     assert!(nat.contains("-I POSTROUTING 1 -j KUBE-POSTROUTING\n"));
     assert!(!filter.contains("-I "));
+}
+
+fn chain(text: &str, table: &str, name: &str) -> Vec<String> {
+    let (_, rest) = text.split_once(&format!("*{table}\n")).unwrap();
+    let (table, _) = rest.split_once("COMMIT").unwrap();
+    let start = format!("-A {name} ");
+    let rules = table.lines().filter_map(|line| line.strip_prefix(&start));
+    rules.map(str::to_owned).collect()
+}
+
+#[test]
+fn only_local_pods_and_the_node_itself_are_short_circuited() {
+    let local = DetectLocal::InterfacePrefix("veth".to_owned());
+    let text = text(Family::V6, false, local);
+    let drop = "-m set --match-set KUBE-6-NO-LOCAL dst,dst -j DROP";
+    let short = "-m set --match-set KUBE-6-SHORT-CIRCUIT dst,dst -g KUBE-SHORT-CIRCUIT";
+    assert_eq!(
+        chain(&text, "mangle", "KUBE-LOCAL-POLICY")[1..],
+        [format!("-i veth+ {short}"), drop.to_owned()]
+    );
+    assert_eq!(
+        chain(&text, "mangle", "KUBE-LOCAL-POLICY-OUT")[2..],
+        [format!("{short}-OUT"), drop.to_owned()]
+    );
+}
+
+#[test]
+fn without_a_way_to_tell_local_pods_none_is_short_circuited() {
+    let text = text(Family::V4, false, DetectLocal::default());
+    let rules = chain(&text, "mangle", "KUBE-LOCAL-POLICY");
+    assert_eq!(
+        rules[1..],
+        ["-m set --match-set KUBE-NO-LOCAL dst,dst -j DROP"]
+    );
+}
+
+#[test]
+fn the_mark_of_a_short_circuit_is_taken_off_where_nobody_else_has_bits() {
+    let config = Config {
+        short_circuit_mask: crate::MarkMask::new(0x00f0_0000, 0x4000).unwrap(),
+        ..Config::default()
+    };
+    let text = rules(Family::V4, &config).restore_input(&[], &[]);
+    assert_eq!(
+        chain(&text, "mangle", "KUBE-SHORT-CIRCUIT-END"),
+        [
+            "-m conntrack --ctstate NEW -m mark --mark 0x0/0xff0fffff -m mark ! --mark 0x0/0xf00000 \
+             -j MARK --set-xmark 0x0/0xf00000"
+        ]
+    );
+}
+
+#[test]
+fn chains_fit_the_longest_prefix() {
+    let config = Config {
+        names: crate::Names::new("PORTO").unwrap(),
+        ..Config::default()
+    };
+    for table in rules(Family::V6, &config).tables {
+        for (chain, _) in &table.chains {
+            assert!(chain.len() <= 28, "{chain}");
+        }
+    }
+}
+
+#[test]
+fn obsolete_jumps_go_from_their_table() {
+    let rules = rules(Family::V4, &Config::default());
+    let line = "-A OUTPUT -m comment --comment \"a b\" -j KUBE-PROXY-FIREWALL";
+    let text = rules.restore_input(&[], &[("filter", line)]);
+    let (_, filter) = text.split_once("*filter").unwrap();
+    assert!(filter.contains("-D OUTPUT -m comment --comment \"a b\" -j KUBE-PROXY-FIREWALL\n"));
+    assert_eq!(text.matches("-D ").count(), 1);
 }

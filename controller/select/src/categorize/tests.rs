@@ -100,13 +100,13 @@ fn upstream_cases() {
             .into_iter()
             .map(|e| {
                 let endpoint = Endpoint {
-                    address: e.endpoint.ip(),
                     ready: e.ready,
                     serving: e.serving,
                     terminating: e.terminating,
                     node: e.is_local.then(|| name.as_str().into()),
                     zone_hints: e.zone_hints,
                     node_hints: e.node_hints,
+                    ..Endpoint::new(e.endpoint.ip())
                 };
                 (e.endpoint, endpoint)
             })

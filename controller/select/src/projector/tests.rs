@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 
-use portolan_catalog::{Change, Object};
-use portolan_model::NodeTable;
+use portolan_catalog::{Change, Node, Object, Reason, Service, ServicePort};
+use portolan_model::{NodeTable, Protocol};
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{change, fold};
+use crate::testing::{change, config, fold};
 
 /// The objects that are left after a sequence of changes.
 fn survivors(changes: &[Change]) -> BTreeMap<ObjectRef, Object> {
@@ -27,9 +27,12 @@ fn survivors(changes: &[Change]) -> BTreeMap<ObjectRef, Object> {
     left
 }
 
-fn tables_from_scratch(catalog: &Catalog) -> BTreeMap<&'static str, NodeTable> {
+fn tables_from_scratch(
+    catalog: &Catalog,
+    config: SelectConfig,
+) -> BTreeMap<&'static str, NodeTable> {
     let mut tables = BTreeMap::new();
-    fold(&mut tables, &Projector::rebuild(catalog).1);
+    fold(&mut tables, &Projector::rebuild(catalog, config).1);
     tables
 }
 
@@ -42,9 +45,10 @@ proptest! {
     fn incremental_tables_equal_a_rebuild(
         changes in prop::collection::vec((change(), any::<bool>(), any::<bool>()), 0..40),
         shuffle in prop::collection::vec(any::<u32>(), 40),
+        config in config(),
     ) {
         let mut catalog = Catalog::default();
-        let mut projector = Projector::default();
+        let mut projector = Projector::new(config);
         let mut tables = BTreeMap::new();
         fold(&mut tables, &TableDelta::default());
         let mut dirty = DirtySet::default();
@@ -58,8 +62,8 @@ proptest! {
             }
         }
         fold(&mut tables, &projector.update(&catalog, &dirty));
-        prop_assert_eq!(&tables, &tables_from_scratch(&catalog));
-        let (rebuilt, _) = Projector::rebuild(&catalog);
+        prop_assert_eq!(&tables, &tables_from_scratch(&catalog, config));
+        let (rebuilt, _) = Projector::rebuild(&catalog, config);
         prop_assert_eq!(projector.problems(), rebuilt.problems());
 
         let changes: Vec<_> = changes.into_iter().map(|(change, ..)| change).collect();
@@ -69,7 +73,7 @@ proptest! {
         for (object, _) in objects {
             shuffled.apply(Change::Put { object, problems: vec![] }, &mut DirtySet::default());
         }
-        prop_assert_eq!(&tables, &tables_from_scratch(&shuffled));
+        prop_assert_eq!(&tables, &tables_from_scratch(&shuffled, config));
     }
 
     /// What changes nothing in the end makes an empty delta.
@@ -82,4 +86,47 @@ proptest! {
         projector.update(&catalog, &dirty);
         prop_assert!(projector.update(&catalog, &dirty).is_empty());
     }
+}
+
+/// It is wrong for both ports, but one thing is wrong; and it is right as soon as it can be.
+#[test]
+fn a_nodes_address_is_one_problem_while_it_lasts() {
+    let key = |namespace: &str, name: &str| ObjectKey {
+        cluster: "".into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    };
+    let port = |port| ServicePort {
+        name: format!("p{port}").into(),
+        protocol: Protocol::Tcp,
+        port,
+        node_port: None,
+    };
+    let service = Service {
+        cluster_ips: vec!["10.96.0.1".parse().unwrap()],
+        external_ips: vec!["192.0.2.1".parse().unwrap()],
+        ports: vec![port(80), port(443)],
+        ..Service::new(key("ns", "web"))
+    };
+    let mut pipeline = crate::Pipeline::new(SelectConfig::default());
+    let put = |object| {
+        let problems = vec![];
+        Change::Put { object, problems }
+    };
+    pipeline.apply(put(Object::Service(service)));
+    assert_eq!(pipeline.flush().records.len(), 2);
+    assert!(pipeline.problems().is_empty());
+
+    let mut node = Node::new(key("", "n1"));
+    node.addresses = ["192.0.2.1".parse().unwrap()].into();
+    pipeline.apply(put(Object::Node(node.clone())));
+    assert_eq!(pipeline.flush().records.len(), 2);
+    let problems: Vec<_> = pipeline.problems().into_values().flatten().collect();
+    let reasons: Vec<_> = problems.iter().map(|p| p.reason).collect();
+    assert_eq!(reasons, [Reason::NodeAddress]);
+
+    node.addresses.clear();
+    pipeline.apply(put(Object::Node(node)));
+    assert_eq!(pipeline.flush().records.len(), 2);
+    assert!(pipeline.problems().is_empty());
 }

@@ -36,6 +36,7 @@ pub(super) fn identify(text: &str, cluster: &Arc<str>) -> Option<ObjectRef> {
         "Service" => Kind::Service,
         "EndpointSlice" => Kind::EndpointSlice,
         "Node" => Kind::Node,
+        "Pod" => Kind::Pod,
         _ => return None,
     };
     objects::named(kind, name.once(), namespace.once(), cluster)

@@ -20,6 +20,12 @@ impl Shape {
     pub(super) fn locate(&self, path: &str) -> Option<(u64, u64)> {
         let (inner, rest) = match self {
             Self::Scalar => return None,
+            Self::Map(fields) if path.starts_with('[') => {
+                // An annotation's name, in brackets because it has dots.
+                let (name, rest) = path.strip_prefix('[')?.split_once(']')?;
+                let named = fields.iter().find(|(key, _)| key == name);
+                named.map(|(_, field)| (field, rest))?
+            }
             Self::Map(fields) => {
                 let path = path.strip_prefix('.').unwrap_or(path);
                 fields.iter().find_map(|(key, field)| {
@@ -113,6 +119,8 @@ mod tests {
         let shape: Shape = serde_saphyr::from_str(text).unwrap();
         let cases = [
             ("metadata.labels.a.b/c", Some((3, 12))),
+            ("metadata.labels[a.b/c]", Some((3, 12))),
+            ("metadata.labels[a.b]", Some((3, 5))),
             ("spec.ports[0].port", Some((6, 13))),
             ("spec.ports[0].nodePort", Some((6, 7))),
             ("spec.ports[1]", Some((7, 7))),

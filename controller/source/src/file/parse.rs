@@ -138,6 +138,7 @@ impl Parser<'_> {
             "Service" => self.known(place, value, Kind::Service, version),
             "EndpointSlice" => self.known(place, value, Kind::EndpointSlice, version),
             "Node" => self.known(place, value, Kind::Node, version),
+            "Pod" if objects::has_weight(value) => self.known(place, value, Kind::Pod, version),
             other => {
                 if self.ignored.insert(other.to_owned()) {
                     warn!(file = %self.file.display(), kind = other, "kind is not read; ignored");

@@ -238,3 +238,28 @@ fn a_path_that_is_missing_is_waited_for_and_later_missed() {
     );
     assert!(rig.refresh().complete);
 }
+
+#[test]
+fn a_pod_is_read_if_it_has_a_weight() {
+    let mut rig = Rig::new();
+    let pod = |name: &str, annotations: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: prod\n  \
+             annotations: {annotations}\nspec: {{}}\n"
+        )
+    };
+    rig.write(
+        "a.yaml",
+        &(pod("heavy", "{portolan.dev/weight: 5}") + &pod("plain", "{}")),
+    );
+    assert_eq!(rig.told(), ["put Pod prod/heavy"]);
+    assert_eq!(rig.catalog.count(Kind::Pod), 1);
+    rig.write("a.yaml", &pod("heavy", "{portolan.dev/weight: heavy}"));
+    assert_eq!(rig.told(), ["refuse Pod prod/heavy"]);
+    let problem = "Pod prod/heavy: metadata.annotations[portolan.dev/weight]: \"heavy\": \
+                   expected 0 to 65535; ignored (a.yaml:7:38)";
+    assert_eq!(rig.of_objects(), [problem]);
+    assert_eq!(rig.catalog.count(Kind::Pod), 1);
+    rig.write("a.yaml", &pod("heavy", "{}"));
+    assert_eq!(rig.told(), ["delete Pod prod/heavy"]);
+}

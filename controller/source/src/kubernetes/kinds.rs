@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::objects::{EndpointSlice, Manifest, Node, Service};
+use crate::objects::{EndpointSlice, Manifest, Node, Pod, Service};
 
 /// What is for another proxy, or headless, the API server need not even send.
 const OURS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
@@ -33,6 +33,13 @@ impl Watchable for Node {
     const GROUP: &'static str = "";
     const PLURAL: &'static str = "nodes";
     const SELECTOR: Option<&'static str> = None;
-    // A Node's status, with its images and heartbeats, is most of its bytes.
+}
+
+impl Watchable for Pod {
+    const GROUP: &'static str = "";
+    const PLURAL: &'static str = "pods";
+    // Annotations cannot be selected.
+    const SELECTOR: Option<&'static str> = None;
+    // Pods are many, and their spec and status are most of their bytes.
     const METADATA_ONLY: bool = true;
 }

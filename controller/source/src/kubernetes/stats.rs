@@ -10,6 +10,7 @@ pub struct Stats {
     services: KindStats,
     slices: KindStats,
     nodes: KindStats,
+    pods: KindStats,
 }
 
 impl Stats {
@@ -20,6 +21,7 @@ impl Stats {
             Kind::Service => &self.services,
             Kind::EndpointSlice => &self.slices,
             Kind::Node => &self.nodes,
+            Kind::Pod => &self.pods,
         }
     }
 }

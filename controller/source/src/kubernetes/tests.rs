@@ -1,6 +1,7 @@
 //! The watches against an API server that does what a test says.
 
 mod malformed;
+mod pods;
 mod recovery;
 mod server;
 
@@ -17,6 +18,7 @@ use server::Server;
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const NODES: &str = "/api/v1/nodes";
+const PODS: &str = "/api/v1/pods";
 
 /// A source and the server that it watches.
 struct Rig {
@@ -28,6 +30,10 @@ struct Rig {
 
 impl Rig {
     fn start() -> Self {
+        Self::watching(Options::default())
+    }
+
+    fn watching(options: Options) -> Self {
         let (client, server) = server::start();
         let (sink, events) = Sink::channel(64);
         let stats = Arc::new(Stats::default());
@@ -35,6 +41,7 @@ impl Rig {
         tokio::spawn(watch(
             client,
             Arc::from("c"),
+            options,
             sink,
             Arc::clone(&stats),
             token.clone(),
@@ -167,10 +174,15 @@ async fn three_listings_are_told_before_synced_and_synced_once() {
 
 #[tokio::test(start_paused = true)]
 async fn only_what_is_needed_is_asked_for() {
-    let mut rig = Rig::start();
+    let mut rig = Rig::watching(Options { pods: true });
     let ours = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
                 %2C%21service.kubernetes.io%2Fheadless";
-    for (path, is_selected) in [(SERVICES, true), (SLICES, true), (NODES, false)] {
+    for (path, is_selected, is_metadata) in [
+        (SERVICES, true, false),
+        (SLICES, true, false),
+        (NODES, false, false),
+        (PODS, false, true),
+    ] {
         let request = rig.server.next(path).await;
         assert_eq!(
             request.query().contains(ours),
@@ -181,7 +193,7 @@ async fn only_what_is_needed_is_asked_for() {
         assert!(request.query().contains("limit=500"), "{}", request.query());
         assert_eq!(
             request.accept().contains("PartialObjectMetadata"),
-            !is_selected
+            is_metadata
         );
         request.answer_list(&[], "1", None);
         let request = rig.server.next(path).await;
@@ -252,6 +264,7 @@ async fn the_source_ends_with_its_reader() {
     let source = tokio::spawn(watch(
         client,
         Arc::from(""),
+        Options::default(),
         sink,
         stats,
         CancellationToken::new(),

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use portolan_catalog::Reason;
 use portolan_model::Family;
 
 use super::problems::Problems;
@@ -50,13 +51,51 @@ fn is_mapped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 
-/// Parses into `ips`, each address once; a bad one is a problem of `field`.
-pub(super) fn push(ips: &mut Vec<IpAddr>, field: String, text: &str, problems: &mut Problems) {
-    match parse(text) {
-        Ok(ip) if ips.contains(&ip) => {}
-        Ok(ip) => ips.push(ip),
-        Err(message) => problems.invalid(field, message),
+/// Addresses that a Service wants beside its cluster IPs.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    cluster_ips: &'a [IpAddr],
+    /// The good ones, each once.
+    pub(super) ips: Vec<IpAddr>,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn new(cluster_ips: &'a [IpAddr]) -> Self {
+        Self {
+            cluster_ips,
+            ips: Vec::new(),
+        }
     }
+
+    /// Adds one, unless it is bad, or of a family that the Service does not have: then it is a
+    /// problem of `field`. Whether it is an address at all.
+    pub(super) fn push(&mut self, field: String, text: &str, problems: &mut Problems) -> bool {
+        let ip = match parse(text) {
+            Ok(ip) => ip,
+            Err(message) => {
+                problems.invalid(field, message);
+                return false;
+            }
+        };
+        let family = Family::of(ip);
+        let mut families = self.cluster_ips.iter().map(|ip| Family::of(*ip));
+        if !families.any(|of_service| of_service == family) {
+            problems.add(
+                field,
+                Reason::WrongFamily,
+                format!("{ip} is {family}: the Service has no {family} cluster IP; ignored"),
+            );
+        } else if !self.ips.contains(&ip) {
+            self.ips.push(ip);
+        }
+        true
+    }
+}
+
+/// A network, blanks around it trimmed, without the bits of a host.
+pub(super) fn network(text: &str) -> Option<IpNet> {
+    let network = text.trim().parse::<IpNet>().ok()?;
+    (!is_mapped(network.addr())).then(|| network.trunc())
 }
 
 /// `spec.loadBalancerSourceRanges`: sorted, each once.
@@ -69,9 +108,9 @@ pub(super) fn source_ranges(texts: &[String], problems: &mut Problems) -> Vec<Ip
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     let mut ranges = Vec::new();
     for (index, text) in texts.iter().enumerate() {
-        match text.trim().parse::<IpNet>() {
-            Ok(range) if !is_mapped(range.addr()) => ranges.push(range.trunc()),
-            _ => problems.invalid(
+        match network(text) {
+            Some(range) => ranges.push(range),
+            None => problems.invalid(
                 format!("{FIELD}[{index}]"),
                 format!("{text:?} is not a network: expected one like 10.0.0.0/8; ignored"),
             ),

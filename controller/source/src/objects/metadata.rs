@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use portolan_catalog::{Kind, ObjectRef, Problem, Reason};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use serde_json::Value;
 
 use super::problems::Problems;
 
@@ -21,8 +23,27 @@ pub struct Metadata {
     pub name: Option<String>,
     pub namespace: Option<String>,
     pub creation_timestamp: Option<String>,
+    pub deletion_timestamp: Option<String>,
     /// A null value is an empty one, as in Go.
     pub labels: Option<BTreeMap<String, Option<String>>>,
+    pub annotations: Option<BTreeMap<String, Annotation>>,
+}
+
+/// The value of an annotation. In files, numbers and truth values often lack their quotes; an API
+/// server would refuse them, but what they mean is clear. A null value is an empty one, as in Go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Annotation(String);
+
+impl<'de> Deserialize<'de> for Annotation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::Null => Ok(Self::default()),
+            Value::String(text) => Ok(Self(text)),
+            Value::Number(number) => Ok(Self(number.to_string())),
+            Value::Bool(truth) => Ok(Self(truth.to_string())),
+            Value::Array(_) | Value::Object(_) => Err(D::Error::custom("expected a string")),
+        }
+    }
 }
 
 impl Metadata {
@@ -46,6 +67,17 @@ impl Metadata {
     pub(super) fn label(&self, key: &str) -> Option<&str> {
         let value = self.labels.as_ref()?.get(key)?.as_deref();
         value.filter(|value| !value.is_empty())
+    }
+
+    /// The value of the annotation with this name.
+    pub(super) fn annotation(&self, name: &str) -> Option<&str> {
+        Some(&self.annotations.as_ref()?.get(name)?.0)
+    }
+
+    /// The names of all annotations, sorted.
+    pub(super) fn annotation_names(&self) -> impl Iterator<Item = &str> {
+        let all = self.annotations.iter().flatten();
+        all.map(|(name, _)| name.as_str())
     }
 
     /// Whether a label says that another proxy, or none, serves this object.

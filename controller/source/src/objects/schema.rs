@@ -38,6 +38,7 @@ pub struct ServiceSpec {
     pub internal_traffic_policy: Option<String>,
     pub session_affinity: Option<String>,
     pub session_affinity_config: Option<SessionAffinityConfig>,
+    pub health_check_node_port: Option<i64>,
     pub ports: Option<Vec<ServicePort>>,
 }
 
@@ -123,7 +124,17 @@ pub struct Endpoint {
     pub addresses: Option<Vec<String>>,
     pub conditions: Option<Conditions>,
     pub node_name: Option<String>,
+    pub target_ref: Option<TargetRef>,
     pub hints: Option<Hints>,
+}
+
+/// `endpoints[].targetRef`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct TargetRef {
+    pub kind: Option<String>,
+    pub name: Option<String>,
 }
 
 /// `endpoints[].conditions`.
@@ -157,6 +168,56 @@ pub struct HintName {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Node {
+    /// `metadata`.
+    pub metadata: Metadata,
+    /// `spec`.
+    pub spec: Option<NodeSpec>,
+    /// `status`.
+    pub status: Option<NodeStatus>,
+}
+
+/// `spec` of a Node.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct NodeSpec {
+    #[serde(rename = "podCIDR")]
+    pub pod_cidr: Option<String>,
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Option<Vec<String>>,
+    pub taints: Option<Vec<Taint>>,
+}
+
+/// `spec.taints[]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// `key`.
+    pub key: Option<String>,
+}
+
+/// `status` of a Node.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// `addresses`.
+    pub addresses: Option<Vec<NodeAddress>>,
+}
+
+/// `status.addresses[]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct NodeAddress {
+    #[serde(rename = "type")]
+    pub type_: Option<String>,
+    pub address: Option<String>,
+}
+
+/// `v1` Pod.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Pod {
     /// `metadata`.
     pub metadata: Metadata,
 }

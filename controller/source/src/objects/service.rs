@@ -7,10 +7,10 @@ use std::sync::Arc;
 use portolan_catalog::{self as catalog, Kind, Object, Reason, TrafficPolicy};
 use portolan_model::Family;
 
+use super::address::{self, Wanted};
+use super::balancer::{Balancer, health_check_port};
 use super::problems::Problems;
-use super::{
-    Converted, Manifest, Service, ServicePort, ServiceSpec, ServiceStatus, address, ports,
-};
+use super::{Converted, Manifest, Service, ServicePort, ServiceSpec, annotations, ports};
 
 /// The API server's default and limit of `timeoutSeconds`.
 const AFFINITY_DEFAULT_SECONDS: u32 = 10_800;
@@ -34,25 +34,36 @@ impl Manifest for Service {
             return Converted::NotOurs(service);
         }
         let mut problems = Problems::default();
+        let created = self.metadata.created(&mut problems);
+        let cluster_ips = cluster_ips(&spec, &mut problems);
+        let external_ips = external_ips(&spec, &cluster_ips, &mut problems);
+        let balancer = Balancer::new(self.status, &cluster_ips, &mut problems);
+        let source_ranges = address::source_ranges(
+            spec.load_balancer_source_ranges.as_deref().unwrap_or(&[]),
+            &mut problems,
+        );
+        let external_policy = external_policy(&spec, &mut problems);
         let object = catalog::Service {
-            key: service.key,
-            created: self.metadata.created(&mut problems),
-            cluster_ips: cluster_ips(&spec, &mut problems),
-            external_ips: external_ips(&spec, &mut problems),
-            load_balancer_ips: load_balancer_ips(self.status, &mut problems),
-            source_ranges: address::source_ranges(
-                spec.load_balancer_source_ranges.as_deref().unwrap_or(&[]),
-                &mut problems,
-            ),
-            external_policy: external_policy(&spec, &mut problems),
+            created,
+            cluster_ips,
+            external_ips,
+            load_balancer_ips: balancer.ips,
+            balancer_keeps_sources: balancer.keeps_sources,
+            source_ranges,
+            external_policy,
             internal_policy: problems.choose(
                 "spec.internalTrafficPolicy",
                 spec.internal_traffic_policy.as_deref(),
                 POLICIES,
             ),
             affinity_seconds: affinity_seconds(&spec, &mut problems),
+            scheduling: annotations::scheduling(&self.metadata, &mut problems),
+            drain_seconds: annotations::drain_seconds(&self.metadata, &mut problems),
+            health_check_port: health_check_port(&spec, external_policy, &mut problems),
             ports: service_ports(spec.ports.as_deref().unwrap_or(&[]), &mut problems),
+            ..catalog::Service::new(service.key)
         };
+        annotations::unsupported(&self.metadata, &mut problems);
         Converted::Put {
             object: Object::Service(object),
             problems: problems.into_vec(),
@@ -120,41 +131,16 @@ fn cluster_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
     ips
 }
 
-fn external_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
-    let mut ips = Vec::new();
+fn external_ips(
+    spec: &ServiceSpec,
+    cluster_ips: &[IpAddr],
+    problems: &mut Problems,
+) -> Vec<IpAddr> {
+    let mut wanted = Wanted::new(cluster_ips);
     for (index, text) in spec.external_ips.iter().flatten().enumerate() {
-        address::push(
-            &mut ips,
-            format!("spec.externalIPs[{index}]"),
-            text,
-            problems,
-        );
+        wanted.push(format!("spec.externalIPs[{index}]"), text, problems);
     }
-    ips
-}
-
-/// The addresses of the load balancer that nodes have to answer for: not its host names, nor those
-/// where it forwards to the node's own address (`ipMode: Proxy`).
-fn load_balancer_ips(status: Option<ServiceStatus>, problems: &mut Problems) -> Vec<IpAddr> {
-    let ingress = status
-        .and_then(|status| status.load_balancer)
-        .and_then(|balancer| balancer.ingress);
-    let mut ips = Vec::new();
-    for (index, ingress) in ingress.into_iter().flatten().enumerate() {
-        let field = format!("status.loadBalancer.ingress[{index}]");
-        let Some(ip) = ingress.ip.filter(|ip| !ip.is_empty()) else {
-            continue;
-        };
-        match ingress.ip_mode.as_deref() {
-            None | Some("VIP") => address::push(&mut ips, format!("{field}.ip"), &ip, problems),
-            Some("Proxy") => {}
-            Some(other) => problems.invalid(
-                format!("{field}.ipMode"),
-                format!("unknown value {other:?}: expected VIP or Proxy; taken as Proxy"),
-            ),
-        }
-    }
-    ips
+    wanted.ips
 }
 
 /// `externalTrafficPolicy`, where the Service can be reached from outside by what it asks for.

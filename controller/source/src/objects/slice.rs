@@ -122,17 +122,18 @@ fn endpoint_address(
 fn convert_endpoint(address: IpAddr, endpoint: Endpoint) -> catalog::Endpoint {
     let conditions = endpoint.conditions.unwrap_or_default();
     let hints = endpoint.hints.unwrap_or_default();
+    let given = |name: Option<String>| name.filter(|name| !name.is_empty()).map(Arc::from);
+    let target = endpoint.target_ref.unwrap_or_default();
+    let is_pod = target.kind.as_deref() == Some("Pod");
     catalog::Endpoint {
-        address,
         ready: conditions.ready.unwrap_or(true),
         serving: conditions.serving.unwrap_or(true),
         terminating: conditions.terminating.unwrap_or(false),
-        node: endpoint
-            .node_name
-            .filter(|node| !node.is_empty())
-            .map(Arc::from),
+        node: given(endpoint.node_name),
+        pod: given(target.name).filter(|_| is_pod),
         zone_hints: hint_names(hints.for_zones),
         node_hints: hint_names(hints.for_nodes),
+        ..catalog::Endpoint::new(address)
     }
 }
 

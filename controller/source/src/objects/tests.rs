@@ -1,5 +1,8 @@
 //! What counts of an object, and what each mistake in it comes to.
 
+mod annotations;
+mod balancer;
+mod node;
 mod service;
 mod slice;
 
@@ -150,23 +153,6 @@ fn a_bad_address_is_left_out_and_named() {
         assert!(balancer.load_balancer_ips.is_empty());
         let field = "status.loadBalancer.ingress[1].ip: invalid_value";
         assert_problems(&problems, &[(field, what)]);
-    }
-}
-
-#[test]
-fn a_node_has_its_zone() {
-    for (zone, expected) in [("a", Some("a")), ("", None)] {
-        let value = json!({"metadata": {
-            "name": "n1",
-            "labels": {"topology.kubernetes.io/zone": zone},
-        }});
-        let (object, problems) = put(Kind::Node, &value);
-        assert_problems(&problems, &[]);
-        let Object::Node(node) = object else {
-            panic!("expected a Node")
-        };
-        assert_eq!(node.info.zone.as_deref(), expected);
-        assert_eq!(node.key.to_string(), "n1");
     }
 }
 

@@ -1,3 +1,4 @@
+use portolan_model::NodeInfo;
 use portolan_plan::{Config, rules};
 
 use super::*;
@@ -7,7 +8,7 @@ fn saved(text: &str) -> Vec<String> {
 }
 
 fn ours() -> Rules {
-    rules(Family::V4, &Config::default())
+    rules(Family::V4, &Config::default(), &NodeInfo::default())
 }
 
 #[test]
@@ -62,4 +63,15 @@ fn removal_takes_what_there_is_and_nothing_else() {
          -D PREROUTING -m comment --comment \"a b\" -j KUBE-SERVICES\n-X KUBE-SERVICES\nCOMMIT\n"
     );
     assert_eq!(removal(&ours(), &[]), "");
+}
+
+#[test]
+fn removal_takes_what_an_earlier_version_left() {
+    let saved =
+        saved("*filter\n:KUBE-PROXY-FIREWALL - [0:0]\n-A OUTPUT -j KUBE-PROXY-FIREWALL\n*nat");
+    assert_eq!(
+        removal(&ours(), &saved),
+        "*filter\n:KUBE-PROXY-FIREWALL - [0:0]\n\
+         -D OUTPUT -j KUBE-PROXY-FIREWALL\n-X KUBE-PROXY-FIREWALL\nCOMMIT\n"
+    );
 }

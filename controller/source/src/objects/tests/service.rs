@@ -1,5 +1,7 @@
 //! Services.
 
+use portolan_model::Scheduling;
+
 use super::*;
 
 #[test]
@@ -10,6 +12,7 @@ fn a_service_has_all_that_counts() {
         "ipFamilies": ["IPv4", "IPv6"],
         "externalIPs": ["192.0.2.1", "192.0.2.1"],
         "loadBalancerSourceRanges": [" 10.1.2.3/8 ", "fd00::/8"],
+        "healthCheckNodePort": 32000,
         "externalTrafficPolicy": "Local",
         "internalTrafficPolicy": "Local",
         "sessionAffinity": "ClientIP",
@@ -45,10 +48,14 @@ fn a_service_has_all_that_counts() {
         cluster_ips: ips(&["10.96.0.1", "fd00:96::1"]),
         external_ips: ips(&["192.0.2.1"]),
         load_balancer_ips: ips(&["198.51.100.1", "198.51.100.3"]),
+        balancer_keeps_sources: false,
         source_ranges: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()],
         external_policy: TrafficPolicy::Local,
         internal_policy: TrafficPolicy::Local,
         affinity_seconds: Some(60),
+        scheduling: Scheduling::default(),
+        drain_seconds: None,
+        health_check_port: Some(32000),
         ports: vec![
             port("http", Protocol::Tcp, 80, Some(30080)),
             port("dns", Protocol::Udp, 53, None),
@@ -280,4 +287,18 @@ fn a_bad_time_is_named_and_the_service_stays() {
     assert_eq!(service.created, None);
     let field = "metadata.creationTimestamp: invalid_value";
     assert_problems(&problems, &[(field, "\"yesterday\"")]);
+}
+
+#[test]
+fn what_upstream_ignores_is_ignored_without_a_word() {
+    let (with, problems) = service(json!({
+        "loadBalancerClass": "example.com/lb",
+        "allocateLoadBalancerNodePorts": false,
+        "loadBalancerIP": "not even an address",
+        "trafficDistribution": "PreferClose",
+        "publishNotReadyAddresses": true,
+        "ports": [{"name": "http", "port": 80, "appProtocol": "kubernetes.io/h2c"}],
+    }));
+    assert_problems(&problems, &[]);
+    assert_eq!(with, service(json!({})).0);
 }

@@ -59,33 +59,28 @@ fn a_slice_has_all_that_counts() {
                 "addresses": ["fd00::2"],
                 "conditions": {"ready": false, "serving": null, "terminating": true},
                 "nodeName": "n1",
+                "targetRef": {"kind": "Pod", "name": "web-0", "namespace": "prod"},
                 "hints": {"forZones": [{"name": "b"}, {"name": "a"}], "forNodes": []},
             },
             {
                 "addresses": ["fd00::3"],
                 "conditions": {"serving": false},
                 "nodeName": "",
+                "targetRef": {"kind": "Machine", "name": "m"},
                 "hints": {"forZones": null, "forNodes": [{"name": "n1"}]},
             },
         ],
     }));
     assert_problems(&problems, &[]);
     assert_eq!((&*slice.service, slice.family), ("web", Family::V6));
-    let endpoint = |address: &str| catalog::Endpoint {
-        address: address.parse().unwrap(),
-        ready: true,
-        serving: true,
-        terminating: false,
-        node: None,
-        zone_hints: None,
-        node_hints: None,
-    };
+    let endpoint = |address: &str| catalog::Endpoint::new(address.parse().unwrap());
     let expected = [
         endpoint("fd00::1"),
         catalog::Endpoint {
             ready: false,
             terminating: true,
             node: Some("n1".into()),
+            pod: Some("web-0".into()),
             zone_hints: Some(vec!["a".into(), "b".into()]),
             ..endpoint("fd00::2")
         },

@@ -1,0 +1,159 @@
+//! Kernel settings that an operator can choose.
+
+use std::path::Path;
+
+use portolan_netlink::ipvs::{Ipvs, Timeouts};
+
+use super::sysctl::write_setting;
+use crate::DataplaneError;
+
+/// The maximum of entries; below `/proc/sys`, as all names here.
+const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
+
+/// Strict ARP, so that others can announce VIPs: answer only for addresses of the asked interface,
+/// and announce only those.
+const STRICT_ARP: [(&str, &str); 2] = [
+    ("net/ipv4/conf/all/arp_ignore", "1"),
+    ("net/ipv4/conf/all/arp_announce", "2"),
+];
+
+/// Settings beyond those that we cannot do without.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// `--ipvs-strict-arp`.
+    pub strict_arp: bool,
+    /// IPVS's own timeouts.
+    pub timeouts: Timeouts,
+    /// Conntrack's.
+    pub conntrack: ConntrackTuning,
+}
+
+/// Conntrack's settings; 0 leaves one as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConntrackTuning {
+    /// Entries per CPU core.
+    pub max_per_core: u32,
+    /// Entries at least, whatever the number of cores.
+    pub min: u32,
+    /// Seconds that an idle TCP connection is remembered.
+    pub tcp_established: u32,
+    /// Seconds that one is remembered whose one side has closed.
+    pub tcp_close_wait: u32,
+    /// Whether TCP packets out of window count as part of their connection.
+    pub tcp_be_liberal: bool,
+    /// Seconds that a UDP flow is remembered that was not answered.
+    pub udp: u32,
+    /// Seconds that one is remembered that was.
+    pub udp_stream: u32,
+}
+
+impl ConntrackTuning {
+    /// What to write on a machine of so many cores that has this maximum of entries: the maximum
+    /// is only ever raised, since somebody may have raised it further for a reason.
+    fn settings(&self, cores: u32, max: Option<u32>) -> Vec<(&'static str, u32)> {
+        let wanted = match self.max_per_core {
+            0 => 0,
+            per_core => per_core.saturating_mul(cores).max(self.min),
+        };
+        let raised = if max.is_none_or(|max| max < wanted) {
+            wanted
+        } else {
+            0
+        };
+        let settings = [
+            (CONNTRACK_MAX, raised),
+            (
+                "net/netfilter/nf_conntrack_tcp_timeout_established",
+                self.tcp_established,
+            ),
+            (
+                "net/netfilter/nf_conntrack_tcp_timeout_close_wait",
+                self.tcp_close_wait,
+            ),
+            (
+                "net/netfilter/nf_conntrack_tcp_be_liberal",
+                u32::from(self.tcp_be_liberal),
+            ),
+            ("net/netfilter/nf_conntrack_udp_timeout", self.udp),
+            (
+                "net/netfilter/nf_conntrack_udp_timeout_stream",
+                self.udp_stream,
+            ),
+        ];
+        settings
+            .into_iter()
+            .filter(|(_, value)| *value != 0)
+            .collect()
+    }
+}
+
+/// Writes the settings. Only strict ARP is indispensable once it is asked for; the others are told
+/// of if they do not work, as in a container that may not write them.
+pub(super) fn apply(tuning: &Tuning, ipvs: &mut Ipvs) -> Result<(), DataplaneError> {
+    if tuning.strict_arp {
+        for (name, value) in STRICT_ARP {
+            write_setting(name, value).map_err(|error| DataplaneError::Sysctl { name, error })?;
+        }
+    }
+    if tuning.timeouts != Timeouts::default()
+        && let Err(error) = ipvs.set_timeouts(&tuning.timeouts)
+    {
+        tracing::warn!(%error, "IPVS timeouts cannot be set");
+    }
+    let max = std::fs::read_to_string(Path::new("/proc/sys").join(CONNTRACK_MAX));
+    let max = max.ok().and_then(|text| text.trim().parse().ok());
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+    for (name, value) in tuning.conntrack.settings(cores, max) {
+        if let Err(error) = write_setting(name, &value.to_string()) {
+            tracing::warn!(sysctl = name, value, %error, "a conntrack setting cannot be written");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_maximum_is_only_raised() {
+        let tuning = ConntrackTuning {
+            max_per_core: 32_768,
+            min: 131_072,
+            ..ConntrackTuning::default()
+        };
+        for (cores, max, expected) in [
+            (2, Some(65_536), Some(131_072)),
+            (8, Some(65_536), Some(262_144)),
+            (8, Some(262_144), None),
+            (8, Some(1_000_000), None),
+            (1, None, Some(131_072)),
+        ] {
+            let expected: Vec<_> = expected
+                .map(|max| (CONNTRACK_MAX, max))
+                .into_iter()
+                .collect();
+            assert_eq!(tuning.settings(cores, max), expected, "{cores} {max:?}");
+        }
+    }
+
+    #[test]
+    fn zero_leaves_a_setting_alone() {
+        let nothing = ConntrackTuning {
+            min: 131_072,
+            ..ConntrackTuning::default()
+        };
+        assert_eq!(nothing.settings(64, Some(1)), []);
+        let some = ConntrackTuning {
+            tcp_close_wait: 3600,
+            tcp_be_liberal: true,
+            ..ConntrackTuning::default()
+        };
+        let expected = [
+            ("net/netfilter/nf_conntrack_tcp_timeout_close_wait", 3600),
+            ("net/netfilter/nf_conntrack_tcp_be_liberal", 1),
+        ];
+        assert_eq!(some.settings(64, Some(1)), expected);
+    }
+}

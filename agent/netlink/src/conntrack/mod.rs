@@ -1,0 +1,86 @@
+//! Conntrack's UDP flows: read them, delete some (kernel: `net/netfilter/nf_conntrack_netlink.c`).
+
+mod codec;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+
+use portolan_model::Family;
+
+use crate::Errno;
+use crate::socket::{Bus, Socket, SocketError};
+use codec::{DELETE, GET, MAX_SEND, kind};
+
+/// One direction of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tuple {
+    /// Where its packets come from.
+    pub source: SocketAddr,
+    /// Where they go.
+    pub destination: SocketAddr,
+}
+
+/// A UDP flow that the kernel remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Flow {
+    /// As the client sends it.
+    pub original: Tuple,
+    /// As it is answered: if it was translated, from somewhere else.
+    pub reply: Tuple,
+    /// Tells it from a later flow between the same addresses.
+    pub id: u32,
+}
+
+/// The conntrack of the network namespace of the thread that opened it. Needs `CAP_NET_ADMIN`.
+#[derive(Debug)]
+pub struct Conntrack {
+    socket: Socket,
+}
+
+impl Conntrack {
+    /// Opens the socket.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn open() -> Result<Self, SocketError> {
+        let socket = Socket::open(Bus::Netfilter)?;
+        Ok(Self { socket })
+    }
+
+    /// The UDP flows of a family that `keep` wants, outside of zones. It is no snapshot, and where
+    /// the kernel's table changed while it was read, some may be missing.
+    ///
+    /// # Errors
+    /// If the kernel refuses, as one without conntrack does, or the socket fails.
+    pub fn udp_flows(
+        &mut self,
+        family: Family,
+        keep: &dyn Fn(&Flow) -> bool,
+    ) -> Result<Vec<Flow>, SocketError> {
+        let fill = |writer: &mut _| codec::write_dump(writer, family);
+        let decode = |flows: &mut Vec<Flow>, payload: &[u8]| {
+            let flow = codec::read_flow(payload)?;
+            flows.extend(flow.filter(keep));
+            Ok(())
+        };
+        self.socket.dump_once(kind(GET), fill, decode)
+    }
+
+    /// Deletes flows; says how many were still there.
+    ///
+    /// # Errors
+    /// With the first refusal other than that a flow is not there any more, or if the socket fails.
+    pub fn delete(&mut self, flows: &[Flow]) -> Result<usize, SocketError> {
+        let mut batch = self.socket.batch(MAX_SEND);
+        for flow in flows {
+            batch.push(kind(DELETE), 0, |writer| codec::write_delete(writer, flow))?;
+        }
+        let refused = batch.finish()?;
+        let is_gone = |errno: Errno| errno == Errno::ENOENT;
+        match refused.iter().find(|refused| !is_gone(refused.errno)) {
+            Some(refused) => Err(SocketError::Refused(refused.errno)),
+            None => Ok(flows.len() - refused.len()),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The entries of sets that a record needs.
+
+use std::net::IpAddr;
+
+use portolan_model::ipset::SetEntry;
+use portolan_model::{Family, Frontend, FrontendKind, Protocol, Record};
+
+use super::Builder;
+use crate::SetName;
+
+impl Builder<'_> {
+    pub(super) fn entry(&mut self, set: SetName, family: Family, entry: SetEntry) {
+        let name = self.config.names.set(set, family);
+        if let Some(set) = self.desired.state.sets.get_mut(&name) {
+            set.entries.insert(entry);
+        }
+    }
+
+    /// Those by which the rules know a way in, of one address.
+    pub(super) fn frontend_entries(
+        &mut self,
+        record: &Record,
+        frontend: &Frontend,
+        address: IpAddr,
+    ) {
+        let family = frontend.family();
+        let entry = SetEntry::IpPort(address, record.key.protocol, frontend.port);
+        self.source_range_entries(record, frontend, address);
+        match frontend.kind {
+            FrontendKind::NodePort => self.node_port_entries(frontend, record.key.protocol, entry),
+            FrontendKind::ClusterIp => self.entry(SetName::ClusterIp, family, entry),
+            FrontendKind::ExternalIp if frontend.masquerade => {
+                self.entry(SetName::ExternalIp, family, entry);
+            }
+            FrontendKind::ExternalIp => self.entry(SetName::ExternalIpLocal, family, entry),
+            FrontendKind::LoadBalancer => {
+                self.entry(SetName::LoadBalancer, family, entry.clone());
+                if !frontend.masquerade {
+                    self.entry(SetName::LoadBalancerLocal, family, entry);
+                }
+            }
+        }
+    }
+
+    fn node_port_entries(&mut self, frontend: &Frontend, protocol: Protocol, entry: SetEntry) {
+        let by_port = SetEntry::Port(frontend.port);
+        let (all, local, entry) = match protocol {
+            Protocol::Tcp => (SetName::NodePortTcp, SetName::NodePortLocalTcp, by_port),
+            Protocol::Udp => (SetName::NodePortUdp, SetName::NodePortLocalUdp, by_port),
+            Protocol::Sctp => (SetName::NodePortSctp, SetName::NodePortLocalSctp, entry),
+        };
+        self.entry(all, frontend.family(), entry.clone());
+        if !frontend.masquerade {
+            self.entry(local, frontend.family(), entry);
+        }
+    }
+
+    fn source_range_entries(&mut self, record: &Record, frontend: &Frontend, address: IpAddr) {
+        if frontend.source_ranges.is_empty() {
+            return;
+        }
+        let (family, protocol, port) = (frontend.family(), record.key.protocol, frontend.port);
+        let entry = SetEntry::IpPort(address, protocol, port);
+        self.entry(SetName::LoadBalancerFw, family, entry);
+        for range in &frontend.source_ranges {
+            let entry = SetEntry::IpPortNet(address, protocol, port, *range);
+            self.entry(SetName::LoadBalancerSourceCidr, family, entry);
+        }
+    }
+
+    /// In each family that the Service has.
+    pub(super) fn health_check_entry(&mut self, record: &Record, family: Family) {
+        if let Some(port) = record.health_check_port {
+            let entry = SetEntry::Port(port);
+            self.entry(SetName::HealthCheckNodePort, family, entry);
+        }
+    }
+
+    /// What a pod that reaches itself needs.
+    pub(super) fn hairpin_entries(&mut self, record: &Record) {
+        let table = self.table;
+        let Some(lists) = table.lists.get(&record.key) else {
+            return;
+        };
+        for address in &lists.own {
+            let (ip, port) = (address.ip(), address.port());
+            let entry = SetEntry::IpPortIp(ip, record.key.protocol, port, ip);
+            self.entry(SetName::LoopBack, Family::of(ip), entry);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What the kernel should hold for a table.
+
+mod entries;
+mod outcome;
+mod server;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use portolan_model::ipset::{Set, SetEntry, SetHeader};
+use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
+use portolan_model::{
+    Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Record, RecordKey,
+};
+
+pub use outcome::{Desired, Note, Refused};
+
+use crate::{Config, KernelState, NodeFacts, SetName, marks, ownership_entry, rules};
+
+/// Says what the kernel should hold. Of what it does hold two things count: virtual servers that
+/// are not ours (one that is just as we want it is adopted, any other is left alone), and the marks
+/// that are in use.
+#[must_use]
+pub fn desire(
+    table: &NodeTable,
+    facts: &NodeFacts,
+    config: &Config,
+    observed: &KernelState,
+) -> Desired {
+    let mut builder = Builder {
+        table,
+        facts,
+        config,
+        foreign: observed.foreign_virtual_servers(&config.names),
+        desired: Desired::default(),
+        short_circuits: BTreeMap::new(),
+    };
+    builder.create_sets();
+    for record in table.records.values() {
+        builder.record(record);
+    }
+    for family in &config.families {
+        builder.add_short_circuits(*family, observed);
+        let rules = rules(*family, config, &table.node);
+        builder.desired.state.rules.insert(*family, rules);
+    }
+    builder.size_sets();
+    builder.desired
+}
+
+struct Builder<'a> {
+    table: &'a NodeTable,
+    facts: &'a NodeFacts,
+    config: &'a Config,
+    foreign: BTreeMap<VirtualServerKey, VirtualServer>,
+    desired: Desired,
+    /// The ways in that have a short circuit, by family and record.
+    short_circuits: BTreeMap<Family, BTreeMap<RecordKey, Vec<SetEntry>>>,
+}
+
+impl Builder<'_> {
+    fn create_sets(&mut self) {
+        for family in &self.config.families {
+            for set in SetName::ALL {
+                let header = SetHeader {
+                    kind: set.kind(),
+                    family: *family,
+                    max_entries: 0,
+                };
+                let name = self.config.names.set(set, *family);
+                let set = Set {
+                    header,
+                    entries: BTreeSet::new(),
+                };
+                self.desired.state.sets.insert(name, set);
+            }
+        }
+    }
+
+    /// Room for what is there and for half as much again, at least what kube-proxy gives.
+    fn size_sets(&mut self) {
+        for set in self.desired.state.sets.values_mut() {
+            let needed = u32::try_from(set.entries.len()).unwrap_or(u32::MAX);
+            let roomy = needed
+                .saturating_add(needed / 2)
+                .checked_next_power_of_two();
+            set.header.max_entries = if needed <= 65_536 {
+                65_536
+            } else {
+                roomy.unwrap_or(u32::MAX)
+            };
+        }
+    }
+
+    fn record(&mut self, record: &Record) {
+        for frontend in &record.frontends {
+            if self.config.families.contains(&frontend.family()) {
+                self.frontend(record, frontend);
+                self.health_check_entry(record, frontend.family());
+            }
+        }
+        self.hairpin_entries(record);
+        if server::wants_maglev(record, self.config) && !server::has_maglev(self.facts) {
+            self.desired.notes.insert(Note::NoMaglev);
+        }
+    }
+
+    fn frontend(&mut self, record: &Record, frontend: &Frontend) {
+        let family = frontend.family();
+        let server = VirtualServer {
+            config: server::of_address(record, self.config, self.facts),
+            real_servers: server::real_servers(&self.table.destinations(record, frontend)),
+        };
+        let drops = frontend.lists == Lists::Local
+            && server.real_servers.is_empty()
+            && record.available.contains(family);
+        for address in self.addresses(frontend) {
+            let (protocol, port) = (record.key.protocol, frontend.port);
+            let key = VirtualServerKey::new(protocol, address, port);
+            if !self.claim(record, key, &server) {
+                continue;
+            }
+            let entry = SetEntry::IpPort(address, protocol, port);
+            self.frontend_entries(record, frontend, address);
+            if drops {
+                self.entry(SetName::NoLocal, family, entry);
+            }
+            if frontend.has_short_circuit() {
+                let entry = SetEntry::IpPortMark(address, protocol, port, 0);
+                let of_family = self.short_circuits.entry(family).or_default();
+                of_family.entry(record.key.clone()).or_default().push(entry);
+            }
+            if frontend.bind && frontend.kind != FrontendKind::NodePort {
+                self.bind(record, address);
+            }
+        }
+    }
+
+    fn addresses(&self, frontend: &Frontend) -> Vec<IpAddr> {
+        match frontend.address {
+            FrontendAddress::Vip(ip) => vec![ip],
+            FrontendAddress::NodeAddresses(family) => {
+                let addresses = self.facts.node_port_addresses.iter();
+                let of_family = addresses.filter(|ip| Family::of(**ip) == family);
+                of_family.copied().collect()
+            }
+        }
+    }
+
+    /// Wants a virtual server, unless somebody else has it.
+    fn claim(&mut self, record: &Record, key: VirtualServerKey, server: &VirtualServer) -> bool {
+        if let Some(holder) = self.desired.records.get(&key) {
+            let (record, holder) = (record.key.clone(), holder.clone());
+            self.desired.refused.push(Refused::Taken {
+                record,
+                key,
+                holder,
+            });
+            return false;
+        }
+        if self
+            .foreign
+            .get(&key)
+            .is_some_and(|theirs| theirs != server)
+        {
+            self.desired.refused.push(Refused::Foreign {
+                record: record.key.clone(),
+                key,
+            });
+            return false;
+        }
+        self.want(record, key, server.clone());
+        true
+    }
+
+    fn want(&mut self, record: &Record, key: VirtualServerKey, server: VirtualServer) {
+        self.desired.records.insert(key, record.key.clone());
+        self.desired.state.virtual_servers.insert(key, server);
+        self.entry(SetName::VirtualServers, key.family(), ownership_entry(&key));
+    }
+
+    /// Makes packets to a VIP arrive on the node. An address that the node has anyway is never
+    /// bound: its other ports must stay reachable.
+    fn bind(&mut self, record: &Record, address: IpAddr) {
+        if self.facts.addresses.contains(&address) {
+            let record = record.key.clone();
+            self.desired
+                .notes
+                .insert(Note::OwnAddress { record, address });
+            return;
+        }
+        let family = Family::of(address);
+        let source = self.facts.source.get(&family).copied();
+        self.desired.state.routes.insert(address, source);
+        self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));
+    }
+
+    /// A virtual server by mark for each record that has a short circuit, and the entries that lead
+    /// there.
+    fn add_short_circuits(&mut self, family: Family, observed: &KernelState) {
+        let wanted = self.short_circuits.remove(&family).unwrap_or_default();
+        let name = self.config.names.set(SetName::ShortCircuit, family);
+        let none = BTreeSet::new();
+        let mapped = observed.sets.get(&name).map_or(&none, |set| &set.entries);
+        let of_family = self.foreign.keys().filter(|key| key.family() == family);
+        let foreign = of_family.filter_map(VirtualServerKey::mark).collect();
+        let marks = marks::allocate(&wanted, mapped, &foreign, self.config.short_circuit_mask);
+        for (key, entries) in wanted {
+            let table = self.table;
+            let Some(record) = table.records.get(&key) else {
+                continue;
+            };
+            match marks.get(&key) {
+                Some(mark) => self.short_circuit(record, family, *mark, entries),
+                None => self.desired.refused.push(Refused::NoMark {
+                    record: key,
+                    family,
+                }),
+            }
+        }
+    }
+
+    fn short_circuit(
+        &mut self,
+        record: &Record,
+        family: Family,
+        mark: u32,
+        entries: Vec<SetEntry>,
+    ) {
+        let destinations = self.table.list(record, family, Lists::Cluster);
+        let server = VirtualServer {
+            config: server::of_mark(record, self.config, self.facts),
+            real_servers: server::real_servers(&destinations),
+        };
+        self.want(record, VirtualServerKey::Mark { family, mark }, server);
+        for entry in entries {
+            if let SetEntry::IpPortMark(ip, protocol, port, _) = entry {
+                let entry = SetEntry::IpPortMark(ip, protocol, port, mark);
+                self.entry(SetName::ShortCircuit, family, entry);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

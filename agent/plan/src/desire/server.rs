@@ -1,0 +1,76 @@
+//! What virtual servers do with connections.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use portolan_model::ipvs::{Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig};
+use portolan_model::{Destination, Record};
+
+use crate::{Config, NodeFacts};
+
+/// The scheduler by the hash of the client's address (`ip_vs_mh`, Maglev). The same destinations
+/// give the same choice in every virtual server, on every node.
+const MAGLEV: &str = "mh";
+/// kube-proxy's default.
+const ROUND_ROBIN: &str = "rr";
+
+/// Whether the kernel has [`MAGLEV`].
+pub(super) fn has_maglev(facts: &NodeFacts) -> bool {
+    !facts.missing_schedulers.contains(MAGLEV)
+}
+
+/// Whether [`MAGLEV`] would be used for a record if the kernel had it.
+pub(super) fn wants_maglev(record: &Record, config: &Config) -> bool {
+    record.affinity.is_some() && record.scheduling.scheduler.is_none() && config.scheduler.is_none()
+}
+
+/// Of a virtual server of an address. The Service's own choice goes before the agent's, and that
+/// before the defaults.
+pub(super) fn of_address(
+    record: &Record,
+    config: &Config,
+    facts: &NodeFacts,
+) -> VirtualServerConfig {
+    let none = Flags::default();
+    let (scheduler, flags) = match (&record.scheduling.scheduler, &config.scheduler) {
+        (Some(named), _) => (&**named, none),
+        // As upstream: hashes the client's port too.
+        (None, Some(told)) if told == MAGLEV => (MAGLEV, Flags(Flags::SCHED2)),
+        (None, Some(told)) => (told.as_str(), none),
+        (None, None) if record.affinity.is_some() && has_maglev(facts) => (MAGLEV, none),
+        (None, None) => (ROUND_ROBIN, none),
+    };
+    let chosen = |flags: Flags| Flags(flags.0 & Flags::MASK);
+    VirtualServerConfig {
+        scheduler: scheduler.to_owned(),
+        flags: record.scheduling.flags.map_or(flags, chosen),
+        persistence: record.affinity.map(|affinity| affinity.timeout_seconds),
+    }
+}
+
+/// Of a virtual server of a mark. A persistent one does not translate ports: it forwards to the
+/// port that the client asked for (`ip_vs_sched_persist`). So affinity is left to the hash.
+pub(super) fn of_mark(record: &Record, config: &Config, facts: &NodeFacts) -> VirtualServerConfig {
+    let by_address = of_address(record, config, facts);
+    if record.affinity.is_some() && has_maglev(facts) {
+        return VirtualServerConfig {
+            scheduler: MAGLEV.to_owned(),
+            flags: Flags::default(),
+            persistence: None,
+        };
+    }
+    VirtualServerConfig {
+        persistence: None,
+        ..by_address
+    }
+}
+
+/// Destinations as real servers.
+pub(super) fn real_servers(destinations: &[Destination]) -> BTreeMap<SocketAddr, RealServerConfig> {
+    let real_server = |destination: &Destination| {
+        let weight = destination.weight;
+        let forwarding = ForwardingMethod::Masquerade;
+        (destination.address, RealServerConfig { weight, forwarding })
+    };
+    destinations.iter().map(real_server).collect()
+}

@@ -1,0 +1,98 @@
+//! What virtual servers do with connections.
+
+use super::*;
+
+/// What a record's virtual servers, by address and by mark, do with connections.
+fn configs(
+    record: &Record,
+    config: &Config,
+    facts: &NodeFacts,
+) -> (VirtualServerConfig, VirtualServerConfig) {
+    let desired = desire(
+        &table(vec![record.clone()]),
+        facts,
+        config,
+        &KernelState::default(),
+    );
+    let of = |marked: bool| {
+        let mut servers = desired.state.virtual_servers.iter();
+        let (_, server) = servers
+            .find(|(key, _)| key.mark().is_some() == marked)
+            .unwrap();
+        server.config.clone()
+    };
+    (of(false), of(true))
+}
+
+fn does(scheduler: &str, flags: u32, persistence: Option<u32>) -> VirtualServerConfig {
+    VirtualServerConfig {
+        scheduler: scheduler.to_owned(),
+        flags: Flags(flags),
+        persistence,
+    }
+}
+
+#[test]
+fn the_services_choice_goes_before_the_agents_and_that_before_the_defaults() {
+    let plain = record(
+        "svc",
+        Protocol::Tcp,
+        vec![vip(FrontendKind::ExternalIp, "198.51.100.1", false)],
+    );
+    let mut affine = plain.clone();
+    affine.affinity = Some(Affinity {
+        timeout_seconds: 60,
+    });
+    let mut named = affine.clone();
+    named.scheduling = Scheduling {
+        scheduler: Some("lc".into()),
+        flags: Some(Flags(Flags::SCHED1 | 0x1000)),
+    };
+    let told = |scheduler: &str| Config {
+        scheduler: Some(scheduler.to_owned()),
+        ..Config::default()
+    };
+    let with = facts();
+    let without = NodeFacts {
+        missing_schedulers: ["mh".to_owned()].into(),
+        ..facts()
+    };
+    let default = Config::default();
+    let cases = [
+        // Record, agent, node: by address, by mark.
+        (&plain, &default, &with, ("rr", 0, None), ("rr", 0)),
+        (&plain, &told("lc"), &with, ("lc", 0, None), ("lc", 0)),
+        (&plain, &told("mh"), &with, ("mh", 0x10, None), ("mh", 0x10)),
+        (&affine, &default, &with, ("mh", 0, Some(60)), ("mh", 0)),
+        (&affine, &default, &without, ("rr", 0, Some(60)), ("rr", 0)),
+        (
+            &affine,
+            &told("wrr"),
+            &with,
+            ("wrr", 0, Some(60)),
+            ("mh", 0),
+        ),
+        (
+            &affine,
+            &told("mh"),
+            &with,
+            ("mh", 0x10, Some(60)),
+            ("mh", 0),
+        ),
+        (&named, &told("mh"), &with, ("lc", 8, Some(60)), ("mh", 0)),
+    ];
+    for (index, (record, config, facts, address, mark)) in cases.into_iter().enumerate() {
+        let expected = (
+            does(address.0, address.1, address.2),
+            does(mark.0, mark.1, None),
+        );
+        assert_eq!(configs(record, config, facts), expected, "case {index}");
+    }
+    let desired = desire(
+        &table(vec![affine]),
+        &without,
+        &default,
+        &KernelState::default(),
+    );
+    assert_eq!(desired.notes, [Note::NoMaglev].into());
+}

@@ -1,0 +1,163 @@
+//! Which mark stands for which record's short circuit.
+//!
+//! A mark is kept for as long as the kernel maps one of the record's ways in to it, so that nothing
+//! changes for a record when others come and go, nor when the agent restarts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_model::RecordKey;
+use portolan_model::ipset::SetEntry;
+
+use crate::MarkMask;
+
+/// Finds a mark for each record, given the ways in that are to be mapped (`IpPortMark`, whatever
+/// the mark). `mapped` is what the kernel's set holds; `foreign` marks belong to somebody else.
+///
+/// A record without a mark found none that is free: the mask is too small. A mark that the kernel
+/// still maps for another record is not free yet, since connections come in by it.
+pub(crate) fn allocate(
+    wanted: &BTreeMap<RecordKey, Vec<SetEntry>>,
+    mapped: &BTreeSet<SetEntry>,
+    foreign: &BTreeSet<u32>,
+    mask: MarkMask,
+) -> BTreeMap<RecordKey, u32> {
+    let mapped: BTreeMap<SetEntry, u32> = mapped
+        .iter()
+        .filter_map(|entry| match entry {
+            SetEntry::IpPortMark(.., mark) => Some((entry.identity(), *mark)),
+            _ => None,
+        })
+        .collect();
+    let mut taken: BTreeSet<u32> = foreign.clone();
+    let mut marks = BTreeMap::new();
+    for (record, entries) in wanted {
+        let kept = entries
+            .iter()
+            .filter_map(|entry| mapped.get(&entry.identity()).copied())
+            .find(|mark| mask.contains(*mark) && !taken.contains(mark));
+        if let Some(mark) = kept {
+            taken.insert(mark);
+            marks.insert(record.clone(), mark);
+        }
+    }
+    taken.extend(mapped.values());
+    taken.retain(|mark| mask.contains(*mark));
+    for record in wanted.keys() {
+        if !marks.contains_key(record) {
+            let Some(mark) = free(record, &taken, mask) else {
+                continue;
+            };
+            taken.insert(mark);
+            marks.insert(record.clone(), mark);
+        }
+    }
+    marks
+}
+
+/// The first free mark from the record's own on.
+fn free(record: &RecordKey, taken: &BTreeSet<u32>, mask: MarkMask) -> Option<u32> {
+    let capacity = mask.capacity();
+    if u32::try_from(taken.len()).is_ok_and(|taken| taken >= capacity) {
+        return None;
+    }
+    let first = hash(record) % capacity;
+    (first..capacity)
+        .chain(0..first)
+        .map(|number| mask.mark(number + 1))
+        .find(|mark| !taken.contains(mark))
+}
+
+/// FNV-1a: the same on every node and in every version, so that marks can be compared by eye.
+fn hash(record: &RecordKey) -> u32 {
+    record.to_string().bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::Protocol;
+
+    use super::*;
+
+    fn record(number: u16) -> RecordKey {
+        RecordKey {
+            cluster: "".into(),
+            namespace: "ns".into(),
+            service: format!("s{number}").into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        }
+    }
+
+    fn entry(number: u16, mark: u32) -> SetEntry {
+        SetEntry::IpPortMark([10, 0, 0, 1].into(), Protocol::Tcp, number, mark)
+    }
+
+    fn wanted(numbers: impl IntoIterator<Item = u16>) -> BTreeMap<RecordKey, Vec<SetEntry>> {
+        numbers
+            .into_iter()
+            .map(|number| (record(number), vec![entry(number, 0)]))
+            .collect()
+    }
+
+    fn mask(bits: u32) -> MarkMask {
+        MarkMask::new(bits, 0x4000).unwrap()
+    }
+
+    fn mapping(numbers: impl IntoIterator<Item = u16>, bits: u32) -> BTreeSet<SetEntry> {
+        let numbers: Vec<u16> = numbers.into_iter().collect();
+        let wanted = wanted(numbers.iter().copied());
+        let marks = allocate(&wanted, &BTreeSet::new(), &BTreeSet::new(), mask(bits));
+        let mapped = numbers
+            .iter()
+            .map(|number| entry(*number, marks[&record(*number)]));
+        mapped.collect()
+    }
+
+    #[test]
+    fn every_record_has_a_mark_of_its_own_until_there_are_none_left() {
+        let none = BTreeSet::new();
+        let marks = allocate(&wanted(0..15), &none, &none_foreign(), mask(0xf_0000));
+        let different: BTreeSet<_> = marks.values().collect();
+        assert_eq!(different.len(), 15);
+        let marks = allocate(&wanted(0..17), &none, &none_foreign(), mask(0xf_0000));
+        assert_eq!(marks.len(), 15);
+    }
+
+    fn none_foreign() -> BTreeSet<u32> {
+        BTreeSet::new()
+    }
+
+    #[test]
+    fn a_mark_stays_when_others_come_and_go() {
+        let mapped = mapping(0..10, 0x1f_0000);
+        let marks = allocate(&wanted(5..20), &mapped, &none_foreign(), mask(0x1f_0000));
+        for number in 5..10 {
+            assert!(mapped.contains(&entry(number, marks[&record(number)])));
+        }
+        // What is still mapped for a record that is gone leads there until it is not.
+        for number in 10..20 {
+            let mark = marks[&record(number)];
+            let others = (0..10).any(|other| mapped.contains(&entry(other, mark)));
+            assert!(!others, "{mark:#x}");
+        }
+    }
+
+    #[test]
+    fn foreign_marks_and_those_outside_the_mask_are_given_up() {
+        let mapped = mapping(0..3, 0xf_0000);
+        let foreign: BTreeSet<u32> = mapped
+            .iter()
+            .filter_map(|entry| match entry {
+                SetEntry::IpPortMark(.., 1, mark) => Some(*mark),
+                _ => None,
+            })
+            .collect();
+        let marks = allocate(&wanted(0..3), &mapped, &foreign, mask(0xf_0000));
+        assert!(!foreign.contains(&marks[&record(1)]));
+        assert!(mapped.contains(&entry(2, marks[&record(2)])));
+        let marks = allocate(&wanted(0..3), &mapped, &foreign, mask(0xf00_0000));
+        assert!(marks.values().all(|mark| mask(0xf00_0000).contains(*mark)));
+    }
+}

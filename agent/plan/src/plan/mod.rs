@@ -1,0 +1,115 @@
+//! The steps from what the kernel holds to what it should hold.
+
+mod servers;
+mod sets;
+
+use std::collections::BTreeMap;
+
+use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
+
+use crate::{Config, Desired, KernelState, Names, SetName, Step, ownership_entry};
+
+/// The steps, in order, from `observed` to `desired`; empty if there is nothing to do.
+///
+/// Additions go from what packets need to what leads them there: sets, entries, rules, routes,
+/// virtual servers by mark with their real servers, the entries that give packets these marks, those
+/// that drop packets, virtual servers by address with their real servers. Removals go the other way
+/// round and come after all additions. So
+///
+/// * no packet is forwarded un-masqueraded, or gets a mark that leads nowhere;
+/// * a way in drops what comes from outside before its last local destination goes, and until its
+///   first one is there, but never what is short-circuited.
+///
+/// What is not ours is not touched: of the virtual servers only those in the ownership record, of
+/// the sets only those that we name. Virtual servers of excluded networks are never deleted.
+///
+/// A TCP real server that is no longer wanted gets weight 0 and stays: whoever watches its
+/// connections deletes it when they have ended. UDP and SCTP ones go at once, as upstream does.
+#[must_use]
+pub fn plan(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<Step> {
+    let mut planner = Planner {
+        config,
+        additions: Vec::new(),
+        removals: Vec::new(),
+    };
+    planner.sets(&desired.state, observed);
+    planner.rules(&desired.state, observed);
+    planner.routes(&desired.state, observed);
+    planner.virtual_servers(desired, observed, true);
+    planner.late_entries(&desired.state, observed);
+    planner.virtual_servers(desired, observed, false);
+    planner.finish()
+}
+
+struct Planner<'a> {
+    config: &'a Config,
+    additions: Vec<Step>,
+    /// In the order of additions; turned round at the end.
+    removals: Vec<Step>,
+}
+
+impl Planner<'_> {
+    fn finish(self) -> Vec<Step> {
+        let mut steps = self.additions;
+        steps.extend(self.removals.into_iter().rev());
+        steps
+    }
+
+    fn rules(&mut self, desired: &KernelState, observed: &KernelState) {
+        for (family, rules) in &desired.rules {
+            if observed.rules.get(family) != Some(rules) {
+                self.additions.push(Step::WriteRules {
+                    family: *family,
+                    rules: rules.clone(),
+                });
+            }
+        }
+    }
+
+    fn routes(&mut self, desired: &KernelState, observed: &KernelState) {
+        for (vip, source) in &desired.routes {
+            if observed.routes.get(vip) != Some(source) {
+                self.additions.push(Step::PutRoute {
+                    vip: *vip,
+                    source: *source,
+                });
+            }
+        }
+        for vip in observed
+            .routes
+            .keys()
+            .filter(|vip| !desired.routes.contains_key(vip))
+        {
+            self.removals.push(Step::DelRoute { vip: *vip });
+        }
+    }
+}
+
+/// Whether the ownership record in the kernel has a virtual server.
+pub(crate) fn is_ours(observed: &KernelState, names: &Names, key: &VirtualServerKey) -> bool {
+    let record = names.set(SetName::VirtualServers, key.family());
+    observed
+        .sets
+        .get(&record)
+        .is_some_and(|set| set.entries.contains(&ownership_entry(key)))
+}
+
+impl KernelState {
+    /// The virtual servers that are not in the ownership record.
+    #[must_use]
+    pub fn foreign_virtual_servers(
+        &self,
+        names: &Names,
+    ) -> BTreeMap<VirtualServerKey, VirtualServer> {
+        let foreign = self
+            .virtual_servers
+            .iter()
+            .filter(|(key, _)| !is_ours(self, names, key));
+        foreign
+            .map(|(key, server)| (*key, server.clone()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Steps about virtual and real servers.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use portolan_model::Protocol;
+use portolan_model::ipvs::{RealServerConfig, VirtualServer, VirtualServerKey};
+
+use super::{Planner, is_ours};
+use crate::{Desired, KernelState, Step};
+
+impl Planner<'_> {
+    /// Those by mark, or those by address: first the virtual servers, then their real servers.
+    pub(super) fn virtual_servers(
+        &mut self,
+        desired: &Desired,
+        observed: &KernelState,
+        by_mark: bool,
+    ) {
+        let of_kind = |key: &VirtualServerKey| key.mark().is_some() == by_mark;
+        let wanted = || {
+            let servers = desired.state.virtual_servers.iter();
+            servers.filter(|(key, _)| of_kind(key))
+        };
+        for (key, want) in wanted() {
+            let (key, config) = (*key, want.config.clone());
+            match observed.virtual_servers.get(&key) {
+                None => self.additions.push(Step::AddVirtualServer { key, config }),
+                Some(have) if have.config != config => {
+                    self.additions.push(Step::SetVirtualServer { key, config });
+                }
+                Some(_) => {}
+            }
+        }
+        for key in observed.virtual_servers.keys().filter(|key| of_kind(key)) {
+            let gone = !desired.state.virtual_servers.contains_key(key);
+            if gone && is_ours(observed, &self.config.names, key) && !self.is_excluded(key) {
+                self.removals.push(Step::DelVirtualServer { key: *key });
+            }
+        }
+        for (key, want) in wanted() {
+            let have = observed.virtual_servers.get(key);
+            let drains = desired.protocol(key) == Some(Protocol::Tcp);
+            self.real_servers(*key, want, have, drains);
+        }
+    }
+
+    fn is_excluded(&self, key: &VirtualServerKey) -> bool {
+        let networks = &self.config.exclude_cidrs;
+        key.socket()
+            .is_some_and(|socket| networks.iter().any(|net| net.contains(&socket.ip())))
+    }
+
+    fn real_servers(
+        &mut self,
+        key: VirtualServerKey,
+        want: &VirtualServer,
+        have: Option<&VirtualServer>,
+        drains: bool,
+    ) {
+        let none = BTreeMap::new();
+        let have: &BTreeMap<SocketAddr, RealServerConfig> =
+            have.map_or(&none, |server| &server.real_servers);
+        for (address, config) in &want.real_servers {
+            let (address, config) = (*address, *config);
+            match have.get(&address) {
+                None => self.additions.push(Step::AddRealServer {
+                    key,
+                    address,
+                    config,
+                }),
+                Some(before) if *before != config => self.additions.push(Step::SetRealServer {
+                    key,
+                    address,
+                    config,
+                }),
+                Some(_) => {}
+            }
+        }
+        for (address, config) in have {
+            let address = *address;
+            if want.real_servers.contains_key(&address) {
+                continue;
+            }
+            if !drains {
+                self.removals.push(Step::DelRealServer { key, address });
+            } else if config.weight != 0 {
+                let config = RealServerConfig {
+                    weight: 0,
+                    ..*config
+                };
+                self.removals.push(Step::SetRealServer {
+                    key,
+                    address,
+                    config,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Steps about sets and their entries.
+
+use std::collections::BTreeSet;
+
+use portolan_model::Family;
+use portolan_model::ipset::{Set, SetEntry, SetKind};
+
+use super::Planner;
+use crate::{KernelState, SetName, Step};
+
+/// Sets whose entries send packets to virtual servers, or drop them: they are filled when these are
+/// complete, in this order.
+const LATE: [SetName; 2] = [SetName::ShortCircuit, SetName::NoLocal];
+
+impl Planner<'_> {
+    /// Creates and replaces sets, then fills all but the late ones.
+    pub(super) fn sets(&mut self, desired: &KernelState, observed: &KernelState) {
+        for (name, want) in &desired.sets {
+            match observed.sets.get(name) {
+                None => {
+                    let (name, header) = (name.clone(), want.header.clone());
+                    self.additions.push(Step::CreateSet { name, header });
+                }
+                Some(have) if !holds(have, want) => {
+                    let set = replacement(want, have);
+                    let name = name.clone();
+                    self.additions.push(Step::ReplaceSet { name, set });
+                }
+                Some(_) => {}
+            }
+        }
+        let late = self.late_names();
+        for (name, want) in desired.sets.iter().filter(|(name, _)| !late.contains(name)) {
+            self.entries(name, want, observed.sets.get(name));
+        }
+    }
+
+    /// Fills the late sets.
+    pub(super) fn late_entries(&mut self, desired: &KernelState, observed: &KernelState) {
+        for name in self.late_names() {
+            if let Some(want) = desired.sets.get(&name) {
+                self.entries(&name, want, observed.sets.get(&name));
+            }
+        }
+    }
+
+    fn late_names(&self) -> Vec<String> {
+        let of_both = |set| Family::ALL.map(|family| self.config.names.set(set, family));
+        LATE.into_iter().flat_map(of_both).collect()
+    }
+
+    fn entries(&mut self, name: &str, want: &Set, have: Option<&Set>) {
+        let none = BTreeSet::new();
+        let have = have.filter(|have| is_alike(have, want));
+        let have = have.map_or(&none, |have| &have.entries);
+        let missing: BTreeSet<_> = want.entries.difference(have).cloned().collect();
+        if !missing.is_empty() {
+            self.additions.push(Step::AddEntries {
+                name: name.to_owned(),
+                entries: missing,
+            });
+        }
+        let surplus = surplus(want, have);
+        if !surplus.is_empty() {
+            self.removals.push(Step::DelEntries {
+                name: name.to_owned(),
+                entries: surplus,
+            });
+        }
+    }
+}
+
+/// The entries to delete. One that was changed in place is gone already, and deleting it by its old
+/// value would delete the new one.
+fn surplus(want: &Set, have: &BTreeSet<SetEntry>) -> BTreeSet<SetEntry> {
+    let surplus = have.difference(&want.entries);
+    if want.header.kind != SetKind::HashIpPortMark {
+        return surplus.cloned().collect();
+    }
+    let wanted: BTreeSet<_> = want.entries.iter().map(SetEntry::identity).collect();
+    surplus
+        .filter(|entry| !wanted.contains(&entry.identity()))
+        .cloned()
+        .collect()
+}
+
+/// A set with the entries of the one that it takes the place of, and room for what is to come.
+fn replacement(want: &Set, have: &Set) -> Set {
+    let mut set = Set {
+        header: want.header.clone(),
+        entries: BTreeSet::new(),
+    };
+    if is_alike(have, want) {
+        set.entries.clone_from(&have.entries);
+        let needed = have.entries.union(&want.entries).count();
+        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+        set.header.max_entries = set.header.max_entries.max(needed);
+    }
+    set
+}
+
+fn is_alike(have: &Set, want: &Set) -> bool {
+    // A bitmap of ports has no family.
+    let bitmap = want.header.kind == SetKind::BitmapPort;
+    have.header.kind == want.header.kind && (bitmap || have.header.family == want.header.family)
+}
+
+/// Whether a set can hold what is wanted as it is.
+fn holds(have: &Set, want: &Set) -> bool {
+    let bitmap = want.header.kind == SetKind::BitmapPort;
+    is_alike(have, want) && (bitmap || have.header.max_entries >= want.header.max_entries)
+}

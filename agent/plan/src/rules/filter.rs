@@ -1,0 +1,54 @@
+//! `filter`: what may come in.
+
+use super::{Chain, Writer, source_ranges};
+use crate::SetName;
+
+pub(super) const CHAINS: [Chain; 5] = [
+    ("FORWARD", forward),
+    ("NODE-PORT", node_port),
+    ("PROXY-FIREWALL", proxy_firewall),
+    ("SOURCE-RANGES-FIREWALL", source_ranges),
+    ("IPVS-FILTER", ipvs_filter),
+];
+
+fn forward(writer: &mut Writer<'_>) -> Vec<String> {
+    let mark = writer.config.masquerade_mark;
+    vec![
+        format!("-m mark --mark {mark:#x}/{mark:#x} -j ACCEPT"),
+        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT".to_owned(),
+    ]
+}
+
+/// Health checks of load balancers come to the node itself.
+fn node_port(writer: &mut Writer<'_>) -> Vec<String> {
+    let port = SetName::HealthCheckNodePort;
+    vec![format!(
+        "-p tcp {}",
+        writer.on_set(port, "dst", "", "ACCEPT")
+    )]
+}
+
+fn proxy_firewall(writer: &mut Writer<'_>) -> Vec<String> {
+    let ranges = writer.chain("SOURCE-RANGES-FIREWALL");
+    vec![writer.on_set(SetName::LoadBalancerFw, "dst,dst", "", &ranges)]
+}
+
+/// Keeps what listens on the node's wildcard address from being reached through a VIP.
+fn ipvs_filter(writer: &mut Writer<'_>) -> Vec<String> {
+    let ours = [
+        SetName::LoadBalancer,
+        SetName::ClusterIp,
+        SetName::ExternalIp,
+        SetName::ExternalIpLocal,
+    ];
+    let mut rules: Vec<_> = ours
+        .into_iter()
+        .map(|set| writer.on_set(set, "dst,dst", "", "RETURN"))
+        .collect();
+    let port = SetName::HealthCheckNodePort;
+    let health_check = writer.on_set(port, "dst", "", "RETURN");
+    rules.push(format!("-p tcp {health_check}"));
+    let new = "-m conntrack --ctstate NEW ";
+    rules.push(writer.on_set(SetName::IpvsIps, "dst", new, "REJECT"));
+    rules
+}

@@ -1,0 +1,177 @@
+//! The constant rules, as `iptables-restore` takes them.
+//!
+//! They refer to sets, never to a service, so they are written once. Source of the rules of `nat`
+//! and `filter`: `pkg/proxy/ipvs/proxier.go`, `writeIptablesRules` and `createAndLinkKubeChain`.
+//! Differences: all sets always exist, so all rules are always there; external IPs end in a plain
+//! ACCEPT like cluster IPs, so that bridged pods need no `xt_physdev`; and what the node's own
+//! connections must pass is in `mangle`, because IPVS takes them (at priority -98 of OUTPUT) before
+//! `filter` sees them. The policies of `mangle` are those of kube-proxy's other modes.
+
+mod filter;
+mod mangle;
+mod nat;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use portolan_model::{Family, NodeInfo};
+use serde::Serialize;
+
+use crate::{Config, SetName};
+
+/// A jump from a built-in chain to one of ours, put before all others.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Jump {
+    /// `mangle`, `nat` or `filter`.
+    pub table: &'static str,
+    /// The built-in chain.
+    pub chain: &'static str,
+    /// Our chain.
+    pub target: String,
+}
+
+/// All rules of one family.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rules {
+    /// Our chains with their rules, by table.
+    pub tables: Vec<Table>,
+    /// How packets get there, in the order in which they are prepended: the last is on top.
+    pub jumps: Vec<Jump>,
+    /// Jumps that earlier versions had, to be taken away.
+    pub obsolete: Vec<Jump>,
+    /// The sets that the rules refer to.
+    pub sets: BTreeSet<String>,
+}
+
+/// Our part of one iptables table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Table {
+    /// `mangle`, `nat` or `filter`.
+    pub name: &'static str,
+    /// Our chains, with their rules without the `-A CHAIN`.
+    pub chains: Vec<(String, Vec<String>)>,
+}
+
+impl Rules {
+    /// The input of `iptables-restore --noflush`: our chains rewritten, `missing` jumps prepended,
+    /// the lines of `obsolete` ones (by table, as `iptables-save` prints them) deleted, nothing else
+    /// touched. Each table is one atomic change.
+    #[must_use]
+    pub fn restore_input(&self, missing: &[&Jump], obsolete: &[(&str, &str)]) -> String {
+        let mut text = String::new();
+        for table in &self.tables {
+            let _ = writeln!(text, "*{}", table.name);
+            for (chain, _) in &table.chains {
+                let _ = writeln!(text, ":{chain} - [0:0]");
+            }
+            for (chain, rules) in &table.chains {
+                for rule in rules {
+                    let _ = writeln!(text, "-A {chain} {rule}");
+                }
+            }
+            for (_, line) in obsolete.iter().filter(|(name, _)| *name == table.name) {
+                let _ = writeln!(text, "-D{}", line.trim_start_matches("-A"));
+            }
+            for jump in missing.iter().filter(|jump| jump.table == table.name) {
+                let _ = writeln!(text, "-I {} 1 -j {}", jump.chain, jump.target);
+            }
+            text.push_str("COMMIT\n");
+        }
+        text
+    }
+}
+
+/// The rules of a family, on a node of which that much is known.
+#[must_use]
+pub fn rules(family: Family, config: &Config, node: &NodeInfo) -> Rules {
+    let mut writer = Writer {
+        family,
+        config,
+        local: config.detect_local.rule_match(family, node),
+        sets: BTreeSet::new(),
+    };
+    let tables = vec![
+        writer.table("mangle", &mangle::CHAINS),
+        writer.table("nat", &nat::CHAINS),
+        writer.table("filter", &filter::CHAINS),
+    ];
+    let jump = |(table, chain, suffix): &(&'static str, &'static str, &str)| Jump {
+        table,
+        chain,
+        target: config.names.chain(suffix),
+    };
+    Rules {
+        jumps: JUMPS.iter().map(jump).collect(),
+        obsolete: OBSOLETE_JUMPS.iter().map(jump).collect(),
+        tables,
+        sets: writer.sets,
+    }
+}
+
+/// Table, built-in chain, our chain.
+const JUMPS: [(&str, &str, &str); 11] = [
+    ("mangle", "PREROUTING", "LOCAL-POLICY"),
+    ("mangle", "OUTPUT", "LOCAL-POLICY-OUT"),
+    ("mangle", "POSTROUTING", "SHORT-CIRCUIT-END"),
+    ("nat", "OUTPUT", "SERVICES"),
+    ("nat", "PREROUTING", "SERVICES"),
+    ("nat", "POSTROUTING", "POSTROUTING"),
+    ("filter", "FORWARD", "FORWARD"),
+    ("filter", "INPUT", "NODE-PORT"),
+    ("filter", "INPUT", "PROXY-FIREWALL"),
+    ("filter", "FORWARD", "PROXY-FIREWALL"),
+    ("filter", "INPUT", "IPVS-FILTER"),
+];
+
+/// Here the node's own connections were held to source ranges, in vain: IPVS is earlier.
+const OBSOLETE_JUMPS: [(&str, &str, &str); 1] = [("filter", "OUTPUT", "PROXY-FIREWALL")];
+
+/// A chain's name after the prefix, and what writes its rules.
+type Chain = (&'static str, fn(&mut Writer<'_>) -> Vec<String>);
+
+struct Writer<'a> {
+    family: Family,
+    config: &'a Config,
+    /// The match for packets of the node's own pods, if they can be told.
+    local: Option<String>,
+    sets: BTreeSet<String>,
+}
+
+impl Writer<'_> {
+    fn table(&mut self, name: &'static str, chains: &[Chain]) -> Table {
+        let names = &self.config.names;
+        let chains = chains
+            .iter()
+            .map(|(suffix, write)| (names.chain(suffix), write(self)))
+            .collect();
+        Table { name, chains }
+    }
+
+    fn chain(&self, suffix: &str) -> String {
+        self.config.names.chain(suffix)
+    }
+
+    fn set(&mut self, set: SetName) -> String {
+        let name = self.config.names.set(set, self.family);
+        self.sets.insert(name.clone());
+        name
+    }
+
+    /// `-m set --match-set NAME dirs -j TARGET`, for a set of ours and a chain or target.
+    fn on_set(&mut self, set: SetName, dirs: &str, extra: &str, target: &str) -> String {
+        let name = self.set(set);
+        format!("-m set --match-set {name} {dirs} {extra}-j {target}")
+    }
+}
+
+/// Held to source ranges: those in a range go on, the others end here.
+fn source_ranges(writer: &mut Writer<'_>) -> Vec<String> {
+    let ranges = SetName::LoadBalancerSourceCidr;
+    vec![
+        writer.on_set(ranges, "dst,dst,src", "", "RETURN"),
+        "-j DROP".to_owned(),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

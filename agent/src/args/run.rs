@@ -1,0 +1,214 @@
+//! How the agent runs: where its table comes from, and what it serves.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+
+use portolan_dataplane::{KernelConfig, NodePortAddresses};
+use portolan_select::SourceRanges;
+
+use super::{KernelArgs, TuneArgs};
+use crate::identity::IdentityArgs;
+
+/// kube-proxy's.
+const HEALTHZ_PORT: u16 = 10256;
+
+/// Where the table comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Source {
+    /// A controller's stream.
+    Controller,
+    /// Files of Kubernetes objects on this host; no controller needed.
+    File,
+}
+
+/// How the agent runs.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Where the table comes from.
+    #[arg(long, env = "PORTOLAN_SOURCE", default_value = "controller")]
+    pub source: Source,
+
+    /// A controller's address, as host:port; may be repeated.
+    #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',')]
+    pub controller: Vec<String>,
+
+    /// Speak to the controller without TLS, and let it believe that we are whoever we say.
+    #[arg(long, env = "PORTOLAN_PLAINTEXT")]
+    pub plaintext: bool,
+
+    /// A file or directory of Kubernetes objects (YAML or JSON), for `--source file`; may be
+    /// repeated.
+    #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',')]
+    pub file: Vec<PathBuf>,
+
+    /// What `spec.loadBalancerSourceRanges` hold for, with `--source file`: `all`, or
+    /// `load-balancer` as kube-proxy does (see the controller's flag).
+    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "all")]
+    pub source_ranges: SourceRanges,
+
+    /// How often files are looked at, in milliseconds.
+    #[arg(long, env = "PORTOLAN_FILE_POLL_MS", default_value = "1000",
+        value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
+    file_poll_ms: u64,
+
+    /// This node's name (kube-proxy's --hostname-override). Default: the host's name.
+    #[arg(long, alias = "hostname-override", env = "PORTOLAN_NODE_NAME")]
+    node_name: Option<String>,
+
+    /// The cluster's name; the controller must say the same. Empty for a single cluster.
+    #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
+    pub cluster: String,
+
+    /// How often the kernel is read and compared, in seconds, in case somebody else changed it
+    /// (kube-proxy's --ipvs-sync-period).
+    #[arg(long, alias = "ipvs-sync-period", env = "PORTOLAN_SYNC_PERIOD", default_value = "30",
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    sync_period: u64,
+
+    /// How long a TCP destination that has gone may keep its connections, in seconds, where the
+    /// Service does not say: from then on they are reset. 0 resets them at once. Those of a virtual
+    /// server that goes as a whole are reset in any case. The default is IPVS's own limit for idle
+    /// connections.
+    #[arg(long, env = "PORTOLAN_DRAIN_TIMEOUT", default_value = "900",
+        value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
+    drain_timeout: u64,
+
+    /// A directory of the agent's own, to remember until when destinations drain.
+    #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan")]
+    pub state_dir: PathBuf,
+
+    /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
+    #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:10249")]
+    pub admin_listen: SocketAddr,
+
+    /// Where /healthz and /livez are served, for load balancers and the kubelet (kube-proxy's
+    /// --healthz-bind-address); empty for nowhere.
+    #[arg(
+        long,
+        alias = "healthz-bind-address",
+        env = "PORTOLAN_HEALTHZ_LISTEN",
+        default_value = "[::]:10256"
+    )]
+    healthz_listen: String,
+
+    /// Which of the node's addresses take node ports: those in these networks, or the word
+    /// `primary` for --node-ip. In a family without a network all do; loopback and link-local ones
+    /// never.
+    #[arg(
+        long,
+        alias = "nodeport-addresses",
+        env = "PORTOLAN_NODE_PORT_ADDRESSES",
+        value_delimiter = ','
+    )]
+    node_port_addresses: Vec<String>,
+
+    /// Write the port that was bound, as `admin=PORT`, to this file.
+    #[arg(long, env = "PORTOLAN_PORT_FILE")]
+    pub port_file: Option<PathBuf>,
+
+    /// How to program the kernel.
+    #[command(flatten)]
+    pub kernel: KernelArgs,
+
+    /// Settings of the kernel.
+    #[command(flatten)]
+    pub tune: TuneArgs,
+
+    /// How the stream is secured.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+}
+
+impl RunArgs {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// If flags are missing that the source needs.
+    pub fn validate(&self) -> anyhow::Result<()> {
+        match self.source {
+            Source::Controller if self.controller.is_empty() => {
+                bail!("--source controller needs --controller host:port")
+            }
+            Source::Controller => self.identity.validate(self.plaintext),
+            Source::File if self.file.is_empty() => bail!("--source file needs --file"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where `/healthz` is served, if anywhere.
+    ///
+    /// # Errors
+    /// If it is not an address with a port.
+    pub fn healthz_listen(&self) -> anyhow::Result<Option<SocketAddr>> {
+        if self.healthz_listen.is_empty() {
+            return Ok(None);
+        }
+        // kube-proxy takes an address without a port too.
+        let without_port = self.healthz_listen.parse::<IpAddr>();
+        let address = match without_port {
+            Ok(ip) => Ok(SocketAddr::new(ip, HEALTHZ_PORT)),
+            Err(_) => self.healthz_listen.parse(),
+        };
+        let named = || format!("--healthz-listen {:?}", self.healthz_listen);
+        address.map(Some).with_context(named)
+    }
+
+    /// Which of the node's addresses take node ports.
+    ///
+    /// # Errors
+    /// If there is anything but networks or the word `primary`.
+    pub fn node_port_addresses(&self) -> anyhow::Result<NodePortAddresses> {
+        NodePortAddresses::parse(&self.node_port_addresses).context("--node-port-addresses")
+    }
+
+    /// How to use the kernel.
+    ///
+    /// # Errors
+    /// If a flag cannot be used.
+    pub fn kernel_config(&self) -> anyhow::Result<KernelConfig> {
+        Ok(KernelConfig {
+            node_port_addresses: self.node_port_addresses()?,
+            tuning: self.tune.tuning(),
+            ..self.kernel.kernel_config()?
+        })
+    }
+
+    /// How often files are looked at.
+    #[must_use]
+    pub fn file_poll(&self) -> Duration {
+        Duration::from_millis(self.file_poll_ms)
+    }
+
+    /// How long destinations drain that have gone, where the Service does not say.
+    #[must_use]
+    pub fn drain_timeout(&self) -> Duration {
+        Duration::from_secs(self.drain_timeout)
+    }
+
+    /// How often the kernel is compared.
+    #[must_use]
+    pub fn sync_period(&self) -> Duration {
+        Duration::from_secs(self.sync_period)
+    }
+
+    /// The node's name, in lower case as Kubernetes has it.
+    ///
+    /// # Errors
+    /// If none was given and the host's name cannot be read.
+    pub fn node_name(&self) -> anyhow::Result<String> {
+        let name = match &self.node_name {
+            Some(name) => name.clone(),
+            None => std::fs::read_to_string("/proc/sys/kernel/hostname")
+                .context("--node-name was not given, and the host's name cannot be read")?,
+        };
+        let name = name.trim().to_ascii_lowercase();
+        if name.is_empty() {
+            bail!("--node-name is empty");
+        }
+        Ok(name)
+    }
+}

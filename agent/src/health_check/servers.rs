@@ -1,0 +1,248 @@
+//! Listeners for health checks, kept equal to what is wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::serve::Listener;
+use portolan_dataplane::NodePortAddresses;
+use portolan_model::Family;
+use portolan_runtime::listen_one_family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::{HealthCheck, ServiceKey, answer};
+use crate::health::Health;
+
+/// Where to listen in a family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ListenOn {
+    /// On all addresses, by one socket.
+    All,
+    /// On these.
+    Addresses(BTreeSet<IpAddr>),
+}
+
+impl ListenOn {
+    fn addresses(&self, family: Family) -> Vec<IpAddr> {
+        match (self, family) {
+            (Self::All, Family::V4) => vec![Ipv4Addr::UNSPECIFIED.into()],
+            (Self::All, Family::V6) => vec![Ipv6Addr::UNSPECIFIED.into()],
+            (Self::Addresses(addresses), _) => addresses.iter().copied().collect(),
+        }
+    }
+}
+
+/// By Service and family, how many endpoints there are.
+type Counts = Arc<RwLock<BTreeMap<(ServiceKey, Family), usize>>>;
+
+/// The listeners.
+#[derive(Debug)]
+pub struct HealthChecks {
+    families: Vec<Family>,
+    node_ports: NodePortAddresses,
+    health: Health,
+    counts: Counts,
+    listening: BTreeMap<SocketAddr, Listening>,
+    /// What cannot be listened on, and why: said once.
+    failed: BTreeMap<SocketAddr, String>,
+    failed_count: Gauge,
+}
+
+#[derive(Debug)]
+struct Listening {
+    service: ServiceKey,
+    stop: CancellationToken,
+    /// Ends when the port is free again.
+    closed: oneshot::Receiver<()>,
+}
+
+impl HealthChecks {
+    /// Listens nowhere yet; adds its metric to a registry.
+    #[must_use]
+    pub fn register(
+        families: Vec<Family>,
+        node_ports: NodePortAddresses,
+        health: Health,
+        registry: &mut Registry,
+    ) -> Self {
+        let this = Self {
+            families,
+            node_ports,
+            health,
+            counts: Counts::default(),
+            listening: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            failed_count: Gauge::default(),
+        };
+        registry.register(
+            "health_check_listen_failures_current",
+            "Health check node ports that cannot be listened on",
+            this.failed_count.clone(),
+        );
+        this
+    }
+
+    /// Answers for these Services from now on, and for no others, on a node's addresses that take
+    /// node ports. What cannot be listened on is tried again at the next call.
+    pub async fn apply(
+        &mut self,
+        wanted: &BTreeMap<ServiceKey, HealthCheck>,
+        node_port_addresses: &BTreeSet<IpAddr>,
+    ) {
+        let on = |family: Family| {
+            if self.node_ports.take_all(family) {
+                return ListenOn::All;
+            }
+            let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
+            let addresses = node_port_addresses.iter().filter(of_family);
+            ListenOn::Addresses(addresses.copied().collect())
+        };
+        let on = self.families.iter().map(|family| (*family, on(*family)));
+        let on = on.collect();
+        self.apply_on(wanted, &on).await;
+    }
+
+    async fn apply_on(
+        &mut self,
+        wanted: &BTreeMap<ServiceKey, HealthCheck>,
+        on: &BTreeMap<Family, ListenOn>,
+    ) {
+        let mut listeners: BTreeMap<SocketAddr, (&ServiceKey, Family)> = BTreeMap::new();
+        let mut counts = BTreeMap::new();
+        for (service, check) in wanted {
+            for (family, endpoints) in &check.endpoints {
+                counts.insert((service.clone(), *family), *endpoints);
+                let addresses = on.get(family).map(|on| on.addresses(*family));
+                for address in addresses.unwrap_or_default() {
+                    let at = SocketAddr::new(address, check.port);
+                    listeners.entry(at).or_insert((service, *family));
+                }
+            }
+        }
+        *self.counts.write().unwrap_or_else(PoisonError::into_inner) = counts;
+        self.close_others(&listeners).await;
+        self.open_missing(&listeners);
+    }
+
+    async fn close_others(&mut self, wanted: &BTreeMap<SocketAddr, (&ServiceKey, Family)>) {
+        let stays = |at: &SocketAddr, listening: &mut Listening| {
+            wanted
+                .get(at)
+                .is_some_and(|(service, _)| **service == listening.service)
+        };
+        for (_, others) in self.listening.extract_if(.., |at, l| !stays(at, l)) {
+            others.stop.cancel();
+            // The sender is dropped with the listener: that is the message.
+            let _ = others.closed.await;
+        }
+    }
+
+    fn open_missing(&mut self, wanted: &BTreeMap<SocketAddr, (&ServiceKey, Family)>) {
+        self.failed.retain(|at, _| wanted.contains_key(at));
+        for (at, (service, family)) in wanted {
+            if self.listening.contains_key(at) {
+                continue;
+            }
+            match self.open(*at, service, *family) {
+                Ok(listening) => {
+                    self.failed.remove(at);
+                    self.listening.insert(*at, listening);
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    if self.failed.get(at) != Some(&reason) {
+                        tracing::error!(%service, address = %at, %error,
+                            "the health check node port cannot be listened on, which is tried again");
+                        self.failed.insert(*at, reason);
+                    }
+                }
+            }
+        }
+        let failed = i64::try_from(self.failed.len()).unwrap_or(i64::MAX);
+        self.failed_count.set(failed);
+    }
+
+    fn open(&self, at: SocketAddr, service: &ServiceKey, family: Family) -> io::Result<Listening> {
+        let (closing, closed) = oneshot::channel();
+        let listener = Tracked {
+            listener: listen_one_family(at)?,
+            _closing: closing,
+        };
+        let asked = Asked {
+            counts: Arc::clone(&self.counts),
+            health: self.health.clone(),
+            key: (service.clone(), family),
+        };
+        let router = Router::new().fallback(respond).with_state(asked);
+        let stop = CancellationToken::new();
+        let stopped = stop.clone().cancelled_owned();
+        tokio::spawn(async move {
+            let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);
+            // Errors of single connections are theirs; the listener itself has none.
+            let _ = serving.await;
+        });
+        Ok(Listening {
+            service: service.clone(),
+            stop,
+            closed,
+        })
+    }
+}
+
+impl Drop for HealthChecks {
+    fn drop(&mut self) {
+        for listening in self.listening.values() {
+            listening.stop.cancel();
+        }
+    }
+}
+
+/// What a listener answers for.
+#[derive(Debug, Clone)]
+struct Asked {
+    counts: Counts,
+    health: Health,
+    key: (ServiceKey, Family),
+}
+
+/// Any path, any method.
+async fn respond(State(asked): State<Asked>) -> Response {
+    let count = {
+        let counts = asked.counts.read().unwrap_or_else(PoisonError::into_inner);
+        counts.get(&asked.key).copied()
+    };
+    match count {
+        Some(endpoints) => answer::answer(&asked.key.0, endpoints, asked.health.now().healthy()),
+        None => answer::gone(),
+    }
+}
+
+/// A listener that tells when it is closed.
+struct Tracked {
+    listener: TcpListener,
+    _closing: oneshot::Sender<()>,
+}
+
+impl Listener for Tracked {
+    type Io = TcpStream;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
+        Listener::accept(&mut self.listener).await
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests;

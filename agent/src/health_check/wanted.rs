@@ -1,0 +1,182 @@
+//! Which Services want to be asked for, and how many endpoints this node has of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_model::{Family, NodeTable, RecordKey};
+
+/// A Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    /// Its cluster's name; empty for a single one.
+    pub cluster: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl ServiceKey {
+    fn of(record: &RecordKey) -> Self {
+        Self {
+            cluster: Arc::clone(&record.cluster),
+            namespace: Arc::clone(&record.namespace),
+            name: Arc::clone(&record.service),
+        }
+    }
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.cluster.is_empty() {
+            write!(f, "{}/", self.cluster)?;
+        }
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What a Service is to be answered for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The port to be asked on, 1 to 65,535.
+    pub port: u16,
+    /// By family of the Service: how many pods of it on this node are ready. A pod counts once,
+    /// however many ports it serves.
+    pub endpoints: BTreeMap<Family, usize>,
+}
+
+/// All Services of a table that want to be asked for.
+#[must_use]
+pub fn wanted(table: &NodeTable) -> BTreeMap<ServiceKey, HealthCheck> {
+    let mut found: BTreeMap<_, (u16, BTreeMap<Family, BTreeSet<IpAddr>>)> = BTreeMap::new();
+    for record in table.records.values() {
+        let Some(port) = record.health_check_port else {
+            continue;
+        };
+        let service = found.entry(ServiceKey::of(&record.key)).or_default();
+        service.0 = port;
+        for frontend in &record.frontends {
+            service.1.entry(frontend.family()).or_default();
+        }
+        let Some(lists) = table.lists.get(&record.key) else {
+            continue;
+        };
+        for destination in &lists.local {
+            let (ip, family) = (
+                destination.address.ip(),
+                Family::of(destination.address.ip()),
+            );
+            if let Some(ips) = service.1.get_mut(&family)
+                && !lists.terminating.contains(family)
+            {
+                ips.insert(ip);
+            }
+        }
+    }
+    let count = |(port, ips): (u16, BTreeMap<Family, BTreeSet<IpAddr>>)| HealthCheck {
+        port,
+        endpoints: ips.into_iter().map(|(f, ips)| (f, ips.len())).collect(),
+    };
+    found
+        .into_iter()
+        .map(|(key, found)| (key, count(found)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::{
+        Destination, Families, Frontend, FrontendAddress, FrontendKind, NodeLists, Protocol, Record,
+    };
+
+    use super::*;
+
+    type Port<'a> = (&'a str, &'a str, Option<u16>, &'a [&'a str], &'a [Family]);
+
+    /// Ports as service, port name, health check port, local destinations, terminating families.
+    fn table(ports: &[Port<'_>]) -> NodeTable {
+        let mut table = NodeTable::default();
+        for (service, port, health_check_port, local, terminating) in ports {
+            let key = RecordKey {
+                cluster: "".into(),
+                namespace: "ns".into(),
+                service: (*service).into(),
+                port: (*port).into(),
+                protocol: Protocol::Tcp,
+            };
+            let vip = |ip: &str| FrontendAddress::Vip(ip.parse().unwrap());
+            let frontend = |ip| Frontend::new(FrontendKind::LoadBalancer, vip(ip), 80);
+            let record = Record {
+                frontends: vec![frontend("192.0.2.1"), frontend("fd00:2::1")],
+                health_check_port: *health_check_port,
+                ..Record::new(key.clone())
+            };
+            let destination = |a: &&str| Destination::new(a.parse().unwrap());
+            let lists = NodeLists {
+                local: local.iter().map(destination).collect(),
+                terminating: terminating.iter().copied().collect::<Families>(),
+                ..NodeLists::default()
+            };
+            table.records.insert(key.clone(), Arc::new(record));
+            table.lists.insert(key, Arc::new(lists));
+        }
+        table
+    }
+
+    #[test]
+    fn pods_count_once_by_family_and_not_while_they_terminate() {
+        let table = table(&[
+            (
+                "a",
+                "http",
+                Some(30001),
+                &["10.0.0.1:80", "10.0.0.2:80", "[fd00::1]:80"],
+                &[],
+            ),
+            (
+                "a",
+                "https",
+                Some(30001),
+                &["10.0.0.1:443", "10.0.0.3:443"],
+                &[],
+            ),
+            (
+                "b",
+                "",
+                Some(30002),
+                &["10.0.0.1:80", "[fd00::1]:80"],
+                &[Family::V4],
+            ),
+            ("c", "", Some(30003), &[], &[]),
+            ("none", "", None, &["10.0.0.1:80"], &[]),
+        ]);
+        let found: Vec<_> = wanted(&table)
+            .into_iter()
+            .map(|(key, check)| {
+                let count = Family::ALL.map(|family| check.endpoints[&family]);
+                (key.to_string(), check.port, count)
+            })
+            .collect();
+        let expected = [
+            ("ns/a", 30001, [3, 1]),
+            ("ns/b", 30002, [0, 1]),
+            ("ns/c", 30003, [0, 0]),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(name, port, count)| (name.to_owned(), port, count))
+        );
+    }
+
+    #[test]
+    fn a_service_of_one_family_has_no_answer_for_the_other() {
+        let mut table = table(&[("a", "", Some(30001), &["10.0.0.1:80", "[fd00::1]:80"], &[])]);
+        for record in table.records.values_mut() {
+            Arc::make_mut(record).frontends.truncate(1);
+        }
+        let found = wanted(&table).into_values().next().unwrap();
+        assert_eq!(found.endpoints, [(Family::V4, 1)].into());
+    }
+}

@@ -1,0 +1,151 @@
+//! Until when a real server that drains may keep its connections.
+//!
+//! [`Deadlines`] decides, and has neither clock nor file; [`Drainer`] has both. Deadlines are times
+//! of the wall clock and are kept in a file, so that an agent that starts again in the middle of a
+//! drain changes nothing about it. A virtual server that vanishes takes its real servers with it
+//! at once: only real servers of a virtual server that stays can drain.
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use portolan_model::ipvs::VirtualServerKey;
+
+use file::DrainFile;
+
+/// A real server that drains: of which virtual server, and its address.
+pub type Draining = (VirtualServerKey, SocketAddr);
+
+/// When what drains must be gone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Deadlines(BTreeMap<Draining, SystemTime>);
+
+impl Deadlines {
+    /// Takes note of all that drains now and of how long each may take from its beginning on. What
+    /// is new begins now, what is not there any more is forgotten.
+    pub fn update(&mut self, limits: &BTreeMap<Draining, Duration>, now: SystemTime) {
+        self.0.retain(|draining, _| limits.contains_key(draining));
+        for (draining, limit) in limits {
+            // No drain takes longer from now than from its beginning: this also holds a deadline
+            // that a clock set back, or a limit made shorter, has left far in the future.
+            let latest = now.checked_add(*limit).unwrap_or(now);
+            let deadline = self.0.entry(*draining).or_insert(latest);
+            *deadline = latest.min(*deadline);
+        }
+    }
+
+    /// Whether the deadline has passed; not for what is not known to drain.
+    #[must_use]
+    pub fn has_passed(&self, draining: &Draining, now: SystemTime) -> bool {
+        self.0
+            .get(draining)
+            .is_some_and(|deadline| *deadline <= now)
+    }
+
+    /// The next deadline.
+    #[must_use]
+    pub fn nearest(&self) -> Option<SystemTime> {
+        self.0.values().min().copied()
+    }
+}
+
+/// Where the time of day comes from.
+#[derive(Clone)]
+pub struct WallClock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
+
+impl WallClock {
+    /// A clock of one's own, for tests.
+    pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// What time it is.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        (self.0)()
+    }
+}
+
+impl Default for WallClock {
+    fn default() -> Self {
+        Self::new(SystemTime::now)
+    }
+}
+
+impl fmt::Debug for WallClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WallClock")
+    }
+}
+
+/// Keeps the deadlines, over restarts too.
+#[derive(Debug)]
+pub struct Drainer {
+    deadlines: Deadlines,
+    timeout: Duration,
+    wall: WallClock,
+    file: Option<DrainFile>,
+}
+
+impl Drainer {
+    /// Without a file: a restart begins all drains anew. `timeout` is for records that do not say
+    /// how long their real servers drain.
+    #[must_use]
+    pub fn new(timeout: Duration, wall: WallClock) -> Self {
+        let (deadlines, file) = (Deadlines::default(), None);
+        Self {
+            deadlines,
+            timeout,
+            wall,
+            file,
+        }
+    }
+
+    /// As [`Self::new`], with the deadlines in a file in this directory. Neither a file that makes
+    /// no sense nor a directory that cannot be used is an obstacle: both are logged.
+    #[must_use]
+    pub fn open(directory: &Path, timeout: Duration, wall: WallClock) -> Self {
+        let (file, deadlines) = DrainFile::open(directory);
+        Self {
+            deadlines,
+            file: Some(file),
+            ..Self::new(timeout, wall)
+        }
+    }
+
+    /// Takes note of all that drains, with what each one's record says in seconds.
+    pub async fn note(&mut self, draining: &BTreeMap<Draining, Option<u32>>) {
+        let limit = |seconds: &Option<u32>| {
+            seconds.map_or(self.timeout, |seconds| Duration::from_secs(seconds.into()))
+        };
+        let limits = draining
+            .iter()
+            .map(|(draining, seconds)| (*draining, limit(seconds)))
+            .collect();
+        self.deadlines.update(&limits, self.wall.now());
+        if let Some(file) = &mut self.file {
+            file.save(&self.deadlines).await;
+        }
+    }
+
+    /// Whether a real server has drained for long enough.
+    #[must_use]
+    pub fn has_passed(&self, draining: &Draining) -> bool {
+        self.deadlines.has_passed(draining, self.wall.now())
+    }
+
+    /// How long it is until the next deadline; `None` if nothing drains.
+    #[must_use]
+    pub fn until_nearest(&self) -> Option<Duration> {
+        let nearest = self.deadlines.nearest()?;
+        Some(nearest.duration_since(self.wall.now()).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+use portolan_model::Protocol;
+
+use super::*;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn at(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
+}
+
+fn draining(last: u8) -> Draining {
+    let key = VirtualServerKey::new(Protocol::Tcp, "10.96.0.1".parse().unwrap(), 80);
+    (key, SocketAddr::from(([10, 0, 0, last], 80)))
+}
+
+fn limits(each: &[(u8, Duration)]) -> BTreeMap<Draining, Duration> {
+    each.iter().map(|(last, d)| (draining(*last), *d)).collect()
+}
+
+#[test]
+fn a_deadline_counts_from_the_beginning_and_ends_with_the_drain() {
+    let mut deadlines = Deadlines::default();
+    deadlines.update(&limits(&[(1, MINUTE)]), at(0));
+    deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE)]), at(30));
+    assert_eq!(deadlines.nearest(), Some(at(60)));
+    assert!(!deadlines.has_passed(&draining(1), at(59)));
+    assert!(deadlines.has_passed(&draining(1), at(60)));
+    assert!(!deadlines.has_passed(&draining(2), at(60)));
+
+    // It came back and drains again: that is a new drain.
+    deadlines.update(&limits(&[(2, MINUTE)]), at(40));
+    assert!(!deadlines.has_passed(&draining(1), at(1000)));
+    deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE)]), at(50));
+    assert!(!deadlines.has_passed(&draining(1), at(109)));
+    assert!(deadlines.has_passed(&draining(1), at(110)));
+}
+
+#[test]
+fn a_limit_of_nothing_has_passed_at_once() {
+    let mut deadlines = Deadlines::default();
+    deadlines.update(&limits(&[(1, Duration::ZERO)]), at(0));
+    assert!(deadlines.has_passed(&draining(1), at(0)));
+}
+
+#[test]
+fn a_clock_that_was_set_back_and_a_shorter_limit_bring_the_deadline_nearer() {
+    let mut deadlines = Deadlines::default();
+    deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE)]), at(10_000));
+    deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE)]), at(0));
+    assert!(deadlines.has_passed(&draining(1), at(60)));
+    deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE / 6)]), at(10));
+    assert!(deadlines.has_passed(&draining(2), at(20)));
+    assert!(!deadlines.has_passed(&draining(1), at(20)));
+}
+
+#[tokio::test]
+async fn a_restart_changes_no_deadline() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("not/there/yet");
+    let open = |now: u64| Drainer::open(&state, MINUTE, WallClock::new(move || at(now)));
+    let both = BTreeMap::from([(draining(1), None), (draining(2), Some(600))]);
+    open(0).note(&both).await;
+
+    let mut restarted = open(45);
+    restarted.note(&both).await;
+    assert_eq!(restarted.until_nearest(), Some(MINUTE / 4));
+    assert!(open(60).has_passed(&draining(1)));
+    assert!(!open(599).has_passed(&draining(2)));
+    assert!(open(600).has_passed(&draining(2)));
+}
+
+#[tokio::test]
+async fn a_file_that_makes_no_sense_is_set_aside() {
+    for text in ["{\"version\": 1, \"drai", "{\"version\":9,\"drains\":[]}"] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("drains.json");
+        std::fs::write(&path, text).unwrap();
+        let mut drainer = Drainer::open(directory.path(), MINUTE, WallClock::default());
+        assert_eq!(drainer.until_nearest(), None);
+        let aside = directory.path().join("drains.json.corrupt");
+        assert_eq!(std::fs::read_to_string(aside).unwrap(), text);
+
+        drainer.note(&[(draining(1), None)].into()).await;
+        assert!(
+            std::fs::read_to_string(&path)
+                .unwrap()
+                .contains("10.0.0.1:80")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_no_obstacle() {
+    let directory = tempfile::tempdir().unwrap();
+    let occupied = directory.path().join("file");
+    std::fs::write(&occupied, "").unwrap();
+    let clock = WallClock::new(|| at(0));
+    let mut drainer = Drainer::open(&occupied.join("state"), MINUTE, clock);
+    drainer.note(&[(draining(1), None)].into()).await;
+    assert_eq!(drainer.until_nearest(), Some(MINUTE));
+}

@@ -1,0 +1,387 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use portolan_dataplane::{DataplaneError, FakeKernel, Flow, NodePortAddresses, StepError, Tuple};
+use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_model::{
+    Destination, Family, Frontend, FrontendAddress, FrontendKind, NodeTable, Protocol, Record,
+    RecordKey,
+};
+use portolan_plan::{Config, KernelState, NodeFacts, Rules, Step};
+use prometheus_client::registry::Registry;
+use tokio::sync::Mutex;
+
+use super::super::WallClock;
+use super::*;
+
+/// A kernel that the test can look at while the loop uses it.
+#[derive(Debug, Clone, Default)]
+struct Shared(Arc<Mutex<FakeKernel>>);
+
+impl Dataplane for Shared {
+    async fn prepare(&mut self) -> Result<(), DataplaneError> {
+        self.0.lock().await.prepare().await
+    }
+
+    async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
+        self.0.lock().await.observe().await
+    }
+
+    async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
+        self.0.lock().await.facts().await
+    }
+
+    async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
+        self.0.lock().await.apply(steps).await
+    }
+
+    async fn connections(
+        &mut self,
+        key: &VirtualServerKey,
+    ) -> Result<BTreeMap<SocketAddr, Connections>, DataplaneError> {
+        self.0.lock().await.connections(key).await
+    }
+
+    async fn flows(
+        &mut self,
+        family: Family,
+        keep: &(dyn Fn(&Flow) -> bool + Sync),
+    ) -> Result<Vec<Flow>, DataplaneError> {
+        self.0.lock().await.flows(family, keep).await
+    }
+
+    async fn delete_flows(&mut self, flows: &[Flow]) -> Result<usize, DataplaneError> {
+        self.0.lock().await.delete_flows(flows).await
+    }
+
+    async fn remove_rules(&mut self, rules: &Rules, family: Family) -> Result<(), DataplaneError> {
+        self.0.lock().await.remove_rules(rules, family).await
+    }
+
+    async fn destroy_sets(&mut self, names: &[String]) -> Result<(), DataplaneError> {
+        self.0.lock().await.destroy_sets(names).await
+    }
+}
+
+/// A loop at work on a kernel in memory, under tokio's paused clock.
+struct Rig {
+    kernel: Shared,
+    tables: watch::Sender<Option<Arc<Subscribed>>>,
+    reports: watch::Receiver<Option<Report>>,
+    addresses: Arc<Notify>,
+    token: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+    state: tempfile::TempDir,
+}
+
+/// A wall clock that goes with tokio's.
+fn wall_clock(start: Instant) -> WallClock {
+    let at_start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    WallClock::new(move || at_start + start.elapsed())
+}
+
+impl Rig {
+    fn start() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        Self::with(Shared::default(), state, wall_clock(Instant::now()))
+    }
+
+    fn with(kernel: Shared, state: tempfile::TempDir, wall: WallClock) -> Self {
+        let (tables, receiver) = watch::channel(None);
+        let (reports_out, reports) = watch::channel(None);
+        let addresses = Arc::new(Notify::new());
+        let inlets = Inlets {
+            tables: receiver,
+            addresses: Arc::clone(&addresses),
+        };
+        let mut registry = Registry::default();
+        let health = Health::new(Family::ALL, Duration::from_secs(30));
+        let node_ports = NodePortAddresses::default();
+        let health_checks = HealthChecks::register(
+            Family::ALL.into(),
+            node_ports,
+            health.clone(),
+            &mut registry,
+        );
+        let outlets = Outlets {
+            reports: reports_out,
+            metrics: ReconcileMetrics::register(&mut registry),
+            status: Status::default(),
+            health,
+            health_checks,
+            unready: None,
+        };
+        let drainer = Drainer::open(state.path(), Duration::from_secs(900), wall);
+        let reconciler = Reconciler::new(kernel.clone(), Config::default());
+        let token = CancellationToken::new();
+        let (timing, stop) = (Timing::default(), token.clone());
+        let task = tokio::spawn(run(reconciler, drainer, inlets, timing, outlets, stop));
+        Self {
+            kernel,
+            tables,
+            reports,
+            addresses,
+            token,
+            task,
+            state,
+        }
+    }
+
+    /// Puts a table and waits until it is programmed.
+    async fn put(&mut self, revision: u64, table: NodeTable) {
+        self.tables.send_replace(Some(Arc::new(Subscribed {
+            epoch: 1,
+            revision,
+            table: Arc::new(table),
+            received_at: std::time::Instant::now(),
+        })));
+        self.programmed(revision).await;
+    }
+
+    async fn programmed(&mut self, revision: u64) {
+        let done = |report: &Option<Report>| {
+            report
+                .as_ref()
+                .is_some_and(|report| report.revision == revision)
+        };
+        self.reports.wait_for(done).await.unwrap();
+        // The loop says it before it looks at drains and flows.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    async fn weight(&self, address: &str) -> Option<u32> {
+        let kernel = self.kernel.0.lock().await;
+        let server = kernel.state.virtual_servers.values().next()?;
+        let config = server.real_servers.get(&address.parse().unwrap())?;
+        Some(config.weight)
+    }
+
+    async fn connect(&self, protocol: Protocol, address: &str) {
+        let connections = Connections {
+            active: 1,
+            ..Connections::default()
+        };
+        let mut kernel = self.kernel.0.lock().await;
+        let at = (key(protocol), address.parse().unwrap());
+        kernel.connections.insert(at, connections);
+    }
+
+    async fn stop(self) -> (Shared, tempfile::TempDir) {
+        self.token.cancel();
+        self.task.await.unwrap();
+        (self.kernel, self.state)
+    }
+}
+
+fn key(protocol: Protocol) -> VirtualServerKey {
+    VirtualServerKey::new(protocol, "10.96.0.1".parse().unwrap(), 80)
+}
+
+fn record(protocol: Protocol, destinations: &[&str]) -> Record {
+    let key = RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: "svc".into(),
+        port: "".into(),
+        protocol,
+    };
+    let vip = FrontendAddress::Vip("10.96.0.1".parse().unwrap());
+    let destination = |text: &&str| Destination::new(text.parse().unwrap());
+    Record {
+        frontends: vec![Frontend::new(FrontendKind::ClusterIp, vip, 80)],
+        destinations: destinations.iter().map(destination).collect(),
+        ..Record::new(key)
+    }
+}
+
+fn table(record: Record) -> NodeTable {
+    NodeTable {
+        records: [(record.key.clone(), Arc::new(record))].into(),
+        ..NodeTable::default()
+    }
+}
+
+fn tcp(destinations: &[&str]) -> NodeTable {
+    table(record(Protocol::Tcp, destinations))
+}
+
+const STAYS: &str = "10.0.0.1:80";
+const LEAVES: &str = "10.0.0.2:80";
+
+async fn pass(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_drains_goes_when_it_is_idle_or_when_its_time_is_up() {
+    let mut rig = Rig::start();
+    rig.put(1, tcp(&[STAYS, LEAVES])).await;
+    rig.connect(Protocol::Tcp, LEAVES).await;
+    rig.put(2, tcp(&[STAYS])).await;
+    pass(890).await;
+    assert_eq!(rig.weight(LEAVES).await, Some(0));
+    pass(10).await;
+    assert_eq!(rig.weight(LEAVES).await, None);
+    assert_eq!(rig.weight(STAYS).await, Some(1));
+
+    rig.put(3, tcp(&[STAYS, LEAVES])).await;
+    rig.put(4, tcp(&[STAYS])).await;
+    rig.kernel.0.lock().await.connections.clear();
+    pass(5).await;
+    assert_eq!(rig.weight(LEAVES).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_says_how_long_its_destinations_drain() {
+    for (seconds, before) in [(7, Some(0)), (0, None)] {
+        let mut rig = Rig::start();
+        rig.put(1, tcp(&[STAYS, LEAVES])).await;
+        rig.connect(Protocol::Tcp, LEAVES).await;
+        let record = Record {
+            drain_seconds: Some(seconds),
+            ..record(Protocol::Tcp, &[STAYS])
+        };
+        rig.put(2, table(record)).await;
+        assert_eq!(rig.weight(LEAVES).await, before, "{seconds}");
+        pass(7).await;
+        assert_eq!(rig.weight(LEAVES).await, None, "{seconds}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_back_gets_its_weight_and_a_new_deadline_the_next_time() {
+    let mut rig = Rig::start();
+    rig.put(1, tcp(&[STAYS, LEAVES])).await;
+    rig.connect(Protocol::Tcp, LEAVES).await;
+    rig.put(2, tcp(&[STAYS])).await;
+    pass(600).await;
+    rig.put(3, tcp(&[STAYS, LEAVES])).await;
+    assert_eq!(rig.weight(LEAVES).await, Some(1));
+    rig.put(4, tcp(&[STAYS])).await;
+    pass(600).await;
+    assert_eq!(rig.weight(LEAVES).await, Some(0));
+    pass(300).await;
+    assert_eq!(rig.weight(LEAVES).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_destination_that_is_wanted_without_weight_stays() {
+    let mut rig = Rig::start();
+    let mut record = record(Protocol::Tcp, &[STAYS, LEAVES]);
+    record.destinations[1].weight = 0;
+    rig.put(1, table(record)).await;
+    pass(2000).await;
+    assert_eq!(rig.weight(LEAVES).await, Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_in_the_middle_of_a_drain_changes_nothing() {
+    let wall = wall_clock(Instant::now());
+    let state = tempfile::tempdir().unwrap();
+    let mut rig = Rig::with(Shared::default(), state, wall.clone());
+    rig.put(1, tcp(&[STAYS, LEAVES])).await;
+    rig.connect(Protocol::Tcp, LEAVES).await;
+    rig.put(2, tcp(&[STAYS])).await;
+    let (kernel, state) = rig.stop().await;
+    pass(600).await;
+
+    let mut rig = Rig::with(kernel, state, wall.clone());
+    rig.put(2, tcp(&[STAYS])).await;
+    pass(290).await;
+    assert_eq!(rig.weight(LEAVES).await, Some(0));
+    pass(10).await;
+    assert_eq!(rig.weight(LEAVES).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_run_left_draining_gets_the_full_time() {
+    let mut rig = Rig::start();
+    rig.put(1, tcp(&[STAYS, LEAVES])).await;
+    rig.connect(Protocol::Tcp, LEAVES).await;
+    rig.put(2, tcp(&[STAYS])).await;
+    let (kernel, _) = rig.stop().await;
+    pass(600).await;
+
+    let empty = tempfile::tempdir().unwrap();
+    let mut rig = Rig::with(kernel, empty, wall_clock(Instant::now()));
+    rig.put(2, tcp(&[STAYS])).await;
+    pass(890).await;
+    assert_eq!(rig.weight(LEAVES).await, Some(0));
+    pass(10).await;
+    assert_eq!(rig.weight(LEAVES).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_that_change_are_followed_and_others_cost_nothing() {
+    let mut rig = Rig::start();
+    let mut record = record(Protocol::Tcp, &[STAYS]);
+    let way = FrontendAddress::NodeAddresses(Family::V4);
+    record.frontends = vec![Frontend::new(FrontendKind::NodePort, way, 30080)];
+    rig.put(1, table(record)).await;
+    assert!(rig.kernel.0.lock().await.state.virtual_servers.is_empty());
+
+    let taken = rig.kernel.0.lock().await.taken.len();
+    rig.addresses.notify_one();
+    pass(1).await;
+    assert_eq!(rig.kernel.0.lock().await.taken.len(), taken);
+
+    let address = "192.168.77.11".parse().unwrap();
+    let facts = NodeFacts {
+        addresses: [address].into(),
+        node_port_addresses: [address].into(),
+        ..NodeFacts::default()
+    };
+    rig.kernel.0.lock().await.facts = facts;
+    rig.addresses.notify_one();
+    pass(1).await;
+    assert_eq!(rig.kernel.0.lock().await.state.virtual_servers.len(), 1);
+
+    rig.kernel.0.lock().await.facts = NodeFacts::default();
+    rig.addresses.notify_one();
+    pass(1).await;
+    assert!(rig.kernel.0.lock().await.state.virtual_servers.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_udp_flows_go_when_destinations_do_and_are_not_looked_for_otherwise() {
+    let flow = |answers: &str| {
+        let client = "10.0.9.9:4000".parse().unwrap();
+        Flow {
+            original: Tuple {
+                source: client,
+                destination: "10.96.0.1:80".parse().unwrap(),
+            },
+            reply: Tuple {
+                source: answers.parse().unwrap(),
+                destination: client,
+            },
+            id: 1,
+        }
+    };
+    let mut rig = Rig::start();
+    let udp = |destinations: &[&str]| table(record(Protocol::Udp, destinations));
+    let reads = async |rig: &Rig| rig.kernel.0.lock().await.flow_reads;
+    rig.put(1, tcp(&[STAYS])).await;
+    rig.put(2, udp(&[])).await;
+    assert_eq!(reads(&rig).await, 0);
+    // A client was there before the first destination.
+    rig.kernel.0.lock().await.flows = vec![flow("10.96.0.1:80")];
+    rig.put(3, udp(&[STAYS])).await;
+    assert!(rig.kernel.0.lock().await.flows.is_empty());
+    let first = reads(&rig).await;
+
+    rig.kernel.0.lock().await.flows = vec![flow(STAYS), flow(LEAVES)];
+    rig.put(4, udp(&[STAYS, LEAVES])).await;
+    pass(100).await;
+    assert_eq!(
+        reads(&rig).await,
+        first,
+        "one more destination makes no flow stale"
+    );
+    rig.put(5, udp(&[STAYS])).await;
+    assert_eq!(rig.kernel.0.lock().await.flows, [flow(STAYS)]);
+
+    // With the last destination gone a flow is as good as any.
+    rig.put(6, udp(&[])).await;
+    assert_eq!(rig.kernel.0.lock().await.flows, [flow(STAYS)]);
+}

@@ -1,0 +1,48 @@
+//! Nodes, and Pods that have a weight.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use portolan_model::NodeInfo;
+use serde::Serialize;
+
+use super::ObjectKey;
+
+/// A Node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// Its name; the namespace is empty.
+    pub key: ObjectKey,
+    /// What its agent needs to know of it.
+    pub info: NodeInfo,
+    /// `status.addresses[]` of types InternalIP and ExternalIP.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The weight of the endpoints on it (annotation), 0 to [`MAX_WEIGHT`]; 1 if `None`.
+    pub weight: Option<u32>,
+}
+
+impl Node {
+    /// A Node of which nothing is known.
+    #[must_use]
+    pub fn new(key: ObjectKey) -> Self {
+        Self {
+            key,
+            info: NodeInfo::default(),
+            addresses: BTreeSet::new(),
+            weight: None,
+        }
+    }
+}
+
+/// A Pod that has a weight of its own; all others are none of our business.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Pod {
+    /// Its name.
+    pub key: ObjectKey,
+    /// The weight of its endpoints (annotation), 0 to [`MAX_WEIGHT`]; counts more than its node's.
+    pub weight: u32,
+}
+
+/// The greatest weight of an endpoint. The kernel takes 2^31 - 1, but its schedulers multiply
+/// weights with connection counts; 65,535 is what keepalived allows.
+pub const MAX_WEIGHT: u32 = 65_535;

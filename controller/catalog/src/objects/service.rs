@@ -1,0 +1,134 @@
+//! Services.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use portolan_model::{Family, FrontendKind, Protocol, Scheduling};
+use serde::Serialize;
+
+use super::{ObjectKey, TrafficPolicy};
+use crate::Claim;
+
+/// A Service with a cluster IP. Headless Services and `ExternalName`s never become one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Service {
+    /// Its name.
+    pub key: ObjectKey,
+    /// `metadata.creationTimestamp` in seconds since 1970, if known. When two Services claim the
+    /// same address and port, the older one has it.
+    pub created: Option<i64>,
+    /// `spec.clusterIPs`: one or two, of different families. The Service exists in these families
+    /// only: addresses of another family below have no effect.
+    pub cluster_ips: Vec<IpAddr>,
+    /// `spec.externalIPs`.
+    pub external_ips: Vec<IpAddr>,
+    /// `status.loadBalancer.ingress[].ip` with `ipMode` VIP.
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// Whether the load balancer leaves clients' addresses alone: it has ingress points, and all of
+    /// them are in `load_balancer_ips`. One that is a host name, or forwards to node ports
+    /// (`ipMode: Proxy`), shows nodes addresses of its own instead.
+    pub balancer_keeps_sources: bool,
+    /// `spec.loadBalancerSourceRanges`.
+    pub source_ranges: Vec<IpNet>,
+    /// `spec.externalTrafficPolicy`.
+    pub external_policy: TrafficPolicy,
+    /// `spec.internalTrafficPolicy`.
+    pub internal_policy: TrafficPolicy,
+    /// The timeout of ClientIP affinity in seconds, or `None` without affinity.
+    pub affinity_seconds: Option<u32>,
+    /// How its virtual servers choose (annotations).
+    pub scheduling: Scheduling,
+    /// How long a destination that went away keeps its connections, in seconds (annotation); 0 for
+    /// not at all, `None` for what the agent was told.
+    pub drain_seconds: Option<u32>,
+    /// `spec.healthCheckNodePort`, if it has effect: of type LoadBalancer, with
+    /// `externalTrafficPolicy: Local`.
+    pub health_check_port: Option<u16>,
+    /// `spec.ports`.
+    pub ports: Vec<ServicePort>,
+}
+
+/// One port of a Service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ServicePort {
+    /// Its name; empty if the Service has one port without a name.
+    pub name: Arc<str>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The port of cluster, external and load-balancer IPs.
+    pub port: u16,
+    /// The port on every node's addresses, if any.
+    pub node_port: Option<u16>,
+}
+
+impl Service {
+    /// A Service with a name and nothing else.
+    #[must_use]
+    pub fn new(key: ObjectKey) -> Self {
+        Self {
+            key,
+            created: None,
+            cluster_ips: Vec::new(),
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            balancer_keeps_sources: false,
+            source_ranges: Vec::new(),
+            external_policy: TrafficPolicy::Cluster,
+            internal_policy: TrafficPolicy::Cluster,
+            affinity_seconds: None,
+            scheduling: Scheduling::default(),
+            drain_seconds: None,
+            health_check_port: None,
+            ports: Vec::new(),
+        }
+    }
+
+    /// Whether the Service exists in this family.
+    #[must_use]
+    pub fn has_family(&self, family: Family) -> bool {
+        self.cluster_ips.iter().any(|ip| Family::of(*ip) == family)
+    }
+
+    /// Whether anything but a cluster IP leads to this port (`ExternallyAccessible` upstream).
+    #[must_use]
+    pub fn externally_accessible(&self, port: &ServicePort) -> bool {
+        port.node_port.is_some()
+            || self
+                .addresses()
+                .any(|(kind, _)| kind != FrontendKind::ClusterIp)
+    }
+
+    /// Its addresses of the families it has, with their kind.
+    pub fn addresses(&self) -> impl Iterator<Item = (FrontendKind, IpAddr)> + '_ {
+        let of_kind =
+            |kind, ips: &'_ [IpAddr]| ips.iter().map(move |ip| (kind, *ip)).collect::<Vec<_>>();
+        of_kind(FrontendKind::ClusterIp, &self.cluster_ips)
+            .into_iter()
+            .chain(of_kind(FrontendKind::ExternalIp, &self.external_ips))
+            .chain(of_kind(FrontendKind::LoadBalancer, &self.load_balancer_ips))
+            .filter(|(_, ip)| self.has_family(Family::of(*ip)))
+    }
+
+    /// All that it claims: port index, kind of way in, and what no other Service may have too.
+    pub fn claims(&self) -> impl Iterator<Item = (usize, FrontendKind, Claim)> + '_ {
+        self.ports
+            .iter()
+            .enumerate()
+            .flat_map(move |(index, port)| {
+                let claim = |address, number| Claim {
+                    cluster: Arc::clone(&self.key.cluster),
+                    address,
+                    port: number,
+                    protocol: port.protocol,
+                };
+                let vips = self
+                    .addresses()
+                    .map(move |(kind, ip)| (index, kind, claim(Some(ip), port.port)));
+                let node_port = port
+                    .node_port
+                    .map(|number| (index, FrontendKind::NodePort, claim(None, number)));
+                vips.chain(node_port).collect::<Vec<_>>()
+            })
+    }
+}

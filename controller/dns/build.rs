@@ -1,0 +1,15 @@
+//! Generates `coredns.dns`, and the part of `etcdserverpb` that is in use, with a compiler written
+//! in Rust, so that no `protoc` is needed.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let dns = protox::compile(["dns.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(dns)?;
+    let etcd = protox::compile(["etcd.proto"], ["proto"])?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .compile_fds(etcd)?;
+    Ok(())
+}

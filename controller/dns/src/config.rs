@@ -1,0 +1,144 @@
+//! Which zones are served, and how.
+
+use hickory_proto::rr::Name;
+use ipnet::IpNet;
+
+use crate::input::ServiceKey;
+use crate::name;
+
+/// Which Pods have names (`<a-b-c-d>.<namespace>.pod.<zone>`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PodMode {
+    /// None has.
+    #[default]
+    Disabled,
+    /// Any address in a Namespace that exists has, whether there is such a Pod or not.
+    Insecure,
+    /// Pods that exist have.
+    Verified,
+}
+
+/// What does not depend on the cluster's objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZoneConfig {
+    /// The zones with the cluster's names. PTR records point into the first one.
+    pub zones: Vec<Name>,
+    /// The zones with PTR records, below `in-addr.arpa.` and `ip6.arpa.`.
+    pub reverse: Vec<Name>,
+    /// How long answers may be kept, in seconds, 0 to 3600. CoreDNS's default is 5.
+    pub ttl: u32,
+    /// Which Pods have names.
+    pub pods: PodMode,
+    /// Endpoints without a hostname are named after their Pod instead of their address.
+    pub endpoint_pod_names: bool,
+    /// Headless Services have names for their endpoints in one topology zone:
+    /// `<topology zone>.{pin,prefer}._zone.<service>…`.
+    pub zonal: bool,
+    /// The Service of the name servers: it is what NS records point to while it exists, and
+    /// `ns.dns.<zone>` is otherwise.
+    pub name_server: Option<ServiceKey>,
+}
+
+/// The longest TTL that CoreDNS's kubernetes plugin takes, in seconds.
+pub const MAX_TTL: u32 = 3600;
+
+/// The TTL of CoreDNS's kubernetes plugin, in seconds.
+pub const DEFAULT_TTL: u32 = 5;
+
+/// A setting that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A zone's name is no domain name.
+    #[error("zone {zone:?}: {reason}")]
+    Zone {
+        /// The zone as configured.
+        zone: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A TTL out of range.
+    #[error("ttl: {0} is not in 0..=3600 seconds")]
+    Ttl(u32),
+    /// Nothing to serve.
+    #[error("no zone is configured")]
+    NoZone,
+}
+
+impl ZoneConfig {
+    /// CoreDNS's defaults for a cluster domain such as `cluster.local`, with all of
+    /// `in-addr.arpa` and `ip6.arpa`.
+    ///
+    /// # Errors
+    ///
+    /// If `zone` is no domain name.
+    pub fn new(zone: &str) -> Result<Self, ConfigError> {
+        let mut config = Self {
+            zones: Vec::new(),
+            reverse: vec![parse("in-addr.arpa")?, parse("ip6.arpa")?],
+            ttl: DEFAULT_TTL,
+            pods: PodMode::default(),
+            endpoint_pod_names: false,
+            zonal: false,
+            name_server: None,
+        };
+        config.add_zone(zone)?;
+        Ok(config)
+    }
+
+    /// Serves the cluster's names in one more zone.
+    ///
+    /// # Errors
+    ///
+    /// If `zone` is no domain name.
+    pub fn add_zone(&mut self, zone: &str) -> Result<(), ConfigError> {
+        self.zones.push(parse(zone)?);
+        Ok(())
+    }
+
+    /// Serves PTR records for these networks only.
+    #[must_use]
+    pub fn with_networks(mut self, networks: &[IpNet]) -> Self {
+        self.reverse = networks
+            .iter()
+            .flat_map(|net| name::reverse_zones(*net))
+            .collect();
+        self.reverse.sort();
+        self.reverse.dedup();
+        self
+    }
+
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that cannot be.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.ttl > MAX_TTL {
+            return Err(ConfigError::Ttl(self.ttl));
+        }
+        if self.zones.is_empty() {
+            return Err(ConfigError::NoZone);
+        }
+        for zone in &self.reverse {
+            if !name::is_reverse(zone) {
+                return Err(ConfigError::Zone {
+                    zone: zone.to_string(),
+                    reason: "is not below in-addr.arpa or ip6.arpa".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse(zone: &str) -> Result<Name, ConfigError> {
+    let error = |reason: String| ConfigError::Zone {
+        zone: zone.to_owned(),
+        reason,
+    };
+    let name = name::absolute(zone).ok_or_else(|| error("is no domain name".to_owned()))?;
+    if name.is_root() {
+        return Err(error("is the root".to_owned()));
+    }
+    Ok(name.to_lowercase())
+}

@@ -1,0 +1,108 @@
+//! The gRPC service that CoreDNS's grpc plugin asks:
+//!
+//! ```text
+//! cluster.local in-addr.arpa ip6.arpa {
+//!     cache {
+//!         serve_stale
+//!     }
+//!     grpc . unix:///run/portolan/dns.sock 10.0.0.9:5300 {
+//!         policy sequential
+//!     }
+//! }
+//! ```
+//!
+//! All servers together have 5 seconds, so the list should be short and the nearest one first.
+//! With `fallthrough` CoreDNS cannot go on to a zone file in the same block: `file` comes before
+//! `grpc`. What outlives us is its cache.
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+use crate::server::Server;
+use crate::wire::MAX_MESSAGE;
+
+/// The generated messages, client and server.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::allow_attributes,
+    reason = "generated code"
+)]
+pub mod pb {
+    tonic::include_proto!("coredns.dns");
+}
+
+use pb::DnsPacket;
+use pb::dns_service_server::{DnsService, DnsServiceServer};
+
+/// The longest request: a message with its tag and its length, in bytes.
+const MAX_REQUEST: usize = MAX_MESSAGE + 4;
+
+/// The service `coredns.dns.DnsService`.
+#[derive(Debug, Clone)]
+pub struct DnsGrpc {
+    server: Server,
+}
+
+impl DnsGrpc {
+    /// The service for a tonic server. For listeners of its own there are [`serve_tcp`] and
+    /// [`serve_unix`].
+    #[must_use]
+    pub fn service(server: Server) -> DnsServiceServer<Self> {
+        DnsServiceServer::new(Self { server }).max_decoding_message_size(MAX_REQUEST)
+    }
+}
+
+#[tonic::async_trait]
+impl DnsService for DnsGrpc {
+    /// `UNAVAILABLE` until synced: CoreDNS then asks the next server that it has, and caches
+    /// nothing. If none is left, its client gets the SERVFAIL that we would have sent.
+    async fn query(&self, request: Request<DnsPacket>) -> Result<Response<DnsPacket>, Status> {
+        if !self.server.is_ready() {
+            return Err(Status::unavailable(
+                "the cluster's objects are not known yet",
+            ));
+        }
+        match self.server.resolve(&request.into_inner().msg).await {
+            Some(msg) => Ok(Response::new(DnsPacket { msg })),
+            None => Err(Status::invalid_argument("not a DNS query")),
+        }
+    }
+}
+
+/// Serves on a TCP listener until `shutdown`, then finishes what it has begun.
+///
+/// # Errors
+///
+/// If the listener fails.
+pub async fn serve_tcp(
+    server: Server,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    // Replies are small: they must not wait for an acknowledgement.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    tonic::transport::Server::builder()
+        .add_service(DnsGrpc::service(server))
+        .serve_with_incoming_shutdown(incoming, shutdown)
+        .await
+}
+
+/// Serves on a Unix socket until `shutdown`, then finishes what it has begun.
+///
+/// # Errors
+///
+/// If the listener fails.
+pub async fn serve_unix(
+    server: Server,
+    listener: UnixListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error> {
+    tonic::transport::Server::builder()
+        .add_service(DnsGrpc::service(server))
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
+        .await
+}

@@ -1,0 +1,174 @@
+//! What the records are made of: Services, EndpointSlices, Pods and Namespaces, reduced to the
+//! fields that a DNS answer depends on.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use portolan_model::Protocol;
+
+/// A Service, by namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    /// The Service's namespace, a DNS label.
+    pub namespace: String,
+    /// The Service's name, a DNS label.
+    pub name: String,
+}
+
+impl ServiceKey {
+    /// The Service `name` of `namespace`.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A port of a Service, or of the endpoints of a slice.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port {
+    /// The port's name; empty for an unnamed port, which has no SRV name of its own.
+    pub name: String,
+    /// The transport protocol.
+    pub protocol: Protocol,
+    /// The port number, 1 to 65535. `None` in a slice means "all ports": such a port has no SRV
+    /// record.
+    pub number: Option<u16>,
+}
+
+/// What a Service's name stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// Its cluster IPs, at most one per family. NodePort and LoadBalancer Services are of this
+    /// kind too.
+    ClusterIp {
+        /// The cluster IPs; empty while none is allocated.
+        ips: Vec<IpAddr>,
+    },
+    /// Its ready endpoints (`clusterIP: None`).
+    Headless,
+    /// Another name (`type: ExternalName`).
+    ExternalName {
+        /// `spec.externalName`: a DNS name, absolute with or without the dot at its end.
+        target: String,
+    },
+}
+
+/// A Service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Namespace and name.
+    pub key: ServiceKey,
+    /// What its name stands for.
+    pub kind: Kind,
+    /// `spec.ports`.
+    pub ports: Vec<Port>,
+    /// `spec.publishNotReadyAddresses`: endpoints count as ready whatever they say themselves.
+    pub publish_not_ready: bool,
+}
+
+/// An endpoint of a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The endpoint's addresses, all of the slice's family.
+    pub addresses: Vec<IpAddr>,
+    /// `conditions.ready`; unknown counts as ready.
+    pub ready: bool,
+    /// `hostname`: the endpoint's label below the Service's name.
+    pub hostname: Option<String>,
+    /// `targetRef.name` if the endpoint is a Pod.
+    pub pod: Option<String>,
+    /// `zone`: the topology zone that the endpoint is in.
+    pub zone: Option<String>,
+}
+
+/// An EndpointSlice, by namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceKey {
+    /// The slice's namespace, which is its Service's too.
+    pub namespace: String,
+    /// The slice's name.
+    pub name: String,
+}
+
+/// An EndpointSlice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// Namespace and name.
+    pub key: SliceKey,
+    /// The name of the Service that it belongs to (label `kubernetes.io/service-name`).
+    pub service: String,
+    /// Its endpoints.
+    pub endpoints: Vec<Endpoint>,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// A Pod, by namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodKey {
+    /// The Pod's namespace.
+    pub namespace: String,
+    /// The Pod's name.
+    pub name: String,
+}
+
+/// A Pod. Needed for [`PodMode::Verified`](crate::PodMode::Verified) only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Namespace and name.
+    pub key: PodKey,
+    /// `status.podIPs`.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// One thing that happened to the cluster. Each is idempotent; a deletion of what is not there
+/// changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A Namespace exists.
+    Namespace(String),
+    /// A Namespace is gone. It goes on existing in DNS for as long as Services or Pods are in it.
+    NamespaceRemoved(String),
+    /// A Service was added or changed.
+    Service(Service),
+    /// A Service is gone.
+    ServiceRemoved(ServiceKey),
+    /// An EndpointSlice was added or changed.
+    Slice(Slice),
+    /// An EndpointSlice is gone.
+    SliceRemoved(SliceKey),
+    /// A Pod was added or changed.
+    Pod(Pod),
+    /// A Pod is gone.
+    PodRemoved(PodKey),
+    /// Everything that exists has been told; from now on "not known" means "does not exist".
+    Synced,
+}
+
+/// Something of which the records changed, for exporters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    /// The names that are no object's: the zones' name servers, and all after [`Change::Synced`].
+    Apex,
+    /// A Namespace began or ceased to exist.
+    Namespace(String),
+    /// A Service's own names, and the names below it.
+    Service(ServiceKey),
+    /// The PTR records of an address.
+    Address(IpAddr),
+    /// The name of a Pod's address.
+    Pod {
+        /// The Pod's namespace.
+        namespace: String,
+        /// The address that the name stands for.
+        address: IpAddr,
+    },
+}

@@ -1,0 +1,47 @@
+//! What is wrong with an object, said so that its author finds it.
+
+use crate::input::{ServiceKey, SliceKey};
+
+/// The object that a [`Problem`] is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Object {
+    /// A Namespace.
+    #[error("Namespace {0}")]
+    Namespace(String),
+    /// A Service.
+    #[error("Service {0}")]
+    Service(ServiceKey),
+    /// An EndpointSlice.
+    #[error("EndpointSlice {}/{}", .0.namespace, .0.name)]
+    Slice(SliceKey),
+    /// A Pod.
+    #[error("Pod {namespace}/{name}")]
+    Pod {
+        /// The Pod's namespace.
+        namespace: String,
+        /// The Pod's name.
+        name: String,
+    },
+}
+
+/// A field that cannot become a record. Everything else of the object is served all the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("{object}: {field}: {reason}")]
+pub struct Problem {
+    /// The object.
+    pub object: Object,
+    /// The field, as a path in the object.
+    pub field: String,
+    /// What is wrong, and what is done instead.
+    pub reason: String,
+}
+
+impl Problem {
+    pub(crate) fn new(object: Object, field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self {
+            object,
+            field: field.into(),
+            reason: reason.into(),
+        }
+    }
+}

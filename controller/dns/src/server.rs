@@ -1,0 +1,73 @@
+//! Answers queries from a shared zone.
+
+use std::sync::Arc;
+
+use crate::shared::SharedZone;
+use crate::upstream::Upstream;
+use crate::wire::{Rejected, Request};
+use crate::zone::Answer;
+
+/// Answers DNS messages. Clones answer from the same zone.
+#[derive(Debug, Clone)]
+pub struct Server {
+    zone: Arc<SharedZone>,
+    upstream: Option<Upstream>,
+}
+
+impl Server {
+    /// A server of a zone.
+    #[must_use]
+    pub fn new(zone: Arc<SharedZone>) -> Self {
+        Self {
+            zone,
+            upstream: None,
+        }
+    }
+
+    /// Follows aliases that lead outside of the zones.
+    #[must_use]
+    pub fn with_upstream(mut self, upstream: Upstream) -> Self {
+        self.upstream = Some(upstream);
+        self
+    }
+
+    /// Whether it knows enough to answer with anything but SERVFAIL.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.zone.read().is_synced()
+    }
+
+    /// The reply to a message, at most [`MAX_MESSAGE`](crate::MAX_MESSAGE) bytes long; none if the
+    /// message is a reply itself, or too short to have an id.
+    ///
+    /// FORMERR if it cannot be read, NOTIMP for anything but a query, REFUSED for names outside of
+    /// the zones, other classes than IN, and transfers; like CoreDNS.
+    #[must_use]
+    pub fn answer(&self, packet: &[u8]) -> Option<Vec<u8>> {
+        match Request::parse(packet) {
+            Ok(request) => Some(request.reply(self.direct(&request))),
+            Err(Rejected(reply)) => reply,
+        }
+    }
+
+    /// As [`answer`](Self::answer), and aliases that lead outside are followed if there is
+    /// somebody to ask.
+    pub async fn resolve(&self, packet: &[u8]) -> Option<Vec<u8>> {
+        let request = match Request::parse(packet) {
+            Ok(request) => request,
+            Err(Rejected(reply)) => return reply,
+        };
+        let answer = self.direct(&request);
+        let answer = match &self.upstream {
+            Some(upstream) => upstream.complete(answer, request.query.query_type()).await,
+            None => answer,
+        };
+        Some(request.reply(answer))
+    }
+
+    fn direct(&self, request: &Request) -> Answer {
+        self.zone
+            .read()
+            .answer(request.query.name(), request.query.query_type())
+    }
+}

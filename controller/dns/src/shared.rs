@@ -1,0 +1,152 @@
+//! One zone that many ask and one changes.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+
+use tokio::sync::Notify;
+
+use crate::input::{Change, Subject};
+use crate::zone::{Applied, Zone};
+
+/// A zone behind a lock. A reader waits for one change at most, and a change for the answers that
+/// are being made; both take microseconds.
+#[derive(Debug)]
+pub struct SharedZone {
+    zone: RwLock<Zone>,
+    subscribers: Mutex<Vec<Weak<Inbox>>>,
+}
+
+impl SharedZone {
+    /// Shares a zone.
+    #[must_use]
+    pub fn new(zone: Zone) -> Self {
+        Self {
+            zone: RwLock::new(zone),
+            subscribers: Mutex::default(),
+        }
+    }
+
+    /// Takes changes, one at a time: between two of them questions are answered.
+    pub fn apply(&self, changes: impl IntoIterator<Item = Change>) -> Applied {
+        let mut all = Applied::default();
+        for change in changes {
+            let mut zone = self.zone.write().unwrap_or_else(PoisonError::into_inner);
+            all.extend(zone.apply(change));
+        }
+        if !all.subjects.is_empty() {
+            self.tell(&Dirty::Some(all.subjects.clone()));
+        }
+        all
+    }
+
+    /// Puts another zone in place, all at once: after a new listing of everything.
+    pub fn replace(&self, mut zone: Zone) {
+        let mut place = self.zone.write().unwrap_or_else(PoisonError::into_inner);
+        zone.succeed(&place);
+        let old = std::mem::replace(&mut *place, zone);
+        drop(place);
+        // Freeing a large zone takes a while: nobody waits for it.
+        drop(old);
+        self.tell(&Dirty::All);
+    }
+
+    /// The zone as it is now. Changes wait for as long as this is held: hold it shortly, and not
+    /// across an `await`.
+    pub fn read(&self) -> RwLockReadGuard<'_, Zone> {
+        self.zone.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells of what changes from now on. At first, all did.
+    #[must_use]
+    pub fn subscribe(&self) -> Subscription {
+        let inbox = Arc::new(Inbox::default());
+        inbox.put(&Dirty::All);
+        let mut subscribers = self
+            .subscribers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        subscribers.push(Arc::downgrade(&inbox));
+        Subscription { inbox }
+    }
+
+    fn tell(&self, dirty: &Dirty) {
+        let mut subscribers = self
+            .subscribers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        subscribers.retain(|subscriber| match subscriber.upgrade() {
+            Some(inbox) => {
+                inbox.put(dirty);
+                true
+            }
+            None => false,
+        });
+    }
+}
+
+/// What a subscriber has not looked at yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Dirty {
+    /// These have other records than before.
+    Some(BTreeSet<Subject>),
+    /// Anything may have.
+    All,
+}
+
+impl Dirty {
+    fn add(&mut self, other: &Self) {
+        match (&mut *self, other) {
+            (Self::Some(mine), Self::Some(more)) => mine.extend(more.iter().cloned()),
+            _ => *self = Self::All,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    /// As large as the zone at most, however slow the subscriber is.
+    dirty: Mutex<Option<Dirty>>,
+    filled: Notify,
+}
+
+impl Inbox {
+    fn put(&self, more: &Dirty) {
+        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *dirty {
+            Some(dirty) => dirty.add(more),
+            None => *dirty = Some(more.clone()),
+        }
+        drop(dirty);
+        self.filled.notify_one();
+    }
+
+    fn take(&self) -> Option<Dirty> {
+        self.dirty
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+/// Hears of changes of a zone.
+#[derive(Debug)]
+pub struct Subscription {
+    inbox: Arc<Inbox>,
+}
+
+impl Subscription {
+    /// Waits for changes, and takes all that there were since the last time.
+    pub async fn changed(&mut self) -> Dirty {
+        loop {
+            if let Some(dirty) = self.inbox.take() {
+                return dirty;
+            }
+            self.inbox.filled.notified().await;
+        }
+    }
+
+    /// Puts back what could not be dealt with.
+    pub fn put_back(&self, dirty: &Dirty) {
+        self.inbox.put(dirty);
+    }
+}

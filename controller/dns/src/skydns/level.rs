@@ -1,0 +1,207 @@
+//! The keys of one zone, level by level: see [`layout`](super::layout).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use hickory_proto::rr::Name;
+
+use super::layout::{Keys, Layout};
+use super::message::Message;
+use crate::config::PodMode;
+use crate::input::ServiceKey;
+use crate::label;
+use crate::name;
+use crate::records::{RecordSet, ServiceRecords, join};
+use crate::zone::{VERSION_TTL, Zone};
+
+/// A name as the plugin expects it in `host`: without a dot at its end.
+pub(super) fn text(name: &Name) -> String {
+    name.to_ascii().trim_end_matches('.').to_owned()
+}
+
+/// Writes the keys of one zone.
+pub(super) struct Level<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) zone: &'a Zone,
+    pub(super) origin: &'a Name,
+    pub(super) ttl: u32,
+    pub(super) keys: &'a mut Keys,
+}
+
+impl Level<'_> {
+    fn put(&mut self, name: &str, below: &str, message: Message) {
+        if let Some(name) = name::below(name, self.origin) {
+            let key = self.layout.key(&name) + below;
+            self.keys.insert(key, message);
+        }
+    }
+
+    /// A shadow and a marker.
+    fn mark(&mut self, name: &str, group: &str) {
+        self.put(name, "", Message::default());
+        let host = name::below(&join("_", name), self.origin);
+        let marker = Message {
+            host: host.map(|host| text(&host)).unwrap_or_default(),
+            port: -1,
+            priority: u16::MAX,
+            group: group.to_owned(),
+            ..Message::default()
+        };
+        self.put(name, "/_", marker);
+    }
+
+    pub(super) fn apex(&mut self) {
+        self.mark("", "z");
+        self.mark("svc", "k");
+        self.mark("pod", "k");
+        self.put("apex.dns", "", Message::default());
+        let version = Message {
+            text: crate::zone::SCHEMA_VERSION.to_owned(),
+            ttl: VERSION_TTL,
+            ..Message::default()
+        };
+        self.put("dns-version", "", version);
+        let servers = self.zone.name_server_host(self.origin);
+        let addresses = servers.map(|(_, addresses)| addresses).unwrap_or_default();
+        for (index, address) in addresses.into_iter().enumerate() {
+            self.put(
+                "ns.dns",
+                &format!("/x{index}"),
+                self.address(address, 1, "d"),
+            );
+        }
+    }
+
+    pub(super) fn namespace(&mut self, name: &str) {
+        if !self.zone.namespaces().contains(&name) {
+            return;
+        }
+        self.mark(&format!("{name}.svc"), "n");
+        if self.zone.config().pods != PodMode::Disabled {
+            self.mark(&format!("{name}.pod"), "n");
+        }
+    }
+
+    pub(super) fn pod(&mut self, namespace: &str, address: IpAddr) {
+        if self
+            .zone
+            .pod_addresses(namespace)
+            .any(|existing| existing == address)
+        {
+            let name = format!("{}.{namespace}.pod", label::dashed(address));
+            let message = self.address(address, 1, "p");
+            self.put(&name, "/x", message);
+        }
+    }
+
+    /// A message with an address and no SRV record.
+    fn address(&self, address: IpAddr, target_strip: u8, group: &str) -> Message {
+        Message {
+            host: address.to_string(),
+            port: -1,
+            ttl: self.ttl,
+            target_strip,
+            group: group.to_owned(),
+            ..Message::default()
+        }
+    }
+
+    pub(super) fn service(&mut self, key: &ServiceKey) {
+        let zone = self.zone;
+        let Some(records) = zone.service(key) else {
+            return;
+        };
+        let Some(own) = records.names.get("") else {
+            return;
+        };
+        if let Some(target) = &own.alias {
+            // In its Namespace's group: another one there would disagree with the marker, which is
+            // as far up, and none would show at `svc.<zone>`.
+            let message = Message {
+                host: text(target),
+                port: -1,
+                ttl: self.ttl,
+                group: "n".to_owned(),
+                ..Message::default()
+            };
+            self.put(&records.base, "", message);
+            return;
+        }
+        self.mark(&records.base, "s");
+        for (name, set) in &records.names {
+            match name.as_str() {
+                "" => self.own(records, own),
+                name if name.starts_with('_') => self.port(records, name, set, own),
+                name => self.host(records, name, set),
+            }
+        }
+    }
+
+    /// What is at the Service's own name and at no port's: the ports without a name, and the
+    /// addresses if there is no port at all.
+    fn own(&mut self, records: &ServiceRecords, own: &RecordSet) {
+        let ports = records
+            .names
+            .iter()
+            .filter(|(name, _)| name.starts_with('_'));
+        let named: BTreeSet<_> = ports
+            .flat_map(|(_, set)| &set.srv)
+            .map(|srv| (srv.port, &srv.host))
+            .collect();
+        let unnamed = own
+            .srv
+            .iter()
+            .filter(|srv| !named.contains(&(srv.port, &srv.host)));
+        let unnamed = RecordSet {
+            srv: unnamed.cloned().collect(),
+            ..RecordSet::default()
+        };
+        self.port(records, "", &unnamed, own);
+        if own.srv.is_empty() && !records.headless {
+            for (index, address) in own.addresses.iter().enumerate() {
+                let message = self.address(*address, 1, "s");
+                self.put(&records.base, &format!("/x{index}"), message);
+            }
+        }
+    }
+
+    /// The SRV records of a port: with addresses for a Service that has its own, with names of
+    /// endpoints for a headless one.
+    fn port(&mut self, records: &ServiceRecords, name: &str, set: &RecordSet, own: &RecordSet) {
+        let at = join(name, &records.base);
+        let strip = if name.is_empty() { 1 } else { 3 };
+        let mut count = 0;
+        for srv in &set.srv {
+            let mut messages = Vec::new();
+            if records.headless {
+                let target = name::below(&records.target(srv), self.origin);
+                messages.extend(target.map(|target| ("s", text(&target), 0)));
+            } else {
+                let addresses = own.addresses.iter();
+                messages.extend(addresses.map(|address| ("x", address.to_string(), strip)));
+            }
+            for (letter, host, target_strip) in messages {
+                let message = Message {
+                    host,
+                    port: srv.port.into(),
+                    ttl: self.ttl,
+                    target_strip,
+                    group: "s".to_owned(),
+                    ..Message::default()
+                };
+                self.put(&at, &format!("/{letter}{count}"), message);
+                count += 1;
+            }
+        }
+    }
+
+    /// The addresses of an endpoint's name. Those of a Service with addresses of its own must not
+    /// show at the Service's name, so their group is another.
+    fn host(&mut self, records: &ServiceRecords, name: &str, set: &RecordSet) {
+        let group = if records.headless { "s" } else { "e" };
+        for (index, address) in set.addresses.iter().enumerate() {
+            let message = self.address(*address, 1, group);
+            self.put(&join(name, &records.base), &format!("/x{index}"), message);
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! What CoreDNS's etcd plugin makes of the keys. The plugin is modelled here, as far as the
+//! layout goes: what it reads, how it groups, and what it makes of each message.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::{Name, RecordType};
+
+use proptest::prelude::*;
+
+use super::layout::Keys;
+use super::{Layout, Message};
+use crate::name::absolute;
+use crate::testing::{ask, changes, config, zone_of};
+use crate::zone::tests::changes::any_change;
+use crate::{Change, PodMode, ServiceKey, Zone, ZoneConfig};
+
+fn layout() -> Layout {
+    Layout::new("/skydns").unwrap()
+}
+
+fn all(zone: &Zone) -> Keys {
+    let mut keys = Keys::new();
+    for subject in Layout::subjects(zone) {
+        for (key, message) in layout().keys(zone, &subject) {
+            assert_eq!(
+                keys.insert(key.clone(), message),
+                None,
+                "{key} belongs to two"
+            );
+        }
+    }
+    keys
+}
+
+/// Name -> address, alias, or SRV target and port.
+type Answer = (ResponseCode, BTreeSet<String>);
+
+struct Plugin {
+    keys: Keys,
+}
+
+impl Plugin {
+    /// All messages below a name, or the one at it; of the topmost group.
+    fn services(&self, name: &Name, exact: bool, text: bool) -> Option<Vec<(String, Message)>> {
+        let key = layout().key(name);
+        let below = format!("{key}/");
+        let mut found: Vec<_> = self
+            .keys
+            .iter()
+            .filter(|(k, _)| !exact && k.starts_with(&below))
+            .collect();
+        if found.is_empty() {
+            found = self.keys.iter().filter(|(k, _)| **k == key).collect();
+        }
+        if found.is_empty() {
+            return None;
+        }
+        found.retain(|(_, m)| !m.host.is_empty() || text && !m.text.is_empty());
+        let depth = |key: &str| key.matches('/').count();
+        let Some(top) = found.iter().min_by_key(|(key, _)| depth(key)) else {
+            return Some(Vec::new());
+        };
+        let (slashes, group) = (depth(top.0), top.1.group.clone());
+        let disagree = found
+            .iter()
+            .any(|(key, m)| depth(key) == slashes && !m.group.is_empty() && m.group != group);
+        if !group.is_empty() && !disagree {
+            found.retain(|(_, m)| m.group.is_empty() || m.group == group);
+        }
+        Some(
+            found
+                .into_iter()
+                .map(|(key, m)| (key.clone(), m.clone()))
+                .collect(),
+        )
+    }
+
+    fn addresses(&self, name: &Name, kind: RecordType, apex: &Name) -> Answer {
+        let asked = if name == apex {
+            absolute("apex.dns.cluster.local").unwrap()
+        } else {
+            name.clone()
+        };
+        let Some(services) = self.services(&asked, false, false) else {
+            return (ResponseCode::NXDomain, BTreeSet::new());
+        };
+        let mut answers = BTreeSet::new();
+        for (_, message) in services {
+            match message.host.parse::<IpAddr>() {
+                Ok(ip) if ip.is_ipv4() == (kind == RecordType::A) => {
+                    answers.insert(format!("{name} {ip}"));
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    let target = absolute(&message.host).unwrap();
+                    if name.zone_of(&target) {
+                        continue;
+                    }
+                    if apex.zone_of(&target) {
+                        let (_, more) = self.addresses(&target, kind, apex);
+                        if more.is_empty() {
+                            continue;
+                        }
+                        answers.extend(more);
+                    }
+                    answers.insert(format!("{name} {target}"));
+                }
+            }
+        }
+        (ResponseCode::NoError, answers)
+    }
+
+    fn srv(&self, name: &Name) -> Answer {
+        let Some(services) = self.services(name, false, false) else {
+            return (ResponseCode::NXDomain, BTreeSet::new());
+        };
+        let with_port = services.into_iter().filter(|(_, m)| m.port != -1);
+        let answers = with_port.map(|(key, m)| {
+            let target = match m.host.parse::<IpAddr>() {
+                Ok(_) => {
+                    let labels: Vec<_> = key.split('/').skip(2).collect();
+                    let kept = labels.len() - usize::from(m.target_strip);
+                    Name::from_labels(labels[..kept].iter().rev().map(|l| l.as_bytes())).unwrap()
+                }
+                Err(_) => absolute(&m.host).unwrap(),
+            };
+            format!("{name} {} {target}", m.port)
+        });
+        (ResponseCode::NoError, answers.collect())
+    }
+
+    fn exact(&self, name: &Name) -> Answer {
+        let Some(services) = self.services(name, true, false) else {
+            return (ResponseCode::NXDomain, BTreeSet::new());
+        };
+        let names = services
+            .into_iter()
+            .filter(|(_, m)| m.host.parse::<IpAddr>().is_err());
+        let answers = names.map(|(_, m)| format!("{name} {}", absolute(&m.host).unwrap()));
+        (ResponseCode::NoError, answers.collect())
+    }
+
+    fn text(&self, name: &Name) -> Answer {
+        let Some(services) = self.services(name, false, true) else {
+            return (ResponseCode::NXDomain, BTreeSet::new());
+        };
+        let texts = services.into_iter().filter(|(_, m)| m.host.is_empty());
+        (
+            ResponseCode::NoError,
+            texts.map(|(_, m)| format!("{name} {}", m.text)).collect(),
+        )
+    }
+
+    fn answer(&self, name: &Name, kind: RecordType) -> Answer {
+        let apex = absolute("cluster.local").unwrap();
+        match kind {
+            RecordType::A | RecordType::AAAA => self.addresses(name, kind, &apex),
+            RecordType::SRV => self.srv(name),
+            RecordType::TXT => self.text(name),
+            _ => self.exact(name),
+        }
+    }
+}
+
+fn direct(zone: &Zone, name: &Name, kind: RecordType) -> Answer {
+    use hickory_proto::rr::RData;
+    let answer = zone.answer(name, kind);
+    let lines = answer.answers.iter().map(|record| match &record.data {
+        RData::SRV(srv) => format!("{} {} {}", record.name, srv.port, srv.target),
+        data => format!("{} {data}", record.name),
+    });
+    (answer.code, lines.collect())
+}
+
+fn fixture() -> (Zone, Plugin) {
+    let zone = zone_of(
+        ZoneConfig {
+            pods: PodMode::Verified,
+            ..config()
+        },
+        changes(),
+    );
+    let keys = all(&zone);
+    (zone, Plugin { keys })
+}
+
+#[test]
+fn the_plugin_answers_what_we_answer() {
+    let (zone, plugin) = fixture();
+    let services = "svc1 svc6 svc-dual-stack pending unnamed hdls1 hdlsprtls published zoned svc0 unready orphaned";
+    let below = |service: &str| format!("{service}.testns.svc.cluster.local");
+    let mut names: Vec<String> = services.split(' ').map(below).collect();
+    let more = "ep1a.svc1 double-ep.svc1 bogus.svc1 dup-name.hdls1 172-0-0-2.hdls1 5678-abcd--1.hdls1 bogus.hdls1 \
+        172-0-0-20.hdlsprtls external external-to-service external-twice x.external";
+    names.extend(more.split_whitespace().map(below));
+    for name in [
+        "svc",
+        "pod",
+        "emptyns.svc",
+        "nons.svc",
+        "podns.pod",
+        "nons.pod",
+        "foo",
+        "foo.svc",
+        "",
+        "10-240-0-1.podns.pod",
+        "fd00--240-1.podns.pod",
+        "172-0-0-2.podns.pod",
+        "dns-version",
+    ] {
+        names.push(
+            format!("{name}.cluster.local")
+                .trim_start_matches('.')
+                .to_owned(),
+        );
+    }
+    let mut compared = 0;
+    for name in &names {
+        let name = absolute(name).unwrap();
+        // The plugin leaves an alias out if there is no such address at its end.
+        let inside = name.to_string().starts_with("external-");
+        let kinds = if inside {
+            &[RecordType::A][..]
+        } else {
+            &[RecordType::A, RecordType::AAAA]
+        };
+        for kind in kinds.iter().copied() {
+            assert_eq!(
+                plugin.answer(&name, kind),
+                direct(&zone, &name, kind),
+                "{name} {kind}"
+            );
+            compared += 1;
+        }
+    }
+    for port in [
+        "svc1",
+        "svc6",
+        "svc-dual-stack",
+        "hdls1",
+        "svc0",
+        "hdlsprtls",
+    ] {
+        for label in ["_http._tcp", "_http._udp", "_https._tcp"] {
+            let name = absolute(&format!("{label}.{port}.testns.svc.cluster.local")).unwrap();
+            assert_eq!(
+                plugin.srv(&name),
+                direct(&zone, &name, RecordType::SRV),
+                "{name}"
+            );
+            compared += 1;
+        }
+    }
+    for bare in ["svc1", "svc-dual-stack", "unnamed", "hdls1", "hdlsprtls"] {
+        let name = absolute(&below(bare)).unwrap();
+        assert_eq!(
+            plugin.srv(&name),
+            direct(&zone, &name, RecordType::SRV),
+            "{name}"
+        );
+        compared += 1;
+    }
+    assert!(compared > 90, "{compared}");
+}
+
+#[test]
+fn namespaces_show_their_external_names_and_nothing_else() {
+    let (_, plugin) = fixture();
+    let name = absolute("testns.svc.cluster.local").unwrap();
+    let (code, shown) = plugin.answer(&name, RecordType::AAAA);
+    assert_eq!(code, ResponseCode::NoError);
+    assert_eq!(
+        Vec::from_iter(shown),
+        ["testns.svc.cluster.local. ext.interwebs.test."]
+    );
+
+    let without = changes().into_iter().filter(|change| match change {
+        Change::Service(service) => !matches!(service.kind, crate::Kind::ExternalName { .. }),
+        _ => true,
+    });
+    let zone = zone_of(config(), without);
+    let plugin = Plugin { keys: all(&zone) };
+    for kind in [RecordType::A, RecordType::AAAA] {
+        assert_eq!(plugin.answer(&name, kind), direct(&zone, &name, kind));
+    }
+}
+
+#[test]
+fn names_that_exist_exist_for_every_type() {
+    let (zone, plugin) = fixture();
+    for name in [
+        "svc1.testns.svc",
+        "hdls1.testns.svc",
+        "external.testns.svc",
+        "testns.svc",
+        "svc",
+        "pod",
+        "podns.pod",
+    ] {
+        let name = absolute(&format!("{name}.cluster.local")).unwrap();
+        for kind in [RecordType::CNAME, RecordType::PTR, RecordType::TXT] {
+            let (code, answers) = plugin.answer(&name, kind);
+            assert_eq!(code, ResponseCode::NoError, "{name} {kind}");
+            if kind == RecordType::CNAME {
+                assert_eq!((code, answers), direct(&zone, &name, kind));
+            }
+        }
+    }
+    let version = absolute("dns-version.cluster.local").unwrap();
+    assert_eq!(
+        plugin.text(&version),
+        direct(&zone, &version, RecordType::TXT)
+    );
+}
+
+#[test]
+fn an_address_has_one_name_at_most() {
+    let (zone, plugin) = fixture();
+    for (address, expected) in [("1.0.0.10", 1), ("4.0.0.172", 1), ("101.0.0.10", 0)] {
+        let name = absolute(&format!("{address}.in-addr.arpa")).unwrap();
+        assert_eq!(plugin.exact(&name), direct(&zone, &name, RecordType::PTR));
+        assert_eq!(plugin.exact(&name).1.len(), expected);
+    }
+    let two = absolute("99.0.0.10.in-addr.arpa").unwrap();
+    assert_eq!(plugin.exact(&two).1.len(), 1);
+    assert!(
+        plugin
+            .exact(&two)
+            .1
+            .is_subset(&direct(&zone, &two, RecordType::PTR).1)
+    );
+}
+
+#[test]
+fn keys_and_values_are_as_specified() {
+    let (zone, _) = fixture();
+    let of = |name: &str| {
+        let key = ServiceKey::new("testns", name);
+        let keys = layout().keys(&zone, &crate::Subject::Service(key));
+        let strip = format!("/skydns/local/cluster/svc/testns/{name}");
+        let short = |key: String| key.strip_prefix(&strip).unwrap().to_owned();
+        keys.into_iter()
+            .map(|(key, message)| (short(key), message.to_json()))
+            .collect::<BTreeMap<_, _>>()
+    };
+    let marker = |name: &str| {
+        format!(
+            r#"{{"host":"_.{name}.testns.svc.cluster.local","port":-1,"priority":65535,"group":"s"}}"#
+        )
+    };
+    let svc1 = of("svc1");
+    assert_eq!(svc1[""], "{}");
+    assert_eq!(svc1["/_"], marker("svc1"));
+    assert_eq!(
+        svc1["/_tcp/_http/x0"],
+        r#"{"host":"10.0.0.1","port":80,"ttl":5,"targetstrip":3,"group":"s"}"#
+    );
+    assert_eq!(
+        svc1["/ep1a/x0"],
+        r#"{"host":"172.0.0.1","port":-1,"ttl":5,"targetstrip":1,"group":"e"}"#
+    );
+    assert_eq!(svc1.len(), 5);
+    let hdls1 = of("hdls1");
+    assert_eq!(
+        hdls1["/_tcp/_http/s0"],
+        r#"{"host":"172-0-0-2.hdls1.testns.svc.cluster.local","port":80,"ttl":5,"group":"s"}"#
+    );
+    assert_eq!(
+        hdls1["/dup-name/x1"],
+        r#"{"host":"172.0.0.5","port":-1,"ttl":5,"targetstrip":1,"group":"s"}"#
+    );
+    let external = of("external");
+    assert_eq!(
+        Vec::from_iter(external),
+        [(
+            String::new(),
+            r#"{"host":"ext.interwebs.test","port":-1,"ttl":5,"group":"n"}"#.to_owned()
+        )]
+    );
+    assert_eq!(of("unready").len(), 0);
+}
+
+#[test]
+fn keys_outside_of_the_zones_are_nobodys() {
+    let (zone, _) = fixture();
+    let roots = layout().roots(&zone);
+    assert_eq!(
+        Vec::from_iter(&roots),
+        [
+            "/skydns/arpa/in-addr",
+            "/skydns/arpa/ip6",
+            "/skydns/local/cluster"
+        ]
+    );
+    let own = |key: &String| {
+        roots
+            .iter()
+            .any(|root| key == root || key.starts_with(&format!("{root}/")))
+    };
+    assert!(all(&zone).keys().all(own));
+    let mut outside = zone_of(
+        config().with_networks(&["10.0.0.0/24".parse().unwrap()]),
+        changes(),
+    );
+    assert!(all(&outside).keys().all(|key| !key.contains("/172/")));
+    outside.apply(Change::NamespaceRemoved("emptyns".to_owned()));
+    assert_eq!(
+        ask(&outside, "emptyns.svc.cluster.local", RecordType::A).code,
+        ResponseCode::NXDomain
+    );
+    assert!(all(&outside).keys().all(|key| !key.contains("emptyns")));
+}
+
+#[test]
+fn a_path_is_one_label() {
+    for bad in ["", "/", "/a/b", "a.b"] {
+        assert!(Layout::new(bad).is_err(), "{bad}");
+    }
+    assert_eq!(Layout::new("portolan"), Layout::new("/portolan"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// An exporter that looks at what is reported, and at nothing else, has every key right.
+    #[test]
+    fn what_is_reported_is_all_that_has_other_keys(
+        changes in prop::collection::vec(any_change(), 0..30),
+    ) {
+        let config = ZoneConfig {
+            pods: PodMode::Verified,
+            zonal: true,
+            name_server: Some(ServiceKey::new("testns", "a")),
+            ..config()
+        };
+        let mut zone = zone_of(config, []);
+        let mut written = BTreeMap::new();
+        for subject in Layout::subjects(&zone) {
+            written.insert(subject.clone(), layout().keys(&zone, &subject));
+        }
+        for change in changes {
+            for subject in zone.apply(change).subjects {
+                written.insert(subject.clone(), layout().keys(&zone, &subject));
+            }
+        }
+        let written: Keys = written.into_values().flatten().collect();
+        prop_assert_eq!(written, all(&zone));
+    }
+}

@@ -1,0 +1,140 @@
+//! Asks other name servers for what an alias leads to outside of the zones. CoreDNS's grpc plugin
+//! hands our reply on as it is, and most clients do not follow an alias themselves.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{Name, Record, RecordType};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+
+use crate::wire::MAX_MESSAGE;
+use crate::zone::Answer;
+
+/// The longest reply over UDP that we ask for (DNS flag day 2020), in bytes.
+const UDP_PAYLOAD: u16 = 1232;
+
+/// Recursive name servers.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    servers: Arc<[SocketAddr]>,
+    timeout: Duration,
+}
+
+/// Why there is no answer from upstream.
+#[derive(Debug, thiserror::Error)]
+enum UpstreamError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("cannot encode the query or read the reply: {0}")]
+    Codec(String),
+    #[error("the reply is to another query")]
+    Mismatch,
+    #[error("no reply in time")]
+    Timeout,
+    #[error("answered {0}")]
+    Code(ResponseCode),
+}
+
+impl Upstream {
+    /// Servers, asked in this order, each for `timeout` at most. CoreDNS waits 5 seconds for our
+    /// reply, so all of them together should take less.
+    #[must_use]
+    pub fn new(servers: &[SocketAddr], timeout: Duration) -> Self {
+        Self {
+            servers: servers.into(),
+            timeout,
+        }
+    }
+
+    /// Completes an answer that goes on outside of the zones. If nobody knows how, the answer is
+    /// SERVFAIL: an alias alone would be taken, and kept, for a name without addresses.
+    pub(crate) async fn complete(&self, mut answer: Answer, kind: RecordType) -> Answer {
+        let Some(name) = answer.elsewhere.take() else {
+            return answer;
+        };
+        let Some(reply) = self.lookup(&name, kind).await else {
+            return Answer::of(ResponseCode::ServFail);
+        };
+        answer.code = reply.response_code;
+        answer.answers.extend(reply.answers);
+        // For how long it may be kept that there is nothing.
+        let soa = |record: &Record| record.record_type() == RecordType::SOA;
+        answer
+            .authorities
+            .extend(reply.authorities.into_iter().filter(soa));
+        answer
+    }
+
+    /// The first useful reply: that there is no such name is one.
+    async fn lookup(&self, name: &Name, kind: RecordType) -> Option<Message> {
+        for server in self.servers.iter() {
+            let asked = tokio::time::timeout(self.timeout, ask(*server, name, kind)).await;
+            match asked.unwrap_or(Err(UpstreamError::Timeout)) {
+                Ok(reply) => return Some(reply),
+                Err(error) => tracing::debug!(%server, %name, %kind, %error, "asked upstream"),
+            }
+        }
+        None
+    }
+}
+
+async fn ask(server: SocketAddr, name: &Name, kind: RecordType) -> Result<Message, UpstreamError> {
+    let mut query = Message::query();
+    query.metadata.recursion_desired = true;
+    query.add_query(Query::query(name.clone(), kind));
+    let mut edns = Edns::new();
+    edns.set_max_payload(UDP_PAYLOAD);
+    query.set_edns(edns);
+    let packet = query
+        .to_vec()
+        .map_err(|error| UpstreamError::Codec(error.to_string()))?;
+    let mut reply = matching(&query, &over_udp(server, &packet).await?)?;
+    if reply.truncation {
+        reply = matching(&query, &over_tcp(server, &packet).await?)?;
+    }
+    match reply.response_code {
+        ResponseCode::NoError | ResponseCode::NXDomain => Ok(reply),
+        code => Err(UpstreamError::Code(code)),
+    }
+}
+
+fn matching(query: &Message, packet: &[u8]) -> Result<Message, UpstreamError> {
+    let reply =
+        Message::from_vec(packet).map_err(|error| UpstreamError::Codec(error.to_string()))?;
+    let same = reply.id == query.id
+        && reply.message_type == MessageType::Response
+        && reply.op_code == OpCode::Query
+        && reply.queries == query.queries;
+    same.then_some(reply).ok_or(UpstreamError::Mismatch)
+}
+
+async fn over_udp(server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>, UpstreamError> {
+    let local: SocketAddr = match server {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    // A port of its own for each query, and nothing from anybody else: replies cannot be guessed.
+    let socket = UdpSocket::bind(local).await?;
+    socket.connect(server).await?;
+    socket.send(packet).await?;
+    let mut reply = vec![0; MAX_MESSAGE];
+    let length = socket.recv(&mut reply).await?;
+    reply.truncate(length);
+    Ok(reply)
+}
+
+async fn over_tcp(server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>, UpstreamError> {
+    let length = u16::try_from(packet.len()).map_err(|_| UpstreamError::Mismatch)?;
+    let mut stream = TcpStream::connect(server).await?;
+    stream
+        .write_all(&[&length.to_be_bytes(), packet].concat())
+        .await?;
+    let length = stream.read_u16().await?;
+    let mut reply = vec![0; length.into()];
+    stream.read_exact(&mut reply).await?;
+    Ok(reply)
+}

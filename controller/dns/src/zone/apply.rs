@@ -1,0 +1,201 @@
+//! How a change becomes part of a zone.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::reverse::Reverse;
+use super::service::ServiceEntry;
+use super::{Applied, Namespace, Zone};
+use crate::config::ZoneConfig;
+use crate::input::{Change, Pod, PodKey, Service, ServiceKey, Slice, SliceKey, Subject};
+use crate::label;
+use crate::problem::{Object, Problem};
+
+impl Zone {
+    /// Takes one change.
+    pub fn apply(&mut self, change: Change) -> Applied {
+        let mut applied = Applied::default();
+        let out = &mut applied;
+        match change {
+            Change::Namespace(name) => self.declare(name, true, out),
+            Change::NamespaceRemoved(name) => self.declare(name, false, out),
+            Change::Service(service) => self.set_service(service, out),
+            Change::ServiceRemoved(key) => self.remove_service(&key, out),
+            Change::Slice(slice) => self.set_slice(slice, out),
+            Change::SliceRemoved(key) => self.remove_slice(&lower_slice(key), None, out),
+            Change::Pod(pod) => self.set_pod(pod, out),
+            Change::PodRemoved(key) => self.set_addresses(lower_pod(key), BTreeSet::new(), out),
+            Change::Synced => self.sync(out),
+        }
+        if !applied.subjects.is_empty() {
+            self.serial = self.serial.wrapping_add(1);
+        }
+        applied
+    }
+
+    fn sync(&mut self, out: &mut Applied) {
+        if !std::mem::replace(&mut self.synced, true) {
+            out.subjects.insert(Subject::Apex);
+        }
+    }
+
+    fn declare(&mut self, name: String, declared: bool, out: &mut Applied) {
+        if let (true, Err(why)) = (declared, label::host(&name)) {
+            let reason = format!("{name:?} {why}; the Namespace has no names");
+            let object = Object::Namespace(name);
+            out.problems
+                .push(Problem::new(object, "metadata.name", reason));
+            return;
+        }
+        let name = name.to_ascii_lowercase();
+        self.in_namespace(&name, out, |namespace, _, _| namespace.declared = declared);
+    }
+
+    fn set_service(&mut self, mut service: Service, out: &mut Applied) {
+        service.key = lower_service(service.key);
+        let key = service.key.clone();
+        self.update(&key, out, |entry| entry.service = Some(service));
+    }
+
+    fn remove_service(&mut self, key: &ServiceKey, out: &mut Applied) {
+        let key = lower_service(key.clone());
+        self.update(&key, out, |entry| entry.service = None);
+    }
+
+    fn set_slice(&mut self, mut slice: Slice, out: &mut Applied) {
+        slice.key = lower_slice(slice.key);
+        slice.service.make_ascii_lowercase();
+        // A slice may change hands: its label can be edited.
+        self.remove_slice(&slice.key, Some(&slice.service), out);
+        let service = ServiceKey::new(&slice.key.namespace, &slice.service);
+        self.slices.insert(slice.key.clone(), slice.service.clone());
+        self.update(&service, out, |entry| {
+            entry.slices.insert(slice.key.name.clone(), slice);
+        });
+    }
+
+    /// Takes the slice from its Service, unless that is `keep`.
+    fn remove_slice(&mut self, key: &SliceKey, keep: Option<&str>, out: &mut Applied) {
+        match self.slices.get(key) {
+            Some(service) if Some(service.as_str()) != keep => {
+                let service = ServiceKey::new(&key.namespace, service);
+                self.slices.remove(key);
+                self.update(&service, out, |entry| {
+                    entry.slices.remove(&key.name);
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Changes what a Service is made of, and everything that follows from it.
+    fn update(
+        &mut self,
+        key: &ServiceKey,
+        out: &mut Applied,
+        change: impl FnOnce(&mut ServiceEntry),
+    ) {
+        self.in_namespace(&key.namespace, out, |namespace, zone, out| {
+            let entry = namespace.services.entry(key.name.clone()).or_default();
+            let existed = entry.service.is_some();
+            change(entry);
+            namespace.existing += usize::from(entry.service.is_some());
+            namespace.existing -= usize::from(existed);
+            entry.recompile(key, zone.config, zone.reverse, out);
+            if entry.is_unused() {
+                namespace.services.remove(&key.name);
+            }
+        });
+    }
+
+    fn set_pod(&mut self, pod: Pod, out: &mut Applied) {
+        let addresses = pod.addresses.iter().map(IpAddr::to_canonical).collect();
+        self.set_addresses(lower_pod(pod.key), addresses, out);
+    }
+
+    /// Counts how many Pods of a Namespace have each address: while one is replaced by another
+    /// with its address, both are there.
+    fn set_addresses(&mut self, key: PodKey, new: BTreeSet<IpAddr>, out: &mut Applied) {
+        let namespace = key.namespace.clone();
+        let old = match new.is_empty() {
+            true => self.pods.remove(&key).unwrap_or_default(),
+            false => self.pods.insert(key, new.clone()).unwrap_or_default(),
+        };
+        self.in_namespace(&namespace, out, |entry, _, out| {
+            for address in new.difference(&old) {
+                let count = entry.pods.entry(*address).or_default();
+                *count += 1;
+                if *count == 1 {
+                    out.subjects.insert(pod_subject(&namespace, *address));
+                }
+            }
+            for address in old.difference(&new) {
+                let Some(count) = entry.pods.get_mut(address) else {
+                    continue;
+                };
+                *count -= 1;
+                if *count == 0 {
+                    entry.pods.remove(address);
+                    out.subjects.insert(pod_subject(&namespace, *address));
+                }
+            }
+        });
+    }
+
+    /// Changes a Namespace; says so if it thereby begins or ceases to exist.
+    fn in_namespace(
+        &mut self,
+        name: &str,
+        out: &mut Applied,
+        change: impl FnOnce(&mut Namespace, Rest<'_>, &mut Applied),
+    ) {
+        let namespace = self.namespaces.entry(name.to_owned()).or_default();
+        let existed = namespace.exists();
+        let rest = Rest {
+            config: &self.config,
+            reverse: &mut self.reverse,
+        };
+        change(namespace, rest, out);
+        let exists = namespace.exists();
+        if existed != exists {
+            out.subjects.insert(Subject::Namespace(name.to_owned()));
+        }
+        if !exists && namespace.services.is_empty() {
+            self.namespaces.remove(name);
+        }
+    }
+}
+
+/// The parts of a zone that a change of one of its Namespaces needs.
+struct Rest<'a> {
+    config: &'a ZoneConfig,
+    reverse: &'a mut Reverse,
+}
+
+fn pod_subject(namespace: &str, address: IpAddr) -> Subject {
+    Subject::Pod {
+        namespace: namespace.to_owned(),
+        address,
+    }
+}
+
+fn lower_service(key: ServiceKey) -> ServiceKey {
+    ServiceKey {
+        namespace: key.namespace.to_ascii_lowercase(),
+        name: key.name.to_ascii_lowercase(),
+    }
+}
+
+fn lower_slice(key: SliceKey) -> SliceKey {
+    SliceKey {
+        namespace: key.namespace.to_ascii_lowercase(),
+        name: key.name,
+    }
+}
+
+fn lower_pod(key: PodKey) -> PodKey {
+    PodKey {
+        namespace: key.namespace.to_ascii_lowercase(),
+        name: key.name,
+    }
+}

@@ -1,0 +1,169 @@
+//! All records, for exporters.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use hickory_proto::rr::Name;
+
+use super::Zone;
+use super::lookup::SCHEMA_VERSION;
+use crate::config::PodMode;
+use crate::input::ServiceKey;
+use crate::label;
+use crate::name;
+use crate::records::{RecordSet, ServiceRecords};
+
+/// A name, and what is there.
+#[derive(Debug, Clone)]
+pub struct Entry<'a> {
+    /// The name, relative to the zone.
+    pub owner: String,
+    /// Its records. None at all: the name exists, and has to although nothing may be below it.
+    pub set: Cow<'a, RecordSet>,
+    /// Where the targets of SRV records are found.
+    pub service: Option<&'a ServiceRecords>,
+}
+
+impl Entry<'_> {
+    fn of(owner: impl Into<String>, set: RecordSet) -> Self {
+        Self {
+            owner: owner.into(),
+            set: Cow::Owned(set),
+            service: None,
+        }
+    }
+
+    fn empty(owner: impl Into<String>) -> Self {
+        Self::of(owner, RecordSet::default())
+    }
+}
+
+impl Zone {
+    /// The records of a Service, if it exists.
+    #[must_use]
+    pub fn service(&self, key: &ServiceKey) -> Option<&ServiceRecords> {
+        let entry = self
+            .namespaces
+            .get(&key.namespace)?
+            .services
+            .get(&key.name)?;
+        entry.records.exist().then_some(&entry.records)
+    }
+
+    /// All Services that have records, sorted.
+    #[must_use]
+    pub fn services(&self) -> Vec<ServiceKey> {
+        let mut keys: Vec<_> = self
+            .namespaces
+            .iter()
+            .flat_map(|(namespace, entry)| {
+                let services = entry.services.iter();
+                let with_records = services.filter(|(_, entry)| entry.records.exist());
+                with_records.map(move |(name, _)| ServiceKey::new(namespace, name))
+            })
+            .collect();
+        keys.sort();
+        keys
+    }
+
+    /// The Namespaces that exist, sorted.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<&str> {
+        let existing = self.namespaces.iter().filter(|(_, entry)| entry.exists());
+        let mut names: Vec<_> = existing.map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The addresses that have names, sorted.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.reverse.iter().map(|(address, _)| address)
+    }
+
+    /// The names of an address, relative to the first zone.
+    pub fn pointers(&self, address: IpAddr) -> impl Iterator<Item = &str> {
+        let names = self.reverse.get(address).into_iter();
+        names.flat_map(|names| names.visible()).map(String::as_str)
+    }
+
+    /// The addresses of a Namespace's Pods that have names, sorted.
+    pub fn pod_addresses(&self, namespace: &str) -> impl Iterator<Item = IpAddr> {
+        let verified = self.config.pods == PodMode::Verified;
+        let entry = self.namespaces.get(namespace).filter(|_| verified);
+        entry
+            .into_iter()
+            .flat_map(|entry| entry.pods.keys().copied())
+    }
+
+    /// The names of a cluster zone, sorted by Namespace and Service, without the apex. The names
+    /// of [`PodMode::Insecure`] and those of topology zones cannot be listed.
+    pub fn forward_entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        let version = RecordSet {
+            text: Some(SCHEMA_VERSION.to_owned()),
+            ..RecordSet::default()
+        };
+        let name_server = self.find_forward(&["ns".to_owned(), "dns".to_owned()]);
+        let fixed = [
+            Entry::of("dns-version", version),
+            Entry::of(
+                "ns.dns",
+                name_server
+                    .map(|node| node.set.into_owned())
+                    .unwrap_or_default(),
+            ),
+            Entry::empty("svc"),
+            Entry::empty("pod"),
+        ];
+        let names = self.namespaces().into_iter();
+        fixed
+            .into_iter()
+            .chain(names.flat_map(|name| self.namespace_entries(name)))
+    }
+
+    fn namespace_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = Entry<'a>> {
+        let entry = self.namespaces.get(namespace);
+        let mut services: Vec<_> = entry.iter().flat_map(|entry| &entry.services).collect();
+        services.sort_by_key(|(name, _)| *name);
+        let services = services
+            .into_iter()
+            .flat_map(|(_, entry)| service_entries(&entry.records));
+        let own = std::iter::once(Entry::empty(format!("{namespace}.svc")));
+        own.chain(services).chain(self.pod_entries(namespace))
+    }
+
+    /// The names of a Namespace's Pods.
+    fn pod_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = Entry<'a>> {
+        let base = format!("{namespace}.pod");
+        let own = (self.config.pods != PodMode::Disabled).then(|| Entry::empty(base.clone()));
+        let pods = self.pod_addresses(namespace).map(move |address| {
+            let owner = format!("{}.{base}", label::dashed(address));
+            Entry::of(owner, RecordSet::of_address(address))
+        });
+        own.into_iter().chain(pods)
+    }
+
+    /// The names of a zone of the reverse tree, in order of addresses, without the apex.
+    pub fn reverse_entries<'a>(&'a self, zone: &Name) -> impl Iterator<Item = Entry<'a>> + 'a {
+        let range = name::reverse_range(zone);
+        let suffix = format!(".{}", zone.to_ascii().trim_end_matches('.'));
+        self.reverse.iter().filter_map(move |(address, names)| {
+            let owner = name::reverse(address);
+            let owner = owner.strip_suffix(&suffix)?;
+            range.as_ref()?.contains(&address).then(|| {
+                let set = RecordSet {
+                    pointers: names.visible().iter().cloned().collect(),
+                    ..RecordSet::default()
+                };
+                Entry::of(owner, set)
+            })
+        })
+    }
+}
+
+fn service_entries(records: &ServiceRecords) -> impl Iterator<Item = Entry<'_>> {
+    records.names.iter().map(move |(name, set)| Entry {
+        owner: crate::records::join(name, &records.base),
+        set: Cow::Borrowed(set),
+        service: Some(records),
+    })
+}

@@ -1,0 +1,57 @@
+//! One Service of a zone: what it is made of, and the records that follow.
+
+use std::collections::BTreeMap;
+
+use super::Applied;
+use super::reverse::Reverse;
+use crate::compile::compile;
+use crate::config::ZoneConfig;
+use crate::input::{Service, ServiceKey, Slice, Subject};
+use crate::problem::Problem;
+use crate::records::ServiceRecords;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServiceEntry {
+    /// `None` while only slices of it are known: they may come first.
+    pub(super) service: Option<Service>,
+    pub(super) slices: BTreeMap<String, Slice>,
+    pub(super) records: ServiceRecords,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl ServiceEntry {
+    pub(super) fn is_unused(&self) -> bool {
+        self.service.is_none() && self.slices.is_empty()
+    }
+
+    /// Brings records and PTR records up to date.
+    pub(super) fn recompile(
+        &mut self,
+        key: &ServiceKey,
+        config: &ZoneConfig,
+        reverse: &mut Reverse,
+        out: &mut Applied,
+    ) {
+        let (records, problems) = match &self.service {
+            Some(service) => compile(service, self.slices.values(), config),
+            None => Default::default(),
+        };
+        let news = problems
+            .iter()
+            .filter(|problem| !self.problems.contains(problem));
+        out.problems.extend(news.cloned());
+        self.problems = problems;
+        if records == self.records {
+            return;
+        }
+        let moved = reverse.replace(&self.records.pointers, &records.pointers);
+        out.subjects.extend(moved.into_iter().map(Subject::Address));
+        if !records.same_names(&self.records) {
+            out.subjects.insert(Subject::Service(key.clone()));
+            if config.name_server.as_ref() == Some(key) {
+                out.subjects.insert(Subject::Apex);
+            }
+        }
+        self.records = records;
+    }
+}

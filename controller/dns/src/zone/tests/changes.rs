@@ -1,0 +1,278 @@
+//! Changes one at a time give what they give all at once, and say what they changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use crate::testing::{
+    changes, cluster_ip, config, endpoint, external, headless, hosted, pod, port, slice, zone_of,
+};
+use crate::{Change, Endpoint, PodMode, ServiceKey, SliceKey, Subject, Zone, ZoneConfig};
+
+fn full() -> ZoneConfig {
+    ZoneConfig {
+        pods: PodMode::Verified,
+        zonal: true,
+        ..config()
+    }
+}
+
+fn key(name: &str) -> ServiceKey {
+    ServiceKey::new("testns", name)
+}
+
+/// Everything that can be asked, as text.
+fn dump(zone: &Zone) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for entry in zone.forward_entries() {
+        all.insert(entry.owner.clone(), format!("{:?}", entry.set));
+    }
+    for origin in &zone.config().reverse {
+        for entry in zone.reverse_entries(origin) {
+            all.insert(
+                format!("{}.{origin}", entry.owner),
+                format!("{:?}", entry.set),
+            );
+        }
+    }
+    for service in zone.services() {
+        let zones = format!(
+            "{:?}",
+            zone.service(&service)
+                .map(|records| (records.headless, &records.zones))
+        );
+        all.insert(format!("zones of {service}"), zones);
+    }
+    all
+}
+
+#[test]
+fn a_change_names_what_it_touched() {
+    let mut zone = zone_of(full(), changes());
+    let mut subjects = |change| Vec::from_iter(zone.apply(change).subjects);
+    assert_eq!(
+        subjects(Change::Service(cluster_ip("svc1", &["10.0.0.1"]))),
+        []
+    );
+    let ip = |text: &str| Subject::Address(text.parse().unwrap());
+    assert_eq!(
+        subjects(Change::Service(cluster_ip("svc1", &["10.0.0.2"]))),
+        [
+            Subject::Service(key("svc1")),
+            ip("10.0.0.1"),
+            ip("10.0.0.2")
+        ]
+    );
+    let http = [port("http", 80)];
+    assert_eq!(
+        subjects(Change::Slice(slice(
+            "hdlsprtls",
+            "hdlsprtls-a",
+            &[endpoint("172.0.0.21")],
+            &http
+        ))),
+        [
+            Subject::Service(key("hdlsprtls")),
+            ip("172.0.0.20"),
+            ip("172.0.0.21")
+        ]
+    );
+    assert_eq!(
+        subjects(Change::Namespace("new".to_owned())),
+        [Subject::Namespace("new".to_owned())]
+    );
+    assert_eq!(subjects(Change::Namespace("new".to_owned())), []);
+    assert_eq!(subjects(Change::Pod(pod("foo", &["10.240.0.1"]))).len(), 1);
+    assert_eq!(subjects(Change::Synced), []);
+    assert_eq!(subjects(Change::ServiceRemoved(key("ghost"))), []);
+}
+
+#[test]
+fn the_serial_grows_when_something_shows() {
+    let mut zone = zone_of(full(), changes());
+    let before = zone.serial();
+    zone.apply(Change::Synced);
+    zone.apply(Change::Service(cluster_ip("svc1", &["10.0.0.1"])));
+    assert_eq!(zone.serial(), before);
+    zone.apply(Change::ServiceRemoved(key("svc1")));
+    assert_eq!(zone.serial(), before + 1);
+}
+
+#[test]
+fn a_slice_may_change_hands() {
+    let mut zone = zone_of(full(), changes());
+    let moved = slice("published", "hdls1-a", &[endpoint("172.0.0.2")], &[]);
+    let subjects = zone.apply(Change::Slice(moved)).subjects;
+    assert!(subjects.contains(&Subject::Service(key("hdls1"))));
+    assert!(subjects.contains(&Subject::Service(key("published"))));
+    zone.apply(Change::SliceRemoved(SliceKey {
+        namespace: "testns".into(),
+        name: "hdls1-b".into(),
+    }));
+    assert!(zone.service(&key("hdls1")).unwrap().names.is_empty());
+}
+
+#[test]
+fn bad_input_is_named_once_and_costs_nothing_else() {
+    let mut zone = zone_of(full(), changes());
+    let mut odd = slice(
+        "hdls1",
+        "odd",
+        &[hosted("172.0.7.1", "a_b"), endpoint("172.0.7.2")],
+        &[port("x_y", 1)],
+    );
+    let applied = zone.apply(Change::Slice(odd.clone()));
+    let said: BTreeSet<_> = applied.problems.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        Vec::from_iter(said),
+        [
+            r#"EndpointSlice testns/odd: endpoints[0].hostname: "a_b" has characters other than letters, digits and '-'; the endpoint is named after its address"#,
+            r#"EndpointSlice testns/odd: ports[0].name: "x_y" has characters other than letters, digits and '-'; the port has no SRV name"#,
+        ]
+    );
+    let records = zone.service(&key("hdls1")).unwrap();
+    assert_eq!(records.names[""].addresses.len(), 8);
+    assert!(records.names.contains_key("172-0-7-1"));
+    odd.endpoints.pop();
+    assert_eq!(zone.apply(Change::Slice(odd)).problems, []);
+    assert_eq!(zone.problems().count(), 2);
+
+    for (service, field) in [
+        (external("e", "1.2.3.4"), "spec.externalName"),
+        (external("e", "a..b"), "spec.externalName"),
+        (external("e", ""), "spec.externalName"),
+        (cluster_ip("a.b", &["10.0.0.1"]), "metadata.name"),
+    ] {
+        let applied = zone.apply(Change::Service(service.clone()));
+        assert_eq!(applied.problems.len(), 1, "{service:?}");
+        assert_eq!(applied.problems[0].field, field);
+        assert!(zone.service(&service.key).is_none());
+    }
+}
+
+pub(crate) fn any_change() -> impl Strategy<Value = Change> {
+    let name = || prop::sample::select(vec!["a", "b", "c"]);
+    let address = || {
+        let addresses = ["10.0.0.1", "10.0.0.2", "172.0.0.1", "fd00::1", "fd00::2"];
+        prop::sample::select(addresses.to_vec())
+    };
+    let host = prop::option::of(prop::sample::select(vec!["a", "web-0", "b_d"]));
+    let zone = prop::option::of(prop::sample::select(vec!["z1", "Z2"]));
+    let endpoint =
+        (address(), host, any::<bool>(), zone).prop_map(|(ip, host, ready, zone)| Endpoint {
+            hostname: host.map(str::to_owned),
+            ready,
+            zone: zone.map(str::to_owned),
+            ..endpoint(ip)
+        });
+    let ports = prop::collection::vec(
+        prop::sample::select(vec![port("http", 80), port("", 81), port("x", 82)]),
+        0..3,
+    );
+    let slices = (name(), name(), prop::collection::vec(endpoint, 0..4), ports)
+        .prop_map(|(service, name, endpoints, ports)| {
+            Change::Slice(slice(service, name, &endpoints, &ports))
+        })
+        .boxed();
+    prop_oneof![
+        (name(), prop::collection::vec(address(), 0..3))
+            .prop_map(|(n, ips)| Change::Service(cluster_ip(n, &ips))),
+        (name(), any::<bool>()).prop_map(|(n, publish)| {
+            let mut service = headless(n);
+            service.publish_not_ready = publish;
+            Change::Service(service)
+        }),
+        (name(), name()).prop_map(|(n, to)| Change::Service(external(
+            n,
+            &format!("{to}.testns.svc.cluster.local")
+        ))),
+        name().prop_map(|n| Change::ServiceRemoved(key(n))),
+        slices.clone(),
+        slices.clone(),
+        slices,
+        name().prop_map(|n| Change::SliceRemoved(SliceKey {
+            namespace: "testns".into(),
+            name: n.into()
+        })),
+        (name(), prop::collection::vec(address(), 0..3))
+            .prop_map(|(n, ips)| Change::Pod(pod(n, &ips))),
+        name().prop_map(|n| Change::PodRemoved(pod(n, &[]).key)),
+        Just(Change::Namespace("testns".into())),
+        Just(Change::NamespaceRemoved("testns".into())),
+        Just(Change::Namespace("other".into())),
+        Just(Change::NamespaceRemoved("other".into())),
+    ]
+}
+
+/// The last state of each object, in an order of its own.
+fn final_state(changes: &[Change]) -> Vec<Change> {
+    let mut last: BTreeMap<String, Change> = BTreeMap::new();
+    for change in changes {
+        let (key, there) = match change {
+            Change::Namespace(name) => (format!("namespace {name}"), true),
+            Change::NamespaceRemoved(name) => (format!("namespace {name}"), false),
+            Change::Service(service) => (format!("service {}", service.key), true),
+            Change::ServiceRemoved(key) => (format!("service {key}"), false),
+            Change::Slice(slice) => (format!("slice {}", slice.key.name), true),
+            Change::SliceRemoved(key) => (format!("slice {}", key.name), false),
+            Change::Pod(pod) => (format!("pod {}", pod.key.name), true),
+            Change::PodRemoved(key) => (format!("pod {}", key.name), false),
+            Change::Synced => continue,
+        };
+        if there {
+            last.insert(key, change.clone());
+        } else {
+            last.remove(&key);
+        }
+    }
+    last.into_values().rev().collect()
+}
+
+/// The subject that a name's change must have been reported as.
+fn subject_of(zone: &Zone, owner: &str) -> Subject {
+    let name = crate::name::absolute(owner).unwrap();
+    if let Some(range) = crate::name::reverse_range(&name) {
+        return Subject::Address(*range.start());
+    }
+    if let Some(service) = owner.strip_prefix("zones of testns/") {
+        return Subject::Service(key(service));
+    }
+    let labels: Vec<_> = owner.rsplit('.').collect();
+    match labels.as_slice() {
+        ["svc", namespace] => Subject::Namespace((*namespace).to_owned()),
+        ["pod", namespace] => Subject::Namespace((*namespace).to_owned()),
+        ["svc", namespace, service, ..] => Subject::Service(ServiceKey::new(*namespace, *service)),
+        ["pod", namespace, pod] => Subject::Pod {
+            namespace: (*namespace).to_owned(),
+            address: crate::label::undashed(pod).unwrap(),
+        },
+        _ => panic!("{owner} changed in {zone:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn incremental_equals_rebuilt(changes in prop::collection::vec(any_change(), 0..40)) {
+        let one_at_a_time = zone_of(full(), changes.clone());
+        let rebuilt = zone_of(full(), final_state(&changes));
+        prop_assert_eq!(dump(&one_at_a_time), dump(&rebuilt));
+        let problems = |zone: &Zone| zone.problems().cloned().collect::<BTreeSet<_>>();
+        prop_assert_eq!(problems(&one_at_a_time), problems(&rebuilt));
+    }
+
+    #[test]
+    fn every_difference_is_reported_and_nothing_else(
+        before in prop::collection::vec(any_change(), 0..20),
+        change in any_change(),
+    ) {
+        let mut zone = zone_of(full(), before);
+        let old = dump(&zone);
+        let reported = zone.apply(change).subjects;
+        let new = dump(&zone);
+        let names = old.keys().chain(new.keys()).filter(|name| old.get(*name) != new.get(*name));
+        let different: BTreeSet<_> = names.map(|name| subject_of(&zone, name)).collect();
+        prop_assert_eq!(reported, different);
+    }
+}

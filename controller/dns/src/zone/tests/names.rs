@@ -1,0 +1,345 @@
+//! The apex, names between names, aliases, spelling, and what is not ours.
+
+use hickory_proto::op::ResponseCode;
+
+use super::{is, nodata, nxdomain};
+use crate::RecordType::{A, AAAA, ANY, AXFR, CNAME, HINFO, IXFR, MX, NS, PTR, SOA, SRV, TXT};
+use crate::testing::{ask, changes, config, text, zone, zone_of};
+use crate::{Change, ServiceKey, Zone, ZoneConfig};
+
+#[test]
+fn the_apex_has_soa_and_ns_and_nothing_else() {
+    let zone = zone();
+    let soa = format!(
+        "cluster.local. 5 IN SOA ns.dns.cluster.local. hostmaster.cluster.local. {} 7200 1800 86400 5",
+        zone.serial()
+    );
+    is(&zone, "cluster.local.", SOA, &[&soa]);
+    is(
+        &zone,
+        "cluster.local.",
+        NS,
+        &["cluster.local. 5 IN NS ns.dns.cluster.local."],
+    );
+    for kind in [A, AAAA, SRV, TXT, CNAME, HINFO, ANY] {
+        nodata(&zone, "cluster.local.", kind);
+    }
+    assert_eq!(
+        text(&ask(&zone, "svc1.testns.svc.cluster.local", AAAA).authorities),
+        [soa]
+    );
+    nodata(&zone, "svc1.testns.svc.cluster.local.", SOA);
+    nodata(&zone, "svc1.testns.svc.cluster.local.", NS);
+    let reverse = ask(&zone, "in-addr.arpa", SOA);
+    assert!(text(&reverse.answers)[0].starts_with("in-addr.arpa. 5 IN SOA ns.dns.in-addr.arpa. "));
+    is(
+        &zone,
+        "in-addr.arpa.",
+        NS,
+        &["in-addr.arpa. 5 IN NS ns.dns.cluster.local."],
+    );
+}
+
+#[test]
+fn the_name_server_is_the_service_if_it_exists() {
+    let mut config = config();
+    config.name_server = Some(ServiceKey::new("testns", "svc-dual-stack"));
+    let mut zone = zone_of(config, changes());
+    let host = "svc-dual-stack.testns.svc.cluster.local.";
+    is(
+        &zone,
+        "cluster.local.",
+        NS,
+        &[&format!("cluster.local. 5 IN NS {host}")],
+    );
+    let glue = text(&ask(&zone, "cluster.local", NS).additionals);
+    assert_eq!(
+        glue,
+        [
+            format!("{host} 5 IN A 10.0.0.3"),
+            format!("{host} 5 IN AAAA 10::3")
+        ]
+    );
+    is(
+        &zone,
+        "ns.dns.cluster.local.",
+        A,
+        &["ns.dns.cluster.local. 5 IN A 10.0.0.3"],
+    );
+    zone.apply(Change::ServiceRemoved(ServiceKey::new(
+        "testns",
+        "svc-dual-stack",
+    )));
+    is(
+        &zone,
+        "cluster.local.",
+        NS,
+        &["cluster.local. 5 IN NS ns.dns.cluster.local."],
+    );
+    nodata(&zone, "ns.dns.cluster.local.", A);
+    nodata(&zone, "dns.cluster.local.", A);
+    nxdomain(&zone, "x.dns.cluster.local.");
+}
+
+#[test]
+fn the_version_of_the_schema_is_told() {
+    let zone = zone();
+    is(
+        &zone,
+        "dns-version.cluster.local.",
+        TXT,
+        &["dns-version.cluster.local. 28800 IN TXT 1.1.0"],
+    );
+    nodata(&zone, "dns-version.cluster.local.", A);
+    nxdomain(&zone, "version.cluster.local.");
+    nxdomain(&zone, "x.dns-version.cluster.local.");
+    nxdomain(&zone, "dns-version.in-addr.arpa.");
+}
+
+#[test]
+fn names_between_names_exist() {
+    let zone = zone();
+    for name in ["svc", "pod", "testns.svc", "emptyns.svc", "podns.svc"] {
+        for kind in [A, AAAA, SRV, NS, SOA, TXT, PTR, MX] {
+            nodata(&zone, &format!("{name}.cluster.local."), kind);
+        }
+    }
+    for name in [
+        "foo",
+        "foo.svc",
+        "svc0.svc-nons.svc",
+        "nons.svc",
+        "testns",
+        "svc.svc",
+    ] {
+        nxdomain(&zone, &format!("{name}.cluster.local."));
+    }
+}
+
+#[test]
+fn a_namespace_exists_while_it_is_declared_or_used() {
+    let mut zone = zone_of(
+        config(),
+        [Change::Service(crate::testing::cluster_ip(
+            "a",
+            &["10.0.0.1"],
+        ))],
+    );
+    let name = "testns.svc.cluster.local.";
+    nodata(&zone, name, A);
+    zone.apply(Change::Namespace("TestNS".to_owned()));
+    zone.apply(Change::ServiceRemoved(ServiceKey::new("testns", "a")));
+    nodata(&zone, name, A);
+    zone.apply(Change::NamespaceRemoved("testns".to_owned()));
+    nxdomain(&zone, name);
+}
+
+#[test]
+fn external_names_are_aliases_and_followed_inside() {
+    let zone = zone();
+    let name = "external.testns.svc.cluster.local.";
+    let alias = format!("{name} 5 IN CNAME ext.interwebs.test.");
+    for kind in [CNAME, A, AAAA] {
+        is(&zone, name, kind, &[&alias]);
+    }
+    assert_eq!(
+        ask(&zone, name, A).elsewhere,
+        crate::name::absolute("ext.interwebs.test")
+    );
+    assert_eq!(ask(&zone, name, CNAME).elsewhere, None);
+    nxdomain(&zone, "endpoint.external.testns.svc.cluster.local.");
+    nxdomain(&zone, "_http._tcp.external.testns.svc.cluster.local.");
+
+    let inside = "external-to-service.testns.svc.cluster.local.";
+    let to = format!("{inside} 5 IN CNAME svc1.testns.svc.cluster.local.");
+    is(&zone, inside, CNAME, &[&to]);
+    is(
+        &zone,
+        inside,
+        A,
+        &[&to, "svc1.testns.svc.cluster.local. 5 IN A 10.0.0.1"],
+    );
+    let twice = ask(&zone, "external-twice.testns.svc.cluster.local.", A);
+    assert_eq!(twice.answers.len(), 3);
+    // In the order in which they are followed.
+    assert_eq!(twice.answers[1].name.to_string(), inside);
+}
+
+#[test]
+fn aliases_that_lead_nowhere_say_so() {
+    let zone = zone();
+    let nothing = ask(&zone, "external-to-nothing.testns.svc.cluster.local.", A);
+    assert_eq!(nothing.code, ResponseCode::NXDomain);
+    assert_eq!((nothing.answers.len(), nothing.authorities.len()), (1, 1));
+    let no_such_type = ask(&zone, "external-to-service.testns.svc.cluster.local.", AAAA);
+    assert_eq!(no_such_type.code, ResponseCode::NoError);
+    assert_eq!(
+        (no_such_type.answers.len(), no_such_type.authorities.len()),
+        (1, 1)
+    );
+    let looping = ask(&zone, "loop-a.testns.svc.cluster.local.", A);
+    assert_eq!(looping.code, ResponseCode::NoError);
+    assert_eq!(looping.answers.len(), 2);
+}
+
+#[test]
+fn names_are_spelled_as_in_the_question() {
+    let zone = zone();
+    let name = "SvC1.TeStNs.SvC.cLuStEr.LoCaL.";
+    is(&zone, name, A, &[&format!("{name} 5 IN A 10.0.0.1")]);
+    let name = "_HtTp._TcP.sVc1.TeStNs.SvC.cLuStEr.LoCaL.";
+    is(
+        &zone,
+        name,
+        SRV,
+        &[&format!(
+            "{name} 5 IN SRV 0 100 80 svc1.testns.svc.cLuStEr.LoCaL."
+        )],
+    );
+    let glue = text(&ask(&zone, name, SRV).additionals);
+    assert_eq!(glue, ["svc1.testns.svc.cLuStEr.LoCaL. 5 IN A 10.0.0.1"]);
+    let soa = text(&ask(&zone, "Cluster.local.", SOA).answers);
+    assert!(
+        soa[0].starts_with(
+            "Cluster.local. 5 IN SOA ns.dns.Cluster.local. hostmaster.Cluster.local. "
+        )
+    );
+}
+
+#[test]
+fn until_synced_every_answer_is_servfail() {
+    let mut zone = Zone::new(config(), 7).unwrap();
+    for change in changes() {
+        zone.apply(change);
+    }
+    for name in [
+        "svc1.testns.svc.cluster.local",
+        "svc0.testns.svc.cluster.local",
+        "cluster.local",
+    ] {
+        assert_eq!(ask(&zone, name, A).code, ResponseCode::ServFail);
+    }
+    assert_eq!(ask(&zone, "example.org", A).code, ResponseCode::Refused);
+}
+
+#[test]
+fn other_zones_and_whole_zones_are_refused() {
+    let zone = zone();
+    for (name, kind) in [
+        ("example.org", A),
+        ("local", A),
+        (".", NS),
+        ("xcluster.local", A),
+        ("cluster.local", AXFR),
+        ("cluster.local", IXFR),
+    ] {
+        let answer = ask(&zone, name, kind);
+        assert_eq!(answer.code, ResponseCode::Refused, "{name}");
+        assert_eq!((answer.answers.len(), answer.authorities.len()), (0, 0));
+    }
+}
+
+#[test]
+fn several_zones_and_networks_can_be_served() {
+    let networks = ["10.0.0.0/16", "1234:abcd::/64"].map(|net| net.parse().unwrap());
+    let mut config = config().with_networks(&networks);
+    config.add_zone("Other.Example").unwrap();
+    config.ttl = 30;
+    let zone = zone_of(config, changes());
+    let name = "svc1.testns.svc.other.example.";
+    is(&zone, name, A, &[&format!("{name} 30 IN A 10.0.0.1")]);
+    let name = "1.0.0.10.in-addr.arpa.";
+    is(
+        &zone,
+        name,
+        PTR,
+        &[&format!("{name} 30 IN PTR svc1.testns.svc.cluster.local.")],
+    );
+    let soa = ask(&zone, "101.0.0.10.in-addr.arpa", PTR).authorities;
+    assert_eq!(soa[0].name.to_string(), "0.10.in-addr.arpa.");
+    assert_eq!(
+        ask(&zone, "2.0.0.172.in-addr.arpa", PTR).code,
+        ResponseCode::Refused
+    );
+}
+
+#[test]
+fn the_soa_is_kept_for_5_minutes_at_most() {
+    let zone = zone_of(
+        ZoneConfig {
+            ttl: 3600,
+            ..config()
+        },
+        changes(),
+    );
+    let soa = text(&ask(&zone, "cluster.local", SOA).answers);
+    assert!(soa[0].starts_with("cluster.local. 300 IN SOA "), "{soa:?}");
+    assert!(soa[0].ends_with(" 3600"), "{soa:?}");
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    let bad = ZoneConfig {
+        ttl: 3601,
+        ..config()
+    };
+    assert_eq!(
+        Zone::new(bad, 0).unwrap_err().to_string(),
+        "ttl: 3601 is not in 0..=3600 seconds"
+    );
+    for zone in ["", ".", "a..b"] {
+        assert!(ZoneConfig::new(zone).is_err(), "{zone:?}");
+    }
+    let mut bad = config();
+    bad.reverse = config().zones;
+    assert!(
+        Zone::new(bad, 0)
+            .unwrap_err()
+            .to_string()
+            .contains("cluster.local")
+    );
+}
+
+#[test]
+fn topology_zones_have_names_if_so_configured() {
+    let zone = zone_of(
+        ZoneConfig {
+            zonal: true,
+            ..config()
+        },
+        changes(),
+    );
+    let name = |label: &str| format!("{label}._zone.zoned.testns.svc.cluster.local.");
+    let a = |label: &str, expected: &[&str]| {
+        let name = name(label);
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|ip| format!("{name} 5 IN A {ip}"))
+            .collect();
+        is(
+            &zone,
+            &name,
+            A,
+            &expected.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
+    };
+    a("us-west-2a.pin", &["172.0.1.1"]);
+    a("us-west-2b.pin", &["172.0.1.2"]);
+    a("us-west-2a.prefer", &["172.0.1.1"]);
+    a("us-west-2c.prefer", &["172.0.1.1", "172.0.1.2"]);
+    for kind in [A, SRV, TXT] {
+        nodata(&zone, &name("us-west-2c.pin"), kind);
+        nodata(&zone, &name("two.labels.pin"), kind);
+    }
+    let srv = ask(&zone, &name("us-west-2b.pin"), SRV);
+    assert!(
+        srv.answers[0]
+            .to_string()
+            .ends_with(" SRV 0 100 80 172-0-1-2.zoned.testns.svc.cluster.local.")
+    );
+    assert_eq!(srv.additionals.len(), 1);
+    nxdomain(&zone, &name("us-west-2a.florp"));
+    nxdomain(&zone, "a.pin._zone.svc1.testns.svc.cluster.local.");
+    nxdomain(&zone, "a.pin._zone.ghost.testns.svc.cluster.local.");
+    nxdomain(&zone_of(config(), changes()), &name("us-west-2a.pin"));
+}

@@ -1,0 +1,111 @@
+//! From a zone to the text of a zone file.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use hickory_proto::rr::{Name, RData};
+
+use crate::name;
+use crate::records::RecordSet;
+use crate::zone::{Entry, VERSION_TTL, Zone};
+
+/// The text of the file of one of the zones, with a serial. Equal content gives equal text.
+///
+/// The whole zone is written out at once, and changes wait meanwhile: the time grows with the zone.
+#[must_use]
+pub fn render(zone: &Zone, origin: &Name, serial: u32) -> String {
+    let mut file = File {
+        text: String::new(),
+        pointers: zone.config().zones.first(),
+    };
+    file.apex(zone, origin, serial);
+    if name::is_reverse(origin) {
+        zone.reverse_entries(origin)
+            .for_each(|entry| file.entry(&entry));
+    } else {
+        zone.forward_entries().for_each(|entry| file.entry(&entry));
+    }
+    file.text
+}
+
+struct File<'a> {
+    text: String,
+    /// Where PTR records lead.
+    pointers: Option<&'a Name>,
+}
+
+impl File<'_> {
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // Writing to a string cannot fail.
+        let _ = self.text.write_fmt(line);
+        self.text.push('\n');
+    }
+
+    fn apex(&mut self, zone: &Zone, origin: &Name, serial: u32) {
+        let ttl = zone.config().ttl;
+        self.line(format_args!("$ORIGIN {}", absolute(origin)));
+        self.line(format_args!("$TTL {ttl}"));
+        if let Some(RData::SOA(soa)) = zone.soa(origin).map(|record| record.data) {
+            let (refresh, retry, expire) = (soa.refresh, soa.retry, soa.expire);
+            let minimum = soa.minimum;
+            self.line(format_args!(
+                "@ SOA ns.dns hostmaster {serial} {refresh} {retry} {expire} {minimum}"
+            ));
+        }
+        if let Some((host, _)) = zone.name_server_host(origin) {
+            self.line(format_args!("@ NS {}", absolute(&host)));
+        }
+    }
+
+    fn entry(&mut self, entry: &Entry<'_>) {
+        let owner = &entry.owner;
+        let set = &*entry.set;
+        if *set == RecordSet::default() && !owner.starts_with('_') {
+            // Something has to be below a name that is to exist without records. No object can
+            // have this name.
+            self.line(format_args!("_.{owner} TXT \"\""));
+        }
+        for address in &set.addresses {
+            match address {
+                IpAddr::V4(v4) => self.line(format_args!("{owner} A {v4}")),
+                IpAddr::V6(v6) => self.line(format_args!("{owner} AAAA {v6}")),
+            }
+        }
+        if let Some(service) = entry.service {
+            for srv in &set.srv {
+                let (weight, port, target) = (srv.weight, srv.port, service.target(srv));
+                self.line(format_args!("{owner} SRV 0 {weight} {port} {target}"));
+            }
+        }
+        if let Some(target) = &set.alias {
+            self.line(format_args!("{owner} CNAME {}", absolute(target)));
+        }
+        for pointer in &set.pointers {
+            if let Some(target) = self.pointers.and_then(|zone| name::below(pointer, zone)) {
+                self.line(format_args!("{owner} PTR {}", absolute(&target)));
+            }
+        }
+        if let Some(text) = &set.text {
+            self.line(format_args!("{owner} {VERSION_TTL} TXT \"{text}\""));
+        }
+    }
+}
+
+/// An absolute name in which every byte that means something in a zone file is escaped.
+fn absolute(name: &Name) -> String {
+    let mut text = String::new();
+    for label in name.iter() {
+        for byte in label {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => {
+                    text.push(char::from(*byte))
+                }
+                _ => {
+                    let _ = write!(text, "\\{byte:03}");
+                }
+            }
+        }
+        text.push('.');
+    }
+    text
+}

@@ -1,0 +1,274 @@
+//! What a server makes of the files is what we answer ourselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::{Name, RData, RecordType};
+use hickory_proto::serialize::txt::Parser;
+
+use proptest::prelude::*;
+
+use super::{ExportConfig, Written, export, render, serial_of, write};
+use crate::name::absolute;
+use crate::testing::{changes, cluster_ip, config, external, zone_of};
+use crate::zone::tests::changes::any_change;
+use crate::{Change, PodMode, SharedZone, Zone, ZoneConfig};
+
+const TYPES: [RecordType; 9] = [
+    RecordType::A,
+    RecordType::AAAA,
+    RecordType::SRV,
+    RecordType::TXT,
+    RecordType::PTR,
+    RecordType::CNAME,
+    RecordType::SOA,
+    RecordType::NS,
+    RecordType::MX,
+];
+
+/// An authoritative server of all zones, as simple as can be (RFC 1034 §4.3.2).
+struct Reader {
+    records: BTreeMap<Name, Vec<(u32, RData)>>,
+    origins: Vec<Name>,
+}
+
+impl Reader {
+    fn new(zone: &Zone) -> Self {
+        let config = zone.config();
+        let origins: Vec<_> = config
+            .zones
+            .iter()
+            .chain(&config.reverse)
+            .cloned()
+            .collect();
+        let mut records: BTreeMap<Name, Vec<_>> = BTreeMap::new();
+        for origin in &origins {
+            let text = render(zone, origin, zone.serial());
+            let (parsed, sets) = Parser::new(text, None, Some(origin.clone()))
+                .parse()
+                .unwrap();
+            assert_eq!(parsed, *origin);
+            for record in sets.values().flat_map(|set| set.records_without_rrsigs()) {
+                let own = records.entry(record.name.clone()).or_default();
+                own.push((record.ttl, record.data.clone()));
+            }
+        }
+        Self { records, origins }
+    }
+
+    fn serves(&self, name: &Name) -> bool {
+        self.origins.iter().any(|origin| origin.zone_of(name))
+    }
+
+    fn exists(&self, name: &Name) -> bool {
+        self.records.keys().any(|owner| name.zone_of(owner))
+    }
+
+    fn answer(&self, name: &Name, kind: RecordType) -> (ResponseCode, BTreeSet<String>) {
+        let (mut name, mut answers) = (name.clone(), BTreeSet::new());
+        loop {
+            if !self.serves(&name) {
+                return (ResponseCode::NoError, answers);
+            }
+            if !self.exists(&name) {
+                return (ResponseCode::NXDomain, answers);
+            }
+            let own = self
+                .records
+                .get(&name)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let alias = own.iter().find_map(|(ttl, data)| match data {
+                RData::CNAME(target) => Some((ttl, target.0.clone())),
+                _ => None,
+            });
+            match alias {
+                Some((ttl, target)) if kind != RecordType::CNAME => {
+                    if !answers.insert(format!("{name} {ttl} {target}")) {
+                        return (ResponseCode::NoError, answers);
+                    }
+                    name = target;
+                }
+                _ => {
+                    let own = own.iter().filter(|(_, data)| data.record_type() == kind);
+                    answers.extend(own.map(|(ttl, data)| format!("{name} {ttl} {data}")));
+                    return (ResponseCode::NoError, answers);
+                }
+            }
+        }
+    }
+}
+
+fn direct(zone: &Zone, name: &Name, kind: RecordType) -> (ResponseCode, BTreeSet<String>) {
+    let answer = zone.answer(name, kind);
+    let lines = answer
+        .answers
+        .iter()
+        .map(|record| format!("{} {} {}", record.name, record.ttl, record.data));
+    (answer.code, lines.collect())
+}
+
+/// All names in the file, and next to each some that are not.
+fn names(reader: &Reader) -> BTreeSet<Name> {
+    let mut names = BTreeSet::new();
+    for owner in reader.records.keys() {
+        let mut name = owner.clone();
+        while reader.serves(&name) {
+            for label in ["nothing", "svc1", "_tcp", "_http", "10-0-0-1", "7"] {
+                names.extend(name.prepend_label(label));
+            }
+            names.insert(name.clone());
+            name = name.base_name();
+        }
+    }
+    // The names that stand in for names without records.
+    names.retain(|name| name.iter().all(|label| label != b"_"));
+    names
+}
+
+fn compare(zone: &Zone) -> usize {
+    let reader = Reader::new(zone);
+    let mut compared = 0;
+    for name in names(&reader) {
+        for kind in TYPES {
+            assert_eq!(
+                reader.answer(&name, kind),
+                direct(zone, &name, kind),
+                "{name} {kind}"
+            );
+            compared += 1;
+        }
+    }
+    compared
+}
+
+#[test]
+fn files_give_the_answers_that_we_give() {
+    for pods in [PodMode::Disabled, PodMode::Verified] {
+        let mut config = ZoneConfig { pods, ..config() };
+        config.add_zone("second.example").unwrap();
+        // A name in a second zone is followed there by us, and by a server that has both files.
+        let changes = changes().into_iter();
+        let compared = compare(&zone_of(config, changes));
+        assert!(compared > 10_000, "{compared}");
+    }
+}
+
+#[test]
+fn bytes_that_mean_something_are_escaped() {
+    let changes = [Change::Service(external("odd", "a;b.$x.@.(y).c d.\"é.e"))];
+    let zone = zone_of(config(), changes);
+    assert_eq!(zone.problems().count(), 0);
+    let text = render(&zone, &absolute("cluster.local").unwrap(), 1);
+    let target = r"a\059b.\036x.\064.\040y\041.c\032d.\034\195\169.e.";
+    assert!(
+        text.contains(&format!("odd.testns.svc CNAME {target}\n")),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_serial_grows_when_and_only_when_the_content_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db.cluster.local");
+    let mut zone = zone_of(config(), changes());
+    let origin = absolute("cluster.local").unwrap();
+    let round = |zone: &Zone| write(&path, 1000, |serial| render(zone, &origin, serial)).unwrap();
+    assert_eq!(round(&zone), Written::Replaced(1000));
+    assert_eq!(round(&zone), Written::Unchanged);
+    zone.apply(Change::Service(cluster_ip("new", &["10.0.0.8"])));
+    assert_eq!(round(&zone), Written::Replaced(1001));
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(serial_of(&text), Some(1001));
+    // Another process, which has counted to another number, goes on from the file's.
+    let rebuilt = zone_of(
+        config(),
+        changes()
+            .into_iter()
+            .chain([Change::Service(cluster_ip("new", &["10.0.0.8"]))]),
+    );
+    assert_eq!(round(&rebuilt), Written::Unchanged);
+    // A file that is damaged is replaced.
+    std::fs::write(&path, [0xff, 0xfe]).unwrap();
+    assert_eq!(round(&rebuilt), Written::Replaced(1000));
+    std::fs::write(&path, render(&zone, &origin, u32::MAX)).unwrap();
+    zone.apply(Change::Namespace("another".to_owned()));
+    assert_eq!(round(&zone), Written::Replaced(0));
+    let names: Vec<_> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["db.cluster.local"]);
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_an_error() {
+    let path = std::path::Path::new("/nonexistent/db.cluster.local");
+    assert!(write(path, 1, |serial| serial.to_string()).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_follow_the_zone_at_a_bounded_rate() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("db.cluster.local");
+    let zone = Arc::new(SharedZone::new(Zone::new(config(), 0).unwrap()));
+    let config = ExportConfig {
+        files: vec![(absolute("cluster.local").unwrap(), path.clone())],
+        interval: Duration::from_secs(10),
+        retry: Duration::from_secs(1),
+        first_serial: 1,
+    };
+    let task = tokio::spawn(export(Arc::clone(&zone), config, std::future::pending()));
+    let serial = || {
+        std::fs::read_to_string(&path)
+            .ok()
+            .as_deref()
+            .and_then(serial_of)
+    };
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(
+        serial(),
+        None,
+        "nothing is written before everything is known"
+    );
+
+    zone.apply(changes().into_iter().chain([Change::Synced]));
+    let started = tokio::time::Instant::now();
+    while serial().is_none() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // Many changes within the interval are one new file.
+    for i in 0..50 {
+        zone.apply([Change::Service(cluster_ip(
+            "moving",
+            &[&format!("10.0.1.{i}")],
+        ))]);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(serial(), Some(1));
+    while serial() == Some(1) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(started.elapsed() >= Duration::from_secs(10));
+    assert_eq!(serial(), Some(2));
+    assert!(
+        std::fs::read_to_string(&path)
+            .unwrap()
+            .contains("moving.testns.svc A 10.0.1.49\n")
+    );
+    task.abort();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn files_of_any_cluster_give_the_answers_that_we_give(
+        changes in prop::collection::vec(any_change(), 0..25),
+    ) {
+        let config = ZoneConfig { pods: PodMode::Verified, ..config() };
+        compare(&zone_of(config, changes));
+    }
+}

@@ -1,0 +1,59 @@
+//! The endpoints that a Service port may forward to, with their weights.
+
+use std::net::SocketAddr;
+
+use portolan_catalog::{Catalog, Endpoint, Service, ServicePort};
+use portolan_model::{Destination, Family};
+
+use crate::categorize::still_serving;
+
+/// One endpoint, ready or not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Candidate<'a> {
+    pub(super) destination: Destination,
+    pub(super) endpoint: &'a Endpoint,
+}
+
+impl Candidate<'_> {
+    pub(super) fn address(&self) -> SocketAddr {
+        self.destination.address
+    }
+
+    /// Whether it may be used when none is ready (KEP-1669).
+    pub(super) fn still_serves(&self) -> bool {
+        still_serving(self.endpoint)
+    }
+
+    /// Whether anything could be forwarded to it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.endpoint.ready || self.still_serves()
+    }
+}
+
+/// All endpoints of a Service port, sorted by address, each once.
+#[derive(Debug)]
+pub(super) struct Candidates<'a>(Vec<Candidate<'a>>);
+
+impl<'a> Candidates<'a> {
+    pub(super) fn of(catalog: &'a Catalog, service: &Service, port: &ServicePort) -> Self {
+        let endpoints = catalog.endpoints(service, port).into_iter();
+        let candidate = |(address, endpoint)| Candidate {
+            destination: Destination {
+                address,
+                weight: catalog.weight(&service.key, endpoint),
+            },
+            endpoint,
+        };
+        Self(endpoints.map(candidate).collect())
+    }
+
+    /// Those of one family: all of IPv4 sort before all of IPv6.
+    pub(super) fn of_family(&self, family: Family) -> &[Candidate<'a>] {
+        let is_v4 = |c: &Candidate<'_>| c.address().is_ipv4();
+        let (v4, v6) = self.0.split_at(self.0.partition_point(is_v4));
+        match family {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
+    }
+}

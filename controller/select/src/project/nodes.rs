@@ -1,0 +1,89 @@
+//! What single nodes have of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_model::{Family, NodeKey, NodeLists};
+
+use super::candidates::Candidate;
+
+/// The lists of single nodes as they grow, family by family, IPv4 first.
+#[derive(Debug)]
+pub(super) struct Nodes<'a> {
+    cluster: &'a Arc<str>,
+    lists: BTreeMap<NodeKey, NodeLists>,
+}
+
+impl<'a> Nodes<'a> {
+    pub(super) fn new(cluster: &'a Arc<str>) -> Self {
+        Self {
+            cluster,
+            lists: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn finish(self) -> BTreeMap<NodeKey, NodeLists> {
+        self.lists
+    }
+
+    fn of(&mut self, name: &Arc<str>) -> &mut NodeLists {
+        let key = NodeKey {
+            cluster: Arc::clone(self.cluster),
+            name: Arc::clone(name),
+        };
+        self.lists.entry(key).or_default()
+    }
+
+    /// Notes where each endpoint is.
+    pub(super) fn add_own(&mut self, candidates: &[Candidate<'_>]) {
+        for candidate in candidates {
+            if let Some(node) = &candidate.endpoint.node {
+                self.of(node).own.push(candidate.address());
+            }
+        }
+    }
+
+    /// Gives each node its own endpoints: those that are ready, or, where none is, those that are
+    /// terminating and still serve.
+    pub(super) fn add_local(&mut self, family: Family, candidates: &[Candidate<'_>]) {
+        let mut by_node: BTreeMap<&Arc<str>, Vec<&Candidate<'_>>> = BTreeMap::new();
+        for candidate in candidates {
+            if let Some(node) = &candidate.endpoint.node {
+                by_node.entry(node).or_default().push(candidate);
+            }
+        }
+        for (node, local) in by_node {
+            let any_ready = local.iter().any(|c| c.endpoint.ready);
+            let is_usable = |c: &Candidate<'_>| {
+                if any_ready {
+                    c.endpoint.ready
+                } else {
+                    c.still_serves()
+                }
+            };
+            let mut usable = local.iter().filter(|c| is_usable(c)).peekable();
+            if usable.peek().is_none() {
+                continue;
+            }
+            let lists = self.of(node);
+            lists.local.extend(usable.map(|c| c.destination));
+            if !any_ready {
+                lists.terminating.insert(family);
+            }
+        }
+    }
+
+    /// Gives nodes that hints name their own cluster-wide list.
+    pub(super) fn add_same_node_hints(&mut self, candidates: &[Candidate<'_>]) {
+        let ready = || candidates.iter().filter(|c| c.endpoint.ready);
+        if !ready().all(|c| c.endpoint.node_hints.is_some()) {
+            return;
+        }
+        for candidate in ready() {
+            let names: BTreeSet<_> = candidate.endpoint.node_hints.iter().flatten().collect();
+            for name in names {
+                self.of(name).cluster.push(candidate.destination);
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The oracle: what has to happen in a row.
+//!
+//! It says what kube-proxy does in its iptables and nftables modes. IPVS mode differs where it has
+//! defects: there the others are right.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use super::row::{Kind, Policy, Row, Source};
+use super::situation::{Endpoint, Place, State};
+
+/// Which source an endpoint sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Seen {
+    /// The asker's own address, where the asker is no node.
+    Asker,
+    /// The address of a node.
+    Node(Place),
+    /// The address that a node has towards its own pods.
+    Gateway(Place),
+    /// Something else; never expected.
+    Other(IpAddr),
+}
+
+/// What happens to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expectation {
+    /// Each of these endpoints answers some requests, and nobody else any; each sees one of these
+    /// sources.
+    Answers(BTreeMap<Place, BTreeSet<Seen>>),
+    /// No answer and no error.
+    Dropped,
+    /// An error at once.
+    Refused,
+}
+
+/// Who an asker is to the node whose virtual server decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// A pod of the cluster.
+    Pod,
+    /// The node itself.
+    Itself,
+    /// Any other machine.
+    Foreign,
+}
+
+/// What has to happen in a row.
+#[must_use]
+pub fn expect(row: &Row) -> Expectation {
+    let endpoints = &row.situation.endpoints();
+    let list = if is_held_to_the_node(row) {
+        local_list(endpoints, row.entry())
+    } else {
+        cluster_list(endpoints, row.entry())
+    };
+    if !list.is_empty() {
+        return Expectation::Answers(list.into_iter().map(|to| (to, sources(row, to))).collect());
+    }
+    let elsewhere = endpoints
+        .iter()
+        .any(|endpoint| endpoint.state != State::NotReady);
+    if elsewhere {
+        Expectation::Dropped
+    } else {
+        Expectation::Refused
+    }
+}
+
+fn class(row: &Row) -> Class {
+    match row.source {
+        Source::Pod | Source::Endpoint | Source::PodThere => Class::Pod,
+        Source::Node => Class::Itself,
+        Source::NodeThere if row.entry() == Place::There => Class::Itself,
+        Source::NodeThere | Source::Outside => Class::Foreign,
+    }
+}
+
+/// Policy Local holds for everybody at cluster IPs, but not for pods and for the node itself at
+/// the other frontends: what is meant for outside is a short way round for those.
+fn is_held_to_the_node(row: &Row) -> bool {
+    row.policy == Policy::Local && (row.kind == Kind::ClusterIp || class(row) == Class::Foreign)
+}
+
+/// Ready endpoints, by zone hints where all have one and some are for this zone; without ready
+/// ones those that still serve, whatever their hints.
+fn cluster_list(endpoints: &[Endpoint], node: Place) -> Vec<Place> {
+    let ready = in_state(endpoints, State::Ready);
+    let hinted: Vec<_> = ready.iter().filter(|e| e.hint == Some(node)).collect();
+    if ready.iter().all(|e| e.hint.is_some()) && !hinted.is_empty() {
+        return hinted.into_iter().map(|e| e.place).collect();
+    }
+    places_or_terminating(ready, endpoints)
+}
+
+/// Ready endpoints on the node, without regard to hints; without those the ones that still serve.
+fn local_list(endpoints: &[Endpoint], node: Place) -> Vec<Place> {
+    let here: Vec<_> = endpoints
+        .iter()
+        .filter(|endpoint| endpoint.place == node)
+        .copied()
+        .collect();
+    places_or_terminating(in_state(&here, State::Ready), &here)
+}
+
+fn places_or_terminating(ready: Vec<Endpoint>, all: &[Endpoint]) -> Vec<Place> {
+    let usable = if ready.is_empty() {
+        in_state(all, State::Terminating)
+    } else {
+        ready
+    };
+    usable.into_iter().map(|endpoint| endpoint.place).collect()
+}
+
+fn in_state(endpoints: &[Endpoint], state: State) -> Vec<Endpoint> {
+    let matching = endpoints.iter().filter(|endpoint| endpoint.state == state);
+    matching.copied().collect()
+}
+
+/// Which sources the endpoint may see.
+fn sources(row: &Row, endpoint: Place) -> BTreeSet<Seen> {
+    let entry = row.entry();
+    let masqueraded = if endpoint == entry {
+        Seen::Gateway(entry)
+    } else {
+        Seen::Node(entry)
+    };
+    let itself = row.source == Source::Endpoint && endpoint == Place::Here;
+    match class(row) {
+        // A pod that got its own packet back from its own address would not know what to do.
+        Class::Pod if itself => [masqueraded].into(),
+        Class::Pod if row.kind == Kind::ClusterIp || row.policy == Policy::Local => {
+            [Seen::Asker].into()
+        }
+        Class::Foreign if row.kind != Kind::ClusterIp && row.policy == Policy::Local => {
+            [own(row.source)].into()
+        }
+        // Both are the node's own, and it need not be masqueraded for the answer to come back.
+        Class::Itself if row.kind != Kind::ClusterIp && row.policy == Policy::Local => {
+            [masqueraded, Seen::Node(entry)].into()
+        }
+        Class::Pod | Class::Itself | Class::Foreign => [masqueraded].into(),
+    }
+}
+
+fn own(source: Source) -> Seen {
+    match source {
+        Source::Node => Seen::Node(Place::Here),
+        Source::NodeThere => Seen::Node(Place::There),
+        Source::Pod | Source::Endpoint | Source::PodThere | Source::Outside => Seen::Asker,
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Asker => f.write_str("asker"),
+            Self::Node(place) => write!(f, "node {place}"),
+            Self::Gateway(place) => write!(f, "gateway {place}"),
+            Self::Other(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+impl fmt::Display for Expectation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = match self {
+            Self::Dropped => return f.write_str("dropped"),
+            Self::Refused => return f.write_str("refused"),
+            Self::Answers(places) => places,
+        };
+        f.write_str("answered by ")?;
+        for (number, (place, sources)) in places.iter().enumerate() {
+            let sources: Vec<_> = sources.iter().map(ToString::to_string).collect();
+            let separator = if number == 0 { "" } else { " and " };
+            write!(f, "{separator}{place} (source {})", sources.join(" or "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

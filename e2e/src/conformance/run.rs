@@ -1,0 +1,250 @@
+//! Plays rows with packets and says what came of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::expect::{Expectation, Seen, expect};
+use super::objects::Target;
+use super::row::{Row, Source};
+use super::situation::Place;
+use super::stage::Stage;
+use crate::figure::{Goal, figure};
+use crate::lane;
+use crate::rig::{Answer, Connection, Protocol, RequestError};
+
+/// How long is waited, and how often asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// An answer takes at most so long.
+    pub answer: Duration,
+    /// Silence for so long is silence.
+    pub silence: Duration,
+    /// A refusal takes at most so long. More than a second: a node's own connection is refused by
+    /// a message that its kernel may first hear when it repeats the packet, after a second.
+    pub refusal: Duration,
+    /// How many requests are made at least before nobody else may answer.
+    pub least: usize,
+    /// How many requests are made at most until everybody has answered.
+    pub most: usize,
+}
+
+impl Patience {
+    /// What fits the lane.
+    #[must_use]
+    pub fn of_lane() -> Self {
+        let silence = if lane::lane() == "debian" { 4000 } else { 2000 };
+        Self {
+            answer: Duration::from_secs(10),
+            silence: Duration::from_millis(silence),
+            refusal: Duration::from_secs(5),
+            least: 4,
+            most: 40,
+        }
+    }
+}
+
+/// What was seen in a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// Who answered, and which sources they saw.
+    pub answers: BTreeMap<Place, BTreeSet<Seen>>,
+    /// What ended the asking.
+    pub error: Option<RequestError>,
+}
+
+/// A row that was played.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Which.
+    pub row: Row,
+    /// What has to happen.
+    pub expected: Expectation,
+    /// What has.
+    pub observed: Observation,
+}
+
+impl Outcome {
+    /// True if what happened is what has to.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.row.judge(&self.expected, &self.observed)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (row, expected, observed) = (&self.row, &self.expected, &self.observed);
+        write!(f, "{row} -> expected: {expected}; seen: {observed}")
+    }
+}
+
+impl fmt::Display for Observation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let answers = Expectation::Answers(self.answers.clone());
+        match &self.error {
+            None => write!(f, "{answers}"),
+            Some(error) if self.answers.is_empty() => write!(f, "{error}"),
+            Some(error) => write!(f, "{answers}, but also {error}"),
+        }
+    }
+}
+
+impl Row {
+    /// True if the observation is as expected.
+    #[must_use]
+    pub fn judge(&self, expected: &Expectation, observed: &Observation) -> bool {
+        let silent = observed.error == Some(RequestError::TimedOut);
+        let refused = observed.error == Some(RequestError::Refused);
+        // SCTP passes over messages that a port is closed, and tries on.
+        let refused = refused || (self.protocol == Protocol::Sctp && silent);
+        let nobody = observed.answers.is_empty();
+        match expected {
+            Expectation::Dropped => nobody && silent,
+            Expectation::Refused => nobody && refused,
+            Expectation::Answers(expected) => {
+                observed.error.is_none()
+                    && expected.keys().eq(observed.answers.keys())
+                    && expected
+                        .values()
+                        .zip(observed.answers.values())
+                        .all(|(allowed, seen)| seen.is_subset(allowed))
+            }
+        }
+    }
+}
+
+impl Stage {
+    /// Plays rows, those of different askers at the same time.
+    pub fn play(&self, rows: &[Row], patience: Patience) -> Result<Vec<Outcome>> {
+        let outcomes = Mutex::new(Vec::with_capacity(rows.len()));
+        thread::scope(|scope| {
+            let play = |source| {
+                let rows: Vec<_> = rows.iter().filter(|row| row.source == source).collect();
+                let outcomes = &outcomes;
+                scope.spawn(move || self.play_for(source, &rows, patience, outcomes))
+            };
+            let threads = Source::ALL.map(play);
+            threads.into_iter().try_for_each(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        })?;
+        let mut outcomes = outcomes
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        outcomes.sort_by_key(|outcome: &Outcome| outcome.row);
+        Ok(outcomes)
+    }
+
+    fn play_for(
+        &self,
+        source: Source,
+        rows: &[&Row],
+        patience: Patience,
+        outcomes: &Mutex<Vec<Outcome>>,
+    ) -> Result<()> {
+        let is_answered = |row: &&&Row| matches!(expect(row), Expectation::Answers(_));
+        // Those without an answer mostly wait, so many can at the same time.
+        let (busy, waiting): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(is_answered);
+        let queues = [(4, Mutex::new(busy)), (24, Mutex::new(waiting))];
+        self.asker(source).namespace().run(|| {
+            thread::scope(|scope| {
+                for (workers, queue) in &queues {
+                    for _ in 0..*workers {
+                        // A thread is in the namespace of the one that made it.
+                        scope.spawn(|| self.work(queue, patience, outcomes));
+                    }
+                }
+            });
+        })
+    }
+
+    fn work(&self, queue: &Mutex<Vec<&Row>>, patience: Patience, done: &Mutex<Vec<Outcome>>) {
+        let next = || {
+            let mut rows = queue.lock().unwrap_or_else(PoisonError::into_inner);
+            rows.pop().copied()
+        };
+        while let Some(row) = next() {
+            let expected = expect(&row);
+            let observed = self.observe(&row, &expected, patience);
+            let outcome = Outcome {
+                row,
+                expected,
+                observed,
+            };
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.push(outcome);
+        }
+    }
+
+    /// Asks until everybody who should has answered, or something else happens.
+    fn observe(&self, row: &Row, expected: &Expectation, patience: Patience) -> Observation {
+        let to = Target::of(row).socket(row, self.node(Place::Here));
+        let (count, timeout) = match expected {
+            Expectation::Answers(places) => (places.len(), patience.answer),
+            Expectation::Dropped => (0, patience.silence),
+            Expectation::Refused => (0, patience.refusal),
+        };
+        let mut observed = Observation::default();
+        for asked in 0..patience.most {
+            if asked >= patience.least && observed.answers.len() >= count {
+                break;
+            }
+            match ask(row.protocol, to, timeout) {
+                Ok(answer) => self.note(row, &answer, &mut observed),
+                Err(error) => observed.error = Some(error),
+            }
+            if observed.error.is_some() {
+                break;
+            }
+        }
+        observed
+    }
+
+    fn note(&self, row: &Row, answer: &Answer, observed: &mut Observation) {
+        match self.place_of(&answer.name) {
+            Some(place) => {
+                let seen = self.seen(row.source, answer.source);
+                observed.answers.entry(place).or_default().insert(seen);
+            }
+            None => {
+                let what = format!("answered by {:?}", answer.name);
+                observed.error = Some(RequestError::Other(what));
+            }
+        }
+    }
+}
+
+fn ask(protocol: Protocol, to: SocketAddr, timeout: Duration) -> Result<Answer, RequestError> {
+    Connection::open(protocol, to, timeout)?.ask()
+}
+
+/// Says how many rows went right, where the summary of all lanes finds it; returns a line for each
+/// that went wrong.
+#[must_use]
+pub fn report(outcomes: &[Outcome]) -> Vec<String> {
+    let wrong = outcomes.iter().filter(|outcome| !outcome.is_right());
+    let wrong: Vec<_> = wrong.map(ToString::to_string).collect();
+    let (all, failed) = (outcomes.len(), wrong.len());
+    let passed = all - failed;
+    let _ = writeln!(
+        io::stdout(),
+        "conformance: {all} rows, {passed} passed, {failed} failed"
+    );
+    let count = u32::try_from(passed).unwrap_or(u32::MAX);
+    figure(
+        "conformance_rows",
+        count.into(),
+        "rows",
+        Some(Goal::AtLeast(60.0)),
+    );
+    wrong
+}

@@ -1,0 +1,147 @@
+//! A real kube-proxy on the nodes of a rig, in place of our agents.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::Servers;
+use crate::cluster::{Cluster, POD_RANGES, http_get};
+use crate::rig::{Host, Process, Rig};
+use crate::wait::wait_for;
+
+/// Long enough for an emulated guest in which the API server starts too.
+const START_LIMIT: Duration = Duration::from_secs(480);
+/// Where each serves its metrics, in its node's namespace.
+const METRICS: u16 = 10249;
+
+/// kubectl as a proxy on the LAN without TLS: the API server itself listens on loopback only.
+#[derive(Debug)]
+pub struct ApiOnLan {
+    url: String,
+    _process: Process,
+}
+
+impl ApiOnLan {
+    /// Starts it on the machine that the servers run on; its log goes to `directory`.
+    pub fn start(servers: &Servers, control: &Host, directory: &Path) -> Result<Self> {
+        let mut command = Command::new(Servers::binaries()?.kubernetes.join("kubectl"));
+        command
+            .args(["proxy", "--port=0", "--address=0.0.0.0"])
+            .args(["--accept-hosts=.*", "--kubeconfig"])
+            .arg(servers.kubeconfig())
+            .env("KUBECTL_KUBERC", "false");
+        let mut process = Process::spawn(control.namespace(), "api", &mut command, directory)?;
+        let line = process.wait_for_log("Starting to serve on", START_LIMIT)?;
+        let port: u16 = line
+            .rsplit(':')
+            .next()
+            .and_then(|port| port.trim().parse().ok())
+            .with_context(|| format!("no port in {line:?}"))?;
+        Ok(Self {
+            url: format!("http://{}:{port}", control.v4()),
+            _process: process,
+        })
+    }
+}
+
+/// kube-proxy on every node. Dropping it leaves what it has programmed; see [`Self::clean_up`].
+#[derive(Debug)]
+pub struct KubeProxies {
+    processes: Vec<Process>,
+}
+
+impl KubeProxies {
+    /// Starts them in a mode, and waits until each has programmed both families from the objects
+    /// that the server had before.
+    pub fn start(mode: &str, rig: &Rig, api: &ApiOnLan, directory: &Path) -> Result<Self> {
+        let mut processes = Vec::new();
+        for (number, node) in rig.nodes().iter().enumerate() {
+            let name = Cluster::node_name(number);
+            let mut command = Command::new(program()?);
+            command
+                .args([
+                    format!("--master={}", api.url),
+                    format!("--hostname-override={name}"),
+                    format!("--proxy-mode={mode}"),
+                    format!("--cluster-cidr={POD_RANGES}"),
+                    format!("--metrics-bind-address=127.0.0.1:{METRICS}"),
+                ])
+                .args([
+                    "--healthz-bind-address=127.0.0.1:10256",
+                    "--oom-score-adj=0",
+                ])
+                // The kernel's own limits do: a namespace may not change them.
+                .args(["--conntrack-max-per-core=0", "--conntrack-min=0"]);
+            let log = format!("kube-proxy-{mode}-{name}");
+            processes.push(Process::spawn(
+                node.namespace(),
+                &log,
+                &mut command,
+                directory,
+            )?);
+        }
+        let mut this = Self { processes };
+        this.wait_until_programmed(rig)?;
+        Ok(this)
+    }
+
+    fn wait_until_programmed(&mut self, rig: &Rig) -> Result<()> {
+        for (process, node) in self.processes.iter_mut().zip(rig.nodes()) {
+            let waited = wait_for("kube-proxy's first synchronization", START_LIMIT, || {
+                if !process.is_running() {
+                    return Some(false);
+                }
+                let metrics = http_get(node.namespace(), METRICS, "/metrics").ok()?;
+                has_programmed_both_families(&metrics).then_some(true)
+            });
+            let running = waited.with_context(|| process.log().unwrap_or_default())?;
+            ensure!(running, "kube-proxy ended: {}", process.log()?);
+        }
+        Ok(())
+    }
+
+    /// Stops them and takes away what they have programmed.
+    pub fn clean_up(self, rig: &Rig) -> Result<()> {
+        drop(self);
+        let program = program()?;
+        let program = program.to_str().context("path is not UTF-8")?;
+        rig.nodes()
+            .iter()
+            .try_for_each(|node| node.exec(&[program, "--cleanup"]).map(drop))
+    }
+}
+
+fn program() -> Result<std::path::PathBuf> {
+    Ok(Servers::binaries()?.kubernetes.join("kube-proxy"))
+}
+
+/// True if the time of the last complete synchronization is there for each family.
+fn has_programmed_both_families(metrics: &str) -> bool {
+    const NAME: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{";
+    let done = |family: &str| {
+        metrics.lines().any(|line| {
+            line.starts_with(NAME)
+                && line.contains(&format!("ip_family=\"{family}\""))
+                && line.rsplit(' ').next().is_some_and(|value| value != "0")
+        })
+    };
+    done("IPv4") && done("IPv6")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_programmed_both_families;
+
+    #[test]
+    fn both_families_have_to_be_programmed() {
+        const NAME: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+        let metrics = |v4, v6| {
+            format!("{NAME}{{ip_family=\"IPv4\"}} {v4}\n{NAME}{{ip_family=\"IPv6\"}} {v6}\n")
+        };
+        assert!(has_programmed_both_families(&metrics("1.7e+09", "1.7e+09")));
+        assert!(!has_programmed_both_families(&metrics("1.7e+09", "0")));
+        assert!(!has_programmed_both_families(""));
+    }
+}

@@ -1,0 +1,173 @@
+//! Node ports follow the node's addresses, as they come and go and as flags choose among them.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::objects::{ports, service, slices};
+use portolan_e2e::rig::{Family, Protocol, RequestError};
+use portolan_e2e::wait::wait_for;
+use serde_json::{Value, json};
+
+const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+const NODE_PORT: u16 = 30080;
+/// An answer takes at most so long.
+const BRIEF: Duration = Duration::from_millis(500);
+/// Within this time an agent has followed a change; far less than the sync period of the tests.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Two addresses more for node 0, as a second address of its machine.
+const MORE: [(&str, &str); 2] = [("192.168.77.99", "24"), ("fd00:77::99", "64")];
+
+fn skip(test: &str) -> bool {
+    !lane::provides(test, &[Need::Root, Need::Ipvs])
+}
+
+/// A Service with node ports, and an agent on node 0 with more arguments that reads the kernel
+/// anew once an hour only.
+fn cluster(args: &[&str]) -> (Cluster, EchoPod) {
+    let mut cluster = Cluster::new().unwrap();
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    let args = [&["--sync-period=3600"], args].concat();
+    cluster.start_agent_with(0, &args).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    let pod = cluster.add_pod(1, "a").unwrap();
+    let spec = json!({ "type": "NodePort", "ports": ports(Some(NODE_PORT)) });
+    let objects = [vec![service("web", WEB, spec)], slices("web", &[(&pod, 1)])].concat();
+    cluster.put("web.json", &objects).unwrap();
+    (cluster, pod)
+}
+
+fn answers(cluster: &Cluster, protocol: Protocol, address: IpAddr) -> bool {
+    let at = SocketAddr::new(address, NODE_PORT);
+    let client = cluster.rig.client();
+    match client.request(protocol, at, BRIEF) {
+        Ok(answer) => answer.name == "a",
+        Err(RequestError::Refused | RequestError::TimedOut) => false,
+        // A neighbour that is gone, or an address that is no longer anybody's.
+        Err(RequestError::Other(reason)) if reason.contains("unreachable") => false,
+        Err(RequestError::Other(reason)) if reason.contains("No route") => false,
+        Err(error) => panic!("{protocol:?} {at}: {error}"),
+    }
+}
+
+/// The agent's virtual servers, as text.
+fn virtual_servers(cluster: &Cluster) -> String {
+    let Value::Array(servers) =
+        cluster.agent_debug(0, "desired").unwrap()["virtual_servers"].take()
+    else {
+        panic!("no virtual servers")
+    };
+    let keys = servers
+        .iter()
+        .map(|server| server["key"].as_str().unwrap().to_owned());
+    keys.collect::<Vec<_>>().join("\n")
+}
+
+fn change(cluster: &Cluster, verb: &str) {
+    let commands = MORE.map(|(address, length)| {
+        let nodad = if address.contains(':') && verb == "add" {
+            " nodad"
+        } else {
+            ""
+        };
+        format!("addr {verb} {address}/{length} dev eth0{nodad}")
+    });
+    cluster.rig.node(0).namespace().ip(&commands).unwrap();
+}
+
+#[test]
+fn an_address_that_comes_takes_node_ports_and_one_that_goes_does_not() {
+    if skip("an_address_that_comes_takes_node_ports_and_one_that_goes_does_not") {
+        return;
+    }
+    let (cluster, _pod) = cluster(&[]);
+    let more = MORE.map(|(address, _)| address.parse::<IpAddr>().unwrap());
+    assert!(!virtual_servers(&cluster).contains("192.168.77.99"));
+
+    let start = Instant::now();
+    change(&cluster, "add");
+    for address in more {
+        for protocol in Protocol::ALL {
+            wait_for("the node port on the new address", SOON, || {
+                answers(&cluster, protocol, address).then_some(())
+            })
+            .unwrap();
+        }
+    }
+    println!("new addresses took node ports within {:?}", start.elapsed());
+
+    change(&cluster, "del");
+    wait_for("the virtual servers of the address to go", SOON, || {
+        let servers = virtual_servers(&cluster);
+        (!more.iter().any(|ip| servers.contains(&ip.to_string()))).then_some(())
+    })
+    .unwrap();
+    for family in Family::ALL {
+        let stays = cluster.rig.node(0).address(family);
+        assert!(answers(&cluster, Protocol::Tcp, stays), "{stays}");
+    }
+    // A pod that comes is new links and addresses, of which one takes node ports: the gateway's.
+    let _pod = cluster.add_pod(0, "b").unwrap();
+    let (gateway, _) = cluster.rig.node(0).gateway();
+    wait_for("the gateway's virtual servers", SOON, || {
+        virtual_servers(&cluster)
+            .contains(&gateway.to_string())
+            .then_some(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn node_ports_are_on_the_chosen_addresses_only() {
+    if skip("node_ports_are_on_the_chosen_addresses_only") {
+        return;
+    }
+    let own = "--node-ip=192.168.77.11,fd00:77::11";
+    for (choice, v4, v6) in [
+        (
+            "--node-port-addresses=primary",
+            [true, false],
+            [true, false],
+        ),
+        (
+            "--nodeport-addresses=192.168.77.99/32",
+            [false, true],
+            [true, true],
+        ),
+        (
+            "--node-port-addresses=192.168.77.11/32,fd00:77::99/128",
+            [true, false],
+            [false, true],
+        ),
+    ] {
+        let (cluster, _pod) = cluster(&[own, choice]);
+        change(&cluster, "add");
+        let node = cluster.rig.node(0);
+        for (family, expected) in [(Family::V4, v4), (Family::V6, v6)] {
+            let index = usize::from(family == Family::V6);
+            let both = [node.address(family), MORE[index].0.parse().unwrap()];
+            for (address, expected) in both.into_iter().zip(expected) {
+                if expected {
+                    wait_for("the node port", SOON, || {
+                        answers(&cluster, Protocol::Tcp, address).then_some(())
+                    })
+                    .unwrap_or_else(|error| panic!("{choice}: {address}: {error}"));
+                } else {
+                    assert!(
+                        !answers(&cluster, Protocol::Tcp, address),
+                        "{choice}: {address}"
+                    );
+                }
+            }
+        }
+        let servers = virtual_servers(&cluster);
+        assert!(
+            !servers.contains("127.0.0.1") && !servers.contains("fe80"),
+            "{servers}"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! The conformance table on a real kube-proxy: the check on the oracle, and the exact list of what
+//! each of its modes does otherwise.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use std::time::Instant;
+
+use portolan_e2e::conformance::{Difference, KnownDifferences, Patience, Row, Situation, Stage};
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::rig::{Protocol, Rig, RigConfig, has_sctp};
+use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The modes, and what each does otherwise.
+const MODES: [(&str, &str); 3] = [
+    (
+        "iptables",
+        include_str!("../conformance/kube-proxy-iptables.txt"),
+    ),
+    ("ipvs", include_str!("../conformance/kube-proxy-ipvs.txt")),
+    (
+        "nftables",
+        include_str!("../conformance/kube-proxy-nftables.txt"),
+    ),
+];
+
+/// The modes to play: of the lane, or as `PORTOLAN_KUBE_PROXY_MODES` says.
+fn modes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let asked = std::env::var("PORTOLAN_KUBE_PROXY_MODES").unwrap_or_else(|_| {
+        // User Mode Linux has no nftables; and IPVS mode starts programs by the thousand, which an
+        // emulated processor takes too long for.
+        let of_lane = match lane::lane().as_str() {
+            "uml" => "ipvs",
+            "debian" => "nftables",
+            _ => "ipvs,nftables",
+        };
+        of_lane.into()
+    });
+    MODES
+        .into_iter()
+        .filter(move |(mode, _)| asked.split(',').any(|word| word == *mode))
+}
+
+#[test]
+fn a_real_kube_proxy_differs_only_where_we_know_why() {
+    const NAME: &str = "a_real_kube_proxy_differs_only_where_we_know_why";
+    if !lane::provides(NAME, &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let config = RigConfig {
+        nodes: 2,
+        clients: 2,
+    };
+    let rig = Rig::new(config).unwrap();
+    let stage = Stage::new(&rig).unwrap();
+    let control = rig.clients().last().unwrap();
+    let start = Instant::now();
+    let started = control
+        .namespace()
+        .run(|| Servers::start_or_skip(NAME, directory.path()));
+    let Some(servers) = started.unwrap() else {
+        return;
+    };
+    println!("servers run after {:.1} s", start.elapsed().as_secs_f32());
+    let kubectl = |args: &[&str], objects: &[Value]| {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
+        let run = || servers.kubectl_with_input(args, &list);
+        control.namespace().run(run).unwrap().unwrap();
+    };
+    // Not by apply: that allows a node one address of a type.
+    let rows = rows();
+    let objects = stage.objects(&rig, &rows);
+    kubectl(&["create", "-f", "-"], &objects);
+    let mut with_status = objects;
+    with_status.retain(|object| object.get("status").is_some());
+    let replace = ["replace", "--subresource=status", "-f", "-"];
+    kubectl(&replace, &with_status);
+    println!(
+        "objects are there after {:.1} s",
+        start.elapsed().as_secs_f32()
+    );
+
+    let api = ApiOnLan::start(&servers, control, directory.path()).unwrap();
+    let mut unexplained = Vec::new();
+    for (mode, list) in modes() {
+        if mode == "nftables" && rig.node(0).exec(&["nft", "--version"]).is_err() {
+            lane::missing(NAME, "kube-proxy's nftables mode needs the program nft");
+            continue;
+        }
+        let proxies = KubeProxies::start(mode, &rig, &api, directory.path()).unwrap();
+        println!("{mode} runs after {:.1} s", start.elapsed().as_secs_f32());
+        unexplained.extend(compare(mode, &stage, &rows, list));
+        println!("{mode} played after {:.1} s", start.elapsed().as_secs_f32());
+        proxies.clean_up(&rig).unwrap();
+    }
+    assert!(unexplained.is_empty(), "{unexplained:#?}");
+}
+
+/// The rows: all, but where IPVS mode plays too, which starts a program for each entry of each set
+/// and takes minutes for that on an emulated machine, only those of TCP in which it differs most.
+fn rows() -> Vec<Row> {
+    use Situation::{Both, HereOnly, Nowhere, ThereOnly};
+    let all = !modes().any(|(mode, _)| mode == "ipvs");
+    let mut rows = Row::all();
+    rows.retain(|row| row.protocol != Protocol::Sctp || has_sctp());
+    rows.retain(|row| {
+        let basic = matches!(row.situation, Both | HereOnly | ThereOnly | Nowhere);
+        all || (basic && row.protocol == Protocol::Tcp)
+    });
+    rows
+}
+
+/// Plays rows, prints each difference, and returns those that the list does not explain.
+fn compare(mode: &str, stage: &Stage, rows: &[Row], list: &str) -> Vec<String> {
+    let known = KnownDifferences::parse(list).unwrap();
+    let outcomes = stage.play(rows, Patience::of_lane()).unwrap();
+    let wrong: Vec<_> = outcomes
+        .iter()
+        .filter(|outcome| !outcome.is_right())
+        .collect();
+    let differences: Vec<Difference> = wrong.iter().map(|outcome| (*outcome).into()).collect();
+    let mut unexplained = Vec::new();
+    for (outcome, difference) in wrong.iter().zip(&differences) {
+        let Difference { row, seen } = difference;
+        let line = format!(
+            "difference {mode} {row}: expected {}, kube-proxy {seen}",
+            outcome.expected
+        );
+        match known.reason(difference) {
+            Some(reason) => println!("{line} [{reason}]"),
+            None => {
+                println!("{line} [unexplained]");
+                unexplained.push(line);
+            }
+        }
+    }
+    for entry in known.unused(&differences) {
+        println!("no longer different {mode}: {entry}");
+    }
+    println!(
+        "kube-proxy {mode}: {} rows, {} as expected, {} known differences, {} unexplained",
+        rows.len(),
+        rows.len() - wrong.len(),
+        wrong.len() - unexplained.len(),
+        unexplained.len()
+    );
+    unexplained
+}

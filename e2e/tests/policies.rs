@@ -1,0 +1,300 @@
+//! Traffic policies: who is held to local destinations, who is not, and what silence is.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use portolan_e2e::cluster::{Cluster, EchoPod};
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::objects::{merge, ports, service, slices};
+use portolan_e2e::rig::{Family, Host, Protocol, RequestError};
+use serde_json::{Value, json};
+
+/// Silence for so long is silence.
+const BRIEF: Duration = Duration::from_millis(500);
+/// An answer takes at most so long.
+const PROMPT: Duration = Duration::from_secs(10);
+
+const CLUSTER_IPS: [&str; 2] = ["10.96.0.30", "fd00:10:96::30"];
+const EXTERNAL: [&str; 2] = ["198.51.100.30", "2001:db8:100::30"];
+const BALANCED: [&str; 2] = ["203.0.113.30", "2001:db8:113::30"];
+const NODE_PORT: u16 = 30090;
+
+fn skip(test: &str) -> bool {
+    !lane::provides(test, &[Need::Root, Need::Ipvs])
+}
+
+fn address(ips: [&str; 2], family: Family) -> SocketAddr {
+    let ip = match family {
+        Family::V4 => ips[0],
+        Family::V6 => ips[1],
+    };
+    SocketAddr::new(ip.parse().unwrap(), 80)
+}
+
+fn ways() -> impl Iterator<Item = (Family, Protocol)> {
+    Family::ALL
+        .into_iter()
+        .flat_map(|f| Protocol::ALL.into_iter().map(move |p| (f, p)))
+}
+
+/// A Service with an external address, a load balancer's and a node port.
+fn external(spec: Value) -> Value {
+    let mut object = service(
+        "web",
+        CLUSTER_IPS,
+        json!({
+            "type": "LoadBalancer",
+            "ports": ports(Some(NODE_PORT)),
+            "externalIPs": EXTERNAL,
+        }),
+    );
+    let ingress: Vec<_> = BALANCED.iter().map(|ip| json!({ "ip": ip })).collect();
+    merge(
+        &mut object,
+        json!({ "spec": spec, "status": { "loadBalancer": { "ingress": ingress } } }),
+    );
+    object
+}
+
+/// The external ways in, of which the last is a node's own.
+fn targets(cluster: &Cluster, node: usize, family: Family) -> [SocketAddr; 3] {
+    let by_node = cluster.rig.node(node).socket(family, NODE_PORT);
+    [
+        address(EXTERNAL, family),
+        address(BALANCED, family),
+        by_node,
+    ]
+}
+
+/// The outside client reaches the external addresses by way of a node.
+fn route_by(cluster: &Cluster, node: usize) {
+    for family in Family::ALL {
+        let length = if family == Family::V4 { 32 } else { 128 };
+        let via = cluster.rig.node(node).address(family);
+        for ips in [EXTERNAL, BALANCED] {
+            let destination = format!("{}/{length}", address(ips, family).ip());
+            let client = cluster.rig.client();
+            client.add_route(&destination, via).unwrap();
+        }
+    }
+}
+
+/// One request, which `name` must answer, having seen `source`.
+fn answers(from: &Host, protocol: Protocol, to: SocketAddr, name: &str, source: IpAddr) {
+    for _ in 0..3 {
+        match from.request(protocol, to, PROMPT) {
+            Ok(answer) => assert_eq!(
+                (answer.name.as_str(), answer.source),
+                (name, source),
+                "{protocol:?} {} -> {to}",
+                from.name()
+            ),
+            Err(error) => panic!("{protocol:?} {} -> {to}: {error}", from.name()),
+        }
+    }
+}
+
+fn is_silent(from: &Host, protocol: Protocol, to: SocketAddr) {
+    let got = from.request(protocol, to, BRIEF);
+    assert_eq!(
+        got,
+        Err(RequestError::TimedOut),
+        "{protocol:?} {} -> {to}",
+        from.name()
+    );
+}
+
+/// What the node itself may not send is dropped before it leaves; UDP programs are told.
+fn may_not_send(from: &Host, protocol: Protocol, to: SocketAddr) {
+    match from.request(protocol, to, BRIEF) {
+        Err(RequestError::TimedOut) => {}
+        Err(RequestError::Other(reason)) if reason.contains("not permitted") => {}
+        other => panic!("{protocol:?} {} -> {to}: {other:?}", from.name()),
+    }
+}
+
+fn refuses(from: &Host, protocol: Protocol, to: SocketAddr) {
+    let start = Instant::now();
+    match from.request(protocol, to, PROMPT) {
+        Err(RequestError::Refused) => {}
+        // IPVS drops what a node sends itself, and UDP programs learn of that first.
+        Err(RequestError::Other(reason)) if reason.contains("not permitted") => {}
+        other => panic!("{protocol:?} {} -> {to}: {other:?}", from.name()),
+    }
+    let elapsed = start.elapsed();
+    assert!(elapsed < PROMPT / 4, "refused after {elapsed:?}");
+}
+
+fn put(cluster: &Cluster, object: &Value, pods: &[(&EchoPod, usize)]) {
+    let objects = [vec![object.clone()], slices("web", pods)].concat();
+    cluster.put("web.json", &objects).unwrap();
+}
+
+#[test]
+fn external_policy_local_holds_for_what_comes_from_outside_only() {
+    if skip("external_policy_local_holds_for_what_comes_from_outside_only") {
+        return;
+    }
+    let cluster = Cluster::new().unwrap();
+    let a = cluster.add_pod(0, "a").unwrap();
+    let b = cluster.add_pod(1, "b").unwrap();
+    let visitor = cluster.add_pod(1, "v").unwrap();
+    let web = external(json!({ "externalTrafficPolicy": "Local" }));
+    put(&cluster, &web, &[(&a, 0)]);
+    let (client, node) = (cluster.rig.client(), cluster.rig.node(1));
+
+    // By way of the node without a local destination.
+    route_by(&cluster, 1);
+    for (family, protocol) in ways() {
+        for to in targets(&cluster, 1, family) {
+            let own = visitor.pod.address(family);
+            answers(&visitor.pod, protocol, to, "a", own);
+            answers(node, protocol, to, "a", node.address(family));
+            is_silent(client, protocol, to);
+        }
+    }
+    // By way of the one that has it: the pod reaches itself, too.
+    route_by(&cluster, 0);
+    let (v4, v6) = cluster.rig.node(0).gateway();
+    for (family, protocol) in ways() {
+        for to in targets(&cluster, 0, family) {
+            let gateway = match family {
+                Family::V4 => v4.into(),
+                Family::V6 => v6.into(),
+            };
+            answers(client, protocol, to, "a", client.address(family));
+            answers(&a.pod, protocol, to, "a", gateway);
+        }
+    }
+
+    // The last local destination goes: what is established stays, the rest is silence.
+    let mut kept: Vec<_> = Family::ALL
+        .into_iter()
+        .flat_map(|family| targets(&cluster, 0, family))
+        .map(|to| {
+            let mut connection = client.connect(Protocol::Tcp, to, PROMPT).unwrap();
+            assert_eq!(connection.ask().unwrap().name, "a");
+            connection
+        })
+        .collect();
+    put(&cluster, &web, &[(&b, 1)]);
+    for (family, protocol) in ways() {
+        for to in targets(&cluster, 0, family) {
+            is_silent(client, protocol, to);
+            let node = cluster.rig.node(0);
+            answers(node, protocol, to, "b", node.address(family));
+        }
+    }
+    for connection in &mut kept {
+        assert_eq!(connection.ask().unwrap().name, "a");
+    }
+
+    // Without any destination anywhere, everybody is told so at once.
+    put(&cluster, &web, &[]);
+    for (family, protocol) in ways() {
+        for to in targets(&cluster, 0, family) {
+            refuses(client, protocol, to);
+            refuses(cluster.rig.node(0), protocol, to);
+        }
+        for to in targets(&cluster, 1, family) {
+            refuses(&visitor.pod, protocol, to);
+        }
+    }
+}
+
+#[test]
+fn internal_policy_local_is_silent_while_there_are_destinations_elsewhere() {
+    if skip("internal_policy_local_is_silent_while_there_are_destinations_elsewhere") {
+        return;
+    }
+    let cluster = Cluster::new().unwrap();
+    let a = cluster.add_pod(0, "a").unwrap();
+    let visitor = cluster.add_pod(1, "v").unwrap();
+    let web = service(
+        "web",
+        CLUSTER_IPS,
+        json!({ "internalTrafficPolicy": "Local" }),
+    );
+    put(&cluster, &web, &[(&a, 0)]);
+    for (family, protocol) in ways() {
+        let to = address(CLUSTER_IPS, family);
+        is_silent(&visitor.pod, protocol, to);
+        may_not_send(cluster.rig.node(1), protocol, to);
+    }
+    put(&cluster, &web, &[]);
+    for (family, protocol) in ways() {
+        let to = address(CLUSTER_IPS, family);
+        refuses(&visitor.pod, protocol, to);
+        refuses(cluster.rig.node(1), protocol, to);
+    }
+}
+
+#[test]
+fn affinity_is_one_for_all_ways_in_and_short_circuits_have_it() {
+    if skip("affinity_is_one_for_all_ways_in_and_short_circuits_have_it") {
+        return;
+    }
+    let cluster = Cluster::new().unwrap();
+    let pods: Vec<_> = ["a", "b", "c", "d"]
+        .iter()
+        .map(|name| cluster.add_pod(0, name).unwrap())
+        .collect();
+    let endpoints: Vec<_> = pods.iter().map(|pod| (pod, 0)).collect();
+    let visitors: Vec<_> = ["v", "w", "x"]
+        .iter()
+        .map(|name| cluster.add_pod(1, name).unwrap())
+        .collect();
+    for policy in ["Cluster", "Local"] {
+        let web = external(json!({
+            "sessionAffinity": "ClientIP",
+            "externalTrafficPolicy": policy,
+        }));
+        put(&cluster, &web, &endpoints);
+        for (family, protocol) in ways() {
+            for visitor in &visitors {
+                let external = targets(&cluster, 1, family);
+                let all = [address(CLUSTER_IPS, family)].into_iter().chain(external);
+                let names: BTreeSet<_> = all
+                    .flat_map(|to| [to; 3])
+                    .map(|to| visitor.pod.request(protocol, to, PROMPT).unwrap().name)
+                    .collect();
+                assert_eq!(names.len(), 1, "{policy} {protocol:?}: {names:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn source_ranges_hold_for_the_node_itself() {
+    if skip("source_ranges_hold_for_the_node_itself") {
+        return;
+    }
+    let cluster = Cluster::new().unwrap();
+    let a = cluster.add_pod(0, "a").unwrap();
+    let node = cluster.rig.node(0);
+    for policy in ["Cluster", "Local"] {
+        let with = |ranges: Value| {
+            external(json!({
+                "externalTrafficPolicy": policy,
+                "loadBalancerSourceRanges": ranges,
+            }))
+        };
+        put(
+            &cluster,
+            &with(json!(["192.0.2.0/24", "2001:db8:2::/48"])),
+            &[(&a, 0)],
+        );
+        for (family, protocol) in ways() {
+            may_not_send(node, protocol, address(BALANCED, family));
+        }
+        let own = [format!("{}/32", node.v4()), format!("{}/128", node.v6())];
+        put(&cluster, &with(json!(own)), &[(&a, 0)]);
+        for (family, protocol) in ways() {
+            let got = node.request(protocol, address(BALANCED, family), PROMPT);
+            assert_eq!(got.unwrap().name, "a");
+        }
+    }
+}
