@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use portolan_dataplane::{Dataplane as _, Kernel};
 use portolan_model::NodeKey;
-use portolan_runtime::{Admin, ProblemLog, Readiness, on_signal};
+use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
 use prometheus_client::registry::Registry;
@@ -170,8 +170,14 @@ fn follow(
         Source::Controller => {
             let stats = Arc::new(Stats::default());
             registry.register_collector(Box::new(SubscribeCollector(Arc::clone(&stats))));
+            let (security, files) = args.identity.open(args.plaintext)?;
+            if let Some(files) = files {
+                registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
+                tasks.spawn(files.follow(portolan_tls::POLL, token.clone()));
+            }
             let config = SubscribeConfig {
                 endpoints: endpoints(&args.controller)?,
+                security,
                 cluster: node.cluster.to_string(),
                 node: node.name.to_string(),
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),

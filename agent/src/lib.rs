@@ -9,6 +9,7 @@ pub mod cleanup;
 pub mod health;
 pub mod health_check;
 pub mod healthz;
+pub mod identity;
 pub mod metrics;
 pub mod reconcile;
 pub mod standalone;

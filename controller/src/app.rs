@@ -1,6 +1,7 @@
 //! Wires source, writer, streams and admin server together.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +14,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 use crate::args::{Args, Source};
 use crate::debug::Debug;
+use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::writer::{SharedTrouble, Writer};
 
@@ -31,16 +31,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// If a port cannot be bound, or the source cannot be used at all.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    args.identity.validate(args.plaintext)?;
     let token = on_signal()?;
     let agents = listen(args.listen).await.context("--listen")?;
     let admin = listen(args.admin_listen).await.context("--admin-listen")?;
     if let Some(path) = &args.port_file {
-        let ports = format!(
-            "agents={} admin={}\n",
-            agents.local_addr()?.port(),
-            admin.local_addr()?.port()
-        );
-        std::fs::write(path, ports).with_context(|| path.display().to_string())?;
+        write_ports(path, &agents, &admin).with_context(|| path.display().to_string())?;
     }
 
     let readiness = Readiness::default();
@@ -59,6 +55,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     registry.register_collector(Box::new(collector));
 
     let tasks = TaskTracker::new();
+    let identity = identity::open(&args, &tasks, &token).await?;
+    registry.register_collector(Box::new(identity.metrics));
     let (failure, mut failures) = mpsc::channel(1);
     let (sink, events) = Sink::channel(EVENTS);
     let stats = watch_source(&args, sink, &tasks, &token).await?;
@@ -69,6 +67,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),
+        sessions: Arc::clone(&sessions),
         unready: Some(readiness.block("source")),
     };
     tasks.spawn(writer.run(events));
@@ -94,6 +93,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 
     let config = ServeConfig {
         clusters: vec![cluster],
+        authentication: identity.authentication,
         ..ServeConfig::default()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());
@@ -101,7 +101,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         &tasks,
         &failure,
         "agent server",
-        serve_agents(agents, service, token.clone()),
+        service.serve(agents, identity.tls, identity.limits),
     );
 
     let result = tokio::select! {
@@ -114,6 +114,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         tracing::warn!("not everything ended in time");
     }
     result
+}
+
+fn write_ports(path: &Path, agents: &TcpListener, admin: &TcpListener) -> std::io::Result<()> {
+    let (agents, admin) = (agents.local_addr()?.port(), admin.local_addr()?.port());
+    std::fs::write(path, format!("agents={agents} admin={admin}\n"))
 }
 
 /// Runs a server whose failure ends the program.
@@ -132,22 +137,6 @@ fn must_go_on<E>(
             let _ = failure.send(anyhow::Error::new(error).context(what)).await;
         }
     });
-}
-
-async fn serve_agents(
-    listener: TcpListener,
-    service: TablesServer,
-    token: CancellationToken,
-) -> Result<(), tonic::transport::Error> {
-    // Without nodelay each Commit would wait for a delayed ACK.
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Server::builder()
-        .http2_keepalive_interval(Some(Duration::from_secs(30)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
-        .max_concurrent_streams(4)
-        .add_service(service)
-        .serve_with_incoming_shutdown(incoming, async move { token.cancelled().await })
-        .await
 }
 
 /// Starts the source; what it counts while it watches an API server.

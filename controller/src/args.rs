@@ -4,13 +4,39 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use portolan_runtime::LogFormat;
 use portolan_select::{SelectConfig, SourceRanges};
 
+use crate::certs::CertsArgs;
+use crate::identity::IdentityArgs;
+
 /// Computes the service table of each node and streams it to the agents.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct Cli {
+    /// What to do; without a command, the controller runs.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// How to run.
+    #[command(flatten)]
+    pub(crate) run: Args,
+}
+
+/// Anything but running.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make an authority and certificates of it, for trying it out.
+    Certs(CertsArgs),
+}
+
+/// How the controller runs.
+#[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where Services, EndpointSlices and Nodes come from.
     #[arg(long, env = "PORTOLAN_SOURCE", default_value = "kubernetes")]
@@ -59,9 +85,9 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_LISTEN", default_value = "[::]:9443")]
     pub(crate) listen: SocketAddr,
 
-    /// Serve agents without TLS. Anybody who reaches the port can read the tables; TLS is not
-    /// built yet, so this must be said.
-    #[arg(long, env = "PORTOLAN_PLAINTEXT", required = true, action = clap::ArgAction::SetTrue)]
+    /// Serve agents without TLS. Anybody who reaches the port can read the tables, and is believed
+    /// to be the agent of any node.
+    #[arg(long, env = "PORTOLAN_PLAINTEXT")]
     pub(crate) plaintext: bool,
 
     /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
@@ -75,6 +101,10 @@ pub(crate) struct Args {
     /// How log lines look; RUST_LOG chooses what is logged.
     #[arg(long, env = "PORTOLAN_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
+
+    /// Who is let in.
+    #[command(flatten)]
+    pub(crate) identity: IdentityArgs,
 }
 
 impl Args {
@@ -102,27 +132,47 @@ pub(crate) enum Source {
 mod tests {
     use super::*;
 
+    fn parse(args: &[&str]) -> Result<Args, clap::Error> {
+        let args = [&["portolan-controller"], args].concat();
+        Cli::try_parse_from(args).map(|cli| cli.run)
+    }
+
     #[test]
     fn plaintext_must_be_said() {
-        assert!(Args::try_parse_from(["portolan-controller"]).is_err());
-        assert!(Args::try_parse_from(["portolan-controller", "--plaintext"]).is_ok());
+        let refused = |args: &[&str]| {
+            let args = parse(args).unwrap();
+            args.identity.validate(args.plaintext).is_err()
+        };
+        assert!(refused(&[]));
+        assert!(!refused(&["--plaintext"]));
+        assert!(!refused(&["--tls-dir", "/nowhere"]));
+        assert!(refused(&["--tls-dir", "/nowhere", "--plaintext"]));
     }
 
     #[test]
     fn the_file_source_needs_a_file() {
-        let args = ["portolan-controller", "--plaintext", "--source", "file"];
-        assert!(Args::try_parse_from(args).is_err());
-        assert!(Args::try_parse_from(args.into_iter().chain(["--file", "a.yaml"])).is_ok());
+        assert!(parse(&["--source", "file"]).is_err());
+        assert!(parse(&["--source", "file", "--file", "a.yaml"]).is_ok());
+    }
+
+    #[test]
+    fn certificates_are_made_without_the_flags_to_run() {
+        let args = ["portolan-controller", "certs", "--dir", "d", "--node", "a"];
+        let cli = Cli::try_parse_from(args).unwrap();
+        assert!(matches!(cli.command, Some(Command::Certs(_))));
     }
 
     #[test]
     fn source_ranges_hold_for_all_unless_said_otherwise() {
-        let args = ["portolan-controller", "--plaintext"];
-        let parsed = Args::try_parse_from(args).unwrap();
+        let parsed = parse(&["--plaintext"]).unwrap();
         assert_eq!(parsed.select(), SelectConfig::default());
         assert!(!parsed.pod_weights);
-        let more = ["--source-ranges", "load-balancer", "--pod-weights"];
-        let parsed = Args::try_parse_from(args.into_iter().chain(more)).unwrap();
+        let more = [
+            "--plaintext",
+            "--source-ranges=load-balancer",
+            "--pod-weights",
+        ];
+        let parsed = parse(&more).unwrap();
         let ranges = parsed.select().source_ranges;
         assert_eq!(ranges, SourceRanges::LoadBalancer);
         assert!(parsed.pod_weights);

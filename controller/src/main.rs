@@ -4,7 +4,10 @@
 
 mod app;
 mod args;
+mod certs;
 mod debug;
+mod identity;
+mod keys;
 mod metrics;
 mod writer;
 
@@ -14,9 +17,13 @@ use clap::Parser as _;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let args = args::Args::parse();
-    args.log_format.init();
-    match app::run(args).await {
+    let cli = args::Cli::parse();
+    cli.run.log_format.init();
+    let result = match cli.command {
+        Some(args::Command::Certs(args)) => certs::run(&args),
+        None => app::run(cli.run).await,
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

@@ -172,11 +172,6 @@ impl Collector for SessionCollector {
                 counters.replaced,
             ),
             (
-                "sessions_refused",
-                "Streams refused before anything was sent",
-                counters.refused,
-            ),
-            (
                 "protocol_violations",
                 "Streams closed because the agent broke the protocol",
                 counters.violations,
@@ -201,6 +196,13 @@ impl Collector for SessionCollector {
         ] {
             let metric = ConstCounter::new(count);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        }
+        let help = "Connections and streams refused before anything was sent, by reason";
+        let counter = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("sessions_refused", help, None, counter)?;
+        for (reason, count) in self.sessions.refusals() {
+            let metric = ConstCounter::new(count);
+            metric.encode(family.encode_family(&[("reason", reason.as_str())])?)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use portolan_catalog::Kind;
 use portolan_runtime::{BlockReady, ProblemLog};
 use portolan_select::{Pipeline, SelectConfig};
-use portolan_serve::{Debounce, Publisher};
+use portolan_serve::{Debounce, Publisher, Registry as Sessions};
 use portolan_source::Event;
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -33,6 +33,7 @@ pub(crate) struct Writer {
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,
+    pub(crate) sessions: Arc<Sessions>,
     /// Not ready until the source has synced.
     pub(crate) unready: Option<BlockReady>,
 }
@@ -110,6 +111,12 @@ impl Writer {
             .collect();
         if delta.is_empty() {
             return;
+        }
+        for node in delta.nodes.keys() {
+            match pipeline.catalog().node_info(node) {
+                Some(_) => self.sessions.node_present(node),
+                None => self.sessions.node_deleted(node),
+            }
         }
         let revision = self.publisher.publish(&delta);
         self.metrics.published(revision, start.elapsed());

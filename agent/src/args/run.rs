@@ -11,6 +11,7 @@ use portolan_dataplane::{KernelConfig, NodePortAddresses};
 use portolan_select::SourceRanges;
 
 use super::{KernelArgs, TuneArgs};
+use crate::identity::IdentityArgs;
 
 /// kube-proxy's.
 const HEALTHZ_PORT: u16 = 10256;
@@ -35,8 +36,7 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',')]
     pub controller: Vec<String>,
 
-    /// Speak to the controller without TLS. TLS is not built yet, so with --source controller this
-    /// must be said.
+    /// Speak to the controller without TLS, and let it believe that we are whoever we say.
     #[arg(long, env = "PORTOLAN_PLAINTEXT")]
     pub plaintext: bool,
 
@@ -117,6 +117,10 @@ pub struct RunArgs {
     /// Settings of the kernel.
     #[command(flatten)]
     pub tune: TuneArgs,
+
+    /// How the stream is secured.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
 }
 
 impl RunArgs {
@@ -129,9 +133,7 @@ impl RunArgs {
             Source::Controller if self.controller.is_empty() => {
                 bail!("--source controller needs --controller host:port")
             }
-            Source::Controller if !self.plaintext => {
-                bail!("TLS to the controller is not built yet: say --plaintext to go without")
-            }
+            Source::Controller => self.identity.validate(self.plaintext),
             Source::File if self.file.is_empty() => bail!("--source file needs --file"),
             _ => Ok(()),
         }

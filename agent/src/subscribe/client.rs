@@ -1,5 +1,6 @@
 //! Keeps a stream open, whatever becomes of controllers.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub async fn run(
         reports,
         stats,
         first_commit_timeout: FIRST_COMMIT_TIMEOUT,
+        security: config.security.clone(),
+        last_failures: HashMap::new(),
     };
     let _ = token.run_until_cancelled(forever(config, inner)).await;
 }

@@ -7,6 +7,7 @@
 mod client;
 mod outbox;
 mod reconnect;
+mod security;
 mod staging;
 mod stats;
 mod stream;
@@ -18,14 +19,17 @@ use portolan_model::{NodeTable, RecordKey};
 use tonic::transport::Uri;
 
 pub use client::run;
+pub use security::{Security, TlsClient};
 pub use staging::{Committed, Staging, StagingError, Taken};
 pub use stats::Stats;
 
 /// Whom to ask for which table.
 #[derive(Debug, Clone)]
 pub struct SubscribeConfig {
-    /// The controllers, as `http://host:port`; any of them will do. At least one.
+    /// The controllers, as `http://host:port`, with TLS too; any of them will do. At least one.
     pub endpoints: Vec<Uri>,
+    /// How a controller shows that it is one, and we that we are this node.
+    pub security: Security,
     /// The node's cluster; empty for a single one.
     pub cluster: String,
     /// The node's name.

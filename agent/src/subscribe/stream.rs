@@ -1,5 +1,6 @@
 //! One stream, from connecting to its end.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,12 +13,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 use tracing::{debug, error, info, warn};
 
 use super::outbox::Outbox;
 use super::reconnect::End;
-use super::{Committed, Report, Staging, Stats, Subscribed, Taken};
+use super::{Committed, Report, Security, Staging, Stats, Subscribed, Taken};
 
 /// How long a connection may take, and then an answer to Hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,6 +41,9 @@ pub(super) struct Inner {
     pub(super) reports: watch::Receiver<Option<Report>>,
     pub(super) stats: Arc<Stats>,
     pub(super) first_commit_timeout: Duration,
+    pub(super) security: Security,
+    /// Why there was no stream the last time, by endpoint: said once while it stays the same.
+    pub(super) last_failures: HashMap<String, String>,
 }
 
 /// An open stream.
@@ -60,13 +64,13 @@ pub(super) async fn follow(
     hello: v1::Hello,
     has_others: bool,
 ) -> End {
-    let channel = match connect(endpoint).await {
+    let channel = match connect(endpoint, &inner.security).await {
         Ok(channel) => channel,
-        Err(reason) => {
-            Stats::count(&inner.stats.connect_failures);
-            debug!(%endpoint, reason = root_cause(&reason), "controller unreachable");
-            return End::Unreachable;
-        }
+        Err(reason) => return unreachable(inner, endpoint, root_cause(&reason)),
+    };
+    let authorization = match inner.security.authorization().await {
+        Ok(authorization) => authorization,
+        Err(reason) => return unreachable(inner, endpoint, reason.to_string()),
     };
     let hello = inner.staging.begin(hello);
     let (messages, receiver) = mpsc::channel(1);
@@ -75,13 +79,18 @@ pub(super) async fn follow(
         message: Some(Message::Hello(hello)),
     });
     let mut client = TablesClient::new(channel).max_decoding_message_size(MAX_FRAME_BYTES);
-    let answer = timeout(CONNECT_TIMEOUT, client.sync(ReceiverStream::new(receiver)));
+    let mut request = Request::new(ReceiverStream::new(receiver));
+    if let Some(value) = authorization {
+        request.metadata_mut().insert("authorization", value);
+    }
+    let answer = timeout(CONNECT_TIMEOUT, client.sync(request));
     let frames = match answer.await {
         Ok(Ok(response)) => response.into_inner(),
         Ok(Err(status)) => return refused(inner, endpoint, &status),
         Err(_) => return refused(inner, endpoint, &Status::deadline_exceeded("no answer")),
     };
     info!(%endpoint, "connected");
+    inner.last_failures.clear();
     Stats::count(&inner.stats.streams);
     let stats = Arc::clone(&inner.stats);
     let _connected = Connected::new(&stats);
@@ -97,23 +106,50 @@ pub(super) async fn follow(
     stream.run().await
 }
 
-async fn connect(endpoint: &Uri) -> Result<Channel, tonic::transport::Error> {
-    Endpoint::from(endpoint.clone())
+async fn connect(endpoint: &Uri, security: &Security) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = Endpoint::from(endpoint.clone())
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(HTTP2_FRAME_BYTES)
-        .connect()
-        .await
+        .max_frame_size(HTTP2_FRAME_BYTES);
+    match security {
+        Security::Plaintext => endpoint.connect().await,
+        Security::Tls(tls) => endpoint.connect_with_connector(tls.connector()).await,
+    }
 }
 
-fn refused(inner: &Inner, endpoint: &Uri, status: &Status) -> End {
-    Stats::count(&inner.stats.connect_failures);
-    warn!(%endpoint, code = ?status.code(), reason = status.message(), "controller refused us");
+/// There was nobody to talk to, or nobody to trust.
+fn unreachable(inner: &mut Inner, endpoint: &Uri, reason: String) -> End {
+    failed(inner, endpoint, "no connection to the controller", reason);
+    End::Unreachable
+}
+
+fn refused(inner: &mut Inner, endpoint: &Uri, status: &Status) -> End {
+    // Where TLS fails only now, the status itself says nothing of it.
+    let reason = match std::error::Error::source(status).map(root_cause) {
+        None => format!("{:?}: {}", status.code(), status.message()),
+        Some(cause) if matches!(inner.security, Security::Plaintext) => {
+            format!("{cause}; we speak plaintext, does the controller want TLS?")
+        }
+        Some(cause) => cause,
+    };
+    failed(inner, endpoint, "the controller refused us", reason);
     End::Broken { committed: false }
+}
+
+/// Counts an attempt that came to nothing; says why if that is news.
+fn failed(inner: &mut Inner, endpoint: &Uri, what: &str, reason: String) {
+    Stats::count(&inner.stats.connect_failures);
+    let last = inner.last_failures.entry(endpoint.to_string()).or_default();
+    if *last == reason {
+        debug!(%endpoint, reason, "{what}");
+    } else {
+        warn!(%endpoint, reason, "{what}; trying again (said once)");
+        *last = reason;
+    }
 }
 
 /// The innermost cause: the outer ones say no more than "transport error".
@@ -227,6 +263,14 @@ impl Stream<'_> {
     }
 
     fn broken(&self, status: &Status) -> End {
+        if self.committed && status.code() == Code::Unauthenticated {
+            // With tokens this happens every hour or so.
+            info!(
+                reason = status.message(),
+                "connecting again with what we have now"
+            );
+            return End::Broken { committed: true };
+        }
         warn!(code = ?status.code(), reason = status.message(), "stream ended");
         if status.code() == Code::Aborted {
             return End::Suspect;

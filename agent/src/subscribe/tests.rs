@@ -2,4 +2,5 @@
 
 mod fake;
 mod real;
+mod secure;
 mod support;

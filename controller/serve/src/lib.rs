@@ -7,17 +7,21 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 mod debounce;
 mod frames;
+mod identity;
 mod log;
 mod publisher;
 mod registry;
 mod service;
 mod session;
 
+pub use accept::Limits;
 pub use debounce::Debounce;
+pub use identity::{Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier};
 pub use log::{Batch, Changes, Prepared, Retention, TableLog};
 pub use publisher::{First, Have, How, Published, Publisher, Tables};
-pub use registry::{Counters, NodeStatus, Problem, Registry};
+pub use registry::{Counters, NodeStatus, Problem, RefusalReason, Registry};
 pub use service::TablesServer;
 pub use session::ServeConfig;

@@ -5,22 +5,49 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use portolan_proto::encoded::EncodedFrame;
 use portolan_proto::limits::MAX_AGENT_MESSAGE_BYTES;
 use portolan_proto::v1;
+use rustls::ServerConfig as TlsConfig;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Context as TaskContext, Poll, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
+use crate::accept::Acceptor;
 use crate::session::{Context, Frames, sync};
-use crate::{Registry, ServeConfig, Tables};
+use crate::{Limits, Registry, ServeConfig, Tables};
 
-/// The service. Goes into `tonic::transport::Server::add_service`. Connections must have
-/// `TCP_NODELAY` (`TcpIncoming::with_nodelay`), or each Commit waits for a delayed ACK.
+/// A silent connection is tested so often, and so long an answer may take.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// An agent has one stream, and a second one for a moment when it replaces the first.
+const MAX_STREAMS: u32 = 4;
+
+/// The largest frame that HTTP/2 takes from an agent, in bytes: the least that it must take.
+const HTTP2_FRAME_BYTES: u32 = 16 << 10;
+
+/// All headers of a request, in bytes: a token has about 1,500.
+const HEADER_BYTES: u32 = 16 << 10;
+
+/// How much of a stream, and of a connection, may be on its way from an agent, in bytes.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
+
+/// How many streams a peer may open and reset before it is cut off.
+const MAX_RESETS: usize = 16;
+
+/// The service. [`serve`](Self::serve) is the way to use it: authentication needs its connections.
+/// Within another server, connections must have `TCP_NODELAY` (`TcpIncoming::with_nodelay`), or
+/// each Commit waits for a delayed ACK.
 #[derive(Debug, Clone)]
 pub struct TablesServer {
     context: Arc<Context>,
@@ -43,6 +70,39 @@ impl TablesServer {
                 shutdown,
             }),
         }
+    }
+
+    /// Serves on a listener, with TLS if there is a configuration for it; each connection uses the
+    /// newest. Returns after the shutdown, when the last stream has ended.
+    ///
+    /// # Errors
+    /// If the server fails.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        tls: Option<watch::Receiver<Arc<TlsConfig>>>,
+        limits: Limits,
+    ) -> Result<(), tonic::transport::Error> {
+        let shutdown = self.context.shutdown.clone();
+        let acceptor = Acceptor {
+            tls,
+            limits,
+            registry: Arc::clone(&self.context.registry),
+            shutdown: shutdown.clone(),
+        };
+        Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .http2_max_header_list_size(HEADER_BYTES)
+            .http2_max_pending_accept_reset_streams(Some(MAX_RESETS))
+            .http2_max_local_error_reset_streams(Some(MAX_RESETS))
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_frame_size(HTTP2_FRAME_BYTES)
+            .add_service(self)
+            .serve_with_incoming_shutdown(acceptor.incoming(listener), shutdown.cancelled_owned())
+            .await
     }
 }
 

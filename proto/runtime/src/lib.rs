@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod credentials;
 mod listen;
 mod logs;
 mod problems;
@@ -10,6 +11,7 @@ mod readiness;
 mod shutdown;
 
 pub use admin::{Admin, Metrics};
+pub use credentials::CredentialCollector;
 pub use listen::{listen, listen_one_family};
 pub use logs::LogFormat;
 pub use problems::{ProblemLabels, ProblemLog};

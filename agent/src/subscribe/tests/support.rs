@@ -1,5 +1,6 @@
 //! An agent's half of the stream, and what it is given.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::client::forever;
 use super::super::stream::Inner;
-use super::super::{Report, Staging, Stats, SubscribeConfig, Subscribed};
+use super::super::{Report, Security, Staging, Stats, SubscribeConfig, Subscribed};
 
 /// How long a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,9 +32,14 @@ pub(super) struct Agent {
 impl Agent {
     /// An agent of node `a` that gives a silent controller half a second.
     pub(super) fn start(endpoints: &[SocketAddr]) -> Self {
+        Self::start_with(endpoints, Security::Plaintext)
+    }
+
+    pub(super) fn start_with(endpoints: &[SocketAddr], security: Security) -> Self {
         let endpoints = endpoints.iter().map(|a| format!("http://{a}").parse());
         let config = SubscribeConfig {
             endpoints: endpoints.map(Result::unwrap).collect(),
+            security: security.clone(),
             cluster: String::new(),
             node: "a".to_owned(),
             agent_version: "test".to_owned(),
@@ -48,6 +54,8 @@ impl Agent {
             reports: reports_receiver,
             stats: Arc::clone(&stats),
             first_commit_timeout: Duration::from_millis(500),
+            security,
+            last_failures: HashMap::new(),
         };
         tokio::spawn(
             token

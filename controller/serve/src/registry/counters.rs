@@ -46,8 +46,6 @@ counters! {
     Sessions => sessions,
     /// Streams that were closed for a newer one of the same node.
     Replaced => replaced,
-    /// Streams that were refused before anything was sent.
-    Refused => refused,
     /// Streams that were closed because the agent broke the protocol.
     Violations => violations,
     /// Streams whose agent had the table already, from here or elsewhere.

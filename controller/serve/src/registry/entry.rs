@@ -9,11 +9,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Connect, NodeStatus, Problem};
 
+/// Why a stream may be ended from outside.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ends {
+    pub(super) replaced: CancellationToken,
+    pub(super) deleted: CancellationToken,
+}
+
 #[derive(Debug)]
 pub(super) struct Entry {
     session: u64,
-    /// Cancelled to end the stream; `None` when it has ended.
-    stream: Option<CancellationToken>,
+    /// How to end the stream; `None` when it has ended.
+    stream: Option<Ends>,
     sessions: u64,
     connected_at: SystemTime,
     disconnected_at: Option<SystemTime>,
@@ -38,7 +45,7 @@ struct Programmed {
 }
 
 impl Entry {
-    pub(super) fn new(connect: Connect, session: u64, stream: CancellationToken) -> Self {
+    pub(super) fn new(connect: Connect, session: u64, stream: Ends) -> Self {
         Self {
             session,
             stream: Some(stream),
@@ -66,10 +73,17 @@ impl Entry {
         self.session
     }
 
-    /// Ends the stream, if there is one.
+    /// Ends the stream, if there is one, for a newer one.
     pub(super) fn replace(&mut self) -> bool {
         let stream = self.stream.take();
-        stream.inspect(CancellationToken::cancel).is_some()
+        stream.inspect(|ends| ends.replaced.cancel()).is_some()
+    }
+
+    /// Ends the stream, if there is one, because there is no such node any more.
+    pub(super) fn node_deleted(&self) {
+        if let Some(ends) = &self.stream {
+            ends.deleted.cancel();
+        }
     }
 
     pub(super) fn disconnect(&mut self, now: SystemTime) {

@@ -5,31 +5,38 @@
 
 mod counters;
 mod entry;
+mod refusals;
 mod status;
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use portolan_model::NodeKey;
 use portolan_proto::v1;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 pub use counters::Counters;
 pub(crate) use counters::{Counter, Live};
-use entry::Entry;
+use entry::{Ends, Entry};
+pub use refusals::RefusalReason;
+use refusals::Refusals;
 pub use status::{NodeStatus, Problem};
 
 /// How many disconnected agents are remembered: anybody can make up names of nodes.
 const MAX_DISCONNECTED: usize = 10_000;
+
+/// How many deleted nodes are remembered.
+const MAX_DELETED: usize = 10_000;
 
 /// The agents of one controller. Shared by sessions, metrics and the admin server.
 #[derive(Debug, Default)]
 pub struct Registry {
     nodes: Mutex<Nodes>,
     live: Live,
+    refusals: Refusals,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +44,8 @@ struct Nodes {
     entries: BTreeMap<NodeKey, Entry>,
     /// The disconnected ones by the number of their last session, oldest first.
     disconnected: BTreeMap<u64, NodeKey>,
+    /// Those that the source had and has no longer.
+    deleted: BTreeSet<NodeKey>,
     last_session: u64,
 }
 
@@ -56,7 +65,7 @@ pub(crate) struct Session {
     registry: Arc<Registry>,
     node: NodeKey,
     number: u64,
-    replaced: CancellationToken,
+    ends: Ends,
 }
 
 impl Registry {
@@ -78,15 +87,60 @@ impl Registry {
         self.live.add(counter, by);
     }
 
+    /// How many connections and streams were refused, by reason.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<(RefusalReason, u64)> {
+        self.refusals.read()
+    }
+
+    /// The source has this node.
+    pub fn node_present(&self, node: &NodeKey) {
+        self.lock().deleted.remove(node);
+    }
+
+    /// The source had this node and has it no longer. Its stream ends, and it gets no other, where
+    /// agents must show who they are: whatever was given to that node is void.
+    pub fn node_deleted(&self, node: &NodeKey) {
+        let mut nodes = self.lock();
+        if nodes.deleted.len() >= MAX_DELETED {
+            nodes.deleted.pop_first();
+        }
+        nodes.deleted.insert(node.clone());
+        if let Some(entry) = nodes.entries.get(node) {
+            entry.node_deleted();
+        }
+    }
+
+    pub(crate) fn is_deleted(&self, node: &NodeKey) -> bool {
+        self.lock().deleted.contains(node)
+    }
+
+    /// A peer was refused: counted, and logged if it was not for a minute.
+    pub(crate) fn refuse(&self, peer: IpAddr, reason: RefusalReason, message: &str) {
+        self.count_refusals(reason, 1);
+        let peer = peer.to_canonical();
+        if self.refusals.is_news(peer, Instant::now()) {
+            let reason = reason.as_str();
+            warn!(%peer, reason, "refused: {message} (said once a minute)");
+        }
+    }
+
+    pub(crate) fn count_refusals(&self, reason: RefusalReason, by: usize) {
+        self.refusals.count(reason, by);
+    }
+
     /// Begins a session. If the node has one, that one is told to end: the newer stream is the one
     /// that works, whatever became of the other's connection.
     pub(crate) fn connect(self: &Arc<Self>, connect: Connect) -> Session {
-        let replaced = CancellationToken::new();
+        let ends = Ends::default();
         let node = connect.node.clone();
         let mut nodes = self.lock();
+        if nodes.deleted.contains(&node) {
+            ends.deleted.cancel();
+        }
         nodes.last_session += 1;
         let number = nodes.last_session;
-        let entry = Entry::new(connect, number, replaced.clone());
+        let entry = Entry::new(connect, number, ends.clone());
         if let Some(mut old) = nodes.entries.insert(node.clone(), entry) {
             nodes.disconnected.remove(&old.session());
             if old.replace() {
@@ -102,7 +156,7 @@ impl Registry {
             registry: Arc::clone(self),
             node,
             number,
-            replaced,
+            ends,
         }
     }
 
@@ -119,7 +173,12 @@ impl Session {
 
     /// Ends when a newer stream of the same node began.
     pub(crate) fn replaced(&self) -> &CancellationToken {
-        &self.replaced
+        &self.ends.replaced
+    }
+
+    /// Ends when the node was deleted.
+    pub(crate) fn deleted(&self) -> &CancellationToken {
+        &self.ends.deleted
     }
 
     /// A Commit was handed to the connection.

@@ -4,6 +4,7 @@
 //! take them, from the newest tables. The inbound half is a task of its own, so that acks arrive
 //! also while frames cannot leave.
 
+mod admit;
 mod hello;
 mod inbound;
 mod outbound;
@@ -14,13 +15,13 @@ use std::time::{Duration, SystemTime};
 use futures_util::stream::BoxStream;
 use portolan_proto::encoded::EncodedFrame;
 use portolan_proto::v1;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status, Streaming};
 use tracing::info;
 
-use crate::registry::{Connect, Counter};
-use crate::{Registry, Tables};
+use crate::registry::Connect;
+use crate::{Authentication, Registry, Tables};
+use admit::{Admitted, admit};
 use outbound::Outbound;
 
 /// How agents are served.
@@ -33,6 +34,11 @@ pub struct ServeConfig {
     pub hello_timeout: Duration,
     /// Over how long agents are told to spread their reconnects at shutdown.
     pub goaway_spread: Duration,
+    /// What agents must show.
+    pub authentication: Authentication,
+    /// How long a stream may outlive the certificate or token that it began with. Long enough to
+    /// forgive clocks and a late renewal, short enough that what expired is of no use.
+    pub credential_grace: Duration,
 }
 
 impl Default for ServeConfig {
@@ -41,6 +47,8 @@ impl Default for ServeConfig {
             clusters: vec!["".into()],
             hello_timeout: Duration::from_secs(5),
             goaway_spread: Duration::from_secs(10),
+            authentication: Authentication::Nothing,
+            credential_grace: Duration::from_secs(60),
         }
     }
 }
@@ -62,12 +70,12 @@ pub(crate) async fn sync(
     context: Arc<Context>,
     request: Request<Streaming<v1::AgentMessage>>,
 ) -> Result<Frames, Status> {
-    let peer = request.remote_addr();
-    let mut messages = request.into_inner();
-    let hello = first_message(&context, &mut messages)
-        .await
-        .and_then(|message| hello::accept(message, &context.config))
-        .inspect_err(|_| context.registry.count(Counter::Refused, 1))?;
+    let Admitted {
+        hello,
+        identity,
+        peer,
+        messages,
+    } = admit(&context, request).await?;
     info!(node = %hello.node, ?peer, agent_version = hello.agent_version, "agent connected");
     let session = Arc::new(context.registry.connect(Connect {
         node: hello.node.clone(),
@@ -77,21 +85,9 @@ pub(crate) async fn sync(
         now: SystemTime::now(),
     }));
     let inbound = inbound::spawn(messages, Arc::clone(&session));
+    let remaining = identity.remaining(context.config.credential_grace);
     let outbound = Outbound::new(context, session, inbound, hello.node, hello.have);
-    Ok(outbound.welcome(hello.version))
-}
-
-async fn first_message(
-    context: &Context,
-    messages: &mut Streaming<v1::AgentMessage>,
-) -> Result<v1::AgentMessage, Status> {
-    let message = timeout(context.config.hello_timeout, messages.message());
-    tokio::select! {
-        () = context.shutdown.cancelled() => Err(Status::unavailable("shutting down")),
-        message = message => message
-            .map_err(|_| Status::deadline_exceeded("no Hello in time"))??
-            .ok_or_else(|| Status::invalid_argument("the stream ended before Hello")),
-    }
+    Ok(outbound.lasting(remaining).welcome(hello.version))
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! What an agent is sent: a cursor and the frames that follow it.
 
 use std::collections::VecDeque;
+use std::future::pending;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
@@ -9,11 +12,12 @@ use portolan_model::NodeKey;
 use portolan_proto::encoded::{EncodedFrame, Frame};
 use portolan_proto::v1;
 use tokio::sync::watch;
+use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tracing::debug;
 
 use super::inbound::Inbound;
-use super::{Context, Frames};
+use super::{Authentication, Context, Frames};
 use crate::frames::frames;
 use crate::registry::{Counter, Session};
 use crate::{Batch, First, Have, How, Published};
@@ -28,6 +32,8 @@ pub(super) struct Outbound {
     node: NodeKey,
     position: Position,
     queue: VecDeque<EncodedFrame>,
+    /// When what the agent has shown is of no use any more.
+    expiry: Option<Pin<Box<Sleep>>>,
     ended: bool,
 }
 
@@ -56,8 +62,15 @@ impl Outbound {
             node,
             position: Position::Start(have),
             queue: VecDeque::new(),
+            expiry: None,
             ended: false,
         }
+    }
+
+    /// Ends the stream after so long.
+    pub(super) fn lasting(mut self, remaining: Option<Duration>) -> Self {
+        self.expiry = remaining.map(|remaining| Box::pin(sleep(remaining)));
+        self
     }
 
     /// The frames, beginning with a Welcome.
@@ -92,10 +105,21 @@ impl Outbound {
     /// What ends the stream goes before what is queued: the agent drops what has no Commit.
     async fn wait(&mut self) -> Result<Option<EncodedFrame>, Status> {
         let replaced = self.session.replaced().clone();
+        let deleted = self.session.deleted().clone();
+        let authenticated = matches!(
+            self.context.config.authentication,
+            Authentication::Required(_)
+        );
         tokio::select! {
             biased;
             () = replaced.cancelled() => {
                 Err(Status::aborted("a newer stream of this node has begun"))
+            }
+            () = deleted.cancelled(), if authenticated => {
+                Err(Status::permission_denied("node: deleted"))
+            }
+            () = expire(&mut self.expiry) => {
+                Err(Status::unauthenticated("certificate or token: it has expired meanwhile"))
             }
             ended = &mut self.inbound.ended => ended.unwrap_or(Ok(())).map(|()| None),
             () = self.context.shutdown.cancelled() => {
@@ -128,6 +152,14 @@ impl Outbound {
             }
             _ => {}
         }
+    }
+}
+
+/// Waits until the time has come, if there is one.
+async fn expire(expiry: &mut Option<Pin<Box<Sleep>>>) {
+    match expiry {
+        Some(expiry) => expiry.await,
+        None => pending().await,
     }
 }
 

@@ -1,6 +1,9 @@
 //! Real tonic over loopback. A test waits for what it expects, never for a time.
 
 mod backpressure;
+mod hostile;
 mod protocol;
+mod secure;
 mod support;
 mod tables;
+mod tls;

@@ -6,6 +6,8 @@ use portolan_proto::v1::frame::Frame;
 use portolan_proto::v1::tables_client::TablesClient;
 use tonic::Code;
 
+use crate::RefusalReason;
+
 use super::support::{Client, Server, channel, hello, put};
 
 async fn refused(server: &Server, first: Message) -> Code {
@@ -24,7 +26,8 @@ async fn a_stream_must_begin_with_a_hello_of_a_node() {
     assert_eq!(refused(&server, nameless).await, Code::InvalidArgument);
     let large = Message::Hello(hello(&"n".repeat(70_000)));
     assert_eq!(refused(&server, large).await, Code::OutOfRange);
-    assert_eq!(server.registry.counters().refused, 3);
+    let refused = server.registry.refusals();
+    assert!(refused.contains(&(RefusalReason::Hello, 3)), "{refused:?}");
     assert!(server.registry.snapshot().is_empty());
 }
 

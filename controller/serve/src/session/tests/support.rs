@@ -11,16 +11,16 @@ use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
 use portolan_proto::v1::tables_client::TablesClient;
 use portolan_select::TableDelta;
+use rustls::ServerConfig as TlsConfig;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Endpoint, Server as TonicServer};
-use tonic::{Status, Streaming};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status, Streaming};
 
-use crate::{Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
+use crate::{Limits, Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
 
 /// How long a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -40,23 +40,28 @@ pub(super) struct Server {
 impl Server {
     /// A server that is not synced.
     pub(super) async fn start() -> Self {
+        Self::with(ServeConfig::default(), None, Limits::default()).await
+    }
+
+    /// A server that is not synced, of a configuration whose times are shorter.
+    pub(super) async fn with(
+        config: ServeConfig,
+        tls: Option<watch::Receiver<Arc<TlsConfig>>>,
+        limits: Limits,
+    ) -> Self {
         let (publisher, tables) = Publisher::new(Retention::default());
         let registry = Arc::new(Registry::default());
         let shutdown = CancellationToken::new();
         let config = ServeConfig {
             goaway_spread: Duration::from_millis(1_500),
             hello_timeout: Duration::from_millis(500),
-            ..ServeConfig::default()
+            ..config
         };
         let (t, r, s) = (tables.clone(), Arc::clone(&registry), shutdown.clone());
         let service = TablesServer::new(t, r, config, s);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let server = TonicServer::builder().add_service(service);
-        tokio::spawn(
-            server.serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned()),
-        );
+        tokio::spawn(service.serve(listener, tls, limits));
         Self {
             address,
             publisher,
@@ -120,10 +125,24 @@ pub(super) struct Batch {
 
 impl Client {
     pub(super) async fn open(address: SocketAddr, first: Message) -> Result<Self, Status> {
-        let mut client = TablesClient::new(channel(address).await);
+        Self::begin(channel(address).await, first, None).await
+    }
+
+    /// A client on a connection of its own, that may have a token.
+    pub(super) async fn begin(
+        channel: Channel,
+        first: Message,
+        token: Option<&str>,
+    ) -> Result<Self, Status> {
+        let mut client = TablesClient::new(channel);
         let (messages, receiver) = mpsc::channel(16);
         messages.send(message(first)).await.unwrap();
-        let stream = client.sync(ReceiverStream::new(receiver));
+        let mut request = Request::new(ReceiverStream::new(receiver));
+        if let Some(token) = token {
+            let value = format!("Bearer {token}").parse().unwrap();
+            request.metadata_mut().insert("authorization", value);
+        }
+        let stream = client.sync(request);
         let mut this = Self {
             epoch: 0,
             messages,

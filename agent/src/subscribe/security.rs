@@ -1,0 +1,155 @@
+//! How the two ends of a stream know each other.
+//!
+//! The controller shows a certificate of an authority that we know; we show one that names our
+//! node, or a token that is bound to it. Files are read by whoever made the configuration; each
+//! connection uses the newest, and the token is read for each stream.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use portolan_tls::{FileError, read};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Uri;
+use tower::{Service, ServiceExt as _, service_fn};
+
+/// How a stream is secured.
+#[derive(Debug, Clone)]
+pub enum Security {
+    /// Not at all. Then no token is sent either.
+    Plaintext,
+    /// By TLS.
+    Tls(TlsClient),
+}
+
+/// What a client of TLS needs.
+#[derive(Debug, Clone)]
+pub struct TlsClient {
+    /// Whom to trust and what to show; the newest is used.
+    pub config: watch::Receiver<Arc<ClientConfig>>,
+    /// The name that the controller's certificate must have; `None` for the host of its address.
+    pub server_name: Option<ServerName<'static>>,
+    /// A file with a token, if we show one.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Security {
+    /// What goes with a request, if anything.
+    pub(super) async fn authorization(&self) -> Result<Option<MetadataValue<Ascii>>, FileError> {
+        let Self::Tls(TlsClient {
+            token_file: Some(path),
+            ..
+        }) = self
+        else {
+            return Ok(None);
+        };
+        let (path, file) = (path.clone(), path.clone());
+        let read = tokio::task::spawn_blocking(move || read(&file)).await;
+        let file = read.map_err(|error| FileError::new(&path, error))??;
+        let token = file.content.trim_ascii();
+        if token.is_empty() {
+            return Err(FileError::new(&path, "empty"));
+        }
+        let value = [b"Bearer ", token].concat();
+        let mut value = MetadataValue::try_from(value.as_slice())
+            .map_err(|_| FileError::new(&path, "not a token"))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+impl TlsClient {
+    /// Connects TCP, then TLS.
+    pub(super) fn connector(
+        &self,
+    ) -> impl Service<Uri, Response = TokioIo<TlsStream<TcpStream>>, Error = io::Error, Future: Send>
+    + Send
+    + use<> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        let config = Arc::clone(&self.config.borrow());
+        let server_name = self.server_name.clone();
+        service_fn(move |uri: Uri| {
+            let (tcp, config) = (tcp.clone(), Arc::clone(&config));
+            let server_name = server_name.clone();
+            async move {
+                let name = match server_name {
+                    Some(name) => name,
+                    None => host(&uri)?,
+                };
+                let stream = tcp.oneshot(uri).await.map_err(io::Error::other)?;
+                let connector = TlsConnector::from(config);
+                let stream = connector.connect(name, stream.into_inner()).await?;
+                Ok(TokioIo::new(stream))
+            }
+        })
+    }
+}
+
+fn host(uri: &Uri) -> io::Result<ServerName<'static>> {
+    let host = uri.host().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(host.to_owned()).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_the_addresss_host() {
+        for (uri, expected) in [
+            (
+                "https://portolan.kube-system.svc:9443",
+                "portolan.kube-system.svc",
+            ),
+            ("https://10.0.0.1:9443", "10.0.0.1"),
+            ("https://[fd00::1]:9443", "fd00::1"),
+        ] {
+            let name = host(&uri.parse().unwrap()).unwrap();
+            assert_eq!(name.to_str(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_is_read_anew_and_named_if_it_cannot_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let (_, config) = watch::channel(Arc::new(empty()));
+        let security = Security::Tls(TlsClient {
+            config,
+            server_name: None,
+            token_file: Some(path.clone()),
+        });
+        let missing = security.authorization().await.unwrap_err();
+        assert!(missing.to_string().contains("token"), "{missing}");
+        for token in ["first", "second\n"] {
+            std::fs::write(&path, token).unwrap();
+            let value = security.authorization().await.unwrap().unwrap();
+            assert_eq!(value.to_str().unwrap(), format!("Bearer {}", token.trim()));
+            assert!(!format!("{value:?}").contains(token.trim()));
+        }
+        for bad in ["", " \n", "a\nb"] {
+            std::fs::write(&path, bad).unwrap();
+            assert!(security.authorization().await.is_err(), "{bad:?}");
+        }
+    }
+
+    fn empty() -> ClientConfig {
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth()
+    }
+}

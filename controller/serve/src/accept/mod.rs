@@ -1,0 +1,183 @@
+//! From a listening socket to connections that HTTP/2 may be spoken on.
+//!
+//! Whoever reaches the port can open connections and say nothing. That must not keep agents out,
+//! so everything that an unknown peer can hold is bounded in number and in time.
+
+mod connection;
+mod handshakes;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use rustls::ServerConfig as TlsConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::Registry;
+use crate::registry::RefusalReason;
+pub(crate) use connection::{Connection, Peer};
+use connection::{Io, certified};
+use handshakes::Handshakes;
+
+/// How long to wait after the system would not accept a connection: there is nothing to wait for
+/// when it has run out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How many connections may wait in the system's queue. When it is full the system drops what
+/// comes, and an agent would only try again after a second.
+const BACKLOG: i32 = 4_096;
+
+/// How much unknown peers may hold.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections in all.
+    pub connections: usize,
+    /// Connections whose handshake is not finished.
+    pub handshakes: usize,
+    /// How long a handshake may take.
+    pub handshake_timeout: Duration,
+    /// How long a handshake may take when there are [`handshakes`](Self::handshakes) of them and
+    /// another peer is waiting. Agents that all come at once wait for their turn; peers that say
+    /// nothing make room.
+    pub crowded_timeout: Duration,
+    /// How long a connection may exist without an agent that was let in.
+    pub admission_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 20_000,
+            handshakes: 256,
+            handshake_timeout: Duration::from_secs(5),
+            crowded_timeout: Duration::from_millis(250),
+            admission_timeout: Duration::from_secs(15),
+        }
+    }
+}
+
+/// What the acceptor needs.
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    pub(crate) tls: Option<watch::Receiver<Arc<TlsConfig>>>,
+    pub(crate) limits: Limits,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) shutdown: CancellationToken,
+}
+
+impl Acceptor {
+    /// The connections of a listener, until the shutdown.
+    pub(crate) fn incoming(
+        self,
+        listener: TcpListener,
+    ) -> impl Stream<Item = io::Result<Connection>> {
+        // On a listening socket this only changes the length of the queue.
+        if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
+            tracing::warn!(%error, "the queue of the listening socket stays short");
+        }
+        let (sender, receiver) = mpsc::channel(self.limits.handshakes.max(1));
+        tokio::spawn(self.run(listener, sender));
+        unfold(receiver, |mut receiver| async move {
+            let connection = receiver.recv().await?;
+            Some((Ok(connection), receiver))
+        })
+    }
+
+    async fn run(self, listener: TcpListener, sender: mpsc::Sender<Connection>) {
+        let mut handshakes = Handshakes::new(self.limits.handshakes, self.limits.crowded_timeout);
+        let room = Arc::new(Semaphore::new(self.limits.connections));
+        loop {
+            let accepted = tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                // Does not accept while there is no room: the system's queue keeps the order.
+                accepted = handshakes.room_then(listener.accept()) => accepted,
+            };
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                    self.refuse(nobody, RefusalReason::Accept, &error.to_string());
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+                self.refuse(address.ip(), RefusalReason::Limit, "too many connections");
+                continue;
+            };
+            let handshake = Handshake {
+                tls: self.tls.as_ref().map(|tls| Arc::clone(&tls.borrow())),
+                admission_timeout: self.limits.admission_timeout,
+                address,
+                permit,
+            };
+            let within = self.limits.handshake_timeout;
+            let (registry, sender) = (Arc::clone(&self.registry), sender.clone());
+            handshakes.spawn(async move {
+                match timeout(within, handshake.run(stream)).await {
+                    // Fails if nobody accepts connections any more.
+                    Ok(Ok(connection)) => drop(sender.send(connection).await),
+                    Ok(Err(error)) => failed(&registry, address, &error),
+                    Err(_) => {
+                        let reason = RefusalReason::HandshakeTimeout;
+                        registry.refuse(address.ip(), reason, "no handshake in time");
+                    }
+                }
+            });
+            let evicted = handshakes.evicted();
+            self.registry
+                .count_refusals(RefusalReason::HandshakeTimeout, evicted);
+        }
+    }
+
+    fn refuse(&self, ip: IpAddr, reason: RefusalReason, message: &str) {
+        self.registry.refuse(ip, reason, message);
+    }
+}
+
+/// Who opens a connection and closes it again is most often a health check.
+fn failed(registry: &Registry, address: SocketAddr, error: &io::Error) {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        registry.count_refusals(RefusalReason::Handshake, 1);
+        tracing::debug!(%address, "closed before the handshake");
+        return;
+    }
+    registry.refuse(address.ip(), RefusalReason::Handshake, &error.to_string());
+}
+
+/// One connection before it is one.
+struct Handshake {
+    tls: Option<Arc<TlsConfig>>,
+    admission_timeout: Duration,
+    address: SocketAddr,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Handshake {
+    async fn run(self, stream: TcpStream) -> io::Result<Connection> {
+        // Without nodelay each Commit would wait for a delayed ACK.
+        stream.set_nodelay(true)?;
+        let (io, certificate) = match self.tls {
+            None => (Io::Plain(stream), None),
+            Some(config) => {
+                let stream = TlsAcceptor::from(config).accept(stream).await?;
+                let certificate = certified(&stream);
+                (Io::Tls(Box::new(stream)), certificate)
+            }
+        };
+        let peer = Peer::new(self.address, certificate);
+        Ok(Connection::new(
+            io,
+            peer,
+            self.permit,
+            self.admission_timeout,
+        ))
+    }
+}

@@ -1,0 +1,89 @@
+//! Who is let in.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use portolan_proto::v1;
+use tokio::time::timeout;
+use tonic::{Request, Status, Streaming};
+
+use super::hello::{Hello, accept};
+use super::{Authentication, Context};
+use crate::accept::Peer;
+use crate::identity::{Identity, Refusal, authenticate};
+use crate::registry::RefusalReason;
+
+/// An agent whose stream may begin.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) hello: Hello,
+    pub(super) identity: Identity,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) messages: Streaming<v1::AgentMessage>,
+}
+
+/// Lets an agent in, or says why not: to it, in a counter, and now and then in the log.
+pub(super) async fn admit(
+    context: &Context,
+    request: Request<Streaming<v1::AgentMessage>>,
+) -> Result<Admitted, Status> {
+    let connection = request.extensions().get::<Peer>().cloned();
+    let peer = connection.as_ref().map(Peer::address);
+    let peer = peer.or_else(|| request.remote_addr());
+    match check(context, request, connection.as_ref()).await {
+        Ok((hello, identity, messages)) => {
+            connection.as_ref().inspect(|connection| connection.admit());
+            Ok(Admitted {
+                hello,
+                identity,
+                peer,
+                messages,
+            })
+        }
+        Err(Refusal { reason, status }) => {
+            let ip = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
+            context.registry.refuse(ip, reason, status.message());
+            Err(status)
+        }
+    }
+}
+
+type Checked = (Hello, Identity, Streaming<v1::AgentMessage>);
+
+/// Who it is comes before what it says: nothing is read from strangers.
+async fn check(
+    context: &Context,
+    request: Request<Streaming<v1::AgentMessage>>,
+    connection: Option<&Peer>,
+) -> Result<Checked, Refusal> {
+    let authentication = &context.config.authentication;
+    let identity = authenticate(authentication, connection, request.metadata())?;
+    let mut messages = request.into_inner();
+    let message = first_message(context, &mut messages).await?;
+    let hello = accept(message, &context.config)
+        .map_err(|status| Refusal::new(RefusalReason::Hello, status))?;
+    identity.authorize(&hello.node)?;
+    let is_void = matches!(authentication, Authentication::Required(_));
+    if is_void && context.registry.is_deleted(&hello.node) {
+        let reason = RefusalReason::NodeDeleted;
+        return Err(Refusal::forbidden(reason, "node: deleted"));
+    }
+    Ok((hello, identity, messages))
+}
+
+async fn first_message(
+    context: &Context,
+    messages: &mut Streaming<v1::AgentMessage>,
+) -> Result<v1::AgentMessage, Refusal> {
+    let refused = |status| Refusal::new(RefusalReason::Hello, status);
+    let message = timeout(context.config.hello_timeout, messages.message());
+    tokio::select! {
+        () = context.shutdown.cancelled() => {
+            let status = Status::unavailable("shutting down");
+            Err(Refusal::new(RefusalReason::Shutdown, status))
+        }
+        message = message => message
+            .map_err(|_| refused(Status::deadline_exceeded("no Hello in time")))?
+            .map_err(refused)?
+            .ok_or_else(|| refused(Status::invalid_argument("the stream ended before Hello"))),
+    }
+}

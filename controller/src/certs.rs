@@ -1,0 +1,198 @@
+//! `portolan-controller certs`: an authority and certificates, for trying it out.
+//!
+//! Each certificate has a directory of its own, in the layout of cert-manager and of Secrets of
+//! type kubernetes.io/tls. Run again, it renews certificates; the authority stays.
+
+use std::fs;
+use std::io::Write as _;
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use portolan_tls::NodeName;
+use portolan_tls::issue::{Authority, Issued};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// How long the authority is valid.
+const AUTHORITY_DAYS: u32 = 3_650;
+
+/// Clocks may differ.
+const BACKDATED: Duration = Duration::from_secs(300);
+
+/// What to make.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CertsArgs {
+    /// Where; ca/, controller/ and nodes/NODE/ are made in it, each with tls.crt, tls.key, ca.crt.
+    #[arg(long)]
+    dir: PathBuf,
+
+    /// The name of a node; may be repeated.
+    #[arg(long, value_delimiter = ',')]
+    node: Vec<String>,
+
+    /// A host name or address by which agents reach the controller; may be repeated.
+    #[arg(long, value_delimiter = ',', default_value = "localhost")]
+    server_name: Vec<String>,
+
+    /// The cluster's name; empty for a single cluster.
+    #[arg(long, default_value = "")]
+    cluster: String,
+
+    /// How long the certificates are valid, in days.
+    #[arg(long, default_value = "365", value_parser = clap::value_parser!(u32).range(1..=3650))]
+    days: u32,
+}
+
+/// Makes them.
+pub(crate) fn run(args: &CertsArgs) -> anyhow::Result<()> {
+    let authority = authority(&args.dir.join("ca"))?;
+    let names: Vec<_> = args.server_name.iter().map(String::as_str).collect();
+    let issued = authority
+        .server(&names, valid(args.days))
+        .context("--server-name")?;
+    write(&args.dir.join("controller"), &authority, &issued)?;
+    for node in &args.node {
+        // It is a directory's name too.
+        if node.starts_with('.') {
+            bail!("--node {node:?}: not the name of a node");
+        }
+        let name = NodeName::new(&args.cluster, node).context("--node")?;
+        let issued = authority.node(&name, valid(args.days))?;
+        write(&args.dir.join("nodes").join(node), &authority, &issued)?;
+        tracing::info!("made a certificate for {name}");
+    }
+    tracing::info!("made certificates in {}", args.dir.display());
+    Ok(())
+}
+
+/// The one that is there, or a new one. Never replaces what cannot be read: nodes may trust it.
+fn authority(dir: &Path) -> anyhow::Result<Authority> {
+    let read = |file: &str| {
+        let path = dir.join(file);
+        let text = fs::read_to_string(&path);
+        text.with_context(|| path.display().to_string())
+    };
+    if dir.exists() {
+        let loaded = Authority::load(&read("tls.crt")?, &read("tls.key")?);
+        return loaded.with_context(|| format!("the authority in {}", dir.display()));
+    }
+    let (authority, issued) = Authority::create("portolan", valid(AUTHORITY_DAYS))?;
+    write(dir, &authority, &issued)?;
+    Ok(authority)
+}
+
+fn valid(days: u32) -> Range<SystemTime> {
+    let now = SystemTime::now();
+    now - BACKDATED..now + DAY * days
+}
+
+fn write(dir: &Path, authority: &Authority, issued: &Issued) -> anyhow::Result<()> {
+    let named = |path: &Path| path.display().to_string();
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(dir);
+    made.with_context(|| named(dir))?;
+    for (file, content) in [
+        ("ca.crt", authority.cert()),
+        ("tls.crt", &issued.cert),
+        ("tls.key", &issued.key),
+    ] {
+        let path = dir.join(file);
+        replace(&path, content).with_context(|| named(&path))?;
+    }
+    Ok(())
+}
+
+/// Writes beside it and renames: whoever reads it meanwhile has the old or the new one.
+fn replace(path: &Path, content: &str) -> std::io::Result<()> {
+    let new = path.with_extension("new");
+    let _: std::io::Result<()> = fs::remove_file(&new);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use portolan_tls::{ClientFiles, ServerFiles};
+
+    use super::*;
+
+    fn args(dir: &Path, nodes: &[&str]) -> CertsArgs {
+        CertsArgs {
+            dir: dir.to_owned(),
+            node: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            server_name: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
+            cluster: String::new(),
+            days: 1,
+        }
+    }
+
+    #[test]
+    fn what_is_made_can_be_used_and_is_nobody_elses() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
+        run(&args(dir, &["a"])).unwrap();
+        let server = ServerFiles {
+            cert: dir.join("controller/tls.crt"),
+            key: dir.join("controller/tls.key"),
+            client_ca: Some(dir.join("controller/ca.crt")),
+            anonymous: false,
+        };
+        server.open("tls").unwrap();
+        let client = ClientFiles {
+            ca: dir.join("nodes/a/ca.crt"),
+            identity: Some((dir.join("nodes/a/tls.crt"), dir.join("nodes/a/tls.key"))),
+        };
+        client.open("tls").unwrap();
+        for file in [
+            "ca/tls.key",
+            "controller/tls.key",
+            "nodes/a/tls.key",
+            "nodes/a/tls.crt",
+        ] {
+            let mode = fs::metadata(dir.join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+    }
+
+    #[test]
+    fn an_authority_stays_and_certificates_are_renewed() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
+        let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
+        run(&args(dir, &["a"])).unwrap();
+        let before = (
+            read("ca/tls.crt"),
+            read("ca/tls.key"),
+            read("nodes/a/tls.crt"),
+        );
+        run(&args(dir, &["a", "b"])).unwrap();
+        assert_eq!(
+            (read("ca/tls.crt"), read("ca/tls.key")),
+            (before.0.clone(), before.1)
+        );
+        assert_ne!(read("nodes/a/tls.crt"), before.2);
+        assert_eq!(read("nodes/b/ca.crt"), before.0);
+        fs::write(dir.join("ca/tls.key"), "broken").unwrap();
+        assert!(run(&args(dir, &["a"])).is_err());
+        assert_eq!(read("ca/tls.crt"), before.0);
+    }
+
+    #[test]
+    fn a_node_is_no_path() {
+        let temporary = tempfile::tempdir().unwrap();
+        for bad in ["..", "a/b", "", ".x"] {
+            assert!(run(&args(temporary.path(), &[bad])).is_err(), "{bad:?}");
+        }
+    }
+}

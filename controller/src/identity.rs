@@ -1,0 +1,326 @@
+//! The flags that say who is let in, and what comes of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail, ensure};
+use portolan_runtime::CredentialCollector;
+use portolan_serve::{Authentication, KeySet, KeyWanted, Limits, TokenConfig, TokenVerifier};
+use portolan_source::kubernetes;
+use portolan_tls::{Loaded, POLL, Rotating, ServerFiles};
+use rustls::ServerConfig as TlsConfig;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::args::{Args, Source};
+use crate::keys;
+
+/// Who the controller is, and who agents must be.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct IdentityArgs {
+    /// A directory with tls.crt and tls.key and, for agents with certificates, ca.crt, as
+    /// cert-manager and Secrets of type kubernetes.io/tls have them. Read again when they change.
+    #[arg(long, env = "PORTOLAN_TLS_DIR")]
+    tls_dir: Option<PathBuf>,
+
+    /// The controller's certificate, in PEM.
+    #[arg(long, env = "PORTOLAN_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// The key of --tls-cert, in PEM.
+    #[arg(long, env = "PORTOLAN_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// The certificates of who signs those of agents, in PEM. An agent's must have the URI
+    /// portolan://CLUSTER/node/NODE.
+    #[arg(long, env = "PORTOLAN_TLS_CLIENT_CA")]
+    tls_client_ca: Option<PathBuf>,
+
+    /// Who issues the ServiceAccount tokens of agents: the API server's --service-account-issuer.
+    /// Without it, agents need certificates.
+    #[arg(long, env = "PORTOLAN_TOKEN_ISSUER")]
+    token_issuer: Option<String>,
+
+    /// Whom tokens must be meant for.
+    #[arg(
+        long,
+        env = "PORTOLAN_TOKEN_AUDIENCE",
+        default_value = "portolan-controller"
+    )]
+    token_audience: String,
+
+    /// The public keys of the token issuer, as a JSON Web Key Set; read again when they change.
+    /// Default: asked from the API server, with --source kubernetes.
+    #[arg(long, env = "PORTOLAN_TOKEN_JWKS_FILE", requires = "token_issuer")]
+    token_jwks_file: Option<PathBuf>,
+
+    /// A ServiceAccount whose tokens are good, as namespace/name; may be repeated. Default: any.
+    #[arg(
+        long,
+        env = "PORTOLAN_TOKEN_SERVICE_ACCOUNT",
+        value_delimiter = ',',
+        requires = "token_issuer"
+    )]
+    token_service_account: Vec<String>,
+
+    /// How many connections there may be, agents and others.
+    #[arg(long, env = "PORTOLAN_MAX_CONNECTIONS", default_value = "20000",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: u32,
+}
+
+/// What the server needs.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) tls: Option<watch::Receiver<Arc<TlsConfig>>>,
+    pub(crate) authentication: Authentication,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: CredentialCollector,
+}
+
+impl IdentityArgs {
+    /// Checks what needs no file.
+    pub(crate) fn validate(&self, plaintext: bool) -> anyhow::Result<()> {
+        let has_tls = self.pair().is_some();
+        if plaintext {
+            ensure!(
+                !has_tls && self.token_issuer.is_none() && self.tls_client_ca.is_none(),
+                "--plaintext and --tls-... or --token-...: only one of them can be"
+            );
+            return Ok(());
+        }
+        ensure!(
+            has_tls,
+            "agents need --tls-dir, or --tls-cert and --tls-key with --tls-client-ca or \
+             --token-issuer; on a network that you trust, --plaintext"
+        );
+        ensure!(
+            self.tls_client_ca.is_some() || self.tls_dir.is_some() || self.token_issuer.is_some(),
+            "--tls-cert needs --tls-client-ca or --token-issuer: who are the agents?"
+        );
+        self.accounts()?;
+        Ok(())
+    }
+
+    fn in_dir(&self, file: &str) -> Option<PathBuf> {
+        self.tls_dir.as_deref().map(|dir| dir.join(file))
+    }
+
+    fn pair(&self) -> Option<(PathBuf, PathBuf)> {
+        let own = self.tls_cert.clone().zip(self.tls_key.clone());
+        own.or_else(|| self.in_dir("tls.crt").zip(self.in_dir("tls.key")))
+    }
+
+    /// Who signs agents' certificates. A directory may be without it where there are tokens.
+    fn client_ca(&self) -> Option<PathBuf> {
+        let needed = |ca: &PathBuf| self.token_issuer.is_none() || Path::exists(ca);
+        let of_dir = || self.in_dir("ca.crt").filter(needed);
+        self.tls_client_ca.clone().or_else(of_dir)
+    }
+
+    fn accounts(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let parse = |account: &String| match account.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+                Ok((namespace.to_owned(), name.to_owned()))
+            }
+            _ => bail!("--token-service-account {account:?}: expected namespace/name"),
+        };
+        self.token_service_account.iter().map(parse).collect()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
+            ..Limits::default()
+        }
+    }
+}
+
+/// Lets the process have as many descriptors as the system allows it: each connection is one, and
+/// the usual limit is 1,024. Says so if that is not enough.
+fn raise_descriptors(connections: u32) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: now.maximum,
+        maximum: now.maximum,
+    };
+    let raised = setrlimit(Resource::Nofile, all).is_ok();
+    let limit = if raised { now.maximum } else { now.current };
+    // Besides connections: files, watches, the admin server.
+    let needed = u64::from(connections) + 100;
+    if limit.is_some_and(|limit| limit < needed) {
+        tracing::warn!(
+            limit,
+            needed,
+            "fewer file descriptors than --max-connections needs"
+        );
+    }
+}
+
+/// Reads the files, and begins to follow them.
+pub(crate) async fn open(
+    args: &Args,
+    tasks: &TaskTracker,
+    token: &CancellationToken,
+) -> anyhow::Result<Identity> {
+    let flags = &args.identity;
+    flags.validate(args.plaintext)?;
+    raise_descriptors(flags.max_connections);
+    let mut identity = Identity {
+        tls: None,
+        authentication: Authentication::Nothing,
+        limits: flags.limits(),
+        metrics: CredentialCollector(Vec::new()),
+    };
+    let Some((cert, key)) = flags.pair() else {
+        tracing::warn!("plaintext: anybody who reaches the port may be the agent of any node");
+        return Ok(identity);
+    };
+    let files = ServerFiles {
+        cert,
+        key,
+        client_ca: flags.client_ca(),
+        anonymous: flags.token_issuer.is_some(),
+    };
+    let files = files.open("tls")?;
+    identity.tls = Some(files.subscribe());
+    identity.metrics.0.push(files.health());
+    tasks.spawn(files.follow(POLL, token.clone()));
+    let verifier = match &flags.token_issuer {
+        None => None,
+        Some(issuer) => {
+            let wanted = KeyWanted::default();
+            let keys = follow_keys(args, &wanted, &mut identity.metrics, tasks, token).await?;
+            let config = TokenConfig {
+                issuer: issuer.clone(),
+                audience: flags.token_audience.clone(),
+                cluster: args.cluster.clone(),
+                service_accounts: flags.accounts()?,
+            };
+            Some(Arc::new(TokenVerifier::new(config, keys, wanted)))
+        }
+    };
+    identity.authentication = Authentication::Required(verifier);
+    Ok(identity)
+}
+
+/// The keys of the token issuer, from a file or from the API server.
+async fn follow_keys(
+    args: &Args,
+    wanted: &KeyWanted,
+    metrics: &mut CredentialCollector,
+    tasks: &TaskTracker,
+    token: &CancellationToken,
+) -> anyhow::Result<watch::Receiver<Arc<KeySet>>> {
+    if let Some(path) = &args.identity.token_jwks_file {
+        let files = key_file(path)?;
+        let keys = files.subscribe();
+        metrics.0.push(files.health());
+        tasks.spawn(files.follow(POLL, token.clone()));
+        return Ok(keys);
+    }
+    ensure!(
+        args.source == Source::Kubernetes,
+        "--token-issuer with --source file needs --token-jwks-file"
+    );
+    let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+    let client = kubernetes::client(kubeconfig, context)
+        .await
+        .context("--token-issuer")?;
+    let (sender, keys) = watch::channel(Arc::new(KeySet::default()));
+    let fetch = move || {
+        let client = client.clone();
+        async move {
+            let request = keys::request();
+            let answer = client.request_text(request).await;
+            answer.map_err(|error| error.to_string())
+        }
+    };
+    let follow = keys::follow(fetch, sender, Arc::clone(wanted), keys::Pace::default());
+    let token = token.clone();
+    tasks.spawn(async move {
+        // Ends only with the program.
+        let _ = token.run_until_cancelled(follow).await;
+    });
+    Ok(keys)
+}
+
+fn key_file(path: &Path) -> anyhow::Result<Rotating<KeySet>> {
+    let paths = vec![path.to_owned()];
+    let files = Rotating::open("token_keys", paths, |files| {
+        let file = files.first();
+        let content = file.map(|file| file.content.as_slice());
+        let keys = KeySet::parse(content.unwrap_or_default());
+        match (keys, file) {
+            (Ok(value), _) => Ok(Loaded {
+                value,
+                expires: None,
+            }),
+            (Err(reason), Some(file)) => Err(file.error(reason)),
+            (Err(reason), None) => Err(portolan_tls::FileError::new(Path::new(""), reason)),
+        }
+    });
+    files.context("--token-jwks-file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> IdentityArgs {
+        IdentityArgs {
+            tls_cert: Some("cert".into()),
+            tls_key: Some("key".into()),
+            ..IdentityArgs::default()
+        }
+    }
+
+    #[test]
+    fn agents_must_be_known_somehow() {
+        assert!(args().validate(false).is_err());
+        let by_certificate = IdentityArgs {
+            tls_client_ca: Some("ca".into()),
+            ..args()
+        };
+        assert!(by_certificate.validate(false).is_ok());
+        let by_token = IdentityArgs {
+            token_issuer: Some("https://issuer".to_owned()),
+            ..args()
+        };
+        assert!(by_token.validate(false).is_ok());
+        assert_eq!(by_token.client_ca(), None);
+        let no_tls = IdentityArgs {
+            tls_cert: None,
+            tls_key: None,
+            ..by_token
+        };
+        assert!(no_tls.validate(false).is_err() && no_tls.validate(true).is_err());
+    }
+
+    #[test]
+    fn accounts_have_a_namespace() {
+        for (account, good) in [
+            ("kube-system/portolan", true),
+            ("portolan", false),
+            ("/x", false),
+        ] {
+            let args = IdentityArgs {
+                token_issuer: Some("https://issuer".to_owned()),
+                token_service_account: vec![account.to_owned()],
+                ..args()
+            };
+            assert_eq!(args.validate(false).is_ok(), good, "{account}");
+        }
+    }
+
+    #[test]
+    fn a_key_file_that_cannot_be_used_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jwks.json");
+        std::fs::write(&path, "{}").unwrap();
+        let error = format!("{:#}", key_file(&path).unwrap_err());
+        assert!(error.contains("jwks.json"), "{error}");
+    }
+}

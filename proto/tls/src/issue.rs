@@ -1,0 +1,135 @@
+//! An authority of our own: for tests, and for trying it out. Keys are ECDSA P-256.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::SystemTime;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use time::OffsetDateTime;
+
+use crate::NodeName;
+
+pub use rcgen::Error as IssueError;
+
+/// A certificate and its key, in PEM.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    /// The certificate.
+    pub cert: String,
+    /// The key.
+    pub key: String,
+}
+
+/// Signs certificates.
+#[derive(Debug)]
+pub struct Authority {
+    cert: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// A new one, with its own certificate and key.
+    ///
+    /// # Errors
+    /// If no key can be made.
+    pub fn create(name: &str, valid: Range<SystemTime>) -> Result<(Self, Issued), IssueError> {
+        let mut params = params(name, valid);
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate()?;
+        let issued = Issued {
+            cert: params.self_signed(&key)?.pem(),
+            key: key.serialize_pem(),
+        };
+        let authority = Self {
+            cert: issued.cert.clone(),
+            issuer: Issuer::new(params, key),
+        };
+        Ok((authority, issued))
+    }
+
+    /// One that was made before.
+    ///
+    /// # Errors
+    /// If certificate or key cannot be read.
+    pub fn load(cert: &str, key: &str) -> Result<Self, IssueError> {
+        let key = KeyPair::from_pem(key)?;
+        Ok(Self {
+            cert: cert.to_owned(),
+            issuer: Issuer::from_ca_cert_pem(cert, key)?,
+        })
+    }
+
+    /// Its certificate, in PEM.
+    #[must_use]
+    pub fn cert(&self) -> &str {
+        &self.cert
+    }
+
+    /// A certificate for a server of these host names and addresses; at least one.
+    ///
+    /// # Errors
+    /// If a name has other characters than ASCII.
+    pub fn server(&self, names: &[&str], valid: Range<SystemTime>) -> Result<Issued, IssueError> {
+        let mut params = params(names.first().copied().unwrap_or_default(), valid);
+        for name in names {
+            params.subject_alt_names.push(match name.parse::<IpAddr>() {
+                Ok(ip) => SanType::IpAddress(ip),
+                Err(_) => SanType::DnsName((*name).try_into()?),
+            });
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params)
+    }
+
+    /// A certificate for a node's agent.
+    ///
+    /// # Errors
+    /// If no key can be made.
+    pub fn node(&self, name: &NodeName, valid: Range<SystemTime>) -> Result<Issued, IssueError> {
+        self.client(&name.node, &[&name.to_string()], valid)
+    }
+
+    /// A certificate for a client with any URIs.
+    ///
+    /// # Errors
+    /// If a URI has other characters than ASCII.
+    pub fn client(
+        &self,
+        name: &str,
+        uris: &[&str],
+        valid: Range<SystemTime>,
+    ) -> Result<Issued, IssueError> {
+        let mut params = params(name, valid);
+        for uri in uris {
+            let uri = SanType::URI((*uri).try_into()?);
+            params.subject_alt_names.push(uri);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params)
+    }
+
+    fn sign(&self, mut params: CertificateParams) -> Result<Issued, IssueError> {
+        params.use_authority_key_identifier_extension = true;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate()?;
+        Ok(Issued {
+            cert: params.signed_by(&key, &self.issuer)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+}
+
+fn params(name: &str, valid: Range<SystemTime>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.remove(DnType::CommonName);
+    // X.520 allows 64 characters; the names that count are the alternative ones.
+    let short = &name[..name.floor_char_boundary(64)];
+    params.distinguished_name.push(DnType::CommonName, short);
+    params.not_before = OffsetDateTime::from(valid.start);
+    params.not_after = OffsetDateTime::from(valid.end);
+    params
+}
