@@ -13,11 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The modes, and what each does otherwise.
-const MODES: [(&str, &str); 3] = [
-    (
-        "iptables",
-        include_str!("../conformance/kube-proxy-iptables.txt"),
-    ),
+const MODES: [(&str, &str); 2] = [
     ("ipvs", include_str!("../conformance/kube-proxy-ipvs.txt")),
     (
         "nftables",

@@ -21,6 +21,7 @@ use portolan_dns::{
     Change, Endpoint, Kind, Name, Port, RecordType, Server, Service, ServiceKey, SharedZone, Slice,
     SliceKey, Zone, ZoneConfig,
 };
+use portolan_e2e::lane::missing;
 use tokio::net::{TcpListener, UnixListener};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -273,7 +274,7 @@ async fn compare_grpc(program: PathBuf, zone: Arc<SharedZone>, upstream: String)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_grpc() -> Result<()> {
     let Some(program) = coredns() else {
-        eprintln!("SKIP: there is no coredns");
+        missing("over_grpc", "needs the program coredns");
         return Ok(());
     };
     let zone = Arc::new(SharedZone::new(zone()?));
@@ -289,7 +290,7 @@ async fn over_grpc() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_grpc_on_a_unix_socket() -> Result<()> {
     let Some(program) = coredns() else {
-        eprintln!("SKIP: there is no coredns");
+        missing("over_grpc_on_a_unix_socket", "needs the program coredns");
         return Ok(());
     };
     let zone = Arc::new(SharedZone::new(zone()?));
@@ -306,7 +307,7 @@ async fn over_grpc_on_a_unix_socket() -> Result<()> {
 #[test]
 fn from_zone_files() -> Result<()> {
     let Some(program) = coredns() else {
-        eprintln!("SKIP: there is no coredns");
+        missing("from_zone_files", "needs the program coredns");
         return Ok(());
     };
     let zone = SharedZone::new(zone()?);
@@ -363,12 +364,12 @@ fn etcd(directory: &Path) -> Result<Option<(Process, String)>> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn through_etcd() -> Result<()> {
     let Some(program) = coredns() else {
-        eprintln!("SKIP: there is no coredns");
+        missing("through_etcd", "needs the program coredns");
         return Ok(());
     };
     let data = tempfile::tempdir()?;
     let Some((_etcd, url)) = etcd(data.path())? else {
-        eprintln!("SKIP: there is no etcd");
+        missing("through_etcd", "needs the program etcd");
         return Ok(());
     };
     let zone = Arc::new(SharedZone::new(zone()?));
@@ -521,7 +522,7 @@ fn listing(request: &str) -> String {
 #[test]
 fn as_the_kubernetes_plugin() -> Result<()> {
     let Some(program) = coredns() else {
-        eprintln!("SKIP: there is no coredns");
+        missing("as_the_kubernetes_plugin", "needs the program coredns");
         return Ok(());
     };
     let zone = SharedZone::new(zone()?);
