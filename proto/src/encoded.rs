@@ -12,7 +12,7 @@ pub use encoded_frame::Frame;
 #[derive(Clone, PartialEq, Message)]
 pub struct EncodedFrame {
     /// What the frame carries.
-    #[prost(oneof = "encoded_frame::Frame", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "encoded_frame::Frame", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub frame: Option<Frame>,
 }
 
@@ -38,6 +38,15 @@ pub mod encoded_frame {
         /// The controller is about to stop.
         #[prost(message, tag = "5")]
         Goaway(v1::Goaway),
+        /// An [`EncodedRecords`](super::EncodedRecords), compressed.
+        #[prost(bytes = "bytes", tag = "6")]
+        Compressed(super::Bytes),
+        /// Asks for the hashes of the agent's buckets.
+        #[prost(message, tag = "7")]
+        AskBuckets(v1::AskBuckets),
+        /// A table that is held may be programmed.
+        #[prost(message, tag = "8")]
+        Confirm(v1::Confirm),
     }
 }
 
@@ -50,6 +59,15 @@ pub struct EncodedRecords {
     /// Each one a [`crate::v1::RecordKey`].
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub delete: Vec<Bytes>,
+    /// Buckets of which nothing stays but what is put.
+    #[prost(uint32, repeated, tag = "3")]
+    pub replace_buckets: Vec<u32>,
+    /// How many buckets there are; 0 without any.
+    #[prost(uint32, tag = "4")]
+    pub bucket_count: u32,
+    /// Each one a [`crate::v1::RecordPatch`].
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub patch: Vec<Bytes>,
 }
 
 /// [`crate::v1::Own`].
@@ -64,6 +82,12 @@ pub struct EncodedOwn {
     /// `None` if this frame does not change it.
     #[prost(message, optional, tag = "3")]
     pub node: Option<crate::v1::NodeInfo>,
+    /// Nothing stays but what is put.
+    #[prost(bool, tag = "4")]
+    pub replace: bool,
+    /// Whose it is, to a relay.
+    #[prost(string, tag = "5")]
+    pub of_node: String,
 }
 
 impl From<Frame> for EncodedFrame {
@@ -113,14 +137,24 @@ mod tests {
             hash: vec![7; 16],
             ..v1::Record::default()
         };
+        let patch = v1::RecordPatch {
+            key: Some(key("a")),
+            ..v1::RecordPatch::default()
+        };
         same_bytes(
             Frame::Records(EncodedRecords {
                 put: vec![encode(&record), Bytes::new()],
                 delete: vec![encode(&key("b")), encode(&key("c"))],
+                replace_buckets: vec![1, 300],
+                bucket_count: 1024,
+                patch: vec![encode(&patch)],
             }),
             v1::frame::Frame::Records(v1::Records {
                 put: vec![record, v1::Record::default()],
                 delete: vec![key("b"), key("c")],
+                replace_buckets: vec![1, 300],
+                bucket_count: 1024,
+                patch: vec![patch],
             }),
         );
     }
@@ -141,11 +175,15 @@ mod tests {
                     put: vec![encode(&lists)],
                     delete: vec![encode(&key("b"))],
                     node: node.clone(),
+                    replace: true,
+                    of_node: "a".to_owned(),
                 }),
                 v1::frame::Frame::Own(v1::Own {
                     put: vec![lists.clone()],
                     delete: vec![key("b")],
                     node,
+                    replace: true,
+                    of_node: "a".to_owned(),
                 }),
             );
         }
@@ -163,6 +201,8 @@ mod tests {
                 snapshot: true,
                 records_hash: vec![1; 16],
                 own_hash: vec![2; 16],
+                source_versions: vec![3, 4, 5],
+                trigger_times_ms: vec![6],
             },
             v1::Goaway { spread_ms: 3 },
         );
@@ -172,5 +212,13 @@ mod tests {
             v1::frame::Frame::Commit(commit),
         );
         same_bytes(Frame::Goaway(goaway), v1::frame::Frame::Goaway(goaway));
+        let ask = v1::AskBuckets { count: 64 };
+        same_bytes(Frame::AskBuckets(ask), v1::frame::Frame::AskBuckets(ask));
+        let confirm = v1::Confirm { revision: 7 };
+        same_bytes(Frame::Confirm(confirm), v1::frame::Frame::Confirm(confirm));
+        same_bytes(
+            Frame::Compressed(Bytes::from_static(b"zstd")),
+            v1::frame::Frame::Compressed(b"zstd".to_vec()),
+        );
     }
 }

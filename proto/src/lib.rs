@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod buckets;
 pub mod convert;
 pub mod encoded;
 pub mod limits;

@@ -72,6 +72,7 @@ mod tests {
                 revision: u64::MAX,
                 refused,
                 refused_total,
+                ..v1::Received::default()
             };
             assert!(report.encoded_len() + 16 < MAX_AGENT_MESSAGE_BYTES);
         }

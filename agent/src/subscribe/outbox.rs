@@ -49,6 +49,8 @@ impl Outbox {
             revision: committed.revision,
             refused,
             refused_total,
+            held: None,
+            ..v1::Received::default()
         });
         self.tell();
     }

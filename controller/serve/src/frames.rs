@@ -14,7 +14,14 @@ use crate::{Batch, Changes};
 pub(crate) fn frames(batch: Batch) -> VecDeque<EncodedFrame> {
     let mut frames = VecDeque::new();
     for Changes { put, delete } in pieces(batch.records) {
-        frames.push_back(Frame::Records(EncodedRecords { put, delete }).into());
+        frames.push_back(
+            Frame::Records(EncodedRecords {
+                put,
+                delete,
+                ..EncodedRecords::default()
+            })
+            .into(),
+        );
     }
     if batch.node.is_some() {
         let own = EncodedOwn {
@@ -25,13 +32,22 @@ pub(crate) fn frames(batch: Batch) -> VecDeque<EncodedFrame> {
     }
     for Changes { put, delete } in pieces(batch.own) {
         let node = None;
-        frames.push_back(Frame::Own(EncodedOwn { put, delete, node }).into());
+        frames.push_back(
+            Frame::Own(EncodedOwn {
+                put,
+                delete,
+                node,
+                ..EncodedOwn::default()
+            })
+            .into(),
+        );
     }
     let commit = v1::Commit {
         revision: batch.revision,
         snapshot: batch.snapshot,
         records_hash: batch.records_hash.to_bytes().into(),
         own_hash: batch.own_hash.to_bytes().into(),
+        ..v1::Commit::default()
     };
     frames.push_back(Frame::Commit(commit).into());
     frames

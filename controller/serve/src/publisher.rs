@@ -6,7 +6,7 @@ use portolan_model::{NodeKey, NodeTable, SetHash};
 use portolan_select::TableDelta;
 use tokio::sync::watch;
 
-use crate::{Batch, Prepared, Retention, TableLog};
+use crate::{Batch, Origin, Prepared, Retention, TableLog};
 
 /// The writing half; there is one.
 #[derive(Debug)]
@@ -82,9 +82,14 @@ impl Publisher {
         (publisher, tables)
     }
 
+    /// As [`Self::publish_from`], from nowhere in particular.
+    pub fn publish(&mut self, delta: &TableDelta) -> u64 {
+        self.publish_from(delta, &Origin::default())
+    }
+
     /// Publishes one transition, and returns the revision that it made; the last one if it says
     /// nothing new. Encodes before it takes the lock, in the caller's time.
-    pub fn publish(&mut self, delta: &TableDelta) -> u64 {
+    pub fn publish_from(&mut self, delta: &TableDelta, _origin: &Origin) -> u64 {
         let prepared = Prepared::from(delta);
         let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
         let revision = log.apply_prepared(prepared);

@@ -123,7 +123,9 @@ impl Staging {
     /// If it is a Commit that does not fit what came before it. A new stream must be begun.
     pub fn take(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         match frame.frame {
-            None => return Ok(Taken::Unknown),
+            None | Some(Frame::Compressed(_) | Frame::AskBuckets(_) | Frame::Confirm(_)) => {
+                return Ok(Taken::Unknown);
+            }
             Some(Frame::Welcome(welcome)) => {
                 self.epoch = welcome.epoch;
                 return Ok(Taken::Welcome);

@@ -49,6 +49,7 @@ fn a_nodes_own_lists_and_zone_are_its_table_too() {
             zone: "a".to_owned(),
             ..v1::NodeInfo::default()
         }),
+        ..v1::Own::default()
     };
     agent.0.take(frame(Frame::Own(own.clone()))).unwrap();
     let commit = sums(&[], &[encoded], Some("a"));
@@ -60,6 +61,7 @@ fn a_nodes_own_lists_and_zone_are_its_table_too() {
         put: vec![],
         delete: vec![encode_key(&key("x"))],
         node: Some(v1::NodeInfo::default()),
+        ..v1::Own::default()
     };
     agent.0.take(frame(Frame::Own(gone))).unwrap();
     let committed = agent.commit(sums(&[], &[], None)).unwrap();
@@ -147,6 +149,7 @@ fn a_record_of_an_unknown_protocol_is_refused_and_can_be_deleted() {
     let delete = v1::Records {
         put: vec![],
         delete: vec![odd.key.unwrap()],
+        ..v1::Records::default()
     };
     agent.0.take(frame(Frame::Records(delete))).unwrap();
     let committed = agent.commit(sums(&[x], &[], None)).unwrap();

@@ -106,7 +106,12 @@ impl Stream {
     async fn put(&self, records: &[v1::Record]) {
         let put = records.to_vec();
         let delete = vec![];
-        self.send(Frame::Records(v1::Records { put, delete })).await;
+        self.send(Frame::Records(v1::Records {
+            put,
+            delete,
+            ..v1::Records::default()
+        }))
+        .await;
     }
 
     /// A Commit whose hashes are those of these records.
@@ -121,6 +126,7 @@ impl Stream {
             snapshot,
             records_hash: records.to_bytes().into(),
             own_hash: own.to_bytes().into(),
+            ..v1::Commit::default()
         }))
         .await;
     }

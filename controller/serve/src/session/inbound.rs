@@ -52,6 +52,9 @@ fn take(message: v1::AgentMessage, session: &Session) -> Result<(), Status> {
         Some(Message::Hello(_)) => return Err(Status::invalid_argument("a second Hello")),
         Some(Message::Received(received)) => session.received(received),
         Some(Message::Programmed(programmed)) => session.programmed(programmed),
+        Some(Message::Buckets(_)) => {
+            return Err(Status::invalid_argument("buckets: nobody asked for them"));
+        }
     };
     if known || session.replaced().is_cancelled() {
         Ok(())

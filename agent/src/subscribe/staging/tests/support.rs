@@ -61,6 +61,7 @@ pub(super) fn sums(
         snapshot: false,
         records_hash: records.to_bytes().into(),
         own_hash: own.to_bytes().into(),
+        ..v1::Commit::default()
     }
 }
 
@@ -87,18 +88,22 @@ impl Agent {
     pub(super) fn put(&mut self, records: &[v1::Record]) {
         let put = records.to_vec();
         let delete = vec![];
-        let taken = self
-            .0
-            .take(frame(Frame::Records(v1::Records { put, delete })));
+        let taken = self.0.take(frame(Frame::Records(v1::Records {
+            put,
+            delete,
+            ..v1::Records::default()
+        })));
         assert!(matches!(taken, Ok(Taken::Staged)));
     }
 
     pub(super) fn delete(&mut self, service: &str) {
         let put = vec![];
         let delete = vec![encode_key(&key(service))];
-        let taken = self
-            .0
-            .take(frame(Frame::Records(v1::Records { put, delete })));
+        let taken = self.0.take(frame(Frame::Records(v1::Records {
+            put,
+            delete,
+            ..v1::Records::default()
+        })));
         assert!(matches!(taken, Ok(Taken::Staged)));
     }
 

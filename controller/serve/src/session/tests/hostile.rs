@@ -91,6 +91,7 @@ async fn messages_that_are_too_large_end_only_their_own_stream() {
         revision: 1,
         refused: vec![refusal],
         refused_total: 1,
+        ..v1::Received::default()
     };
     client.say(Message::Received(received)).await;
     assert_eq!(client.next().await.unwrap_err().code(), Code::OutOfRange);

@@ -119,6 +119,7 @@ async fn what_agents_report_can_be_seen() {
             reason: "no key".to_owned(),
         }],
         refused_total: 3,
+        ..v1::Received::default()
     };
     client.say(Message::Received(received)).await;
     let programmed = v1::Programmed {
