@@ -54,10 +54,7 @@ impl Projector {
     #[must_use]
     pub fn rebuild(catalog: &Catalog, config: SelectConfig) -> (Self, TableDelta) {
         let dirty = DirtySet {
-            services: catalog
-                .services()
-                .map(|service| service.key.clone())
-                .collect(),
+            services: catalog.services().collect(),
             nodes: catalog.nodes().collect(),
             problems: true,
             ..DirtySet::default()
@@ -116,12 +113,12 @@ fn publish(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> (Publish
         return (published, problems);
     };
     for index in 0..service.ports.len() {
-        let record_key = record_key(service, index);
+        let record_key = record_key(&service, index);
         let Projection {
             record,
             lists,
             problems: of_port,
-        } = project(catalog, config, service, index);
+        } = project(catalog, config, &service, index);
         // What is wrong with an address is wrong for all ports, but said once.
         for problem in of_port {
             if !problems.contains(&problem) {
