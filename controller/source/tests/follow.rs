@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_catalog::{Catalog, Change, DirtySet, Kind};
+use portolan_e2e::figure::figure;
 use portolan_e2e::servers::Servers;
 use portolan_source::kubernetes::{self, Options, Stats};
 use portolan_source::{Event, Sink};
@@ -120,7 +121,8 @@ async fn follow(servers: &Servers) {
     assert_eq!(follower.counts(), [1, 2]);
     assert_eq!(follower.errors(), 0);
     // Not with an etcd before 3.4.25: the server says so, and is asked for pages instead.
-    println!("streamed: {}", streamed(servers) > before);
+    let has_streamed = f64::from(u8::from(streamed(servers) > before));
+    figure("first_listing_streamed", has_streamed, "of 1", None);
     let versions = follower.catalog.source_versions();
     assert!(versions.iter().all(|version| *version > 0), "{versions:?}");
 
