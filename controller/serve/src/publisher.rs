@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_model::{Record, RecordKey};
+use portolan_proto::convert::make_patch;
+use portolan_proto::encoded::encode;
 use portolan_select::TableDelta;
 use prost::bytes::Bytes;
 use tokio::sync::watch;
@@ -61,7 +63,9 @@ impl Publisher {
         let applied = self.tables.write().apply(prepared, origin);
         for (cluster, applied) in &applied.clusters {
             let step = self.step(cluster, applied);
-            self.tables.feed(cluster).publish(self.tables.head(cluster), step);
+            self.tables
+                .feed(cluster)
+                .publish(self.tables.head(cluster), step);
         }
         self.tables.raise();
         self.published.send_if_modified(|published| {
@@ -119,10 +123,25 @@ impl Publisher {
         })
     }
 
-    /// Patches for large records of which only destinations changed.
+    /// Patches for large records of which only destinations changed, where that is less.
     fn patches(&self, cluster: &str, replaced: &[Item<Record>]) -> BTreeMap<RecordKey, Bytes> {
-        let _ = (cluster, replaced);
-        BTreeMap::new()
+        if replaced.is_empty() {
+            return BTreeMap::new();
+        }
+        let log = self.tables.read();
+        let records = log.of(cluster).records();
+        let pairs: Vec<_> = replaced
+            .iter()
+            .filter_map(|old| Some((old, records.get(&old.value.key)?.clone())))
+            .collect();
+        drop(log);
+        let patches = pairs.into_iter().filter_map(|(old, new)| {
+            let patch = make_patch(&old.value, old.hash, &new.value, new.hash)?;
+            let patch = encode(&patch);
+            let is_less = 2 * patch.len() < new.encoded.len();
+            is_less.then(|| (new.value.key.clone(), patch))
+        });
+        patches.collect()
     }
 }
 

@@ -160,9 +160,16 @@ impl Tables {
     /// What the streams of a cluster share.
     pub(crate) fn feed(&self, cluster: &Arc<str>) -> Arc<Feed> {
         let feeds = self.shared.feeds.read();
-        let known = feeds.unwrap_or_else(PoisonError::into_inner).get(cluster).cloned();
+        let known = feeds
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(cluster)
+            .cloned();
         known.unwrap_or_else(|| {
-            let mut feeds = self.shared.feeds.write().unwrap_or_else(PoisonError::into_inner);
+            let mut feeds = self
+                .shared
+                .feeds
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
             Arc::clone(feeds.entry(Arc::clone(cluster)).or_default())
         })
     }
@@ -177,7 +184,8 @@ impl Tables {
         let ours = of.hashes(&node.name);
         let last = || full_commit(of.head(), ours, log.source_versions());
         if theirs == ours {
-            let delivery = Delivery::with_own(&Arc::default(), OwnChanges::default(), false, last());
+            let delivery =
+                Delivery::with_own(&Arc::default(), OwnChanges::default(), false, last());
             return First::Deliver(delivery, How::Equal);
         }
         if is_behind(log.source_versions(), &have.source_versions) {
@@ -268,7 +276,10 @@ impl Tables {
             count,
         };
         let answer = feed.memo().answer(of.head(), question);
-        let put = answer.get().is_none().then(|| of.of_buckets(&buckets, count));
+        let put = answer
+            .get()
+            .is_none()
+            .then(|| of.of_buckets(&buckets, count));
         drop(log);
         let make = || {
             let chunks = Writer::default().buckets(buckets, count, put?).finish();
@@ -303,11 +314,17 @@ impl Tables {
 
     /// Readers only look: whatever a panic left there is as good as it was.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, TableLog> {
-        self.shared.log.read().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .log
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, TableLog> {
-        self.shared.log.write().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .log
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn node(cluster: usize, name: usize) -> NodeKey {
 
 fn record(key: RecordKey, value: u16) -> Record {
     // Some are large, so that a table has several segments.
-    let count = [1, 40, 3_000][usize::from(value % 3)] + u32::from(value / 3);
+    let count = [1, 40, 1_000][usize::from(value % 3)] + u32::from(value / 3);
     let address = |i: u32| std::net::Ipv4Addr::from_bits((10 << 24) + i);
     let destination = |i| Destination::new((address(i), value % 3 + 1).into());
     Record {

@@ -67,7 +67,9 @@ impl Delivery {
     /// The next chunk to send.
     pub(crate) fn next_chunk(&mut self) -> Option<Bytes> {
         let whole = &self.shared.chunks[..self.whole];
-        let chunk = whole.get(self.next).or_else(|| self.own.get(self.next - self.whole))?;
+        let chunk = whole
+            .get(self.next)
+            .or_else(|| self.own.get(self.next - self.whole))?;
         self.next += 1;
         Some(chunk.clone())
     }
@@ -85,12 +87,6 @@ impl Delivery {
     /// How many records, lists and deletions are in it.
     pub(crate) fn items(&self) -> usize {
         self.shared.items + self.own_items
-    }
-
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        let whole = self.shared.chunks[..self.whole].iter();
-        whole.chain(&self.own).map(Bytes::len).sum()
     }
 }
 

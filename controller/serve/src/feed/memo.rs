@@ -37,7 +37,10 @@ impl Memo {
             self.revision = revision;
             self.answers.clear();
         }
-        let found = self.answers.iter().rposition(|(known, _)| *known == question);
+        let found = self
+            .answers
+            .iter()
+            .rposition(|(known, _)| *known == question);
         let entry = match found {
             Some(index) => self.answers.remove(index),
             None => {
@@ -101,7 +104,8 @@ mod tests {
         }
         assert_eq!(memo.answers.len(), MAX_ANSWERS);
         for from in 1_000..1_100 {
-            memo.answer(7, since(from)).get_or_init(|| Some(of(1 << 20)));
+            memo.answer(7, since(from))
+                .get_or_init(|| Some(of(1 << 20)));
         }
         let answers = memo.answers.iter().filter_map(|(_, answer)| answer.get());
         let bytes = answers.flatten().map(|chunks| chunks.bytes());

@@ -81,7 +81,9 @@ impl Segments {
         }
         let mut stale = vec![false; self.segments.len()];
         for key in records.changed_since(self.revision?)? {
-            let after = self.segments.partition_point(|segment| segment.first <= *key);
+            let after = self
+                .segments
+                .partition_point(|segment| segment.first <= *key);
             stale[after.saturating_sub(1)] = true;
         }
         Some(stale)

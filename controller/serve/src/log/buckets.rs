@@ -56,10 +56,13 @@ impl Buckets {
         }
         let differing = (0..).zip(sums.iter().zip(hashes));
         let differing = differing.filter(|(_, (sum, theirs))| short(sum.hash) != **theirs);
-        differing.fold((Vec::new(), 0), |(mut buckets, bytes), (bucket, (sum, _))| {
-            buckets.push(bucket);
-            (buckets, bytes + sum.bytes)
-        })
+        differing.fold(
+            (Vec::new(), 0),
+            |(mut buckets, bytes), (bucket, (sum, _))| {
+                buckets.push(bucket);
+                (buckets, bytes + sum.bytes)
+            },
+        )
     }
 }
 

@@ -168,7 +168,10 @@ impl Cluster {
     /// When the changes after `cursor` were triggered, in milliseconds of Unix time; the first of
     /// them if there are many.
     pub(crate) fn triggers_since(&self, cursor: u64) -> Vec<u64> {
-        let since = self.triggers.iter().filter(|(revision, _)| *revision > cursor);
+        let since = self
+            .triggers
+            .iter()
+            .filter(|(revision, _)| *revision > cursor);
         let times = since.flat_map(|(_, times)| times.iter().copied());
         times.take(MAX_TRIGGERS).collect()
     }

@@ -140,7 +140,7 @@ impl<T> Journal<T> {
         range.map(|(key, (_, item))| (key, item))
     }
 
-    pub(super) fn get(&self, key: &RecordKey) -> Option<&Item<T>> {
+    pub(crate) fn get(&self, key: &RecordKey) -> Option<&Item<T>> {
         self.live.get(key).map(|(_, item)| item)
     }
 

@@ -23,8 +23,8 @@ pub(crate) use buckets::bucket_count;
 pub(crate) use changes::{Changes, Hashes, OwnChanges};
 pub(crate) use cluster::Cluster;
 pub(crate) use journal::Journal;
-pub use prepared::Prepared;
 pub(crate) use prepared::Item;
+pub use prepared::Prepared;
 pub use retention::Retention;
 
 /// A change of the destinations of a record with more than so many is told as a patch.
@@ -89,7 +89,9 @@ impl TableLog {
             if let Some(replaced) = cluster.put_record(revision, key, item) {
                 let applied = applied.cluster(name, from);
                 let large = |old: &Item<Record>| old.value.destinations.len() > PATCH_FROM;
-                applied.replaced.extend(replaced.0.filter(|old| is_put && large(old)));
+                applied
+                    .replaced
+                    .extend(replaced.0.filter(|old| is_put && large(old)));
             }
         }
         for (node, key, item) in prepared.lists {
@@ -110,7 +112,8 @@ impl TableLog {
             self.revision = revision;
         }
         for name in applied.clusters.keys() {
-            self.cluster(name).finish(revision, &origin.trigger_times_ms);
+            self.cluster(name)
+                .finish(revision, &origin.trigger_times_ms);
         }
         applied.revision = self.revision;
         applied

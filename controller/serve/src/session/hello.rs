@@ -55,7 +55,9 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
         have: Have {
             epoch: hello.epoch,
             revision: hello.revision,
-            hashes: records.zip(own).map(|(records, own)| Hashes { records, own }),
+            hashes: records
+                .zip(own)
+                .map(|(records, own)| Hashes { records, own }),
             source_versions: hello.source_versions,
         },
     })

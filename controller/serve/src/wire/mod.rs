@@ -138,7 +138,8 @@ impl Writer {
         self.room(PREFIX_BYTES + length);
         self.chunk.put_u8(0);
         // A message that is longer than gRPC can say is longer than any memory that it is made in.
-        self.chunk.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+        self.chunk
+            .put_u32(u32::try_from(length).unwrap_or(u32::MAX));
         // A vector has room for everything.
         let encoded = frame.encode(&mut self.chunk);
         debug_assert!(encoded.is_ok());
@@ -153,7 +154,9 @@ impl Writer {
 
     fn flush(&mut self) {
         if !self.chunk.is_empty() {
-            self.done.chunks.push(std::mem::take(&mut self.chunk).into());
+            self.done
+                .chunks
+                .push(std::mem::take(&mut self.chunk).into());
         }
     }
 }

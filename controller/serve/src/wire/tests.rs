@@ -40,7 +40,9 @@ fn items(lengths: &[usize]) -> Vec<Bytes> {
         // Not to be compressed.
         let mut state = *length as u64 + 1;
         let name = (0..*length).map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             char::from(b'!' + u8::try_from((state >> 33) % 90).unwrap())
         });
         let key = v1::RecordKey {
@@ -52,7 +54,10 @@ fn items(lengths: &[usize]) -> Vec<Bytes> {
             ..v1::Record::default()
         }
     };
-    lengths.iter().map(|n| record(n).encode_to_vec().into()).collect()
+    lengths
+        .iter()
+        .map(|n| record(n).encode_to_vec().into())
+        .collect()
 }
 
 fn written(put: &[usize], delete: usize) -> Chunks {
@@ -70,7 +75,11 @@ fn written(put: &[usize], delete: usize) -> Chunks {
         records_hash: SetHash(1).to_bytes().into(),
         ..v1::Commit::default()
     };
-    Writer::default().records(changes).own(own, false).commit(commit).finish()
+    Writer::default()
+        .records(changes)
+        .own(own, false)
+        .commit(commit)
+        .finish()
 }
 
 fn records(frames: &VecDeque<v1::Frame>) -> Vec<&v1::Records> {
@@ -93,7 +102,11 @@ fn chunks_are_bounded_and_complete() {
     let records = records(&frames);
     assert_eq!(records.iter().map(|r| r.put.len()).sum::<usize>(), 500);
     assert_eq!(records.iter().map(|r| r.delete.len()).sum::<usize>(), 5000);
-    assert!(frames.iter().all(|frame| frame.encoded_len() <= FRAME_BYTES + 8));
+    assert!(
+        frames
+            .iter()
+            .all(|frame| frame.encoded_len() <= FRAME_BYTES + 8)
+    );
 }
 
 #[test]
