@@ -186,6 +186,16 @@ impl Collector for SessionCollector {
                 "Streams whose agent was sent what it missed",
                 counters.resumed,
             ),
+            (
+                "sessions_resumed_buckets",
+                "Streams whose agent was sent the buckets of records that differed",
+                counters.resumed_buckets,
+            ),
+            (
+                "sessions_stalled",
+                "Streams closed because the agent took nothing for too long",
+                counters.stalled,
+            ),
             ("snapshots_sent", "Whole tables sent", counters.snapshots),
             ("frames_sent", "Frames sent", counters.frames),
             (
