@@ -1,0 +1,183 @@
+//! What outlives a stream.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tracing::{debug, error, info, warn};
+
+use super::hold::Hold;
+use super::outbox::Outbox;
+use super::saver::Saver;
+use super::store::Store;
+use super::{
+    Committed, HeldTable, Holding, Report, Security, Staging, Stats, SubscribeConfig, Subscribed,
+};
+
+/// What outlives a stream.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) staging: Staging,
+    pub(super) hold: Hold,
+    pub(super) holding: Holding,
+    pub(super) confirmations: watch::Receiver<Option<HeldTable>>,
+    pub(super) saver: Saver,
+    pub(super) tables: watch::Sender<Option<Arc<Subscribed>>>,
+    pub(super) reports: watch::Receiver<Option<Report>>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) first_commit_timeout: Duration,
+    pub(super) security: Security,
+    /// Why there was no stream the last time, by controller: said once while it stays the same.
+    pub(super) last_failures: HashMap<String, String>,
+}
+
+impl Inner {
+    pub(super) fn new(
+        config: &SubscribeConfig,
+        tables: watch::Sender<Option<Arc<Subscribed>>>,
+        reports: watch::Receiver<Option<Report>>,
+        stats: Arc<Stats>,
+        holding: Holding,
+    ) -> Self {
+        let store = config.state_dir.as_ref().map(|directory| Store {
+            directory: directory.clone(),
+            cluster: config.cluster.clone(),
+            node: config.node.clone(),
+        });
+        Self {
+            staging: Staging::new(&config.cluster),
+            hold: Hold::new(config.hold),
+            confirmations: holding.confirmations(),
+            holding,
+            saver: Saver::new(store.map(Arc::new), Arc::clone(&stats)),
+            tables,
+            reports,
+            stats,
+            first_commit_timeout: config.first_commit_timeout,
+            security: config.security.clone(),
+            last_failures: HashMap::new(),
+        }
+    }
+
+    /// Puts the table of the last run in force, if there is one.
+    pub(super) async fn load(&mut self) {
+        let Some(store) = self.saver.store() else {
+            return;
+        };
+        let loaded = spawn_blocking(move || store.load()).await;
+        match loaded.map_err(|error| error.to_string()).flatten() {
+            Ok(None) => {}
+            Ok(Some((staging, committed))) => {
+                info!(
+                    revision = committed.revision,
+                    records = committed.table.records.len(),
+                    "the last good table is in force until a controller sends another"
+                );
+                self.staging = staging;
+                if let Some(committed) = self.hold.judge(committed, Instant::now()) {
+                    self.publish(committed);
+                }
+            }
+            Err(why) => {
+                Stats::count(&self.stats.table_files_set_aside);
+                error!(why, "the last good table cannot be used; going on without");
+            }
+        }
+    }
+
+    /// A whole table came. It is programmed, or held.
+    pub(super) fn committed(&mut self, committed: Committed, outbox: &mut Outbox) {
+        let now = Instant::now();
+        outbox.committed(&committed);
+        match self.hold.judge(committed, now) {
+            Some(committed) => self.let_through(committed, outbox),
+            None => self.show_held(outbox, now),
+        }
+    }
+
+    /// Whoever may says that a held table may be programmed.
+    pub(super) fn confirmed(&mut self, epoch: u64, revision: u64, outbox: &mut Outbox) {
+        match self.hold.confirmed(epoch, revision) {
+            Some(committed) => {
+                warn!(revision, "the held table was confirmed by an operator");
+                self.let_through(committed, outbox);
+            }
+            None => warn!(revision, "confirmed, but that table is not held"),
+        }
+    }
+
+    /// The held table's time may have come.
+    pub(super) fn expired(&mut self, outbox: &mut Outbox) {
+        if let Some(committed) = self.hold.expired(Instant::now()) {
+            let revision = committed.revision;
+            warn!(revision, "the held table counts as confirmed by time");
+            self.let_through(committed, outbox);
+        }
+    }
+
+    fn let_through(&mut self, committed: Committed, outbox: &mut Outbox) {
+        outbox.held(None);
+        self.holding.show(None);
+        self.publish(committed);
+        self.saver.changed(Instant::now());
+    }
+
+    fn show_held(&self, outbox: &mut Outbox, now: Instant) {
+        let Some(held) = self.hold.held() else {
+            return;
+        };
+        if self.holding.held().is_none() {
+            Stats::count(&self.stats.tables_held);
+            let remaining = held.until.map(|until| until.saturating_duration_since(now));
+            warn!(
+                revision = held.revision,
+                deleted = held.deleted,
+                records = held.records,
+                ?remaining,
+                "this table would delete too much: held until confirmed"
+            );
+        }
+        outbox.held(Some(held.to_message(now)));
+        self.holding.show(Some(held));
+    }
+
+    /// A stream begins, or ended.
+    pub(super) fn begin_stream(&mut self) {
+        self.hold.begin();
+        self.holding.show(self.hold.held());
+    }
+
+    fn publish(&mut self, committed: Committed) {
+        debug!(revision = committed.revision, "table in force");
+        self.tables.send_replace(Some(Arc::new(Subscribed {
+            epoch: committed.epoch,
+            revision: committed.revision,
+            table: committed.table,
+            received_at: Instant::now(),
+            trigger_times_ms: committed.trigger_times_ms,
+        })));
+    }
+
+    /// When the table is to be written to disk; never while another one than that in force is
+    /// staged.
+    pub(super) fn save_at(&self) -> Option<Instant> {
+        self.saver.due().filter(|_| self.hold.held().is_none())
+    }
+
+    /// Begins to write the table.
+    pub(super) fn save(&mut self) {
+        let staging = &self.staging;
+        self.saver.begin(|| staging.save(), Instant::now());
+    }
+
+    /// Writes the table if it is not what is on disk, and waits until it is there.
+    pub(super) async fn save_now(&mut self) {
+        self.saver.settle().await;
+        if self.save_at().is_some() {
+            self.save();
+            self.saver.settle().await;
+        }
+    }
+}
