@@ -192,6 +192,7 @@ impl Collector for SubscribeCollector {
             hash_mismatches,
             refused_records,
             tables_held,
+            deletions_held,
             table_writes,
             table_write_failures,
             table_files_set_aside,
@@ -207,6 +208,11 @@ impl Collector for SubscribeCollector {
                 "refused_records_current",
                 "Records of the table that were refused, or taken in part",
                 refused_records.load(Ordering::Relaxed),
+            ),
+            (
+                "deletions_held_current",
+                "Records that the table which is held back now would delete",
+                deletions_held.load(Ordering::Relaxed),
             ),
         ] {
             let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));

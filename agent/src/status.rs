@@ -145,3 +145,26 @@ async fn desired(State(status): State<Status>) -> Json<Value> {
         })
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_can_be_confirmed_that_is_not_held_and_looking_confirms_nothing() {
+        let status = Status::default();
+        for (method, expected) in [
+            ("POST", StatusCode::CONFLICT),
+            ("GET", StatusCode::METHOD_NOT_ALLOWED),
+        ] {
+            let request = Request::builder().method(method).uri("/confirm");
+            let request = request.body(Body::empty()).unwrap();
+            let answer = status.routes().oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), expected, "{method}");
+        }
+    }
+}

@@ -31,6 +31,10 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 const HTTP2_FRAME_BYTES: u32 = 256 << 10;
 
+/// What a controller says whose source is behind ours; then it is not the connection that broke,
+/// and no proxy that found no controller.
+const BEHIND: &str = "behind the agent";
+
 /// Both directions of an open stream.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -109,11 +113,9 @@ fn refused(inner: &mut Inner, target: &Target, status: &Status) -> End {
     end
 }
 
-/// How a stream ended without a table: a controller that is behind us says so itself, it is not
-/// the connection that broke.
+/// How a stream ended without a table.
 pub(super) fn ended_early(status: &Status) -> End {
-    let said = std::error::Error::source(status).is_none();
-    if said && status.code() == Code::Unavailable {
+    if status.code() == Code::Unavailable && status.message().contains(BEHIND) {
         End::Behind
     } else {
         End::Broken { committed: false }

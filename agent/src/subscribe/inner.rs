@@ -119,7 +119,7 @@ impl Inner {
 
     fn let_through(&mut self, committed: Committed, outbox: &mut Outbox) {
         outbox.held(None);
-        self.holding.show(None);
+        self.show(None);
         self.publish(committed);
         self.saver.changed(Instant::now());
     }
@@ -140,13 +140,19 @@ impl Inner {
             );
         }
         outbox.held(Some(held.to_message(now)));
-        self.holding.show(Some(held));
+        self.show(Some(held));
     }
 
     /// A stream begins, or ended.
     pub(super) fn begin_stream(&mut self) {
         self.hold.begin();
-        self.holding.show(self.hold.held());
+        self.show(self.hold.held());
+    }
+
+    fn show(&self, held: Option<HeldTable>) {
+        let deleted = held.as_ref().map_or(0, |held| held.deleted);
+        Stats::set(&self.stats.deletions_held, deleted);
+        self.holding.show(held);
     }
 
     fn publish(&mut self, committed: Committed) {

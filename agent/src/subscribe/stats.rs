@@ -22,6 +22,8 @@ pub struct Stats {
     pub refused_records: AtomicU64,
     /// Tables that were held back because they would have deleted too much.
     pub tables_held: AtomicU64,
+    /// How many records the table that is held now would delete; 0 if none is. Goes up and down.
+    pub deletions_held: AtomicU64,
     /// Times that the table was written to disk.
     pub table_writes: AtomicU64,
     /// Times that it could not be.

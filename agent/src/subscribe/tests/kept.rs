@@ -154,6 +154,8 @@ async fn a_first_table_that_deletes_too_much_waits_for_a_confirmation() {
     let in_force = agent.tables.borrow().clone().unwrap();
     assert_eq!(in_force.table.records.len(), 101);
     assert_eq!(agent.holding.held().unwrap().revision, 3);
+    let deletions = |agent: &Agent| agent.stats.deletions_held.load(Ordering::Relaxed);
+    assert_eq!(deletions(&agent), 100);
     stream
         .send(Frame::Confirm(v1::Confirm { revision: 2 }))
         .await;
@@ -161,6 +163,7 @@ async fn a_first_table_that_deletes_too_much_waits_for_a_confirmation() {
     assert_eq!(services(&table), ["s0"]);
     assert_eq!(stream.received().await.held, None);
     assert_eq!(agent.holding.held(), None);
+    assert_eq!(deletions(&agent), 0);
     assert_eq!(agent.stats.tables_held.load(Ordering::Relaxed), 1);
 }
 
@@ -266,7 +269,7 @@ async fn a_controller_that_is_behind_is_left_for_another() {
         first = other.accept() => (first, &mut behind),
     };
     first
-        .fail(Status::unavailable("behind what you have"))
+        .fail(Status::unavailable("source: behind the agent"))
         .await;
     let stream = second.accept().await;
     stream.commit(1, true, &[]).await;
