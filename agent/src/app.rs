@@ -28,7 +28,7 @@ use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, 
 use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{
-    self, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
+    self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -186,6 +186,7 @@ fn follow(
                 node: node.name.to_string(),
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
                 state_dir: Some(args.state_dir.clone()),
+                disk_patience: DISK_PATIENCE,
                 hold: args.hold(),
                 first_commit_timeout: FIRST_COMMIT_TIMEOUT,
             };

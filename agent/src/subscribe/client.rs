@@ -41,7 +41,7 @@ pub async fn run(
 }
 
 async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
-    inner.load().await;
+    inner.load(config.disk_patience).await;
     if config.endpoints.is_empty() {
         return;
     }
@@ -66,6 +66,7 @@ async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
         }
         let wait = reconnect.after(end);
         debug!(?end, ?wait, "connecting again");
+        inner.put_loaded_in_force();
         inner.begin_stream();
         inner.save_now().await;
         rest(inner, wait).await;

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
 use super::hold::Hold;
@@ -29,8 +31,63 @@ pub(super) struct Inner {
     pub(super) stats: Arc<Stats>,
     pub(super) first_commit_timeout: Duration,
     pub(super) security: Security,
+    /// The table of the last run, until it or another one is in force.
+    loaded: Option<Loaded>,
     /// Why there was no stream the last time, by controller: said once while it stays the same.
     pub(super) last_failures: HashMap<String, String>,
+}
+
+/// A table that comes in force by itself after a while, unless another one does before or this is
+/// dropped.
+#[derive(Debug)]
+struct Loaded {
+    table: Arc<Subscribed>,
+    tables: watch::Sender<Option<Arc<Subscribed>>>,
+    _in_time: AbortOnDropHandle<()>,
+}
+
+impl Loaded {
+    fn new(
+        table: Arc<Subscribed>,
+        tables: watch::Sender<Option<Arc<Subscribed>>>,
+        patience: Duration,
+    ) -> Self {
+        let (in_time, to) = (Arc::clone(&table), tables.clone());
+        let in_time = tokio::spawn(async move {
+            sleep(patience).await;
+            put_first(&to, in_time);
+        });
+        Self {
+            table,
+            tables,
+            _in_time: AbortOnDropHandle::new(in_time),
+        }
+    }
+
+    fn put_in_force(self) {
+        put_first(&self.tables, self.table);
+    }
+}
+
+/// Puts a table in force if there is none.
+fn put_first(tables: &watch::Sender<Option<Arc<Subscribed>>>, table: Arc<Subscribed>) {
+    tables.send_if_modified(|in_force| {
+        let is_first = in_force.is_none();
+        if is_first {
+            *in_force = Some(table);
+        }
+        is_first
+    });
+}
+
+fn subscribed(committed: Committed) -> Subscribed {
+    Subscribed {
+        epoch: committed.epoch,
+        revision: committed.revision,
+        table: committed.table,
+        received_at: Instant::now(),
+        trigger_times_ms: committed.trigger_times_ms,
+    }
 }
 
 impl Inner {
@@ -57,12 +114,14 @@ impl Inner {
             stats,
             first_commit_timeout: config.first_commit_timeout,
             security: config.security.clone(),
+            loaded: None,
             last_failures: HashMap::new(),
         }
     }
 
-    /// Puts the table of the last run in force, if there is one.
-    pub(super) async fn load(&mut self) {
+    /// Reads the table of the last run, if there is one, and puts it in force if no controller
+    /// sends one in time. Not at once: an agent that was killed may have programmed a newer one.
+    pub(super) async fn load(&mut self, patience: Duration) {
         let Some(store) = self.saver.store() else {
             return;
         };
@@ -73,11 +132,12 @@ impl Inner {
                 info!(
                     revision = committed.revision,
                     records = committed.table.records.len(),
-                    "the last good table is in force until a controller sends another"
+                    "read the last good table; it is in force unless a controller sends another"
                 );
                 self.staging = staging;
                 if let Some(committed) = self.hold.judge(committed, Instant::now()) {
-                    self.publish(committed);
+                    let table = Arc::new(subscribed(committed));
+                    self.loaded = Some(Loaded::new(table, self.tables.clone(), patience));
                 }
             }
             Err(why) => {
@@ -124,7 +184,7 @@ impl Inner {
         self.saver.changed(Instant::now());
     }
 
-    fn show_held(&self, outbox: &mut Outbox, now: Instant) {
+    fn show_held(&mut self, outbox: &mut Outbox, now: Instant) {
         let Some(held) = self.hold.held() else {
             return;
         };
@@ -139,6 +199,8 @@ impl Inner {
                 "this table would delete too much: held until confirmed"
             );
         }
+        // What is in force instead must be.
+        self.put_loaded_in_force();
         outbox.held(Some(held.to_message(now)));
         self.show(Some(held));
     }
@@ -155,15 +217,18 @@ impl Inner {
         self.holding.show(held);
     }
 
+    /// Puts the table of the last run in force, unless there is another already.
+    pub(super) fn put_loaded_in_force(&mut self) {
+        if let Some(loaded) = self.loaded.take() {
+            loaded.put_in_force();
+        }
+    }
+
     fn publish(&mut self, committed: Committed) {
         debug!(revision = committed.revision, "table in force");
-        self.tables.send_replace(Some(Arc::new(Subscribed {
-            epoch: committed.epoch,
-            revision: committed.revision,
-            table: committed.table,
-            received_at: Instant::now(),
-            trigger_times_ms: committed.trigger_times_ms,
-        })));
+        self.tables
+            .send_replace(Some(Arc::new(subscribed(committed))));
+        self.loaded = None;
     }
 
     /// When the table is to be written to disk; never while another one than that in force is

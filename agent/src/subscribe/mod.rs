@@ -49,6 +49,9 @@ pub struct SubscribeConfig {
     pub agent_version: String,
     /// Where the last good table is kept; `None` for nowhere.
     pub state_dir: Option<PathBuf>,
+    /// For how long a controller may be looked for before the table on disk is programmed: the
+    /// kernel may have a newer one. If there is no controller, it is programmed at once.
+    pub disk_patience: Duration,
     /// Which tables are held back.
     pub hold: HoldConfig,
     /// How long a controller may say nothing before its first Commit, if there are others to ask.
@@ -57,6 +60,9 @@ pub struct SubscribeConfig {
 
 /// What [`SubscribeConfig::first_commit_timeout`] is, if nothing speaks against it.
 pub const FIRST_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What [`SubscribeConfig::disk_patience`] is, if nothing speaks against it.
+pub const DISK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A table that is in force, until the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]

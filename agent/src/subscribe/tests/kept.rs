@@ -74,7 +74,8 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
     let before = agent.table(|table| table.revision == 7).await;
     agent.stop().await;
     let mut agent = Agent::start_as(SubscribeConfig {
-        // Where nobody is.
+        // Where nobody is: that is known at once.
+        disk_patience: LONG,
         endpoints: vec!["http://127.0.0.1:1".parse().unwrap()],
         ..in_directory(&controller, dir.path())
     });
@@ -95,6 +96,29 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
     stream.commit(8, false, &more).await;
     let table = agent.table(|table| table.revision == 8).await;
     assert_eq!(services(&table), ["s0", "s1", "s2", "x"]);
+}
+
+#[tokio::test]
+async fn a_table_from_disk_does_not_come_before_that_of_a_controller() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut controller = Controller::start().await;
+    let config = SubscribeConfig {
+        disk_patience: LONG,
+        ..in_directory(&controller, dir.path())
+    };
+    let mut agent = Agent::start_as(config.clone());
+    let stream = controller.accept().await;
+    stream.put(&many(3)).await;
+    stream.commit(7, true, &many(3)).await;
+    agent.table(|table| table.revision == 7).await;
+    agent.stop().await;
+    let mut agent = Agent::start_as(config);
+    let stream = controller.accept().await;
+    assert_eq!(stream.hello.revision, 7);
+    assert!(agent.tables.borrow().is_none());
+    stream.commit(8, true, &[]).await;
+    let first = agent.table(|_| true).await;
+    assert_eq!(first.revision, 8);
 }
 
 #[tokio::test]

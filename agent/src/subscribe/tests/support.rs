@@ -114,6 +114,7 @@ pub(super) fn config() -> SubscribeConfig {
         node: "a".to_owned(),
         agent_version: "test".to_owned(),
         state_dir: None,
+        disk_patience: Duration::from_millis(50),
         hold: HoldConfig::default(),
         first_commit_timeout: Duration::from_millis(500),
     }
