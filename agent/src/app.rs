@@ -27,7 +27,9 @@ use crate::metrics::{ReconcileMetrics, SubscribeCollector};
 use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, run as reconcile};
 use crate::standalone::Standalone;
 use crate::status::Status;
-use crate::subscribe::{self, Report, Stats, SubscribeConfig, Subscribed};
+use crate::subscribe::{
+    self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
+};
 use arrivals::Arrivals;
 use ports::Ports;
 
@@ -82,6 +84,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let feeds = Feeds {
         tables_out,
         reports,
+        holding: status.holding().clone(),
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     follow(&args, node, feeds, registry, &tasks, &token)?;
@@ -132,6 +135,7 @@ fn start_reconciling(
 struct Feeds {
     tables_out: watch::Sender<Option<Arc<Subscribed>>>,
     reports: watch::Receiver<Option<Report>>,
+    holding: Holding,
 }
 
 /// Starts what brings the table.
@@ -181,16 +185,22 @@ fn follow(
                 cluster: node.cluster.to_string(),
                 node: node.name.to_string(),
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+                state_dir: Some(args.state_dir.clone()),
+                disk_patience: DISK_PATIENCE,
+                hold: args.hold(),
+                first_commit_timeout: FIRST_COMMIT_TIMEOUT,
             };
             let Feeds {
                 tables_out,
                 reports,
+                holding,
             } = feeds;
             tasks.spawn(subscribe::run(
                 config,
                 tables_out,
                 reports,
                 stats,
+                holding,
                 token.clone(),
             ));
         }

@@ -20,6 +20,16 @@ pub struct Stats {
     pub hash_mismatches: AtomicU64,
     /// How many records of the table in force are refused, or taken in part. Goes up and down.
     pub refused_records: AtomicU64,
+    /// Tables that were held back because they would have deleted too much.
+    pub tables_held: AtomicU64,
+    /// How many records the table that is held now would delete; 0 if none is. Goes up and down.
+    pub deletions_held: AtomicU64,
+    /// Times that the table was written to disk.
+    pub table_writes: AtomicU64,
+    /// Times that it could not be.
+    pub table_write_failures: AtomicU64,
+    /// Files of tables that made no sense when the agent started.
+    pub table_files_set_aside: AtomicU64,
     /// Frames of a kind that this version does not know.
     pub unknown_frames: AtomicU64,
 }
