@@ -12,7 +12,7 @@ use portolan_model::NodeKey;
 use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -81,10 +81,20 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     tasks.spawn(arrivals.follow(tables.clone()));
     let reconciler = Reconciler::new(kernel, plan_config);
     start_reconciling(&args, reconciler, tables, outlets, &tasks, &token);
+    let stats = Arc::new(Stats::default());
+    if args.source == Source::Controller {
+        metrics.register_with_unit(
+            "kubeproxy_network_programming_duration",
+            "From what triggered a change of endpoints until the kernel had it",
+            Unit::Seconds,
+            stats.network_programming.clone(),
+        );
+    }
     let feeds = Feeds {
         tables_out,
         reports,
         holding: status.holding().clone(),
+        stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     follow(&args, node, feeds, registry, &tasks, &token)?;
@@ -136,6 +146,7 @@ struct Feeds {
     tables_out: watch::Sender<Option<Arc<Subscribed>>>,
     reports: watch::Receiver<Option<Report>>,
     holding: Holding,
+    stats: Arc<Stats>,
 }
 
 /// Starts what brings the table.
@@ -172,8 +183,8 @@ fn follow(
             tasks.spawn(standalone.run(events));
         }
         Source::Controller => {
-            let stats = Arc::new(Stats::default());
-            registry.register_collector(Box::new(SubscribeCollector(Arc::clone(&stats))));
+            let stats = Arc::clone(&feeds.stats);
+            registry.register_collector(Box::new(SubscribeCollector(stats)));
             let (security, files) = args.identity.open(args.plaintext)?;
             if let Some(files) = files {
                 registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
@@ -194,6 +205,7 @@ fn follow(
                 tables_out,
                 reports,
                 holding,
+                stats,
             } = feeds;
             tasks.spawn(subscribe::run(
                 config,

@@ -197,6 +197,8 @@ impl Collector for SubscribeCollector {
             table_write_failures,
             table_files_set_aside,
             unknown_frames,
+            // Registered by its own name.
+            network_programming: _,
         } = &*self.0;
         for (name, help, value) in [
             (

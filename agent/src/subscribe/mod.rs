@@ -9,6 +9,7 @@ mod connect;
 mod hold;
 mod holding;
 mod inner;
+mod latency;
 mod outbox;
 mod reconnect;
 mod resolve;

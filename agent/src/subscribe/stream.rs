@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use portolan_proto::v1;
 use tokio::sync::mpsc;
@@ -14,6 +14,7 @@ use tracing::{debug, error, info, warn};
 use super::client::next_confirmation;
 use super::connect::{Opened, ended_early, open};
 use super::inner::Inner;
+use super::latency::Latency;
 use super::outbox::Outbox;
 use super::reconnect::End;
 use super::resolve::Target;
@@ -25,6 +26,7 @@ struct Stream<'a> {
     frames: Streaming<v1::Frame>,
     messages: mpsc::Sender<v1::AgentMessage>,
     outbox: Outbox,
+    latency: Latency,
     epoch: u64,
     committed: bool,
     /// How long to wait for the next frame: only before the first Commit, if there are others.
@@ -54,6 +56,7 @@ pub(super) async fn follow(
         frames,
         messages,
         outbox: Outbox::default(),
+        latency: Latency::default(),
         epoch: 0,
         committed: false,
         deadline: has_others.then(|| Instant::now() + patience),
@@ -95,6 +98,10 @@ impl Stream<'_> {
                     reporting = changed.is_ok();
                     if let Some(report) = self.inner.reports.borrow_and_update().as_ref() {
                         self.outbox.reported(report);
+                        for duration in self.latency.reported(report, SystemTime::now()) {
+                            let histogram = &self.inner.stats.network_programming;
+                            histogram.observe(duration.as_secs_f64());
+                        }
                     }
                 }
                 () = at(save_at) => self.inner.save(),
@@ -172,6 +179,7 @@ impl Stream<'_> {
             refused = committed.refused.len(),
             "table received"
         );
+        self.latency.committed(&committed);
         self.inner.committed(committed, &mut self.outbox);
     }
 

@@ -207,6 +207,7 @@ impl Entry {
     }
 
     fn find(&self, name: &str) -> Result<usize, usize> {
-        self.slices.binary_search_by(|slice| slice.name().cmp(cut(name)))
+        self.slices
+            .binary_search_by(|slice| slice.name().cmp(cut(name)))
     }
 }
