@@ -98,13 +98,13 @@ mod tests {
         latency.committed(&committed(2, false, &[4_000, 4_500]));
         latency.committed(&committed(3, false, &[9_000]));
         latency.committed(&committed(4, false, &[4_999]));
-        assert_eq!(latency.reported(&report(9, 4), now), []);
-        assert_eq!(latency.reported(&report(1, 1), now), []);
+        assert!(latency.reported(&report(9, 4), now).is_empty());
+        assert!(latency.reported(&report(1, 1), now).is_empty());
         let ms = Duration::from_millis;
         // One trigger is in the future.
         let expected = [ms(1_000), ms(500), ms(0)];
         assert_eq!(latency.reported(&report(1, 3), now), expected);
-        assert_eq!(latency.reported(&report(1, 3), now), []);
+        assert!(latency.reported(&report(1, 3), now).is_empty());
         assert_eq!(latency.reported(&report(1, 7), now), [ms(1)]);
     }
 
