@@ -248,11 +248,24 @@ pub fn controller() -> Vec<Seed> {
     vec![
         ("messages", of(kind::MESSAGES, &stream)),
         ("hello", of(kind::MESSAGES, &join_bytes(&[&hello[..]]))),
+        ("longest-name", of(kind::MESSAGES, &named(253))),
+        ("too-long-name", of(kind::MESSAGES, &named(254))),
         ("body", of(kind::BODY, &body)),
         ("token", of(kind::TOKEN, token)),
         ("claims", of(kind::CLAIMS, claims.to_string().as_bytes())),
         ("objects", of(kind::OBJECTS, lines.join("\n").as_bytes())),
     ]
+}
+
+/// Who has a name of so many bytes.
+fn named(length: usize) -> Vec<u8> {
+    let hello = v1::Hello {
+        node: "n".repeat(length),
+        ..hello()
+    };
+    join(&[v1::AgentMessage {
+        message: Some(Said::Hello(hello)),
+    }])
 }
 
 /// All that an agent may say.

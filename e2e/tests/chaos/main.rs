@@ -13,8 +13,13 @@ use std::time::{Duration, Instant};
 use portolan_e2e::wait::wait_for;
 use world::{LONG, World};
 
-/// How long what is away stays away.
-const AWAY: Duration = Duration::from_secs(125);
+/// How long what is away stays away: `PORTOLAN_CHAOS_AWAY` in seconds, for who tries the test out; at
+/// least 45, so that keepalives notice.
+fn away() -> Duration {
+    let said = std::env::var("PORTOLAN_CHAOS_AWAY").ok();
+    let seconds = said.and_then(|said| said.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(125))
+}
 
 #[test]
 fn nothing_that_dies_takes_service_routing_with_it() {
@@ -36,13 +41,13 @@ fn nothing_that_dies_takes_service_routing_with_it() {
     say("node 1 is cut off, the API server is dead");
     replica_starts_blind(&mut world);
     say("a replica started without an API server");
-    world.traffic.flows_until(cut + AWAY);
+    world.traffic.flows_until(cut + away());
     assert!(!world.is_connected(1), "the link is down");
     world.cut(false);
     // The replicas that are left know the table of before; it is news to the node.
     world.wait_for_newest(&[0, 1]);
     say("node 1 is back and has what it missed");
-    world.traffic.flows_until(api + AWAY);
+    world.traffic.flows_until(api + away());
     assert!(world.try_change().is_err(), "the API server is dead");
     assert!(!world.is_ready(0), "the replica knows nothing still");
     world.start_api();

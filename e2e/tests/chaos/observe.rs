@@ -11,7 +11,7 @@ use std::time::Duration;
 use portolan_e2e::rig::Namespace;
 
 /// How often the kernels are read.
-const INTERVAL: Duration = Duration::from_millis(200);
+const INTERVAL: Duration = Duration::from_millis(400);
 
 /// A running observation.
 pub(crate) struct Observer {

@@ -34,14 +34,17 @@ fn the_controllers_seeds_reach_what_they_are_for() {
         .into_iter()
         .map(|(name, input)| (name, crate::controller::check(&input)))
         .collect();
-    for admitted in ["messages", "hello", "body", "claims"] {
+    for admitted in ["messages", "hello", "longest-name", "body", "claims"] {
         let outcome = outcomes[admitted];
         assert!(
             outcome.admitted == 1 && outcome.frames > 0,
             "{admitted}: {outcome:?}"
         );
     }
-    assert_eq!(outcomes["token"], crate::controller::Outcome::default());
+    for refused in ["token", "too-long-name"] {
+        let nothing = crate::controller::Outcome::default();
+        assert_eq!(outcomes[refused], nothing, "{refused}");
+    }
     // One endpoint is a multicast address.
     assert_eq!(outcomes["objects"].troubled, 1);
     assert!(outcomes["objects"].computed > table().records.len());
