@@ -133,7 +133,8 @@ impl World {
             })
             .unwrap_or_else(|error| {
                 let present = self.observer.present(*node);
-                panic!("node {node} has {present:?}, not {expected:?}: {error}")
+                let kernel = kernel(self.rig.node(*node));
+                panic!("node {node} has {present:?}, not {expected:?}: {error}; {kernel:#?}")
             });
         }
     }

@@ -43,8 +43,7 @@ pub(crate) fn config(dir: &Path) -> Arc<ClientConfig> {
         identity: identity.then(|| (at("tls.crt"), at("tls.key"))),
     };
     let config = files.open("test").unwrap().subscribe();
-    let newest = Arc::clone(&config.borrow());
-    newest
+    Arc::clone(&config.borrow())
 }
 
 /// The same from a certificate that is in no file, or without one.
