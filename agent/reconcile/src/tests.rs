@@ -1,8 +1,5 @@
-use std::net::SocketAddr;
-use std::sync::Arc;
-
 use portolan_dataplane::FakeKernel;
-use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_model::ipvs::Connections;
 use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record};
 
 use super::*;
