@@ -9,13 +9,15 @@ mod flows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use portolan_dataplane::{Dataplane, DataplaneError, Flow, StepError};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, NodeTable, RecordKey};
-use portolan_plan::{Config, Desired, KernelState, NodeFacts, Step, desire, plan};
+use portolan_plan::{
+    Config, Desired, Kept, KernelState, NodeFacts, Refused, Step, plan, plan_touched,
+};
 
 pub use flows::StaleFlows;
 
@@ -52,6 +54,26 @@ impl Outcome {
     }
 }
 
+/// The desired state, for dumps too. Whoever reads it holds up the reconciliation meanwhile.
+#[derive(Debug, Clone, Default)]
+pub struct SharedDesired(Arc<RwLock<Kept>>);
+
+impl SharedDesired {
+    /// What the kernel should hold since the last reconciliation.
+    pub fn read<T>(&self, look: impl FnOnce(&Desired) -> T) -> T {
+        look(
+            self.0
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .desired(),
+        )
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// Keeps one kernel equal to one table.
 #[derive(Debug)]
 pub struct Reconciler<D> {
@@ -60,7 +82,12 @@ pub struct Reconciler<D> {
     facts: Option<NodeFacts>,
     /// What the kernel holds as far as we know; unknown at start and after an error.
     known: Option<KernelState>,
-    desired: Arc<Desired>,
+    desired: SharedDesired,
+    /// What the desired state is of: the table and the node as they were, if the kernel was made
+    /// equal to it without an error.
+    settled: Option<(Arc<NodeTable>, NodeFacts)>,
+    /// What drains, as far as is known; unknown after the state was made anew.
+    draining: Option<BTreeSet<Draining>>,
     /// The families whose UDP flows may be stale.
     flows_due: Families,
 }
@@ -73,7 +100,9 @@ impl<D: Dataplane> Reconciler<D> {
             config,
             facts: None,
             known: None,
-            desired: Arc::default(),
+            desired: SharedDesired::default(),
+            settled: None,
+            draining: None,
             flows_due: Families::NONE,
         }
     }
@@ -84,7 +113,7 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     /// What the kernel should hold since the last reconciliation.
-    pub fn desired(&self) -> &Arc<Desired> {
+    pub fn desired(&self) -> &SharedDesired {
         &self.desired
     }
 
@@ -123,34 +152,30 @@ impl<D: Dataplane> Reconciler<D> {
         };
         let known = match self.known.take() {
             Some(known) => known,
-            None => self.dataplane.observe().await?,
+            None => {
+                self.settled = None;
+                self.dataplane.observe().await?
+            }
         };
-        let desired = desire(table, &facts, &self.config, &known);
-        for note in desired.notes.difference(&self.desired.notes) {
-            tracing::info!("{note}");
-        }
-        self.desired = Arc::new(desired);
-        self.facts = Some(facts);
-
-        let steps = plan(&self.desired, &known, &self.config);
-        let affected = flows::affected(&steps, &known, &self.desired);
+        let steps = self.steps(table, &facts, &known);
+        let affected = self.desired.read(|d| flows::affected(&steps, &known, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
         let step_errors = self.take(&steps, known).await;
+        if step_errors.is_empty() {
+            self.settled = Some((Arc::clone(table), facts.clone()));
+        }
+        self.facts = Some(facts);
+        let refused = |refused: &Refused| (Some(refused.record().clone()), refused.to_string());
         let mut errors: Vec<_> = self
             .desired
-            .refused
-            .iter()
-            .map(|refused| (Some(refused.record().clone()), refused.to_string()))
-            .collect();
+            .read(|desired| desired.refused.iter().map(refused).collect());
         let broken = step_errors
             .iter()
             .filter_map(|error| breaks(steps.get(error.index)?));
         let broken = broken.collect();
-        errors.extend(
-            step_errors
-                .into_iter()
-                .flat_map(|error| self.explain(&steps, error)),
-        );
+        for error in step_errors {
+            errors.extend(self.explain(&steps, error));
+        }
         let objects = steps.iter().map(Step::objects).sum();
         Ok(Outcome {
             objects,
@@ -160,16 +185,56 @@ impl<D: Dataplane> Reconciler<D> {
         })
     }
 
+    /// Makes the desired state that of a table, and says the steps that lead there. Whether that is
+    /// done for all of it or for what has changed alone makes no difference but in time.
+    fn steps(
+        &mut self,
+        table: &Arc<NodeTable>,
+        facts: &NodeFacts,
+        known: &KernelState,
+    ) -> Vec<Step> {
+        let config = &self.config;
+        if let Some((before, _)) = self.settled.take_if(|(_, of)| of == facts) {
+            let update = |kept: &mut Kept| kept.update(&before, table, facts, config, known);
+            if let Some(touched) = self.desired.write(update) {
+                touched
+                    .notes
+                    .iter()
+                    .for_each(|note| tracing::info!("{note}"));
+                let plan = |desired: &Desired| plan_touched(desired, known, config, &touched);
+                let steps = self.desired.read(plan);
+                self.draining = self
+                    .draining
+                    .take()
+                    .filter(|_| steps.iter().all(is_addition));
+                return steps;
+            }
+        }
+        (self.settled, self.draining) = (None, None);
+        let kept = Kept::new(table, facts, config, known);
+        self.desired.write(|before| {
+            let notes = &kept.desired().notes;
+            for note in notes.difference(&before.desired().notes) {
+                tracing::info!("{note}");
+            }
+            *before = kept;
+        });
+        self.desired.read(|desired| plan(desired, known, config))
+    }
+
     /// What drains, with how long its record lets it, in seconds; `None` if the kernel's state is
     /// unknown.
-    pub fn draining(&self, table: &NodeTable) -> Option<BTreeMap<Draining, Option<u32>>> {
+    pub fn draining(&mut self, table: &NodeTable) -> Option<BTreeMap<Draining, Option<u32>>> {
         let known = self.known.as_ref()?;
-        let seconds = |draining: &Draining| {
-            let record = self.desired.records.get(&draining.0)?;
-            table.records.get(record)?.drain_seconds
-        };
-        let draining = draining(known, &self.desired.state).into_iter();
-        Some(draining.map(|d| (d, seconds(&d))).collect())
+        self.desired.read(|desired| {
+            let seconds = |draining: &Draining| {
+                let record = desired.records.get(&draining.0)?;
+                table.records.get(record)?.drain_seconds
+            };
+            let all = || draining(known, &desired.state);
+            let draining = self.draining.get_or_insert_with(all).iter();
+            Some(draining.map(|d| (*d, seconds(d))).collect())
+        })
     }
 
     /// Deletes the draining real servers whose connections have ended, and those whose deadline has
@@ -185,7 +250,9 @@ impl<D: Dataplane> Reconciler<D> {
             return Ok(0);
         };
         let (mut steps, mut left) = (Vec::new(), 0);
-        let draining = draining(known, &self.desired.state);
+        self.draining = None;
+        let draining = self.desired.read(|desired| draining(known, &desired.state));
+        let draining: Vec<Draining> = draining.into_iter().collect();
         for of_one in draining.chunk_by(|(a, _), (b, _)| a == b) {
             let connections = self.dataplane.connections(&of_one[0].0).await?;
             for draining @ (key, address) in of_one.iter().copied() {
@@ -256,19 +323,21 @@ impl<D: Dataplane> Reconciler<D> {
         let Some(step) = steps.get(error.index) else {
             return vec![(None, error.message)];
         };
-        let of_server = step
-            .virtual_server()
-            .and_then(|key| self.desired.records.get(key));
-        let missing = error.entries.iter().take(EXPLAINED);
-        let of_entries = missing.flat_map(|entry| self.desired.records_of(entry));
-        let records: BTreeSet<&RecordKey> = of_server.into_iter().chain(of_entries).collect();
+        let records: BTreeSet<RecordKey> = self.desired.read(|desired| {
+            let of_server = step
+                .virtual_server()
+                .and_then(|key| desired.records.get(key));
+            let missing = error.entries.iter().take(EXPLAINED);
+            let of_entries = missing.flat_map(|entry| desired.records_of(entry));
+            of_server.into_iter().chain(of_entries).cloned().collect()
+        });
         let message = format!("{step}: {}", error.message);
         if records.is_empty() {
             return vec![(None, message)];
         }
         let records = records.into_iter();
         records
-            .map(|record| (Some(record.clone()), message.clone()))
+            .map(|record| (Some(record), message.clone()))
             .collect()
     }
 
@@ -288,17 +357,25 @@ fn breaks(step: &Step) -> Option<Family> {
     }
 }
 
+/// Whether a step leaves what drains as it is.
+fn is_addition(step: &Step) -> bool {
+    !matches!(
+        step,
+        Step::SetRealServer { .. } | Step::DelRealServer { .. } | Step::DelVirtualServer { .. }
+    )
+}
+
 /// Real servers of wanted virtual servers that are not wanted any more and have weight 0. One that
 /// is wanted with weight 0 does not drain: somebody wants it to stay so.
-fn draining(known: &KernelState, desired: &KernelState) -> Vec<Draining> {
-    let mut draining = Vec::new();
+fn draining(known: &KernelState, desired: &KernelState) -> BTreeSet<Draining> {
+    let mut draining = BTreeSet::new();
     for (key, server) in &known.virtual_servers {
         let Some(wanted) = desired.virtual_servers.get(key) else {
             continue;
         };
         for (address, config) in &server.real_servers {
             if config.weight == 0 && !wanted.real_servers.contains_key(address) {
-                draining.push((*key, *address));
+                draining.insert((*key, *address));
             }
         }
     }
