@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod flows;
+mod trash;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,6 +21,8 @@ use portolan_plan::{
 };
 
 pub use flows::StaleFlows;
+
+use trash::Trash;
 
 /// A real server that drains: of which virtual server, and its address.
 pub type Draining = (VirtualServerKey, SocketAddr);
@@ -90,6 +93,9 @@ pub struct Reconciler<D> {
     draining: Option<BTreeSet<Draining>>,
     /// The families whose UDP flows may be stale.
     flows_due: Families,
+    trash: Trash,
+    /// The table before: to take it apart costs more than to program a change of it.
+    retired: Option<Arc<NodeTable>>,
 }
 
 impl<D: Dataplane> Reconciler<D> {
@@ -104,6 +110,8 @@ impl<D: Dataplane> Reconciler<D> {
             settled: None,
             draining: None,
             flows_due: Families::NONE,
+            trash: Trash::default(),
+            retired: None,
         }
     }
 
@@ -115,6 +123,11 @@ impl<D: Dataplane> Reconciler<D> {
     /// What the kernel should hold since the last reconciliation.
     pub fn desired(&self) -> &SharedDesired {
         &self.desired
+    }
+
+    /// Lets go of what is not needed any more: for when nobody waits.
+    pub fn tidy(&mut self) {
+        self.retired = None;
     }
 
     /// What the kernel holds as far as is known.
@@ -237,8 +250,8 @@ impl<D: Dataplane> Reconciler<D> {
         })
     }
 
-    /// Deletes the draining real servers whose connections have ended, and those whose deadline has
-    /// passed; says how many still drain.
+    /// Deletes the draining real servers whose deadline has passed, and those whose connections have
+    /// ended, as many as the kernel stands (see the module `trash`); says how many are left.
     ///
     /// # Errors
     /// If the connections cannot be read. Nothing was changed then.
@@ -249,30 +262,36 @@ impl<D: Dataplane> Reconciler<D> {
         let Some(known) = &self.known else {
             return Ok(0);
         };
-        let (mut steps, mut left) = (Vec::new(), 0);
-        self.draining = None;
         let draining = self.desired.read(|desired| draining(known, &desired.state));
         let draining: Vec<Draining> = draining.into_iter().collect();
+        let room = self.trash.room(Instant::now());
+        if room == 0 || draining.is_empty() {
+            return Ok(draining.len());
+        }
+        let (mut late, mut idle) = (Vec::new(), Vec::new());
         for of_one in draining.chunk_by(|(a, _), (b, _)| a == b) {
             let connections = self.dataplane.connections(&of_one[0].0).await?;
             for draining @ (key, address) in of_one.iter().copied() {
-                let idle = connections
-                    .get(&address)
-                    .is_none_or(|c| c.active + c.inactive == 0);
-                if idle || has_passed(&draining) {
-                    steps.push(Step::DelRealServer { key, address });
-                } else {
-                    left += 1;
+                let step = Step::DelRealServer { key, address };
+                let found = connections.get(&address);
+                if has_passed(&draining) {
+                    late.push(step);
+                } else if found.is_none_or(|c| c.active + c.inactive == 0) {
+                    idle.push(step);
                 }
             }
         }
+        late.append(&mut idle);
+        late.truncate(room);
+        let (steps, left) = (late, draining.len());
+        self.draining = None;
         let known = self.known.take().unwrap_or_default();
         for error in self.take(&steps, known).await {
             for (_, message) in self.explain(&steps, error) {
                 tracing::warn!(message, "a drained real server could not be deleted");
             }
         }
-        Ok(left)
+        Ok(left - steps.len())
     }
 
     /// Makes conntrack forget the UDP flows that lead to where nothing answers any more, if
@@ -310,6 +329,8 @@ impl<D: Dataplane> Reconciler<D> {
             tracing::debug!(%step, "step");
         }
         let errors = self.dataplane.apply(steps).await;
+        let deleted = steps.iter().map(|step| deleted_by(step, &known)).sum();
+        self.trash.add(deleted, Instant::now());
         // After an error we do not know; the next reconciliation looks.
         if errors.is_empty() {
             steps.iter().for_each(|step| known.advance(step));
@@ -354,6 +375,18 @@ fn breaks(step: &Step) -> Option<Family> {
         Step::ReplaceSet { set, .. } => Some(set.header.family),
         Step::WriteRules { family, .. } => Some(*family),
         _ => None,
+    }
+}
+
+/// How many real servers a step deletes.
+fn deleted_by(step: &Step, known: &KernelState) -> usize {
+    match step {
+        Step::DelRealServer { .. } => 1,
+        Step::DelVirtualServer { key } => {
+            let server = known.virtual_servers.get(key);
+            server.map_or(0, |server| server.real_servers.len())
+        }
+        _ => 0,
     }
 }
 

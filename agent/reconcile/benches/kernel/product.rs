@@ -30,7 +30,12 @@ pub(crate) fn run(load: Load) -> Result<()> {
 }
 
 async fn open() -> Result<Product> {
-    let mut kernel = Kernel::open(KernelConfig::default()).await?;
+    let record = std::env::temp_dir().join(format!("bench-rules-{}.json", std::process::id()));
+    let config = KernelConfig {
+        rules_record: Some(record),
+        ..KernelConfig::default()
+    };
+    let mut kernel = Kernel::open(config).await?;
     kernel.prepare().await?;
     Ok(Reconciler::new(kernel, Config::default()))
 }
@@ -72,6 +77,8 @@ async fn additions(product: &mut Product, load: Load, table: &Arc<NodeTable>) ->
         let start = Instant::now();
         let objects = reconcile(product, &table).await?;
         times.push(milliseconds(start) * 1e3);
+        // As the agent does it, after it has told what is programmed.
+        product.tidy();
         ensure!(objects == 1, "{objects} objects changed");
     }
     times.sort_by(f64::total_cmp);
@@ -127,6 +134,7 @@ async fn churn(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
             }
         }
         let changed = Arc::new(next.clone());
+        product.tidy();
         let start = Instant::now();
         reconcile(product, &changed).await?;
         product.finish_drains(|_| false).await?;

@@ -119,7 +119,7 @@ fn facts() -> NodeFacts {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn what_is_kept_is_what_would_be_made_anew(
