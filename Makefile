@@ -39,3 +39,7 @@ deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
 .PHONY: tools
 tools: ## Build the real Kubernetes programs that the server lane runs against
 	@e2e/tools/build
+
+.PHONY: bench-agent
+bench-agent: ## Measure kernel programming against its floor and against others, in a guest
+	@e2e/bench-agent

@@ -26,7 +26,7 @@ struct Dumps {
     /// The last table and what it was made into, kept as they are; rendered when asked for.
     table: Option<Arc<NodeTable>>,
     state: Value,
-    desired: Option<Arc<portolan_plan::Desired>>,
+    desired: Option<portolan_reconcile::SharedDesired>,
 }
 
 impl Status {
@@ -46,7 +46,7 @@ impl Status {
             .collect();
         let mut dumps = self.dumps.lock().unwrap_or_else(PoisonError::into_inner);
         dumps.table = Some(Arc::clone(&target.table));
-        dumps.desired = Some(Arc::clone(reconciler.desired()));
+        dumps.desired = Some(reconciler.desired().clone());
         dumps.state = json!({
             "epoch": format!("{:016x}", target.epoch),
             "revision": target.revision,
@@ -119,31 +119,35 @@ async fn desired(State(status): State<Status>) -> Json<Value> {
         let Some(desired) = &dumps.desired else {
             return Value::Null;
         };
-        let servers: Vec<_> = desired
-            .state
-            .virtual_servers
-            .iter()
-            .map(|(key, server)| {
-                let record = desired.records.get(key).map(ToString::to_string);
-                json!({ "key": key.to_string(), "record": record, "server": server })
-            })
-            .collect();
-        let sets: serde_json::Map<_, _> = desired
-            .state
-            .sets
-            .iter()
-            .map(|(name, set)| {
-                let entries: Vec<_> = set.entries.iter().map(ToString::to_string).collect();
-                (name.clone(), json!(entries))
-            })
-            .collect();
-        json!({
-            "virtual_servers": servers,
-            "sets": sets,
-            "routes": desired.state.routes,
-            "refused": desired.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        })
+        desired.read(render_desired)
     }))
+}
+
+fn render_desired(desired: &portolan_plan::Desired) -> Value {
+    let servers: Vec<_> = desired
+        .state
+        .virtual_servers
+        .iter()
+        .map(|(key, server)| {
+            let record = desired.records.get(key).map(ToString::to_string);
+            json!({ "key": key.to_string(), "record": record, "server": server })
+        })
+        .collect();
+    let sets: serde_json::Map<_, _> = desired
+        .state
+        .sets
+        .iter()
+        .map(|(name, set)| {
+            let entries: Vec<_> = set.entries.iter().map(ToString::to_string).collect();
+            (name.clone(), json!(entries))
+        })
+        .collect();
+    json!({
+        "virtual_servers": servers,
+        "sets": sets,
+        "routes": desired.state.routes,
+        "refused": desired.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
 }
 
 #[cfg(test)]

@@ -186,6 +186,7 @@ impl RunArgs {
     /// If a flag cannot be used.
     pub fn kernel_config(&self) -> anyhow::Result<KernelConfig> {
         Ok(KernelConfig {
+            rules_record: Some(self.state_dir.join("rules.json")),
             node_port_addresses: self.node_port_addresses()?,
             tuning: self.tune.tuning(),
             ..self.kernel.kernel_config()?
