@@ -20,7 +20,7 @@ use tonic::transport::Uri;
 
 pub use client::run;
 pub use security::{Security, TlsClient};
-pub use staging::{Committed, Staging, StagingError, Taken};
+pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
 
 /// Whom to ask for which table.
@@ -49,6 +49,9 @@ pub struct Subscribed {
     pub table: Arc<NodeTable>,
     /// When its Commit arrived.
     pub received_at: Instant,
+    /// When what it changes was triggered, in milliseconds of Unix time: of each EndpointSlice with
+    /// one, its last-change-trigger-time. Empty of a table that came whole, or from elsewhere.
+    pub trigger_times_ms: Vec<u64>,
 }
 
 /// What became of a table in the kernel.

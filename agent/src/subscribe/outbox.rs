@@ -23,6 +23,8 @@ pub(super) struct Outbox {
     /// The newest report, and whether it was made into an ack.
     report: Option<Report>,
     told: bool,
+    /// The answer to the newest question.
+    buckets: Option<v1::Buckets>,
     received: Option<v1::Received>,
     programmed: Option<v1::Programmed>,
 }
@@ -91,14 +93,20 @@ impl Outbox {
         self.told = true;
     }
 
+    /// The controller asked what we have.
+    pub(super) fn asked(&mut self, buckets: v1::Buckets) {
+        self.buckets = Some(buckets);
+    }
+
     pub(super) fn has_mail(&self) -> bool {
-        self.received.is_some() || self.programmed.is_some()
+        self.buckets.is_some() || self.received.is_some() || self.programmed.is_some()
     }
 
     /// The next message; `None` if there is nothing to say.
     pub(super) fn take(&mut self) -> Option<v1::AgentMessage> {
-        let message = match self.received.take() {
-            Some(received) => Message::Received(received),
+        let buckets = self.buckets.take().map(Message::Buckets);
+        let message = match buckets.or_else(|| self.received.take().map(Message::Received)) {
+            Some(message) => message,
             None => Message::Programmed(self.programmed.take()?),
         };
         Some(v1::AgentMessage {
@@ -139,6 +147,7 @@ mod tests {
             table: Default::default(),
             records_hash: SetHash(revision.into()),
             own_hash: SetHash(0),
+            trigger_times_ms: vec![],
             refused: vec![],
         }
     }

@@ -224,6 +224,11 @@ impl Stream<'_> {
                 self.commit(committed);
                 None
             }
+            Ok(Taken::Asked(buckets)) => {
+                self.outbox.asked(buckets);
+                None
+            }
+            Ok(Taken::Confirmed(_)) => None,
             Ok(Taken::Goaway(goaway)) => {
                 let spread = Duration::from_millis(goaway.spread_ms.into());
                 info!(?spread, "the controller is about to stop");
@@ -259,6 +264,7 @@ impl Stream<'_> {
             revision: committed.revision,
             table: committed.table,
             received_at: Instant::now(),
+            trigger_times_ms: committed.trigger_times_ms,
         })));
     }
 

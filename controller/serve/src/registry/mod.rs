@@ -167,8 +167,8 @@ impl Registry {
 }
 
 impl Session {
-    pub(crate) fn registry(&self) -> &Registry {
-        &self.registry
+    pub(crate) fn node(&self) -> &NodeKey {
+        &self.node
     }
 
     /// Ends when a newer stream of the same node began.

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
+use crate::wire::tests::inflate;
 use crate::{Limits, Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
 
 /// How long a test waits before it fails.
@@ -161,7 +162,7 @@ impl Client {
 
     pub(super) async fn next(&mut self) -> Result<Option<Frame>, Status> {
         let frame = patiently(self.frames.message()).await?;
-        Ok(frame.map(|frame| frame.frame.unwrap()))
+        Ok(frame.map(|frame| inflate(frame).frame.unwrap()))
     }
 
     pub(super) async fn batch(&mut self) -> Batch {
