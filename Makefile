@@ -23,6 +23,12 @@ demo: setup ## Show the main job: two nodes, a controller, two agents, two Servi
 test: setup ## Run all tests in all lanes; CI=true forbids skipping
 	@e2e/test
 
+.PHONY: bench-stream
+bench-stream: ## Measure the stream to 5,000 agents beside plain ways to do it (some minutes)
+	cargo build --release -p portolan-bench-stream
+	target/release/portolan-bench-stream run $(BENCH_FLAGS)
+	cargo run --release -p portolan-select --example event_cost
+
 .PHONY: lint
 lint: ## Check format and lints
 	cargo fmt --all --check

@@ -15,6 +15,12 @@ use crate::world::World;
 /// How often the memory is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Each change takes an endpoint away, which cannot wait.
+const URGENT: bool = true;
+
+/// How long the controller takes it to need for each stream.
+const PER_STREAM: Duration = Duration::from_micros(20);
+
 /// Publishes as the controller does: an event has the time at which it was due, so that a server
 /// that comes late to it does not look quicker for that.
 pub(super) async fn run(
@@ -37,7 +43,7 @@ pub(super) async fn run(
         while event < total && start + due(event) <= now {
             world.change(&mut delta);
             waiting.push(start_ns + u64::try_from(due(event).as_nanos())?);
-            flush = Some(debounce.changed(start + due(event)));
+            flush = Some(debounce.changed(start + due(event), URGENT));
             event += 1;
             if !target.is_debounced() {
                 break;
@@ -49,7 +55,10 @@ pub(super) async fn run(
             let revision = target.publish(&std::mem::take(&mut delta));
             let published = waiting.drain(..);
             changes.extend(published.map(|at_ns| Published { revision, at_ns }));
-            debounce.flushed(Instant::now());
+            if target.is_debounced() {
+                let streams = u32::try_from(target.streams())?;
+                debounce.flushed(Instant::now(), PER_STREAM * streams);
+            }
             flush = None;
         }
         if now - looked > LOOK {

@@ -62,7 +62,6 @@ impl Target for Ours {
     }
 
     fn streams(&self) -> usize {
-        let nodes = self.registry.snapshot();
-        nodes.iter().filter(|node| node.connected).count()
+        self.registry.connected()
     }
 }
