@@ -167,8 +167,10 @@ impl Namespace {
 
     /// Forgets a name that has nothing.
     pub(super) fn tidy(&mut self, service: &str) {
-        let is_empty = |e: &Box<Entry>| e.service.is_none() && e.slices().is_empty();
-        if self.services.get(service).is_some_and(is_empty) {
+        if let Some(entry) = self.services.get(service)
+            && entry.service.is_none()
+            && entry.slices().is_empty()
+        {
             self.services.remove(service);
         }
     }

@@ -22,7 +22,7 @@ use world::World;
 static MEMORY: PeakAlloc = PeakAlloc;
 
 const ROUNDS: usize = 9;
-const EVENTS: usize = 4_000;
+const EVENTS: u16 = 4_000;
 
 /// A cluster of usual size: services, endpoints of each, nodes.
 const USUAL: World = World::new(10_000, 10, 5_000);
@@ -91,7 +91,7 @@ fn doubling(worlds: Vec<World>) -> [f64; 2] {
             *least = took.min(*least);
         }
     }
-    let each = |took: &Duration| took.as_secs_f64() * 1e6 / f64::from(EVENTS as u32);
+    let each = |took: &Duration| took.as_secs_f64() * 1e6 / f64::from(EVENTS);
     let costs: Vec<_> = least.values().map(each).collect();
     let ratios = costs.windows(2).map(|pair| pair[1] / pair[0]);
     [ratios.fold(0.0, f64::max), costs[1]]
@@ -112,9 +112,9 @@ fn filled(world: World) -> Pipeline {
 
 /// Events one by one, each published on its own.
 fn events(world: World, pipeline: &mut Pipeline, round: usize) -> Duration {
-    let changes: Vec<_> = (0..EVENTS)
-        .map(|number| world.event(round * EVENTS + number))
-        .collect();
+    let events = usize::from(EVENTS);
+    let numbers = round * events..(round + 1) * events;
+    let changes: Vec<_> = numbers.map(|number| world.event(number)).collect();
     let start = processor_time();
     let mut published = 0;
     for change in changes {
