@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
 use portolan_source::{Sink, file, kubernetes};
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -47,16 +47,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let registry = metrics.sub_registry_with_prefix("portolan_controller");
     problems.register(registry);
     let catalog_metrics = CatalogMetrics::register(registry);
-    registry.register_with_unit(
-        "convergence",
-        "From the first event of a change until a share of the connected nodes had programmed it",
-        Unit::Seconds,
-        sessions.convergence(),
-    );
-    let collector = SessionCollector {
-        sessions: Arc::clone(&sessions),
-    };
-    registry.register_collector(Box::new(collector));
+    SessionCollector::register(&sessions, registry);
 
     let tasks = TaskTracker::new();
     let identity = identity::open(&args, &tasks, &token).await?;

@@ -133,7 +133,21 @@ impl Collector for SourceCollector {
 /// Reads the sessions when metrics are scraped.
 #[derive(Debug)]
 pub(crate) struct SessionCollector {
-    pub(crate) sessions: Arc<Sessions>,
+    sessions: Arc<Sessions>,
+}
+
+impl SessionCollector {
+    /// Adds what is known of sessions to a registry.
+    pub(crate) fn register(sessions: &Arc<Sessions>, registry: &mut Registry) {
+        registry.register_with_unit(
+            "convergence",
+            "From the first event of a change until a share of the connected nodes had programmed it",
+            Unit::Seconds,
+            sessions.convergence(),
+        );
+        let sessions = Arc::clone(sessions);
+        registry.register_collector(Box::new(Self { sessions }));
+    }
 }
 
 /// An agent that lacks something for longer than this is worth a look.
