@@ -122,6 +122,7 @@ mod tests {
                 port: 8080,
             }],
             endpoints: vec![endpoint(1, "here"), endpoint(2, "there")],
+            triggered_ms: None,
         };
         [Object::Service(service), Object::EndpointSlice(slice)]
             .map(|object| Change::Put {

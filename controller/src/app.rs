@@ -1,6 +1,7 @@
 //! Wires source, writer, streams and admin server together.
 
 use std::future::Future;
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +70,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         trouble: Arc::clone(&trouble),
         sessions: Arc::clone(&sessions),
         unready: Some(readiness.block("source")),
+        audit_pause: args.audit_pause(),
+        cores: cores(),
     };
     tasks.spawn(writer.run(events));
 
@@ -116,6 +119,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     result
 }
 
+fn cores() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    u32::try_from(cores).unwrap_or(1)
+}
+
 fn write_ports(path: &Path, agents: &TcpListener, admin: &TcpListener) -> std::io::Result<()> {
     let (agents, admin) = (agents.local_addr()?.port(), admin.local_addr()?.port());
     std::fs::write(path, format!("agents={agents} admin={admin}\n"))
@@ -159,6 +167,7 @@ async fn watch_source(
             let client = kubernetes::client(kubeconfig, context).await?;
             let options = kubernetes::Options {
                 pods: args.pod_weights,
+                ..kubernetes::Options::default()
             };
             let stats = Arc::clone(&stats);
             let watch = kubernetes::watch(client, cluster, options, sink, stats, token);

@@ -81,6 +81,12 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_POD_WEIGHTS")]
     pub(crate) pod_weights: bool,
 
+    /// How often all tables are computed from scratch, part by part, and compared with those that
+    /// are kept up to date change by change, in seconds; 0 for never. A difference is logged,
+    /// counted and repaired.
+    #[arg(long, env = "PORTOLAN_ORACLE_PERIOD", default_value = "60")]
+    oracle_period: u64,
+
     /// Where agents connect.
     #[arg(long, env = "PORTOLAN_LISTEN", default_value = "[::]:9443")]
     pub(crate) listen: SocketAddr,
@@ -110,6 +116,10 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn file_poll(&self) -> Duration {
         Duration::from_millis(self.file_poll_ms)
+    }
+
+    pub(crate) fn audit_pause(&self) -> Option<Duration> {
+        (self.oracle_period > 0).then(|| Duration::from_secs(self.oracle_period))
     }
 
     pub(crate) fn select(&self) -> SelectConfig {

@@ -9,7 +9,7 @@ use portolan_source::kubernetes::{KindStats, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -33,6 +33,7 @@ pub(crate) struct CatalogMetrics {
     objects: Family<KindLabel, Gauge>,
     revision: Gauge,
     publish: Histogram,
+    divergence: Counter,
 }
 
 impl CatalogMetrics {
@@ -42,6 +43,7 @@ impl CatalogMetrics {
             objects: Family::default(),
             revision: Gauge::default(),
             publish: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            divergence: Counter::default(),
         };
         registry.register(
             "objects",
@@ -59,7 +61,17 @@ impl CatalogMetrics {
             Unit::Seconds,
             this.publish.clone(),
         );
+        registry.register(
+            "catalog_divergence",
+            "Records and nodes whose tables were not what the catalog says, repaired; must stay 0",
+            this.divergence.clone(),
+        );
         this
+    }
+
+    pub(crate) fn diverged(&self, count: usize) {
+        self.divergence
+            .inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn observe(&self, catalog: &Catalog) {

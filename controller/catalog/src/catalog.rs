@@ -1,35 +1,29 @@
 //! The catalog itself: objects, the indices over them, and what a change makes dirty.
 
+mod cluster;
 mod endpoints;
 mod queries;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_model::NodeKey;
 
-use crate::addresses::Addresses;
-use crate::claims::Claims;
+use crate::packed::{Pack, PackedService};
 use crate::{
     Change, DirtySet, EndpointSlice, Kind, Node, Object, ObjectKey, ObjectRef, Pod, Problem,
     Service,
 };
+use cluster::{Cluster, KnownNode};
 
 /// Services, EndpointSlices, Nodes and weighted Pods of all clusters. One task owns it; nobody else
 /// sees it.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    services: HashMap<ObjectKey, Service>,
-    slices: HashMap<ObjectKey, EndpointSlice>,
-    nodes: HashMap<ObjectKey, Node>,
-    pods: HashMap<ObjectKey, Pod>,
-    /// The weights of those nodes that have one: few, mostly none.
-    node_weights: HashMap<NodeKey, u32>,
-    slices_of: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
-    claims: Claims,
-    addresses: Addresses,
+    clusters: BTreeMap<Arc<str>, Cluster>,
+    pack: Pack,
     problems: BTreeMap<ObjectRef, Vec<Problem>>,
 }
 
@@ -44,7 +38,7 @@ impl Catalog {
                     Object::Service(service) => self.put_service(service, dirty),
                     Object::EndpointSlice(slice) => self.put_slice(slice, dirty),
                     Object::Node(node) => self.put_node(node, dirty),
-                    Object::Pod(pod) => self.put_pod(pod, dirty),
+                    Object::Pod(pod) => self.put_pod(&pod, dirty),
                 }
             }
             Change::Refused { object, problems } => self.note(object, problems, dirty),
@@ -60,6 +54,11 @@ impl Catalog {
                     }
                 }
             }
+            Change::Reached {
+                kind,
+                cluster,
+                version,
+            } => self.reach(kind, &cluster, version),
         }
     }
 
@@ -74,105 +73,186 @@ impl Catalog {
         dirty.problems |= before != problems;
     }
 
+    fn cluster(&mut self, name: &Arc<str>) -> &mut Cluster {
+        self.clusters.entry(Arc::clone(name)).or_default()
+    }
+
     fn put_service(&mut self, service: Service, dirty: &mut DirtySet) {
-        if self.services.get(&service.key) == Some(&service) {
+        let packed = PackedService::pack(&service, &mut self.pack);
+        let key = &service.key;
+        let entry = self.cluster(&key.cluster).entry(&key.namespace, &key.name);
+        if entry.and_then(|entry| entry.service.as_deref()) == Some(&packed) {
             return;
         }
-        self.remove_service(&service.key, dirty);
-        dirty.services.insert(service.key.clone());
-        self.claims.insert(&service, |other| {
-            dirty.services.insert(other.clone());
-        });
-        self.addresses.insert_service(&service);
-        self.services.insert(service.key.clone(), service);
+        let urgent = dirty.urgent;
+        self.remove_service(key, dirty);
+        // One that changes is there still.
+        dirty.urgent = urgent;
+        let key = service.key.clone();
+        let cluster = self.cluster(&key.cluster);
+        let (name, entry) = cluster.namespace(&key.namespace).entry(&key.name);
+        entry.service = Some(Box::new(packed));
+        cluster.counts.services += 1;
+        let namespace = cluster.kept_name(&key.namespace);
+        let named = Service {
+            key: ObjectKey {
+                namespace,
+                name,
+                ..key.clone()
+            },
+            ..service
+        };
+        let others = affected(&key, &mut dirty.services);
+        cluster.claims.insert(&named, others);
+        dirty.services.insert(key);
     }
 
     fn remove_service(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
-        if let Some(service) = self.services.remove(key) {
+        let cluster = self.cluster(&key.cluster);
+        let namespace = cluster.namespace(&key.namespace);
+        if let Some(packed) = namespace.take_service(&key.name) {
+            cluster.counts.services -= 1;
+            let service = packed.unpack(key.clone());
+            let others = affected(key, &mut dirty.services);
+            cluster.claims.remove(&service, others);
             dirty.services.insert(key.clone());
-            self.claims.remove(&service, |other| {
-                dirty.services.insert(other.clone());
-            });
-            self.addresses.remove_service(&service);
+            dirty.urgent = true;
         }
+        cluster.tidy(&key.namespace);
     }
 
     fn put_slice(&mut self, slice: EndpointSlice, dirty: &mut DirtySet) {
-        if self.slices.get(&slice.key) == Some(&slice) {
+        let (key, service) = (slice.key.clone(), slice.service_key());
+        let triggered = slice.triggered_ms;
+        let packed = self.pack.slice(slice);
+        let cluster = self.cluster(&key.cluster);
+        let entry = cluster.entry(&key.namespace, &service.name);
+        if entry.and_then(|entry| entry.slice(&key.name)) == Some(&packed) {
             return;
         }
-        self.remove_slice(&slice.key, dirty);
-        let service = slice.service_key();
-        self.slices_of
-            .entry(service.clone())
-            .or_default()
-            .insert(slice.key.clone());
+        let namespace = cluster.namespace(&key.namespace);
+        // It may have been another Service's.
+        if namespace
+            .slices
+            .get(&key.name)
+            .is_some_and(|of| *of != service.name)
+        {
+            self.remove_slice(&key, dirty);
+        }
+        let cluster = self.cluster(&key.cluster);
+        let namespace = cluster.namespace(&key.namespace);
+        let name = Arc::clone(&packed.name);
+        let (service_name, entry) = namespace.entry(&service.name);
+        let before = entry.put_slice(packed);
+        let after = entry.slice(&key.name);
+        dirty.urgent |= before.as_ref().is_some_and(|before| before.loses(after));
+        if before.is_none() {
+            namespace.slices.insert(name, service_name);
+            cluster.counts.slices += 1;
+        }
+        if let Some(triggered) = triggered {
+            let triggers = dirty.triggers.entry(service.clone()).or_default();
+            triggers.push(triggered);
+        }
         dirty.services.insert(service);
-        self.slices.insert(slice.key.clone(), slice);
     }
 
     fn remove_slice(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
-        let Some(slice) = self.slices.remove(key) else {
-            return;
-        };
-        let service = slice.service_key();
-        if let Some(slices) = self.slices_of.get_mut(&service) {
-            slices.remove(key);
-            if slices.is_empty() {
-                self.slices_of.remove(&service);
-            }
+        let cluster = self.cluster(&key.cluster);
+        let namespace = cluster.namespace(&key.namespace);
+        if let Some(name) = namespace.slices.remove(&key.name) {
+            let entry = namespace.services.get_mut(&name);
+            let slice = entry.and_then(|entry| entry.take_slice(&key.name));
+            namespace.tidy(&name);
+            cluster.counts.slices -= 1;
+            let service = ObjectKey {
+                name,
+                ..key.clone()
+            };
+            dirty.urgent |= slice.is_some_and(|slice| slice.loses(None));
+            dirty.triggers.remove(&service);
+            dirty.services.insert(service);
         }
-        dirty.services.insert(service);
+        cluster.tidy(&key.namespace);
     }
 
     fn put_node(&mut self, node: Node, dirty: &mut DirtySet) {
-        let before = self.nodes.get(&node.key);
-        if before.map(|old| &old.info) != Some(&node.info) {
-            dirty.nodes.insert(node_key(&node.key));
+        let Node {
+            key,
+            mut info,
+            addresses,
+            weight,
+        } = node;
+        info.zone = info.zone.map(|zone| self.pack.name(zone));
+        info.pod_cidrs.shrink_to_fit();
+        let name = self.pack.name(Arc::clone(&key.name));
+        let cluster = self.cluster(&key.cluster);
+        let after = KnownNode {
+            info,
+            addresses: addresses.into_iter().collect(),
+        };
+        let before = cluster.nodes.get(&name);
+        if before.map(|old| &old.info) != Some(&after.info) {
+            dirty.nodes.insert(node_key(&key));
         }
-        let none = BTreeSet::new();
-        let addresses = before.map_or(&none, |old| &old.addresses);
-        self.addresses
-            .move_node(&node.key, addresses, &node.addresses, |service| {
-                dirty.services.insert(service.clone());
-            });
-        self.weigh_node(&node.key, node.weight, dirty);
-        self.nodes.insert(node.key.clone(), node);
+        let had = before.map(|old| &*old.addresses).unwrap_or_default();
+        let Cluster {
+            addresses, claims, ..
+        } = cluster;
+        addresses.move_node(&name, had, &after.addresses, |address| {
+            let services = claims.of_address(address);
+            services.for_each(|(ns, name)| affected(&key, &mut dirty.services)(ns, name));
+        });
+        cluster.nodes.insert(name, after);
+        self.weigh_node(&key, weight, dirty);
     }
 
     fn remove_node(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
-        let Some(node) = self.nodes.remove(key) else {
+        let cluster = self.cluster(&key.cluster);
+        let Some(node) = cluster.nodes.remove(&key.name) else {
             return;
         };
         dirty.nodes.insert(node_key(key));
-        self.addresses.remove_node(&node, |service| {
-            dirty.services.insert(service.clone());
+        let Cluster {
+            addresses, claims, ..
+        } = cluster;
+        addresses.move_node(&key.name, &node.addresses, &[], |address| {
+            let services = claims.of_address(address);
+            services.for_each(|(ns, name)| affected(key, &mut dirty.services)(ns, name));
         });
         self.weigh_node(key, None, dirty);
     }
 
     fn weigh_node(&mut self, key: &ObjectKey, weight: Option<u32>, dirty: &mut DirtySet) {
-        let key = node_key(key);
+        let weights = &mut self.cluster(&key.cluster).node_weights;
         let before = match weight {
-            Some(weight) => self.node_weights.insert(key.clone(), weight),
-            None => self.node_weights.remove(&key),
+            Some(weight) => weights.insert(Arc::clone(&key.name), weight),
+            None => weights.remove(&key.name),
         };
         if before != weight {
-            dirty.node_weights.insert(key);
+            dirty.node_weights.insert(node_key(key));
         }
     }
 
-    fn put_pod(&mut self, pod: Pod, dirty: &mut DirtySet) {
-        if self.pods.get(&pod.key) != Some(&pod) {
-            dirty.pod_weights.insert(pod.key.clone());
-            self.pods.insert(pod.key.clone(), pod);
+    fn put_pod(&mut self, pod: &Pod, dirty: &mut DirtySet) {
+        let key = &pod.key;
+        let cluster = self.cluster(&key.cluster);
+        let pods = &mut cluster.namespace(&key.namespace).pods;
+        let before = pods.insert(Arc::clone(&key.name), pod.weight);
+        if before != Some(pod.weight) {
+            dirty.pod_weights.insert(key.clone());
         }
+        cluster.counts.pods += usize::from(before.is_none());
     }
 
     fn remove_pod(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
-        if self.pods.remove(key).is_some() {
+        let cluster = self.cluster(&key.cluster);
+        let pods = &mut cluster.namespace(&key.namespace).pods;
+        if pods.remove(&key.name).is_some() {
+            cluster.counts.pods -= 1;
             dirty.pod_weights.insert(key.clone());
         }
+        cluster.tidy(&key.namespace);
     }
 
     fn delete(&mut self, object: ObjectRef, dirty: &mut DirtySet) {
@@ -185,23 +265,49 @@ impl Catalog {
         self.note(object, Vec::new(), dirty);
     }
 
-    /// All keys of a kind and cluster, those of objects that only have problems included.
-    fn keys(&self, kind: Kind, cluster: &str) -> BTreeSet<ObjectKey> {
-        let held: Box<dyn Iterator<Item = &ObjectKey>> = match kind {
-            Kind::Service => Box::new(self.services.keys()),
-            Kind::EndpointSlice => Box::new(self.slices.keys()),
-            Kind::Node => Box::new(self.nodes.keys()),
-            Kind::Pod => Box::new(self.pods.keys()),
+    fn reach(&mut self, kind: Kind, cluster: &Arc<str>, version: u64) {
+        let index = match kind {
+            Kind::Service => 0,
+            Kind::EndpointSlice => 1,
+            Kind::Node => 2,
+            // Weights are no reason to turn an agent away.
+            Kind::Pod => return,
         };
+        let versions = self.cluster(cluster).versions.get_or_insert_default();
+        versions[index] = versions[index].max(version);
+    }
+
+    /// All keys of a kind and cluster, those of objects that only have problems included.
+    fn keys(&self, kind: Kind, cluster: &Arc<str>) -> BTreeSet<ObjectKey> {
+        let held = self.clusters.get(cluster).map(|held| held.names(kind));
+        let held = held
+            .into_iter()
+            .flatten()
+            .map(|(namespace, name)| ObjectKey {
+                cluster: Arc::clone(cluster),
+                namespace,
+                name,
+            });
         let refused = self
             .problems
             .keys()
-            .filter(|object| object.kind == kind)
-            .map(|o| &o.key);
-        held.chain(refused)
-            .filter(|key| &*key.cluster == cluster)
-            .cloned()
-            .collect()
+            .map(|object| (object.kind, &object.key));
+        let refused = refused.filter(|(of, key)| *of == kind && key.cluster == *cluster);
+        held.chain(refused.map(|(_, key)| key.clone())).collect()
+    }
+}
+
+/// Notes Services of the cluster of `key`, by namespace and name.
+fn affected<'a>(
+    key: &'a ObjectKey,
+    services: &'a mut BTreeSet<ObjectKey>,
+) -> impl FnMut(&Arc<str>, &Arc<str>) + 'a {
+    |namespace, name| {
+        services.insert(ObjectKey {
+            cluster: Arc::clone(&key.cluster),
+            namespace: Arc::clone(namespace),
+            name: Arc::clone(name),
+        });
     }
 }
 

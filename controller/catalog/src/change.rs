@@ -34,4 +34,13 @@ pub enum Change {
         /// All that the listing had.
         keep: BTreeSet<ObjectKey>,
     },
+    /// With all changes so far, this kind is as it was at this version of the source.
+    Reached {
+        /// The kind that was watched.
+        kind: Kind,
+        /// The cluster that was watched.
+        cluster: Arc<str>,
+        /// A number that only grows: the API server's resourceVersion.
+        version: u64,
+    },
 }

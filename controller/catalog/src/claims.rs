@@ -4,8 +4,9 @@
 //! the same external IP, and files can say anything. The oldest claimant has it, so that a
 //! newcomer never takes a working way in from its owner.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use portolan_model::{FrontendKind, Protocol};
@@ -41,63 +42,114 @@ impl Claimant {
     /// One port of a Service.
     #[must_use]
     pub fn new(service: &Service, port: usize, kind: FrontendKind) -> Self {
-        let age = (
-            service.created.is_none(),
-            service.created.unwrap_or_default(),
-        );
+        Self::aged(service.created, service.key.clone(), port, kind)
+    }
+
+    fn aged(created: Option<i64>, service: ObjectKey, port: usize, kind: FrontendKind) -> Self {
         Self {
-            age,
-            service: service.key.clone(),
+            age: (created.is_none(), created.unwrap_or_default()),
+            service,
             port,
             kind,
         }
     }
 }
 
-/// All claims, each with its claimants.
+/// What is claimed, within a cluster: address, port, protocol.
+type What = (Option<IpAddr>, u16, Protocol);
+
+/// One claim of one claimant. How old it is says its Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    what: What,
+    port: u16,
+    kind: FrontendKind,
+    namespace: Arc<str>,
+    name: Arc<str>,
+}
+
+/// All claims of one cluster, in order of what is claimed.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(HashMap<Claim, BTreeSet<Claimant>>);
+pub(crate) struct Claims(BTreeSet<Entry>);
 
 impl Claims {
-    pub(crate) fn holder(&self, claim: &Claim) -> Option<&Claimant> {
-        self.0.get(claim)?.first()
+    /// Who has what is claimed. `created` knows the age of each Service with a claim.
+    pub(crate) fn holder(
+        &self,
+        claim: &Claim,
+        created: impl Fn(&str, &str) -> Option<i64>,
+    ) -> Option<Claimant> {
+        let what = (claim.address, claim.port, claim.protocol);
+        let claimants = self.range(what..=what).map(|entry| {
+            let service = ObjectKey {
+                cluster: Arc::clone(&claim.cluster),
+                namespace: Arc::clone(&entry.namespace),
+                name: Arc::clone(&entry.name),
+            };
+            let age = created(&entry.namespace, &entry.name);
+            Claimant::aged(age, service, entry.port.into(), entry.kind)
+        });
+        claimants.min()
     }
 
-    /// Takes a Service's claims. `others` are the Services for which that changes who has one.
-    pub(crate) fn insert(&mut self, service: &Service, others: impl FnMut(&ObjectKey)) {
+    /// The Services that want an address, by namespace and name.
+    pub(crate) fn of_address(
+        &self,
+        address: IpAddr,
+    ) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        let address = Some(address);
+        let all = (address, 0, Protocol::Tcp)..=(address, u16::MAX, Protocol::Sctp);
+        self.range(all).map(|entry| (&entry.namespace, &entry.name))
+    }
+
+    /// Takes a Service's claims. `others` are the other Services that claim the same.
+    pub(crate) fn insert(&mut self, service: &Service, others: impl FnMut(&Arc<str>, &Arc<str>)) {
         self.change(service, BTreeSet::insert, others);
     }
 
-    /// Gives a Service's claims back. `others` are the Services for which that changes who has one.
-    pub(crate) fn remove(&mut self, service: &Service, others: impl FnMut(&ObjectKey)) {
-        self.change(
-            service,
-            |claimants, claimant| claimants.remove(&claimant),
-            others,
-        );
+    /// Gives a Service's claims back. `others` are the other Services that claim the same.
+    pub(crate) fn remove(&mut self, service: &Service, others: impl FnMut(&Arc<str>, &Arc<str>)) {
+        self.change(service, |all, entry| all.remove(&entry), others);
     }
 
+    /// Whoever gets or loses something, those who still do not have it say who does: all claimants
+    /// are affected, and they are few.
     fn change(
         &mut self,
         service: &Service,
-        change: fn(&mut BTreeSet<Claimant>, Claimant) -> bool,
-        mut others: impl FnMut(&ObjectKey),
+        change: fn(&mut BTreeSet<Entry>, Entry) -> bool,
+        mut others: impl FnMut(&Arc<str>, &Arc<str>),
     ) {
         for (port, kind, claim) in service.claims() {
-            let claimants = self.0.entry(claim.clone()).or_default();
-            let holder = claimants.first().cloned();
-            change(claimants, Claimant::new(service, port, kind));
-            if claimants.first() != holder.as_ref() {
-                // All of them: those who still do not have it say who does.
-                claimants
-                    .iter()
-                    .map(|c| &c.service)
-                    .filter(|s| **s != service.key)
-                    .for_each(&mut others);
-            }
-            if claimants.is_empty() {
-                self.0.remove(&claim);
+            let what = (claim.address, claim.port, claim.protocol);
+            let entry = Entry {
+                what,
+                // No Service has as many ports: the API server's limit on objects is far below.
+                port: u16::try_from(port).unwrap_or(u16::MAX),
+                kind,
+                namespace: Arc::clone(&service.key.namespace),
+                name: Arc::clone(&service.key.name),
+            };
+            change(&mut self.0, entry);
+            for other in self.range(what..=what) {
+                if (&other.namespace, &other.name) != (&service.key.namespace, &service.key.name) {
+                    others(&other.namespace, &other.name);
+                }
             }
         }
+    }
+
+    fn range(&self, all: RangeInclusive<What>) -> impl Iterator<Item = &Entry> {
+        let (first, last) = all.into_inner();
+        let first = Entry {
+            what: first,
+            port: 0,
+            kind: FrontendKind::ClusterIp,
+            namespace: Arc::default(),
+            name: Arc::default(),
+        };
+        self.0
+            .range(first..)
+            .take_while(move |entry| entry.what <= last)
     }
 }

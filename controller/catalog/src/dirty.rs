@@ -1,6 +1,6 @@
 //! What a change to the catalog makes dirty.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_model::NodeKey;
 
@@ -20,6 +20,12 @@ pub struct DirtySet {
     pub pod_weights: BTreeSet<ObjectKey>,
     /// Whether the catalog's problems changed.
     pub problems: bool,
+    /// Whether something went away that connections may still be sent to: a Service, an endpoint,
+    /// or an endpoint's readiness. Says how soon, not what: of no account where nothing is dirty.
+    pub urgent: bool,
+    /// By Service, what triggered the changes of its slices, in milliseconds of Unix time. As
+    /// upstream, a slice that is deleted takes along what its Service has here.
+    pub triggers: BTreeMap<ObjectKey, Vec<u64>>,
 }
 
 impl DirtySet {
@@ -32,6 +38,9 @@ impl DirtySet {
             node_weights,
             pod_weights,
             problems,
+            urgent: _,
+            // Only with a Service that is dirty.
+            triggers: _,
         } = self;
         services.is_empty()
             && nodes.is_empty()

@@ -12,14 +12,16 @@ mod change;
 mod claims;
 mod dirty;
 mod objects;
+mod packed;
 mod problem;
+mod shared;
 
 pub use catalog::Catalog;
 pub use change::Change;
 pub use claims::{Claim, Claimant};
 pub use dirty::DirtySet;
 pub use objects::{
-    Endpoint, EndpointSlice, MAX_WEIGHT, Node, Object, ObjectKey, Pod, Service, ServicePort,
-    SlicePort, TrafficPolicy,
+    Endpoint, EndpointRef, EndpointSlice, MAX_WEIGHT, Node, Object, ObjectKey, Pod, Service,
+    ServicePort, SlicePort, TrafficPolicy,
 };
 pub use problem::{Kind, ObjectRef, Problem, Reason};

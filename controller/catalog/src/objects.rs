@@ -13,7 +13,7 @@ use crate::{Kind, ObjectRef};
 
 pub use node::{MAX_WEIGHT, Node, Pod};
 pub use service::{Service, ServicePort};
-pub use slice::{Endpoint, EndpointSlice, SlicePort};
+pub use slice::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
 
 /// Names an object of a known kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use portolan_catalog::{Endpoint, TrafficPolicy};
+use portolan_catalog::{EndpointRef, TrafficPolicy};
 
 /// What selection looks at of a node.
 #[derive(Debug, Clone, Copy)]
@@ -62,14 +63,14 @@ enum Topology {
 }
 
 /// Whether an endpoint may be used when none is ready (KEP-1669).
-pub(crate) fn still_serving(endpoint: &Endpoint) -> bool {
+pub(crate) fn still_serving(endpoint: &EndpointRef<'_>) -> bool {
     endpoint.serving && endpoint.terminating
 }
 
 /// Selects endpoints as kube-proxy does on a node.
 #[must_use]
 pub fn categorize(
-    endpoints: &BTreeMap<SocketAddr, &Endpoint>,
+    endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>,
     internal: TrafficPolicy,
     external: TrafficPolicy,
     externally_accessible: bool,
@@ -80,14 +81,14 @@ pub fn categorize(
     }
     let uses = Uses::new(internal, external, externally_accessible);
     let topology = topology(endpoints, node);
-    let pick = |wanted: &dyn Fn(&Endpoint) -> bool| -> BTreeSet<SocketAddr> {
+    let pick = |wanted: &dyn Fn(&EndpointRef<'_>) -> bool| -> BTreeSet<SocketAddr> {
         endpoints
             .iter()
             .filter(|(_, e)| wanted(e))
             .map(|(address, _)| *address)
             .collect()
     };
-    let is_local = |e: &Endpoint| e.node.as_deref().is_some_and(|name| name == node.name);
+    let is_local = |e: &EndpointRef<'_>| e.node.is_some_and(|name| **name == *node.name);
 
     let mut has_any = false;
     let cluster = uses.cluster.then(|| {
@@ -134,7 +135,7 @@ pub fn categorize(
 
 /// Hints count all or nothing: one ready endpoint without them, or none for this node, and
 /// everything may be used. Endpoints that are not ready have no say.
-fn topology(endpoints: &BTreeMap<SocketAddr, &Endpoint>, node: NodeView<'_>) -> Topology {
+fn topology(endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>, node: NodeView<'_>) -> Topology {
     let mut ready = endpoints.values().filter(|e| e.ready).peekable();
     if ready.peek().is_none() {
         return Topology::All;
@@ -152,7 +153,7 @@ fn topology(endpoints: &BTreeMap<SocketAddr, &Endpoint>, node: NodeView<'_>) -> 
     }
 }
 
-fn has_hint(endpoint: &Endpoint, mode: Topology) -> bool {
+fn has_hint(endpoint: &EndpointRef<'_>, mode: Topology) -> bool {
     match mode {
         Topology::All => true,
         Topology::SameNode => endpoint.node_hints.is_some(),
@@ -160,14 +161,15 @@ fn has_hint(endpoint: &Endpoint, mode: Topology) -> bool {
     }
 }
 
-fn available(endpoint: &Endpoint, mode: Topology, node: NodeView<'_>) -> bool {
-    let names = |hints: &Option<Vec<std::sync::Arc<str>>>, wanted: Option<&str>| {
-        hints.iter().flatten().any(|name| Some(&**name) == wanted)
+fn available(endpoint: &EndpointRef<'_>, mode: Topology, node: NodeView<'_>) -> bool {
+    let names = |hints: Option<&[Arc<str>]>, wanted: Option<&str>| {
+        let mut hints = hints.into_iter().flatten();
+        hints.any(|name| Some(&**name) == wanted)
     };
     match mode {
         Topology::All => true,
-        Topology::SameNode => names(&endpoint.node_hints, Some(node.name)),
-        Topology::SameZone => names(&endpoint.zone_hints, node.zone),
+        Topology::SameNode => names(endpoint.node_hints, Some(node.name)),
+        Topology::SameZone => names(endpoint.zone_hints, node.zone),
     }
 }
 

@@ -17,6 +17,6 @@ mod testing;
 pub use categorize::{Categories, NodeView, categorize};
 pub use config::{ParseSourceRangesError, SelectConfig, SourceRanges};
 pub use delta::TableDelta;
-pub use pipeline::Pipeline;
+pub use pipeline::{Audit, Pipeline};
 pub use project::{Projection, project};
 pub use projector::Projector;

@@ -1,8 +1,9 @@
 //! Catalog and projector as one: changes in, table deltas out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_catalog::{Catalog, Change, DirtySet, ObjectRef, Problem};
+use portolan_catalog::{Catalog, Change, DirtySet, ObjectKey, ObjectRef, Problem};
+use portolan_model::NodeKey;
 
 use crate::{Projector, SelectConfig, TableDelta};
 
@@ -12,6 +13,23 @@ pub struct Pipeline {
     catalog: Catalog,
     projector: Projector,
     dirty: DirtySet,
+    problems_changed: bool,
+}
+
+/// A look at everything, part by part: tables that are kept up to date change by change must be what
+/// a computation from scratch makes of the catalog. A part at a time, so that no change waits long.
+#[derive(Debug)]
+pub struct Audit {
+    services: BTreeSet<ObjectKey>,
+    nodes: BTreeSet<NodeKey>,
+}
+
+impl Audit {
+    /// Whether everything has been looked at.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.services.is_empty() && self.nodes.is_empty()
+    }
 }
 
 impl Pipeline {
@@ -35,10 +53,65 @@ impl Pipeline {
         !self.dirty.is_empty()
     }
 
+    /// Whether what a flush would look at cannot wait long: see [`DirtySet::urgent`].
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        self.dirty.urgent
+    }
+
     /// What the changes since the last flush changed in the tables: one atomic transition.
     pub fn flush(&mut self) -> TableDelta {
-        self.projector
-            .update(&self.catalog, &std::mem::take(&mut self.dirty))
+        let dirty = std::mem::take(&mut self.dirty);
+        self.problems_changed |= dirty.problems;
+        self.project(&dirty)
+    }
+
+    /// What triggered the changes since the last flush, in milliseconds of Unix time; to be taken
+    /// before that.
+    pub fn take_triggers(&mut self) -> Vec<u64> {
+        let triggers = std::mem::take(&mut self.dirty.triggers);
+        triggers.into_values().flatten().collect()
+    }
+
+    fn project(&mut self, dirty: &DirtySet) -> TableDelta {
+        let delta = self.projector.update(&self.catalog, dirty);
+        self.problems_changed |= self.projector.take_problems_changed();
+        delta
+    }
+
+    /// A look at everything: see [`Audit`].
+    #[must_use]
+    pub fn audit(&self) -> Audit {
+        let mut services: BTreeSet<_> = self.catalog.services().collect();
+        services.extend(self.projector.services().cloned());
+        let mut nodes: BTreeSet<_> = self.catalog.nodes().collect();
+        nodes.extend(self.projector.nodes().cloned());
+        Audit { services, nodes }
+    }
+
+    /// Computes the next part of an audit from scratch, of at most `limit` Services and nodes. The
+    /// result is where the tables diverge from that, and repairs them; it should be empty.
+    pub fn continue_audit(&mut self, audit: &mut Audit, limit: usize) -> TableDelta {
+        let mut again = DirtySet::default();
+        for _ in 0..limit {
+            // What is dirty is different for a good reason.
+            if let Some(service) = audit.services.pop_first() {
+                if !self.dirty.services.contains(&service) {
+                    again.services.insert(service);
+                }
+            } else if let Some(node) = audit.nodes.pop_first() {
+                if !self.dirty.nodes.contains(&node) {
+                    again.nodes.insert(node);
+                }
+            }
+        }
+        self.project(&again)
+    }
+
+    /// What is wrong with which object, found while reading it or while projecting it, if that has
+    /// changed since it was last asked.
+    pub fn changed_problems(&mut self) -> Option<BTreeMap<ObjectRef, Vec<Problem>>> {
+        std::mem::take(&mut self.problems_changed).then(|| self.problems())
     }
 
     /// What is wrong with which object: found while reading it, or while projecting it.
@@ -60,3 +133,6 @@ impl Pipeline {
         &self.catalog
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,7 @@ pub struct Projector {
     services: HashMap<ObjectKey, Published>,
     nodes: BTreeMap<NodeKey, NodeInfo>,
     problems: BTreeMap<ObjectRef, Vec<Problem>>,
+    problems_changed: bool,
 }
 
 impl Projector {
@@ -54,10 +55,7 @@ impl Projector {
     #[must_use]
     pub fn rebuild(catalog: &Catalog, config: SelectConfig) -> (Self, TableDelta) {
         let dirty = DirtySet {
-            services: catalog
-                .services()
-                .map(|service| service.key.clone())
-                .collect(),
+            services: catalog.services().collect(),
             nodes: catalog.nodes().collect(),
             problems: true,
             ..DirtySet::default()
@@ -73,17 +71,47 @@ impl Projector {
         &self.problems
     }
 
+    /// Whether they changed since this was last asked.
+    pub(crate) fn take_problems_changed(&mut self) -> bool {
+        std::mem::take(&mut self.problems_changed)
+    }
+
+    /// The Services of which something is published.
+    pub(crate) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.services.keys()
+    }
+
+    /// The nodes of which something is published.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeKey> {
+        self.nodes.keys()
+    }
+
+    /// Breaks it: what is published of a Service is no longer known.
+    #[cfg(test)]
+    pub(crate) fn forget(&mut self, key: &ObjectKey) {
+        self.services.remove(key);
+    }
+
+    /// Breaks it: what another has published of a Service is said to be published here.
+    #[cfg(test)]
+    pub(crate) fn steal(&mut self, other: &mut Self, key: &ObjectKey) {
+        let stolen = other.services.remove(key);
+        self.services
+            .extend(stolen.map(|stolen| (key.clone(), stolen)));
+    }
+
     fn update_service(&mut self, catalog: &Catalog, key: &ObjectKey, delta: &mut TableDelta) {
         let object = ObjectRef {
             kind: Kind::Service,
             key: key.clone(),
         };
         let (after, problems) = publish(catalog, self.config, key);
-        if problems.is_empty() {
-            self.problems.remove(&object);
+        let had = if problems.is_empty() {
+            self.problems.remove(&object)
         } else {
-            self.problems.insert(object, problems);
-        }
+            self.problems.insert(object.clone(), problems)
+        };
+        self.problems_changed |= had.as_ref() != self.problems.get(&object);
         let before = self.services.remove(key).unwrap_or_default();
         for (key, change) in differences(&before.records, &after.records) {
             delta.records.insert(key, change);
@@ -116,12 +144,12 @@ fn publish(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> (Publish
         return (published, problems);
     };
     for index in 0..service.ports.len() {
-        let record_key = record_key(service, index);
+        let record_key = record_key(&service, index);
         let Projection {
             record,
             lists,
             problems: of_port,
-        } = project(catalog, config, service, index);
+        } = project(catalog, config, &service, index);
         // What is wrong with an address is wrong for all ports, but said once.
         for problem in of_port {
             if !problems.contains(&problem) {

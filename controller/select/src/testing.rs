@@ -188,6 +188,7 @@ pub(crate) fn slice() -> impl Strategy<Value = EndpointSlice> {
                     family,
                     ports,
                     endpoints,
+                    triggered_ms: None,
                 }
             })
         })

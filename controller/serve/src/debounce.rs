@@ -4,37 +4,63 @@ use std::time::{Duration, Instant};
 
 /// Leading-edge debounce: an isolated change waits for nothing; in a stream of changes, those of a
 /// short time are published together. No clock of its own, and it never waits itself.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Debounce {
     last_flush: Option<Instant>,
     first_pending: Option<Instant>,
+    due: Option<Instant>,
+    window: Duration,
+}
+
+impl Default for Debounce {
+    fn default() -> Self {
+        Self {
+            last_flush: None,
+            first_pending: None,
+            due: None,
+            window: Self::WINDOW,
+        }
+    }
 }
 
 impl Debounce {
     /// After so long without a batch, a change is isolated.
     pub const IDLE: Duration = Duration::from_millis(100);
 
-    /// How long a change waits at most for others, and so at most one batch in this time. Versions
-    /// must not come faster, or the cursors of the agents spread and what one of them is sent is
-    /// of no use to the next.
+    /// How long a change waits at least for others while there are some, and how long one waits at
+    /// most that cannot wait. Versions must not come faster, or the cursors of the agents spread
+    /// and what one of them is sent is of no use to the next.
     pub const WINDOW: Duration = Duration::from_millis(10);
 
-    /// Notes that something changed, and tells when it must be published: now, or at a later time
-    /// of at most [`Self::WINDOW`] from the first change that waits.
-    pub fn changed(&mut self, now: Instant) -> Instant {
+    /// How long a change waits at most for others, however many agents there are.
+    pub const MAX_WINDOW: Duration = Duration::from_millis(100);
+
+    /// Notes that something changed, and tells when it must be published: now, or at a later time.
+    /// What takes something away is `urgent`: connections are sent there until it is published.
+    pub fn changed(&mut self, now: Instant, urgent: bool) -> Instant {
         let first = *self.first_pending.get_or_insert(now);
-        match self.last_flush {
-            Some(last) if first.saturating_duration_since(last) < Self::IDLE => {
-                first + Self::WINDOW
-            }
-            _ => first,
+        let is_isolated = self
+            .last_flush
+            .is_none_or(|last| first.saturating_duration_since(last) >= Self::IDLE);
+        let mut due = match is_isolated {
+            true => first,
+            false => first + self.window,
+        };
+        if urgent {
+            due = due.min(now + Self::WINDOW);
         }
+        let due = self.due.map_or(due, |earlier| due.min(earlier));
+        self.due = Some(due);
+        due
     }
 
-    /// Notes that everything was published.
-    pub fn flushed(&mut self, now: Instant) {
+    /// Notes that everything was published, and how long it takes until all agents have such a
+    /// batch: the next one waits for that, within bounds, so that work does not pile up.
+    pub fn flushed(&mut self, now: Instant, fan_out: Duration) {
         self.last_flush = Some(now);
         self.first_pending = None;
+        self.due = None;
+        self.window = fan_out.clamp(Self::WINDOW, Self::MAX_WINDOW);
     }
 }
 
@@ -48,22 +74,37 @@ mod tests {
     fn an_isolated_change_waits_for_nothing() {
         let start = Instant::now();
         let mut debounce = Debounce::default();
-        assert_eq!(debounce.changed(start), start);
-        debounce.flushed(start);
+        assert_eq!(debounce.changed(start, false), start);
+        debounce.flushed(start, 50 * MS);
         let later = start + Debounce::IDLE;
-        assert_eq!(debounce.changed(later), later);
+        assert_eq!(debounce.changed(later, false), later);
     }
 
     #[test]
     fn changes_of_one_window_are_published_together() {
         let start = Instant::now();
         let mut debounce = Debounce::default();
-        debounce.flushed(start);
-        let due = debounce.changed(start + MS);
+        debounce.flushed(start, MS);
+        let due = debounce.changed(start + MS, false);
         assert_eq!(due, start + MS + Debounce::WINDOW);
-        assert_eq!(debounce.changed(start + 5 * MS), due);
-        debounce.flushed(due);
-        assert_eq!(debounce.changed(due), due + Debounce::WINDOW);
+        assert_eq!(debounce.changed(start + 5 * MS, true), due);
+        debounce.flushed(due, MS);
+        assert_eq!(debounce.changed(due, false), due + Debounce::WINDOW);
+    }
+
+    #[test]
+    fn a_change_waits_as_long_as_the_agents_need_and_what_is_urgent_does_not() {
+        let start = Instant::now();
+        for (fan_out, window) in [(MS, 10 * MS), (40 * MS, 40 * MS), (900 * MS, 100 * MS)] {
+            let mut debounce = Debounce::default();
+            debounce.flushed(start, fan_out);
+            assert_eq!(debounce.changed(start + MS, false), start + MS + window);
+            let now = start + 3 * MS;
+            let urgent = (now + Debounce::WINDOW).min(start + MS + window);
+            assert_eq!(debounce.changed(now, true), urgent);
+            // Who comes later waits no longer than that either.
+            assert_eq!(debounce.changed(start + 5 * MS, false), urgent);
+        }
     }
 
     #[test]
@@ -74,9 +115,9 @@ mod tests {
         let mut due = None;
         for tick in 0..1000 {
             let now = start + tick * MS;
-            due = Some(debounce.changed(now));
+            due = Some(debounce.changed(now, tick % 3 == 0));
             if due.is_some_and(|due| due <= now) {
-                debounce.flushed(now);
+                debounce.flushed(now, 50 * MS);
                 flushes += 1;
             }
         }

@@ -8,6 +8,8 @@
 pub mod file;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
+#[cfg(feature = "kubernetes")]
+pub mod lease;
 pub mod objects;
 mod sink;
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use portolan_model::NodeKey;
 
 use super::Catalog;
-use crate::{DirtySet, Endpoint, EndpointSlice, ObjectKey, Service, ServicePort};
+use super::cluster::{Entry, Namespace};
+use crate::{DirtySet, EndpointRef, ObjectKey, Service, ServicePort};
 
 impl Catalog {
     /// The endpoints of a Service port in all its slices, by address: merged, sorted, each once.
@@ -20,23 +21,20 @@ impl Catalog {
         &self,
         service: &Service,
         port: &ServicePort,
-    ) -> BTreeMap<SocketAddr, &Endpoint> {
-        let mut merged: BTreeMap<SocketAddr, &Endpoint> = BTreeMap::new();
-        let slices = self.slices_of.get(&service.key).into_iter().flatten();
-        for slice in slices.filter_map(|key| self.slices.get(key)) {
-            if !service.has_family(slice.family) {
+    ) -> BTreeMap<SocketAddr, EndpointRef<'_>> {
+        let mut merged: BTreeMap<SocketAddr, EndpointRef<'_>> = BTreeMap::new();
+        let key = &service.key;
+        let cluster = self.clusters.get(&key.cluster);
+        let entry = cluster.and_then(|cluster| cluster.entry(&key.namespace, &key.name));
+        for slice in entry.map(Entry::slices).unwrap_or_default() {
+            if !service.has_family(slice.family()) {
                 continue;
             }
-            let numbers = slice
-                .ports
-                .iter()
-                .filter(|p| p.name == port.name && p.protocol == port.protocol)
-                .map(|p| p.port);
-            for number in numbers {
-                for endpoint in &slice.endpoints {
+            for number in slice.numbers(&port.name, port.protocol) {
+                for endpoint in slice.endpoints() {
                     let address = SocketAddr::new(endpoint.address, number);
                     let kept = merged.entry(address).or_insert(endpoint);
-                    if preference(endpoint) > preference(kept) {
+                    if preference(&endpoint) > preference(kept) {
                         *kept = endpoint;
                     }
                 }
@@ -47,26 +45,21 @@ impl Catalog {
 
     /// The weight of an endpoint of a Service: its pod's, else its node's, else 1.
     #[must_use]
-    pub fn weight(&self, service: &ObjectKey, endpoint: &Endpoint) -> u32 {
-        self.pod_weight(service, endpoint)
-            .or_else(|| self.node_weight(service, endpoint))
-            .unwrap_or(1)
+    pub fn weight(&self, service: &ObjectKey, endpoint: &EndpointRef<'_>) -> u32 {
+        self.given_weight(service, endpoint).unwrap_or(1)
     }
 
-    fn pod_weight(&self, service: &ObjectKey, endpoint: &Endpoint) -> Option<u32> {
-        // Mostly there are none: then no key has to be built.
-        if self.pods.is_empty() {
-            return None;
+    fn given_weight(&self, service: &ObjectKey, endpoint: &EndpointRef<'_>) -> Option<u32> {
+        let cluster = self.clusters.get(&service.cluster)?;
+        // Mostly there are none: then nothing has to be looked up.
+        if cluster.counts.pods > 0
+            && let Some(pod) = endpoint.pod
+            && let Some(namespace) = cluster.namespaces.get(&service.namespace)
+            && let Some(weight) = namespace.pods.get(pod)
+        {
+            return Some(*weight);
         }
-        Some(self.pods.get(&pod_key(service, endpoint)?)?.weight)
-    }
-
-    fn node_weight(&self, service: &ObjectKey, endpoint: &Endpoint) -> Option<u32> {
-        if self.node_weights.is_empty() {
-            return None;
-        }
-        let key = host_key(service, endpoint)?;
-        self.node_weights.get(&key).copied()
+        cluster.node_weights.get(endpoint.node?).copied()
     }
 
     /// The Services with endpoints whose weight changed.
@@ -76,39 +69,62 @@ impl Catalog {
     #[must_use]
     pub fn weighed_by(&self, dirty: &DirtySet) -> BTreeSet<ObjectKey> {
         let (nodes, pods) = (&dirty.node_weights, &dirty.pod_weights);
+        let mut affected = BTreeSet::new();
         if nodes.is_empty() && pods.is_empty() {
-            return BTreeSet::new();
+            return affected;
         }
-        let is_affected = |slice: &&EndpointSlice| {
-            slice.endpoints.iter().any(|endpoint| {
-                host_key(&slice.key, endpoint).is_some_and(|node| nodes.contains(&node))
-                    || pod_key(&slice.key, endpoint).is_some_and(|pod| pods.contains(&pod))
+        for (service, entry) in self.entries() {
+            let is_affected = |endpoint: EndpointRef<'_>| {
+                host_key(&service, &endpoint).is_some_and(|node| nodes.contains(&node))
+                    || (!pods.is_empty()
+                        && pod_key(&service, &endpoint).is_some_and(|pod| pods.contains(&pod)))
+            };
+            let mut endpoints = entry.slices().iter().flat_map(|slice| slice.endpoints());
+            if endpoints.any(is_affected) {
+                affected.insert(service);
+            }
+        }
+        affected
+    }
+
+    /// Everything by the names of Services, also of those that are not there.
+    fn entries(&self) -> impl Iterator<Item = (ObjectKey, &Entry)> {
+        let namespaces = self.clusters.iter().flat_map(|(cluster, objects)| {
+            let all = objects.namespaces.iter();
+            all.map(move |(name, namespace)| (cluster, name, namespace))
+        });
+        namespaces.flat_map(|(cluster, namespace, Namespace { services, .. })| {
+            services.iter().map(|(name, entry)| {
+                let key = ObjectKey {
+                    cluster: Arc::clone(cluster),
+                    namespace: Arc::clone(namespace),
+                    name: Arc::clone(name),
+                };
+                (key, entry)
             })
-        };
-        let affected = self.slices.values().filter(is_affected);
-        affected.map(EndpointSlice::service_key).collect()
+        })
     }
 }
 
-/// The Node of an endpoint of a Service or slice.
-fn host_key(of: &ObjectKey, endpoint: &Endpoint) -> Option<NodeKey> {
+/// The Node of an endpoint of a Service.
+fn host_key(of: &ObjectKey, endpoint: &EndpointRef<'_>) -> Option<NodeKey> {
     Some(NodeKey {
         cluster: Arc::clone(&of.cluster),
-        name: Arc::clone(endpoint.node.as_ref()?),
+        name: Arc::clone(endpoint.node?),
     })
 }
 
-/// The Pod of an endpoint of a Service or slice.
-fn pod_key(of: &ObjectKey, endpoint: &Endpoint) -> Option<ObjectKey> {
+/// The Pod of an endpoint of a Service.
+fn pod_key(of: &ObjectKey, endpoint: &EndpointRef<'_>) -> Option<ObjectKey> {
     Some(ObjectKey {
-        name: Arc::clone(endpoint.pod.as_ref()?),
+        name: endpoint.pod?.into(),
         ..of.clone()
     })
 }
 
 /// Which of two copies of an endpoint counts; the greater one does.
-fn preference(endpoint: &Endpoint) -> impl Ord + use<'_> {
-    let Endpoint {
+fn preference<'a>(endpoint: &EndpointRef<'a>) -> impl Ord + use<'a> {
+    let EndpointRef {
         address: _,
         ready,
         serving,
@@ -117,14 +133,14 @@ fn preference(endpoint: &Endpoint) -> impl Ord + use<'_> {
         pod,
         zone_hints,
         node_hints,
-    } = endpoint;
+    } = *endpoint;
     // The node, before the rest, as upstream prefers the copy that is local; the hints and the
     // pod last, only so that no tie is left to the order of the slices.
     (
         node.is_some(),
-        *ready,
-        *serving,
-        !*terminating,
+        ready,
+        serving,
+        !terminating,
         node,
         zone_hints,
         node_hints,

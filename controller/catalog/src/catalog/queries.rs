@@ -6,47 +6,72 @@ use std::sync::Arc;
 
 use portolan_model::{NodeInfo, NodeKey};
 
-use super::{Catalog, node_key};
+use super::Catalog;
 use crate::{Claim, Claimant, Kind, ObjectKey, ObjectRef, Problem, Service};
 
 impl Catalog {
     /// A Service, if it is ours to serve.
     #[must_use]
-    pub fn service(&self, key: &ObjectKey) -> Option<&Service> {
-        self.services.get(key)
+    pub fn service(&self, key: &ObjectKey) -> Option<Service> {
+        let cluster = self.clusters.get(&key.cluster)?;
+        let entry = cluster.entry(&key.namespace, &key.name)?;
+        Some(entry.service.as_ref()?.unpack(key.clone()))
     }
 
-    /// All Services, in no order.
-    pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.values()
+    /// The keys of all Services, in no order.
+    pub fn services(&self) -> impl Iterator<Item = ObjectKey> + '_ {
+        self.clusters.iter().flat_map(|(cluster, objects)| {
+            objects.namespaces.iter().flat_map(move |(namespace, all)| {
+                let ours = all.services.iter().filter(|(_, e)| e.service.is_some());
+                ours.map(move |(name, _)| ObjectKey {
+                    cluster: Arc::clone(cluster),
+                    namespace: Arc::clone(namespace),
+                    name: Arc::clone(name),
+                })
+            })
+        })
     }
 
     /// What a node's agent needs to know of it; `None` of an unknown node.
     #[must_use]
     pub fn node_info(&self, node: &NodeKey) -> Option<&NodeInfo> {
-        let key = ObjectKey {
-            cluster: Arc::clone(&node.cluster),
-            namespace: "".into(),
-            name: Arc::clone(&node.name),
-        };
-        Some(&self.nodes.get(&key)?.info)
+        let cluster = self.clusters.get(&node.cluster)?;
+        Some(&cluster.nodes.get(&node.name)?.info)
     }
 
     /// All nodes, in no order.
     pub fn nodes(&self) -> impl Iterator<Item = NodeKey> + '_ {
-        self.nodes.keys().map(node_key)
+        self.clusters.iter().flat_map(|(cluster, objects)| {
+            objects.nodes.keys().map(|name| NodeKey {
+                cluster: Arc::clone(cluster),
+                name: Arc::clone(name),
+            })
+        })
     }
 
     /// Who has what is claimed.
     #[must_use]
-    pub fn holder(&self, claim: &Claim) -> Option<&Claimant> {
-        self.claims.holder(claim)
+    pub fn holder(&self, claim: &Claim) -> Option<Claimant> {
+        let cluster = self.clusters.get(&claim.cluster)?;
+        let created = |namespace: &str, name: &str| cluster.created(namespace, name);
+        cluster.claims.holder(claim, created)
     }
 
     /// The Node that has an address, if one of the cluster does; the first by name of several.
     #[must_use]
     pub fn node_with_address(&self, cluster: &str, address: IpAddr) -> Option<&Arc<str>> {
-        self.addresses.node(cluster, address)
+        self.clusters.get(cluster)?.addresses.node(address)
+    }
+
+    /// How far the sources are: of each cluster the versions of Services, EndpointSlices and
+    /// Nodes, in this order, each a number that only grows. Empty if no source has any.
+    #[must_use]
+    pub fn source_versions(&self) -> Vec<u64> {
+        let of_clusters = self
+            .clusters
+            .values()
+            .filter_map(|cluster| cluster.versions);
+        of_clusters.flatten().collect()
     }
 
     /// What is wrong with which object.
@@ -58,11 +83,13 @@ impl Catalog {
     /// How many objects of each kind there are.
     #[must_use]
     pub fn count(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Service => self.services.len(),
-            Kind::EndpointSlice => self.slices.len(),
-            Kind::Node => self.nodes.len(),
-            Kind::Pod => self.pods.len(),
-        }
+        let clusters = self.clusters.values();
+        let counts = clusters.map(|cluster| match kind {
+            Kind::Service => cluster.counts.services,
+            Kind::EndpointSlice => cluster.counts.slices,
+            Kind::Node => cluster.nodes.len(),
+            Kind::Pod => cluster.counts.pods,
+        });
+        counts.sum()
     }
 }

@@ -1,9 +1,9 @@
 use std::net::IpAddr;
 
-use portolan_model::{Family, NodeInfo};
+use portolan_model::{Family, NodeInfo, Protocol};
 
 use super::*;
-use crate::{Endpoint, SlicePort};
+use crate::{Endpoint, ServicePort, SlicePort};
 
 fn key(namespace: &str, name: &str) -> ObjectKey {
     ObjectKey {
@@ -21,6 +21,12 @@ fn service(name: &str, external_ip: &str) -> Object {
     Object::Service(Service {
         cluster_ips: vec![ip("10.96.0.1")],
         external_ips: vec![ip(external_ip)],
+        ports: vec![ServicePort {
+            name: "".into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: None,
+        }],
         ..Service::new(key("ns", name))
     })
 }
@@ -45,10 +51,11 @@ fn slice(name: &str, node: &str, pod: &str) -> Object {
         family: Family::V4,
         ports: vec![SlicePort {
             name: "".into(),
-            protocol: portolan_model::Protocol::Tcp,
+            protocol: Protocol::Tcp,
             port: 80,
         }],
         endpoints: vec![endpoint],
+        triggered_ms: None,
     })
 }
 
@@ -144,14 +151,17 @@ fn a_pods_weight_counts_more_than_its_nodes() {
         pod: Some("p1".into()),
         ..Endpoint::new(ip("10.0.0.1"))
     };
-    assert_eq!(catalog.weight(&of, &endpoint), 1);
+    assert_eq!(catalog.weight(&of, &endpoint.view()), 1);
     put(&mut catalog, node("n1", &[], Some(3)));
-    assert_eq!(catalog.weight(&of, &endpoint), 3);
+    assert_eq!(catalog.weight(&of, &endpoint.view()), 3);
     put(&mut catalog, pod("p1", 7));
-    assert_eq!(catalog.weight(&of, &endpoint), 7);
+    assert_eq!(catalog.weight(&of, &endpoint.view()), 7);
     // A pod of that name elsewhere is another pod.
-    assert_eq!(catalog.weight(&key("other", "a"), &endpoint), 3);
-    assert_eq!(catalog.weight(&of, &Endpoint::new(ip("10.0.0.1"))), 1);
+    assert_eq!(catalog.weight(&key("other", "a"), &endpoint.view()), 3);
+    assert_eq!(
+        catalog.weight(&of, &Endpoint::new(ip("10.0.0.1")).view()),
+        1
+    );
 }
 
 #[test]
@@ -167,4 +177,160 @@ fn a_node_is_dirty_only_if_its_agent_has_to_know() {
         ..Node::new(key("", "n1"))
     };
     assert_eq!(put(&mut catalog, Object::Node(changed)).nodes.len(), 1);
+}
+
+/// The slice `web-1` of the Service `web`.
+fn web(endpoints: Vec<Endpoint>, triggered_ms: Option<u64>) -> EndpointSlice {
+    EndpointSlice {
+        key: key("ns", "web-1"),
+        service: "web".into(),
+        family: Family::V4,
+        ports: vec![],
+        endpoints,
+        triggered_ms,
+    }
+}
+
+#[test]
+fn only_what_takes_something_away_is_urgent() {
+    let endpoint = |last: u8, edit: fn(&mut Endpoint)| {
+        let mut endpoint = Endpoint::new([10, 0, 0, last].into());
+        edit(&mut endpoint);
+        endpoint
+    };
+    let ready = |last| endpoint(last, |_| ());
+    let drains: fn(&mut Endpoint) = |e| (e.ready, e.terminating) = (false, true);
+    let dead: fn(&mut Endpoint) = |e| (e.ready, e.serving) = (false, false);
+    let steps = [
+        (vec![ready(1)], false),
+        (vec![ready(1), ready(2)], false),
+        (vec![ready(2), ready(1)], false),
+        (vec![ready(1), endpoint(2, drains)], true),
+        (vec![ready(1), endpoint(2, dead)], true),
+        (vec![ready(1)], false),
+        (vec![ready(3)], true),
+        (vec![], true),
+    ];
+    let mut catalog = Catalog::default();
+    for (endpoints, expected) in steps {
+        let slice = web(endpoints, None);
+        let dirty = put(&mut catalog, Object::EndpointSlice(slice.clone()));
+        assert_eq!(dirty.urgent, expected, "{slice:?}");
+        assert_eq!(names(&dirty.services), ["web"]);
+    }
+    let deleted = |catalog: &mut Catalog| delete(catalog, Kind::EndpointSlice, key("ns", "web-1"));
+    assert!(!deleted(&mut catalog).urgent);
+    put(
+        &mut catalog,
+        Object::EndpointSlice(web(vec![ready(1)], None)),
+    );
+    assert!(deleted(&mut catalog).urgent);
+
+    assert!(!put(&mut catalog, service("web", "192.0.2.1")).urgent);
+    assert!(!put(&mut catalog, service("web", "192.0.2.2")).urgent);
+    assert!(delete(&mut catalog, Kind::Service, key("ns", "web")).urgent);
+}
+
+#[test]
+fn a_slice_tells_what_triggered_it_once_and_if_it_changed() {
+    let mut catalog = Catalog::default();
+    let mut dirty = DirtySet::default();
+    let mut put = |slice| {
+        let change = Change::Put {
+            object: Object::EndpointSlice(slice),
+            problems: vec![],
+        };
+        catalog.apply(change, &mut dirty);
+        dirty
+            .triggers
+            .values()
+            .flatten()
+            .copied()
+            .collect::<Vec<_>>()
+    };
+    let one = || vec![Endpoint::new(ip("10.0.0.1"))];
+    assert_eq!(put(web(one(), Some(7))), [7]);
+    assert_eq!(put(web(one(), Some(8))), [7]);
+    assert_eq!(put(web(vec![], Some(9))), [7, 9]);
+    assert_eq!(put(web(one(), None)), [7, 9]);
+    let object = ObjectRef {
+        kind: Kind::EndpointSlice,
+        key: key("ns", "web-1"),
+    };
+    catalog.apply(Change::Delete(object), &mut dirty);
+    assert!(dirty.triggers.is_empty());
+}
+
+#[test]
+fn versions_only_grow() {
+    let mut catalog = Catalog::default();
+    assert!(catalog.source_versions().is_empty());
+    let mut reach = |kind, version| {
+        let cluster = "".into();
+        let reached = Change::Reached {
+            kind,
+            cluster,
+            version,
+        };
+        let mut dirty = DirtySet::default();
+        catalog.apply(reached, &mut dirty);
+        assert!(dirty.is_empty());
+        catalog.source_versions()
+    };
+    assert_eq!(reach(Kind::Node, 5), [0, 0, 5]);
+    assert_eq!(reach(Kind::Service, 9), [9, 0, 5]);
+    assert_eq!(reach(Kind::EndpointSlice, 8), [9, 8, 5]);
+    assert_eq!(reach(Kind::Service, 3), [9, 8, 5]);
+    assert_eq!(reach(Kind::Pod, 99), [9, 8, 5]);
+}
+
+#[test]
+fn what_is_gone_leaves_nothing() {
+    let mut catalog = Catalog::default();
+    put(&mut catalog, service("a", "192.0.2.1"));
+    put(&mut catalog, slice("a", "n1", "p1"));
+    put(&mut catalog, node("n1", &["192.0.2.1"], Some(3)));
+    put(&mut catalog, pod("p1", 3));
+    for (kind, key) in [
+        (Kind::Service, key("ns", "a")),
+        (Kind::EndpointSlice, key("ns", "a-1")),
+        (Kind::Node, key("", "n1")),
+        (Kind::Pod, key("ns", "p1")),
+    ] {
+        assert_eq!(catalog.count(kind), 1);
+        assert!(!delete(&mut catalog, kind, key).is_empty());
+        assert_eq!(catalog.count(kind), 0);
+    }
+    let cluster = catalog.clusters.values().next().unwrap();
+    assert!(cluster.namespaces.is_empty());
+    assert!(cluster.node_weights.is_empty());
+    let left = format!("{:?} {:?}", cluster.claims, cluster.addresses);
+    assert_eq!(left, "Claims({}) Addresses({})");
+}
+
+#[test]
+fn a_slice_that_changes_its_service_leaves_the_old_one() {
+    let mut catalog = Catalog::default();
+    put(&mut catalog, slice("a", "n1", "p1"));
+    let Object::EndpointSlice(mut moved) = slice("a", "n1", "p1") else {
+        panic!("a slice")
+    };
+    moved.service = "b".into();
+    let dirty = put(&mut catalog, Object::EndpointSlice(moved));
+    assert_eq!(names(&dirty.services), ["a", "b"]);
+    assert_eq!(catalog.count(Kind::EndpointSlice), 1);
+    let endpoints = |name| {
+        let service = Service {
+            cluster_ips: vec![ip("10.96.0.1")],
+            ..Service::new(key("ns", name))
+        };
+        let port = ServicePort {
+            name: "".into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: None,
+        };
+        catalog.endpoints(&service, &port).len()
+    };
+    assert_eq!((endpoints("a"), endpoints("b")), (0, 1));
 }

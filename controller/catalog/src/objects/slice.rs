@@ -21,6 +21,10 @@ pub struct EndpointSlice {
     pub ports: Vec<SlicePort>,
     /// Its endpoints.
     pub endpoints: Vec<Endpoint>,
+    /// What triggered its last change, in milliseconds of Unix time (annotation
+    /// `endpoints.kubernetes.io/last-change-trigger-time`). Not part of what the slice says: one
+    /// that differs in nothing else has not changed.
+    pub triggered_ms: Option<u64>,
 }
 
 impl EndpointSlice {
@@ -35,7 +39,7 @@ impl EndpointSlice {
 }
 
 /// One port of an EndpointSlice: the number that the Service port's target has on these endpoints.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct SlicePort {
     /// The name of the Service port it belongs to.
     pub name: Arc<str>,
@@ -80,5 +84,43 @@ impl Endpoint {
             zone_hints: None,
             node_hints: None,
         }
+    }
+
+    /// The endpoint as the catalog shows it.
+    #[must_use]
+    pub fn view(&self) -> EndpointRef<'_> {
+        EndpointRef {
+            address: self.address,
+            ready: self.ready,
+            serving: self.serving,
+            terminating: self.terminating,
+            node: self.node.as_ref(),
+            pod: self.pod.as_deref(),
+            zone_hints: self.zone_hints.as_deref(),
+            node_hints: self.node_hints.as_deref(),
+        }
+    }
+}
+
+/// One endpoint as the catalog shows it. The fields are those of an [`Endpoint`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "said at Endpoint")]
+pub struct EndpointRef<'a> {
+    pub address: IpAddr,
+    pub ready: bool,
+    pub serving: bool,
+    pub terminating: bool,
+    pub node: Option<&'a Arc<str>>,
+    pub pod: Option<&'a str>,
+    pub zone_hints: Option<&'a [Arc<str>]>,
+    pub node_hints: Option<&'a [Arc<str>]>,
+}
+
+impl EndpointRef<'_> {
+    /// Whether anything could be forwarded to it: it is ready, or terminating and still serves
+    /// (KEP-1669).
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.ready || (self.serving && self.terminating)
     }
 }

@@ -1,7 +1,6 @@
 //! Replays upstream's cases as data.
 
-use std::sync::Arc;
-
+use portolan_catalog::Endpoint;
 use serde::Deserialize;
 
 use super::*;
@@ -120,7 +119,7 @@ fn upstream_cases() {
         let got = categorize(
             &endpoints
                 .iter()
-                .map(|(address, endpoint)| (*address, endpoint))
+                .map(|(address, endpoint)| (*address, endpoint.view()))
                 .collect(),
             policy(service.internal_local),
             policy(service.external_local),

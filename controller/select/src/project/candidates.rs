@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portolan_catalog::{Catalog, Endpoint, Service, ServicePort};
+use portolan_catalog::{Catalog, EndpointRef, Service, ServicePort};
 use portolan_model::{Destination, Family};
 
 use crate::categorize::still_serving;
@@ -11,7 +11,7 @@ use crate::categorize::still_serving;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate<'a> {
     pub(super) destination: Destination,
-    pub(super) endpoint: &'a Endpoint,
+    pub(super) endpoint: EndpointRef<'a>,
 }
 
 impl Candidate<'_> {
@@ -21,12 +21,12 @@ impl Candidate<'_> {
 
     /// Whether it may be used when none is ready (KEP-1669).
     pub(super) fn still_serves(&self) -> bool {
-        still_serving(self.endpoint)
+        still_serving(&self.endpoint)
     }
 
     /// Whether anything could be forwarded to it.
     pub(super) fn is_usable(&self) -> bool {
-        self.endpoint.ready || self.still_serves()
+        self.endpoint.is_usable()
     }
 }
 
@@ -40,7 +40,7 @@ impl<'a> Candidates<'a> {
         let candidate = |(address, endpoint)| Candidate {
             destination: Destination {
                 address,
-                weight: catalog.weight(&service.key, endpoint),
+                weight: catalog.weight(&service.key, &endpoint),
             },
             endpoint,
         };

@@ -20,8 +20,8 @@ pub(super) fn frontends(
     let mut frontends = Vec::new();
     for (_, kind, claim) in service.claims().filter(|(index, ..)| *index == port_index) {
         let us = Claimant::new(service, port_index, kind);
-        if let Some(holder) = catalog.holder(&claim).filter(|holder| **holder != us) {
-            problems.push(conflict(&us, holder, &claim));
+        if let Some(holder) = catalog.holder(&claim).filter(|holder| *holder != us) {
+            problems.push(conflict(&us, &holder, &claim));
             continue;
         }
         match claim.address {

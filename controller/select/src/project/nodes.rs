@@ -37,7 +37,7 @@ impl<'a> Nodes<'a> {
     /// Notes where each endpoint is.
     pub(super) fn add_own(&mut self, candidates: &[Candidate<'_>]) {
         for candidate in candidates {
-            if let Some(node) = &candidate.endpoint.node {
+            if let Some(node) = candidate.endpoint.node {
                 self.of(node).own.push(candidate.address());
             }
         }
@@ -48,7 +48,7 @@ impl<'a> Nodes<'a> {
     pub(super) fn add_local(&mut self, family: Family, candidates: &[Candidate<'_>]) {
         let mut by_node: BTreeMap<&Arc<str>, Vec<&Candidate<'_>>> = BTreeMap::new();
         for candidate in candidates {
-            if let Some(node) = &candidate.endpoint.node {
+            if let Some(node) = candidate.endpoint.node {
                 by_node.entry(node).or_default().push(candidate);
             }
         }
@@ -80,7 +80,12 @@ impl<'a> Nodes<'a> {
             return;
         }
         for candidate in ready() {
-            let names: BTreeSet<_> = candidate.endpoint.node_hints.iter().flatten().collect();
+            let names: BTreeSet<_> = candidate
+                .endpoint
+                .node_hints
+                .into_iter()
+                .flatten()
+                .collect();
             for name in names {
                 self.of(name).cluster.push(candidate.destination);
             }

@@ -33,7 +33,7 @@ impl<'a> Shared<'a> {
         // Without a hint on each ready endpoint, hints do not count (KEP-2433's safety rule).
         let hinted = ready.iter().all(|c| c.endpoint.zone_hints.is_some());
         for candidate in ready {
-            let zones = candidate.endpoint.zone_hints.as_deref();
+            let zones = candidate.endpoint.zone_hints;
             self.push(candidate.destination, zones.filter(|_| hinted));
         }
     }

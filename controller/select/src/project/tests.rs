@@ -61,6 +61,7 @@ fn slice_of(endpoints: Vec<Endpoint>) -> Object {
             port: 8080,
         }],
         endpoints,
+        triggered_ms: None,
     })
 }
 

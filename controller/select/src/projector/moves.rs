@@ -86,6 +86,7 @@ impl World {
                 port: 8080,
             }],
             endpoints: endpoints.collect(),
+            triggered_ms: None,
         }))
     }
 

@@ -21,7 +21,7 @@ fn survivors(changes: &[Change]) -> BTreeMap<ObjectRef, Object> {
             Change::Retain { kind, keep, .. } => {
                 left.retain(|object, _| object.kind != *kind || keep.contains(&object.key));
             }
-            Change::Refused { .. } => {}
+            Change::Refused { .. } | Change::Reached { .. } => {}
         }
     }
     left

@@ -77,6 +77,13 @@ impl Registry {
         entries.map(|(node, entry)| entry.status(node)).collect()
     }
 
+    /// How many agents have a live stream. Costs O(1).
+    #[must_use]
+    pub fn connected(&self) -> usize {
+        let nodes = self.lock();
+        nodes.entries.len() - nodes.disconnected.len()
+    }
+
     /// What was counted since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {

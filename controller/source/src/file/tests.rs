@@ -89,6 +89,7 @@ fn describe(change: &Change) -> String {
         Change::Refused { object, .. } => format!("refuse {object}"),
         Change::Delete(object) => format!("delete {object}"),
         Change::Retain { kind, .. } => format!("retain {kind}"),
+        Change::Reached { .. } => panic!("files have no versions"),
     }
 }
 

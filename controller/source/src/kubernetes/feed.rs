@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kube::runtime::watcher;
 use portolan_catalog::{Change, Kind, ObjectKey, Problem};
 use tracing::{info, warn};
 
@@ -42,9 +41,10 @@ pub(super) struct Feed {
     stats: Arc<Stats>,
     pending: Arc<Pending>,
     listed: bool,
-    listing: bool,
     /// Changes that were not sent yet.
     batch: Vec<Change>,
+    /// How far we are with them, if that was not said yet.
+    version: Option<u64>,
     /// What the listing in progress has had so far.
     keep: BTreeSet<ObjectKey>,
     warned_of_nameless: bool,
@@ -65,8 +65,8 @@ impl Feed {
             stats,
             pending,
             listed: false,
-            listing: false,
             batch: Vec::new(),
+            version: None,
             keep: BTreeSet::new(),
             warned_of_nameless: false,
         }
@@ -84,56 +84,89 @@ impl Feed {
         self.stats.of(self.kind)
     }
 
-    /// Whether a listing is under way: until it ends, its pages prove nothing.
-    pub(super) fn is_listing(&self) -> bool {
-        self.listing
+    /// A listing begins. Nothing is deleted here: it may still fail.
+    pub(super) fn begin(&mut self) {
+        self.keep.clear();
     }
 
-    /// Takes an event.
-    pub(super) async fn take<T: Watchable>(
-        &mut self,
-        event: watcher::Event<Watched<T>>,
-    ) -> Result<(), Closed> {
-        match event {
-            // Nothing is deleted here: the listing may still fail.
-            watcher::Event::Init => {
-                self.listing = true;
-                self.keep.clear();
-            }
-            watcher::Event::InitApply(object) => self.put(object, true),
-            watcher::Event::Apply(object) => self.put(object, false),
-            watcher::Event::Delete(object) => self.delete(&object),
-            watcher::Event::InitDone => self.sweep().await?,
+    /// An object of a listing.
+    pub(super) async fn listed<T: Watchable>(&mut self, object: Watched<T>) -> Result<(), Closed> {
+        let converted = self.convert(object);
+        if !matches!(converted, Converted::NotOurs(_)) {
+            self.keep
+                .extend(converted.reference().map(|object| object.key));
         }
+        self.push(converted.into_change()).await
+    }
+
+    /// An object that is so now.
+    pub(super) async fn put<T: Watchable>(&mut self, object: Watched<T>) -> Result<(), Closed> {
+        let converted = self.convert(object);
+        self.push(converted.into_change()).await
+    }
+
+    /// An object that is gone.
+    pub(super) async fn delete<T: Watchable>(&mut self, object: &Watched<T>) -> Result<(), Closed> {
+        let Some(object) = object.reference(&self.cluster) else {
+            return Ok(());
+        };
+        // In a listing that is streamed the server may still delete what it had listed.
+        self.keep.remove(&object.key);
+        self.push(Some(Change::Delete(object))).await
+    }
+
+    /// The listing is complete, at this version: what it did not have is gone.
+    pub(super) async fn complete(&mut self, version: &str) -> Result<(), Closed> {
+        let keep = std::mem::take(&mut self.keep);
+        self.stats().count_listing();
+        info!(cluster = %self.cluster, kind = %self.kind, objects = keep.len(), "listed");
+        self.batch.push(Change::Retain {
+            kind: self.kind,
+            cluster: Arc::clone(&self.cluster),
+            keep,
+        });
+        self.reached(version);
+        self.flush().await?;
+        if !std::mem::replace(&mut self.listed, true) && self.pending.done() {
+            self.sink.send(Event::Synced).await?;
+        }
+        Ok(())
+    }
+
+    /// With everything until now, we are at this version. Versions that are no numbers say nothing:
+    /// those of an API server are, and can be compared (KEP-5504).
+    pub(super) fn reached(&mut self, version: &str) {
+        self.version = version.parse().ok().or(self.version);
+    }
+
+    /// Sends what is waiting.
+    pub(super) async fn flush(&mut self) -> Result<(), Closed> {
+        self.batch
+            .extend(self.version.take().map(|version| Change::Reached {
+                kind: self.kind,
+                cluster: Arc::clone(&self.cluster),
+                version,
+            }));
+        self.sink
+            .send_changes(std::mem::take(&mut self.batch))
+            .await
+    }
+
+    async fn push(&mut self, change: Option<Change>) -> Result<(), Closed> {
+        self.batch.extend(change);
         if self.batch.len() >= BATCH {
             self.flush().await?;
         }
         Ok(())
     }
 
-    /// Sends what is waiting.
-    pub(super) async fn flush(&mut self) -> Result<(), Closed> {
-        self.sink
-            .send_changes(std::mem::take(&mut self.batch))
-            .await
-    }
-
-    fn put<T: Watchable>(&mut self, object: Watched<T>, listing: bool) {
+    fn convert<T: Watchable>(&mut self, object: Watched<T>) -> Converted {
         let converted = object.convert(&self.cluster);
-        let key = converted.reference().map(|object| object.key);
-        if let Converted::Refused { problems, .. } = &converted {
-            self.note_refused(key.as_ref(), problems);
+        if let Converted::Refused { object, problems } = &converted {
+            let key = object.as_ref().map(|object| &object.key);
+            self.note_refused(key, problems);
         }
-        if listing && !matches!(converted, Converted::NotOurs(_)) {
-            self.keep.extend(key);
-        }
-        self.batch.extend(converted.into_change());
-    }
-
-    fn delete<T: Watchable>(&mut self, object: &Watched<T>) {
-        if let Some(object) = object.reference(&self.cluster) {
-            self.batch.push(Change::Delete(object));
-        }
+        converted
     }
 
     fn note_refused(&mut self, key: Option<&ObjectKey>, problems: &[Problem]) {
@@ -143,23 +176,5 @@ impl Feed {
         if key.is_none() && !std::mem::replace(&mut self.warned_of_nameless, true) {
             warn!(%cluster, %kind, ?problems, "object without a name; counted from now on");
         }
-    }
-
-    /// The listing is complete: what it did not have is gone.
-    async fn sweep(&mut self) -> Result<(), Closed> {
-        let keep = std::mem::take(&mut self.keep);
-        self.listing = false;
-        self.stats().count_listing();
-        info!(cluster = %self.cluster, kind = %self.kind, objects = keep.len(), "listed");
-        self.batch.push(Change::Retain {
-            kind: self.kind,
-            cluster: Arc::clone(&self.cluster),
-            keep,
-        });
-        self.flush().await?;
-        if !std::mem::replace(&mut self.listed, true) && self.pending.done() {
-            self.sink.send(Event::Synced).await?;
-        }
-        Ok(())
     }
 }

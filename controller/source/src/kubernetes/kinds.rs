@@ -1,11 +1,30 @@
-//! How each kind is asked for.
+//! How each kind is asked for, and what is read of it.
 
 use std::fmt;
 
+use super::prune::Keep::{self, All, Only};
 use crate::objects::{EndpointSlice, Manifest, Node, Pod, Service};
 
 /// What is for another proxy, or headless, the API server need not even send.
 const OURS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+
+const METADATA: Keep = Only(&[
+    ("name", All),
+    ("namespace", All),
+    ("resourceVersion", All),
+    ("creationTimestamp", All),
+    ("deletionTimestamp", All),
+    ("labels", All),
+    ("annotations", All),
+]);
+
+const ENDPOINT: Keep = Only(&[
+    ("addresses", All),
+    ("conditions", All),
+    ("nodeName", All),
+    ("targetRef", Only(&[("kind", All), ("name", All)])),
+    ("hints", All),
+]);
 
 /// A kind that can be watched.
 pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
@@ -15,24 +34,38 @@ pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
     const SELECTOR: Option<&'static str>;
     /// Whether metadata is all that we want of it.
     const METADATA_ONLY: bool = false;
+    /// What is read of it.
+    const KEEP: &'static Keep;
 }
 
 impl Watchable for Service {
     const GROUP: &'static str = "";
     const PLURAL: &'static str = "services";
     const SELECTOR: Option<&'static str> = Some(OURS);
+    const KEEP: &'static Keep = &Only(&[("metadata", METADATA), ("spec", All), ("status", All)]);
 }
 
 impl Watchable for EndpointSlice {
     const GROUP: &'static str = "discovery.k8s.io";
     const PLURAL: &'static str = "endpointslices";
     const SELECTOR: Option<&'static str> = Some(OURS);
+    const KEEP: &'static Keep = &Only(&[
+        ("metadata", METADATA),
+        ("addressType", All),
+        ("ports", All),
+        ("endpoints", ENDPOINT),
+    ]);
 }
 
 impl Watchable for Node {
     const GROUP: &'static str = "";
     const PLURAL: &'static str = "nodes";
     const SELECTOR: Option<&'static str> = None;
+    const KEEP: &'static Keep = &Only(&[
+        ("metadata", METADATA),
+        ("spec", All),
+        ("status", Only(&[("addresses", All)])),
+    ]);
 }
 
 impl Watchable for Pod {
@@ -42,4 +75,5 @@ impl Watchable for Pod {
     const SELECTOR: Option<&'static str> = None;
     // Pods are many, and their spec and status are most of their bytes.
     const METADATA_ONLY: bool = true;
+    const KEEP: &'static Keep = &Only(&[("metadata", METADATA)]);
 }

@@ -4,6 +4,8 @@ mod malformed;
 mod pods;
 mod recovery;
 mod server;
+mod streamed;
+mod versions;
 
 use std::time::Duration;
 
@@ -20,6 +22,15 @@ const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/pods";
 
+const PAGED: Options = Options {
+    pods: false,
+    paged: true,
+};
+const PAGED_WITH_PODS: Options = Options {
+    pods: true,
+    paged: true,
+};
+
 /// A source and the server that it watches.
 struct Rig {
     server: Server,
@@ -30,7 +41,7 @@ struct Rig {
 
 impl Rig {
     fn start() -> Self {
-        Self::watching(Options::default())
+        Self::watching(PAGED)
     }
 
     fn watching(options: Options) -> Self {
@@ -77,13 +88,18 @@ impl Rig {
             .expect("a source that runs")
     }
 
-    /// The changes until and with the next one that starts so.
+    /// The changes until and with the next batch that has one that starts so; without how far the
+    /// source is then.
     async fn until(&mut self, start: &str) -> Vec<String> {
-        let mut all = Vec::new();
-        while !all
-            .last()
-            .is_some_and(|last: &String| last.starts_with(start))
-        {
+        let mut all = self.told_until(start).await;
+        all.retain(|told| !told.starts_with("reach"));
+        all
+    }
+
+    /// Everything until and with the next batch that has something that starts so.
+    async fn told_until(&mut self, start: &str) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        while !all.iter().any(|told| told.starts_with(start)) {
             match self.next().await {
                 Event::Changes(changes) => all.extend(changes.iter().map(describe)),
                 other => all.push(format!("{other:?}")),
@@ -106,6 +122,11 @@ fn describe(change: &Change) -> String {
             let keep: Vec<_> = keep.iter().map(ToString::to_string).collect();
             format!("retain {kind} {cluster}: {}", keep.join(" "))
         }
+        Change::Reached {
+            kind,
+            cluster,
+            version,
+        } => format!("reach {kind} {cluster} {version}"),
     }
 }
 
@@ -174,7 +195,7 @@ async fn three_listings_are_told_before_synced_and_synced_once() {
 
 #[tokio::test(start_paused = true)]
 async fn only_what_is_needed_is_asked_for() {
-    let mut rig = Rig::watching(Options { pods: true });
+    let mut rig = Rig::watching(PAGED_WITH_PODS);
     let ours = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
                 %2C%21service.kubernetes.io%2Fheadless";
     for (path, is_selected, is_metadata) in [
@@ -230,12 +251,12 @@ async fn pages_are_one_listing_and_go_out_in_batches() {
     );
     request.answer_list(second, "1", None);
     let mut sizes = Vec::new();
-    while sizes.iter().sum::<usize>() < 751 {
+    while sizes.iter().sum::<usize>() < 752 {
         if let Event::Changes(changes) = rig.next().await {
             sizes.push(changes.len());
         }
     }
-    assert_eq!(sizes, [500, 251]);
+    assert_eq!(sizes, [500, 252]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -264,7 +285,7 @@ async fn the_source_ends_with_its_reader() {
     let source = tokio::spawn(watch(
         client,
         Arc::from(""),
-        Options::default(),
+        PAGED,
         sink,
         stats,
         CancellationToken::new(),

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use portolan_catalog::{ObjectRef, Problem};
+use serde::de::DeserializeSeed;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
 use super::kinds::Watchable;
+use super::prune::Pruned;
 use crate::objects::{self, Converted};
 
 /// An object, or what is wrong with it: any JSON value becomes one.
@@ -28,6 +29,11 @@ impl<T: Watchable> Watched<T> {
         objects::named(T::KIND, name.as_deref(), namespace.as_deref(), cluster)
     }
 
+    /// Its `resourceVersion`.
+    pub(super) fn version(&self) -> Option<&str> {
+        self.metadata.resource_version.as_deref()
+    }
+
     pub(super) fn convert(self, cluster: &Arc<str>) -> Converted {
         let object = self.reference(cluster);
         match self.manifest {
@@ -39,7 +45,7 @@ impl<T: Watchable> Watched<T> {
 
 impl<'de, T: Watchable> Deserialize<'de> for Watched<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
+        let value = Pruned(T::KEEP).deserialize(deserializer)?;
         let text = |pointer| Some(value.pointer(pointer)?.as_str()?.to_owned());
         Ok(Self {
             metadata: ObjectMeta {

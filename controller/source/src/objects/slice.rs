@@ -7,9 +7,13 @@ use portolan_catalog::{self as catalog, Kind, Object, Problem, Reason};
 use portolan_model::Family;
 
 use super::problems::Problems;
-use super::{Converted, Endpoint, EndpointSlice, HintName, Manifest, SlicePort, address, ports};
+use super::{
+    Converted, Endpoint, EndpointSlice, HintName, Manifest, Metadata, SlicePort, address, ports,
+};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// When the Pod or Service changed that the slice's controller answered with its last write.
+const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 impl Manifest for EndpointSlice {
     const KIND: Kind = Kind::EndpointSlice;
@@ -43,12 +47,26 @@ impl Manifest for EndpointSlice {
             family,
             ports: slice_ports(self.ports, &mut problems),
             endpoints: endpoints(self.endpoints, family, &mut problems),
+            triggered_ms: triggered(&self.metadata, &mut problems),
         };
         Converted::Put {
             object: Object::EndpointSlice(object),
             problems: problems.into_vec(),
         }
     }
+}
+
+/// The trigger time in milliseconds of Unix time.
+fn triggered(metadata: &Metadata, problems: &mut Problems) -> Option<u64> {
+    let text = metadata.annotation(TRIGGERED)?;
+    let Ok(time) = text.parse::<jiff::Timestamp>() else {
+        problems.invalid(
+            format!("metadata.annotations[{TRIGGERED}]"),
+            format!("{text:?} is not a time: expected one like 2026-01-31T12:00:00Z; ignored"),
+        );
+        return None;
+    };
+    u64::try_from(time.as_millisecond()).ok()
 }
 
 fn slice_ports(ports: Option<Vec<SlicePort>>, problems: &mut Problems) -> Vec<catalog::SlicePort> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use portolan_catalog::Endpoint;
+use portolan_catalog::EndpointRef;
 use portolan_model::{FrontendAddress, NodeInfo, NodeTable};
 use proptest::prelude::*;
 
@@ -77,7 +77,7 @@ struct Port<'a> {
 }
 
 impl Port<'_> {
-    fn endpoints(&self, family: Family) -> BTreeMap<SocketAddr, &Endpoint> {
+    fn endpoints(&self, family: Family) -> BTreeMap<SocketAddr, EndpointRef<'_>> {
         let mut endpoints = self
             .catalog
             .endpoints(self.service, &self.service.ports[self.index]);
@@ -128,7 +128,7 @@ impl Port<'_> {
             for destination in &list {
                 let weight = self
                     .catalog
-                    .weight(&self.service.key, endpoints[&destination.address]);
+                    .weight(&self.service.key, &endpoints[&destination.address]);
                 prop_assert_eq!(destination.weight, weight);
             }
             Ok(list.iter().map(|d| d.address).collect::<BTreeSet<_>>())
@@ -149,7 +149,7 @@ impl Port<'_> {
         }
         let own = endpoints
             .iter()
-            .filter(|(_, e)| e.node.as_deref() == Some(node.name));
+            .filter(|(_, e)| e.node.is_some_and(|name| **name == *node.name));
         let ready: BTreeSet<_> = own.filter(|(_, e)| e.ready).map(|(a, _)| *a).collect();
         let lists = table.lists.get(&record.key).cloned().unwrap_or_default();
         let terminating = lists.terminating.contains(family);

@@ -92,3 +92,82 @@ async fn attempts_to_list_are_spaced_further_and_further_apart() {
     );
     assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 7);
 }
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_end_as_soon_as_they_begin_are_spaced_too() {
+    let (mut rig, [services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    drop(services);
+    let mut last = Instant::now();
+    let mut pauses = Vec::new();
+    for _ in 0..6 {
+        drop(rig.server.watch(SERVICES).await);
+        pauses.push(last.elapsed());
+        last = Instant::now();
+    }
+    let far = Duration::from_millis(500);
+    assert!(pauses[1..].iter().all(|pause| *pause > far), "{pauses:?}");
+    assert!(pauses[5] > Duration::from_secs(5), "{pauses:?}");
+
+    // One that brought something is worth another one at once.
+    let mut services = rig.server.watch(SERVICES).await;
+    services.send("ADDED", service("a", "11", json!(1))).await;
+    drop(services);
+    let last = Instant::now();
+    rig.server.watch(SERVICES).await;
+    assert_eq!(last.elapsed(), Duration::ZERO);
+}
+
+/// A listing that succeeds is no progress if nothing can be watched from it.
+#[tokio::test(start_paused = true)]
+async fn listings_that_lead_nowhere_are_spaced_too() {
+    let mut rig = Rig::start();
+    let start = Instant::now();
+    for _ in 0..6 {
+        rig.server.list(SERVICES, &[], "5").await;
+        rig.server.next(SERVICES).await.fail(410);
+    }
+    let took = start.elapsed();
+    assert!(took > Duration::from_secs(10), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_ends_for_another_reason_is_mended_by_a_listing() {
+    let (mut rig, [mut services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    services.error(500).await;
+    // Not for one that passes.
+    let mut services = rig.server.watch(SERVICES).await;
+    services.error(400).await;
+    rig.server.list(SERVICES, &[], "30").await;
+    assert_eq!(rig.until("retain").await, ["retain Service c: "]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_that_is_no_event_is_skipped() {
+    let (mut rig, [mut services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    services.send_line("what?").await;
+    services.send("ADDED", service("a", "11", json!(1))).await;
+    assert_eq!(rig.until("put").await, ["put Service c/prod/a"]);
+    assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 1);
+    // An event that we do not know may have been a change.
+    services
+        .send_line(r#"{"type": "WHAT", "object": {}}"#)
+        .await;
+    rig.server.list(SERVICES, &[], "12").await;
+    assert_eq!(rig.until("retain").await, ["retain Service c: "]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_says_nothing_for_too_long_is_resumed() {
+    let (mut rig, [services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    let start = Instant::now();
+    let call = rig.server.next(SERVICES).await;
+    let waited = start.elapsed();
+    assert!((295..300).contains(&waited.as_secs()), "{waited:?}");
+    let query = call.query();
+    assert!(query.contains("resourceVersion=10"), "{query}");
+    drop(services);
+}

@@ -123,9 +123,28 @@ impl Stream {
         self.send("BOOKMARK", object).await;
     }
 
+    /// Everything that there is was sent.
+    pub(super) async fn listed(&mut self, version: &str) {
+        let annotations = json!({"k8s.io/initial-events-end": "true"});
+        let metadata = json!({"resourceVersion": version, "annotations": annotations});
+        let object = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata});
+        self.send("BOOKMARK", object).await;
+    }
+
+    /// Something that is no event.
+    pub(super) async fn send_line(&mut self, line: &str) {
+        let sent = self.0.send(Ok(format!("{line}\n"))).await;
+        sent.expect("an open watch");
+    }
+
     /// The server forgot what was before.
     pub(super) async fn gone(&mut self) {
-        self.send("ERROR", status(410)).await;
+        self.error(410).await;
+    }
+
+    /// The watch ends for a reason.
+    pub(super) async fn error(&mut self, code: u16) {
+        self.send("ERROR", status(code)).await;
     }
 }
 

@@ -127,3 +127,28 @@ fn lists_that_are_null_are_empty() {
     assert!(slice.ports.is_empty() && slice.endpoints.is_empty());
     assert_problems(&problems, &[]);
 }
+
+#[test]
+fn a_slice_says_what_triggered_it() {
+    let at = |text: Value| {
+        let mut value = slice_value(json!({}));
+        value["metadata"]["annotations"] =
+            json!({"endpoints.kubernetes.io/last-change-trigger-time": text});
+        let (object, problems) = put(Kind::EndpointSlice, &value);
+        let Object::EndpointSlice(slice) = object else {
+            panic!("expected a slice: {object:?}")
+        };
+        (slice.triggered_ms, problems)
+    };
+    let (time, problems) = at(json!("2026-01-31T12:00:00.25Z"));
+    assert_eq!(time, Some(1_769_860_800_250));
+    assert_problems(&problems, &[]);
+    assert_eq!(at(json!("1969-01-01T00:00:00Z")).0, None);
+    let (time, problems) = at(json!("noon"));
+    assert_eq!(time, None);
+    let field = "metadata.annotations[endpoints.kubernetes.io/last-change-trigger-time]";
+    assert_problems(
+        &problems,
+        &[(&format!("{field}: invalid_value"), "\"noon\" is not a time")],
+    );
+}

@@ -1,0 +1,184 @@
+//! The objects of one cluster, by namespace and name: no name is kept twice for a key.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_model::NodeInfo;
+
+use crate::Kind;
+use crate::addresses::Addresses;
+use crate::claims::Claims;
+use crate::packed::{PackedService, PackedSlice};
+
+/// One cluster.
+#[derive(Debug, Default)]
+pub(super) struct Cluster {
+    pub(super) namespaces: HashMap<Arc<str>, Namespace>,
+    pub(super) nodes: HashMap<Arc<str>, KnownNode>,
+    /// The weights of those nodes that have one: few, mostly none.
+    pub(super) node_weights: HashMap<Arc<str>, u32>,
+    pub(super) claims: Claims,
+    pub(super) addresses: Addresses,
+    /// Of Services, EndpointSlices and Nodes; `None` while the source has not said any.
+    pub(super) versions: Option<[u64; 3]>,
+    pub(super) counts: Counts,
+}
+
+/// How many objects there are.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) services: usize,
+    pub(super) slices: usize,
+    pub(super) pods: usize,
+}
+
+/// One namespace of one cluster.
+#[derive(Debug, Default)]
+pub(super) struct Namespace {
+    pub(super) services: HashMap<Arc<str>, Entry>,
+    /// The Service of each slice, by the slice's name.
+    pub(super) slices: HashMap<Arc<str>, Arc<str>>,
+    /// The weights of those Pods that have one.
+    pub(super) pods: HashMap<Arc<str>, u32>,
+}
+
+/// What there is by the name of a Service: itself, and its slices, which may come before it.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub(super) service: Option<Box<PackedService>>,
+    /// Sorted by name.
+    slices: Box<[PackedSlice]>,
+}
+
+/// A Node, without its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct KnownNode {
+    pub(super) info: NodeInfo,
+    pub(super) addresses: Box<[IpAddr]>,
+}
+
+impl Cluster {
+    /// The names of all objects of a kind, by namespace; those of Nodes in none.
+    pub(super) fn names(&self, kind: Kind) -> BTreeSet<(Arc<str>, Arc<str>)> {
+        if kind == Kind::Node {
+            let in_none = |name| (Arc::default(), Arc::clone(name));
+            return self.nodes.keys().map(in_none).collect();
+        }
+        let of_namespace = |(namespace, all): (&Arc<str>, &Namespace)| {
+            let names: Vec<_> = all.names(kind).map(Arc::clone).collect();
+            let namespace = Arc::clone(namespace);
+            names
+                .into_iter()
+                .map(move |name| (Arc::clone(&namespace), name))
+        };
+        self.namespaces.iter().flat_map(of_namespace).collect()
+    }
+
+    /// What there is by the name of a Service.
+    pub(super) fn entry(&self, namespace: &str, name: &str) -> Option<&Entry> {
+        self.namespaces.get(namespace)?.services.get(name)
+    }
+
+    pub(super) fn created(&self, namespace: &str, name: &str) -> Option<i64> {
+        self.entry(namespace, name)?.service.as_ref()?.created()
+    }
+
+    pub(super) fn namespace(&mut self, name: &Arc<str>) -> &mut Namespace {
+        self.namespaces.entry(Arc::clone(name)).or_default()
+    }
+
+    /// A namespace's name as it is kept.
+    pub(super) fn kept_name(&self, namespace: &Arc<str>) -> Arc<str> {
+        let known = self.namespaces.get_key_value(namespace);
+        Arc::clone(known.map_or(namespace, |(name, _)| name))
+    }
+
+    /// Forgets a namespace that has nothing.
+    pub(super) fn tidy(&mut self, name: &str) {
+        let is_empty = |all: &Namespace| {
+            all.services.is_empty() && all.slices.is_empty() && all.pods.is_empty()
+        };
+        if self.namespaces.get(name).is_some_and(is_empty) {
+            self.namespaces.remove(name);
+        }
+    }
+}
+
+impl Namespace {
+    fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = &Arc<str>> + '_> {
+        match kind {
+            Kind::Service => {
+                let all = self.services.iter();
+                Box::new(
+                    all.filter(|(_, e)| e.service.is_some())
+                        .map(|(name, _)| name),
+                )
+            }
+            Kind::EndpointSlice => Box::new(self.slices.keys()),
+            Kind::Pod => Box::new(self.pods.keys()),
+            Kind::Node => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// The Service's name as it is kept, and what there is by it.
+    pub(super) fn entry(&mut self, service: &Arc<str>) -> (Arc<str>, &mut Entry) {
+        let known = self.services.get_key_value(service);
+        let name = Arc::clone(known.map_or(service, |(name, _)| name));
+        let entry = self.services.entry(Arc::clone(&name)).or_default();
+        (name, entry)
+    }
+
+    /// Takes the Service itself.
+    pub(super) fn take_service(&mut self, name: &str) -> Option<Box<PackedService>> {
+        let taken = self.services.get_mut(name)?.service.take();
+        self.tidy(name);
+        taken
+    }
+
+    /// Forgets a name that has nothing.
+    pub(super) fn tidy(&mut self, service: &str) {
+        let is_empty = |e: &Entry| e.service.is_none() && e.slices.is_empty();
+        if self.services.get(service).is_some_and(is_empty) {
+            self.services.remove(service);
+        }
+    }
+}
+
+impl Entry {
+    pub(super) fn slices(&self) -> &[PackedSlice] {
+        &self.slices
+    }
+
+    /// Puts a slice, and returns the one of that name before. No room is left for more: most
+    /// Services have one.
+    pub(super) fn put_slice(&mut self, slice: PackedSlice) -> Option<PackedSlice> {
+        match self.find(&slice.name) {
+            Ok(index) => Some(std::mem::replace(&mut self.slices[index], slice)),
+            Err(index) => {
+                let mut slices = std::mem::take(&mut self.slices).into_vec();
+                slices.reserve_exact(1);
+                slices.insert(index, slice);
+                self.slices = slices.into_boxed_slice();
+                None
+            }
+        }
+    }
+
+    pub(super) fn take_slice(&mut self, name: &str) -> Option<PackedSlice> {
+        let index = self.find(name).ok()?;
+        let mut slices = std::mem::take(&mut self.slices).into_vec();
+        let slice = slices.remove(index);
+        self.slices = slices.into_boxed_slice();
+        Some(slice)
+    }
+
+    pub(super) fn slice(&self, name: &str) -> Option<&PackedSlice> {
+        Some(&self.slices[self.find(name).ok()?])
+    }
+
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.slices
+            .binary_search_by(|slice| (*slice.name).cmp(name))
+    }
+}

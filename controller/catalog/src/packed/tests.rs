@@ -1,0 +1,134 @@
+//! What is packed comes out as it went in.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_model::{Family, Protocol};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Endpoint, EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy};
+
+fn name() -> impl Strategy<Value = Arc<str>> {
+    "[ab]{1,2}".prop_map(Into::into)
+}
+
+fn key() -> ObjectKey {
+    ObjectKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        name: "web".into(),
+    }
+}
+
+fn address(family: Family) -> impl Strategy<Value = IpAddr> {
+    any::<u8>().prop_map(move |last| match family {
+        Family::V4 => IpAddr::from([10, 0, 0, last]),
+        Family::V6 => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last.into()]),
+    })
+}
+
+fn endpoint(family: Family) -> impl Strategy<Value = Endpoint> {
+    let conditions = (any::<bool>(), any::<bool>(), any::<bool>());
+    let hints = || option::of(vec(name(), 0..3));
+    let names = (option::of(name()), option::of(name()), hints(), hints());
+    (address(family), conditions, names).prop_map(|(address, is, names)| Endpoint {
+        address,
+        ready: is.0,
+        serving: is.1,
+        terminating: is.2,
+        node: names.0,
+        pod: names.1,
+        zone_hints: names.2,
+        node_hints: names.3,
+    })
+}
+
+fn service() -> impl Strategy<Value = Service> {
+    let ips = || vec(prop_oneof![address(Family::V4), address(Family::V6)], 0..3);
+    let numbers = (
+        option::of(any::<u32>()),
+        option::of(any::<u32>()),
+        option::of(any::<u16>()),
+    );
+    let local = any::<(bool, bool, bool)>();
+    (
+        option::of(0..9i64),
+        ips(),
+        ips(),
+        ips(),
+        numbers,
+        local,
+        option::of(name()),
+    )
+        .prop_map(
+            |(created, cluster_ips, external_ips, load_balancer_ips, numbers, is, scheduler)| {
+                let policy = |local| match local {
+                    true => TrafficPolicy::Local,
+                    false => TrafficPolicy::Cluster,
+                };
+                let port = ServicePort {
+                    name: "http".into(),
+                    protocol: Protocol::Tcp,
+                    port: 80,
+                    node_port: numbers.2,
+                };
+                Service {
+                    created,
+                    cluster_ips,
+                    external_ips,
+                    load_balancer_ips,
+                    balancer_keeps_sources: is.0,
+                    source_ranges: vec!["10.0.0.0/8".parse().unwrap()],
+                    external_policy: policy(is.1),
+                    internal_policy: policy(is.2),
+                    affinity_seconds: numbers.0,
+                    scheduling: portolan_model::Scheduling {
+                        scheduler,
+                        flags: None,
+                    },
+                    drain_seconds: numbers.1,
+                    health_check_port: numbers.2,
+                    ports: vec![port],
+                    ..Service::new(key())
+                }
+            },
+        )
+}
+
+proptest! {
+    #[test]
+    fn a_slice_keeps_its_endpoints(
+        (family, endpoints) in prop_oneof![Just(Family::V4), Just(Family::V6)]
+            .prop_flat_map(|family| (Just(family), vec(endpoint(family), 0..6))),
+    ) {
+        let slice = EndpointSlice {
+            key: key(),
+            service: "web".into(),
+            family,
+            ports: vec![],
+            endpoints: endpoints.clone(),
+            triggered_ms: None,
+        };
+        let mut pack = Pack::default();
+        let packed = pack.slice(slice.clone());
+        prop_assert_eq!(packed.family(), family);
+        let views: Vec<_> = endpoints.iter().map(Endpoint::view).collect();
+        prop_assert_eq!(packed.endpoints().collect::<Vec<_>>(), views);
+        prop_assert_eq!(&packed, &pack.slice(slice));
+    }
+
+    #[test]
+    fn a_service_keeps_everything(service in service()) {
+        let mut pack = Pack::default();
+        let packed = PackedService::pack(&service, &mut pack);
+        prop_assert_eq!(packed.unpack(key()), service.clone());
+        prop_assert_eq!(packed.created(), service.created);
+        // And one that has little else.
+        let plain = Service { ports: service.ports, ..Service::new(key()) };
+        let packed = PackedService::pack(&plain, &mut pack);
+        prop_assert_eq!(packed.unpack(key()), plain);
+    }
+}

@@ -1,0 +1,149 @@
+//! What the catalog weighs, and what one event costs, at several sizes of a cluster.
+//!
+//! `cargo run --release -p portolan-select --example event_cost`. Each figure is one line. Times
+//! are the least of several rounds, and count only in proportion to one another.
+
+#![allow(clippy::print_stdout, reason = "its purpose")]
+
+mod world;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use peak_alloc::PeakAlloc;
+use portolan_catalog::{Catalog, DirtySet};
+use portolan_proto::convert::{encode_lists, encode_record};
+use portolan_proto::encoded::encode;
+use portolan_select::{Pipeline, Projector, SelectConfig, TableDelta};
+use world::World;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+const ROUNDS: usize = 9;
+const EVENTS: usize = 4_000;
+
+/// A cluster of usual size: services, endpoints of each, nodes.
+const USUAL: World = World::new(10_000, 10, 5_000);
+
+fn main() {
+    weigh(USUAL);
+    let sizes = [5_000, 10_000, 20_000].map(|services| World { services, ..USUAL });
+    let [by_services, usual] = doubling(sizes.to_vec());
+    let sizes = [2_500, 5_000, 10_000].map(|nodes| World { nodes, ..USUAL });
+    let [by_nodes, _] = doubling(sizes.to_vec());
+    println!("figure event_cost {usual:.2} us");
+    goal("event_cost_doubling_services", by_services, "x", "<=", 1.3);
+    goal("event_cost_doubling_nodes", by_nodes, "x", "<=", 1.3);
+    let full = recompute(USUAL);
+    println!("figure full_recompute {:.1} ms", full * 1e3);
+    let ratio = full * 1e6 / usual;
+    goal("full_recompute_over_event", ratio, "x", ">=", 1_000.0);
+}
+
+fn goal(name: &str, value: f64, unit: &str, operator: &str, bound: f64) {
+    let met = match operator {
+        "<=" => value <= bound,
+        _ => value >= bound,
+    };
+    let verdict = if met { "ok" } else { "short" };
+    println!("figure {name} {value:.2} {unit} goal {operator} {bound} {verdict}");
+}
+
+/// Bytes of heap for each endpoint, beyond the names.
+#[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn weigh(world: World) {
+    let per_endpoint = |bytes: usize| bytes as f64 / (world.services * world.endpoints) as f64;
+    let names = world.names();
+    let before = MEMORY.current_usage();
+    let mut catalog = Catalog::default();
+    for change in world.objects() {
+        // The dirty set is another one for each change: it is not the catalog's.
+        catalog.apply(change, &mut DirtySet::default());
+    }
+    let weight = MEMORY.current_usage() - before;
+    println!("figure catalog_bytes {weight} bytes");
+    println!("figure catalog_names_bytes {names} bytes");
+    let beyond = per_endpoint(weight - names);
+    goal("catalog_bytes_per_endpoint", beyond, "bytes", "<=", 60.0);
+
+    let before = MEMORY.current_usage();
+    let (projector, delta) = Projector::rebuild(&catalog, SelectConfig::default());
+    drop(delta);
+    let tables = MEMORY.current_usage() - before;
+    println!(
+        "figure tables_bytes_per_endpoint {:.1} bytes",
+        per_endpoint(tables)
+    );
+    drop(projector);
+}
+
+/// How much more an event costs when the world doubles, at most; and what it costs in the middle.
+fn doubling(worlds: Vec<World>) -> [f64; 2] {
+    let mut pipelines: Vec<_> = worlds.into_iter().map(|w| (w, filled(w))).collect();
+    let mut least = BTreeMap::new();
+    for round in 0..ROUNDS {
+        // One after the other, so that whatever else the machine does meets all alike.
+        for (index, (world, pipeline)) in pipelines.iter_mut().enumerate() {
+            let took = events(*world, pipeline, round);
+            let least = least.entry(index).or_insert(took);
+            *least = took.min(*least);
+        }
+    }
+    let each = |took: &Duration| took.as_secs_f64() * 1e6 / f64::from(EVENTS as u32);
+    let costs: Vec<_> = least.values().map(each).collect();
+    let ratios = costs.windows(2).map(|pair| pair[1] / pair[0]);
+    [ratios.fold(0.0, f64::max), costs[1]]
+}
+
+fn filled(world: World) -> Pipeline {
+    let mut pipeline = Pipeline::default();
+    world.objects().for_each(|change| pipeline.apply(change));
+    pipeline.flush();
+    pipeline
+}
+
+/// Events one by one, each published on its own.
+fn events(world: World, pipeline: &mut Pipeline, round: usize) -> Duration {
+    let changes: Vec<_> = (0..EVENTS)
+        .map(|number| world.event(round * EVENTS + number))
+        .collect();
+    let start = Instant::now();
+    let mut published = 0;
+    for change in changes {
+        pipeline.apply(change);
+        let delta = pipeline.flush();
+        assert!(!delta.is_empty(), "an event that changes nothing");
+        published += prepare(&delta);
+    }
+    let took = start.elapsed();
+    assert!(published > 0, "nothing was published");
+    took
+}
+
+/// Hashes and encodes a delta as it is before it is published; how long it is.
+fn prepare(delta: &TableDelta) -> usize {
+    let records = delta.records.values().flatten();
+    let records = records.map(|record| encode(&encode_record(record, record.content_hash())).len());
+    let lists = delta.lists.values().flatten();
+    let lists = lists.filter_map(|(key, lists)| Some((key, lists.as_ref()?)));
+    let lists =
+        lists.map(|(key, lists)| encode(&encode_lists(key, lists, lists.content_hash(key))).len());
+    records.sum::<usize>() + lists.sum::<usize>()
+}
+
+/// All tables from scratch, in seconds.
+fn recompute(world: World) -> f64 {
+    let mut catalog = Catalog::default();
+    for change in world.objects() {
+        catalog.apply(change, &mut DirtySet::default());
+    }
+    let took = (0..3).map(|_| {
+        let start = Instant::now();
+        let rebuilt = Projector::rebuild(&catalog, SelectConfig::default());
+        let took = start.elapsed();
+        assert!(!rebuilt.1.is_empty());
+        took
+    });
+    took.min().unwrap_or_default().as_secs_f64()
+}

@@ -1,0 +1,73 @@
+//! What can go wrong while a kind is followed, and what it means.
+
+use kube::core::Status;
+
+use crate::Closed;
+
+/// Why following stopped for now.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// Nobody reads the sink.
+    Closed(Closed),
+    /// To be tried again.
+    Trouble(Trouble),
+}
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Trouble {
+    /// The server refused, or there is no connection to it.
+    #[error(transparent)]
+    Client(#[from] kube::Error),
+    /// The server ended the watch with a reason.
+    #[error("the server ended the watch: {} ({})", .0.message, .0.code)]
+    Told(Box<Status>),
+    #[error("an object without a version")]
+    NoVersion,
+    #[error("a watch that ended as soon as it began")]
+    Short,
+    #[error("nothing came for longer than a watch lasts")]
+    Silent,
+    #[error("a listing that ended too early")]
+    Unfinished,
+}
+
+impl Trouble {
+    /// Whether nothing but a new listing says where we are: the server forgot what was at our
+    /// version, or ended the watch for a reason that waiting does not mend.
+    pub(super) fn needs_listing(&self) -> bool {
+        match self {
+            Self::Client(kube::Error::Api(status)) => status.code == 410,
+            Self::Told(status) => !matches!(status.code, 429 | 500..=599),
+            Self::NoVersion => true,
+            Self::Client(_) | Self::Short | Self::Silent | Self::Unfinished => false,
+        }
+    }
+
+    /// Whether the server does not take the request as it is, and never will.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Client(kube::Error::Api(status))
+                if matches!(status.code, 400 | 405 | 406 | 415 | 422)
+        )
+    }
+}
+
+impl From<Closed> for Stop {
+    fn from(closed: Closed) -> Self {
+        Self::Closed(closed)
+    }
+}
+
+impl From<Trouble> for Stop {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl From<kube::Error> for Stop {
+    fn from(error: kube::Error) -> Self {
+        Self::Trouble(error.into())
+    }
+}

@@ -1,0 +1,129 @@
+//! Where what is published comes from.
+
+use std::time::{Instant, SystemTime};
+
+use portolan_select::Pipeline;
+use portolan_serve::Origin;
+
+/// What is known of the changes that wait to be published.
+#[derive(Debug)]
+pub(super) struct Origins {
+    /// What was triggered before we began would say how long we were not there. In milliseconds of
+    /// Unix time.
+    began_ms: u64,
+    observed: Option<Instant>,
+    published: Vec<u64>,
+}
+
+impl Origins {
+    pub(super) fn new(began: SystemTime) -> Self {
+        let began = began.duration_since(SystemTime::UNIX_EPOCH);
+        let began_ms = began.map_or(0, |since| since.as_millis());
+        Self {
+            began_ms: u64::try_from(began_ms).unwrap_or(u64::MAX),
+            observed: None,
+            published: Vec::new(),
+        }
+    }
+
+    /// Something arrived.
+    pub(super) fn observe(&mut self, now: Instant) {
+        self.observed.get_or_insert(now);
+    }
+
+    /// What arrived changed nothing.
+    pub(super) fn forget(&mut self) {
+        self.observed = None;
+    }
+
+    /// Where what was published last came from, without its time: for a repair.
+    pub(super) fn repeat(&self) -> Origin {
+        Origin {
+            source_versions: self.published.clone(),
+            ..Origin::default()
+        }
+    }
+
+    /// Whether the sources are further than what is published says.
+    pub(super) fn is_news(&self, pipeline: &Pipeline) -> bool {
+        pipeline.catalog().source_versions() != self.published
+    }
+
+    /// Where what is flushed now comes from; to be asked before the flush. Until the source has
+    /// synced, nothing says when it was triggered.
+    pub(super) fn take(&mut self, pipeline: &mut Pipeline, synced: bool) -> Origin {
+        let mut triggers = pipeline.take_triggers();
+        triggers.retain(|trigger| synced && *trigger > self.began_ms);
+        self.published = pipeline.catalog().source_versions();
+        Origin {
+            source_versions: self.published.clone(),
+            trigger_times_ms: triggers,
+            observed: self.observed.take(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use portolan_catalog::{Change, EndpointSlice, Kind, Object, ObjectKey};
+    use portolan_model::Family;
+
+    use super::*;
+
+    fn slice(name: &str, triggered_ms: u64) -> Change {
+        let object = Object::EndpointSlice(EndpointSlice {
+            key: ObjectKey {
+                cluster: "".into(),
+                namespace: "ns".into(),
+                name: name.into(),
+            },
+            service: "web".into(),
+            family: Family::V4,
+            ports: vec![],
+            endpoints: vec![],
+            triggered_ms: Some(triggered_ms),
+        });
+        Change::Put {
+            object,
+            problems: vec![],
+        }
+    }
+
+    #[test]
+    fn only_what_was_triggered_while_we_watched_counts() {
+        let began = SystemTime::UNIX_EPOCH + Duration::from_millis(1000);
+        let mut origins = Origins::new(began);
+        let mut pipeline = Pipeline::default();
+        pipeline.apply(slice("a", 2000));
+        assert_eq!(origins.take(&mut pipeline, false), Origin::default());
+        pipeline.flush();
+        let now = Instant::now();
+        origins.observe(now);
+        origins.observe(now + Duration::from_secs(1));
+        pipeline.apply(slice("b", 1000));
+        pipeline.apply(slice("c", 1001));
+        let origin = origins.take(&mut pipeline, true);
+        assert_eq!(origin.trigger_times_ms, [1001]);
+        assert_eq!(origin.observed, Some(now));
+        assert_eq!(origins.take(&mut pipeline, true), Origin::default());
+    }
+
+    #[test]
+    fn versions_are_news_until_they_are_published() {
+        let mut origins = Origins::new(SystemTime::UNIX_EPOCH);
+        let mut pipeline = Pipeline::default();
+        assert!(!origins.is_news(&pipeline));
+        pipeline.apply(Change::Reached {
+            kind: Kind::Node,
+            cluster: "".into(),
+            version: 7,
+        });
+        assert!(!pipeline.is_dirty());
+        assert!(origins.is_news(&pipeline));
+        let origin = origins.take(&mut pipeline, true);
+        assert_eq!(origin.source_versions, [0, 0, 7]);
+        assert!(!origins.is_news(&pipeline));
+    }
+}
