@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
 use portolan_source::{Sink, file, kubernetes};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -49,9 +49,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let registry = metrics.sub_registry_with_prefix("portolan_controller");
     problems.register(registry);
     let catalog_metrics = CatalogMetrics::register(registry);
+    registry.register_with_unit(
+        "convergence",
+        "From the first event of a change until a share of the connected nodes had programmed it",
+        Unit::Seconds,
+        sessions.convergence(),
+    );
     let collector = SessionCollector {
         sessions: Arc::clone(&sessions),
-        tables: tables.clone(),
     };
     registry.register_collector(Box::new(collector));
 
@@ -65,6 +70,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let writer = Writer {
         select: args.select(),
         publisher,
+        tables: tables.clone(),
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),

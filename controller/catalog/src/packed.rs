@@ -5,7 +5,7 @@ mod service;
 mod slice;
 
 pub(crate) use service::PackedService;
-pub(crate) use slice::{Pack, PackedSlice};
+pub(crate) use slice::{Pack, PackedSlice, cut};
 
 #[cfg(test)]
 mod tests;

@@ -9,13 +9,13 @@ use portolan_model::NodeInfo;
 use crate::Kind;
 use crate::addresses::Addresses;
 use crate::claims::Claims;
-use crate::packed::{PackedService, PackedSlice};
+use crate::packed::{PackedService, PackedSlice, cut};
 
 /// One cluster.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) namespaces: HashMap<Arc<str>, Namespace>,
-    pub(super) nodes: HashMap<Arc<str>, KnownNode>,
+    pub(super) nodes: HashMap<Arc<str>, Box<KnownNode>>,
     /// The weights of those nodes that have one: few, mostly none.
     pub(super) node_weights: HashMap<Arc<str>, u32>,
     pub(super) claims: Claims,
@@ -37,8 +37,9 @@ pub(super) struct Counts {
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
     pub(super) services: HashMap<Arc<str>, Entry>,
-    /// The Service of each slice, by the slice's name.
-    pub(super) slices: HashMap<Arc<str>, Arc<str>>,
+    /// The Services of those slices whose name does not say it: controllers name a slice by its
+    /// Service, a dash and a random end, but if that is too long.
+    elsewhere: HashMap<Arc<str>, Arc<str>>,
     /// The weights of those Pods that have one.
     pub(super) pods: HashMap<Arc<str>, u32>,
 }
@@ -66,7 +67,7 @@ impl Cluster {
             return self.nodes.keys().map(in_none).collect();
         }
         let of_namespace = |(namespace, all): (&Arc<str>, &Namespace)| {
-            let names: Vec<_> = all.names(kind).map(Arc::clone).collect();
+            let names: Vec<_> = all.names(kind).collect();
             let namespace = Arc::clone(namespace);
             names
                 .into_iter()
@@ -96,9 +97,7 @@ impl Cluster {
 
     /// Forgets a namespace that has nothing.
     pub(super) fn tidy(&mut self, name: &str) {
-        let is_empty = |all: &Namespace| {
-            all.services.is_empty() && all.slices.is_empty() && all.pods.is_empty()
-        };
+        let is_empty = |all: &Namespace| all.services.is_empty() && all.pods.is_empty();
         if self.namespaces.get(name).is_some_and(is_empty) {
             self.namespaces.remove(name);
         }
@@ -106,19 +105,49 @@ impl Cluster {
 }
 
 impl Namespace {
-    fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = &Arc<str>> + '_> {
+    fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = Arc<str>> + '_> {
+        let services = self.services.iter();
         match kind {
             Kind::Service => {
-                let all = self.services.iter();
-                Box::new(
-                    all.filter(|(_, e)| e.service.is_some())
-                        .map(|(name, _)| name),
-                )
+                let ours = services.filter(|(_, entry)| entry.service.is_some());
+                Box::new(ours.map(|(name, _)| Arc::clone(name)))
             }
-            Kind::EndpointSlice => Box::new(self.slices.keys()),
-            Kind::Pod => Box::new(self.pods.keys()),
+            Kind::EndpointSlice => {
+                let slices = services.flat_map(|(_, entry)| entry.slices());
+                Box::new(slices.map(|slice| slice.name().into()))
+            }
+            Kind::Pod => Box::new(self.pods.keys().cloned()),
             Kind::Node => Box::new(std::iter::empty()),
         }
+    }
+
+    /// The Service of a slice that is here.
+    pub(super) fn service_of(&self, slice: &str) -> Option<&Arc<str>> {
+        if let Some(service) = self.elsewhere.get(slice) {
+            return Some(service);
+        }
+        let has_it = |(dash, _): (usize, _)| {
+            let (service, entry) = self.services.get_key_value(&slice[..dash])?;
+            entry.slice(slice).map(|_| service)
+        };
+        slice.rmatch_indices('-').find_map(has_it)
+    }
+
+    /// Notes which Service a slice belongs to, if its name does not say it.
+    pub(super) fn note_slice(&mut self, slice: &str, service: Arc<str>) {
+        let end = slice.strip_prefix(&*service);
+        if !end.is_some_and(|end| end.starts_with('-')) {
+            self.elsewhere.insert(slice.into(), service);
+        }
+    }
+
+    /// Takes a slice out, with the name of its Service.
+    pub(super) fn take_slice(&mut self, name: &str) -> Option<(Arc<str>, PackedSlice)> {
+        let service = Arc::clone(self.service_of(name)?);
+        self.elsewhere.remove(name);
+        let slice = self.services.get_mut(&service)?.take_slice(name)?;
+        self.tidy(&service);
+        Some((service, slice))
     }
 
     /// The Service's name as it is kept, and what there is by it.
@@ -153,7 +182,7 @@ impl Entry {
     /// Puts a slice, and returns the one of that name before. No room is left for more: most
     /// Services have one.
     pub(super) fn put_slice(&mut self, slice: PackedSlice) -> Option<PackedSlice> {
-        match self.find(&slice.name) {
+        match self.find(slice.name()) {
             Ok(index) => Some(std::mem::replace(&mut self.slices[index], slice)),
             Err(index) => {
                 let mut slices = std::mem::take(&mut self.slices).into_vec();
@@ -165,7 +194,7 @@ impl Entry {
         }
     }
 
-    pub(super) fn take_slice(&mut self, name: &str) -> Option<PackedSlice> {
+    fn take_slice(&mut self, name: &str) -> Option<PackedSlice> {
         let index = self.find(name).ok()?;
         let mut slices = std::mem::take(&mut self.slices).into_vec();
         let slice = slices.remove(index);
@@ -179,6 +208,6 @@ impl Entry {
 
     fn find(&self, name: &str) -> Result<usize, usize> {
         self.slices
-            .binary_search_by(|slice| (*slice.name).cmp(name))
+            .binary_search_by(|slice| slice.name().cmp(cut(name)))
     }
 }

@@ -9,19 +9,24 @@ use portolan_model::{Family, Protocol};
 use crate::shared::Shared;
 use crate::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
 
-/// Between the names of pods; none of them has it.
-const SEPARATOR: char = '/';
+/// Between names. The API server has no names with it, and a file that does has itself to blame:
+/// a name ends there.
+const SEPARATOR: char = '\0';
+
+/// A name up to a separator, if it has one.
+pub(crate) fn cut(name: &str) -> &str {
+    name.split(SEPARATOR).next().unwrap_or_default()
+}
 
 /// An EndpointSlice without its namespace and Service, which are where it is kept.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PackedSlice {
-    pub(crate) name: Arc<str>,
+    /// Its name, and that of each endpoint's pod after it if any has one.
+    names: Box<str>,
     addresses: Addresses,
     ports: Arc<[SlicePort]>,
     /// One per address.
     places: Box<[Arc<Place>]>,
-    /// The name of each endpoint's pod, in one string; empty if no endpoint has one.
-    pods: Box<str>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -61,10 +66,9 @@ impl Pack {
         });
         let ports: Vec<_> = ports.collect();
         PackedSlice {
-            name: slice.key.name,
+            names: names(&slice.key.name, &endpoints),
             addresses: Addresses::of(slice.family, &endpoints),
             ports: self.ports.get(ports),
-            pods: pods(&endpoints),
             places: endpoints.into_iter().map(|e| self.place(e)).collect(),
         }
     }
@@ -93,6 +97,10 @@ impl Pack {
 }
 
 impl PackedSlice {
+    pub(crate) fn name(&self) -> &str {
+        cut(&self.names)
+    }
+
     pub(crate) fn family(&self) -> Family {
         match self.addresses {
             Addresses::V4(_) => Family::V4,
@@ -108,7 +116,7 @@ impl PackedSlice {
 
     /// The endpoints, in the slice's order.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointRef<'_>> {
-        let mut pods = self.pods.split(SEPARATOR);
+        let mut pods = self.names.split(SEPARATOR).skip(1);
         self.places.iter().enumerate().map(move |(index, place)| {
             let pod = pods.next().filter(|name| !name.is_empty());
             place.view(self.addresses.get(index), pod)
@@ -169,16 +177,14 @@ impl Addresses {
     }
 }
 
-fn pods(endpoints: &[Endpoint]) -> Box<str> {
-    if endpoints.iter().all(|endpoint| endpoint.pod.is_none()) {
-        return Box::default();
-    }
-    let mut all = String::new();
-    for endpoint in endpoints {
-        // A name with a separator is no pod's, and one more would shift all that follow.
-        let name = endpoint.pod.as_deref().unwrap_or_default();
-        all.push_str(if name.contains(SEPARATOR) { "" } else { name });
-        all.push(SEPARATOR);
+fn names(name: &str, endpoints: &[Endpoint]) -> Box<str> {
+    let mut all = cut(name).to_owned();
+    if endpoints.iter().any(|endpoint| endpoint.pod.is_some()) {
+        for endpoint in endpoints {
+            let pod = endpoint.pod.as_deref().unwrap_or_default();
+            all.push(SEPARATOR);
+            all.push_str(cut(pod));
+        }
     }
     all.into_boxed_str()
 }
