@@ -27,6 +27,12 @@ test: setup ## Run all tests in all lanes; CI=true forbids skipping
 fuzz: ## Fuzz what agent and controller decode, 20 s each; e2e/fuzz/run SECONDS for longer
 	@e2e/fuzz/run
 
+.PHONY: bench-stream
+bench-stream: ## Measure the stream to 5,000 agents beside plain ways to do it (some minutes)
+	cargo build --release -p portolan-bench-stream
+	target/release/portolan-bench-stream run $(BENCH_FLAGS)
+	cargo run --release -p portolan-select --example event_cost
+
 .PHONY: lint
 lint: ## Check format and lints
 	cargo fmt --all --check

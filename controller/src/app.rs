@@ -36,9 +36,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let token = on_signal()?;
     let agents = listen(args.listen).await.context("--listen")?;
     let admin = listen(args.admin_listen).await.context("--admin-listen")?;
-    if let Some(path) = &args.port_file {
-        write_ports(path, &agents, &admin).with_context(|| path.display().to_string())?;
-    }
+    write_ports(args.port_file.as_deref(), &agents, &admin)?;
 
     let readiness = Readiness::default();
     let (publisher, tables) = Publisher::new(Retention::default());
@@ -130,9 +128,16 @@ fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(1)
 }
 
-fn write_ports(path: &Path, agents: &TcpListener, admin: &TcpListener) -> std::io::Result<()> {
+/// Says which ports were bound, if somebody wants to know.
+fn write_ports(
+    path: Option<&Path>,
+    agents: &TcpListener,
+    admin: &TcpListener,
+) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
     let (agents, admin) = (agents.local_addr()?.port(), admin.local_addr()?.port());
-    std::fs::write(path, format!("agents={agents} admin={admin}\n"))
+    let ports = format!("agents={agents} admin={admin}\n");
+    std::fs::write(path, ports).with_context(|| path.display().to_string())
 }
 
 /// Runs a server whose failure ends the program.

@@ -81,7 +81,7 @@ impl Catalog {
         let packed = PackedService::pack(&service, &mut self.pack);
         let key = &service.key;
         let entry = self.cluster(&key.cluster).entry(&key.namespace, &key.name);
-        if entry.and_then(|entry| entry.service.as_deref()) == Some(&packed) {
+        if entry.and_then(|entry| entry.service.as_ref()) == Some(&packed) {
             return;
         }
         let urgent = dirty.urgent;
@@ -91,7 +91,7 @@ impl Catalog {
         let key = service.key.clone();
         let cluster = self.cluster(&key.cluster);
         let (name, entry) = cluster.namespace(&key.namespace).entry(&key.name);
-        entry.service = Some(Box::new(packed));
+        entry.service = Some(packed);
         cluster.counts.services += 1;
         let namespace = cluster.kept_name(&key.namespace);
         let named = Service {

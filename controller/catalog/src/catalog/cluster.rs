@@ -9,7 +9,7 @@ use portolan_model::NodeInfo;
 use crate::Kind;
 use crate::addresses::Addresses;
 use crate::claims::Claims;
-use crate::packed::{PackedService, PackedSlice, cut};
+use crate::packed::{Few, PackedService, PackedSlice, cut};
 
 /// One cluster.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct Counts {
 /// One namespace of one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
-    pub(super) services: HashMap<Arc<str>, Entry>,
+    pub(super) services: HashMap<Arc<str>, Box<Entry>>,
     /// The Services of those slices whose name does not say it: controllers name a slice by its
     /// Service, a dash and a random end, but if that is too long.
     elsewhere: HashMap<Arc<str>, Arc<str>>,
@@ -47,9 +47,9 @@ pub(super) struct Namespace {
 /// What there is by the name of a Service: itself, and its slices, which may come before it.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    pub(super) service: Option<Box<PackedService>>,
+    pub(super) service: Option<PackedService>,
     /// Sorted by name.
-    slices: Box<[PackedSlice]>,
+    slices: Few<PackedSlice>,
 }
 
 /// A Node, without its name.
@@ -78,7 +78,7 @@ impl Cluster {
 
     /// What there is by the name of a Service.
     pub(super) fn entry(&self, namespace: &str, name: &str) -> Option<&Entry> {
-        self.namespaces.get(namespace)?.services.get(name)
+        Some(self.namespaces.get(namespace)?.services.get(name)?)
     }
 
     pub(super) fn created(&self, namespace: &str, name: &str) -> Option<i64> {
@@ -159,7 +159,7 @@ impl Namespace {
     }
 
     /// Takes the Service itself.
-    pub(super) fn take_service(&mut self, name: &str) -> Option<Box<PackedService>> {
+    pub(super) fn take_service(&mut self, name: &str) -> Option<PackedService> {
         let taken = self.services.get_mut(name)?.service.take();
         self.tidy(name);
         taken
@@ -167,8 +167,10 @@ impl Namespace {
 
     /// Forgets a name that has nothing.
     pub(super) fn tidy(&mut self, service: &str) {
-        let is_empty = |e: &Entry| e.service.is_none() && e.slices.is_empty();
-        if self.services.get(service).is_some_and(is_empty) {
+        if let Some(entry) = self.services.get(service)
+            && entry.service.is_none()
+            && entry.slices().is_empty()
+        {
             self.services.remove(service);
         }
     }
@@ -176,19 +178,18 @@ impl Namespace {
 
 impl Entry {
     pub(super) fn slices(&self) -> &[PackedSlice] {
-        &self.slices
+        self.slices.as_slice()
     }
 
-    /// Puts a slice, and returns the one of that name before. No room is left for more: most
-    /// Services have one.
+    /// Puts a slice, and returns the one of that name before.
     pub(super) fn put_slice(&mut self, slice: PackedSlice) -> Option<PackedSlice> {
         match self.find(slice.name()) {
-            Ok(index) => Some(std::mem::replace(&mut self.slices[index], slice)),
+            Ok(index) => {
+                let place = &mut self.slices.as_mut_slice()[index];
+                Some(std::mem::replace(place, slice))
+            }
             Err(index) => {
-                let mut slices = std::mem::take(&mut self.slices).into_vec();
-                slices.reserve_exact(1);
-                slices.insert(index, slice);
-                self.slices = slices.into_boxed_slice();
+                self.slices.edit(|slices| slices.insert(index, slice));
                 None
             }
         }
@@ -196,18 +197,15 @@ impl Entry {
 
     fn take_slice(&mut self, name: &str) -> Option<PackedSlice> {
         let index = self.find(name).ok()?;
-        let mut slices = std::mem::take(&mut self.slices).into_vec();
-        let slice = slices.remove(index);
-        self.slices = slices.into_boxed_slice();
-        Some(slice)
+        Some(self.slices.edit(|slices| slices.remove(index)))
     }
 
     pub(super) fn slice(&self, name: &str) -> Option<&PackedSlice> {
-        Some(&self.slices[self.find(name).ok()?])
+        Some(&self.slices()[self.find(name).ok()?])
     }
 
     fn find(&self, name: &str) -> Result<usize, usize> {
-        self.slices
+        self.slices()
             .binary_search_by(|slice| slice.name().cmp(cut(name)))
     }
 }

@@ -1,7 +1,7 @@
 //! EndpointSlices: 12 bytes for an IPv4 endpoint, 24 for an IPv6 one, and the pods' names.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_model::{Family, Protocol};
@@ -23,27 +23,27 @@ pub(crate) fn cut(name: &str) -> &str {
 pub(crate) struct PackedSlice {
     /// Its name, and that of each endpoint's pod after it if any has one.
     names: Box<str>,
-    addresses: Addresses,
+    /// 4 bytes of each endpoint, or 16, as the family says.
+    addresses: Box<[u8]>,
     ports: Arc<[SlicePort]>,
-    /// One per address.
+    /// One per endpoint.
     places: Box<[Arc<Place>]>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Addresses {
-    V4(Box<[Ipv4Addr]>),
-    V6(Box<[Ipv6Addr]>),
 }
 
 /// All that an endpoint says beside its address and pod. Endpoints on one node mostly say the same.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Place {
     node: Option<Arc<str>>,
-    zone_hints: Option<Arc<[Arc<str>]>>,
-    node_hints: Option<Arc<[Arc<str>]>>,
+    hints: Option<Arc<Hints>>,
     ready: bool,
     serving: bool,
     terminating: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Hints {
+    zones: Option<Box<[Arc<str>]>>,
+    nodes: Option<Box<[Arc<str>]>>,
 }
 
 /// What objects have in common.
@@ -51,7 +51,7 @@ struct Place {
 pub(crate) struct Pack {
     names: Shared<str>,
     ports: Shared<[SlicePort]>,
-    hints: Shared<[Arc<str>]>,
+    hints: Shared<Hints>,
     places: Shared<Place>,
 }
 
@@ -67,7 +67,7 @@ impl Pack {
         let ports: Vec<_> = ports.collect();
         PackedSlice {
             names: names(&slice.key.name, &endpoints),
-            addresses: Addresses::of(slice.family, &endpoints),
+            addresses: endpoints.iter().flat_map(|e| octets(e.address)).collect(),
             ports: self.ports.get(ports),
             places: endpoints.into_iter().map(|e| self.place(e)).collect(),
         }
@@ -81,8 +81,7 @@ impl Pack {
     fn place(&mut self, endpoint: Endpoint) -> Arc<Place> {
         let place = Place {
             node: endpoint.node.map(|name| self.name(name)),
-            zone_hints: endpoint.zone_hints.map(|names| self.hints(names)),
-            node_hints: endpoint.node_hints.map(|names| self.hints(names)),
+            hints: self.hints(endpoint.zone_hints, endpoint.node_hints),
             ready: endpoint.ready,
             serving: endpoint.serving,
             terminating: endpoint.terminating,
@@ -90,9 +89,22 @@ impl Pack {
         self.places.get(place)
     }
 
-    fn hints(&mut self, names: Vec<Arc<str>>) -> Arc<[Arc<str>]> {
-        let names: Vec<_> = names.into_iter().map(|name| self.name(name)).collect();
-        self.hints.get(names)
+    fn hints(
+        &mut self,
+        zones: Option<Vec<Arc<str>>>,
+        nodes: Option<Vec<Arc<str>>>,
+    ) -> Option<Arc<Hints>> {
+        if zones.is_none() && nodes.is_none() {
+            return None;
+        }
+        let mut shared = |names: Vec<Arc<str>>| -> Box<[Arc<str>]> {
+            names.into_iter().map(|name| self.name(name)).collect()
+        };
+        let hints = Hints {
+            zones: zones.map(&mut shared),
+            nodes: nodes.map(&mut shared),
+        };
+        Some(self.hints.get(hints))
     }
 }
 
@@ -101,11 +113,9 @@ impl PackedSlice {
         cut(&self.names)
     }
 
-    pub(crate) fn family(&self) -> Family {
-        match self.addresses {
-            Addresses::V4(_) => Family::V4,
-            Addresses::V6(_) => Family::V6,
-        }
+    /// Of its endpoints; without any, nobody can tell.
+    pub(crate) fn family(&self) -> Option<Family> {
+        Some(Family::of(self.endpoints().next()?.address))
     }
 
     /// The numbers that a Service port has here.
@@ -117,10 +127,18 @@ impl PackedSlice {
     /// The endpoints, in the slice's order.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointRef<'_>> {
         let mut pods = self.names.split(SEPARATOR).skip(1);
-        self.places.iter().enumerate().map(move |(index, place)| {
-            let pod = pods.next().filter(|name| !name.is_empty());
-            place.view(self.addresses.get(index), pod)
-        })
+        let width = self.addresses.len() / self.places.len().max(1);
+        let addresses = self
+            .addresses
+            .chunks_exact(width.max(1))
+            .filter_map(address);
+        self.places
+            .iter()
+            .zip(addresses)
+            .map(move |(place, address)| {
+                let pod = pods.next().filter(|name| !name.is_empty());
+                place.view(address, pod)
+            })
     }
 
     /// Whether an endpoint that was ready, or could be used, no longer is or can in what comes in
@@ -139,6 +157,7 @@ impl PackedSlice {
 
 impl Place {
     fn view<'a>(&'a self, address: IpAddr, pod: Option<&'a str>) -> EndpointRef<'a> {
+        let hints = self.hints.as_deref();
         EndpointRef {
             address,
             ready: self.ready,
@@ -146,35 +165,24 @@ impl Place {
             terminating: self.terminating,
             node: self.node.as_ref(),
             pod,
-            zone_hints: self.zone_hints.as_deref(),
-            node_hints: self.node_hints.as_deref(),
+            zone_hints: hints.and_then(|hints| hints.zones.as_deref()),
+            node_hints: hints.and_then(|hints| hints.nodes.as_deref()),
         }
     }
 }
 
-impl Addresses {
-    fn of(family: Family, endpoints: &[Endpoint]) -> Self {
-        let addresses = endpoints.iter().map(|endpoint| endpoint.address);
-        let v4 = |address| match address {
-            IpAddr::V4(v4) => Some(v4),
-            IpAddr::V6(_) => None,
-        };
-        let v6 = |address| match address {
-            IpAddr::V4(_) => None,
-            IpAddr::V6(v6) => Some(v6),
-        };
-        match family {
-            Family::V4 => Self::V4(addresses.filter_map(v4).collect()),
-            Family::V6 => Self::V6(addresses.filter_map(v6).collect()),
-        }
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().into(),
+        IpAddr::V6(v6) => v6.octets().into(),
     }
+}
 
-    fn get(&self, index: usize) -> IpAddr {
-        match self {
-            Self::V4(all) => all[index].into(),
-            Self::V6(all) => all[index].into(),
-        }
+fn address(octets: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(octets) {
+        return Some(v4.into());
     }
+    Some(<[u8; 16]>::try_from(octets).ok()?.into())
 }
 
 fn names(name: &str, endpoints: &[Endpoint]) -> Box<str> {

@@ -124,6 +124,7 @@ impl World {
 
     fn node(self, node: usize, version: usize) -> Change {
         let [a, b] = low(node);
+        let [c, d] = low(node.wrapping_mul(40_503));
         let key = key("", &node_name(node));
         put(Object::Node(Node {
             info: NodeInfo {
@@ -132,7 +133,7 @@ impl World {
                 // Not the first time that it changes.
                 eligible: version == 0,
             },
-            addresses: [[172, 16, a, b].into()].into(),
+            addresses: [[172, 16, c, d].into()].into(),
             ..Node::new(key)
         }))
     }
