@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_catalog::{Catalog, Kind};
-use portolan_serve::{NodeStatus, Registry as Sessions};
+use portolan_serve::{NodeStatus, Problem, Registry as Sessions};
 use portolan_source::kubernetes::{KindStats, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -153,9 +153,6 @@ impl SessionCollector {
 /// An agent that lacks something for longer than this is worth a look.
 const LONG_BEHIND_MS: u64 = 5_000;
 
-/// How many reasons of refused records are told apart: they come from agents.
-const MAX_REASONS: usize = 20;
-
 impl Collector for SessionCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let nodes = self.sessions.snapshot();
@@ -261,18 +258,14 @@ fn agents(
     Ok(())
 }
 
-/// Records that agents refused, by the field that is wrong: what an agent says before the colon.
+/// Records that agents refuse, by reason.
 fn refused_records(
     connected: &[&NodeStatus],
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), std::fmt::Error> {
-    let mut reasons = BTreeMap::<&str, usize>::new();
+    let mut reasons = BTreeMap::from(Problem::REASONS.map(|reason| (reason, 0)));
     for problem in connected.iter().flat_map(|node| &node.refused) {
-        let reason = problem.message.split(':').next().unwrap_or_default();
-        let known = reasons.len() < MAX_REASONS || reasons.contains_key(reason);
-        *reasons
-            .entry(if known { reason } else { "other" })
-            .or_default() += 1;
+        *reasons.entry(problem.reason()).or_default() += 1;
     }
     let help = "Records that connected agents refuse, by reason; the first 64 of each agent";
     let mut family = encoder.encode_descriptor("records_refused", help, None, MetricType::Gauge)?;

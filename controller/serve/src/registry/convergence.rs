@@ -145,8 +145,9 @@ impl Convergence {
         self.look(first, now)
     }
 
-    /// A node takes part no longer.
-    pub(super) fn left(&mut self, member: Member, now: Instant) -> Vec<Reached> {
+    /// A node takes part no longer. A share that is reached by this alone is not told: when a dead
+    /// node is given up says nothing of how long the others took.
+    pub(super) fn left(&mut self, member: Member) {
         self.members -= 1;
         self.not_ahead(member.programmed);
         let first = self.after(member.joined);
@@ -156,7 +157,7 @@ impl Convergence {
                 round.done -= 1;
             }
         }
-        self.look(first, now)
+        self.advance(first);
     }
 
     /// Since when there is something that a node has not, which has programmed a revision, or
@@ -195,6 +196,12 @@ impl Convergence {
 
     /// What the rounds from an index on have reached by now that they had not before.
     fn look(&mut self, first: usize, now: Instant) -> Vec<Reached> {
+        let took = |(share, observed)| (share, now.saturating_duration_since(observed));
+        self.advance(first).into_iter().map(took).collect()
+    }
+
+    /// The shares that the rounds from an index on have reached now, with when those began.
+    fn advance(&mut self, first: usize) -> Vec<(Share, Instant)> {
         let mut reached = Vec::new();
         for round in self.rounds.range_mut(first..) {
             while let Some(share) = Share::IN_ORDER.get(round.reached)
@@ -202,7 +209,7 @@ impl Convergence {
                 && round.members > 0
             {
                 round.reached += 1;
-                reached.push((*share, now.saturating_duration_since(round.observed)));
+                reached.push((*share, round.observed));
             }
         }
         let over = |round: &Round| round.members == 0 || round.reached == Share::IN_ORDER.len();
@@ -252,9 +259,9 @@ mod tests {
                 .programmed(&mut self.nodes[node], revision, now)
         }
 
-        fn leave(&mut self, node: usize, ms: u32) -> Vec<Reached> {
+        fn leave(&mut self, node: usize) {
             let member = self.nodes[node].take().unwrap();
-            self.convergence.left(member, self.start + MS * ms)
+            self.convergence.left(member);
         }
     }
 
@@ -301,21 +308,33 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_not_waited_for() {
+    fn who_leaves_is_not_waited_for_and_measures_nothing() {
         let mut world = World::new(3);
         world.publish(2, 10);
         world.ack(0, 2, 11);
         world.ack(1, 2, 12);
-        assert_eq!(world.leave(2, 90), [(NinetyNine, MS * 80), (All, MS * 80)]);
+        world.leave(2);
+        assert!(world.convergence.rounds.is_empty());
         world.publish(3, 100);
         assert_eq!(world.ack(0, 3, 101), [(Half, MS)]);
         // One that was done counts no longer.
-        assert_eq!(world.leave(0, 102), []);
+        world.leave(0);
         assert_eq!(world.ack(1, 3, 110).len(), 2);
-        world.leave(1, 120);
+        world.leave(1);
         assert_eq!(world.convergence.members, 0);
         world.publish(4, 130);
         assert!(world.convergence.rounds.is_empty());
+    }
+
+    #[test]
+    fn a_share_that_others_reach_later_is_told_after_someone_left() {
+        let mut world = World::new(4);
+        world.publish(2, 10);
+        world.ack(0, 2, 11);
+        world.leave(3);
+        let reached = [world.ack(1, 2, 20), world.ack(2, 2, 30)].concat();
+        let all = [(Half, MS * 10), (NinetyNine, MS * 20), (All, MS * 20)];
+        assert_eq!(reached, all);
     }
 
     #[test]
@@ -327,7 +346,7 @@ mod tests {
         assert_eq!(world.ack(1, 3, 12).len(), 4);
         assert!(world.convergence.ahead.is_empty());
         world.ack(0, 9, 13);
-        world.leave(0, 14);
+        world.leave(0);
         assert!(world.convergence.ahead.is_empty());
     }
 

@@ -6,6 +6,7 @@
 mod convergence;
 mod counters;
 mod entry;
+mod reason;
 mod refusals;
 mod status;
 
@@ -206,7 +207,7 @@ impl Registry {
                 self.count(Counter::Replaced, 1);
             }
             if let Some(member) = old.member.take() {
-                self.observe(nodes.left(&node.cluster, member));
+                nodes.left(&node.cluster, member);
             }
             if let Some(entry) = nodes.entries.get_mut(&node) {
                 entry.inherit(old);
@@ -230,11 +231,10 @@ impl Registry {
 
 impl Nodes {
     /// A node takes no part in a cluster's convergence any more.
-    fn left(&mut self, cluster: &Arc<str>, member: Member) -> Vec<Reached> {
-        let convergence = self.convergence.get_mut(cluster);
-        convergence
-            .map(|convergence| convergence.left(member, Instant::now()))
-            .unwrap_or_default()
+    fn left(&mut self, cluster: &Arc<str>, member: Member) {
+        if let Some(convergence) = self.convergence.get_mut(cluster) {
+            convergence.left(member);
+        }
     }
 }
 
@@ -307,8 +307,7 @@ impl Drop for Session {
         info!(node = %self.node, "agent disconnected");
         entry.disconnect(SystemTime::now());
         if let Some(member) = entry.member.take() {
-            let reached = nodes.left(&self.node.cluster, member);
-            self.registry.observe(reached);
+            nodes.left(&self.node.cluster, member);
         }
         nodes.disconnected.insert(self.number, self.node.clone());
         if nodes.disconnected.len() > MAX_DISCONNECTED
