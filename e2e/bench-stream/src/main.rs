@@ -6,6 +6,11 @@
 //! something on a machine that nothing is known of.
 
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes of what the bench itself makes"
+)]
 
 mod client;
 mod driver;

@@ -24,6 +24,7 @@ pub(super) struct Entry {
     stream: Option<Ends>,
     sessions: u64,
     connected_at: SystemTime,
+    began: Instant,
     disconnected_at: Option<SystemTime>,
     peer: Option<String>,
     agent_version: String,
@@ -55,6 +56,7 @@ impl Entry {
             stream: Some(stream),
             sessions: 1,
             connected_at: connect.now,
+            began: Instant::now(),
             disconnected_at: None,
             peer: connect.peer.map(|peer| peer.to_string()),
             agent_version: connect.agent_version,
@@ -94,6 +96,7 @@ impl Entry {
 
     pub(super) fn disconnect(&mut self, now: SystemTime) {
         self.stream = None;
+        self.held = None;
         self.disconnected_at = Some(now);
     }
 
@@ -128,6 +131,12 @@ impl Entry {
         if !self.was_sent(message.revision) {
             return false;
         }
+        if self
+            .received
+            .is_some_and(|received| received <= message.revision)
+        {
+            self.held = None;
+        }
         let errors = message.errors.into_iter().take(MAX_PROBLEMS);
         self.programmed = Some(Programmed {
             revision: message.revision,
@@ -150,7 +159,10 @@ impl Entry {
     ) -> NodeStatus {
         let programmed = self.programmed.as_ref();
         let revision = programmed.map(|p| p.revision);
-        let behind = convergence.behind_since(revision);
+        // What was published before it came is not its delay.
+        let behind = convergence
+            .behind_since(revision)
+            .map(|since| since.max(self.began));
         NodeStatus {
             cluster: node.cluster.as_ref().into(),
             node: node.name.as_ref().into(),
