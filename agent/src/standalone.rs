@@ -51,6 +51,7 @@ impl Standalone {
                     revision,
                     table: Arc::new(table.clone()),
                     received_at: Instant::now(),
+                    trigger_times_ms: vec![],
                 })));
             }
         }

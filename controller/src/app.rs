@@ -47,11 +47,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let registry = metrics.sub_registry_with_prefix("portolan_controller");
     problems.register(registry);
     let catalog_metrics = CatalogMetrics::register(registry);
-    let collector = SessionCollector {
-        sessions: Arc::clone(&sessions),
-        tables: tables.clone(),
-    };
-    registry.register_collector(Box::new(collector));
+    SessionCollector::register(&sessions, registry);
 
     let tasks = TaskTracker::new();
     let identity = identity::open(&args, &tasks, &token).await?;
@@ -63,6 +59,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let writer = Writer {
         select: args.select(),
         publisher,
+        tables: tables.clone(),
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),

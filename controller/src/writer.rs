@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use portolan_catalog::Kind;
 use portolan_runtime::{BlockReady, ProblemLog};
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
-use portolan_serve::{Debounce, Origin, Publisher, Registry as Sessions};
+use portolan_serve::{Debounce, Origin, Publisher, Registry as Sessions, Tables};
 use portolan_source::Event;
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -40,6 +40,7 @@ pub(crate) type SharedTrouble = Arc<Mutex<Trouble>>;
 pub(crate) struct Writer {
     pub(crate) select: SelectConfig,
     pub(crate) publisher: Publisher,
+    pub(crate) tables: Tables,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,
@@ -162,6 +163,11 @@ impl Writer {
             return;
         }
         self.metrics.published(revision, start.elapsed());
+        let observed = origin.observed.unwrap_or(start);
+        for cluster in clusters(delta) {
+            self.sessions
+                .published(cluster, self.tables.head(cluster), observed);
+        }
         tracing::debug!(
             revision,
             records = delta.records.len(),
@@ -197,4 +203,11 @@ impl Writer {
     fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The clusters that a delta is about.
+fn clusters(delta: &TableDelta) -> BTreeSet<&Arc<str>> {
+    let records = delta.records.keys().map(|record| &record.cluster);
+    let nodes = delta.lists.keys().chain(delta.nodes.keys());
+    records.chain(nodes.map(|node| &node.cluster)).collect()
 }

@@ -104,6 +104,7 @@ mod tests {
             revision: 1,
             table: Arc::new(NodeTable::default()),
             received_at: std::time::Instant::now(),
+            trigger_times_ms: vec![],
         })));
         tokio::time::sleep(Duration::from_secs(1)).await;
         let report = health.now();

@@ -23,7 +23,11 @@ pub(super) struct Outbox {
     /// The newest report, and whether it was made into an ack.
     report: Option<Report>,
     told: bool,
+    /// The answer to the newest question.
+    buckets: Option<v1::Buckets>,
     received: Option<v1::Received>,
+    /// What was last received, to be said again when it is held no more.
+    last_received: v1::Received,
     programmed: Option<v1::Programmed>,
 }
 
@@ -45,14 +49,25 @@ impl Outbox {
             reason: problem_text(refusal.reason.clone()),
         });
         let (refused, refused_total) = fitting(refusals);
-        self.received = Some(v1::Received {
+        self.last_received = v1::Received {
             revision: committed.revision,
             refused,
             refused_total,
             held: None,
-            ..v1::Received::default()
-        });
+        };
+        self.received = Some(self.last_received.clone());
         self.tell();
+    }
+
+    /// The newest table is held, or no more.
+    pub(super) fn held(&mut self, held: Option<v1::Held>) {
+        if self.last_received.held.is_some() != held.is_some() || held.is_some() {
+            self.last_received.held = held;
+            // There is none before the first Commit of a stream.
+            if !self.commits.is_empty() {
+                self.received = Some(self.last_received.clone());
+            }
+        }
     }
 
     /// The kernel is at a table. A report that says the same as the last one is said once.
@@ -91,14 +106,20 @@ impl Outbox {
         self.told = true;
     }
 
+    /// The controller asked what we have.
+    pub(super) fn asked(&mut self, buckets: v1::Buckets) {
+        self.buckets = Some(buckets);
+    }
+
     pub(super) fn has_mail(&self) -> bool {
-        self.received.is_some() || self.programmed.is_some()
+        self.buckets.is_some() || self.received.is_some() || self.programmed.is_some()
     }
 
     /// The next message; `None` if there is nothing to say.
     pub(super) fn take(&mut self) -> Option<v1::AgentMessage> {
-        let message = match self.received.take() {
-            Some(received) => Message::Received(received),
+        let buckets = self.buckets.take().map(Message::Buckets);
+        let message = match buckets.or_else(|| self.received.take().map(Message::Received)) {
+            Some(message) => message,
             None => Message::Programmed(self.programmed.take()?),
         };
         Some(v1::AgentMessage {
@@ -139,6 +160,7 @@ mod tests {
             table: Default::default(),
             records_hash: SetHash(revision.into()),
             own_hash: SetHash(0),
+            trigger_times_ms: vec![],
             refused: vec![],
         }
     }
@@ -190,6 +212,25 @@ mod tests {
         assert_eq!(said(&mut outbox), (Some(1), None));
         outbox.reported(&report(1, 1, &[]));
         assert_eq!(said(&mut outbox), (None, Some(1)));
+    }
+
+    #[test]
+    fn a_held_table_is_said_and_said_again_when_it_is_held_no_more() {
+        let mut outbox = Outbox::default();
+        let received = |outbox: &mut Outbox| match outbox.take().unwrap().message {
+            Some(Message::Received(received)) => (received.revision, received.held.is_some()),
+            other => panic!("{other:?}"),
+        };
+        outbox.held(None);
+        assert!(!outbox.has_mail());
+        outbox.committed(&committed(3));
+        outbox.held(Some(v1::Held::default()));
+        assert_eq!(received(&mut outbox), (3, true));
+        assert!(!outbox.has_mail());
+        outbox.held(None);
+        assert_eq!(received(&mut outbox), (3, false));
+        outbox.held(None);
+        assert!(!outbox.has_mail());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Streams each node's table to its agent.
 //!
-//! A [`Publisher`] takes what changed, one writer only; [`TableLog`] keeps for each record its
-//! newest value and when it changed. A session is no more than a cursor into that log: it pulls
+//! A [`Publisher`] takes what changed, one writer only; a log keeps for each record its newest
+//! value and when it changed. A session is no more than a cursor into that log: it pulls
 //! what changed since when its agent can take more, so a slow agent costs nothing and receives
 //! each record at most once, at its newest value. [`Registry`] knows what each node has.
 
@@ -9,7 +9,7 @@
 
 mod accept;
 mod debounce;
-mod frames;
+mod feed;
 mod identity;
 mod log;
 mod origin;
@@ -17,13 +17,20 @@ mod publisher;
 mod registry;
 mod service;
 mod session;
+mod tables;
+#[cfg(test)]
+mod testing;
+mod wire;
 
 pub use accept::Limits;
 pub use debounce::Debounce;
 pub use identity::{Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier};
-pub use log::{Batch, Changes, Prepared, Retention, TableLog};
+pub use log::{Prepared, Retention};
 pub use origin::Origin;
-pub use publisher::{First, Have, How, Published, Publisher, Tables};
-pub use registry::{Counters, NodeStatus, Problem, RefusalReason, Registry};
+pub use publisher::{Published, Publisher};
+pub use registry::{
+    ConvergenceSeconds, Counters, HeldTable, NodeStatus, Problem, RefusalReason, Registry,
+};
 pub use service::TablesServer;
 pub use session::ServeConfig;
+pub use tables::Tables;

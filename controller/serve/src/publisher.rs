@@ -1,26 +1,26 @@
-//! What the one writer and all sessions share.
+//! The one writer.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use portolan_model::{NodeKey, NodeTable, SetHash};
+use portolan_model::{Record, RecordKey};
+use portolan_proto::convert::make_patch;
+use portolan_proto::encoded::encode;
 use portolan_select::TableDelta;
+use prost::bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::{Batch, Origin, Prepared, Retention, TableLog};
+use crate::feed::{Delivery, Step, commit, full_commit};
+use crate::log::{ClusterApplied, Item};
+use crate::tables::{State, Tables};
+use crate::wire::Writer;
+use crate::{Origin, Prepared, Retention};
 
 /// The writing half; there is one.
 #[derive(Debug)]
 pub struct Publisher {
-    log: Arc<RwLock<TableLog>>,
+    tables: Tables,
     published: watch::Sender<Published>,
-}
-
-/// The reading half, for sessions and the admin server.
-#[derive(Debug, Clone)]
-pub struct Tables {
-    epoch: u64,
-    log: Arc<RwLock<TableLog>>,
-    published: watch::Receiver<Published>,
 }
 
 /// How far the writer is.
@@ -33,51 +33,15 @@ pub struct Published {
     pub synced: bool,
 }
 
-/// What an agent says that it has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Have {
-    /// The epoch of `revision`; 0 if it has none.
-    pub epoch: u64,
-    /// The revision of its last Commit.
-    pub revision: u64,
-    /// The hashes of its records and of its own lists, if it has a table.
-    pub hashes: Option<(SetHash, SetHash)>,
-}
-
-/// What an agent is sent first.
-#[derive(Debug, Clone, PartialEq)]
-pub struct First {
-    /// The batch.
-    pub batch: Batch,
-    /// Why this one.
-    pub how: How,
-}
-
-/// How an agent's table comes to be ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// It is equal already; also if another controller sent it.
-    Equal,
-    /// We sent it, and know what changed since.
-    Resume,
-    /// It is replaced.
-    Snapshot,
-}
-
 impl Publisher {
     /// An empty log of a new epoch, with both of its halves.
     #[must_use]
     pub fn new(retention: Retention) -> (Self, Tables) {
-        let log = Arc::new(RwLock::new(TableLog::new(retention)));
-        let (sender, published) = watch::channel(Published::default());
-        let tables = Tables {
-            epoch: random_epoch(),
-            log: Arc::clone(&log),
-            published,
-        };
+        let (published, receiver) = watch::channel(Published::default());
+        let tables = Tables::new(retention, receiver);
         let publisher = Self {
-            log,
-            published: sender,
+            tables: tables.clone(),
+            published,
         };
         (publisher, tables)
     }
@@ -88,132 +52,122 @@ impl Publisher {
     }
 
     /// Publishes one transition, and returns the revision that it made; the last one if it says
-    /// nothing new. Encodes before it takes the lock, in the caller's time.
-    pub fn publish_from(&mut self, delta: &TableDelta, _origin: &Origin) -> u64 {
-        let prepared = Prepared::from(delta);
-        let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
-        let revision = log.apply_prepared(prepared);
-        drop(log);
+    /// nothing new.
+    pub fn publish_from(&mut self, delta: &TableDelta, origin: &Origin) -> u64 {
+        self.publish_prepared(Prepared::from(delta), origin)
+    }
+
+    /// As [`Self::publish_from`], with everything encoded already. What can be encoded without the
+    /// lock is, in the caller's time.
+    pub fn publish_prepared(&mut self, prepared: Prepared, origin: &Origin) -> u64 {
+        let applied = self.tables.write().apply(prepared, origin);
+        for (cluster, applied) in &applied.clusters {
+            let step = self.step(cluster, applied);
+            self.tables
+                .feed(cluster)
+                .publish(self.tables.head(cluster), step);
+        }
+        self.tables.raise();
         self.published.send_if_modified(|published| {
-            let newer = published.revision != revision;
-            published.revision = revision;
+            let newer = published.revision != applied.revision;
+            published.revision = applied.revision;
             newer
         });
-        revision
+        applied.revision
     }
 
     /// Says that every source has delivered all that it has: serving begins.
     pub fn set_synced(&mut self) {
+        self.tables.enter(State::Synced);
         self.published
             .send_if_modified(|published| !std::mem::replace(&mut published.synced, true));
     }
-}
 
-impl Tables {
-    /// The epoch of all revisions here: a random number, not 0.
-    #[must_use]
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Follows the writer. It ends when the [`Publisher`] is dropped.
-    #[must_use]
-    pub fn published(&self) -> watch::Receiver<Published> {
-        self.published.clone()
-    }
-
-    /// What an agent is sent first: as little as makes its table equal to ours.
-    #[must_use]
-    pub fn first(&self, node: &NodeKey, have: &Have) -> First {
-        let log = self.read();
-        let unchanged = log.unchanged(node);
-        if have.hashes == Some((unchanged.records_hash, unchanged.own_hash)) {
-            return First {
-                batch: unchanged,
-                how: How::Equal,
-            };
-        }
-        let known = have.epoch == self.epoch && have.hashes.is_some();
-        match known.then(|| log.since(node, have.revision)).flatten() {
-            Some(batch) => First {
-                batch,
-                how: How::Resume,
-            },
-            None => First {
-                batch: log.snapshot(node),
-                how: How::Snapshot,
-            },
-        }
-    }
-
-    /// What an agent is sent that has the table of revision `cursor`; `None` if that is the newest
-    /// of its cluster.
-    #[must_use]
-    pub fn next(&self, node: &NodeKey, cursor: u64) -> Option<Batch> {
-        let log = self.read();
-        if log.head(&node.cluster) == cursor {
+    /// What streams send that have the table before this transition. `None` if nobody has it, or
+    /// it changes so much that a snapshot is less.
+    fn step(&self, cluster: &Arc<str>, applied: &ClusterApplied) -> Option<Step> {
+        if self.tables.state() != State::Synced {
             return None;
         }
-        let since = log.since(node, cursor);
-        Some(since.unwrap_or_else(|| log.snapshot(node)))
+        let from = applied.from;
+        let patches = self.patches(cluster, &applied.replaced);
+        let log = self.tables.read();
+        let of = log.of(cluster);
+        let (to, versions) = (of.head(), log.source_versions().to_vec());
+        let changes = of.records_since(from, &patches)?;
+        if Tables::is_much(changes.bytes(), of) {
+            return None;
+        }
+        let triggers = of.triggers_since(from);
+        let nodes = applied.nodes.iter();
+        let own: Option<Vec<_>> = nodes
+            .map(|node| Some((node, of.hashes(node), of.own_since(node, from)?)))
+            .collect();
+        let (records, own) = (of.records().hash(), own?);
+        drop(log);
+        let mut last = commit(to, records, None, &versions);
+        last.trigger_times_ms.clone_from(&triggers);
+        let shared = Arc::new(Writer::default().records(changes).commit(last).finish());
+        let own = own.into_iter().map(|(node, hashes, own)| {
+            let mut last = full_commit(to, hashes, &versions);
+            last.trigger_times_ms.clone_from(&triggers);
+            let delivery = Delivery::with_own(&shared, own, false, last);
+            (Arc::clone(node), delivery)
+        });
+        let own = own.collect();
+        Some(Step {
+            from,
+            to,
+            shared,
+            own,
+        })
     }
 
-    /// A node's table, for people. Copies it.
-    #[must_use]
-    pub fn table(&self, node: &NodeKey) -> NodeTable {
-        self.read().table(node)
-    }
-
-    /// The revision that an up-to-date agent of a cluster has.
-    #[must_use]
-    pub fn head(&self, cluster: &str) -> u64 {
-        self.read().head(cluster)
-    }
-
-    /// Readers only look: whatever a panic left there is as good as it was.
-    fn read(&self) -> RwLockReadGuard<'_, TableLog> {
-        self.log.read().unwrap_or_else(PoisonError::into_inner)
+    /// Patches for large records of which only destinations changed, where that is less.
+    fn patches(&self, cluster: &str, replaced: &[Item<Record>]) -> BTreeMap<RecordKey, Bytes> {
+        if replaced.is_empty() {
+            return BTreeMap::new();
+        }
+        let log = self.tables.read();
+        let records = log.of(cluster).records();
+        let pairs: Vec<_> = replaced
+            .iter()
+            .filter_map(|old| Some((old, records.get(&old.value.key)?.clone())))
+            .collect();
+        drop(log);
+        let patches = pairs.into_iter().filter_map(|(old, new)| {
+            let patch = make_patch(&old.value, old.hash, &new.value, new.hash)?;
+            let patch = encode(&patch);
+            let is_less = 2 * patch.len() < new.encoded.len();
+            is_less.then(|| (new.value.key.clone(), patch))
+        });
+        patches.collect()
     }
 }
 
-/// From the standard library's per-process random state: enough to tell two starts apart.
-fn random_epoch() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new()
-        .hash_one(std::time::SystemTime::now())
-        .max(1)
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.tables.enter(State::Closed);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan_model::NodeInfo;
-    use std::collections::BTreeMap;
-
-    fn node() -> NodeKey {
-        NodeKey {
-            cluster: "".into(),
-            name: "a".into(),
-        }
-    }
+    use portolan_model::{NodeInfo, NodeKey};
 
     fn zone(zone: &str) -> TableDelta {
         let info = NodeInfo {
             zone: Some(zone.into()),
             ..NodeInfo::default()
         };
+        let node = NodeKey {
+            cluster: "".into(),
+            name: "a".into(),
+        };
         TableDelta {
-            nodes: BTreeMap::from([(node(), info)]),
+            nodes: BTreeMap::from([(node, info)]),
             ..TableDelta::default()
-        }
-    }
-
-    fn have(tables: &Tables, epoch: u64) -> Have {
-        let batch = tables.first(&node(), &Have::default()).batch;
-        Have {
-            epoch,
-            revision: batch.revision,
-            hashes: Some((batch.records_hash, batch.own_hash)),
         }
     }
 
@@ -230,25 +184,5 @@ mod tests {
         assert!(!published.has_changed().unwrap());
         assert_eq!(publisher.publish(&zone("b")), 2);
         assert!(published.has_changed().unwrap());
-    }
-
-    #[test]
-    fn first_sends_as_little_as_it_can() {
-        let (mut publisher, tables) = Publisher::new(Retention::default());
-        publisher.publish(&zone("a"));
-        let old = have(&tables, tables.epoch());
-        let how = |have: &Have| tables.first(&node(), have).how;
-        assert_eq!(how(&Have::default()), How::Snapshot);
-        assert_eq!(how(&old), How::Equal);
-        publisher.publish(&zone("b"));
-        assert_eq!(how(&old), How::Resume);
-        let elsewhere = Have { epoch: 1, ..old };
-        assert_eq!(how(&elsewhere), How::Snapshot);
-        let future = Have { revision: 9, ..old };
-        assert_eq!(how(&future), How::Snapshot);
-        // Back to what the agent has from wherever: nothing is to be sent.
-        publisher.publish(&zone("a"));
-        assert_eq!(how(&elsewhere), How::Equal);
-        assert_eq!(tables.first(&node(), &elsewhere).batch.revision, 3);
     }
 }

@@ -1,28 +1,28 @@
 //! The gRPC service `portolan.v1.Tables`, for tonic's server.
 //!
-//! What tonic generates would take frames of records that it encodes for each agent; this takes
-//! frames whose records are encoded already.
+//! What tonic generates would encode frames for each agent, into a buffer of its own; this gives
+//! the connection chunks of frames that all agents share.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_proto::encoded::EncodedFrame;
 use portolan_proto::limits::MAX_AGENT_MESSAGE_BYTES;
 use portolan_proto::v1;
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
+use tonic::codec::BufferSettings;
 use tonic::codegen::{BoxFuture, Context as TaskContext, Poll, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::server::NamedService;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::accept::Acceptor;
-use crate::session::{Context, Frames, sync};
+use crate::session::{Context, StreamBody, sync};
 use crate::{Limits, Registry, ServeConfig, Tables};
 
 /// A silent connection is tested so often, and so long an answer may take.
@@ -42,8 +42,14 @@ const HEADER_BYTES: u32 = 16 << 10;
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
 
+/// Room for what agents say nearly always, in bytes: each stream has that much for good.
+const MESSAGE_BYTES: usize = 512;
+
 /// How many streams a peer may open and reset before it is cut off.
 const MAX_RESETS: usize = 16;
+
+/// What agents say, decoded. Nothing is ever encoded by it.
+type Codec = ProstCodec<v1::Frame, v1::AgentMessage>;
 
 /// The service. [`serve`](Self::serve) is the way to use it: authentication needs its connections.
 /// Within another server, connections must have `TCP_NODELAY` (`TcpIncoming::with_nodelay`), or
@@ -64,6 +70,7 @@ impl TablesServer {
     ) -> Self {
         Self {
             context: Arc::new(Context {
+                snapshots: Arc::new(Semaphore::new(config.snapshots.max(1))),
                 tables,
                 registry,
                 config,
@@ -124,29 +131,28 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let method = Sync(Arc::clone(&self.context));
+        let context = Arc::clone(&self.context);
         Box::pin(async move {
             if request.uri().path() != "/portolan.v1.Tables/Sync" {
                 return Ok(Status::unimplemented("no such method").into_http());
             }
-            let codec = ProstCodec::<EncodedFrame, v1::AgentMessage>::default();
-            let mut grpc =
-                Grpc::new(codec).apply_max_message_size_config(Some(MAX_AGENT_MESSAGE_BYTES), None);
-            Ok(grpc.streaming(method, request).await)
+            let request = request.map(|body| {
+                let decoder =
+                    Codec::raw_decoder(BufferSettings::new(MESSAGE_BYTES, MAX_AGENT_MESSAGE_BYTES));
+                Streaming::new_request(decoder, body, None, Some(MAX_AGENT_MESSAGE_BYTES))
+            });
+            let stream = sync(context, Request::from_http(request)).await;
+            Ok(stream.map_or_else(Status::into_http, response))
         })
     }
 }
 
-/// The method `Sync`.
-struct Sync(Arc<Context>);
-
-impl StreamingService<v1::AgentMessage> for Sync {
-    type Response = EncodedFrame;
-    type ResponseStream = Frames;
-    type Future = BoxFuture<Response<Frames>, Status>;
-
-    fn call(&mut self, request: Request<Streaming<v1::AgentMessage>>) -> Self::Future {
-        let context = Arc::clone(&self.0);
-        Box::pin(async move { sync(context, request).await.map(Response::new) })
-    }
+/// The response to a stream that is let in.
+fn response(stream: StreamBody) -> http::Response<Body> {
+    let mut response = http::Response::new(Body::new(stream));
+    let content_type = http::HeaderValue::from_static("application/grpc");
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_TYPE, content_type);
+    response
 }

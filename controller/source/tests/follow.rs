@@ -1,5 +1,6 @@
 //! The watches on a real API server.
 
+#![allow(clippy::print_stdout, reason = "which of the two it was, for people")]
 #![cfg(feature = "kubernetes")]
 
 use std::sync::Arc;

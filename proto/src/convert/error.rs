@@ -32,6 +32,8 @@ pub enum DecodeErrorKind {
     Unsorted,
     /// An address of the other family.
     Family,
+    /// It names something that is not there, or that is said elsewhere.
+    Absent,
 }
 
 impl DecodeError {
@@ -53,6 +55,7 @@ impl fmt::Display for DecodeErrorKind {
             Self::Range(number) => write!(f, "{number} is out of range"),
             Self::Unsorted => f.write_str("not sorted, or with duplicates"),
             Self::Family => f.write_str("address of the other family"),
+            Self::Absent => f.write_str("names what is not there"),
         }
     }
 }

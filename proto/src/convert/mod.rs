@@ -10,6 +10,7 @@ mod key;
 mod lists;
 mod network;
 mod node;
+mod patch;
 mod record;
 
 use portolan_model::{ContentHash, SetHash};
@@ -18,6 +19,7 @@ pub use error::{DecodeError, DecodeErrorKind};
 pub use key::{decode_key, encode_key};
 pub use lists::{DecodedLists, decode_lists, encode_lists};
 pub use node::{decode_node, encode_node};
+pub use patch::{apply_patch, make_patch};
 pub use record::{DecodedRecord, decode_record, encode_record};
 
 /// The hash of a record or of a node's lists.

@@ -17,6 +17,8 @@ use prost::Message;
 use super::*;
 use crate::v1;
 
+/// Patches of records.
+mod patch;
 /// What the rules refuse and what they leave out, case by case.
 mod rules;
 

@@ -1,4 +1,7 @@
+use std::net::SocketAddr;
+
 use portolan_model::Protocol;
+use portolan_model::ipvs::VirtualServerKey;
 
 use super::*;
 

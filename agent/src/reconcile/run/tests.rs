@@ -134,6 +134,7 @@ impl Rig {
             revision,
             table: Arc::new(table),
             received_at: std::time::Instant::now(),
+            trigger_times_ms: vec![],
         })));
         self.programmed(revision).await;
     }

@@ -3,18 +3,25 @@
 //! Pure: no I/O, no clock. The hashes are the controller's: they tell whether all that was sent has
 //! arrived, also of what this version could not take.
 
+mod commit;
+mod inflate;
 mod part;
+mod replaced;
+mod saved;
 
 use std::sync::Arc;
 
 use portolan_model::{NodeInfo, NodeLists, NodeTable, Record, SetHash};
-use portolan_proto::convert::{
-    DecodeError, decode_lists, decode_node, decode_record, decode_set_hash,
-};
+use portolan_proto::buckets::{bucket_hashes, is_bucket_count};
+use portolan_proto::convert::{DecodeError, decode_lists, decode_record};
 use portolan_proto::v1;
 use portolan_proto::v1::frame::Frame;
+use prost::Message;
 
+use inflate::inflate;
 use part::{Decoded, Part};
+
+pub use saved::Saved;
 
 /// A node's table, and what is to become of it.
 #[derive(Debug)]
@@ -28,17 +35,23 @@ pub struct Staging {
     epoch: u64,
     /// The epoch and revision of the last good Commit; `None` if the next must be a snapshot.
     position: Option<(u64, u64)>,
+    /// How far the controller was at that Commit.
+    source_versions: Vec<u64>,
 }
 
 /// What a frame was.
 #[derive(Debug)]
 pub enum Taken {
     /// The stream's first frame.
-    Welcome,
+    Welcome(v1::Welcome),
     /// Part of a transition.
     Staged,
     /// The end of one.
     Committed(Committed),
+    /// The controller wants to know this of what we have.
+    Asked(v1::Buckets),
+    /// An operator says that a table may be programmed which is held.
+    Confirmed(v1::Confirm),
     /// The controller is about to stop.
     Goaway(v1::Goaway),
     /// A kind that this version does not know; ignored.
@@ -60,11 +73,13 @@ pub struct Committed {
     pub records_hash: SetHash,
     /// The hash of what is the node's own, as the controller has it.
     pub own_hash: SetHash,
+    /// When what it changed was triggered, in milliseconds of Unix time; empty of a whole table.
+    pub trigger_times_ms: Vec<u64>,
     /// All that could not be taken, of this Commit and earlier ones, in order of the keys.
     pub refused: Vec<v1::Refusal>,
 }
 
-/// Why a Commit was dropped. The table stays as it was, and the next must come whole.
+/// Why a transition was dropped. The table stays as it was, and the next must come whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StagingError {
     /// What was staged is not what was sent.
@@ -82,6 +97,20 @@ pub enum StagingError {
     /// The Commit has no hash.
     #[error("Commit: {0}")]
     Commit(#[from] DecodeError),
+    /// A patch that cannot be applied to what we have.
+    #[error("patch of {record}: {reason}")]
+    Patch {
+        /// The record's namespace, Service and port.
+        record: String,
+        /// Why.
+        reason: String,
+    },
+    /// Compressed records that cannot be read.
+    #[error("{0}")]
+    Compressed(String),
+    /// So many buckets there cannot be, or not in the same transition.
+    #[error("bucket_count: {0} cannot be, or buckets beyond it")]
+    Buckets(u32),
 }
 
 impl Staging {
@@ -96,6 +125,7 @@ impl Staging {
             staged_node: None,
             epoch: 0,
             position: None,
+            source_versions: Vec::new(),
         }
     }
 
@@ -110,61 +140,124 @@ impl Staging {
             epoch,
             revision,
             records_hash: self.records.hash().to_bytes().into(),
-            own_hash: own_hash(self.lists.hash(), &self.table.node)
-                .to_bytes()
-                .into(),
+            own_hash: self.own_hash().to_bytes().into(),
+            source_versions: self.source_versions.clone(),
             ..hello
         }
+    }
+
+    /// Says nothing any more of how far the last controller was: it may have been wrong, or its
+    /// source was restored to an earlier state. Whether there was anything to forget.
+    pub fn forget_source_versions(&mut self) -> bool {
+        !std::mem::take(&mut self.source_versions).is_empty()
     }
 
     /// Takes the next frame.
     ///
     /// # Errors
-    /// If it is a Commit that does not fit what came before it. A new stream must be begun.
+    /// If it is a Commit that does not fit what came before it, or what it should be applied to is
+    /// not here. A new stream must be begun.
     pub fn take(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
+        let result = self.take_frame(frame);
+        if result.is_err() {
+            self.position = None;
+            self.drop_staged();
+        }
+        result
+    }
+
+    fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         match frame.frame {
-            None | Some(Frame::Compressed(_) | Frame::AskBuckets(_) | Frame::Confirm(_)) => {
-                return Ok(Taken::Unknown);
-            }
+            None => return Ok(Taken::Unknown),
             Some(Frame::Welcome(welcome)) => {
                 self.epoch = welcome.epoch;
-                return Ok(Taken::Welcome);
+                return Ok(Taken::Welcome(welcome));
             }
             Some(Frame::Goaway(goaway)) => return Ok(Taken::Goaway(goaway)),
-            Some(Frame::Records(records)) => self.stage_records(records),
+            Some(Frame::AskBuckets(ask)) => return self.answer(ask).map(Taken::Asked),
+            Some(Frame::Confirm(confirm)) => return Ok(Taken::Confirmed(confirm)),
+            // Another node's: for relays.
+            Some(Frame::Own(own)) if !own.of_node.is_empty() => return Ok(Taken::Unknown),
+            Some(Frame::Records(records)) => self.stage_records(records)?,
+            Some(Frame::Compressed(compressed)) => self.stage_compressed(&compressed)?,
             Some(Frame::Own(own)) => self.stage_own(own),
-            Some(Frame::Commit(commit)) => {
-                let result = self.commit(&commit);
-                if result.is_err() {
-                    self.position = None;
-                }
-                self.drop_staged();
-                return result.map(Taken::Committed);
-            }
+            Some(Frame::Commit(commit)) => return self.commit(commit).map(Taken::Committed),
         }
         Ok(Taken::Staged)
     }
 
-    fn stage_records(&mut self, records: v1::Records) {
+    fn answer(&self, ask: v1::AskBuckets) -> Result<v1::Buckets, StagingError> {
+        if !is_bucket_count(ask.count) {
+            return Err(StagingError::Buckets(ask.count));
+        }
+        let hashes = bucket_hashes(self.records.hashes(), ask.count);
+        Ok(v1::Buckets { hashes })
+    }
+
+    fn stage_records(&mut self, records: v1::Records) -> Result<(), StagingError> {
         for message in records.put {
-            let decoded = decode_record(&message, &self.cluster).map(|decoded| Decoded {
-                key: decoded.record.key.clone(),
-                value: Arc::new(decoded.record),
-                left_out: decoded.left_out,
-            });
-            self.records.put(message.key, &message.hash, decoded);
+            self.stage_record(message);
         }
         for key in records.delete {
             self.records.delete(key);
         }
+        self.replace_buckets(&records.replace_buckets, records.bucket_count)?;
+        records.patch.iter().try_for_each(|p| self.stage_patch(p))
+    }
+
+    fn stage_compressed(&mut self, compressed: &[u8]) -> Result<(), StagingError> {
+        let unreadable = |error: prost::DecodeError| StagingError::Compressed(error.to_string());
+        let records = inflate(compressed).map_err(StagingError::Compressed)?;
+        for bytes in records.put {
+            self.stage_record(v1::Record::decode(bytes).map_err(unreadable)?);
+        }
+        for bytes in records.delete {
+            let key = v1::RecordKey::decode(bytes).map_err(unreadable)?;
+            self.records.delete(key);
+        }
+        self.replace_buckets(&records.replace_buckets, records.bucket_count)?;
+        for bytes in records.patch {
+            self.stage_patch(&v1::RecordPatch::decode(bytes).map_err(unreadable)?)?;
+        }
+        Ok(())
+    }
+
+    fn replace_buckets(&mut self, buckets: &[u32], count: u32) -> Result<(), StagingError> {
+        let known = self.records.replace_buckets(buckets, count);
+        known.then_some(()).ok_or(StagingError::Buckets(count))
+    }
+
+    fn stage_record(&mut self, message: v1::Record) {
+        let decoded = decode_record(&message, &self.cluster).map(|decoded| Decoded {
+            key: decoded.record.key.clone(),
+            value: Arc::new(decoded.record),
+            left_out: decoded.left_out.join("; "),
+        });
+        self.records.put(message.key, &message.hash, decoded);
+    }
+
+    fn stage_patch(&mut self, patch: &v1::RecordPatch) -> Result<(), StagingError> {
+        let records = &mut self.records;
+        let patched = records.patch(patch, &self.table.records, &self.cluster);
+        patched.map_err(|reason| {
+            let key = patch.key.clone().unwrap_or_default();
+            StagingError::Patch {
+                record: format!("{}/{}:{}", key.namespace, key.service, key.port),
+                reason,
+            }
+        })
     }
 
     fn stage_own(&mut self, own: v1::Own) {
+        if own.replace {
+            self.lists.replace_all();
+            self.staged_node.get_or_insert_default();
+        }
         for message in own.put {
             let decoded = decode_lists(&message, &self.cluster).map(|decoded| Decoded {
                 key: decoded.key,
                 value: Arc::new(decoded.lists),
-                left_out: Vec::new(),
+                left_out: String::new(),
             });
             self.lists.put(message.key, &message.hash, decoded);
         }
@@ -182,66 +275,8 @@ impl Staging {
         self.staged_node = None;
     }
 
-    fn commit(&mut self, commit: &v1::Commit) -> Result<Committed, StagingError> {
-        let snapshot = commit.snapshot;
-        let node = match &self.staged_node {
-            Some(node) => decode_node(node)?,
-            None if snapshot => NodeInfo::default(),
-            None => self.table.node.clone(),
-        };
-        let records_hash = decode_set_hash("records_hash", &commit.records_hash)?;
-        let own_stated = decode_set_hash("own_hash", &commit.own_hash)?;
-        let revision = commit.revision;
-        let fits = |part, stated, got| {
-            (stated == got).then_some(()).ok_or(StagingError::Mismatch {
-                part,
-                revision,
-                stated,
-                got,
-            })
-        };
-        fits("records", records_hash, self.records.hash_after(snapshot))?;
-        let own_got = own_hash(self.lists.hash_after(snapshot), &node);
-        fits("the node's own", own_stated, own_got)?;
-        if snapshot || self.has_staged() {
-            self.swap(snapshot, node);
-        }
-        self.position = Some((self.epoch, revision));
-        Ok(Committed {
-            epoch: self.epoch,
-            revision,
-            snapshot,
-            table: Arc::clone(&self.table),
-            records_hash,
-            own_hash: own_stated,
-            refused: self.refused(),
-        })
-    }
-
-    fn has_staged(&self) -> bool {
-        self.records.has_staged() || self.lists.has_staged() || self.staged_node.is_some()
-    }
-
-    fn swap(&mut self, snapshot: bool, node: NodeInfo) {
-        // Clones the maps, not what is in them, while someone else has the last table.
-        let table = Arc::make_mut(&mut self.table);
-        table.node = node;
-        self.records
-            .commit(snapshot, &mut table.records, &self.cluster);
-        self.lists.commit(snapshot, &mut table.lists, &self.cluster);
-    }
-
-    fn refused(&self) -> Vec<v1::Refusal> {
-        let records = self.records.problems().map(|(key, why)| (key, why.clone()));
-        let lists = self.lists.problems();
-        let lists = lists.map(|(key, why)| (key, format!("the node's own lists: {why}")));
-        records
-            .chain(lists)
-            .map(|(key, reason)| v1::Refusal {
-                key: Some(key.clone()),
-                reason,
-            })
-            .collect()
+    fn own_hash(&self) -> SetHash {
+        own_hash(self.lists.hash(), &self.table.node)
     }
 }
 

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, RecordKey, SetHash};
-use portolan_proto::convert::{DecodeError, decode_hash, decode_key};
+use portolan_model::{ContentHash, Record, RecordKey, SetHash};
+use portolan_proto::convert::{DecodeError, apply_patch, decode_hash, decode_key};
 use portolan_proto::v1;
+
+use super::replaced::Replaced;
 
 /// Hashes and problems by the key as it was sent: a refused record's key may be one that the model
 /// has no word for. The values themselves are in the table.
@@ -13,9 +15,19 @@ use portolan_proto::v1;
 pub(super) struct Part<T> {
     hashes: BTreeMap<v1::RecordKey, ContentHash>,
     hash: SetHash,
-    problems: BTreeMap<v1::RecordKey, String>,
+    problems: BTreeMap<v1::RecordKey, Problem>,
     /// The last word on each key; `None` deletes it.
     staged: BTreeMap<v1::RecordKey, Option<Put<T>>>,
+    replaced: Replaced,
+}
+
+/// What could not be taken of a value.
+#[derive(Debug, Clone)]
+enum Problem {
+    /// Some of it.
+    LeftOut(String),
+    /// All of it: the last good one is in force, if there was one.
+    Refused(String),
 }
 
 /// A value as it was understood.
@@ -23,7 +35,8 @@ pub(super) struct Part<T> {
 pub(super) struct Decoded<T> {
     pub(super) key: RecordKey,
     pub(super) value: Arc<T>,
-    pub(super) left_out: Vec<String>,
+    /// What was left out of it, in words; empty if nothing was.
+    pub(super) left_out: String,
 }
 
 #[derive(Debug)]
@@ -39,6 +52,7 @@ impl<T> Default for Part<T> {
             hash: SetHash::default(),
             problems: BTreeMap::new(),
             staged: BTreeMap::new(),
+            replaced: Replaced::default(),
         }
     }
 }
@@ -61,12 +75,23 @@ impl<T> Part<T> {
         self.staged.insert(key, None);
     }
 
+    /// Stages that only what is staged stays.
+    pub(super) fn replace_all(&mut self) {
+        self.replaced = Replaced::All;
+    }
+
+    /// Stages that of some buckets only what is staged stays; false if there are no such buckets.
+    pub(super) fn replace_buckets(&mut self, buckets: &[u32], count: u32) -> bool {
+        self.replaced.add(buckets, count)
+    }
+
     pub(super) fn drop_staged(&mut self) {
         self.staged.clear();
+        self.replaced = Replaced::Nothing;
     }
 
     pub(super) fn has_staged(&self) -> bool {
-        !self.staged.is_empty()
+        !self.staged.is_empty() || !matches!(self.replaced, Replaced::Nothing)
     }
 
     /// The sum of the hashes.
@@ -74,15 +99,31 @@ impl<T> Part<T> {
         self.hash
     }
 
+    /// All keys with their hashes, as they were sent.
+    pub(super) fn hashes(&self) -> impl Iterator<Item = (&v1::RecordKey, ContentHash)> {
+        self.hashes.iter().map(|(key, hash)| (key, *hash))
+    }
+
+    /// The hash of a value that was taken whole.
+    pub(super) fn hash_of(&self, key: &v1::RecordKey) -> Option<ContentHash> {
+        let is_whole = !self.problems.contains_key(key);
+        self.hashes.get(key).copied().filter(|_| is_whole)
+    }
+
     /// What the sum will be after a Commit.
-    pub(super) fn hash_after(&self, snapshot: bool) -> SetHash {
-        let mut hash = if snapshot {
-            SetHash::default()
-        } else {
-            self.hash
+    pub(super) fn hash_after(&self) -> SetHash {
+        let mut hash = match &self.replaced {
+            Replaced::All => SetHash::default(),
+            Replaced::Nothing => self.hash,
+            Replaced::Buckets { .. } => {
+                let stay = self.hashes().filter(|(key, _)| !self.replaced.covers(key));
+                stay.map(|(_, hash)| hash).collect()
+            }
         };
         for (key, put) in &self.staged {
-            if !snapshot && let Some(old) = self.hashes.get(key) {
+            if let Some(old) = self.hashes.get(key)
+                && !self.replaced.covers(key)
+            {
                 hash.remove(*old);
             }
             if let Some(put) = put {
@@ -93,51 +134,123 @@ impl<T> Part<T> {
     }
 
     /// Makes what is staged the table's. A refused value leaves the last good one in force, also
-    /// in a snapshot.
-    pub(super) fn commit(
-        &mut self,
-        snapshot: bool,
-        values: &mut BTreeMap<RecordKey, Arc<T>>,
-        cluster: &Arc<str>,
-    ) {
-        self.hash = self.hash_after(snapshot);
-        let mut last = BTreeMap::new();
-        if snapshot {
-            last = std::mem::take(values);
-            self.hashes.clear();
-            self.problems.clear();
-        }
+    /// where everything is replaced.
+    pub(super) fn commit(&mut self, values: &mut BTreeMap<RecordKey, Arc<T>>, cluster: &Arc<str>) {
+        self.hash = self.hash_after();
+        let mut last = self.take_replaced(values, cluster);
         for (key, put) in std::mem::take(&mut self.staged) {
             let Some(put) = put else {
-                self.hashes.remove(&key);
-                self.problems.remove(&key);
-                if let Ok(key) = decode_key(&key, cluster) {
-                    values.remove(&key);
-                }
+                self.forget(&key, values, cluster);
                 continue;
             };
             self.hashes.insert(key.clone(), put.hash);
             let problem = match put.decoded {
                 Ok(decoded) => {
                     values.insert(decoded.key, decoded.value);
-                    decoded.left_out.join("; ")
+                    let left_out = decoded.left_out;
+                    (!left_out.is_empty()).then_some(Problem::LeftOut(left_out))
                 }
                 Err(error) => {
                     let good = decode_key(&key, cluster).ok();
                     values.extend(good.and_then(|key| last.remove_entry(&key)));
-                    format!("refused: {error}")
+                    Some(Problem::Refused(format!("refused: {error}")))
                 }
             };
-            if problem.is_empty() {
-                self.problems.remove(&key);
-            } else {
-                self.problems.insert(key, problem);
+            match problem {
+                None => self.problems.remove(&key),
+                Some(problem) => self.problems.insert(key, problem),
+            };
+        }
+    }
+
+    /// Takes away what is replaced, and gives back its values.
+    fn take_replaced(
+        &mut self,
+        values: &mut BTreeMap<RecordKey, Arc<T>>,
+        cluster: &Arc<str>,
+    ) -> BTreeMap<RecordKey, Arc<T>> {
+        let replaced = std::mem::take(&mut self.replaced);
+        match replaced {
+            Replaced::Nothing => BTreeMap::new(),
+            Replaced::All => {
+                self.hashes.clear();
+                self.problems.clear();
+                std::mem::take(values)
+            }
+            Replaced::Buckets { .. } => {
+                let keys = self.hashes.keys().filter(|key| replaced.covers(key));
+                let keys: Vec<v1::RecordKey> = keys.cloned().collect();
+                let gone = |key| self.forget(key, values, cluster);
+                keys.iter().filter_map(gone).collect()
             }
         }
     }
 
+    fn forget(
+        &mut self,
+        key: &v1::RecordKey,
+        values: &mut BTreeMap<RecordKey, Arc<T>>,
+        cluster: &Arc<str>,
+    ) -> Option<(RecordKey, Arc<T>)> {
+        self.hashes.remove(key);
+        self.problems.remove(key);
+        let key = decode_key(key, cluster).ok()?;
+        values.remove_entry(&key)
+    }
+
     /// What could not be taken, in order of the keys.
     pub(super) fn problems(&self) -> impl Iterator<Item = (&v1::RecordKey, &String)> {
-        self.problems.iter()
+        self.problems.iter().map(|(key, problem)| match problem {
+            Problem::LeftOut(why) | Problem::Refused(why) => (key, why),
+        })
+    }
+}
+
+impl Part<Record> {
+    /// Stages what a patch makes of the record that it names; an error if that is not what we have.
+    pub(super) fn patch(
+        &mut self,
+        patch: &v1::RecordPatch,
+        values: &BTreeMap<RecordKey, Arc<Record>>,
+        cluster: &Arc<str>,
+    ) -> Result<(), String> {
+        let key = patch.key.clone().unwrap_or_default();
+        let hashes = decode_hash(&patch.base).and_then(|b| Ok((b, decode_hash(&patch.hash)?)));
+        let (base, hash) = hashes.map_err(|error| error.to_string())?;
+        let (base, left_out) = self
+            .base(&key, base, values, cluster)
+            .ok_or_else(|| format!("its base {base} is not what we have"))?;
+        let record = apply_patch(&base, patch).map_err(|error| error.to_string())?;
+        let decoded = Decoded {
+            key: record.key.clone(),
+            value: Arc::new(record),
+            left_out,
+        };
+        let decoded = Ok(decoded);
+        self.staged.insert(key, Some(Put { hash, decoded }));
+        Ok(())
+    }
+
+    /// The record of this hash and what was left out of it: as staged, or as in the table.
+    fn base(
+        &self,
+        key: &v1::RecordKey,
+        hash: ContentHash,
+        values: &BTreeMap<RecordKey, Arc<Record>>,
+        cluster: &Arc<str>,
+    ) -> Option<(Arc<Record>, String)> {
+        if let Some(staged) = self.staged.get(key) {
+            let put = staged.as_ref().filter(|put| put.hash == hash)?;
+            let decoded = put.decoded.as_ref().ok()?;
+            return Some((Arc::clone(&decoded.value), decoded.left_out.clone()));
+        }
+        let left_out = match self.problems.get(key) {
+            None => String::new(),
+            Some(Problem::LeftOut(what)) => what.clone(),
+            Some(Problem::Refused(_)) => return None,
+        };
+        self.hashes.get(key).filter(|have| **have == hash)?;
+        let value = values.get(&decode_key(key, cluster).ok()?)?;
+        Some((Arc::clone(value), left_out))
     }
 }

@@ -1,5 +1,7 @@
 //! What becomes of a table as frames come.
 
+/// Compressed frames, buckets, patches, replacements, and tables kept.
+mod resume;
 mod support;
 
 use std::collections::BTreeMap;

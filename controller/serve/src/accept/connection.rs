@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -26,6 +27,8 @@ struct State {
     address: SocketAddr,
     certificate: Option<Result<Certified, String>>,
     admitted: AtomicBool,
+    cut: AtomicBool,
+    connection: AtomicWaker,
 }
 
 impl Peer {
@@ -34,6 +37,8 @@ impl Peer {
             address,
             certificate,
             admitted: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            connection: AtomicWaker::new(),
         }))
     }
 
@@ -49,6 +54,21 @@ impl Peer {
     /// An agent was let in on this connection: it may stay.
     pub(crate) fn admit(&self) {
         self.0.admitted.store(true, Ordering::Relaxed);
+    }
+
+    /// Closes the connection, whatever is on its way.
+    pub(crate) fn cut(&self) {
+        self.0.cut.store(true, Ordering::Release);
+        self.0.connection.wake();
+    }
+
+    fn check(&self, context: &Context<'_>) -> io::Result<()> {
+        self.0.connection.register(context.waker());
+        if self.0.cut.load(Ordering::Acquire) {
+            let message = "the agent takes nothing, or not the end of its stream";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        Ok(())
     }
 
     fn is_admitted(&self) -> bool {
@@ -120,6 +140,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.peer.check(context)?;
         self.check_deadline(context)?;
         match &mut self.io {
             Io::Plain(io) => Pin::new(io).poll_read(context, buffer),

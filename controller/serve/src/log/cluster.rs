@@ -1,26 +1,38 @@
 //! One cluster: its shared records and its nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use portolan_model::{NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
-use portolan_proto::convert::encode_node;
+use portolan_proto::convert::{encode_key, encode_node};
+use portolan_proto::encoded::encode;
+use prost::bytes::Bytes;
 
-use super::journal::Journal;
+use super::buckets::Buckets;
+use super::journal::{Journal, Replaced};
 use super::prepared::Item;
-use super::{Batch, Changes, Retention};
+use super::{Changes, Hashes, OwnChanges, Retention};
+
+/// Of how many revisions it is known what triggered them: more than a live stream falls behind.
+const TRIGGERS_OF: usize = 64;
+
+/// How many triggers a Commit tells at most.
+const MAX_TRIGGERS: usize = 64;
 
 /// The tables of one cluster.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     retention: Retention,
     head: u64,
     records: Journal<Record>,
+    buckets: Buckets,
     nodes: BTreeMap<Arc<str>, Node>,
     /// The nodes that have nothing of their own, by the revision since when.
     idle: BTreeSet<(u64, Arc<str>)>,
     /// Idle nodes of this revision and older may be forgotten already.
     idle_floor: u64,
+    /// What triggered the last revisions.
+    triggers: VecDeque<(u64, Box<[u64]>)>,
 }
 
 /// What one node has of its own.
@@ -38,9 +50,11 @@ impl Cluster {
             retention,
             head: 0,
             records: Journal::new(0),
+            buckets: Buckets::default(),
             nodes: BTreeMap::new(),
             idle: BTreeSet::new(),
             idle_floor: 0,
+            triggers: VecDeque::new(),
         }
     }
 
@@ -49,8 +63,16 @@ impl Cluster {
         revision: u64,
         key: RecordKey,
         item: Option<Item<Record>>,
-    ) -> bool {
-        self.records.put(revision, key, item)
+    ) -> Option<Replaced<Record>> {
+        let new = item.clone();
+        let replaced = self.records.put(revision, key, item)?;
+        if let Some(old) = &replaced.0 {
+            self.buckets.remove(old);
+        }
+        if let Some(new) = &new {
+            self.buckets.insert(new);
+        }
+        Some(replaced)
     }
 
     pub(super) fn put_lists(
@@ -62,7 +84,7 @@ impl Cluster {
     ) -> bool {
         let retained = self.retention.list_tombstones;
         self.change_node(revision, node, |node| {
-            let changed = node.lists.put(revision, key, item);
+            let changed = node.lists.put(revision, key, item).is_some();
             node.lists.compact(retained);
             changed
         })
@@ -106,8 +128,12 @@ impl Cluster {
     }
 
     /// Ends a revision that changed something.
-    pub(super) fn finish(&mut self, revision: u64) {
+    pub(super) fn finish(&mut self, revision: u64, triggered: &[u64]) {
         self.head = revision;
+        self.triggers.push_back((revision, triggered.into()));
+        if self.triggers.len() > TRIGGERS_OF {
+            self.triggers.pop_front();
+        }
         self.records.compact(self.retention.record_tombstones);
         let busy = self.nodes.len() - self.idle.len();
         while self.idle.len() > self.retention.idle_nodes.max(busy) {
@@ -118,48 +144,94 @@ impl Cluster {
         }
     }
 
-    pub(super) fn head(&self) -> u64 {
+    /// The last revision that changed anything here; 0 if none did.
+    pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    pub(super) fn since(&self, node: &str, cursor: u64) -> Option<Batch> {
-        let own = self.nodes.get(node);
-        let lists = match own {
-            Some(own) => own.lists.since(cursor)?,
-            None if cursor < self.idle_floor => return None,
-            None => Changes::default(),
+    /// The shared records.
+    pub(crate) fn records(&self) -> &Journal<Record> {
+        &self.records
+    }
+
+    pub(crate) fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    /// All records of some buckets, sorted, of so many.
+    pub(crate) fn of_buckets(&self, buckets: &[u32], count: u32) -> Vec<Bytes> {
+        let wanted = |bucket: u16| buckets.binary_search(&(u32::from(bucket) % count)).is_ok();
+        let records = self.records.iter().filter(|(_, item)| wanted(item.bucket));
+        records.map(|(_, item)| item.encoded.clone()).collect()
+    }
+
+    /// When the changes after `cursor` were triggered, in milliseconds of Unix time; the first of
+    /// them if there are many.
+    pub(crate) fn triggers_since(&self, cursor: u64) -> Vec<u64> {
+        let since = self
+            .triggers
+            .iter()
+            .filter(|(revision, _)| *revision > cursor);
+        let times = since.flat_map(|(_, times)| times.iter().copied());
+        times.take(MAX_TRIGGERS).collect()
+    }
+
+    /// What changed of the records after `from`, with these patches in place of the records that
+    /// they make; `None` if that is not known.
+    pub(crate) fn records_since(
+        &self,
+        from: u64,
+        patches: &BTreeMap<RecordKey, Bytes>,
+    ) -> Option<Changes> {
+        if patches.is_empty() {
+            return self.records.since(from);
+        }
+        let mut changes = Changes::default();
+        for key in self.records.changed_since(from)? {
+            match (patches.get(key), self.records.get(key)) {
+                (Some(patch), _) => changes.patch.push(patch.clone()),
+                (None, Some(item)) => changes.put.push(item.encoded.clone()),
+                (None, None) => changes.delete.push(encode(&encode_key(key))),
+            }
+        }
+        Some(changes)
+    }
+
+    pub(crate) fn hashes(&self, node: &str) -> Hashes {
+        let own = self.nodes.get(node).map(Node::hash);
+        let nothing = || [NodeInfo::default().content_hash()].into_iter().collect();
+        Hashes {
+            records: self.records.hash(),
+            own: own.unwrap_or_else(nothing),
+        }
+    }
+
+    /// What changed of a node's own after `cursor`; `None` if that is not known any more, or
+    /// `cursor` never was a revision here.
+    pub(crate) fn own_since(&self, node: &str, cursor: u64) -> Option<OwnChanges> {
+        if cursor > self.head {
+            return None;
+        }
+        let Some(own) = self.nodes.get(node) else {
+            return (cursor >= self.idle_floor).then(OwnChanges::default);
         };
-        let info = own.filter(|own| own.info_changed > cursor);
-        Some(Batch {
-            records: self.records.since(cursor)?,
-            own: lists,
-            node: info.map(|own| encode_node(&own.info)),
-            ..self.unchanged(node)
+        let info = (own.info_changed > cursor).then(|| encode_node(&own.info));
+        Some(OwnChanges {
+            lists: own.lists.since(cursor)?,
+            info,
         })
     }
 
-    pub(super) fn snapshot(&self, node: &str) -> Batch {
+    /// All that is a node's own.
+    pub(crate) fn own(&self, node: &str) -> OwnChanges {
         let own = self.nodes.get(node);
-        Batch {
-            snapshot: true,
-            records: self.records.snapshot(),
-            own: own.map(|own| own.lists.snapshot()).unwrap_or_default(),
-            node: own.map(|own| encode_node(&own.info)),
-            ..self.unchanged(node)
+        OwnChanges {
+            lists: own.map(|own| own.lists.all()).unwrap_or_default(),
+            info: own.map(|own| encode_node(&own.info)),
         }
     }
 
-    pub(super) fn unchanged(&self, node: &str) -> Batch {
-        let nothing = Batch::nothing();
-        Batch {
-            revision: self.head,
-            records_hash: self.records.hash(),
-            own_hash: self.nodes.get(node).map_or(nothing.own_hash, Node::hash),
-            ..nothing
-        }
-    }
-
-    pub(super) fn table(&self, node: &str) -> NodeTable {
+    pub(crate) fn table(&self, node: &str) -> NodeTable {
         let own = self.nodes.get(node);
         NodeTable {
             node: own.map(|own| own.info.clone()).unwrap_or_default(),

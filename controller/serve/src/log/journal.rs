@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portolan_model::{RecordKey, SetHash};
 use portolan_proto::convert::encode_key;
-use portolan_proto::encoded::encode;
+use portolan_proto::encoded::{encode, size_in_frame};
 use prost::bytes::Bytes;
 
 use super::Changes;
@@ -14,7 +14,7 @@ use super::prepared::Item;
 
 /// Values by key, with what changed when.
 #[derive(Debug)]
-pub(super) struct Journal<T> {
+pub(crate) struct Journal<T> {
     live: BTreeMap<RecordKey, (u64, Item<T>)>,
     gone: BTreeMap<RecordKey, u64>,
     /// The keys of `live` and of `gone` by the revision that they last changed in.
@@ -24,6 +24,8 @@ pub(super) struct Journal<T> {
     /// cannot be told what is gone since.
     floor: u64,
     hash: SetHash,
+    /// How long all values are in frames.
+    bytes: usize,
 }
 
 impl<T> Journal<T> {
@@ -36,19 +38,27 @@ impl<T> Journal<T> {
             deletes: ByRevision::default(),
             floor,
             hash: SetHash::default(),
+            bytes: 0,
         }
     }
 
-    /// Sets or removes a value; whether that changed anything. Revisions must not decrease.
-    pub(super) fn put(&mut self, revision: u64, key: RecordKey, item: Option<Item<T>>) -> bool {
+    /// Sets or removes a value, and returns the one that was there before; `None` if that changed
+    /// nothing. Revisions must not decrease.
+    pub(super) fn put(
+        &mut self,
+        revision: u64,
+        key: RecordKey,
+        item: Option<Item<T>>,
+    ) -> Option<Replaced<T>> {
         let old = self.live.get(&key).map(|(_, item)| item.hash);
         if old == item.as_ref().map(|item| item.hash) {
-            return false;
+            return None;
         }
-        self.forget(&key);
+        let old = self.forget(&key);
         match item {
             Some(item) => {
                 self.hash.insert(item.hash);
+                self.bytes += size_in_frame(&item.encoded);
                 self.puts.insert(revision, key.clone());
                 self.live.insert(key, (revision, item));
             }
@@ -57,17 +67,18 @@ impl<T> Journal<T> {
                 self.gone.insert(key, revision);
             }
         }
-        true
+        Some(Replaced(old))
     }
 
-    fn forget(&mut self, key: &RecordKey) {
-        if let Some((revision, item)) = self.live.remove(key) {
-            self.hash.remove(item.hash);
-            self.puts.remove(revision, key);
-        }
+    fn forget(&mut self, key: &RecordKey) -> Option<Item<T>> {
         if let Some(revision) = self.gone.remove(key) {
             self.deletes.remove(revision, key);
         }
+        let (revision, item) = self.live.remove(key)?;
+        self.hash.remove(item.hash);
+        self.bytes -= size_in_frame(&item.encoded);
+        self.puts.remove(revision, key);
+        Some(item)
     }
 
     /// Drops the oldest tombstones while there are more than `min` and more than live values:
@@ -85,7 +96,7 @@ impl<T> Journal<T> {
     }
 
     /// What changed after `cursor`, each key once; `None` if that is not known any more.
-    pub(super) fn since(&self, cursor: u64) -> Option<Changes> {
+    pub(crate) fn since(&self, cursor: u64) -> Option<Changes> {
         if cursor < self.floor {
             return None;
         }
@@ -96,16 +107,51 @@ impl<T> Journal<T> {
         Some(Changes {
             put: put.collect(),
             delete: self.deletes.after(cursor).map(encoded_key).collect(),
+            patch: Vec::new(),
         })
     }
 
+    /// The keys of what changed after `cursor`; `None` if that is not known any more.
+    pub(crate) fn changed_since(&self, cursor: u64) -> Option<impl Iterator<Item = &RecordKey>> {
+        let known = cursor >= self.floor;
+        known.then(|| self.puts.after(cursor).chain(self.deletes.after(cursor)))
+    }
+
     /// All values, in order of their keys.
-    pub(super) fn snapshot(&self) -> Changes {
-        let put = self.live.values().map(|(_, item)| item.encoded.clone());
+    pub(crate) fn all(&self) -> Changes {
         Changes {
-            put: put.collect(),
-            delete: Vec::new(),
+            put: self.iter().map(|(_, item)| item.encoded.clone()).collect(),
+            ..Changes::default()
         }
+    }
+
+    /// All values with their keys, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RecordKey, &Item<T>)> {
+        self.live.iter().map(|(key, (_, item))| (key, item))
+    }
+
+    /// The values from `first` on, before `end`, in order of their keys.
+    pub(crate) fn range(
+        &self,
+        first: Bound<&RecordKey>,
+        end: Bound<&RecordKey>,
+    ) -> impl Iterator<Item = (&RecordKey, &Item<T>)> {
+        let range = self.live.range::<RecordKey, _>((first, end));
+        range.map(|(key, (_, item))| (key, item))
+    }
+
+    pub(crate) fn get(&self, key: &RecordKey) -> Option<&Item<T>> {
+        self.live.get(key).map(|(_, item)| item)
+    }
+
+    /// How many values there are.
+    pub(crate) fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// How long all values are in frames, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn values(&self) -> BTreeMap<RecordKey, Arc<T>> {
@@ -115,7 +161,7 @@ impl<T> Journal<T> {
     }
 
     /// The sum of the hashes of all values.
-    pub(super) fn hash(&self) -> SetHash {
+    pub(crate) fn hash(&self) -> SetHash {
         self.hash
     }
 
@@ -129,6 +175,10 @@ impl<T> Journal<T> {
         self.gone.len()
     }
 }
+
+/// What was there before a change.
+#[derive(Debug)]
+pub(super) struct Replaced<T>(pub(super) Option<Item<T>>);
 
 fn encoded_key(key: &RecordKey) -> Bytes {
     encode(&encode_key(key))

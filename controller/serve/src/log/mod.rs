@@ -5,7 +5,8 @@
 //! and it is the head that agents are told, so that two agents with equal tables name the same
 //! revision. An agent has revision R programmed if it has programmed R or its cluster's head.
 
-mod batch;
+mod buckets;
+mod changes;
 mod cluster;
 mod journal;
 mod prepared;
@@ -14,125 +15,129 @@ mod retention;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_model::{NodeKey, NodeTable};
-use portolan_select::TableDelta;
+use portolan_model::Record;
 
-pub use batch::{Batch, Changes};
-use cluster::Cluster;
+use crate::Origin;
+
+pub(crate) use buckets::bucket_count;
+pub(crate) use changes::{Changes, Hashes, OwnChanges};
+pub(crate) use cluster::Cluster;
+pub(crate) use journal::Journal;
+pub(crate) use prepared::Item;
 pub use prepared::Prepared;
 pub use retention::Retention;
 
+/// A change of the destinations of a record with more than so many is told as a patch.
+const PATCH_FROM: usize = 32;
+
 /// The tables of all nodes, with what is needed to tell what changed since any recent revision.
-#[derive(Debug, Default)]
-pub struct TableLog {
+#[derive(Debug)]
+pub(crate) struct TableLog {
     retention: Retention,
     revision: u64,
+    source_versions: Vec<u64>,
     clusters: BTreeMap<Arc<str>, Cluster>,
+    /// What is known of a cluster that never had anything.
+    nothing: Cluster,
+}
+
+/// What one transition did.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// The revision that it made; the last one if it said nothing new.
+    pub(crate) revision: u64,
+    pub(crate) clusters: BTreeMap<Arc<str>, ClusterApplied>,
+}
+
+/// What one transition did to one cluster.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterApplied {
+    /// The cluster's head before.
+    pub(crate) from: u64,
+    /// The nodes whose own has changed.
+    pub(crate) nodes: BTreeSet<Arc<str>>,
+    /// The old values of large records that have new ones.
+    pub(crate) replaced: Vec<Item<Record>>,
+}
+
+impl Default for TableLog {
+    fn default() -> Self {
+        Self::new(Retention::default())
+    }
 }
 
 impl TableLog {
     /// An empty log that remembers what is gone for so long.
-    #[must_use]
-    pub fn new(retention: Retention) -> Self {
+    pub(crate) fn new(retention: Retention) -> Self {
         Self {
             retention,
-            ..Self::default()
+            revision: 0,
+            source_versions: Vec::new(),
+            clusters: BTreeMap::new(),
+            nothing: Cluster::new(retention),
         }
     }
 
-    /// Applies one transition and returns the revision that it made; the last one if the delta
-    /// says nothing new.
-    pub fn apply(&mut self, delta: &TableDelta) -> u64 {
-        self.apply_prepared(Prepared::from(delta))
-    }
-
-    /// As [`Self::apply`], with the encoding done before.
-    pub fn apply_prepared(&mut self, prepared: Prepared) -> u64 {
+    /// Applies one transition.
+    pub(crate) fn apply(&mut self, prepared: Prepared, origin: &Origin) -> Applied {
+        self.raise(&origin.source_versions);
         let revision = self.revision + 1;
-        let mut changed = BTreeSet::new();
+        let mut applied = Applied::default();
         for (key, item) in prepared.records {
-            let cluster = Arc::clone(&key.cluster);
-            if self.cluster(&cluster).put_record(revision, key, item) {
-                changed.insert(cluster);
+            let cluster = self.cluster(&key.cluster);
+            let (name, from, is_put) = (Arc::clone(&key.cluster), cluster.head(), item.is_some());
+            if let Some(replaced) = cluster.put_record(revision, key, item) {
+                let applied = applied.cluster(name, from);
+                let large = |old: &Item<Record>| old.value.destinations.len() > PATCH_FROM;
+                applied
+                    .replaced
+                    .extend(replaced.0.filter(|old| is_put && large(old)));
             }
         }
         for (node, key, item) in prepared.lists {
-            if self
-                .cluster(&node.cluster)
-                .put_lists(revision, &node.name, key, item)
-            {
-                changed.insert(node.cluster);
+            let cluster = self.cluster(&node.cluster);
+            let from = cluster.head();
+            if cluster.put_lists(revision, &node.name, key, item) {
+                applied.cluster(node.cluster, from).nodes.insert(node.name);
             }
         }
         for (node, info) in prepared.nodes {
-            if self
-                .cluster(&node.cluster)
-                .put_node(revision, &node.name, info)
-            {
-                changed.insert(node.cluster);
+            let cluster = self.cluster(&node.cluster);
+            let from = cluster.head();
+            if cluster.put_node(revision, &node.name, info) {
+                applied.cluster(node.cluster, from).nodes.insert(node.name);
             }
         }
-        if !changed.is_empty() {
+        if !applied.clusters.is_empty() {
             self.revision = revision;
         }
-        for name in &changed {
-            self.cluster(name).finish(revision);
+        for name in applied.clusters.keys() {
+            self.cluster(name)
+                .finish(revision, &origin.trigger_times_ms);
         }
-        self.revision
+        applied.revision = self.revision;
+        applied
     }
 
-    /// What a node must be sent that has the table of revision `cursor`; each record at most once.
-    /// `None` if that is not known any more, or was never a revision: it needs a snapshot.
-    #[must_use]
-    pub fn since(&self, node: &NodeKey, cursor: u64) -> Option<Batch> {
-        if cursor > self.revision {
-            return None;
-        }
-        match self.clusters.get(&node.cluster) {
-            Some(cluster) => cluster.since(&node.name, cursor),
-            None => Some(Batch::nothing()),
-        }
-    }
-
-    /// All that a node must have. A node that nothing is known of has no lists and no zone.
-    #[must_use]
-    pub fn snapshot(&self, node: &NodeKey) -> Batch {
-        match self.clusters.get(&node.cluster) {
-            Some(cluster) => cluster.snapshot(&node.name),
-            None => Batch {
-                snapshot: true,
-                ..Batch::nothing()
-            },
+    /// Takes the higher of each component. Sources of another number are others: theirs hold.
+    fn raise(&mut self, versions: &[u64]) {
+        if versions.len() == self.source_versions.len() {
+            for (ours, theirs) in self.source_versions.iter_mut().zip(versions) {
+                *ours = (*ours).max(*theirs);
+            }
+        } else if !versions.is_empty() {
+            self.source_versions = versions.to_vec();
         }
     }
 
-    /// A batch that says that a node's table is what it is, and changes nothing.
-    #[must_use]
-    pub fn unchanged(&self, node: &NodeKey) -> Batch {
-        self.clusters
-            .get(&node.cluster)
-            .map_or_else(Batch::nothing, |cluster| cluster.unchanged(&node.name))
+    /// How far the sources were; empty if they do not say.
+    pub(crate) fn source_versions(&self) -> &[u64] {
+        &self.source_versions
     }
 
-    /// A node's table, for people and tests.
-    #[must_use]
-    pub fn table(&self, node: &NodeKey) -> NodeTable {
-        self.clusters
-            .get(&node.cluster)
-            .map(|cluster| cluster.table(&node.name))
-            .unwrap_or_default()
-    }
-
-    /// The last revision that changed anything of a cluster; 0 if none did.
-    #[must_use]
-    pub fn head(&self, cluster: &str) -> u64 {
-        self.clusters.get(cluster).map_or(0, Cluster::head)
-    }
-
-    /// The last revision.
-    #[must_use]
-    pub fn revision(&self) -> u64 {
-        self.revision
+    /// The tables of a cluster.
+    pub(crate) fn of(&self, cluster: &str) -> &Cluster {
+        self.clusters.get(cluster).unwrap_or(&self.nothing)
     }
 
     fn cluster(&mut self, name: &Arc<str>) -> &mut Cluster {
@@ -140,6 +145,14 @@ impl TableLog {
         self.clusters
             .entry(Arc::clone(name))
             .or_insert_with(|| Cluster::new(retention))
+    }
+}
+
+impl Applied {
+    fn cluster(&mut self, name: Arc<str>, from: u64) -> &mut ClusterApplied {
+        let cluster = self.clusters.entry(name).or_default();
+        cluster.from = from;
+        cluster
     }
 }
 

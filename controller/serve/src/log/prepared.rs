@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use portolan_model::{ContentHash, NodeInfo, NodeKey, NodeLists, Record, RecordKey};
-use portolan_proto::convert::{encode_lists, encode_record};
+use portolan_proto::buckets::bucket_of;
+use portolan_proto::convert::{encode_key, encode_lists, encode_record};
 use portolan_proto::encoded::encode;
 use portolan_select::TableDelta;
 use prost::bytes::Bytes;
+
+use super::buckets::MOST_BUCKETS;
 
 /// A [`TableDelta`], encoded.
 #[derive(Debug)]
@@ -17,11 +20,13 @@ pub struct Prepared {
 }
 
 /// A value as it is kept and as it is sent.
-#[derive(Debug)]
-pub(super) struct Item<T> {
-    pub(super) value: Arc<T>,
-    pub(super) hash: ContentHash,
-    pub(super) encoded: Bytes,
+#[derive(Debug, Clone)]
+pub(crate) struct Item<T> {
+    pub(crate) value: Arc<T>,
+    pub(crate) hash: ContentHash,
+    pub(crate) encoded: Bytes,
+    /// The bucket of a record, of [`MOST_BUCKETS`]; lists are in none.
+    pub(crate) bucket: u16,
 }
 
 impl From<&TableDelta> for Prepared {
@@ -55,6 +60,7 @@ fn record_item(record: &Arc<Record>) -> Item<Record> {
         value: Arc::clone(record),
         hash,
         encoded: encode(&encode_record(record, hash)),
+        bucket: bucket(&record.key),
     }
 }
 
@@ -64,5 +70,11 @@ fn lists_item(key: &RecordKey, lists: &Arc<NodeLists>) -> Item<NodeLists> {
         value: Arc::clone(lists),
         hash,
         encoded: encode(&encode_lists(key, lists, hash)),
+        bucket: 0,
     }
+}
+
+fn bucket(key: &RecordKey) -> u16 {
+    let bucket = bucket_of(&encode_key(key), MOST_BUCKETS);
+    u16::try_from(bucket).unwrap_or_default()
 }

@@ -52,6 +52,10 @@ counters! {
     ResumedEqual => resumed_equal,
     /// Streams whose agent was sent what it missed.
     Resumed => resumed,
+    /// Streams whose agent was sent the buckets of records that differed.
+    ResumedBuckets => resumed_buckets,
+    /// Streams that were closed because the agent took nothing for too long.
+    Stalled => stalled,
     /// Snapshots sent, at the beginning of a stream or to an agent that fell too far behind.
     Snapshots => snapshots,
     /// Frames sent.

@@ -1,13 +1,14 @@
 //! What is kept of one node's agent.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use portolan_model::{NodeKey, SetHash};
 use portolan_proto::limits::MAX_PROBLEMS;
 use portolan_proto::v1;
 use tokio_util::sync::CancellationToken;
 
-use super::{Connect, NodeStatus, Problem};
+use super::convergence::{Convergence, Member};
+use super::{Connect, HeldTable, NodeStatus, Problem};
 
 /// Why a stream may be ended from outside.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +24,7 @@ pub(super) struct Entry {
     stream: Option<Ends>,
     sessions: u64,
     connected_at: SystemTime,
+    began: Instant,
     disconnected_at: Option<SystemTime>,
     peer: Option<String>,
     agent_version: String,
@@ -32,6 +34,9 @@ pub(super) struct Entry {
     programmed: Option<Programmed>,
     refused: Vec<Problem>,
     refused_total: u32,
+    held: Option<HeldTable>,
+    /// Its part in the cluster's convergence; `None` before the first report on this stream.
+    pub(super) member: Option<Member>,
 }
 
 #[derive(Debug)]
@@ -51,6 +56,7 @@ impl Entry {
             stream: Some(stream),
             sessions: 1,
             connected_at: connect.now,
+            began: Instant::now(),
             disconnected_at: None,
             peer: connect.peer.map(|peer| peer.to_string()),
             agent_version: connect.agent_version,
@@ -60,6 +66,8 @@ impl Entry {
             programmed: None,
             refused: Vec::new(),
             refused_total: 0,
+            held: None,
+            member: None,
         }
     }
 
@@ -88,6 +96,7 @@ impl Entry {
 
     pub(super) fn disconnect(&mut self, now: SystemTime) {
         self.stream = None;
+        self.held = None;
         self.disconnected_at = Some(now);
     }
 
@@ -106,6 +115,11 @@ impl Entry {
         }
         self.received = Some(message.revision);
         self.refused_total = message.refused_total;
+        self.held = message.held.map(|held| HeldTable {
+            deleted: held.deleted,
+            records: held.records,
+            remaining_ms: held.remaining_ms,
+        });
         let refused = message.refused.into_iter().take(MAX_PROBLEMS);
         self.refused = refused
             .map(|refusal| Problem::new(refusal.key, refusal.reason))
@@ -116,6 +130,12 @@ impl Entry {
     pub(super) fn programmed(&mut self, message: v1::Programmed) -> bool {
         if !self.was_sent(message.revision) {
             return false;
+        }
+        if self
+            .received
+            .is_some_and(|received| received <= message.revision)
+        {
+            self.held = None;
         }
         let errors = message.errors.into_iter().take(MAX_PROBLEMS);
         self.programmed = Some(Programmed {
@@ -131,8 +151,18 @@ impl Entry {
         true
     }
 
-    pub(super) fn status(&self, node: &NodeKey) -> NodeStatus {
+    pub(super) fn status(
+        &self,
+        node: &NodeKey,
+        convergence: &Convergence,
+        now: Instant,
+    ) -> NodeStatus {
         let programmed = self.programmed.as_ref();
+        let revision = programmed.map(|p| p.revision);
+        // What was published before it came is not its delay.
+        let behind = convergence
+            .behind_since(revision)
+            .map(|since| since.max(self.began));
         NodeStatus {
             cluster: node.cluster.as_ref().into(),
             node: node.name.as_ref().into(),
@@ -145,7 +175,10 @@ impl Entry {
             protocol_version: self.protocol_version,
             sent: self.sent,
             received: self.received,
-            programmed: programmed.map(|p| p.revision),
+            programmed: revision,
+            lag: convergence.head().saturating_sub(revision.unwrap_or(0)),
+            behind_ms: behind.map(|since| ms(now.saturating_duration_since(since))),
+            held: self.held,
             programmed_duration_us: programmed.map(|p| p.duration_us),
             records_hash: programmed.and_then(|p| p.records_hash),
             own_hash: programmed.and_then(|p| p.own_hash),
@@ -158,6 +191,9 @@ impl Entry {
 }
 
 fn unix_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    ms(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

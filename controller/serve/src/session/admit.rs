@@ -17,7 +17,9 @@ use crate::registry::RefusalReason;
 pub(super) struct Admitted {
     pub(super) hello: Hello,
     pub(super) identity: Identity,
-    pub(super) peer: Option<SocketAddr>,
+    pub(super) address: Option<SocketAddr>,
+    /// Its connection, if we have accepted it.
+    pub(super) peer: Option<Peer>,
     pub(super) messages: Streaming<v1::AgentMessage>,
 }
 
@@ -27,20 +29,21 @@ pub(super) async fn admit(
     request: Request<Streaming<v1::AgentMessage>>,
 ) -> Result<Admitted, Status> {
     let connection = request.extensions().get::<Peer>().cloned();
-    let peer = connection.as_ref().map(Peer::address);
-    let peer = peer.or_else(|| request.remote_addr());
+    let address = connection.as_ref().map(Peer::address);
+    let address = address.or_else(|| request.remote_addr());
     match check(context, request, connection.as_ref()).await {
         Ok((hello, identity, messages)) => {
             connection.as_ref().inspect(|connection| connection.admit());
             Ok(Admitted {
                 hello,
                 identity,
-                peer,
+                address,
+                peer: connection,
                 messages,
             })
         }
         Err(Refusal { reason, status }) => {
-            let ip = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip());
+            let ip = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
             context.registry.refuse(ip, reason, status.message());
             Err(status)
         }

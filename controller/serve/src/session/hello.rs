@@ -7,7 +7,8 @@ use portolan_proto::{VERSION, v1};
 use tonic::Status;
 
 use super::ServeConfig;
-use crate::Have;
+use crate::log::Hashes;
+use crate::tables::Have;
 
 /// The longest name of a Kubernetes object.
 const MAX_NAME: usize = 253;
@@ -42,7 +43,8 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
     };
     let mut agent_version = hello.agent_version;
     agent_version.truncate(agent_version.floor_char_boundary(MAX_AGENT_VERSION));
-    let hashes = SetHash::from_bytes(&hello.records_hash);
+    let records = SetHash::from_bytes(&hello.records_hash);
+    let own = SetHash::from_bytes(&hello.own_hash);
     Ok(Hello {
         node: NodeKey {
             cluster: Arc::clone(cluster),
@@ -53,7 +55,10 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
         have: Have {
             epoch: hello.epoch,
             revision: hello.revision,
-            hashes: hashes.zip(SetHash::from_bytes(&hello.own_hash)),
+            hashes: records
+                .zip(own)
+                .map(|(records, own)| Hashes { records, own }),
+            source_versions: hello.source_versions,
         },
     })
 }

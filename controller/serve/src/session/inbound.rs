@@ -1,64 +1,147 @@
-//! What an agent says after Hello.
+//! What an agent says after Hello, and what ends its stream.
 
+use std::future::pending;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Duration;
 
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
-use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tonic::{Status, Streaming};
 use tracing::debug;
 
+use super::link::Link;
+use super::{Authentication, Context};
+use crate::accept::Peer;
 use crate::registry::{Counter, Session};
 
-/// The inbound half as the outbound half sees it. It stops when this is dropped.
+/// The inbound half. It stops when this is dropped.
 #[derive(Debug)]
-pub(super) struct Inbound {
-    /// How the stream is to end: with an error, or `Ok` if the agent has left.
-    pub(super) ended: oneshot::Receiver<Result<(), Status>>,
+pub(super) struct Inbound(JoinHandle<()>);
+
+impl Drop for Inbound {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
-/// Reads until the agent leaves, breaks the protocol, or the outbound half is gone.
-pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, session: Arc<Session>) -> Inbound {
-    let (mut sender, ended) = oneshot::channel();
-    tokio::spawn(async move {
-        let result = tokio::select! {
-            result = read(messages, &session) => result,
-            () = sender.closed() => return,
-        };
-        // If nobody waits for it, the stream has ended already.
-        let _ = sender.send(result);
-    });
-    Inbound { ended }
+/// What the inbound half needs.
+pub(super) struct Half {
+    pub(super) context: Arc<Context>,
+    pub(super) session: Arc<Session>,
+    pub(super) link: Arc<Link>,
+    pub(super) peer: Option<Peer>,
+    /// For how long what the agent has shown is of use.
+    pub(super) remaining: Option<Duration>,
 }
 
-async fn read(mut messages: Streaming<v1::AgentMessage>, session: &Session) -> Result<(), Status> {
-    loop {
-        match messages.message().await {
-            Ok(Some(message)) => take(message, session)
-                .inspect_err(|_| session.registry().count(Counter::Violations, 1))?,
-            Ok(None) => return Ok(()),
-            Err(status) => {
-                debug!(%status, "the agent's half of the stream broke");
-                return Err(status);
+/// Reads until something ends the stream, and sees that it does end.
+pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inbound {
+    Inbound(tokio::spawn(async move {
+        let how = half.run(messages).await;
+        if let Err(status) = &how {
+            debug!(node = %half.session.node(), reason = status.message(), "stream ends");
+        }
+        half.link.end(how);
+        // The connection drops both halves when it has taken the end, if it takes anything.
+        sleep(half.context.config.stall_timeout).await;
+        half.cut();
+    }))
+}
+
+impl Half {
+    async fn run(&self, messages: Streaming<v1::AgentMessage>) -> Result<(), Status> {
+        let deleted = async {
+            match self.context.config.authentication {
+                Authentication::Required(_) => self.session.deleted().cancelled().await,
+                Authentication::Nothing => pending().await,
             }
+        };
+        tokio::select! {
+            biased;
+            () = self.session.replaced().cancelled() => {
+                Err(Status::aborted("a newer stream of this node has begun"))
+            }
+            () = deleted => Err(Status::permission_denied("node: deleted")),
+            () = after(self.remaining) => {
+                Err(Status::unauthenticated("certificate or token: it has expired meanwhile"))
+            }
+            result = self.read(messages) => result,
+            () = self.shut_down() => Ok(()),
+            () = self.stall() => {
+                self.context.registry.count(Counter::Stalled, 1);
+                self.cut();
+                Err(Status::unavailable("the agent takes nothing"))
+            }
+        }
+    }
+
+    async fn read(&self, mut messages: Streaming<v1::AgentMessage>) -> Result<(), Status> {
+        loop {
+            match messages.message().await {
+                Ok(Some(message)) => self
+                    .take(message)
+                    .inspect_err(|_| self.context.registry.count(Counter::Violations, 1))?,
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(status),
+            }
+        }
+    }
+
+    fn take(&self, message: v1::AgentMessage) -> Result<(), Status> {
+        let session = &self.session;
+        let known = match message.message {
+            // From a newer agent.
+            None => true,
+            Some(Message::Hello(_)) => return Err(Status::invalid_argument("a second Hello")),
+            Some(Message::Received(received)) => session.received(received),
+            Some(Message::Programmed(programmed)) => session.programmed(programmed),
+            Some(Message::Buckets(buckets)) => return self.link.answer(&buckets.hashes),
+        };
+        if known || session.replaced().is_cancelled() {
+            Ok(())
+        } else {
+            Err(Status::invalid_argument("revision: never sent"))
+        }
+    }
+
+    /// Says Goaway, and completes when the agent has had its time: not all at once, or they would
+    /// all come to the next controller at once.
+    async fn shut_down(&self) {
+        self.context.shutdown.cancelled().await;
+        self.link.go_away();
+        let mut hasher = DefaultHasher::new();
+        self.session.node().hash(&mut hasher);
+        let share = (hasher.finish() % 1_000) as f64 / 1_000.0;
+        sleep(self.context.config.goaway_spread.mul_f64(share)).await;
+    }
+
+    /// Completes when the connection has taken nothing for long while there was something to take.
+    async fn stall(&self) {
+        let mut before = None;
+        loop {
+            sleep(self.context.config.stall_timeout).await;
+            let (polls, waits) = self.link.progress();
+            if waits && before == Some(polls) {
+                return;
+            }
+            before = Some(polls);
+        }
+    }
+
+    /// Closes the connection: one that takes nothing cannot be told to end.
+    fn cut(&self) {
+        if let Some(peer) = &self.peer {
+            peer.cut();
         }
     }
 }
 
-fn take(message: v1::AgentMessage, session: &Session) -> Result<(), Status> {
-    let known = match message.message {
-        // From a newer agent.
-        None => true,
-        Some(Message::Hello(_)) => return Err(Status::invalid_argument("a second Hello")),
-        Some(Message::Received(received)) => session.received(received),
-        Some(Message::Programmed(programmed)) => session.programmed(programmed),
-        Some(Message::Buckets(_)) => {
-            return Err(Status::invalid_argument("buckets: nobody asked for them"));
-        }
-    };
-    if known || session.replaced().is_cancelled() {
-        Ok(())
-    } else {
-        Err(Status::invalid_argument("revision: never sent"))
+async fn after(remaining: Option<Duration>) {
+    match remaining {
+        Some(remaining) => sleep(remaining).await,
+        None => pending().await,
     }
 }

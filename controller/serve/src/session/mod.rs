@@ -1,20 +1,22 @@
 //! One agent's stream.
 //!
-//! The outbound half is pulled by the connection: it makes the next frames only when the agent can
-//! take them, from the newest tables. The inbound half is a task of its own, so that acks arrive
-//! also while frames cannot leave.
+//! The outbound half is pulled by the connection: it takes the next frames only when the agent can
+//! take them, from the newest tables. The inbound half is a task of its own, so that acks arrive,
+//! and ends are noticed, also while frames cannot leave.
 
 mod admit;
+mod body;
 mod hello;
 mod inbound;
+mod link;
 mod outbound;
+mod turn;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use futures_util::stream::BoxStream;
-use portolan_proto::encoded::EncodedFrame;
 use portolan_proto::v1;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status, Streaming};
 use tracing::info;
@@ -22,6 +24,9 @@ use tracing::info;
 use crate::registry::Connect;
 use crate::{Authentication, Registry, Tables};
 use admit::{Admitted, admit};
+pub(crate) use body::StreamBody;
+use inbound::Half;
+use link::Link;
 use outbound::Outbound;
 
 /// How agents are served.
@@ -32,13 +37,23 @@ pub struct ServeConfig {
     pub clusters: Vec<Arc<str>>,
     /// How long an agent may take to say Hello.
     pub hello_timeout: Duration,
-    /// Over how long agents are told to spread their reconnects at shutdown.
+    /// Over how long agents are told to spread their reconnects at shutdown. Those that do not go
+    /// by themselves are made to, each at its own time within it.
     pub goaway_spread: Duration,
     /// What agents must show.
     pub authentication: Authentication,
     /// How long a stream may outlive the certificate or token that it began with. Long enough to
     /// forgive clocks and a late renewal, short enough that what expired is of no use.
     pub credential_grace: Duration,
+    /// How many agents are sent a whole table at the same time; the others wait for their turn.
+    pub snapshots: usize,
+    /// How long a connection may take nothing while something waits for it.
+    pub stall_timeout: Duration,
+    /// How long an agent may take to tell the hashes of its buckets. Then it is sent everything.
+    pub buckets_timeout: Duration,
+    /// How long an agent whose table is newer than ours waits for us to catch up, before it is
+    /// told to go elsewhere.
+    pub catch_up_timeout: Duration,
 }
 
 impl Default for ServeConfig {
@@ -49,6 +64,10 @@ impl Default for ServeConfig {
             goaway_spread: Duration::from_secs(10),
             authentication: Authentication::Nothing,
             credential_grace: Duration::from_secs(60),
+            snapshots: 256,
+            stall_timeout: Duration::from_secs(60),
+            buckets_timeout: Duration::from_secs(5),
+            catch_up_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -60,34 +79,41 @@ pub(crate) struct Context {
     pub(crate) registry: Arc<Registry>,
     pub(crate) config: ServeConfig,
     pub(crate) shutdown: CancellationToken,
+    /// Turns to send a snapshot.
+    pub(crate) snapshots: Arc<Semaphore>,
 }
-
-/// The frames of one stream.
-pub(crate) type Frames = BoxStream<'static, Result<EncodedFrame, Status>>;
 
 /// Accepts a stream: waits for Hello, and answers with frames.
 pub(crate) async fn sync(
     context: Arc<Context>,
     request: Request<Streaming<v1::AgentMessage>>,
-) -> Result<Frames, Status> {
+) -> Result<StreamBody, Status> {
     let Admitted {
         hello,
         identity,
+        address,
         peer,
         messages,
     } = admit(&context, request).await?;
-    info!(node = %hello.node, ?peer, agent_version = hello.agent_version, "agent connected");
+    info!(node = %hello.node, peer = ?address, agent_version = hello.agent_version, "agent connected");
     let session = Arc::new(context.registry.connect(Connect {
-        node: hello.node.clone(),
-        peer,
+        node: hello.node,
+        peer: address,
         agent_version: hello.agent_version,
         protocol_version: hello.version,
         now: SystemTime::now(),
     }));
-    let inbound = inbound::spawn(messages, Arc::clone(&session));
-    let remaining = identity.remaining(context.config.credential_grace);
-    let outbound = Outbound::new(context, session, inbound, hello.node, hello.have);
-    Ok(outbound.lasting(remaining).welcome(hello.version))
+    let link = Arc::new(Link::default());
+    let half = Half {
+        context: Arc::clone(&context),
+        session: Arc::clone(&session),
+        link: Arc::clone(&link),
+        peer,
+        remaining: identity.remaining(context.config.credential_grace),
+    };
+    let inbound = inbound::spawn(messages, half);
+    let outbound = Outbound::new(context, session, link, inbound, hello.have, hello.version);
+    Ok(StreamBody::new(outbound))
 }
 
 #[cfg(test)]

@@ -1,47 +1,59 @@
-//! What an agent is sent: a cursor and the frames that follow it.
+//! What an agent is sent: a cursor, and the transition that is on its way.
 
-use std::collections::VecDeque;
-use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::unfold;
 use portolan_model::NodeKey;
-use portolan_proto::encoded::{EncodedFrame, Frame};
+use portolan_proto::encoded::Frame;
 use portolan_proto::v1;
-use tokio::sync::watch;
+use prost::bytes::Bytes;
+use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 use tracing::debug;
 
+use super::Context;
 use super::inbound::Inbound;
-use super::{Authentication, Context, Frames};
-use crate::frames::frames;
+use super::link::Link;
+use super::turn::Turn;
+use crate::feed::{Delivery, Feed};
 use crate::registry::{Counter, Session};
-use crate::{Batch, First, Have, How, Published};
+use crate::tables::{First, Have, How, Next, State};
+use crate::wire::single;
 
 /// The outbound half of a stream, with what must live as long as it.
 #[derive(Debug)]
 pub(super) struct Outbound {
     context: Arc<Context>,
     session: Arc<Session>,
-    inbound: Inbound,
-    published: watch::Receiver<Published>,
+    link: Arc<Link>,
+    _inbound: Inbound,
+    feed: Arc<Feed>,
     node: NodeKey,
     position: Position,
-    queue: VecDeque<EncodedFrame>,
-    /// When what the agent has shown is of no use any more.
-    expiry: Option<Pin<Box<Sleep>>>,
-    ended: bool,
+    /// One message that belongs to no transition.
+    message: Option<Bytes>,
+    sending: Option<Delivery>,
+    /// Whose turn it is, while a snapshot is due or on its way.
+    turn: Turn,
+    woken: Pin<Box<OwnedNotified>>,
+    /// Our sources are not as far as the agent's were.
+    behind: bool,
+    /// Until when to wait for what the position waits for.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// What the agent has when the queue is empty.
-#[derive(Debug, Clone, Copy)]
+/// What the agent has when everything is sent.
+#[derive(Debug)]
 enum Position {
     /// What it said in Hello.
-    Start(Have),
+    Start(Box<Have>),
+    /// Unknown before it has told the hashes of its buckets.
+    Asked,
+    /// Nothing that helps.
+    Nothing,
     /// What we sent.
     At(u64),
 }
@@ -50,177 +62,213 @@ impl Outbound {
     pub(super) fn new(
         context: Arc<Context>,
         session: Arc<Session>,
+        link: Arc<Link>,
         inbound: Inbound,
-        node: NodeKey,
         have: Have,
+        version: u32,
     ) -> Self {
+        let node = session.node().clone();
+        let feed = context.tables.feed(&node.cluster);
+        let epoch = context.tables.epoch();
+        let welcome = Frame::Welcome(v1::Welcome { version, epoch });
         Self {
-            published: context.tables.published(),
+            woken: Box::pin(feed.woken()),
+            behind: false,
+            turn: Turn::new(&context.snapshots),
             context,
             session,
-            inbound,
+            link,
+            _inbound: inbound,
+            feed,
             node,
-            position: Position::Start(have),
-            queue: VecDeque::new(),
-            expiry: None,
-            ended: false,
+            position: Position::Start(Box::new(have)),
+            message: Some(single(welcome)),
+            sending: None,
+            deadline: None,
         }
     }
 
-    /// Ends the stream after so long.
-    pub(super) fn lasting(mut self, remaining: Option<Duration>) -> Self {
-        self.expiry = remaining.map(|remaining| Box::pin(sleep(remaining)));
-        self
+    /// The next chunk; `None` when the stream is over.
+    pub(super) fn poll_chunk(
+        &mut self,
+        waker: &mut task::Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Status>> {
+        let polled = self.poll(waker);
+        self.link.polled(matches!(polled, Poll::Ready(Ok(Some(_)))));
+        polled
     }
 
-    /// The frames, beginning with a Welcome.
-    pub(super) fn welcome(mut self, version: u32) -> Frames {
-        let epoch = self.context.tables.epoch();
-        let welcome = Frame::Welcome(v1::Welcome { version, epoch });
-        self.queue.push_back(welcome.into());
-        unfold(self, |mut outbound| async move {
-            let next = outbound.next().await?;
-            Some((next, outbound))
-        })
-        .boxed()
-    }
-
-    /// The next frame; `None` when the stream is over. May be dropped while it waits.
-    async fn next(&mut self) -> Option<Result<EncodedFrame, Status>> {
-        if self.ended {
-            return None;
-        }
-        let next = self.wait().await;
-        match &next {
-            Ok(Some(frame)) => self.note(frame),
-            Ok(None) => self.ended = true,
-            Err(status) => {
-                debug!(node = %self.node, reason = status.message(), "stream ended");
-                self.ended = true;
+    /// What ends the stream goes before what is on its way: the agent drops what has no Commit.
+    fn poll(&mut self, waker: &mut task::Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        self.link.register(waker.waker());
+        loop {
+            if let Some(how) = self.link.ended() {
+                return Poll::Ready(how.clone().map(|()| None));
             }
-        }
-        next.transpose()
-    }
-
-    /// What ends the stream goes before what is queued: the agent drops what has no Commit.
-    async fn wait(&mut self) -> Result<Option<EncodedFrame>, Status> {
-        let replaced = self.session.replaced().clone();
-        let deleted = self.session.deleted().clone();
-        let authenticated = matches!(
-            self.context.config.authentication,
-            Authentication::Required(_)
-        );
-        tokio::select! {
-            biased;
-            () = replaced.cancelled() => {
-                Err(Status::aborted("a newer stream of this node has begun"))
+            if self.link.take_goaway() {
+                return Poll::Ready(Ok(Some(goaway(&self.context))));
             }
-            () = deleted.cancelled(), if authenticated => {
-                Err(Status::permission_denied("node: deleted"))
+            if let Some(message) = self.message.take() {
+                self.context.registry.count(Counter::Frames, 1);
+                return Poll::Ready(Ok(Some(message)));
             }
-            () = expire(&mut self.expiry) => {
-                Err(Status::unauthenticated("certificate or token: it has expired meanwhile"))
+            if let Some(chunk) = self.next_chunk() {
+                return Poll::Ready(Ok(Some(chunk)));
             }
-            ended = &mut self.inbound.ended => ended.unwrap_or(Ok(())).map(|()| None),
-            () = self.context.shutdown.cancelled() => {
-                self.ended = true;
-                Ok(Some(goaway(&self.context)))
+            let moved = self.advance(waker)?;
+            if !moved && self.woken.as_mut().poll(waker).is_pending() {
+                return Poll::Pending;
             }
-            frame = dequeue(
-                &mut self.queue,
-                &mut self.position,
-                &mut self.published,
-                &self.context,
-                &self.node,
-            ) => frame.map(Some),
+            if !moved {
+                self.watch();
+            }
         }
     }
 
-    fn note(&self, frame: &EncodedFrame) {
+    /// Is woken for what comes from now on.
+    fn watch(&mut self) {
+        self.woken.set(if self.behind {
+            self.context.tables.raised()
+        } else {
+            self.feed.woken()
+        });
+    }
+
+    /// The next chunk of what is on its way.
+    fn next_chunk(&mut self) -> Option<Bytes> {
+        let sending = self.sending.as_mut()?;
+        let chunk = sending.next_chunk();
+        if sending.is_done() {
+            let registry = &self.context.registry;
+            registry.count(Counter::Frames, sending.frames());
+            registry.count(Counter::Items, sending.items());
+            registry.count(Counter::Commits, 1);
+            self.session.sent(sending.revision);
+            self.sending = None;
+            self.turn.end();
+        }
+        chunk
+    }
+
+    /// Finds out what to send next. `false` if there is nothing before something happens.
+    fn advance(&mut self, waker: &mut task::Context<'_>) -> Result<bool, Status> {
+        match self.context.tables.state() {
+            State::Starting => return Ok(false),
+            State::Synced => {}
+            State::Closed => return Err(Status::unavailable("nothing is published any more")),
+        }
+        match &self.position {
+            Position::Start(have) => {
+                let first = self.context.tables.first(&self.feed, &self.node, have);
+                self.begin(first, waker)
+            }
+            Position::Asked => Ok(self.answered(waker)),
+            Position::Nothing => Ok(self.snapshot(waker)),
+            Position::At(cursor) => match self.next(*cursor) {
+                Next::Nothing => Ok(false),
+                Next::Deliver(delivery) => Ok(self.deliver(delivery)),
+                Next::Snapshot => {
+                    self.position = Position::Nothing;
+                    Ok(true)
+                }
+            },
+        }
+    }
+
+    fn next(&self, cursor: u64) -> Next {
+        self.context.tables.next(&self.feed, &self.node, cursor)
+    }
+
+    fn begin(&mut self, first: First, waker: &mut task::Context<'_>) -> Result<bool, Status> {
         let registry = &self.context.registry;
-        registry.count(Counter::Frames, 1);
-        match &frame.frame {
-            Some(Frame::Records(records)) => {
-                registry.count(Counter::Items, records.put.len() + records.delete.len());
+        let is_behind = matches!(first, First::Behind);
+        if is_behind != self.behind {
+            self.behind = is_behind;
+            self.deadline = None;
+            self.watch();
+            // What came since it was looked at has woken nobody.
+            return Ok(true);
+        }
+        match first {
+            First::Deliver(delivery, how) => {
+                debug!(node = %self.node, ?how, items = delivery.items(), "resumed");
+                registry.count(
+                    match how {
+                        How::Equal => Counter::ResumedEqual,
+                        How::Resume => Counter::Resumed,
+                    },
+                    1,
+                );
+                Ok(self.deliver(delivery))
             }
-            Some(Frame::Own(own)) => {
-                registry.count(Counter::Items, own.put.len() + own.delete.len())
+            First::Ask(count) => {
+                self.link.ask(count);
+                self.message = Some(single(Frame::AskBuckets(v1::AskBuckets { count })));
+                self.position = Position::Asked;
+                self.deadline = Some(Box::pin(sleep(self.context.config.buckets_timeout)));
+                Ok(true)
             }
-            Some(Frame::Commit(commit)) => {
-                registry.count(Counter::Commits, 1);
-                self.session.sent(commit.revision);
+            First::Behind => {
+                let within = self.context.config.catch_up_timeout;
+                if self.is_late(within, waker) {
+                    return Err(Status::unavailable("source: behind the agent"));
+                }
+                Ok(false)
             }
-            _ => {}
+            First::Snapshot => {
+                self.position = Position::Nothing;
+                Ok(true)
+            }
         }
     }
-}
 
-/// Waits until the time has come, if there is one.
-async fn expire(expiry: &mut Option<Pin<Box<Sleep>>>) {
-    match expiry {
-        Some(expiry) => expiry.await,
-        None => pending().await,
-    }
-}
-
-/// The next frame of the queue, after it was filled if need be.
-async fn dequeue(
-    queue: &mut VecDeque<EncodedFrame>,
-    position: &mut Position,
-    published: &mut watch::Receiver<Published>,
-    context: &Context,
-    node: &NodeKey,
-) -> Result<EncodedFrame, Status> {
-    loop {
-        if let Some(frame) = queue.pop_front() {
-            return Ok(frame);
-        }
-        let batch = next_batch(*position, published, context, node)
-            .await
-            .map_err(|_| Status::unavailable("nothing is published any more"))?;
-        *position = Position::At(batch.revision);
-        *queue = frames(batch);
-    }
-}
-
-/// Waits until there is something to send.
-async fn next_batch(
-    position: Position,
-    published: &mut watch::Receiver<Published>,
-    context: &Context,
-    node: &NodeKey,
-) -> Result<Batch, watch::error::RecvError> {
-    published.wait_for(|published| published.synced).await?;
-    loop {
-        // Seen before the log is read: what comes in between is seen twice rather than never.
-        published.borrow_and_update();
-        let batch = match position {
-            Position::Start(have) => Some(first(context, node, &have)),
-            Position::At(cursor) => context.tables.next(node, cursor),
+    /// Looks at the agent's buckets, if it has told them.
+    fn answered(&mut self, waker: &mut task::Context<'_>) -> bool {
+        let Some(hashes) = self.link.take_answer() else {
+            if !self.is_late(Duration::ZERO, waker) {
+                return false;
+            }
+            debug!(node = %self.node, "no buckets in time");
+            self.position = Position::Nothing;
+            self.deadline = None;
+            return true;
         };
-        if let Some(batch) = batch {
-            if batch.snapshot {
-                context.registry.count(Counter::Snapshots, 1);
-            }
-            return Ok(batch);
+        self.deadline = None;
+        let tables = &self.context.tables;
+        let Some(delivery) = tables.buckets(&self.feed, &self.node, &hashes) else {
+            self.position = Position::Nothing;
+            return true;
+        };
+        debug!(node = %self.node, items = delivery.items(), "resumed by buckets");
+        self.context.registry.count(Counter::ResumedBuckets, 1);
+        self.deliver(delivery)
+    }
+
+    /// Sends a snapshot when it is the agent's turn.
+    fn snapshot(&mut self, waker: &mut task::Context<'_>) -> bool {
+        if !self.turn.poll(&self.node, waker) {
+            return false;
         }
-        published.changed().await?;
+        self.context.registry.count(Counter::Snapshots, 1);
+        let delivery = self.context.tables.snapshot(&self.feed, &self.node);
+        self.deliver(delivery)
+    }
+
+    fn deliver(&mut self, delivery: Delivery) -> bool {
+        self.position = Position::At(delivery.revision);
+        self.sending = Some(delivery);
+        true
+    }
+
+    /// Whether the deadline has passed, which is so far away if there is none yet.
+    fn is_late(&mut self, within: Duration, waker: &mut task::Context<'_>) -> bool {
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(within)));
+        deadline.as_mut().poll(waker).is_ready()
     }
 }
 
-fn first(context: &Context, node: &NodeKey, have: &Have) -> Batch {
-    let First { batch, how } = context.tables.first(node, have);
-    debug!(%node, ?how, records = batch.records.len(), own = batch.own.len(), "first batch");
-    match how {
-        How::Equal => context.registry.count(Counter::ResumedEqual, 1),
-        How::Resume => context.registry.count(Counter::Resumed, 1),
-        How::Snapshot => {}
-    }
-    batch
-}
-
-fn goaway(context: &Context) -> EncodedFrame {
+fn goaway(context: &Context) -> Bytes {
     let spread = context.config.goaway_spread.as_millis();
     let spread_ms = u32::try_from(spread).unwrap_or(u32::MAX);
-    Frame::Goaway(v1::Goaway { spread_ms }).into()
+    single(Frame::Goaway(v1::Goaway { spread_ms }))
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
+use crate::wire::tests::inflate;
 use crate::{Limits, Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
 
 /// How long a test waits before it fails.
@@ -72,7 +73,11 @@ impl Server {
     }
 
     pub(super) async fn synced(deltas: &[TableDelta]) -> Self {
-        let mut server = Self::start().await;
+        Self::synced_with(ServeConfig::default(), deltas).await
+    }
+
+    pub(super) async fn synced_with(config: ServeConfig, deltas: &[TableDelta]) -> Self {
+        let mut server = Self::with(config, None, Limits::default()).await;
         for delta in deltas {
             server.publisher.publish(delta);
         }
@@ -161,7 +166,7 @@ impl Client {
 
     pub(super) async fn next(&mut self) -> Result<Option<Frame>, Status> {
         let frame = patiently(self.frames.message()).await?;
-        Ok(frame.map(|frame| frame.frame.unwrap()))
+        Ok(frame.map(|frame| inflate(frame).frame.unwrap()))
     }
 
     pub(super) async fn batch(&mut self) -> Batch {

@@ -1,0 +1,93 @@
+//! The end of a transition.
+
+use std::sync::Arc;
+
+use portolan_model::{NodeInfo, SetHash};
+use portolan_proto::convert::{decode_node, decode_set_hash};
+use portolan_proto::v1;
+
+use super::{Committed, Staging, StagingError, own_hash};
+
+impl Staging {
+    /// Swaps, if the hashes fit.
+    pub(super) fn commit(&mut self, commit: v1::Commit) -> Result<Committed, StagingError> {
+        let (snapshot, revision) = (commit.snapshot, commit.revision);
+        if snapshot {
+            self.records.replace_all();
+            self.lists.replace_all();
+            self.staged_node.get_or_insert_default();
+        }
+        let node = match &self.staged_node {
+            Some(node) => decode_node(node)?,
+            None => self.table.node.clone(),
+        };
+        let records_hash = decode_set_hash("records_hash", &commit.records_hash)?;
+        let own_stated = self.stated_own_hash(&commit)?;
+        fits("records", revision, records_hash, self.records.hash_after())?;
+        let own_got = own_hash(self.lists.hash_after(), &node);
+        fits("the node's own", revision, own_stated, own_got)?;
+        if self.has_staged() {
+            self.swap(node);
+        }
+        self.position = Some((self.epoch, revision));
+        self.source_versions = commit.source_versions;
+        Ok(Committed {
+            epoch: self.epoch,
+            revision,
+            snapshot,
+            table: Arc::clone(&self.table),
+            records_hash,
+            own_hash: own_stated,
+            trigger_times_ms: commit.trigger_times_ms,
+            refused: self.refused(),
+        })
+    }
+
+    /// Without one, what is the node's own is as it was; a snapshot has nothing that was.
+    fn stated_own_hash(&self, commit: &v1::Commit) -> Result<SetHash, StagingError> {
+        if commit.own_hash.is_empty() && !commit.snapshot && self.position.is_some() {
+            return Ok(self.own_hash());
+        }
+        Ok(decode_set_hash("own_hash", &commit.own_hash)?)
+    }
+
+    fn has_staged(&self) -> bool {
+        self.records.has_staged() || self.lists.has_staged() || self.staged_node.is_some()
+    }
+
+    fn swap(&mut self, node: NodeInfo) {
+        // Clones the maps, not what is in them, while someone else has the last table.
+        let table = Arc::make_mut(&mut self.table);
+        table.node = node;
+        self.staged_node = None;
+        self.records.commit(&mut table.records, &self.cluster);
+        self.lists.commit(&mut table.lists, &self.cluster);
+    }
+
+    fn refused(&self) -> Vec<v1::Refusal> {
+        let records = self.records.problems().map(|(key, why)| (key, why.clone()));
+        let lists = self.lists.problems();
+        let lists = lists.map(|(key, why)| (key, format!("the node's own lists: {why}")));
+        records
+            .chain(lists)
+            .map(|(key, reason)| v1::Refusal {
+                key: Some(key.clone()),
+                reason,
+            })
+            .collect()
+    }
+}
+
+fn fits(
+    part: &'static str,
+    revision: u64,
+    stated: SetHash,
+    got: SetHash,
+) -> Result<(), StagingError> {
+    (stated == got).then_some(()).ok_or(StagingError::Mismatch {
+        part,
+        revision,
+        stated,
+        got,
+    })
+}

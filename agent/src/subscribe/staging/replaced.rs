@@ -1,0 +1,54 @@
+//! Of what a transition leaves nothing but what it puts.
+
+use std::collections::BTreeSet;
+
+use portolan_proto::buckets::{bucket_of, is_bucket_count};
+use portolan_proto::v1;
+
+/// What is replaced as a whole.
+#[derive(Debug, Default)]
+pub(super) enum Replaced {
+    /// Only keys that are named change.
+    #[default]
+    Nothing,
+    /// Some buckets of so many.
+    Buckets { count: u32, buckets: BTreeSet<u32> },
+    /// Everything.
+    All,
+}
+
+impl Replaced {
+    /// Adds buckets; false if there are none such, or others are counted differently.
+    pub(super) fn add(&mut self, added: &[u32], added_count: u32) -> bool {
+        if added.is_empty() {
+            return true;
+        }
+        let in_range = added.iter().all(|bucket| *bucket < added_count);
+        if !is_bucket_count(added_count) || !in_range {
+            return false;
+        }
+        match self {
+            Self::All => true,
+            Self::Nothing => {
+                *self = Self::Buckets {
+                    count: added_count,
+                    buckets: added.iter().copied().collect(),
+                };
+                true
+            }
+            Self::Buckets { count, buckets } => {
+                buckets.extend(added);
+                *count == added_count
+            }
+        }
+    }
+
+    /// Whether a key is in what is replaced.
+    pub(super) fn covers(&self, key: &v1::RecordKey) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::All => true,
+            Self::Buckets { count, buckets } => buckets.contains(&bucket_of(key, *count)),
+        }
+    }
+}

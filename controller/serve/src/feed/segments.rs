@@ -1,0 +1,194 @@
+//! The snapshot of a cluster's records, in segments that are made again only when they change.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use portolan_model::{Record, RecordKey};
+use portolan_proto::encoded::size_in_frame;
+use portolan_proto::limits::FRAME_BYTES;
+use prost::bytes::Bytes;
+
+use crate::log::{Changes, Journal};
+use crate::wire::{Chunks, Writer};
+
+/// All records of a cluster, framed: each segment is a range of keys, as names that follow each
+/// other compress best.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    /// Of which revision; `None` before the first.
+    revision: Option<u64>,
+    segments: Vec<Segment>,
+    chunks: Arc<Chunks>,
+}
+
+#[derive(Debug, Clone)]
+struct Segment {
+    /// Its first key when it was made: it has what comes from there on, up to the next one's.
+    first: RecordKey,
+    framed: Chunks,
+}
+
+/// What is to be done to be at another revision: taken from the log, and done without it.
+#[derive(Debug)]
+pub(crate) struct Work {
+    revision: u64,
+    parts: Vec<Part>,
+}
+
+#[derive(Debug)]
+enum Part {
+    Keep(Segment),
+    Make(Vec<(RecordKey, Bytes)>),
+}
+
+impl Segments {
+    /// What is to be done to have these records; `None` if nothing.
+    pub(crate) fn work(&self, revision: u64, records: &Journal<Record>) -> Option<Work> {
+        if self.revision == Some(revision) {
+            return None;
+        }
+        let parts = match self.stale(records) {
+            Some(stale) => self.parts(&stale, records),
+            None => vec![make(records.iter())],
+        };
+        Some(Work { revision, parts })
+    }
+
+    /// Does it.
+    pub(crate) fn take(&mut self, work: Work) {
+        let mut segments = Vec::new();
+        for part in work.parts {
+            match part {
+                Part::Keep(segment) => segments.push(segment),
+                Part::Make(records) => cut(records, &mut segments),
+            }
+        }
+        self.chunks = Arc::new(assemble(&mut segments));
+        self.segments = segments;
+        self.revision = Some(work.revision);
+    }
+
+    /// The records, framed, without a Commit.
+    pub(crate) fn chunks(&self) -> &Arc<Chunks> {
+        &self.chunks
+    }
+
+    /// Which segments have changed; `None` if all are to be made again.
+    fn stale(&self, records: &Journal<Record>) -> Option<Vec<bool>> {
+        let ideal = records.bytes() / FRAME_BYTES + 1;
+        if self.segments.is_empty() || self.segments.len() > 2 * ideal {
+            return None;
+        }
+        let mut stale = vec![false; self.segments.len()];
+        for key in records.changed_since(self.revision?)? {
+            let after = self
+                .segments
+                .partition_point(|segment| segment.first <= *key);
+            stale[after.saturating_sub(1)] = true;
+        }
+        Some(stale)
+    }
+
+    fn parts(&self, stale: &[bool], records: &Journal<Record>) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut index = 0;
+        while index < stale.len() {
+            if !stale[index] {
+                parts.push(Part::Keep(self.segments[index].clone()));
+                index += 1;
+                continue;
+            }
+            let first = self.bound(index);
+            while stale.get(index) == Some(&true) {
+                index += 1;
+            }
+            let end = match self.segments.get(index) {
+                Some(segment) => Bound::Excluded(&segment.first),
+                None => Bound::Unbounded,
+            };
+            parts.push(make(records.range(first, end)));
+        }
+        parts
+    }
+
+    /// Where a segment begins: what comes before all of them belongs to the first.
+    fn bound(&self, index: usize) -> Bound<&RecordKey> {
+        match index {
+            0 => Bound::Unbounded,
+            _ => Bound::Included(&self.segments[index].first),
+        }
+    }
+}
+
+fn make<'a>(records: impl Iterator<Item = (&'a RecordKey, &'a crate::log::Item<Record>)>) -> Part {
+    Part::Make(
+        records
+            .map(|(key, item)| (key.clone(), item.encoded.clone()))
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+impl Work {
+    /// How many segments are kept, and how many runs are made again.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let is_kept = |part: &&Part| matches!(part, Part::Keep(_));
+        let kept = self.parts.iter().filter(is_kept).count();
+        (kept, self.parts.len() - kept)
+    }
+}
+
+/// Cuts records into segments of like size, about [`FRAME_BYTES`] each.
+fn cut(records: Vec<(RecordKey, Bytes)>, segments: &mut Vec<Segment>) {
+    let bytes: usize = records.iter().map(|(_, item)| size_in_frame(item)).sum();
+    let count = bytes.div_ceil(FRAME_BYTES).max(1);
+    let target = bytes / count;
+    let mut run = Run::default();
+    for (key, item) in records {
+        let item_bytes = size_in_frame(&item);
+        let full = run.bytes + item_bytes / 2 > target || run.bytes + item_bytes > FRAME_BYTES;
+        if full && run.bytes > 0 {
+            segments.extend(std::mem::take(&mut run).segment());
+        }
+        run.bytes += item_bytes;
+        run.first.get_or_insert(key);
+        run.put.push(item);
+    }
+    segments.extend(run.segment());
+}
+
+#[derive(Default)]
+struct Run {
+    first: Option<RecordKey>,
+    put: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Run {
+    fn segment(self) -> Option<Segment> {
+        let changes = Changes {
+            put: self.put,
+            ..Changes::default()
+        };
+        Some(Segment {
+            first: self.first?,
+            framed: Writer::default().records(changes).finish(),
+        })
+    }
+}
+
+/// Puts segments together to chunks, and lets them refer to these.
+fn assemble(segments: &mut [Segment]) -> Chunks {
+    let mut writer = Writer::default();
+    let places: Vec<_> = segments
+        .iter()
+        .map(|segment| writer.framed(&segment.framed))
+        .collect();
+    let chunks = writer.finish();
+    for (segment, (chunk, range)) in segments.iter_mut().zip(places) {
+        if let Some(chunk) = chunks.chunks.get(chunk) {
+            segment.framed.chunks = vec![chunk.slice(range)];
+        }
+    }
+    chunks
+}

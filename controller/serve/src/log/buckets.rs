@@ -1,0 +1,71 @@
+//! What the buckets of a cluster's records add up to.
+
+use portolan_model::{Record, SetHash};
+use portolan_proto::buckets::short;
+use portolan_proto::encoded::size_in_frame;
+
+use super::prepared::Item;
+
+/// The most buckets that agents are asked for: 8 KiB of hashes.
+pub(crate) const MOST_BUCKETS: u32 = 1_024;
+
+/// Sums over the records of each of [`MOST_BUCKETS`] buckets, kept with each change. Those of
+/// fewer buckets follow from them, as all counts are powers of two.
+#[derive(Debug)]
+pub(crate) struct Buckets(Vec<Sum>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    hash: SetHash,
+    /// How long its records are in frames.
+    bytes: usize,
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self(vec![Sum::default(); MOST_BUCKETS as usize])
+    }
+}
+
+impl Buckets {
+    pub(super) fn insert(&mut self, item: &Item<Record>) {
+        if let Some(sum) = self.0.get_mut(usize::from(item.bucket)) {
+            sum.hash.insert(item.hash);
+            sum.bytes += size_in_frame(&item.encoded);
+        }
+    }
+
+    pub(super) fn remove(&mut self, item: &Item<Record>) {
+        if let Some(sum) = self.0.get_mut(usize::from(item.bucket)) {
+            sum.hash.remove(item.hash);
+            sum.bytes -= size_in_frame(&item.encoded);
+        }
+    }
+
+    /// Of so many buckets, those whose hashes are not these, in order, and how long their records
+    /// are in frames. The count is a power of two up to [`MOST_BUCKETS`].
+    pub(crate) fn differing(&self, hashes: &[[u8; 8]]) -> (Vec<u32>, usize) {
+        let mut sums = vec![Sum::default(); hashes.len()];
+        for (bucket, sum) in self.0.iter().enumerate() {
+            let folded = &mut sums[bucket % hashes.len()];
+            folded.hash = SetHash(folded.hash.0.wrapping_add(sum.hash.0));
+            folded.bytes += sum.bytes;
+        }
+        let differing = (0..).zip(sums.iter().zip(hashes));
+        let differing = differing.filter(|(_, (sum, theirs))| short(sum.hash) != **theirs);
+        differing.fold(
+            (Vec::new(), 0),
+            |(mut buckets, bytes), (bucket, (sum, _))| {
+                buckets.push(bucket);
+                (buckets, bytes + sum.bytes)
+            },
+        )
+    }
+}
+
+/// Into how many buckets to divide so many records: a hash is so much shorter than a record that
+/// one for each is best, as far as that goes.
+pub(crate) fn bucket_count(records: usize) -> u32 {
+    let ideal = records.next_power_of_two();
+    u32::try_from(ideal).map_or(MOST_BUCKETS, |ideal| ideal.clamp(1, MOST_BUCKETS))
+}

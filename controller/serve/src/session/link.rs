@@ -1,0 +1,126 @@
+//! What the two halves of a stream tell each other.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use futures_util::task::AtomicWaker;
+use tonic::Status;
+
+/// The hashes of an agent's buckets.
+pub(super) type Hashes = Vec<[u8; 8]>;
+
+/// Between the inbound half, which is a task, and the outbound half, which the connection polls.
+#[derive(Debug, Default)]
+pub(super) struct Link {
+    /// How the stream is to end: with an error, or `Ok` if the agent has left.
+    end: OnceLock<Result<(), Status>>,
+    goaway: AtomicBool,
+    /// For how many buckets the agent was asked and has not answered; 0 for none.
+    asked: AtomicU32,
+    answer: Mutex<Option<Hashes>>,
+    /// How often the outbound half was polled, doubled; odd if it gave something last.
+    polls: AtomicU64,
+    outbound: AtomicWaker,
+}
+
+impl Link {
+    /// Ends the stream; the first reason counts.
+    pub(super) fn end(&self, how: Result<(), Status>) {
+        // It has ended already if this fails.
+        let _ = self.end.set(how);
+        self.outbound.wake();
+    }
+
+    pub(super) fn ended(&self) -> Option<&Result<(), Status>> {
+        self.end.get()
+    }
+
+    /// The outbound half is to say Goaway.
+    pub(super) fn go_away(&self) {
+        self.goaway.store(true, Ordering::Release);
+        self.outbound.wake();
+    }
+
+    /// Whether Goaway is to be said now; once.
+    pub(super) fn take_goaway(&self) -> bool {
+        self.goaway.load(Ordering::Acquire) && self.goaway.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn ask(&self, count: u32) {
+        self.asked.store(count, Ordering::Release);
+    }
+
+    /// Takes the agent's answer; `Err` if it is none.
+    pub(super) fn answer(&self, bytes: &[u8]) -> Result<(), Status> {
+        let asked = self.asked.swap(0, Ordering::AcqRel);
+        if asked == 0 {
+            return Err(Status::invalid_argument("buckets: nobody asked for them"));
+        }
+        let (hashes, rest) = bytes.as_chunks();
+        if hashes.len() != asked as usize || !rest.is_empty() {
+            let message = format!("hashes: {} bytes for {asked} buckets", bytes.len());
+            return Err(Status::invalid_argument(message));
+        }
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(hashes.to_vec());
+        self.outbound.wake();
+        Ok(())
+    }
+
+    pub(super) fn take_answer(&self) -> Option<Hashes> {
+        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        answer.take()
+    }
+
+    /// Who is to be woken for what comes from now on.
+    pub(super) fn register(&self, waker: &std::task::Waker) {
+        self.outbound.register(waker);
+    }
+
+    /// The outbound half was polled, and gave something or nothing.
+    pub(super) fn polled(&self, gave: bool) {
+        let next = (self.polls.load(Ordering::Relaxed) | 1) + 1 + u64::from(gave);
+        self.polls.store(next, Ordering::Relaxed);
+    }
+
+    /// How far the outbound half is; and whether the connection must take what it gave before it
+    /// is polled again.
+    pub(super) fn progress(&self) -> (u64, bool) {
+        let polls = self.polls.load(Ordering::Relaxed);
+        (polls, polls % 2 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Code;
+
+    #[test]
+    fn only_what_was_asked_for_is_an_answer() {
+        let link = Link::default();
+        let refused = |bytes: &[u8]| link.answer(bytes).unwrap_err().code();
+        assert_eq!(refused(&[0; 16]), Code::InvalidArgument);
+        for bad in [0, 15, 17, 24] {
+            link.ask(2);
+            assert_eq!(refused(&vec![0; bad]), Code::InvalidArgument, "{bad}");
+        }
+        link.ask(2);
+        link.answer(&[7; 16]).unwrap();
+        assert_eq!(link.take_answer(), Some(vec![[7; 8]; 2]));
+        assert_eq!(link.take_answer(), None);
+        assert_eq!(refused(&[0; 16]), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn polls_are_counted_and_tell_what_came_of_the_last() {
+        let link = Link::default();
+        let mut last = link.progress().0;
+        for gave in [true, true, false, false, true] {
+            link.polled(gave);
+            let (polls, waits) = link.progress();
+            assert!(polls > last);
+            assert_eq!(waits, gave);
+            last = polls;
+        }
+    }
+}

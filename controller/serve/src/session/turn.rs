@@ -1,0 +1,64 @@
+//! Only so many agents are sent a snapshot at a time: the others would only wait for each other.
+
+use std::sync::Arc;
+use std::task::Context;
+
+use portolan_model::NodeKey;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::PollSemaphore;
+use tracing::debug;
+
+/// One agent's turn.
+#[derive(Debug)]
+pub(super) struct Turn {
+    semaphore: Arc<Semaphore>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    None,
+    Waiting(Box<PollSemaphore>),
+    Held { _permit: OwnedSemaphorePermit },
+}
+
+impl Turn {
+    pub(super) fn new(semaphore: &Arc<Semaphore>) -> Self {
+        Self {
+            semaphore: Arc::clone(semaphore),
+            state: State::None,
+        }
+    }
+
+    /// Whether it is this agent's turn; wakes when it is.
+    pub(super) fn poll(&mut self, node: &NodeKey, waker: &mut Context<'_>) -> bool {
+        loop {
+            match &mut self.state {
+                State::Held { .. } => return true,
+                State::Waiting(waiting) => {
+                    // It is never closed.
+                    let std::task::Poll::Ready(Some(permit)) = waiting.poll_acquire(waker) else {
+                        return false;
+                    };
+                    self.state = State::Held { _permit: permit };
+                }
+                State::None => {
+                    self.state = match Arc::clone(&self.semaphore).try_acquire_owned() {
+                        Ok(permit) => State::Held { _permit: permit },
+                        Err(_) => {
+                            debug!(%node, "waits for its turn to get a snapshot");
+                            State::Waiting(Box::new(PollSemaphore::new(Arc::clone(
+                                &self.semaphore,
+                            ))))
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    /// It is another's turn now.
+    pub(super) fn end(&mut self) {
+        self.state = State::None;
+    }
+}
