@@ -3,6 +3,7 @@
 //! Agents that are gone are kept, marked as such: that a node has not programmed a revision is
 //! most worth knowing when its agent cannot say so.
 
+mod confirm;
 mod counters;
 mod entry;
 mod refusals;
@@ -18,6 +19,7 @@ use portolan_proto::v1;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use confirm::Unconfirmed;
 pub use counters::Counters;
 pub(crate) use counters::{Counter, Live};
 use entry::{Ends, Entry};
