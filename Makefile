@@ -23,6 +23,16 @@ demo: setup ## Show the main job: two nodes, a controller, two agents, two Servi
 test: setup ## Run all tests in all lanes; CI=true forbids skipping
 	@e2e/test
 
+.PHONY: fuzz
+fuzz: ## Fuzz what agent and controller decode, 20 s each; e2e/fuzz/run SECONDS for longer
+	@e2e/fuzz/run
+
+.PHONY: bench-stream
+bench-stream: ## Measure the stream to 5,000 agents beside plain ways to do it (some minutes)
+	cargo build --release -p portolan-bench-stream
+	target/release/portolan-bench-stream run $(BENCH_FLAGS)
+	cargo run --release -p portolan-select --example event_cost
+
 .PHONY: lint
 lint: ## Check format and lints
 	cargo fmt --all --check
@@ -35,3 +45,7 @@ deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
 .PHONY: tools
 tools: ## Build the real Kubernetes programs that the server lane runs against
 	@e2e/tools/build
+
+.PHONY: bench-agent
+bench-agent: ## Measure kernel programming against its floor and against others, in a guest
+	@e2e/bench-agent

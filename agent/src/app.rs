@@ -12,7 +12,7 @@ use portolan_model::NodeKey;
 use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,7 +27,9 @@ use crate::metrics::{ReconcileMetrics, SubscribeCollector};
 use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, run as reconcile};
 use crate::standalone::Standalone;
 use crate::status::Status;
-use crate::subscribe::{self, Report, Stats, SubscribeConfig, Subscribed};
+use crate::subscribe::{
+    self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
+};
 use arrivals::Arrivals;
 use ports::Ports;
 
@@ -79,9 +81,20 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     tasks.spawn(arrivals.follow(tables.clone()));
     let reconciler = Reconciler::new(kernel, plan_config);
     start_reconciling(&args, reconciler, tables, outlets, &tasks, &token);
+    let stats = Arc::new(Stats::default());
+    if args.source == Source::Controller {
+        metrics.register_with_unit(
+            "kubeproxy_network_programming_duration",
+            "From what triggered a change of endpoints until the kernel had it",
+            Unit::Seconds,
+            stats.network_programming.clone(),
+        );
+    }
     let feeds = Feeds {
         tables_out,
         reports,
+        holding: status.holding().clone(),
+        stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     follow(&args, node, feeds, registry, &tasks, &token)?;
@@ -132,6 +145,8 @@ fn start_reconciling(
 struct Feeds {
     tables_out: watch::Sender<Option<Arc<Subscribed>>>,
     reports: watch::Receiver<Option<Report>>,
+    holding: Holding,
+    stats: Arc<Stats>,
 }
 
 /// Starts what brings the table.
@@ -168,8 +183,8 @@ fn follow(
             tasks.spawn(standalone.run(events));
         }
         Source::Controller => {
-            let stats = Arc::new(Stats::default());
-            registry.register_collector(Box::new(SubscribeCollector(Arc::clone(&stats))));
+            let stats = Arc::clone(&feeds.stats);
+            registry.register_collector(Box::new(SubscribeCollector(stats)));
             let (security, files) = args.identity.open(args.plaintext)?;
             if let Some(files) = files {
                 registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
@@ -181,16 +196,23 @@ fn follow(
                 cluster: node.cluster.to_string(),
                 node: node.name.to_string(),
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+                state_dir: Some(args.state_dir.clone()),
+                disk_patience: DISK_PATIENCE,
+                hold: args.hold(),
+                first_commit_timeout: FIRST_COMMIT_TIMEOUT,
             };
             let Feeds {
                 tables_out,
                 reports,
+                holding,
+                stats,
             } = feeds;
             tasks.spawn(subscribe::run(
                 config,
                 tables_out,
                 reports,
                 stats,
+                holding,
                 token.clone(),
             ));
         }

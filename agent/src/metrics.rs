@@ -191,7 +191,14 @@ impl Collector for SubscribeCollector {
             snapshots,
             hash_mismatches,
             refused_records,
+            tables_held,
+            deletions_held,
+            table_writes,
+            table_write_failures,
+            table_files_set_aside,
             unknown_frames,
+            // Registered by its own name.
+            network_programming: _,
         } = &*self.0;
         for (name, help, value) in [
             (
@@ -203,6 +210,11 @@ impl Collector for SubscribeCollector {
                 "refused_records_current",
                 "Records of the table that were refused, or taken in part",
                 refused_records.load(Ordering::Relaxed),
+            ),
+            (
+                "deletions_held_current",
+                "Records that the table which is held back now would delete",
+                deletions_held.load(Ordering::Relaxed),
             ),
         ] {
             let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
@@ -221,6 +233,26 @@ impl Collector for SubscribeCollector {
                 "hash_mismatches",
                 "Tables dropped because their hash was wrong",
                 hash_mismatches,
+            ),
+            (
+                "tables_held",
+                "Tables held back because they would have deleted too much",
+                tables_held,
+            ),
+            (
+                "table_writes",
+                "Times that the table was written to disk",
+                table_writes,
+            ),
+            (
+                "table_write_failures",
+                "Times that the table could not be written to disk",
+                table_write_failures,
+            ),
+            (
+                "table_files_set_aside",
+                "Files with a table that made no sense",
+                table_files_set_aside,
             ),
             (
                 "unknown_frames",

@@ -1,27 +1,32 @@
 //! What the agent is at, for the debug dumps.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use axum::extract::State;
-use axum::routing::get;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use portolan_dataplane::Dataplane;
 use portolan_model::NodeTable;
 use serde_json::{Value, json};
 
 use crate::reconcile::{Outcome, Reconciler};
-use crate::subscribe::Subscribed;
+use crate::subscribe::{HeldTable, Holding, Subscribed};
 
 /// The dumps, shared between the reconcile loop and the admin server.
 #[derive(Debug, Clone, Default)]
-pub struct Status(Arc<Mutex<Dumps>>);
+pub struct Status {
+    dumps: Arc<Mutex<Dumps>>,
+    holding: Holding,
+}
 
 #[derive(Debug, Default)]
 struct Dumps {
     /// The last table and what it was made into, kept as they are; rendered when asked for.
     table: Option<Arc<NodeTable>>,
     state: Value,
-    desired: Option<Arc<portolan_plan::Desired>>,
+    desired: Option<portolan_reconcile::SharedDesired>,
 }
 
 impl Status {
@@ -39,9 +44,9 @@ impl Status {
                 json!({ "record": record.as_ref().map(ToString::to_string), "message": message })
             })
             .collect();
-        let mut dumps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dumps = self.dumps.lock().unwrap_or_else(PoisonError::into_inner);
         dumps.table = Some(Arc::clone(&target.table));
-        dumps.desired = Some(Arc::clone(reconciler.desired()));
+        dumps.desired = Some(reconciler.desired().clone());
         dumps.state = json!({
             "epoch": format!("{:016x}", target.epoch),
             "revision": target.revision,
@@ -51,22 +56,58 @@ impl Status {
         });
     }
 
-    /// `/debug/status`, `/debug/table`, `/debug/desired`.
+    /// What is held back.
+    #[must_use]
+    pub fn holding(&self) -> &Holding {
+        &self.holding
+    }
+
+    /// `/debug/status`, `/debug/table`, `/debug/desired`, and a `POST` to `/debug/confirm`.
     pub fn routes(&self) -> Router {
         Router::new()
             .route("/status", get(status))
             .route("/table", get(table))
             .route("/desired", get(desired))
+            .route("/confirm", post(confirm))
             .with_state(self.clone())
     }
 
     fn with<T>(&self, render: impl FnOnce(&Dumps) -> T) -> T {
-        render(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        render(&self.dumps.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 async fn status(State(status): State<Status>) -> Json<Value> {
-    Json(status.with(|dumps| dumps.state.clone()))
+    let mut state = status.with(|dumps| dumps.state.clone());
+    let held = status.holding.held();
+    if state.is_null() && held.is_some() {
+        state = json!({});
+    }
+    if let (Value::Object(state), Some(held)) = (&mut state, held) {
+        state.insert("held".to_owned(), held_json(&held));
+    }
+    Json(state)
+}
+
+fn held_json(held: &HeldTable) -> Value {
+    let remaining = held
+        .until
+        .map(|u| u.saturating_duration_since(Instant::now()));
+    json!({
+        "epoch": format!("{:016x}", held.epoch),
+        "revision": held.revision,
+        "deleted": held.deleted,
+        "records": held.records,
+        "confirmed_in_seconds": remaining.map(|remaining| remaining.as_secs()),
+    })
+}
+
+/// An operator means what is held.
+async fn confirm(State(status): State<Status>) -> (StatusCode, Json<Value>) {
+    match status.holding.confirm() {
+        Some(held) => (StatusCode::OK, Json(held_json(&held))),
+        None => (StatusCode::CONFLICT, Json(json!("no table is held"))),
+    }
 }
 
 async fn table(State(status): State<Status>) -> Json<Option<Arc<NodeTable>>> {
@@ -78,29 +119,56 @@ async fn desired(State(status): State<Status>) -> Json<Value> {
         let Some(desired) = &dumps.desired else {
             return Value::Null;
         };
-        let servers: Vec<_> = desired
-            .state
-            .virtual_servers
-            .iter()
-            .map(|(key, server)| {
-                let record = desired.records.get(key).map(ToString::to_string);
-                json!({ "key": key.to_string(), "record": record, "server": server })
-            })
-            .collect();
-        let sets: serde_json::Map<_, _> = desired
-            .state
-            .sets
-            .iter()
-            .map(|(name, set)| {
-                let entries: Vec<_> = set.entries.iter().map(ToString::to_string).collect();
-                (name.clone(), json!(entries))
-            })
-            .collect();
-        json!({
-            "virtual_servers": servers,
-            "sets": sets,
-            "routes": desired.state.routes,
-            "refused": desired.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        })
+        desired.read(render_desired)
     }))
+}
+
+fn render_desired(desired: &portolan_plan::Desired) -> Value {
+    let servers: Vec<_> = desired
+        .state
+        .virtual_servers
+        .iter()
+        .map(|(key, server)| {
+            let record = desired.records.get(key).map(ToString::to_string);
+            json!({ "key": key.to_string(), "record": record, "server": server })
+        })
+        .collect();
+    let sets: serde_json::Map<_, _> = desired
+        .state
+        .sets
+        .iter()
+        .map(|(name, set)| {
+            let entries: Vec<_> = set.entries.iter().map(ToString::to_string).collect();
+            (name.clone(), json!(entries))
+        })
+        .collect();
+    json!({
+        "virtual_servers": servers,
+        "sets": sets,
+        "routes": desired.state.routes,
+        "refused": desired.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_can_be_confirmed_that_is_not_held_and_looking_confirms_nothing() {
+        let status = Status::default();
+        for (method, expected) in [
+            ("POST", StatusCode::CONFLICT),
+            ("GET", StatusCode::METHOD_NOT_ALLOWED),
+        ] {
+            let request = Request::builder().method(method).uri("/confirm");
+            let request = request.body(Body::empty()).unwrap();
+            let answer = status.routes().oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), expected, "{method}");
+        }
+    }
 }

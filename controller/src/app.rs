@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
 use portolan_source::{Sink, file, kubernetes};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,8 @@ use crate::writer::{SharedTrouble, Writer};
 
 /// How many events of the source may wait for the writer.
 const EVENTS: usize = 64;
+/// How many questions may wait for the writer.
+const QUESTIONS: usize = 8;
 /// How long streams get to end when the controller stops.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -36,9 +38,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let token = on_signal()?;
     let agents = listen(args.listen).await.context("--listen")?;
     let admin = listen(args.admin_listen).await.context("--admin-listen")?;
-    if let Some(path) = &args.port_file {
-        write_ports(path, &agents, &admin).with_context(|| path.display().to_string())?;
-    }
+    write_ports(args.port_file.as_deref(), &agents, &admin)?;
 
     let readiness = Readiness::default();
     let (publisher, tables) = Publisher::new(Retention::default());
@@ -49,9 +49,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let registry = metrics.sub_registry_with_prefix("portolan_controller");
     problems.register(registry);
     let catalog_metrics = CatalogMetrics::register(registry);
+    registry.register_with_unit(
+        "convergence",
+        "From the first event of a change until a share of the connected nodes had programmed it",
+        Unit::Seconds,
+        sessions.convergence(),
+    );
     let collector = SessionCollector {
         sessions: Arc::clone(&sessions),
-        tables: tables.clone(),
     };
     registry.register_collector(Box::new(collector));
 
@@ -65,6 +70,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let writer = Writer {
         select: args.select(),
         publisher,
+        tables: tables.clone(),
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),
@@ -73,7 +79,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         audit_pause: args.audit_pause(),
         cores: cores(),
     };
-    tasks.spawn(writer.run(events));
+    let (questions, asked) = mpsc::channel(QUESTIONS);
+    tasks.spawn(writer.run(events, asked));
 
     let cluster: Arc<str> = args.cluster.as_str().into();
     let debug = Debug {
@@ -81,6 +88,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         tables: tables.clone(),
         sessions: Arc::clone(&sessions),
         trouble,
+        questions,
     };
     let admin_server = Admin {
         metrics: Arc::new(metrics),
@@ -124,9 +132,16 @@ fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(1)
 }
 
-fn write_ports(path: &Path, agents: &TcpListener, admin: &TcpListener) -> std::io::Result<()> {
+/// Says which ports were bound, if somebody wants to know.
+fn write_ports(
+    path: Option<&Path>,
+    agents: &TcpListener,
+    admin: &TcpListener,
+) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
     let (agents, admin) = (agents.local_addr()?.port(), admin.local_addr()?.port());
-    std::fs::write(path, format!("agents={agents} admin={admin}\n"))
+    let ports = format!("agents={agents} admin={admin}\n");
+    std::fs::write(path, ports).with_context(|| path.display().to_string())
 }
 
 /// Runs a server whose failure ends the program.

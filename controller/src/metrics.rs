@@ -1,10 +1,11 @@
 //! The controller's metrics.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_catalog::{Catalog, Kind};
-use portolan_serve::{Registry as Sessions, Tables};
+use portolan_serve::{NodeStatus, Registry as Sessions};
 use portolan_source::kubernetes::{KindStats, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -133,48 +134,20 @@ impl Collector for SourceCollector {
 #[derive(Debug)]
 pub(crate) struct SessionCollector {
     pub(crate) sessions: Arc<Sessions>,
-    pub(crate) tables: Tables,
 }
+
+/// An agent that lacks something for longer than this is worth a look.
+const LONG_BEHIND_MS: u64 = 5_000;
+
+/// How many reasons of refused records are told apart: they come from agents.
+const MAX_REASONS: usize = 20;
 
 impl Collector for SessionCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let nodes = self.sessions.snapshot();
-        let connected = nodes.iter().filter(|node| node.connected);
-        let behind = connected.clone().filter(|node| {
-            node.programmed
-                .is_none_or(|revision| revision < self.tables.head(&node.cluster))
-        });
-        let failing = nodes
-            .iter()
-            .filter(|node| node.connected && node.errors_total > 0);
-        let refusing = nodes
-            .iter()
-            .filter(|node| node.connected && node.refused_total > 0);
-        for (name, help, count) in [
-            (
-                "agents_connected",
-                "Agents with a live stream",
-                connected.count(),
-            ),
-            (
-                "agents_behind",
-                "Connected agents that have not programmed the newest revision",
-                behind.count(),
-            ),
-            (
-                "agents_with_errors",
-                "Connected agents whose kernel refused something",
-                failing.count(),
-            ),
-            (
-                "agents_with_refusals",
-                "Connected agents that refused a record",
-                refusing.count(),
-            ),
-        ] {
-            let metric = ConstGauge::new(gauge(count));
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-        }
+        let connected: Vec<_> = nodes.iter().filter(|node| node.connected).collect();
+        agents(&connected, &mut encoder)?;
+        refused_records(&connected, &mut encoder)?;
         let counters = self.sessions.counters();
         for (name, help, count) in [
             ("sessions", "Streams that began", counters.sessions),
@@ -198,6 +171,16 @@ impl Collector for SessionCollector {
                 "Streams whose agent was sent what it missed",
                 counters.resumed,
             ),
+            (
+                "sessions_resumed_buckets",
+                "Streams whose agent was sent the buckets of records that differed",
+                counters.resumed_buckets,
+            ),
+            (
+                "sessions_stalled",
+                "Streams closed because the agent took nothing for too long",
+                counters.stalled,
+            ),
             ("snapshots_sent", "Whole tables sent", counters.snapshots),
             ("frames_sent", "Frames sent", counters.frames),
             (
@@ -218,4 +201,70 @@ impl Collector for SessionCollector {
         }
         Ok(())
     }
+}
+
+/// How many of the connected agents are in which state.
+fn agents(
+    connected: &[&NodeStatus],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), std::fmt::Error> {
+    let count = |is: fn(&NodeStatus) -> bool| connected.iter().filter(|node| is(node)).count();
+    for (name, help, count) in [
+        (
+            "agents_connected",
+            "Agents with a live stream",
+            connected.len(),
+        ),
+        (
+            "agents_behind",
+            "Connected agents that have not programmed the newest revision",
+            count(|node| node.behind_ms.is_some()),
+        ),
+        (
+            "agents_behind_long",
+            "Connected agents that lack something for more than 5 seconds",
+            count(|node| node.behind_ms.is_some_and(|ms| ms > LONG_BEHIND_MS)),
+        ),
+        (
+            "agents_holding",
+            "Connected agents that hold back a table because it deletes too much",
+            count(|node| node.held.is_some()),
+        ),
+        (
+            "agents_with_errors",
+            "Connected agents whose kernel refused something",
+            count(|node| node.errors_total > 0),
+        ),
+        (
+            "agents_with_refusals",
+            "Connected agents that refused a record",
+            count(|node| node.refused_total > 0),
+        ),
+    ] {
+        let metric = ConstGauge::new(gauge(count));
+        metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+    }
+    Ok(())
+}
+
+/// Records that agents refused, by the field that is wrong: what an agent says before the colon.
+fn refused_records(
+    connected: &[&NodeStatus],
+    encoder: &mut DescriptorEncoder<'_>,
+) -> Result<(), std::fmt::Error> {
+    let mut reasons = BTreeMap::<&str, usize>::new();
+    for problem in connected.iter().flat_map(|node| &node.refused) {
+        let reason = problem.message.split(':').next().unwrap_or_default();
+        let known = reasons.len() < MAX_REASONS || reasons.contains_key(reason);
+        *reasons
+            .entry(if known { reason } else { "other" })
+            .or_default() += 1;
+    }
+    let help = "Records that connected agents refuse, by reason; the first 64 of each agent";
+    let mut family = encoder.encode_descriptor("records_refused", help, None, MetricType::Gauge)?;
+    for (reason, count) in reasons {
+        let metric = ConstGauge::new(gauge(count));
+        metric.encode(family.encode_family(&[("reason", reason)])?)?;
+    }
+    Ok(())
 }

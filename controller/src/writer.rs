@@ -2,6 +2,7 @@
 
 mod audit;
 mod origin;
+mod questions;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use portolan_catalog::Kind;
 use portolan_runtime::{BlockReady, ProblemLog};
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
-use portolan_serve::{Debounce, Origin, Publisher, Registry as Sessions};
+use portolan_serve::{Debounce, Origin, Publisher, Registry as Sessions, Tables};
 use portolan_source::Event;
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -19,6 +20,7 @@ use tokio::time::sleep_until;
 use crate::metrics::CatalogMetrics;
 use audit::Auditor;
 use origin::Origins;
+pub(crate) use questions::Question;
 
 /// What it costs a core to send one stream a small batch over TLS and to take its answer (measured:
 /// 12 to 21 microseconds).
@@ -40,6 +42,7 @@ pub(crate) type SharedTrouble = Arc<Mutex<Trouble>>;
 pub(crate) struct Writer {
     pub(crate) select: SelectConfig,
     pub(crate) publisher: Publisher,
+    pub(crate) tables: Tables,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,
@@ -54,7 +57,11 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Works until the source ends.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Event>,
+        mut questions: mpsc::Receiver<Question>,
+    ) {
         let mut pipeline = Pipeline::new(self.select);
         let mut debounce = Debounce::default();
         let mut origins = Origins::new(SystemTime::now());
@@ -95,6 +102,9 @@ impl Writer {
                         }
                     }
                 },
+                Some(question) = questions.recv() => {
+                    question.put_to(self.unready.is_none().then_some(&pipeline));
+                }
                 () = auditor.due(), if self.unready.is_none() => {
                     let found = auditor.look(&mut pipeline);
                     self.repair(&pipeline, &found, &mut origins);
@@ -162,6 +172,11 @@ impl Writer {
             return;
         }
         self.metrics.published(revision, start.elapsed());
+        let observed = origin.observed.unwrap_or(start);
+        for cluster in clusters(delta) {
+            self.sessions
+                .published(cluster, self.tables.head(cluster), observed);
+        }
         tracing::debug!(
             revision,
             records = delta.records.len(),
@@ -197,4 +212,11 @@ impl Writer {
     fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The clusters that a delta is about.
+fn clusters(delta: &TableDelta) -> BTreeSet<&Arc<str>> {
+    let records = delta.records.keys().map(|record| &record.cluster);
+    let nodes = delta.lists.keys().chain(delta.nodes.keys());
+    records.chain(nodes.map(|node| &node.cluster)).collect()
 }

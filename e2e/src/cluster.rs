@@ -351,20 +351,22 @@ impl EchoPod {
 
 /// GETs a path from a port of a namespace's loopback; the body, if the status is 200.
 pub fn http_get(namespace: &Namespace, port: u16, path: &str) -> Result<String> {
-    namespace.run(|| {
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
-        if !head.starts_with("HTTP/1.1 200") {
-            bail!("{path}: {}", head.lines().next().unwrap_or_default());
-        }
-        Ok(body.to_owned())
-    })?
+    namespace.run(|| http_get_from(SocketAddr::from(([127, 0, 0, 1], port)), path))?
+}
+
+/// GETs a path from where the calling thread is; the body, if the status is 200.
+pub fn http_get_from(address: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+    if !head.starts_with("HTTP/1.1 200") {
+        bail!("{path}: {}", head.lines().next().unwrap_or_default());
+    }
+    Ok(body.to_owned())
 }

@@ -6,6 +6,7 @@ mod config;
 mod kube_proxy;
 mod process;
 mod programs;
+mod proxy;
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -19,6 +20,7 @@ use self::config::{api_args, etcd_args, free_ports, manager_args, write_credenti
 pub use self::kube_proxy::{ApiOnLan, KubeProxies};
 use self::process::Process;
 pub use self::programs::{Binaries, Missing};
+pub use self::proxy::{ApiProxy, slice_path};
 use crate::lane;
 use crate::wait::pause;
 
@@ -87,7 +89,13 @@ pub struct Servers {
     etcd: Process,
     kubectl: Kubectl,
     url: String,
+    directory: PathBuf,
+    api_program: PathBuf,
+    api_args: Vec<String>,
+    api_port: u16,
 }
+
+const API: &str = "kube-apiserver";
 
 impl Servers {
     /// Find the programs: in `KUBEBUILDER_ASSETS`, else in `PORTOLAN_TOOLS_BIN`, else where
@@ -133,12 +141,10 @@ impl Servers {
         let mut etcd = Process::spawn(dir, "etcd", &binaries.etcd, &args)?;
         etcd.wait_for("its port", || accepts(etcd_port))?;
 
-        let name = "kube-apiserver";
-        let args = api_args(dir, etcd_port, port);
-        let mut api = Process::spawn(dir, name, &program(name), &args)?;
-        api.wait_for("its port", || accepts(port))?;
-        let readyz = ["get", "--raw", "/readyz"];
-        api.wait_for("/readyz", || kubectl.succeeds(&readyz, ""))?;
+        let api_program = program(API);
+        let api_args = api_args(dir, etcd_port, port);
+        let mut api = Process::spawn(dir, API, &api_program, &api_args)?;
+        wait_for_api(&mut api, port, &kubectl)?;
 
         // It gives up where the API is not ready within 10 s, which a slow guest needs.
         let name = "kube-controller-manager";
@@ -159,7 +165,23 @@ impl Servers {
             etcd,
             kubectl,
             url,
+            directory: dir.to_owned(),
+            api_program,
+            api_args,
+            api_port: port,
         })
+    }
+
+    /// Kill the API server; etcd and the controllers stay.
+    pub fn kill_api(&mut self) -> Result<()> {
+        self.api.kill()
+    }
+
+    /// Start the API server again, and wait until it answers. To be called from where the servers
+    /// were started.
+    pub fn start_api(&mut self) -> Result<()> {
+        self.api = Process::spawn(&self.directory, API, &self.api_program, &self.api_args)?;
+        wait_for_api(&mut self.api, self.api_port, &self.kubectl)
     }
 
     /// The kubeconfig of a cluster administrator.
@@ -194,6 +216,12 @@ impl Drop for Servers {
         self.manager.signal_stop();
         self.api.signal_stop();
     }
+}
+
+fn wait_for_api(api: &mut Process, port: u16, kubectl: &Kubectl) -> Result<()> {
+    api.wait_for("its port", || accepts(port))?;
+    let readyz = ["get", "--raw", "/readyz"];
+    api.wait_for("/readyz", || kubectl.succeeds(&readyz, ""))
 }
 
 fn accepts(port: u16) -> bool {

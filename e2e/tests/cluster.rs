@@ -4,18 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::Command;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, Source};
 use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slice, slice_of, slices};
-use portolan_e2e::rig::{Family, Host, Process, Protocol, Rig, RigConfig};
-use portolan_e2e::servers::Servers;
+use portolan_e2e::rig::{Family, Host, Protocol, Rig, RigConfig};
+use portolan_e2e::servers::{ApiProxy, Servers, slice_path};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -383,14 +380,16 @@ fn measure(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
     wait_for_answers(inside, sockets(TIMED, 80), &["a", "b"]);
     cluster.wait_until_programmed(0).unwrap();
 
-    let api = ApiProxy::start(world);
+    let control = cluster.control();
+    let kubeconfig = world.servers.kubeconfig();
+    let api = ApiProxy::start(control, kubeconfig, world.directory.path()).unwrap();
     let mut times = Vec::with_capacity(WRITES);
     for turn in 0..WRITES {
         let chosen = &both[..=(turn % 2)];
         let endpoints = &slice("timed", Family::V4, chosen)["endpoints"];
         let before = cluster.revision().unwrap();
         let start = Instant::now();
-        api.patch_slice("timed-v4", &json!({ "endpoints": endpoints }))
+        api.patch(&slice_path("timed-v4"), &json!({ "endpoints": endpoints }))
             .unwrap();
         // Each write changes the set, so there is a newer revision, and one only.
         cluster.wait_until_programmed(before + 1).unwrap();
@@ -408,54 +407,4 @@ fn measure(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
         Some(Goal::AtMost(1000.0)),
     );
     assert!(p99 < 30_000.0, "{times:?}");
-}
-
-/// kubectl as a proxy without TLS, so that a write takes no process of its own.
-struct ApiProxy<'a> {
-    control: &'a Host,
-    port: u16,
-    _process: Process,
-}
-
-impl<'a> ApiProxy<'a> {
-    fn start(world: &'a World) -> Self {
-        let control = world.cluster.control();
-        let kubectl = Servers::binaries().unwrap().kubernetes.join("kubectl");
-        let mut command = Command::new(kubectl);
-        command
-            .args(["proxy", "--port=0", "--kubeconfig"])
-            .arg(world.servers.kubeconfig())
-            .env("KUBECTL_KUBERC", "false");
-        let directory = world.directory.path();
-        let mut process =
-            Process::spawn(control.namespace(), "proxy", &mut command, directory).unwrap();
-        let line = process.wait_for_log("Starting to serve on", PATIENT);
-        let line = line.unwrap();
-        let port = line.rsplit(':').next().unwrap().trim().parse().unwrap();
-        Self {
-            control,
-            port,
-            _process: process,
-        }
-    }
-
-    /// Patches an EndpointSlice; returns when the server has written it.
-    fn patch_slice(&self, name: &str, patch: &Value) -> Result<()> {
-        let path = format!("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/{name}");
-        self.control.namespace().run(|| {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
-            stream.set_read_timeout(Some(PATIENT))?;
-            let body = patch.to_string();
-            let head = format!(
-                "PATCH {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-                 Content-Type: application/merge-patch+json\r\nContent-Length: {}\r\n\r\n",
-                body.len()
-            );
-            stream.write_all((head + &body).as_bytes())?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).context("no answer")?;
-            ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-            Ok(())
-        })?
-    }
 }

@@ -123,6 +123,28 @@ fn an_agent_that_is_killed_and_restarted_fails_no_request() {
     assert_no_failures(&loaded.stop(), "agent killed");
 }
 
+/// As after a reboot in an outage: the kernel has nothing, and there is nobody to ask.
+#[test]
+fn an_agent_that_finds_no_controller_programs_its_last_good_table() {
+    if skip("an_agent_that_finds_no_controller_programs_its_last_good_table") {
+        return;
+    }
+    let mut loaded = Loaded::start();
+    loaded.stop();
+    loaded.cluster.controller().unwrap().kill9().unwrap();
+    let agent = loaded.cluster.agent(0).unwrap();
+    agent.stop(PATIENT).unwrap();
+    loaded.cluster.clean_up(0).unwrap();
+    loaded.cluster.start_agent(0).unwrap();
+    loaded.cluster.wait_until_ready(0).unwrap();
+    let vip: SocketAddr = format!("{}:80", WEB[0]).parse().unwrap();
+    let load = Load::start(&loaded._visitor.pod, &[vip], LoadConfig::default()).unwrap();
+    loaded.loads.push(load);
+    loaded.wait_for_more();
+    loaded.wait_for_more();
+    assert_no_failures(&loaded.stop(), "no controller");
+}
+
 #[test]
 fn a_controller_that_is_killed_and_restarted_fails_no_request() {
     if skip("a_controller_that_is_killed_and_restarted_fails_no_request") {

@@ -40,6 +40,9 @@ pub enum DataplaneError {
     /// Routes or addresses could not be read.
     #[error(transparent)]
     Route(#[from] rtnetlink::Error),
+    /// Routes could not be prepared.
+    #[error("routes: {0}")]
+    RouteSocket(portolan_netlink::SocketError),
     /// A tool could not be run, or it failed.
     #[error("{command}: {message}")]
     Command {

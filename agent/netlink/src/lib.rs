@@ -11,6 +11,7 @@ pub mod conntrack;
 mod errno;
 pub mod ipset;
 pub mod ipvs;
+pub mod route;
 mod socket;
 mod sys;
 mod wire;

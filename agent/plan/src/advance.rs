@@ -102,6 +102,8 @@ fn del_entries(set: &mut Set, entries: &BTreeSet<SetEntry>) {
         set.entries
             .retain(|entry| !identities.contains(&entry.identity()));
     } else {
-        set.entries.retain(|entry| !entries.contains(entry));
+        for entry in entries {
+            set.entries.remove(entry);
+        }
     }
 }

@@ -16,8 +16,8 @@ mod rules;
 mod state;
 
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts};
-pub use desire::{Desired, Note, Refused, desire};
+pub use desire::{Desired, Kept, Note, Refused, Touched, desire};
 pub use names::{Names, SetName, ownership_entry};
-pub use plan::plan;
+pub use plan::{plan, plan_touched};
 pub use rules::{Jump, Rules, Table, rules};
 pub use state::{KernelState, Step};

@@ -12,6 +12,7 @@ use portolan_select::SourceRanges;
 
 use super::{KernelArgs, TuneArgs};
 use crate::identity::IdentityArgs;
+use crate::subscribe::HoldConfig;
 
 /// kube-proxy's.
 const HEALTHZ_PORT: u16 = 10256;
@@ -32,7 +33,8 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_SOURCE", default_value = "controller")]
     pub source: Source,
 
-    /// A controller's address, as host:port; may be repeated.
+    /// A controller's address, as host:port; may be repeated. A name stands for all addresses that
+    /// it resolves to.
     #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',')]
     pub controller: Vec<String>,
 
@@ -77,9 +79,22 @@ pub struct RunArgs {
         value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     drain_timeout: u64,
 
-    /// A directory of the agent's own, to remember until when destinations drain.
+    /// A directory of the agent's own, to remember the last good table, and until when
+    /// destinations drain.
     #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan")]
     pub state_dir: PathBuf,
+
+    /// The first table of a stream is held back if it would delete more than so many percent of
+    /// the records in force, and those are more than 100; 100 holds none.
+    #[arg(long, env = "PORTOLAN_HOLD_DELETIONS_ABOVE", default_value = "50",
+        value_parser = clap::value_parser!(u8).range(0..=100))]
+    hold_deletions_above: u8,
+
+    /// After so many seconds a table that is held back counts as confirmed, if its controller
+    /// still stands by it. 0: only an operator confirms it (POST /debug/confirm).
+    #[arg(long, env = "PORTOLAN_HOLD_SECONDS", default_value = "30",
+        value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
+    hold_seconds: u64,
 
     /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
     #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:10249")]
@@ -171,6 +186,7 @@ impl RunArgs {
     /// If a flag cannot be used.
     pub fn kernel_config(&self) -> anyhow::Result<KernelConfig> {
         Ok(KernelConfig {
+            rules_record: Some(self.state_dir.join("rules.json")),
             node_port_addresses: self.node_port_addresses()?,
             tuning: self.tune.tuning(),
             ..self.kernel.kernel_config()?
@@ -187,6 +203,16 @@ impl RunArgs {
     #[must_use]
     pub fn drain_timeout(&self) -> Duration {
         Duration::from_secs(self.drain_timeout)
+    }
+
+    /// Which tables are held back.
+    #[must_use]
+    pub fn hold(&self) -> HoldConfig {
+        let after = Duration::from_secs(self.hold_seconds);
+        HoldConfig {
+            above_percent: self.hold_deletions_above,
+            confirmed_after: (!after.is_zero()).then_some(after),
+        }
     }
 
     /// How often the kernel is compared.

@@ -16,6 +16,9 @@ use crate::metrics::ReconcileMetrics;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
 
+/// Between two rounds of deletions of what has drained, at least.
+const DRAIN_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long to wait for what.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
@@ -184,6 +187,7 @@ impl<D: Dataplane> Loop<D> {
             outlets.health_checks.apply(&wanted, addresses).await;
         }
         tell(&target, outcome, &outlets.reports);
+        self.reconciler.tidy();
         if good {
             (self.backoff, self.retry_at) = (self.timing.retry, None);
         } else {
@@ -257,6 +261,9 @@ impl<D: Dataplane> Loop<D> {
             return;
         };
         self.note_drains(&target).await;
+        // What could be deleted is: the rest waits, also where its deadline has passed.
+        let soonest = Instant::now() + DRAIN_PAUSE.min(self.timing.drain);
+        self.drain_at = self.drain_at.map(|at| at.max(soonest));
     }
 }
 

@@ -5,13 +5,22 @@
 //! the controller changes nothing on the node.
 
 mod client;
+mod connect;
+mod hold;
+mod holding;
+mod inner;
+mod latency;
 mod outbox;
 mod reconnect;
+mod resolve;
+mod saver;
 mod security;
 mod staging;
 mod stats;
+mod store;
 mod stream;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +28,8 @@ use portolan_model::{NodeTable, RecordKey};
 use tonic::transport::Uri;
 
 pub use client::run;
+pub use hold::HoldConfig;
+pub use holding::{HeldTable, Holding};
 pub use security::{Security, TlsClient};
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
@@ -26,7 +37,8 @@ pub use stats::Stats;
 /// Whom to ask for which table.
 #[derive(Debug, Clone)]
 pub struct SubscribeConfig {
-    /// The controllers, as `http://host:port`, with TLS too; any of them will do. At least one.
+    /// The controllers, as `http://host:port`, with TLS too; any of them will do, and a name stands
+    /// for all its addresses. At least one.
     pub endpoints: Vec<Uri>,
     /// How a controller shows that it is one, and we that we are this node.
     pub security: Security,
@@ -36,7 +48,22 @@ pub struct SubscribeConfig {
     pub node: String,
     /// This agent's version, for people.
     pub agent_version: String,
+    /// Where the last good table is kept; `None` for nowhere.
+    pub state_dir: Option<PathBuf>,
+    /// For how long a controller may be looked for before the table on disk is programmed: the
+    /// kernel may have a newer one. If there is no controller, it is programmed at once.
+    pub disk_patience: Duration,
+    /// Which tables are held back.
+    pub hold: HoldConfig,
+    /// How long a controller may say nothing before its first Commit, if there are others to ask.
+    pub first_commit_timeout: Duration,
 }
+
+/// What [`SubscribeConfig::first_commit_timeout`] is, if nothing speaks against it.
+pub const FIRST_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What [`SubscribeConfig::disk_patience`] is, if nothing speaks against it.
+pub const DISK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A table that is in force, until the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -26,6 +26,8 @@ pub(super) struct Outbox {
     /// The answer to the newest question.
     buckets: Option<v1::Buckets>,
     received: Option<v1::Received>,
+    /// What was last received, to be said again when it is held no more.
+    last_received: v1::Received,
     programmed: Option<v1::Programmed>,
 }
 
@@ -47,14 +49,25 @@ impl Outbox {
             reason: problem_text(refusal.reason.clone()),
         });
         let (refused, refused_total) = fitting(refusals);
-        self.received = Some(v1::Received {
+        self.last_received = v1::Received {
             revision: committed.revision,
             refused,
             refused_total,
             held: None,
-            ..v1::Received::default()
-        });
+        };
+        self.received = Some(self.last_received.clone());
         self.tell();
+    }
+
+    /// The newest table is held, or no more.
+    pub(super) fn held(&mut self, held: Option<v1::Held>) {
+        if self.last_received.held.is_some() != held.is_some() || held.is_some() {
+            self.last_received.held = held;
+            // There is none before the first Commit of a stream.
+            if !self.commits.is_empty() {
+                self.received = Some(self.last_received.clone());
+            }
+        }
     }
 
     /// The kernel is at a table. A report that says the same as the last one is said once.
@@ -199,6 +212,25 @@ mod tests {
         assert_eq!(said(&mut outbox), (Some(1), None));
         outbox.reported(&report(1, 1, &[]));
         assert_eq!(said(&mut outbox), (None, Some(1)));
+    }
+
+    #[test]
+    fn a_held_table_is_said_and_said_again_when_it_is_held_no_more() {
+        let mut outbox = Outbox::default();
+        let received = |outbox: &mut Outbox| match outbox.take().unwrap().message {
+            Some(Message::Received(received)) => (received.revision, received.held.is_some()),
+            other => panic!("{other:?}"),
+        };
+        outbox.held(None);
+        assert!(!outbox.has_mail());
+        outbox.committed(&committed(3));
+        outbox.held(Some(v1::Held::default()));
+        assert_eq!(received(&mut outbox), (3, true));
+        assert!(!outbox.has_mail());
+        outbox.held(None);
+        assert_eq!(received(&mut outbox), (3, false));
+        outbox.held(None);
+        assert!(!outbox.has_mail());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Pure: time comes out as durations, chance goes in as a seed. A controller that is gone is one
 //! event for all agents of a cluster: they must neither come back together nor all to one place.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The shortest wait after a failure.
@@ -21,6 +22,8 @@ pub(super) enum End {
     Unreachable,
     /// The stream broke or was refused; whether a table was committed on it.
     Broken { committed: bool },
+    /// The controller would have taken us back in time.
+    Behind,
     /// The table was not what the controller sent, or another agent uses our name: coming back
     /// quickly would only repeat it.
     Suspect,
@@ -28,77 +31,89 @@ pub(super) enum End {
     Goaway { spread: Duration },
 }
 
-/// Remembers failures, and which endpoint's turn it is.
+/// Remembers failures, and whose turn it is. All targets are tried once in a round, in random
+/// order: so agents spread over controllers, and come to each that is there.
 #[derive(Debug)]
-pub(super) struct Reconnect {
-    endpoints: usize,
-    current: usize,
-    /// Endpoints in a row that could not be reached.
-    unreachable: usize,
+pub(super) struct Reconnect<T> {
+    round: VecDeque<T>,
+    /// How many the round began with.
+    size: usize,
+    /// Whom we left last.
+    left: Option<T>,
     last_wait: Duration,
     random: Random,
 }
 
-impl Reconnect {
-    /// Begins at a random one of so many endpoints.
-    pub(super) fn new(endpoints: usize, seed: u64) -> Self {
-        let mut random = Random(seed);
-        let current = random.below(endpoints as u64);
+impl<T: PartialEq> Reconnect<T> {
+    /// Before any round.
+    pub(super) fn new(seed: u64) -> Self {
         Self {
-            endpoints: endpoints.max(1),
-            current: usize::try_from(current).unwrap_or(0),
-            unreachable: 0,
+            round: VecDeque::new(),
+            size: 0,
+            left: None,
             last_wait: BASE,
-            random,
+            random: Random(seed),
         }
     }
 
-    /// The index of the endpoint to connect to.
-    pub(super) fn current(&self) -> usize {
-        self.current
+    /// Whom to connect to; `None` if a round must be begun.
+    pub(super) fn current(&self) -> Option<&T> {
+        self.round.front()
     }
 
-    /// Whether there is another endpoint to go to.
+    /// Begins a round over these, not with the one that was left last if there are others.
+    pub(super) fn begin_round(&mut self, targets: Vec<T>) {
+        self.size = targets.len();
+        self.round = targets.into();
+        for last in (1..self.size).rev() {
+            let other = self.random.below(last as u64 + 1);
+            self.round
+                .swap(last, usize::try_from(other).unwrap_or(last));
+        }
+        if self.left.is_some() && self.round.front() == self.left.as_ref() {
+            self.round.rotate_left(1.min(self.size));
+        }
+    }
+
+    /// Whether there is another one to go to.
     pub(super) fn has_others(&self) -> bool {
-        self.endpoints > 1
+        self.size > 1
     }
 
-    /// Chooses the endpoint to connect to next, and how long to wait before.
+    /// Chooses whom to connect to next, and how long to wait before.
     pub(super) fn after(&mut self, end: End) -> Duration {
-        let unreachable = match end {
-            End::Unreachable => self.unreachable + 1,
-            _ => 0,
-        };
-        self.unreachable = unreachable % self.endpoints;
         match end {
             // The others may well be there: no wait before all were tried.
             End::Unreachable => {
-                self.advance();
-                if self.unreachable > 0 {
-                    return Duration::ZERO;
+                self.leave();
+                if self.round.is_empty() {
+                    self.back_off()
+                } else {
+                    Duration::ZERO
                 }
-                self.back_off()
             }
             // It was good, and the table is resumed there at the least cost.
             End::Broken { committed: true } => {
                 self.last_wait = BASE;
                 self.back_off()
             }
-            End::Broken { committed: false } => {
-                self.advance();
+            End::Broken { committed: false } | End::Behind => {
+                self.leave();
                 self.back_off()
             }
             End::Suspect => self.back_off(),
             End::Goaway { spread } => {
-                self.advance();
+                self.leave();
                 self.last_wait = BASE;
                 self.random.between(Duration::ZERO, spread.min(MAX_SPREAD))
             }
         }
     }
 
-    fn advance(&mut self) {
-        self.current = (self.current + 1) % self.endpoints;
+    fn leave(&mut self) {
+        if let Some(left) = self.round.pop_front() {
+            self.left = Some(left);
+        }
     }
 
     /// Decorrelated jitter: from the shortest wait to three times the last one.
@@ -137,13 +152,25 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    /// In a round over so many.
+    fn round(targets: usize, seed: u64) -> Reconnect<usize> {
+        let mut reconnect = Reconnect::new(seed);
+        reconnect.begin_round((0..targets).collect());
+        reconnect
+    }
+
+    fn current(reconnect: &Reconnect<usize>) -> usize {
+        *reconnect.current().unwrap()
+    }
+
     #[test]
     fn waits_grow_with_jitter_up_to_a_cap() {
         let mut longest = Duration::ZERO;
         for seed in 0..100 {
-            let mut reconnect = Reconnect::new(1, seed);
+            let mut reconnect = Reconnect::new(seed);
             let mut last = BASE;
             for _ in 0..50 {
+                reconnect.begin_round(vec![1]);
                 let wait = reconnect.after(End::Unreachable);
                 assert!(wait >= BASE && wait <= (last * 3).min(CAP), "{wait:?}");
                 last = wait;
@@ -154,8 +181,16 @@ mod tests {
     }
 
     #[test]
+    fn where_there_is_nobody_waits_grow_too() {
+        let mut reconnect: Reconnect<usize> = Reconnect::new(1);
+        reconnect.begin_round(vec![]);
+        assert_eq!(reconnect.current(), None);
+        assert!(reconnect.after(End::Unreachable) >= BASE);
+    }
+
+    #[test]
     fn a_good_stream_resets_the_wait_and_a_suspect_one_does_not() {
-        let mut reconnect = Reconnect::new(1, 3);
+        let mut reconnect = round(1, 3);
         for _ in 0..1000 {
             reconnect.after(End::Suspect);
             if reconnect.last_wait == CAP {
@@ -168,25 +203,38 @@ mod tests {
     }
 
     #[test]
-    fn all_endpoints_are_tried_before_waiting() {
-        let mut reconnect = Reconnect::new(3, 7);
-        let mut tried = BTreeSet::from([reconnect.current()]);
+    fn all_are_tried_before_waiting() {
+        let mut reconnect = round(3, 7);
+        let mut tried = BTreeSet::from([current(&reconnect)]);
         for _ in 0..2 {
             assert_eq!(reconnect.after(End::Unreachable), Duration::ZERO);
-            tried.insert(reconnect.current());
+            tried.insert(current(&reconnect));
         }
         assert_eq!(tried, BTreeSet::from([0, 1, 2]));
         assert!(reconnect.after(End::Unreachable) >= BASE);
+        assert_eq!(reconnect.current(), None);
     }
 
     #[test]
     fn a_broken_stream_is_resumed_where_it_was() {
-        let mut reconnect = Reconnect::new(2, 7);
-        let first = reconnect.current();
+        let mut reconnect = round(2, 7);
+        let first = current(&reconnect);
         reconnect.after(End::Broken { committed: true });
-        assert_eq!(reconnect.current(), first);
+        assert_eq!(current(&reconnect), first);
         reconnect.after(End::Broken { committed: false });
-        assert_ne!(reconnect.current(), first);
+        assert_ne!(current(&reconnect), first);
+    }
+
+    #[test]
+    fn a_round_does_not_begin_with_the_one_that_was_left() {
+        for seed in 0..100 {
+            let mut reconnect = round(1, seed);
+            reconnect.after(End::Behind);
+            reconnect.begin_round(vec![0, 1, 2]);
+            assert_ne!(current(&reconnect), 0);
+            reconnect.begin_round(vec![0]);
+            assert_eq!(current(&reconnect), 0);
+        }
     }
 
     #[test]
@@ -195,15 +243,15 @@ mod tests {
         let mut starts = [0_u32; 4];
         let mut sum = Duration::ZERO;
         for seed in 0..1000 {
-            let mut reconnect = Reconnect::new(4, seed);
-            starts[reconnect.current()] += 1;
+            let mut reconnect = round(4, seed);
+            starts[current(&reconnect)] += 1;
             let wait = reconnect.after(End::Goaway { spread });
             assert!(wait < spread);
             sum += wait;
         }
         assert!(starts.iter().all(|count| (200..300).contains(count)));
         assert!((4_500..5_500).contains(&(sum / 1000).as_millis()));
-        let forever = Reconnect::new(1, 1).after(End::Goaway {
+        let forever = round(1, 1).after(End::Goaway {
             spread: Duration::MAX,
         });
         assert!(forever <= MAX_SPREAD);

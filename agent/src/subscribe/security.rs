@@ -5,21 +5,21 @@
 //! connection uses the newest, and the token is read for each stream.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use portolan_tls::{FileError, read};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Uri;
-use tower::{Service, ServiceExt as _, service_fn};
+use tower::{Service, service_fn};
 
 /// How a stream is secured.
 #[derive(Debug, Clone)]
@@ -66,30 +66,40 @@ impl Security {
     }
 }
 
-impl TlsClient {
-    /// Connects TCP, then TLS.
+/// A connection of either kind.
+pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+
+impl Security {
+    /// Connects to an address: TCP, then TLS with whoever the URI names.
     pub(super) fn connector(
         &self,
-    ) -> impl Service<Uri, Response = TokioIo<TlsStream<TcpStream>>, Error = io::Error, Future: Send>
+        address: SocketAddr,
+    ) -> impl Service<Uri, Response = TokioIo<Box<dyn Connection>>, Error = io::Error, Future: Send>
     + Send
     + use<> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        let config = Arc::clone(&self.config.borrow());
-        let server_name = self.server_name.clone();
+        let tls = match self {
+            Self::Plaintext => None,
+            Self::Tls(tls) => {
+                let config = Arc::clone(&tls.config.borrow());
+                Some((config, tls.server_name.clone()))
+            }
+        };
         service_fn(move |uri: Uri| {
-            let (tcp, config) = (tcp.clone(), Arc::clone(&config));
-            let server_name = server_name.clone();
+            let tls = tls.clone();
             async move {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                let Some((config, server_name)) = tls else {
+                    return Ok(TokioIo::new(Box::new(stream) as Box<dyn Connection>));
+                };
                 let name = match server_name {
                     Some(name) => name,
                     None => host(&uri)?,
                 };
-                let stream = tcp.oneshot(uri).await.map_err(io::Error::other)?;
-                let connector = TlsConnector::from(config);
-                let stream = connector.connect(name, stream.into_inner()).await?;
-                Ok(TokioIo::new(stream))
+                let stream = TlsConnector::from(config).connect(name, stream).await?;
+                Ok(TokioIo::new(Box::new(stream) as Box<dyn Connection>))
             }
         })
     }

@@ -2,8 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::latency::histogram;
+
 /// Grown by [`run`](super::run), read by whoever likes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stats {
     /// Whether there is a stream now.
     pub connected: AtomicBool,
@@ -20,8 +24,42 @@ pub struct Stats {
     pub hash_mismatches: AtomicU64,
     /// How many records of the table in force are refused, or taken in part. Goes up and down.
     pub refused_records: AtomicU64,
+    /// Tables that were held back because they would have deleted too much.
+    pub tables_held: AtomicU64,
+    /// How many records the table that is held now would delete; 0 if none is. Goes up and down.
+    pub deletions_held: AtomicU64,
+    /// Times that the table was written to disk.
+    pub table_writes: AtomicU64,
+    /// Times that it could not be.
+    pub table_write_failures: AtomicU64,
+    /// Files of tables that made no sense when the agent started.
+    pub table_files_set_aside: AtomicU64,
     /// Frames of a kind that this version does not know.
     pub unknown_frames: AtomicU64,
+    /// From what triggered a change until the kernel had it, in seconds: kube-proxy's
+    /// `network_programming_duration_seconds`. Changes in a snapshot do not count.
+    pub network_programming: Histogram,
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self {
+            connected: AtomicBool::default(),
+            streams: AtomicU64::default(),
+            connect_failures: AtomicU64::default(),
+            commits: AtomicU64::default(),
+            snapshots: AtomicU64::default(),
+            hash_mismatches: AtomicU64::default(),
+            refused_records: AtomicU64::default(),
+            tables_held: AtomicU64::default(),
+            deletions_held: AtomicU64::default(),
+            table_writes: AtomicU64::default(),
+            table_write_failures: AtomicU64::default(),
+            table_files_set_aside: AtomicU64::default(),
+            unknown_frames: AtomicU64::default(),
+            network_programming: histogram(),
+        }
+    }
 }
 
 impl Stats {

@@ -1,50 +1,24 @@
 //! One stream, from connecting to its end.
 
-use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use portolan_proto::limits::MAX_FRAME_BYTES;
 use portolan_proto::v1;
-use portolan_proto::v1::agent_message::Message;
-use portolan_proto::v1::tables_client::TablesClient;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{timeout, timeout_at};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Code, Request, Status, Streaming};
+use tokio::sync::mpsc;
+use tokio::time::{sleep_until, timeout_at};
+use tonic::{Code, Status, Streaming};
 use tracing::{debug, error, info, warn};
 
+use super::client::next_confirmation;
+use super::connect::{Opened, ended_early, open};
+use super::inner::Inner;
+use super::latency::Latency;
 use super::outbox::Outbox;
 use super::reconnect::End;
-use super::{Committed, Report, Security, Staging, Stats, Subscribed, Taken};
-
-/// How long a connection may take, and then an answer to Hello.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// So often a silent connection is tested, and so long an answer may take. A busy controller
-/// answers late: less patience would make it lose agents because it has so many.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// HTTP/2 windows and frames: a snapshot comes in few large pieces.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
-const HTTP2_FRAME_BYTES: u32 = 256 << 10;
-
-/// What outlives a stream.
-#[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) staging: Staging,
-    pub(super) tables: watch::Sender<Option<Arc<Subscribed>>>,
-    pub(super) reports: watch::Receiver<Option<Report>>,
-    pub(super) stats: Arc<Stats>,
-    pub(super) first_commit_timeout: Duration,
-    pub(super) security: Security,
-    /// Why there was no stream the last time, by endpoint: said once while it stays the same.
-    pub(super) last_failures: HashMap<String, String>,
-}
+use super::resolve::Target;
+use super::{Committed, Stats, Taken};
 
 /// An open stream.
 struct Stream<'a> {
@@ -52,6 +26,8 @@ struct Stream<'a> {
     frames: Streaming<v1::Frame>,
     messages: mpsc::Sender<v1::AgentMessage>,
     outbox: Outbox,
+    latency: Latency,
+    epoch: u64,
     committed: bool,
     /// How long to wait for the next frame: only before the first Commit, if there are others.
     deadline: Option<Instant>,
@@ -60,37 +36,17 @@ struct Stream<'a> {
 /// Connects, and follows the stream until it ends.
 pub(super) async fn follow(
     inner: &mut Inner,
-    endpoint: &Uri,
+    target: &Target,
     hello: v1::Hello,
     has_others: bool,
 ) -> End {
-    let channel = match connect(endpoint, &inner.security).await {
-        Ok(channel) => channel,
-        Err(reason) => return unreachable(inner, endpoint, root_cause(&reason)),
+    let Opened { frames, messages } = match open(inner, target, hello).await {
+        Ok(opened) => opened,
+        Err(end) => return end,
     };
-    let authorization = match inner.security.authorization().await {
-        Ok(authorization) => authorization,
-        Err(reason) => return unreachable(inner, endpoint, reason.to_string()),
-    };
-    let hello = inner.staging.begin(hello);
-    let (messages, receiver) = mpsc::channel(1);
-    // The channel is empty, and its other end is here.
-    let _ = messages.try_send(v1::AgentMessage {
-        message: Some(Message::Hello(hello)),
-    });
-    let mut client = TablesClient::new(channel).max_decoding_message_size(MAX_FRAME_BYTES);
-    let mut request = Request::new(ReceiverStream::new(receiver));
-    if let Some(value) = authorization {
-        request.metadata_mut().insert("authorization", value);
-    }
-    let answer = timeout(CONNECT_TIMEOUT, client.sync(request));
-    let frames = match answer.await {
-        Ok(Ok(response)) => response.into_inner(),
-        Ok(Err(status)) => return refused(inner, endpoint, &status),
-        Err(_) => return refused(inner, endpoint, &Status::deadline_exceeded("no answer")),
-    };
-    info!(%endpoint, "connected");
+    info!(%target, "connected");
     inner.last_failures.clear();
+    inner.begin_stream();
     Stats::count(&inner.stats.streams);
     let stats = Arc::clone(&inner.stats);
     let _connected = Connected::new(&stats);
@@ -100,65 +56,12 @@ pub(super) async fn follow(
         frames,
         messages,
         outbox: Outbox::default(),
+        latency: Latency::default(),
+        epoch: 0,
         committed: false,
         deadline: has_others.then(|| Instant::now() + patience),
     };
     stream.run().await
-}
-
-async fn connect(endpoint: &Uri, security: &Security) -> Result<Channel, tonic::transport::Error> {
-    let endpoint = Endpoint::from(endpoint.clone())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(HTTP2_FRAME_BYTES);
-    match security {
-        Security::Plaintext => endpoint.connect().await,
-        Security::Tls(tls) => endpoint.connect_with_connector(tls.connector()).await,
-    }
-}
-
-/// There was nobody to talk to, or nobody to trust.
-fn unreachable(inner: &mut Inner, endpoint: &Uri, reason: String) -> End {
-    failed(inner, endpoint, "no connection to the controller", reason);
-    End::Unreachable
-}
-
-fn refused(inner: &mut Inner, endpoint: &Uri, status: &Status) -> End {
-    // Where TLS fails only now, the status itself says nothing of it.
-    let reason = match std::error::Error::source(status).map(root_cause) {
-        None => format!("{:?}: {}", status.code(), status.message()),
-        Some(cause) if matches!(inner.security, Security::Plaintext) => {
-            format!("{cause}; we speak plaintext, does the controller want TLS?")
-        }
-        Some(cause) => cause,
-    };
-    failed(inner, endpoint, "the controller refused us", reason);
-    End::Broken { committed: false }
-}
-
-/// Counts an attempt that came to nothing; says why if that is news.
-fn failed(inner: &mut Inner, endpoint: &Uri, what: &str, reason: String) {
-    Stats::count(&inner.stats.connect_failures);
-    let last = inner.last_failures.entry(endpoint.to_string()).or_default();
-    if *last == reason {
-        debug!(%endpoint, reason, "{what}");
-    } else {
-        warn!(%endpoint, reason, "{what}; trying again (said once)");
-        *last = reason;
-    }
-}
-
-/// The innermost cause: the outer ones say no more than "transport error".
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }
 
 /// Shows that there is a stream while it lives, also if it is dropped in the middle.
@@ -184,6 +87,7 @@ impl Stream<'_> {
         let mut reporting = true;
         let messages = self.messages.clone();
         loop {
+            let (save_at, held_until) = (self.inner.save_at(), self.inner.hold.until());
             tokio::select! {
                 frame = next_frame(&mut self.frames, self.deadline) => {
                     if let Some(end) = self.take(frame) {
@@ -194,7 +98,16 @@ impl Stream<'_> {
                     reporting = changed.is_ok();
                     if let Some(report) = self.inner.reports.borrow_and_update().as_ref() {
                         self.outbox.reported(report);
+                        for duration in self.latency.reported(report, SystemTime::now()) {
+                            let histogram = &self.inner.stats.network_programming;
+                            histogram.observe(duration.as_secs_f64());
+                        }
                     }
+                }
+                () = at(save_at) => self.inner.save(),
+                () = at(held_until) => self.inner.expired(&mut self.outbox),
+                (epoch, revision) = next_confirmation(&mut self.inner.confirmations) => {
+                    self.inner.confirmed(epoch, revision, &mut self.outbox);
                 }
                 Ok(permit) = messages.reserve(), if self.outbox.has_mail() => {
                     if let Some(message) = self.outbox.take() {
@@ -215,7 +128,11 @@ impl Stream<'_> {
         let patience = self.inner.first_commit_timeout;
         self.deadline = self.deadline.map(|_| Instant::now() + patience);
         match self.inner.staging.take(frame) {
-            Ok(Taken::Welcome | Taken::Staged) => None,
+            Ok(Taken::Welcome(welcome)) => {
+                self.epoch = welcome.epoch;
+                None
+            }
+            Ok(Taken::Staged) => None,
             Ok(Taken::Unknown) => {
                 Stats::count(&self.inner.stats.unknown_frames);
                 None
@@ -228,7 +145,11 @@ impl Stream<'_> {
                 self.outbox.asked(buckets);
                 None
             }
-            Ok(Taken::Confirmed(_)) => None,
+            Ok(Taken::Confirmed(confirm)) => {
+                let (epoch, revision) = (self.epoch, confirm.revision);
+                self.inner.confirmed(epoch, revision, &mut self.outbox);
+                None
+            }
             Ok(Taken::Goaway(goaway)) => {
                 let spread = Duration::from_millis(goaway.spread_ms.into());
                 info!(?spread, "the controller is about to stop");
@@ -258,14 +179,8 @@ impl Stream<'_> {
             refused = committed.refused.len(),
             "table received"
         );
-        self.outbox.committed(&committed);
-        self.inner.tables.send_replace(Some(Arc::new(Subscribed {
-            epoch: committed.epoch,
-            revision: committed.revision,
-            table: committed.table,
-            received_at: Instant::now(),
-            trigger_times_ms: committed.trigger_times_ms,
-        })));
+        self.latency.committed(&committed);
+        self.inner.committed(committed, &mut self.outbox);
     }
 
     fn broken(&self, status: &Status) -> End {
@@ -281,9 +196,19 @@ impl Stream<'_> {
         if status.code() == Code::Aborted {
             return End::Suspect;
         }
-        End::Broken {
-            committed: self.committed,
+        if self.committed {
+            End::Broken { committed: true }
+        } else {
+            ended_early(status)
         }
+    }
+}
+
+/// At a time, or never.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time.into()).await,
+        None => pending().await,
     }
 }
 

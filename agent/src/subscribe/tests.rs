@@ -1,6 +1,7 @@
 //! Real tonic over loopback, with the real controller's half and with one that misbehaves.
 
 mod fake;
+mod kept;
 mod real;
 mod secure;
-mod support;
+pub(crate) mod support;

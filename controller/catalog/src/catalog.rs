@@ -82,7 +82,7 @@ impl Catalog {
         let packed = PackedService::pack(&service, &mut self.pack);
         let key = &service.key;
         let entry = self.cluster(&key.cluster).entry(&key.namespace, &key.name);
-        if entry.and_then(|entry| entry.service.as_deref()) == Some(&packed) {
+        if entry.and_then(|entry| entry.service.as_ref()) == Some(&packed) {
             return;
         }
         let urgent = dirty.urgent;
@@ -92,7 +92,7 @@ impl Catalog {
         let key = service.key.clone();
         let cluster = self.cluster(&key.cluster);
         let (name, entry) = cluster.namespace(&key.namespace).entry(&key.name);
-        entry.service = Some(Box::new(packed));
+        entry.service = Some(packed);
         cluster.counts.services += 1;
         let namespace = cluster.kept_name(&key.namespace);
         let named = Service {
@@ -134,21 +134,19 @@ impl Catalog {
         let namespace = cluster.namespace(&key.namespace);
         // It may have been another Service's.
         if namespace
-            .slices
-            .get(&key.name)
+            .service_of(&key.name)
             .is_some_and(|of| *of != service.name)
         {
             self.remove_slice(&key, dirty);
         }
         let cluster = self.cluster(&key.cluster);
         let namespace = cluster.namespace(&key.namespace);
-        let name = Arc::clone(&packed.name);
-        let (service_name, entry) = namespace.entry(&service.name);
+        let (name, entry) = namespace.entry(&service.name);
         let before = entry.put_slice(packed);
         let after = entry.slice(&key.name);
         dirty.urgent |= before.as_ref().is_some_and(|before| before.loses(after));
         if before.is_none() {
-            namespace.slices.insert(name, service_name);
+            namespace.note_slice(&key.name, name);
             cluster.counts.slices += 1;
         }
         if let Some(triggered) = triggered {
@@ -161,16 +159,13 @@ impl Catalog {
     fn remove_slice(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
         let cluster = self.cluster(&key.cluster);
         let namespace = cluster.namespace(&key.namespace);
-        if let Some(name) = namespace.slices.remove(&key.name) {
-            let entry = namespace.services.get_mut(&name);
-            let slice = entry.and_then(|entry| entry.take_slice(&key.name));
-            namespace.tidy(&name);
+        if let Some((name, slice)) = namespace.take_slice(&key.name) {
             cluster.counts.slices -= 1;
             let service = ObjectKey {
                 name,
                 ..key.clone()
             };
-            dirty.urgent |= slice.is_some_and(|slice| slice.loses(None));
+            dirty.urgent |= slice.loses(None);
             dirty.triggers.remove(&service);
             dirty.services.insert(service);
         }
@@ -204,7 +199,7 @@ impl Catalog {
             let services = claims.of_address(address);
             services.for_each(|(ns, name)| affected(&key, &mut dirty.services)(ns, name));
         });
-        cluster.nodes.insert(name, after);
+        cluster.nodes.insert(name, Box::new(after));
         self.weigh_node(&key, weight, dirty);
     }
 

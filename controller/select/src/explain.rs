@@ -20,6 +20,8 @@ use reason::in_words;
 pub struct Inquiry {
     /// The node.
     pub node: NodeKey,
+    /// Whether an agent says that it is this node's: then there need be no Node object.
+    pub has_agent: bool,
     /// Any virtual address, or any address of any Node for a node port.
     pub address: SocketAddr,
     /// The protocol.
@@ -94,7 +96,10 @@ pub(crate) fn explain(
 ) -> Result<Explanation, NoAnswer> {
     let name = &inquiry.node;
     let info = catalog.node_info(name);
-    let info = info.ok_or_else(|| NoAnswer::UnknownNode(name.clone()))?;
+    if info.is_none() && !inquiry.has_agent {
+        return Err(NoAnswer::UnknownNode(name.clone()));
+    }
+    let zone = info.and_then(|info| info.zone.as_deref());
     let unknown = || unknown_address(catalog, inquiry);
     let holder = holder(catalog, inquiry).ok_or_else(unknown)?;
     let service = catalog.service(&holder.service).ok_or_else(unknown)?;
@@ -112,7 +117,7 @@ pub(crate) fn explain(
     }
     let node = NodeView {
         name: &name.name,
-        zone: info.zone.as_deref(),
+        zone,
     };
     let rule = Rule::new(&endpoints, frontend.lists, node);
     let all = explain_all(catalog, &service, &endpoints, rule);
@@ -124,7 +129,7 @@ pub(crate) fn explain(
         kind: frontend.kind,
         lists: frontend.lists,
         node: name.name.to_string(),
-        zone: info.zone.as_deref().map(str::to_owned),
+        zone: zone.map(str::to_owned),
         endpoints: all,
         notes,
     })

@@ -100,10 +100,10 @@ impl Pipeline {
                 if !self.dirty.services.contains(&service) {
                     again.services.insert(service);
                 }
-            } else if let Some(node) = audit.nodes.pop_first() {
-                if !self.dirty.nodes.contains(&node) {
-                    again.nodes.insert(node);
-                }
+            } else if let Some(node) = audit.nodes.pop_first()
+                && !self.dirty.nodes.contains(&node)
+            {
+                again.nodes.insert(node);
             }
         }
         self.project(&again)

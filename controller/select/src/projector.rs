@@ -9,11 +9,24 @@ use portolan_model::{NodeInfo, NodeKey, NodeLists, Record, RecordKey};
 use crate::project::{project, record_key};
 use crate::{Projection, SelectConfig, TableDelta};
 
-/// What is published of one Service.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Published {
-    records: BTreeMap<RecordKey, Arc<Record>>,
-    lists: BTreeMap<(NodeKey, RecordKey), Arc<NodeLists>>,
+/// What is published of one Service: of each port, sorted by key. Exact slices, since there are as
+/// many as there are Services, and most have one element.
+type Published = Box<[PublishedPort]>;
+
+/// What is published of one port of a Service.
+#[derive(Debug)]
+struct PublishedPort {
+    key: RecordKey,
+    record: Arc<Record>,
+    /// Sorted by node.
+    lists: Box<[(NodeKey, Arc<NodeLists>)]>,
+}
+
+impl PublishedPort {
+    fn lists_of(&self, node: &NodeKey) -> Option<&Arc<NodeLists>> {
+        let found = self.lists.binary_search_by(|(of, _)| of.cmp(node));
+        Some(&self.lists[found.ok()?].1)
+    }
 }
 
 /// Turns dirty sets into table deltas. One task owns it, beside the catalog.
@@ -117,13 +130,8 @@ impl Projector {
         };
         self.problems_changed |= had.as_ref() != self.problems.get(&object);
         let before = self.services.remove(key).unwrap_or_default();
-        for (key, change) in differences(&before.records, &after.records) {
-            delta.records.insert(key, change);
-        }
-        for ((node, key), change) in differences(&before.lists, &after.lists) {
-            delta.lists.entry(node).or_default().insert(key, change);
-        }
-        if after != Published::default() {
+        differences(&before, &after, delta);
+        if !after.is_empty() {
             self.services.insert(key.clone(), after);
         }
     }
@@ -142,10 +150,11 @@ impl Projector {
 }
 
 fn publish(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> (Published, Vec<Problem>) {
-    let mut published = Published::default();
+    // By key: of two ports with one name and protocol, the last one counts.
+    let mut published = BTreeMap::new();
     let mut problems = Vec::new();
     let Some(service) = catalog.service(key) else {
-        return (published, problems);
+        return (Published::default(), problems);
     };
     for index in 0..service.ports.len() {
         let record_key = record_key(&service, index);
@@ -161,32 +170,60 @@ fn publish(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> (Publish
             }
         }
         let Some(record) = record else { continue };
-        published
-            .records
-            .insert(record_key.clone(), Arc::new(record));
-        for (node, lists) in lists {
-            published
-                .lists
-                .insert((node, record_key.clone()), Arc::new(lists));
-        }
+        let lists = lists.into_iter();
+        let port = PublishedPort {
+            key: record_key.clone(),
+            record: Arc::new(record),
+            lists: lists.map(|(node, of)| (node, Arc::new(of))).collect(),
+        };
+        published.insert(record_key, port);
     }
-    (published, problems)
+    (published.into_values().collect(), problems)
 }
 
-/// What has to be put (`Some`) or deleted (`None`) to get from one map to the other.
-fn differences<K: Ord + Clone, V: PartialEq>(
-    before: &BTreeMap<K, Arc<V>>,
-    after: &BTreeMap<K, Arc<V>>,
-) -> Vec<(K, Option<Arc<V>>)> {
-    let gone = before
-        .keys()
-        .filter(|key| !after.contains_key(key))
-        .map(|key| (key.clone(), None));
-    let put = after
+/// Adds what has to be put (`Some`) or deleted (`None`) to get from one to the other.
+fn differences(before: &Published, after: &Published, delta: &mut TableDelta) {
+    for gone in before
         .iter()
-        .filter(|(key, value)| before.get(key) != Some(value))
-        .map(|(key, value)| (key.clone(), Some(Arc::clone(value))));
-    gone.chain(put).collect()
+        .filter(|port| find(after, &port.key).is_none())
+    {
+        delta.records.insert(gone.key.clone(), None);
+        for (node, _) in &gone.lists {
+            change_lists(delta, node, &gone.key, None);
+        }
+    }
+    for port in after {
+        let old = find(before, &port.key);
+        if old.map(|old| &old.record) != Some(&port.record) {
+            let record = Arc::clone(&port.record);
+            delta.records.insert(port.key.clone(), Some(record));
+        }
+        for (node, _) in old.iter().flat_map(|old| &old.lists) {
+            if port.lists_of(node).is_none() {
+                change_lists(delta, node, &port.key, None);
+            }
+        }
+        for (node, lists) in &port.lists {
+            if old.and_then(|old| old.lists_of(node)) != Some(lists) {
+                change_lists(delta, node, &port.key, Some(Arc::clone(lists)));
+            }
+        }
+    }
+}
+
+fn find<'a>(published: &'a Published, key: &RecordKey) -> Option<&'a PublishedPort> {
+    let found = published.binary_search_by(|port| port.key.cmp(key));
+    Some(&published[found.ok()?])
+}
+
+fn change_lists(
+    delta: &mut TableDelta,
+    node: &NodeKey,
+    key: &RecordKey,
+    change: Option<Arc<NodeLists>>,
+) {
+    let of_node = delta.lists.entry(node.clone()).or_default();
+    of_node.insert(key.clone(), change);
 }
 
 #[cfg(test)]

@@ -28,7 +28,10 @@ pub use identity::{Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier
 pub use log::{Prepared, Retention};
 pub use origin::Origin;
 pub use publisher::{Published, Publisher};
-pub use registry::{Counters, NodeStatus, Problem, RefusalReason, Registry, Unconfirmed};
+pub use registry::{
+    ConvergenceSeconds, Counters, HeldTable, NodeStatus, Problem, RefusalReason, Registry,
+    Unconfirmed,
+};
 pub use service::TablesServer;
 pub use session::ServeConfig;
 pub use tables::{Changed, Standing, Tables};

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
-use tonic::codec::Codec as _;
+use tonic::codec::BufferSettings;
 use tonic::codegen::{BoxFuture, Context as TaskContext, Poll, Service, StdError, http};
 use tonic::server::NamedService;
 use tonic::transport::Server;
@@ -41,6 +41,9 @@ const HEADER_BYTES: u32 = 16 << 10;
 /// How much of a stream, and of a connection, may be on its way from an agent, in bytes.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
+
+/// Room for what agents say nearly always, in bytes: each stream has that much for good.
+const MESSAGE_BYTES: usize = 512;
 
 /// How many streams a peer may open and reset before it is cut off.
 const MAX_RESETS: usize = 16;
@@ -134,7 +137,8 @@ where
                 return Ok(Status::unimplemented("no such method").into_http());
             }
             let request = request.map(|body| {
-                let decoder = Codec::default().decoder();
+                let decoder =
+                    Codec::raw_decoder(BufferSettings::new(MESSAGE_BYTES, MAX_AGENT_MESSAGE_BYTES));
                 Streaming::new_request(decoder, body, None, Some(MAX_AGENT_MESSAGE_BYTES))
             });
             let stream = sync(context, Request::from_http(request)).await;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::RigConfig;
 use super::host::Host;
-use super::namespace::NamespaceSet;
+use super::namespace::{Namespace, NamespaceSet};
 
 /// The last part of the address of node 0.
 const FIRST_NODE: u8 = 11;
@@ -15,7 +15,7 @@ const FIRST_NODE: u8 = 11;
 const FIRST_CLIENT: u8 = 200;
 
 /// Builds the bridge and the machines, nodes before clients, connected by `eth0`.
-pub(super) fn build(set: &NamespaceSet, config: RigConfig) -> Result<Vec<Host>> {
+pub(super) fn build(set: &NamespaceSet, config: RigConfig) -> Result<(Namespace, Vec<Host>)> {
     let nodes = (0..config.nodes).map(|number| (format!("node{number}"), FIRST_NODE + number));
     let clients =
         (0..config.clients).map(|number| (format!("client{number}"), FIRST_CLIENT + number));
@@ -35,7 +35,16 @@ pub(super) fn build(set: &NamespaceSet, config: RigConfig) -> Result<Vec<Host>> 
     for host in &hosts {
         host.namespace().ip(&host_commands(host))?;
     }
-    Ok(hosts)
+    Ok((lan, hosts))
+}
+
+/// Isolated ports of the bridge have nothing to say to each other, and all to those that are not.
+pub(super) fn isolate(lan: &Namespace, host: &Host, isolated: bool) -> Result<()> {
+    let state = if isolated { "on" } else { "off" };
+    let name = host.name();
+    lan.ip(&[format!(
+        "link set {name} type bridge_slave isolated {state}"
+    )])
 }
 
 /// The LAN address of node `number`.

@@ -59,6 +59,7 @@ impl Default for RigConfig {
 /// The cluster. Machines are reached by number, from 0.
 #[derive(Debug)]
 pub struct Rig {
+    lan: Namespace,
     nodes: Vec<Node>,
     clients: Vec<Host>,
 }
@@ -67,13 +68,14 @@ impl Rig {
     /// Builds the LAN, the nodes and the clients; pods come by [`Node::add_pod`].
     pub fn new(config: RigConfig) -> Result<Self> {
         let set = Arc::new(NamespaceSet::new());
-        let machines = lan::build(&set, config)?;
+        let (lan, machines) = lan::build(&set, config)?;
         let (nodes, clients) = machines.split_at(config.nodes.into());
         let nodes = (0..config.nodes)
             .zip(nodes)
             .map(|(number, host)| Node::new(host.clone(), number, config.nodes, Arc::clone(&set)))
             .collect::<Result<_>>()?;
         Ok(Self {
+            lan,
             nodes,
             clients: clients.to_vec(),
         })
@@ -92,6 +94,13 @@ impl Rig {
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Drops all that two machines of the LAN send each other, without a word to either, or no more.
+    /// What they say to others passes.
+    pub fn cut(&self, ends: [&Host; 2], cut: bool) -> Result<()> {
+        ends.into_iter()
+            .try_for_each(|end| lan::isolate(&self.lan, end, cut))
     }
 
     /// The first outside client.

@@ -77,6 +77,13 @@ impl Process {
         }
     }
 
+    /// End the server at once, as a crash would.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.child.kill().with_context(|| self.name)?;
+        self.child.wait().with_context(|| self.name)?;
+        Ok(())
+    }
+
     /// Its name and the end of its log, for people.
     pub(super) fn tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The constant rules, through `iptables-restore`: at start, and when somebody changed them.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use portolan_model::Family;
@@ -29,11 +30,19 @@ pub enum IptablesMode {
 pub(crate) struct Iptables {
     /// `""`, `"-nft"` or `"-legacy"`: the part of the tools' names that tells them apart.
     variant: &'static str,
-    written: BTreeMap<Family, (Rules, Vec<String>)>,
+    written: Written,
+    /// Where that is kept for the next run, if anywhere.
+    record: Option<PathBuf>,
 }
 
+/// The rules of each family as written, and how the tool showed them right after.
+type Written = BTreeMap<Family, (Rules, Vec<String>)>;
+
 impl Iptables {
-    pub(crate) async fn open(mode: IptablesMode) -> Result<Self, DataplaneError> {
+    pub(crate) async fn open(
+        mode: IptablesMode,
+        record: Option<PathBuf>,
+    ) -> Result<Self, DataplaneError> {
         let variant = match mode {
             IptablesMode::Nft => "-nft",
             IptablesMode::Legacy => "-legacy",
@@ -41,7 +50,8 @@ impl Iptables {
         };
         Ok(Self {
             variant,
-            written: BTreeMap::new(),
+            written: record.as_deref().map(read_record).unwrap_or_default(),
+            record,
         })
     }
 
@@ -71,12 +81,13 @@ impl Iptables {
         let obsolete: Vec<(&str, &str)> = rules
             .obsolete
             .iter()
-            .filter_map(|jump| Some((jump.table, jump_line(jump, &before)?)))
+            .filter_map(|jump| Some((&*jump.table, jump_line(jump, &before)?)))
             .collect();
         self.restore(family, &rules.restore_input(&missing, &obsolete))
             .await?;
         let fingerprint = fingerprint_of(rules, &self.save(family).await?);
         self.written.insert(family, (rules.clone(), fingerprint));
+        self.keep_record();
         Ok(())
     }
 
@@ -93,6 +104,24 @@ impl Iptables {
             Ok(())
         } else {
             self.restore(family, &text).await
+        }
+    }
+
+    /// Keeps what was written, so that the next run finds the rules in place and need not write them.
+    /// That it is from an earlier life of the kernel does no harm: it says what to see there.
+    fn keep_record(&self) {
+        let Some(path) = &self.record else { return };
+        let new = path.with_extension("new");
+        let written = serde_json::to_vec(&self.written)
+            .map_err(std::io::Error::other)
+            .and_then(|content| {
+                path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+                std::fs::write(&new, content)
+            })
+            .and_then(|()| std::fs::rename(&new, path));
+        if let Err(error) = written {
+            tracing::warn!(path = %path.display(), %error,
+                "what rules are in place cannot be kept: an agent that starts anew writes them anew");
         }
     }
 
@@ -120,6 +149,16 @@ fn save_command(family: Family, variant: &str) -> String {
         Family::V4 => format!("iptables{variant}-save"),
         Family::V6 => format!("ip6tables{variant}-save"),
     }
+}
+
+fn read_record(path: &Path) -> Written {
+    let Ok(content) = std::fs::read(path) else {
+        return Written::default();
+    };
+    serde_json::from_slice(&content).unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "no record of rules: they are written anew");
+        Written::default()
+    })
 }
 
 /// The variant to use when none was asked for.
@@ -181,11 +220,11 @@ async fn run(command: &str, args: &[&str], input: &str) -> Result<String, Datapl
 fn jump_line<'a>(jump: &Jump, saved: &'a [String]) -> Option<&'a str> {
     let start = format!("-A {} ", jump.chain);
     let end = format!("-j {}", jump.target);
-    in_table(saved, jump.table).find(|line| line.starts_with(&start) && line.ends_with(&end))
+    in_table(saved, &jump.table).find(|line| line.starts_with(&start) && line.ends_with(&end))
 }
 
 /// The lines of one table.
-fn in_table<'a>(saved: &'a [String], table: &'a str) -> impl Iterator<Item = &'a str> {
+fn in_table<'a>(saved: &'a [String], table: &str) -> impl Iterator<Item = &'a str> {
     let mut current = "";
     saved.iter().map(String::as_str).filter(move |line| {
         if let Some(name) = line.strip_prefix('*') {
@@ -201,7 +240,7 @@ fn fingerprint_of(rules: &Rules, saved: &[String]) -> Vec<String> {
     for table in &rules.tables {
         for (chain, _) in &table.chains {
             let (declared, rule) = (format!(":{chain} "), format!("-A {chain} "));
-            let of_chain = in_table(saved, table.name).filter_map(|line| {
+            let of_chain = in_table(saved, &table.name).filter_map(|line| {
                 if line.starts_with(&declared) {
                     Some(declared.clone())
                 } else {
@@ -227,7 +266,7 @@ fn removal(rules: &Rules, saved: &[String]) -> String {
     for table in &rules.tables {
         let exists = |chain: &str| {
             let declared = format!(":{chain} ");
-            in_table(saved, table.name).any(|line| line.starts_with(&declared))
+            in_table(saved, &table.name).any(|line| line.starts_with(&declared))
         };
         let chains: Vec<&String> = table
             .chains

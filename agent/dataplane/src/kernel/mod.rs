@@ -12,6 +12,7 @@ mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
@@ -28,7 +29,7 @@ pub use routes::ROUTE_PROTOCOL;
 pub use tuning::{ConntrackTuning, Tuning};
 
 use iptables::Iptables;
-use routes::{RouteChange, Routes};
+use routes::Routes;
 
 /// How to use the kernel.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +41,9 @@ pub struct KernelConfig {
     pub node_ips: Vec<IpAddr>,
     /// Which of the node's addresses take node ports.
     pub node_port_addresses: NodePortAddresses,
+    /// A file in which it is kept what rules are in place, so that the next run need not write them
+    /// again; none: it does.
+    pub rules_record: Option<PathBuf>,
     /// Settings beyond those that we cannot do without.
     pub tuning: Tuning,
 }
@@ -77,7 +81,7 @@ impl Kernel {
             ipset: Ipset::open()?,
             conntrack: None,
             routes: Routes::open()?,
-            iptables: Iptables::open(config.iptables).await?,
+            iptables: Iptables::open(config.iptables, config.rules_record.clone()).await?,
             missing_schedulers: None,
             config,
         })
@@ -124,7 +128,7 @@ impl Kernel {
             Class::Rules => self.write_rules(steps).await,
             Class::Route => {
                 let changes: Vec<_> = steps.iter().filter_map(|step| route_change(step)).collect();
-                let results = self.routes.apply(&changes).await;
+                let results = self.routes.apply(&changes);
                 results
                     .into_iter()
                     .map(|result| result.map_err(Failure::whole))
@@ -187,10 +191,12 @@ fn class(step: &Step) -> Class {
     }
 }
 
-fn route_change(step: &Step) -> Option<RouteChange> {
+fn route_change(step: &Step) -> Option<portolan_netlink::route::Request> {
     match step {
-        Step::PutRoute { vip, source } => Some(RouteChange::Put(*vip, *source)),
-        Step::DelRoute { vip } => Some(RouteChange::Del(*vip)),
+        Step::PutRoute { vip, source } => {
+            Some(portolan_netlink::route::Request::Put(*vip, *source))
+        }
+        Step::DelRoute { vip } => Some(portolan_netlink::route::Request::Del(*vip)),
         _ => None,
     }
 }

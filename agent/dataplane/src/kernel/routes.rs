@@ -7,13 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::TryStreamExt as _;
 use netlink_packet_route::address::{AddressAttribute, AddressScope};
 use netlink_packet_route::link::LinkAttribute;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType,
 };
 use portolan_model::Family;
+use portolan_netlink::Errno;
+use portolan_netlink::route::{LocalRoutes, Request};
 use portolan_plan::NodeFacts;
 use rtnetlink::{Handle, RouteMessageBuilder};
 
@@ -24,22 +26,13 @@ pub const ROUTE_PROTOCOL: u8 = 99;
 
 /// `RT_TABLE_LOCAL`.
 const TABLE_LOCAL: u32 = 255;
-/// The index of `lo`, the same in every network namespace.
-const LOOPBACK: u32 = 1;
-/// How many requests are under way at once.
-const IN_FLIGHT: usize = 256;
 
-/// A route to put (with its source) or to delete.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum RouteChange {
-    Put(IpAddr, Option<IpAddr>),
-    Del(IpAddr),
-}
-
-/// Reads and writes through one rtnetlink connection.
+/// Reads through one rtnetlink connection, and changes routes in batches of our own: as one
+/// acknowledged request each, 10,000 of them cost more than all virtual servers.
 #[derive(Debug)]
 pub(crate) struct Routes {
     handle: Handle,
+    local: LocalRoutes,
 }
 
 impl Routes {
@@ -47,7 +40,8 @@ impl Routes {
     pub(crate) fn open() -> Result<Self, DataplaneError> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
         tokio::spawn(connection);
-        Ok(Self { handle })
+        let local = LocalRoutes::open(ROUTE_PROTOCOL).map_err(DataplaneError::RouteSocket)?;
+        Ok(Self { handle, local })
     }
 
     /// Our local routes, with their sources.
@@ -62,30 +56,21 @@ impl Routes {
         Ok(routes)
     }
 
-    /// Makes changes, many at once; the result has one entry per change, in order.
-    pub(crate) async fn apply(&self, changes: &[RouteChange]) -> Vec<Result<(), String>> {
-        stream::iter(changes.to_vec())
-            .map(|change| self.change(change))
-            .buffered(IN_FLIGHT)
-            .collect()
-            .await
-    }
-
-    async fn change(&self, change: RouteChange) -> Result<(), String> {
-        match change {
-            RouteChange::Put(vip, source) => {
-                let message = local_route(vip, source)?;
-                let added = self.handle.route().add(message).replace().execute().await;
-                added.map_err(|error| error.to_string())
-            }
-            RouteChange::Del(vip) => {
-                let message = local_route(vip, None)?;
-                match self.handle.route().del(message).execute().await {
-                    Err(error) if !is_gone(&error) => Err(error.to_string()),
-                    _ => Ok(()),
-                }
+    /// Makes changes, all in one batch; the result has one entry per change, in order.
+    pub(crate) fn apply(&mut self, changes: &[Request]) -> Vec<Result<(), String>> {
+        let errors = match self.local.apply(changes) {
+            Ok(errors) => errors,
+            Err(error) => return vec![Err(error.to_string()); changes.len()],
+        };
+        let mut results = vec![Ok(()); changes.len()];
+        for error in errors {
+            // That what is to be deleted is not there is no failure.
+            let is_gone = error.errno == Errno::ESRCH;
+            if !(is_gone && matches!(changes[error.index], Request::Del(_))) {
+                results[error.index] = Err(error.errno.to_string());
             }
         }
+        results
     }
 
     /// Reads the node's addresses. `node_ips` are the sources to use for the node's own
@@ -153,28 +138,6 @@ fn any_local(family: Family) -> RouteMessage {
     }
 }
 
-fn local_route(vip: IpAddr, source: Option<IpAddr>) -> Result<RouteMessage, String> {
-    let length = if vip.is_ipv4() { 32 } else { 128 };
-    let mut builder = RouteMessageBuilder::<IpAddr>::new()
-        .destination_prefix(vip, length)
-        .map_err(|error| error.to_string())?
-        .table_id(TABLE_LOCAL)
-        .protocol(RouteProtocol::Other(ROUTE_PROTOCOL))
-        .scope(if vip.is_ipv4() {
-            RouteScope::Host
-        } else {
-            RouteScope::Universe
-        })
-        .kind(RouteType::Local)
-        .output_interface(LOOPBACK);
-    if let Some(source) = source {
-        builder = builder
-            .pref_source(source)
-            .map_err(|error| error.to_string())?;
-    }
-    Ok(builder.build())
-}
-
 /// The VIP and source of a route, if it is one of ours.
 fn ours(route: &RouteMessage) -> Option<(IpAddr, Option<IpAddr>)> {
     let local = route.header.kind == RouteType::Local;
@@ -212,10 +175,4 @@ fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
             _ => None,
         })
     })
-}
-
-/// `ESRCH`: there is no such route.
-fn is_gone(error: &rtnetlink::Error) -> bool {
-    matches!(error, rtnetlink::Error::NetlinkError(message)
-        if message.code.is_some_and(|code| code.get() == -3))
 }

@@ -1,7 +1,8 @@
 //! Many requests in few sends, without an acknowledgement of each.
 //!
 //! The kernel executes all requests of a send, in order and before `send` returns, and answers
-//! those that fail. A closing request that does ask for an acknowledgement ends the batch.
+//! those that fail. The last one does ask for an acknowledgement, which ends the batch; if it is sent
+//! already, or there is none, one more that does nothing.
 
 use super::{Socket, SocketError};
 use crate::Errno;
@@ -28,6 +29,8 @@ pub(crate) struct Batch<'a> {
     /// The sequence number of the first request.
     first: u32,
     refused: Vec<Refused>,
+    /// The last request that is not sent yet: where it begins, and its sequence number.
+    last: Option<(usize, u32)>,
 }
 
 impl<'a> Batch<'a> {
@@ -40,6 +43,7 @@ impl<'a> Batch<'a> {
             limit,
             first,
             refused: Vec::new(),
+            last: None,
         }
     }
 
@@ -51,6 +55,7 @@ impl<'a> Batch<'a> {
         fill: impl FnOnce(&mut Writer),
     ) -> Result<(), SocketError> {
         let sequence = self.socket.next_sequence();
+        self.last = Some((self.writer.len(), sequence));
         self.writer.message(
             Header {
                 kind,
@@ -77,16 +82,13 @@ impl<'a> Batch<'a> {
 
     /// Sends the rest, waits for the end, and returns what was refused, in order.
     pub(crate) fn finish(mut self) -> Result<Vec<Refused>, SocketError> {
-        let barrier = self.socket.next_sequence();
-        let flags = wire::REQUEST | wire::ACK;
-        self.writer.message(
-            Header {
-                kind: wire::NOOP,
-                flags,
-                sequence: barrier,
-            },
-            |_| {},
-        );
+        let barrier = match self.last {
+            Some((start, sequence)) => {
+                self.writer.acknowledge(start);
+                sequence
+            }
+            None => self.push_barrier(),
+        };
         self.send()?;
         loop {
             let len = self.socket.receive()?;
@@ -96,8 +98,21 @@ impl<'a> Batch<'a> {
         }
     }
 
+    fn push_barrier(&mut self) -> u32 {
+        let sequence = self.socket.next_sequence();
+        let (kind, flags) = (wire::NOOP, wire::REQUEST | wire::ACK);
+        let header = Header {
+            kind,
+            flags,
+            sequence,
+        };
+        self.writer.message(header, |_| {});
+        sequence
+    }
+
     fn send(&mut self) -> Result<(), SocketError> {
         self.socket.send(self.writer.as_bytes())?;
+        self.last = None;
         self.writer.clear();
         Ok(())
     }
@@ -109,9 +124,7 @@ impl<'a> Batch<'a> {
             if message.kind != wire::ERROR {
                 continue;
             }
-            if barrier == Some(message.sequence) {
-                return Ok(true);
-            }
+            let is_end = barrier == Some(message.sequence);
             let index = message.sequence.wrapping_sub(self.first);
             let sent = self.socket.sequence.wrapping_sub(self.first);
             let status = i32::from_ne_bytes(wire::array(message.payload, 0)?);
@@ -127,6 +140,9 @@ impl<'a> Batch<'a> {
                     errno: Errno::new(status),
                     echo,
                 });
+            }
+            if is_end {
+                return Ok(true);
             }
         }
         Ok(false)

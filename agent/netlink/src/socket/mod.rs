@@ -11,7 +11,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-pub(crate) use batch::Batch;
+pub(crate) use batch::{Batch, Refused};
 
 use crate::wire::{self, Header, Malformed, Messages, Writer};
 use crate::{Errno, sys};
@@ -71,6 +71,8 @@ pub(crate) enum Bus {
     Generic,
     /// `NETLINK_NETFILTER`: ipset.
     Netfilter,
+    /// `NETLINK_ROUTE`: routes.
+    Route,
 }
 
 /// A netlink socket of the network namespace of the thread that opened it.
@@ -87,6 +89,7 @@ impl Socket {
         let protocol = match bus {
             Bus::Generic => libc::NETLINK_GENERIC,
             Bus::Netfilter => libc::NETLINK_NETFILTER,
+            Bus::Route => libc::NETLINK_ROUTE,
         };
         let fd =
             sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol).map_err(SocketError::Open)?;

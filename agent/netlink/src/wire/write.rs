@@ -28,6 +28,14 @@ impl Writer {
         self.bytes.len()
     }
 
+    /// Has the message that begins here asked for an acknowledgement.
+    pub(crate) fn acknowledge(&mut self, start: usize) {
+        if let Some(flags) = self.bytes.get_mut(start + 6..start + 8) {
+            let asked = super::ACK | u16::from_ne_bytes([flags[0], flags[1]]);
+            flags.copy_from_slice(&asked.to_ne_bytes());
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
     }

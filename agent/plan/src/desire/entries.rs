@@ -5,14 +5,15 @@ use std::net::IpAddr;
 use portolan_model::ipset::SetEntry;
 use portolan_model::{Family, Frontend, FrontendKind, Protocol, Record};
 
-use super::Builder;
+use super::{Builder, Want};
 use crate::SetName;
 
 impl Builder<'_> {
     pub(super) fn entry(&mut self, set: SetName, family: Family, entry: SetEntry) {
         let name = self.config.names.set(set, family);
         if let Some(set) = self.desired.state.sets.get_mut(&name) {
-            set.entries.insert(entry);
+            let is_first = set.entries.insert(entry.clone());
+            self.count(Want::Entry(name, entry), is_first);
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the kernel should hold for a table.
 
 mod entries;
+mod keep;
 mod outcome;
 mod server;
 
@@ -13,6 +14,7 @@ use portolan_model::{
     Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Record, RecordKey,
 };
 
+pub use keep::{Kept, Touched};
 pub use outcome::{Desired, Note, Refused};
 
 use crate::{Config, KernelState, NodeFacts, SetName, marks, ownership_entry, rules};
@@ -27,15 +29,18 @@ pub fn desire(
     config: &Config,
     observed: &KernelState,
 ) -> Desired {
-    let mut builder = Builder {
-        table,
-        facts,
-        config,
-        foreign: observed.foreign_virtual_servers(&config.names),
-        desired: Desired::default(),
-        short_circuits: BTreeMap::new(),
-    };
-    builder.create_sets();
+    build(table, facts, config, observed).desired
+}
+
+/// As [`desire`], with all that the builder has learnt on the way.
+fn build<'a>(
+    table: &'a NodeTable,
+    facts: &'a NodeFacts,
+    config: &'a Config,
+    observed: &KernelState,
+) -> Builder<'a> {
+    let mut builder = Builder::new(table, facts, config);
+    builder.foreign = observed.foreign_virtual_servers(&config.names);
     for record in table.records.values() {
         builder.record(record);
     }
@@ -44,8 +49,22 @@ pub fn desire(
         let rules = rules(*family, config, &table.node);
         builder.desired.state.rules.insert(*family, rules);
     }
-    builder.size_sets();
-    builder.desired
+    for set in builder.desired.state.sets.values_mut() {
+        set.header.max_entries = room_for(set.entries.len());
+    }
+    builder
+}
+
+/// Room for what is there and for half as much again, at least what kube-proxy gives.
+fn room_for(entries: usize) -> u32 {
+    let needed = u32::try_from(entries).unwrap_or(u32::MAX);
+    if needed <= 65_536 {
+        return 65_536;
+    }
+    let roomy = needed
+        .saturating_add(needed / 2)
+        .checked_next_power_of_two();
+    roomy.unwrap_or(u32::MAX)
 }
 
 struct Builder<'a> {
@@ -56,9 +75,48 @@ struct Builder<'a> {
     desired: Desired,
     /// The ways in that have a short circuit, by family and record.
     short_circuits: BTreeMap<Family, BTreeMap<RecordKey, Vec<SetEntry>>>,
+    /// Which entries and routes the record has wanted that is at hand.
+    mine: Vec<Want>,
+    /// Which are wanted by several records, and by how many besides the first.
+    shared: BTreeMap<Want, u32>,
 }
 
-impl Builder<'_> {
+/// Something that several records can want.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Want {
+    /// An entry of the set of this name.
+    Entry(String, SetEntry),
+    /// The local route of a VIP.
+    Route(IpAddr),
+}
+
+impl<'a> Builder<'a> {
+    fn new(table: &'a NodeTable, facts: &'a NodeFacts, config: &'a Config) -> Self {
+        let mut builder = Self {
+            table,
+            facts,
+            config,
+            foreign: BTreeMap::new(),
+            desired: Desired::default(),
+            short_circuits: BTreeMap::new(),
+            mine: Vec::new(),
+            shared: BTreeMap::new(),
+        };
+        builder.create_sets();
+        builder
+    }
+
+    /// Notes that the record at hand wants something, and whether it is the first that does.
+    fn count(&mut self, want: Want, is_first: bool) {
+        if self.mine.contains(&want) {
+            return;
+        }
+        if !is_first {
+            *self.shared.entry(want.clone()).or_default() += 1;
+        }
+        self.mine.push(want);
+    }
+
     fn create_sets(&mut self) {
         for family in &self.config.families {
             for set in SetName::ALL {
@@ -77,22 +135,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Room for what is there and for half as much again, at least what kube-proxy gives.
-    fn size_sets(&mut self) {
-        for set in self.desired.state.sets.values_mut() {
-            let needed = u32::try_from(set.entries.len()).unwrap_or(u32::MAX);
-            let roomy = needed
-                .saturating_add(needed / 2)
-                .checked_next_power_of_two();
-            set.header.max_entries = if needed <= 65_536 {
-                65_536
-            } else {
-                roomy.unwrap_or(u32::MAX)
-            };
-        }
-    }
-
     fn record(&mut self, record: &Record) {
+        self.mine.clear();
         for frontend in &record.frontends {
             if self.config.families.contains(&frontend.family()) {
                 self.frontend(record, frontend);
@@ -191,7 +235,8 @@ impl Builder<'_> {
         }
         let family = Family::of(address);
         let source = self.facts.source.get(&family).copied();
-        self.desired.state.routes.insert(address, source);
+        let before = self.desired.state.routes.insert(address, source);
+        self.count(Want::Route(address), before.is_none());
         self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));
     }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
 
-use crate::{Config, Desired, KernelState, Names, SetName, Step, ownership_entry};
+use crate::{Config, Desired, KernelState, Names, SetName, Step, Touched, ownership_entry};
 
 /// The steps, in order, from `observed` to `desired`; empty if there is nothing to do.
 ///
@@ -39,6 +39,27 @@ pub fn plan(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<S
     planner.late_entries(&desired.state, observed);
     planner.virtual_servers(desired, observed, false);
     planner.finish()
+}
+
+/// As [`plan`], as far as what was touched goes: what it costs depends on that alone. What the
+/// kernel holds must have been equal to the desired state before it was touched.
+#[must_use]
+pub fn plan_touched(
+    desired: &Desired,
+    observed: &KernelState,
+    config: &Config,
+    touched: &Touched,
+) -> Vec<Step> {
+    let records = touched.servers.iter();
+    let records = records.filter_map(|key| Some((*key, desired.records.get(key)?.clone())));
+    let part = Desired {
+        state: touched.part_of(&desired.state, &desired.state),
+        records: records.collect(),
+        ..Desired::default()
+    };
+    // With the headers that are desired: a set's size is nothing that is touched.
+    let observed = touched.part_of(observed, &desired.state);
+    plan(&part, &observed, config)
 }
 
 struct Planner<'a> {

@@ -11,27 +11,28 @@ mod filter;
 mod mangle;
 mod nat;
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use portolan_model::{Family, NodeInfo};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Config, SetName};
 
 /// A jump from a built-in chain to one of ours, put before all others.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Jump {
     /// `mangle`, `nat` or `filter`.
-    pub table: &'static str,
+    pub table: Cow<'static, str>,
     /// The built-in chain.
-    pub chain: &'static str,
+    pub chain: Cow<'static, str>,
     /// Our chain.
     pub target: String,
 }
 
 /// All rules of one family.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// Our chains with their rules, by table.
     pub tables: Vec<Table>,
@@ -44,10 +45,10 @@ pub struct Rules {
 }
 
 /// Our part of one iptables table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
     /// `mangle`, `nat` or `filter`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Our chains, with their rules without the `-A CHAIN`.
     pub chains: Vec<(String, Vec<String>)>,
 }
@@ -96,8 +97,8 @@ pub fn rules(family: Family, config: &Config, node: &NodeInfo) -> Rules {
         writer.table("filter", &filter::CHAINS),
     ];
     let jump = |(table, chain, suffix): &(&'static str, &'static str, &str)| Jump {
-        table,
-        chain,
+        table: Cow::Borrowed(*table),
+        chain: Cow::Borrowed(*chain),
         target: config.names.chain(suffix),
     };
     Rules {
@@ -144,7 +145,10 @@ impl Writer<'_> {
             .iter()
             .map(|(suffix, write)| (names.chain(suffix), write(self)))
             .collect();
-        Table { name, chains }
+        Table {
+            name: name.into(),
+            chains,
+        }
     }
 
     fn chain(&self, suffix: &str) -> String {

@@ -94,7 +94,7 @@ fn missing_jumps_go_into_their_table() {
     let jump = rules
         .jumps
         .iter()
-        .find(|jump| (jump.table, jump.chain) == ("nat", "POSTROUTING"))
+        .find(|jump| (&*jump.table, &*jump.chain) == ("nat", "POSTROUTING"))
         .unwrap();
     let text = rules.restore_input(&[jump], &[]);
     let (rest, filter) = text.split_once("*filter").unwrap();

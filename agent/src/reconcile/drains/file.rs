@@ -1,7 +1,7 @@
 //! The deadlines in a file, `drains.json`.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,6 +10,7 @@ use portolan_model::ipvs::VirtualServerKey;
 use serde::{Deserialize, Serialize};
 
 use super::Deadlines;
+use crate::durable;
 
 /// The version of the format; a file of another one is set aside.
 const VERSION: u32 = 1;
@@ -70,7 +71,8 @@ impl DrainFile {
             return;
         }
         let (directory, content) = (self.directory.clone(), encode(deadlines));
-        let written = tokio::task::spawn_blocking(move || write(&directory, &content?)).await;
+        let written =
+            tokio::task::spawn_blocking(move || durable::write(&directory, NAME, &content?)).await;
         match written.map_err(io::Error::other).flatten() {
             Ok(()) => {
                 self.saved = deadlines.clone();
@@ -122,15 +124,4 @@ fn encode(deadlines: &Deadlines) -> io::Result<Vec<u8>> {
 fn milliseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// Whoever reads finds the old content or the new one, also after a power cut.
-fn write(directory: &Path, content: &[u8]) -> io::Result<()> {
-    fs::create_dir_all(directory)?;
-    let new = directory.join(format!("{NAME}.new"));
-    let mut file = File::create(&new)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&new, directory.join(NAME))?;
-    File::open(directory)?.sync_all()
 }

@@ -9,17 +9,13 @@ mod file;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use portolan_model::ipvs::VirtualServerKey;
+use portolan_reconcile::Draining;
 
 use file::DrainFile;
-
-/// A real server that drains: of which virtual server, and its address.
-pub type Draining = (VirtualServerKey, SocketAddr);
 
 /// When what drains must be gone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

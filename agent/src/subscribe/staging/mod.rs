@@ -43,7 +43,7 @@ pub struct Staging {
 #[derive(Debug)]
 pub enum Taken {
     /// The stream's first frame.
-    Welcome,
+    Welcome(v1::Welcome),
     /// Part of a transition.
     Staged,
     /// The end of one.
@@ -171,7 +171,7 @@ impl Staging {
             None => return Ok(Taken::Unknown),
             Some(Frame::Welcome(welcome)) => {
                 self.epoch = welcome.epoch;
-                return Ok(Taken::Welcome);
+                return Ok(Taken::Welcome(welcome));
             }
             Some(Frame::Goaway(goaway)) => return Ok(Taken::Goaway(goaway)),
             Some(Frame::AskBuckets(ask)) => return self.answer(ask).map(Taken::Asked),

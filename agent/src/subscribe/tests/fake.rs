@@ -42,20 +42,20 @@ impl Tables for Fake {
     }
 }
 
-struct Controller {
-    address: SocketAddr,
+pub(super) struct Controller {
+    pub(super) address: SocketAddr,
     streams: mpsc::Receiver<(Streaming<v1::AgentMessage>, Frames)>,
 }
 
 /// One stream, from the controller's side.
-struct Stream {
-    hello: v1::Hello,
-    messages: Streaming<v1::AgentMessage>,
+pub(super) struct Stream {
+    pub(super) hello: v1::Hello,
+    pub(super) messages: Streaming<v1::AgentMessage>,
     frames: Frames,
 }
 
 impl Controller {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let (sender, streams) = mpsc::channel(1);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -66,7 +66,7 @@ impl Controller {
     }
 
     /// The agent's next stream, welcomed.
-    async fn accept(&mut self) -> Stream {
+    pub(super) async fn accept(&mut self) -> Stream {
         let (mut messages, frames) = patiently(self.streams.recv()).await.unwrap();
         let hello = match next(&mut messages).await {
             Message::Hello(hello) => hello,
@@ -87,14 +87,19 @@ impl Controller {
     }
 }
 
-async fn next(messages: &mut Streaming<v1::AgentMessage>) -> Message {
+pub(super) async fn next(messages: &mut Streaming<v1::AgentMessage>) -> Message {
     let message = patiently(messages.message()).await.unwrap();
     message.unwrap().message.unwrap()
 }
 
 impl Stream {
-    async fn send(&self, frame: Frame) {
+    pub(super) async fn send(&self, frame: Frame) {
         self.send_raw(Some(frame)).await;
+    }
+
+    /// Ends the stream.
+    pub(super) async fn fail(self, status: Status) {
+        patiently(self.frames.send(Err(status))).await.unwrap();
     }
 
     async fn send_raw(&self, frame: Option<Frame>) {
@@ -103,7 +108,7 @@ impl Stream {
             .unwrap();
     }
 
-    async fn put(&self, records: &[v1::Record]) {
+    pub(super) async fn put(&self, records: &[v1::Record]) {
         let put = records.to_vec();
         let delete = vec![];
         self.send(Frame::Records(v1::Records {
@@ -115,7 +120,7 @@ impl Stream {
     }
 
     /// A Commit whose hashes are those of these records.
-    async fn commit(&self, revision: u64, snapshot: bool, records: &[v1::Record]) {
+    pub(super) async fn commit(&self, revision: u64, snapshot: bool, records: &[v1::Record]) {
         let hashes = records
             .iter()
             .map(|r| ContentHash::from_bytes(&r.hash).unwrap());
@@ -131,7 +136,7 @@ impl Stream {
         .await;
     }
 
-    async fn received(&mut self) -> v1::Received {
+    pub(super) async fn received(&mut self) -> v1::Received {
         match next(&mut self.messages).await {
             Message::Received(received) => received,
             other => panic!("{other:?}"),
@@ -139,7 +144,7 @@ impl Stream {
     }
 }
 
-fn encoded(service: &str) -> v1::Record {
+pub(super) fn encoded(service: &str) -> v1::Record {
     let record = record(service);
     encode_record(&record, record.content_hash())
 }

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portolan_model::NodeKey;
+use portolan_model::{Destination, NodeKey, Record};
 use portolan_select::TableDelta;
 use portolan_serve::{Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
 use tokio::net::{TcpListener, TcpSocket};
@@ -13,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server as TonicServer;
 use tonic::transport::server::TcpIncoming;
 
-use super::super::Report;
-use super::support::{Agent, patiently, record, services};
+use super::super::{Report, SubscribeConfig};
+use super::support::{Agent, config, patiently, record, services};
 
 struct Server {
     address: SocketAddr,
@@ -190,4 +191,78 @@ async fn an_agent_goes_where_there_is_a_controller() {
     let epoch = other.tables.epoch();
     let table = agent.table(|table| table.epoch == epoch).await;
     assert_eq!(*table.table, other.tables.table(&node()));
+}
+
+#[tokio::test]
+async fn another_replica_sends_only_the_buckets_that_differ() {
+    let names: Vec<String> = (0..1000).map(|i| format!("s{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let first = Server::start(any_port(), &names[1..]).await;
+    let second = Server::start(any_port(), &names).await;
+    let mut agent = Agent::start(&[first.address, second.address]);
+    let table = agent.table(|_| true).await;
+    let (used, other) = if table.epoch == first.tables.epoch() {
+        (first, second)
+    } else {
+        (second, first)
+    };
+    assert_eq!(*table.table, used.tables.table(&node()));
+    used.stop().await;
+    let epoch = other.tables.epoch();
+    let table = agent.table(|table| table.epoch == epoch).await;
+    assert_eq!(*table.table, other.tables.table(&node()));
+    let counters = other.registry.counters();
+    assert_eq!((counters.resumed_buckets, counters.snapshots), (1, 0));
+    assert!(counters.items < 200, "{}", counters.items);
+}
+
+#[tokio::test]
+async fn a_restarted_agent_resumes_with_the_table_on_its_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(any_port(), &["x", "y"]).await;
+    let config = SubscribeConfig {
+        endpoints: vec![format!("http://{}", server.address).parse().unwrap()],
+        state_dir: Some(dir.path().to_owned()),
+        ..config()
+    };
+    let mut agent = Agent::start_as(config.clone());
+    agent.table(|table| table.revision == 1).await;
+    agent.stop().await;
+    server.publisher.publish(&puts(&["z"]));
+    let mut agent = Agent::start_as(config);
+    let table = agent.table(|table| table.revision == 2).await;
+    assert_eq!(*table.table, server.tables.table(&node()));
+    let counters = server.registry.counters();
+    assert_eq!((counters.snapshots, counters.resumed), (1, 1));
+}
+
+/// Whatever the controller makes of it: whole records, or patches of large ones.
+#[tokio::test]
+async fn a_large_record_is_followed_through_its_changes() {
+    let mut server = Server::start(any_port(), &["x"]).await;
+    let mut agent = Agent::start(&[server.address]);
+    agent.table(|table| table.revision == 1).await;
+    let wide = |ports: std::ops::Range<u16>| {
+        let addresses = ports.map(|port| ([10, 0, 0, 1], port).into());
+        Record {
+            destinations: addresses.map(Destination::new).collect(),
+            ..record("wide")
+        }
+    };
+    for (revision, ports) in [
+        (2, 1..100),
+        (3, 1..101),
+        (4, 5..101),
+        (5, 5..6),
+        (6, 1..400),
+    ] {
+        let record = wide(ports);
+        server.publisher.publish(&TableDelta {
+            records: [(record.key.clone(), Some(Arc::new(record)))].into(),
+            ..TableDelta::default()
+        });
+        let table = agent.table(|table| table.revision == revision).await;
+        assert_eq!(*table.table, server.tables.table(&node()));
+    }
+    assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 1);
 }

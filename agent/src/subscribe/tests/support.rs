@@ -1,6 +1,5 @@
 //! An agent's half of the stream, and what it is given.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +7,13 @@ use std::time::Duration;
 
 use portolan_model::{Destination, Protocol, Record, RecordKey};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::super::client::forever;
-use super::super::stream::Inner;
-use super::super::{Report, Security, Staging, Stats, SubscribeConfig, Subscribed};
+use super::super::{
+    HoldConfig, Holding, Report, Security, Stats, SubscribeConfig, Subscribed, run,
+};
 
 /// How long a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -26,6 +26,8 @@ pub(super) struct Agent {
     pub(super) tables: watch::Receiver<Option<Arc<Subscribed>>>,
     pub(super) reports: watch::Sender<Option<Report>>,
     pub(super) stats: Arc<Stats>,
+    pub(super) holding: Holding,
+    task: JoinHandle<()>,
     token: CancellationToken,
 }
 
@@ -37,37 +39,40 @@ impl Agent {
 
     pub(super) fn start_with(endpoints: &[SocketAddr], security: Security) -> Self {
         let endpoints = endpoints.iter().map(|a| format!("http://{a}").parse());
-        let config = SubscribeConfig {
+        Self::start_as(SubscribeConfig {
             endpoints: endpoints.map(Result::unwrap).collect(),
-            security: security.clone(),
-            cluster: String::new(),
-            node: "a".to_owned(),
-            agent_version: "test".to_owned(),
-        };
+            security,
+            ..config()
+        })
+    }
+
+    pub(super) fn start_as(config: SubscribeConfig) -> Self {
         let (tables_sender, tables) = watch::channel(None);
         let (reports, reports_receiver) = watch::channel(None);
-        let stats = Arc::new(Stats::default());
+        let (stats, holding) = (Arc::new(Stats::default()), Holding::default());
         let token = CancellationToken::new();
-        let inner = Inner {
-            staging: Staging::new(""),
-            tables: tables_sender,
-            reports: reports_receiver,
-            stats: Arc::clone(&stats),
-            first_commit_timeout: Duration::from_millis(500),
-            security,
-            last_failures: HashMap::new(),
-        };
-        tokio::spawn(
-            token
-                .clone()
-                .run_until_cancelled_owned(forever(config, inner)),
-        );
+        let task = tokio::spawn(run(
+            config,
+            tables_sender,
+            reports_receiver,
+            Arc::clone(&stats),
+            holding.clone(),
+            token.clone(),
+        ));
         Self {
             tables,
             reports,
             stats,
+            holding,
+            task,
             token,
         }
+    }
+
+    /// Stops as the program does.
+    pub(super) async fn stop(mut self) {
+        self.token.cancel();
+        patiently(&mut self.task).await.unwrap();
     }
 
     /// The first table from now on that is as asked for.
@@ -100,7 +105,22 @@ pub(super) fn services(table: &Subscribed) -> Vec<String> {
     keys.map(|key| key.service.to_string()).collect()
 }
 
-pub(super) fn record(service: &str) -> Record {
+/// For node `a`, which gives a silent controller half a second, and keeps nothing.
+pub(super) fn config() -> SubscribeConfig {
+    SubscribeConfig {
+        endpoints: vec![],
+        security: Security::Plaintext,
+        cluster: String::new(),
+        node: "a".to_owned(),
+        agent_version: "test".to_owned(),
+        state_dir: None,
+        disk_patience: Duration::from_millis(50),
+        hold: HoldConfig::default(),
+        first_commit_timeout: Duration::from_millis(500),
+    }
+}
+
+pub(crate) fn record(service: &str) -> Record {
     let key = RecordKey {
         cluster: "".into(),
         namespace: "ns".into(),

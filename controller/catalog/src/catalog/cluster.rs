@@ -9,13 +9,13 @@ use portolan_model::NodeInfo;
 use crate::Kind;
 use crate::addresses::Addresses;
 use crate::claims::Claims;
-use crate::packed::{PackedService, PackedSlice};
+use crate::packed::{Few, PackedService, PackedSlice, cut};
 
 /// One cluster.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) namespaces: HashMap<Arc<str>, Namespace>,
-    pub(super) nodes: HashMap<Arc<str>, KnownNode>,
+    pub(super) nodes: HashMap<Arc<str>, Box<KnownNode>>,
     /// The weights of those nodes that have one: few, mostly none.
     pub(super) node_weights: HashMap<Arc<str>, u32>,
     pub(super) claims: Claims,
@@ -36,9 +36,10 @@ pub(super) struct Counts {
 /// One namespace of one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
-    pub(super) services: HashMap<Arc<str>, Entry>,
-    /// The Service of each slice, by the slice's name.
-    pub(super) slices: HashMap<Arc<str>, Arc<str>>,
+    pub(super) services: HashMap<Arc<str>, Box<Entry>>,
+    /// The Services of those slices whose name does not say it: controllers name a slice by its
+    /// Service, a dash and a random end, but if that is too long.
+    elsewhere: HashMap<Arc<str>, Arc<str>>,
     /// The weights of those Pods that have one.
     pub(super) pods: HashMap<Arc<str>, u32>,
 }
@@ -46,9 +47,9 @@ pub(super) struct Namespace {
 /// What there is by the name of a Service: itself, and its slices, which may come before it.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    pub(super) service: Option<Box<PackedService>>,
+    pub(super) service: Option<PackedService>,
     /// Sorted by name.
-    slices: Box<[PackedSlice]>,
+    slices: Few<PackedSlice>,
 }
 
 /// A Node, without its name.
@@ -66,7 +67,7 @@ impl Cluster {
             return self.nodes.keys().map(in_none).collect();
         }
         let of_namespace = |(namespace, all): (&Arc<str>, &Namespace)| {
-            let names: Vec<_> = all.names(kind).map(Arc::clone).collect();
+            let names: Vec<_> = all.names(kind).collect();
             let namespace = Arc::clone(namespace);
             names
                 .into_iter()
@@ -77,7 +78,7 @@ impl Cluster {
 
     /// What there is by the name of a Service.
     pub(super) fn entry(&self, namespace: &str, name: &str) -> Option<&Entry> {
-        self.namespaces.get(namespace)?.services.get(name)
+        Some(self.namespaces.get(namespace)?.services.get(name)?)
     }
 
     pub(super) fn created(&self, namespace: &str, name: &str) -> Option<i64> {
@@ -96,9 +97,7 @@ impl Cluster {
 
     /// Forgets a namespace that has nothing.
     pub(super) fn tidy(&mut self, name: &str) {
-        let is_empty = |all: &Namespace| {
-            all.services.is_empty() && all.slices.is_empty() && all.pods.is_empty()
-        };
+        let is_empty = |all: &Namespace| all.services.is_empty() && all.pods.is_empty();
         if self.namespaces.get(name).is_some_and(is_empty) {
             self.namespaces.remove(name);
         }
@@ -106,19 +105,49 @@ impl Cluster {
 }
 
 impl Namespace {
-    fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = &Arc<str>> + '_> {
+    fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = Arc<str>> + '_> {
+        let services = self.services.iter();
         match kind {
             Kind::Service => {
-                let all = self.services.iter();
-                Box::new(
-                    all.filter(|(_, e)| e.service.is_some())
-                        .map(|(name, _)| name),
-                )
+                let ours = services.filter(|(_, entry)| entry.service.is_some());
+                Box::new(ours.map(|(name, _)| Arc::clone(name)))
             }
-            Kind::EndpointSlice => Box::new(self.slices.keys()),
-            Kind::Pod => Box::new(self.pods.keys()),
+            Kind::EndpointSlice => {
+                let slices = services.flat_map(|(_, entry)| entry.slices());
+                Box::new(slices.map(|slice| slice.name().into()))
+            }
+            Kind::Pod => Box::new(self.pods.keys().cloned()),
             Kind::Node => Box::new(std::iter::empty()),
         }
+    }
+
+    /// The Service of a slice that is here.
+    pub(super) fn service_of(&self, slice: &str) -> Option<&Arc<str>> {
+        if let Some(service) = self.elsewhere.get(slice) {
+            return Some(service);
+        }
+        let has_it = |(dash, _): (usize, _)| {
+            let (service, entry) = self.services.get_key_value(&slice[..dash])?;
+            entry.slice(slice).map(|_| service)
+        };
+        slice.rmatch_indices('-').find_map(has_it)
+    }
+
+    /// Notes which Service a slice belongs to, if its name does not say it.
+    pub(super) fn note_slice(&mut self, slice: &str, service: Arc<str>) {
+        let end = slice.strip_prefix(&*service);
+        if !end.is_some_and(|end| end.starts_with('-')) {
+            self.elsewhere.insert(slice.into(), service);
+        }
+    }
+
+    /// Takes a slice out, with the name of its Service.
+    pub(super) fn take_slice(&mut self, name: &str) -> Option<(Arc<str>, PackedSlice)> {
+        let service = Arc::clone(self.service_of(name)?);
+        self.elsewhere.remove(name);
+        let slice = self.services.get_mut(&service)?.take_slice(name)?;
+        self.tidy(&service);
+        Some((service, slice))
     }
 
     /// The Service's name as it is kept, and what there is by it.
@@ -130,7 +159,7 @@ impl Namespace {
     }
 
     /// Takes the Service itself.
-    pub(super) fn take_service(&mut self, name: &str) -> Option<Box<PackedService>> {
+    pub(super) fn take_service(&mut self, name: &str) -> Option<PackedService> {
         let taken = self.services.get_mut(name)?.service.take();
         self.tidy(name);
         taken
@@ -138,8 +167,10 @@ impl Namespace {
 
     /// Forgets a name that has nothing.
     pub(super) fn tidy(&mut self, service: &str) {
-        let is_empty = |e: &Entry| e.service.is_none() && e.slices.is_empty();
-        if self.services.get(service).is_some_and(is_empty) {
+        if let Some(entry) = self.services.get(service)
+            && entry.service.is_none()
+            && entry.slices().is_empty()
+        {
             self.services.remove(service);
         }
     }
@@ -147,38 +178,34 @@ impl Namespace {
 
 impl Entry {
     pub(super) fn slices(&self) -> &[PackedSlice] {
-        &self.slices
+        self.slices.as_slice()
     }
 
-    /// Puts a slice, and returns the one of that name before. No room is left for more: most
-    /// Services have one.
+    /// Puts a slice, and returns the one of that name before.
     pub(super) fn put_slice(&mut self, slice: PackedSlice) -> Option<PackedSlice> {
-        match self.find(&slice.name) {
-            Ok(index) => Some(std::mem::replace(&mut self.slices[index], slice)),
+        match self.find(slice.name()) {
+            Ok(index) => {
+                let place = &mut self.slices.as_mut_slice()[index];
+                Some(std::mem::replace(place, slice))
+            }
             Err(index) => {
-                let mut slices = std::mem::take(&mut self.slices).into_vec();
-                slices.reserve_exact(1);
-                slices.insert(index, slice);
-                self.slices = slices.into_boxed_slice();
+                self.slices.edit(|slices| slices.insert(index, slice));
                 None
             }
         }
     }
 
-    pub(super) fn take_slice(&mut self, name: &str) -> Option<PackedSlice> {
+    fn take_slice(&mut self, name: &str) -> Option<PackedSlice> {
         let index = self.find(name).ok()?;
-        let mut slices = std::mem::take(&mut self.slices).into_vec();
-        let slice = slices.remove(index);
-        self.slices = slices.into_boxed_slice();
-        Some(slice)
+        Some(self.slices.edit(|slices| slices.remove(index)))
     }
 
     pub(super) fn slice(&self, name: &str) -> Option<&PackedSlice> {
-        Some(&self.slices[self.find(name).ok()?])
+        Some(&self.slices()[self.find(name).ok()?])
     }
 
     fn find(&self, name: &str) -> Result<usize, usize> {
-        self.slices
-            .binary_search_by(|slice| (*slice.name).cmp(name))
+        self.slices()
+            .binary_search_by(|slice| slice.name().cmp(cut(name)))
     }
 }

@@ -27,7 +27,8 @@ impl Catalog {
         let cluster = self.clusters.get(&key.cluster);
         let entry = cluster.and_then(|cluster| cluster.entry(&key.namespace, &key.name));
         for slice in entry.map(Entry::slices).unwrap_or_default() {
-            if !service.has_family(slice.family()) {
+            let is_ours = |family| service.has_family(family);
+            if !slice.family().is_some_and(is_ours) {
                 continue;
             }
             for number in slice.numbers(&port.name, port.protocol) {
@@ -100,7 +101,7 @@ impl Catalog {
                     namespace: Arc::clone(namespace),
                     name: Arc::clone(name),
                 };
-                (key, entry)
+                (key, &**entry)
             })
         })
     }

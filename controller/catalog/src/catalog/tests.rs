@@ -308,6 +308,34 @@ fn what_is_gone_leaves_nothing() {
     assert_eq!(left, "Claims({}) Addresses({})");
 }
 
+/// A slice's name says its Service, or another one's, or none.
+#[test]
+fn a_slice_is_found_whatever_its_name_says() {
+    for (name, service, other) in [
+        ("a-b-x1", "a-b", "a"),
+        ("a-b-x1", "a", "a-b"),
+        ("x1", "a", "x1"),
+        ("a", "a", "b"),
+        ("ab-x1", "a", "ab"),
+        ("a\0b", "a", "b"),
+    ] {
+        let mut catalog = Catalog::default();
+        let named = |name: &str, service: &str| {
+            Object::EndpointSlice(EndpointSlice {
+                key: key("ns", name),
+                service: service.into(),
+                ..web(vec![Endpoint::new(ip("10.0.0.1"))], None)
+            })
+        };
+        put(&mut catalog, named(&format!("{other}-x0"), other));
+        put(&mut catalog, named(name, service));
+        assert_eq!(catalog.count(Kind::EndpointSlice), 2);
+        let dirty = delete(&mut catalog, Kind::EndpointSlice, key("ns", name));
+        assert_eq!(names(&dirty.services), [service], "{name}");
+        assert_eq!(catalog.count(Kind::EndpointSlice), 1);
+    }
+}
+
 #[test]
 fn a_slice_that_changes_its_service_leaves_the_old_one() {
     let mut catalog = Catalog::default();

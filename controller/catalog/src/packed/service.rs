@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use portolan_model::Scheduling;
 
-use super::Pack;
+use super::{Few, Pack};
 use crate::{ObjectKey, Service, ServicePort, TrafficPolicy};
 
 /// A Service without its name, which is where it is kept.
@@ -14,8 +14,8 @@ use crate::{ObjectKey, Service, ServicePort, TrafficPolicy};
 pub(crate) struct PackedService {
     /// `None` is kept as the smallest number.
     created: i64,
-    cluster_ips: Box<[IpAddr]>,
-    ports: Box<[ServicePort]>,
+    cluster_ips: Few<IpAddr>,
+    ports: Few<ServicePort>,
     external_policy: TrafficPolicy,
     internal_policy: TrafficPolicy,
     more: Option<Box<More>>,
@@ -69,8 +69,8 @@ impl PackedService {
         });
         Self {
             created: created.unwrap_or(i64::MIN),
-            cluster_ips: cluster_ips.as_slice().into(),
-            ports: ports.collect(),
+            cluster_ips: cluster_ips.clone().into(),
+            ports: ports.collect::<Vec<_>>().into(),
             external_policy: *external_policy,
             internal_policy: *internal_policy,
             more: (more != More::default()).then(|| Box::new(more)),
@@ -80,10 +80,10 @@ impl PackedService {
     pub(crate) fn unpack(&self, key: ObjectKey) -> Service {
         let service = Service {
             created: self.created(),
-            cluster_ips: self.cluster_ips.to_vec(),
+            cluster_ips: self.cluster_ips.as_slice().to_vec(),
             external_policy: self.external_policy,
             internal_policy: self.internal_policy,
-            ports: self.ports.to_vec(),
+            ports: self.ports.as_slice().to_vec(),
             ..Service::new(key)
         };
         let Some(more) = self.more.as_deref() else {

@@ -1,7 +1,7 @@
 //! EndpointSlices: 12 bytes for an IPv4 endpoint, 24 for an IPv6 one, and the pods' names.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_model::{Family, Protocol};
@@ -9,36 +9,41 @@ use portolan_model::{Family, Protocol};
 use crate::shared::Shared;
 use crate::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
 
-/// Between the names of pods; none of them has it.
-const SEPARATOR: char = '/';
+/// Between names. The API server has no names with it, and a file that does has itself to blame:
+/// a name ends there.
+const SEPARATOR: char = '\0';
+
+/// A name up to a separator, if it has one.
+pub(crate) fn cut(name: &str) -> &str {
+    name.split(SEPARATOR).next().unwrap_or_default()
+}
 
 /// An EndpointSlice without its namespace and Service, which are where it is kept.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PackedSlice {
-    pub(crate) name: Arc<str>,
-    addresses: Addresses,
+    /// Its name, and that of each endpoint's pod after it if any has one.
+    names: Box<str>,
+    /// 4 bytes of each endpoint, or 16, as the family says.
+    addresses: Box<[u8]>,
     ports: Arc<[SlicePort]>,
-    /// One per address.
+    /// One per endpoint.
     places: Box<[Arc<Place>]>,
-    /// The name of each endpoint's pod, in one string; empty if no endpoint has one.
-    pods: Box<str>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Addresses {
-    V4(Box<[Ipv4Addr]>),
-    V6(Box<[Ipv6Addr]>),
 }
 
 /// All that an endpoint says beside its address and pod. Endpoints on one node mostly say the same.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Place {
     node: Option<Arc<str>>,
-    zone_hints: Option<Arc<[Arc<str>]>>,
-    node_hints: Option<Arc<[Arc<str>]>>,
+    hints: Option<Arc<Hints>>,
     ready: bool,
     serving: bool,
     terminating: bool,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Hints {
+    zones: Option<Box<[Arc<str>]>>,
+    nodes: Option<Box<[Arc<str>]>>,
 }
 
 /// What objects have in common.
@@ -46,7 +51,7 @@ struct Place {
 pub(crate) struct Pack {
     names: Shared<str>,
     ports: Shared<[SlicePort]>,
-    hints: Shared<[Arc<str>]>,
+    hints: Shared<Hints>,
     places: Shared<Place>,
 }
 
@@ -61,10 +66,9 @@ impl Pack {
         });
         let ports: Vec<_> = ports.collect();
         PackedSlice {
-            name: slice.key.name,
-            addresses: Addresses::of(slice.family, &endpoints),
+            names: names(&slice.key.name, &endpoints),
+            addresses: endpoints.iter().flat_map(|e| octets(e.address)).collect(),
             ports: self.ports.get(ports),
-            pods: pods(&endpoints),
             places: endpoints.into_iter().map(|e| self.place(e)).collect(),
         }
     }
@@ -77,8 +81,7 @@ impl Pack {
     fn place(&mut self, endpoint: Endpoint) -> Arc<Place> {
         let place = Place {
             node: endpoint.node.map(|name| self.name(name)),
-            zone_hints: endpoint.zone_hints.map(|names| self.hints(names)),
-            node_hints: endpoint.node_hints.map(|names| self.hints(names)),
+            hints: self.hints(endpoint.zone_hints, endpoint.node_hints),
             ready: endpoint.ready,
             serving: endpoint.serving,
             terminating: endpoint.terminating,
@@ -86,18 +89,33 @@ impl Pack {
         self.places.get(place)
     }
 
-    fn hints(&mut self, names: Vec<Arc<str>>) -> Arc<[Arc<str>]> {
-        let names: Vec<_> = names.into_iter().map(|name| self.name(name)).collect();
-        self.hints.get(names)
+    fn hints(
+        &mut self,
+        zones: Option<Vec<Arc<str>>>,
+        nodes: Option<Vec<Arc<str>>>,
+    ) -> Option<Arc<Hints>> {
+        if zones.is_none() && nodes.is_none() {
+            return None;
+        }
+        let mut shared = |names: Vec<Arc<str>>| -> Box<[Arc<str>]> {
+            names.into_iter().map(|name| self.name(name)).collect()
+        };
+        let hints = Hints {
+            zones: zones.map(&mut shared),
+            nodes: nodes.map(&mut shared),
+        };
+        Some(self.hints.get(hints))
     }
 }
 
 impl PackedSlice {
-    pub(crate) fn family(&self) -> Family {
-        match self.addresses {
-            Addresses::V4(_) => Family::V4,
-            Addresses::V6(_) => Family::V6,
-        }
+    pub(crate) fn name(&self) -> &str {
+        cut(&self.names)
+    }
+
+    /// Of its endpoints; without any, nobody can tell.
+    pub(crate) fn family(&self) -> Option<Family> {
+        Some(Family::of(self.endpoints().next()?.address))
     }
 
     /// The numbers that a Service port has here.
@@ -108,11 +126,19 @@ impl PackedSlice {
 
     /// The endpoints, in the slice's order.
     pub(crate) fn endpoints(&self) -> impl Iterator<Item = EndpointRef<'_>> {
-        let mut pods = self.pods.split(SEPARATOR);
-        self.places.iter().enumerate().map(move |(index, place)| {
-            let pod = pods.next().filter(|name| !name.is_empty());
-            place.view(self.addresses.get(index), pod)
-        })
+        let mut pods = self.names.split(SEPARATOR).skip(1);
+        let width = self.addresses.len() / self.places.len().max(1);
+        let addresses = self
+            .addresses
+            .chunks_exact(width.max(1))
+            .filter_map(address);
+        self.places
+            .iter()
+            .zip(addresses)
+            .map(move |(place, address)| {
+                let pod = pods.next().filter(|name| !name.is_empty());
+                place.view(address, pod)
+            })
     }
 
     /// Whether an endpoint that was ready, or could be used, no longer is or can in what comes in
@@ -131,6 +157,7 @@ impl PackedSlice {
 
 impl Place {
     fn view<'a>(&'a self, address: IpAddr, pod: Option<&'a str>) -> EndpointRef<'a> {
+        let hints = self.hints.as_deref();
         EndpointRef {
             address,
             ready: self.ready,
@@ -138,47 +165,34 @@ impl Place {
             terminating: self.terminating,
             node: self.node.as_ref(),
             pod,
-            zone_hints: self.zone_hints.as_deref(),
-            node_hints: self.node_hints.as_deref(),
+            zone_hints: hints.and_then(|hints| hints.zones.as_deref()),
+            node_hints: hints.and_then(|hints| hints.nodes.as_deref()),
         }
     }
 }
 
-impl Addresses {
-    fn of(family: Family, endpoints: &[Endpoint]) -> Self {
-        let addresses = endpoints.iter().map(|endpoint| endpoint.address);
-        let v4 = |address| match address {
-            IpAddr::V4(v4) => Some(v4),
-            IpAddr::V6(_) => None,
-        };
-        let v6 = |address| match address {
-            IpAddr::V4(_) => None,
-            IpAddr::V6(v6) => Some(v6),
-        };
-        match family {
-            Family::V4 => Self::V4(addresses.filter_map(v4).collect()),
-            Family::V6 => Self::V6(addresses.filter_map(v6).collect()),
-        }
-    }
-
-    fn get(&self, index: usize) -> IpAddr {
-        match self {
-            Self::V4(all) => all[index].into(),
-            Self::V6(all) => all[index].into(),
-        }
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().into(),
+        IpAddr::V6(v6) => v6.octets().into(),
     }
 }
 
-fn pods(endpoints: &[Endpoint]) -> Box<str> {
-    if endpoints.iter().all(|endpoint| endpoint.pod.is_none()) {
-        return Box::default();
+fn address(octets: &[u8]) -> Option<IpAddr> {
+    if let Ok(v4) = <[u8; 4]>::try_from(octets) {
+        return Some(v4.into());
     }
-    let mut all = String::new();
-    for endpoint in endpoints {
-        // A name with a separator is no pod's, and one more would shift all that follow.
-        let name = endpoint.pod.as_deref().unwrap_or_default();
-        all.push_str(if name.contains(SEPARATOR) { "" } else { name });
-        all.push(SEPARATOR);
+    Some(<[u8; 16]>::try_from(octets).ok()?.into())
+}
+
+fn names(name: &str, endpoints: &[Endpoint]) -> Box<str> {
+    let mut all = cut(name).to_owned();
+    if endpoints.iter().any(|endpoint| endpoint.pod.is_some()) {
+        for endpoint in endpoints {
+            let pod = endpoint.pod.as_deref().unwrap_or_default();
+            all.push(SEPARATOR);
+            all.push_str(cut(pod));
+        }
     }
     all.into_boxed_str()
 }

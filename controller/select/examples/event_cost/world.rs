@@ -1,5 +1,6 @@
 //! A made-up cluster, the same in each run.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,8 +10,6 @@ use portolan_catalog::{
 use portolan_model::{Family, NodeInfo, Protocol};
 
 const ZONES: usize = 3;
-/// The most Services of a namespace, a twentieth of what Kubernetes is tested with.
-const PER_NAMESPACE: usize = 250;
 
 /// How large the cluster is.
 #[derive(Debug, Clone, Copy)]
@@ -53,8 +52,8 @@ impl World {
 
     /// The bytes of all names, each once.
     pub(crate) fn names(self) -> usize {
-        let namespaces = self.services.div_ceil(PER_NAMESPACE);
-        let all = (0..namespaces).map(namespace);
+        let namespaces: BTreeSet<_> = (0..self.services).map(namespace).collect();
+        let all = namespaces.into_iter();
         let all = all.chain((0..ZONES).map(zone)).chain(["http".to_owned()]);
         let all = all.chain((0..self.nodes).map(node_name));
         let of_service = |s: usize| {
@@ -66,7 +65,8 @@ impl World {
     }
 
     fn service(self, service: usize, version: usize) -> Change {
-        let [a, b] = low(service);
+        // Cluster IPs are handed out at random; this has each number once.
+        let [a, b] = low(service.wrapping_mul(40_503));
         // Every tenth for its own node's endpoints only.
         let local = service.is_multiple_of(10);
         put(Object::Service(Service {
@@ -80,10 +80,7 @@ impl World {
                 port: 80,
                 node_port: local.then(|| 30_000 + u16::try_from(service / 10).unwrap_or(0) % 2_768),
             }],
-            ..Service::new(key(
-                &namespace(service / PER_NAMESPACE),
-                &service_name(service),
-            ))
+            ..Service::new(key(&namespace(service), &service_name(service)))
         }))
     }
 
@@ -98,7 +95,7 @@ impl World {
             self.endpoint(service, number, version)
         });
         put(Object::EndpointSlice(EndpointSlice {
-            key: key(&namespace(service / PER_NAMESPACE), &slice_name(service)),
+            key: key(&namespace(service), &slice_name(service)),
             service: service_name(service).into(),
             family: Family::V4,
             ports: vec![SlicePort {
@@ -127,14 +124,16 @@ impl World {
 
     fn node(self, node: usize, version: usize) -> Change {
         let [a, b] = low(node);
+        let [c, d] = low(node.wrapping_mul(40_503));
         let key = key("", &node_name(node));
         put(Object::Node(Node {
             info: NodeInfo {
                 zone: Some(zone((node + version) % ZONES).into()),
                 pod_cidrs: vec![ipnet::Ipv4Net::new_assert([10, a, b, 0].into(), 24).into()],
-                eligible: version.is_multiple_of(2),
+                // Not the first time that it changes.
+                eligible: version == 0,
             },
-            addresses: [[172, 16, a, b].into()].into(),
+            addresses: [[172, 16, c, d].into()].into(),
             ..Node::new(key)
         }))
     }
@@ -166,8 +165,9 @@ fn low(number: usize) -> [u8; 2] {
     u16::try_from(number % (1 << 16)).unwrap_or(0).to_be_bytes()
 }
 
-fn namespace(number: usize) -> String {
-    format!("namespace-{number}")
+/// The first namespace has one Service, the next one two, and so on.
+fn namespace(service: usize) -> String {
+    format!("namespace-{}", (2 * service).isqrt())
 }
 
 fn service_name(service: usize) -> String {

@@ -51,7 +51,8 @@ proptest! {
                 let FrontendAddress::Vip(ip) = frontend.address else { continue };
                 let address = SocketAddr::new(ip, frontend.port);
                 let protocol = record.key.protocol;
-                let inquiry = Inquiry { node: node.clone(), address, protocol };
+                let inquiry = Inquiry { node: node.clone(),
+                    has_agent: false, address, protocol };
                 let got = explain(&catalog, config, &inquiry);
                 if catalog.node_info(&node).is_none() {
                     prop_assert_eq!(got, Err(NoAnswer::UnknownNode(node.clone())));
@@ -135,6 +136,7 @@ fn world(external: TrafficPolicy) -> Catalog {
 fn ask(catalog: &Catalog, node: &str, address: &str) -> Result<Explanation, NoAnswer> {
     let inquiry = Inquiry {
         node: node_key(node),
+        has_agent: false,
         address: address.parse().unwrap(),
         protocol: Protocol::Tcp,
     };

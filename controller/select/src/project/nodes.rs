@@ -22,7 +22,13 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> BTreeMap<NodeKey, NodeLists> {
+    /// What all nodes have, without room for more: there are about as many lists as endpoints.
+    pub(super) fn finish(mut self) -> BTreeMap<NodeKey, NodeLists> {
+        for lists in self.lists.values_mut() {
+            lists.cluster.shrink_to_fit();
+            lists.local.shrink_to_fit();
+            lists.own.shrink_to_fit();
+        }
         self.lists
     }
 

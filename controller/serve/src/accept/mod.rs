@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use futures_util::stream::unfold;
 use rustls::ServerConfig as TlsConfig;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -33,6 +34,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How many connections may wait in the system's queue. When it is full the system drops what
 /// comes, and an agent would only try again after a second.
 const BACKLOG: i32 = 4_096;
+
+/// How much the kernel keeps of what it cannot send yet, in bytes. More would only be old tables
+/// in memory that all connections share: a peer that stops reading could have megabytes.
+const UNSENT_BYTES: u32 = 16 * 1024;
+
+/// How long a peer may not acknowledge what was sent, before its connection is closed.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
 
 /// How much unknown peers may hold.
 #[derive(Debug, Clone)]
@@ -142,6 +150,14 @@ impl Acceptor {
     }
 }
 
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    // Without nodelay each Commit would wait for a delayed ACK.
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
+    socket.set_tcp_user_timeout(Some(ACKNOWLEDGED_WITHIN))
+}
+
 /// Who opens a connection and closes it again is most often a health check.
 fn failed(registry: &Registry, address: SocketAddr, error: &io::Error) {
     if error.kind() == io::ErrorKind::UnexpectedEof {
@@ -162,8 +178,7 @@ struct Handshake {
 
 impl Handshake {
     async fn run(self, stream: TcpStream) -> io::Result<Connection> {
-        // Without nodelay each Commit would wait for a delayed ACK.
-        stream.set_nodelay(true)?;
+        tune(&stream)?;
         let (io, certificate) = match self.tls {
             None => (Io::Plain(stream), None),
             Some(config) => {

@@ -9,9 +9,6 @@ use super::prepared::Item;
 /// The most buckets that agents are asked for: 8 KiB of hashes.
 pub(crate) const MOST_BUCKETS: u32 = 1_024;
 
-/// How many records a bucket should have. Fewer make the question dearer, more the answer.
-const RECORDS_PER_BUCKET: usize = 8;
-
 /// Sums over the records of each of [`MOST_BUCKETS`] buckets, kept with each change. Those of
 /// fewer buckets follow from them, as all counts are powers of two.
 #[derive(Debug)]
@@ -66,8 +63,9 @@ impl Buckets {
     }
 }
 
-/// Into how many buckets to divide so many records.
+/// Into how many buckets to divide so many records: a hash is so much shorter than a record that
+/// one for each is best, as far as that goes.
 pub(crate) fn bucket_count(records: usize) -> u32 {
-    let ideal = records.div_ceil(RECORDS_PER_BUCKET).next_power_of_two();
+    let ideal = records.next_power_of_two();
     u32::try_from(ideal).map_or(MOST_BUCKETS, |ideal| ideal.clamp(1, MOST_BUCKETS))
 }

@@ -14,14 +14,14 @@ pub enum Unconfirmed {
     /// Its agent has no stream now.
     #[error("its agent is not connected")]
     Disconnected,
-    /// It has taken no table on this stream that it could hold.
-    #[error("its agent has received no table yet")]
-    NothingReceived,
+    /// It has not said on this stream that it holds a table back.
+    #[error("its agent holds no table back")]
+    NothingHeld,
 }
 
 impl Registry {
-    /// Lets a node's agent program the table that it has received last, and says which that is. An
-    /// agent that does not hold that table back takes no notice.
+    /// Lets a node's agent program the table that it holds back, and says of which revision that
+    /// is.
     ///
     /// # Errors
     /// If there is no stream to say it on, or no table.

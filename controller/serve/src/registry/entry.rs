@@ -1,6 +1,6 @@
 //! What is kept of one node's agent.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use portolan_model::{NodeKey, SetHash};
 use portolan_proto::limits::MAX_PROBLEMS;
@@ -8,7 +8,8 @@ use portolan_proto::v1;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Connect, NodeStatus, Problem, Unconfirmed};
+use super::convergence::{Convergence, Member};
+use super::{Connect, HeldTable, NodeStatus, Problem, Unconfirmed};
 
 /// What a stream may be told from outside: why it is to end, and what is confirmed.
 #[derive(Debug, Clone, Default)]
@@ -34,6 +35,9 @@ pub(super) struct Entry {
     programmed: Option<Programmed>,
     refused: Vec<Problem>,
     refused_total: u32,
+    held: Option<HeldTable>,
+    /// Its part in the cluster's convergence; `None` before the first report on this stream.
+    pub(super) member: Option<Member>,
 }
 
 #[derive(Debug)]
@@ -62,6 +66,8 @@ impl Entry {
             programmed: None,
             refused: Vec::new(),
             refused_total: 0,
+            held: None,
+            member: None,
         }
     }
 
@@ -90,7 +96,8 @@ impl Entry {
 
     pub(super) fn confirm(&self) -> Result<u64, Unconfirmed> {
         let stream = self.stream.as_ref().ok_or(Unconfirmed::Disconnected)?;
-        let revision = self.received.ok_or(Unconfirmed::NothingReceived)?;
+        let held = self.held.and(self.received);
+        let revision = held.ok_or(Unconfirmed::NothingHeld)?;
         stream.confirmed.send_replace(Some(revision));
         Ok(revision)
     }
@@ -115,6 +122,11 @@ impl Entry {
         }
         self.received = Some(message.revision);
         self.refused_total = message.refused_total;
+        self.held = message.held.map(|held| HeldTable {
+            deleted: held.deleted,
+            records: held.records,
+            remaining_ms: held.remaining_ms,
+        });
         let refused = message.refused.into_iter().take(MAX_PROBLEMS);
         self.refused = refused
             .map(|refusal| Problem::new(refusal.key, refusal.reason))
@@ -140,8 +152,15 @@ impl Entry {
         true
     }
 
-    pub(super) fn status(&self, node: &NodeKey) -> NodeStatus {
+    pub(super) fn status(
+        &self,
+        node: &NodeKey,
+        convergence: &Convergence,
+        now: Instant,
+    ) -> NodeStatus {
         let programmed = self.programmed.as_ref();
+        let revision = programmed.map(|p| p.revision);
+        let behind = convergence.behind_since(revision);
         NodeStatus {
             cluster: node.cluster.as_ref().into(),
             node: node.name.as_ref().into(),
@@ -154,7 +173,10 @@ impl Entry {
             protocol_version: self.protocol_version,
             sent: self.sent,
             received: self.received,
-            programmed: programmed.map(|p| p.revision),
+            programmed: revision,
+            lag: convergence.head().saturating_sub(revision.unwrap_or(0)),
+            behind_ms: behind.map(|since| ms(now.saturating_duration_since(since))),
+            held: self.held,
             programmed_duration_us: programmed.map(|p| p.duration_us),
             records_hash: programmed.and_then(|p| p.records_hash),
             own_hash: programmed.and_then(|p| p.own_hash),
@@ -167,6 +189,9 @@ impl Entry {
 }
 
 fn unix_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    ms(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

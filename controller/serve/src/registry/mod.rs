@@ -4,6 +4,7 @@
 //! most worth knowing when its agent cannot say so.
 
 mod confirm;
+mod convergence;
 mod counters;
 mod entry;
 mod refusals;
@@ -16,16 +17,19 @@ use std::time::{Instant, SystemTime};
 
 use portolan_model::NodeKey;
 use portolan_proto::v1;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 pub use confirm::Unconfirmed;
+use convergence::{Convergence, Member, Reached};
 pub use counters::Counters;
 pub(crate) use counters::{Counter, Live};
 use entry::{Ends, Entry};
 pub use refusals::RefusalReason;
 use refusals::Refusals;
-pub use status::{NodeStatus, Problem};
+pub use status::{HeldTable, NodeStatus, Problem};
 
 /// How many disconnected agents are remembered: anybody can make up names of nodes.
 const MAX_DISCONNECTED: usize = 10_000;
@@ -34,11 +38,28 @@ const MAX_DISCONNECTED: usize = 10_000;
 const MAX_DELETED: usize = 10_000;
 
 /// The agents of one controller. Shared by sessions, metrics and the admin server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Registry {
     nodes: Mutex<Nodes>,
     live: Live,
     refusals: Refusals,
+    convergence: ConvergenceSeconds,
+}
+
+/// From the first event of a change until a share of the connected nodes had programmed it, in
+/// seconds, by `share`: `0.5`, `0.99` or `1`.
+pub type ConvergenceSeconds = Family<[(&'static str, &'static str); 1], Histogram>;
+
+impl Default for Registry {
+    fn default() -> Self {
+        let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(0.001, 2.0, 17));
+        Self {
+            nodes: Mutex::default(),
+            live: Live::default(),
+            refusals: Refusals::default(),
+            convergence: Family::new_with_constructor(histogram),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +70,8 @@ struct Nodes {
     /// Those that the source had and has no longer.
     deleted: BTreeSet<NodeKey>,
     last_session: u64,
+    /// By cluster.
+    convergence: BTreeMap<Arc<str>, Convergence>,
 }
 
 /// Who connects.
@@ -74,9 +97,38 @@ impl Registry {
     /// All agents, sorted by cluster and node.
     #[must_use]
     pub fn snapshot(&self) -> Vec<NodeStatus> {
-        let nodes = self.lock();
+        let (nodes, now) = (self.lock(), Instant::now());
+        let none = Convergence::default();
         let entries = nodes.entries.iter();
-        entries.map(|(node, entry)| entry.status(node)).collect()
+        entries
+            .map(|(node, entry)| {
+                let convergence = nodes.convergence.get(&node.cluster).unwrap_or(&none);
+                entry.status(node, convergence, now)
+            })
+            .collect()
+    }
+
+    /// A revision of a cluster was published, whose first event was seen at `observed`. Tells
+    /// nothing new if it was said before.
+    pub fn published(&self, cluster: &Arc<str>, revision: u64, observed: Instant) {
+        let mut nodes = self.lock();
+        let convergence = nodes.convergence.entry(Arc::clone(cluster)).or_default();
+        let reached = convergence.published(revision, observed, Instant::now());
+        drop(nodes);
+        self.observe(reached);
+    }
+
+    /// How long changes took until nodes had programmed them, to be registered.
+    #[must_use]
+    pub fn convergence(&self) -> ConvergenceSeconds {
+        self.convergence.clone()
+    }
+
+    fn observe(&self, reached: Vec<Reached>) {
+        for (share, duration) in reached {
+            let histogram = self.convergence.get_or_create(&[("share", share.as_str())]);
+            histogram.observe(duration.as_secs_f64());
+        }
     }
 
     /// How many agents have a live stream. Costs O(1).
@@ -155,6 +207,9 @@ impl Registry {
             if old.replace() {
                 self.count(Counter::Replaced, 1);
             }
+            if let Some(member) = old.member.take() {
+                self.observe(nodes.left(&node.cluster, member));
+            }
             if let Some(entry) = nodes.entries.get_mut(&node) {
                 entry.inherit(old);
             }
@@ -172,6 +227,16 @@ impl Registry {
     /// Whatever a panic left there is as good as it was.
     fn lock(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Nodes {
+    /// A node takes no part in a cluster's convergence any more.
+    fn left(&mut self, cluster: &Arc<str>, member: Member) -> Vec<Reached> {
+        let convergence = self.convergence.get_mut(cluster);
+        convergence
+            .map(|convergence| convergence.left(member, Instant::now()))
+            .unwrap_or_default()
     }
 }
 
@@ -202,7 +267,24 @@ impl Session {
 
     /// The agent's kernel is at a Commit. `false` if it never was sent one of that revision.
     pub(crate) fn programmed(&self, message: v1::Programmed) -> bool {
-        self.update(|entry| entry.programmed(message))
+        let revision = message.revision;
+        let mut nodes = self.registry.lock();
+        let Some(entry) = nodes.entries.get_mut(&self.node) else {
+            return false;
+        };
+        if entry.session() != self.number || !entry.programmed(message) {
+            return false;
+        }
+        let mut member = entry.member.take();
+        let cluster = Arc::clone(&self.node.cluster);
+        let convergence = nodes.convergence.entry(cluster).or_default();
+        let reached = convergence.programmed(&mut member, revision, Instant::now());
+        if let Some(entry) = nodes.entries.get_mut(&self.node) {
+            entry.member = member;
+        }
+        drop(nodes);
+        self.registry.observe(reached);
+        true
     }
 
     /// Changes the node's entry, unless it is a newer session's.
@@ -226,6 +308,10 @@ impl Drop for Session {
         }
         info!(node = %self.node, "agent disconnected");
         entry.disconnect(SystemTime::now());
+        if let Some(member) = entry.member.take() {
+            let reached = nodes.left(&self.node.cluster, member);
+            self.registry.observe(reached);
+        }
         nodes.disconnected.insert(self.number, self.node.clone());
         if nodes.disconnected.len() > MAX_DISCONNECTED
             && let Some((_, oldest)) = nodes.disconnected.pop_first()

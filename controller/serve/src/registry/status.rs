@@ -34,6 +34,13 @@ pub struct NodeStatus {
     pub programmed: Option<u64>,
     /// How long that took from the arrival of the Commit, in microseconds.
     pub programmed_duration_us: Option<u64>,
+    /// How many revisions that is behind the newest.
+    pub lag: u64,
+    /// For how long there has been something that it has not programmed, in milliseconds; `None`
+    /// if there is nothing.
+    pub behind_ms: Option<u64>,
+    /// A table that the agent holds back because it would delete too much.
+    pub held: Option<HeldTable>,
     /// The hash of the shared records that its kernel has.
     pub records_hash: Option<SetHash>,
     /// The hash of what is its own that its kernel has.
@@ -46,6 +53,18 @@ pub struct NodeStatus {
     pub errors: Vec<Problem>,
     /// How many its kernel refused.
     pub errors_total: u32,
+}
+
+/// A table that an agent does not program before it is confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct HeldTable {
+    /// How many records it would delete.
+    pub deleted: u32,
+    /// How many records the agent has.
+    pub records: u32,
+    /// When it said so, after how long it would take the table for confirmed, in milliseconds; 0
+    /// for never.
+    pub remaining_ms: u32,
 }
 
 /// What is wrong with one record on one node.

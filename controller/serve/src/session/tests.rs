@@ -2,7 +2,9 @@
 
 mod backpressure;
 mod hostile;
+mod limits;
 mod protocol;
+mod resume;
 mod secure;
 mod support;
 mod tables;

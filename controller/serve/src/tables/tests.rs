@@ -373,7 +373,7 @@ fn a_change_of_nearly_everything_is_a_snapshot() {
     // Buckets would not help either: they differ.
     assert!(matches!(
         tables.first(&feed, &node, &some.have()),
-        First::Ask(16)
+        First::Ask(128)
     ));
     assert!(tables.buckets(&feed, &node, &some.buckets(16)).is_none());
 }
@@ -391,7 +391,7 @@ fn an_agent_from_elsewhere_gets_the_buckets_that_differ() {
     let First::Ask(count) = tables.first(&feed, &node, &agent.have()) else {
         panic!("no question");
     };
-    assert_eq!(count, 64);
+    assert_eq!(count, 512);
     let delivery = tables.buckets(&feed, &node, &agent.buckets(count)).unwrap();
     assert!(delivery.items() < 60, "{} of 400", delivery.items());
     let again = tables.buckets(&feed, &node, &agent.buckets(count)).unwrap();
@@ -533,4 +533,62 @@ fn a_change_of_a_large_record_is_a_patch() {
 fn agent_after(mut agent: Agent, tables: &Tables, node: &NodeKey) -> Agent {
     agent.follow(tables, node);
     agent
+}
+
+/// Ten destinations each, of addresses that follow no order, as pods' do.
+fn realistic(services: usize) -> portolan_select::TableDelta {
+    let mut state = 7_u32;
+    let mut random = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 8
+    };
+    let mut record = |service: usize| {
+        let key = portolan_model::RecordKey {
+            cluster: "c0".into(),
+            namespace: format!("team-{}", service % 100).into(),
+            service: format!("service-{service:05}").into(),
+            port: "http".into(),
+            protocol: portolan_model::Protocol::Tcp,
+        };
+        let mut address = |net: u32| std::net::Ipv4Addr::from_bits(net + random() % (1 << 17));
+        let frontend = portolan_model::Frontend::new(
+            portolan_model::FrontendKind::ClusterIp,
+            portolan_model::FrontendAddress::Vip(address(0x0a60_0000).into()),
+            80,
+        );
+        let mut addresses: Vec<_> = (0..10).map(|_| address(0x0af0_0000)).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let to = |ip: std::net::Ipv4Addr| portolan_model::Destination::new((ip, 8080).into());
+        let record = portolan_model::Record {
+            frontends: vec![frontend],
+            destinations: addresses.into_iter().map(to).collect(),
+            ..portolan_model::Record::new(key.clone())
+        };
+        (key, Some(Arc::new(record)))
+    };
+    portolan_select::TableDelta {
+        records: (0..services).map(&mut record).collect(),
+        ..portolan_select::TableDelta::default()
+    }
+}
+
+/// A fiftieth of what the Kubernetes objects of the same are in a watch (32.05 MB).
+#[test]
+fn a_large_table_is_small_on_the_wire() {
+    let (mut publisher, tables) = synced(Retention::default());
+    publisher.publish(&realistic(10_000));
+    let node = node(0, 0);
+    let feed = tables.feed(&node.cluster);
+    let chunks = all(tables.snapshot(&feed, &node));
+    let bytes: usize = chunks.iter().map(Bytes::len).sum();
+    assert!(bytes <= 641_000, "{bytes} bytes");
+    assert!(
+        chunks.len() <= bytes / 32_000 + 2,
+        "{} chunks",
+        chunks.len()
+    );
+    let mut agent = Agent::default();
+    agent.connect(&tables, &node, None);
+    assert_eq!(agent.table, tables.table(&node));
 }

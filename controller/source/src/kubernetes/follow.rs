@@ -45,6 +45,8 @@ pub(super) struct Follower<T> {
     feed: Feed,
     /// Where the next watch begins; `None` if a listing is needed.
     version: Option<String>,
+    /// The last version that we were at; empty if there was none.
+    reached: String,
     way: Way,
     can_stream: bool,
     backoff: DefaultBackoff,
@@ -56,6 +58,7 @@ impl<T: Watchable> Follower<T> {
             api,
             feed,
             version: None,
+            reached: String::new(),
             way: Way::Paged,
             can_stream,
             backoff: DefaultBackoff::default(),
@@ -104,6 +107,7 @@ impl<T: Watchable> Follower<T> {
     /// Everything was listed that there was at this version.
     async fn complete(&mut self, version: String) -> Result<(), Stop> {
         self.feed.complete(&version).await?;
+        self.reached.clone_from(&version);
         self.version = Some(version);
         self.way = self.best_way();
         Ok(())
@@ -129,9 +133,9 @@ impl<T: Watchable> Follower<T> {
             send_initial_events: self.version.is_none(),
             ..WatchParams::default()
         };
-        // Without a version, a streamed listing is as new as the server has anything: a stale one
-        // would take us back in time.
-        let from = self.version.clone().unwrap_or_default();
+        // A listing is not older than what we had; the first one, without a version, is as new as
+        // anything that there is. A stale one would take us back in time.
+        let from = self.reached.clone();
         let begin = Instant::now();
         let mut events = pin!(self.api.watch(&params, &from).await?);
         let mut brought_something = false;
@@ -200,6 +204,7 @@ impl<T: Watchable> Follower<T> {
         let version = version.filter(|version| !version.is_empty());
         let version = version.ok_or(Trouble::NoVersion)?;
         self.feed.reached(version);
+        version.clone_into(&mut self.reached);
         self.version = Some(version.to_owned());
         // A listing alone proves nothing: the watch after it may be refused every time.
         self.backoff.reset();

@@ -44,13 +44,18 @@ impl Trouble {
         }
     }
 
-    /// Whether the server does not take the request as it is, and never will.
+    /// Whether the server does not take the request as it is, and never will. A streamed listing
+    /// for which its storage is too old (etcd before 3.4.25) it takes, and then ends it with 500.
     pub(super) fn is_refusal(&self) -> bool {
-        matches!(
-            self,
-            Self::Client(kube::Error::Api(status))
-                if matches!(status.code, 400 | 405 | 406 | 415 | 422)
-        )
+        match self {
+            Self::Client(kube::Error::Api(status)) => {
+                matches!(status.code, 400 | 405 | 406 | 415 | 422)
+            }
+            Self::Told(status) => matches!(status.code, 400 | 422 | 500),
+            Self::Client(_) | Self::NoVersion | Self::Short | Self::Silent | Self::Unfinished => {
+                false
+            }
+        }
     }
 }
 

@@ -151,6 +151,7 @@ async fn a_confirmed_table_is_confirmed_to_its_agent() {
     let batch = client.batch().await;
     let received = v1::Received {
         revision: batch.commit.revision,
+        held: Some(v1::Held::default()),
         ..v1::Received::default()
     };
     client.say(Message::Received(received)).await;

@@ -73,7 +73,11 @@ impl Server {
     }
 
     pub(super) async fn synced(deltas: &[TableDelta]) -> Self {
-        let mut server = Self::start().await;
+        Self::synced_with(ServeConfig::default(), deltas).await
+    }
+
+    pub(super) async fn synced_with(config: ServeConfig, deltas: &[TableDelta]) -> Self {
+        let mut server = Self::with(config, None, Limits::default()).await;
         for delta in deltas {
             server.publisher.publish(delta);
         }

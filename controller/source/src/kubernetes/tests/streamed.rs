@@ -99,6 +99,32 @@ async fn a_server_that_cannot_stream_is_asked_for_pages_at_once_and_from_then_on
     assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 1);
 }
 
+/// What a server says whose etcd cannot tell how far a watch is.
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_storage_cannot_stream_says_so_later() {
+    let mut rig = Rig::watching(STREAMED);
+    let mut services = listing(&mut rig, SERVICES).await;
+    services.error(500).await;
+    rig.server.list(SERVICES, &[], "5").await;
+    assert_eq!(rig.until("retain").await, ["retain Service c: "]);
+    assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_is_not_older_than_what_was_seen_before() {
+    let mut rig = Rig::watching(STREAMED);
+    let call = rig.server.next(SERVICES).await;
+    let query = call.query();
+    assert!(query.ends_with("resourceVersion="), "{query}");
+    let mut services = call.open();
+    services.listed("9").await;
+    services.bookmark("12").await;
+    services.gone().await;
+    let call = rig.server.next(SERVICES).await;
+    let query = call.query();
+    assert!(query.ends_with("resourceVersion=12"), "{query}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_object_that_is_deleted_while_it_is_listed_is_not_kept() {
     let mut rig = Rig::watching(STREAMED);

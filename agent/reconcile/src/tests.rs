@@ -1,13 +1,10 @@
-use std::net::SocketAddr;
-use std::sync::Arc;
-
 use portolan_dataplane::FakeKernel;
-use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_model::ipvs::Connections;
 use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record};
 
 use super::*;
 
-fn table(destinations: &[&str]) -> NodeTable {
+fn table(destinations: &[&str]) -> Arc<NodeTable> {
     let key = RecordKey {
         cluster: "".into(),
         namespace: "ns".into(),
@@ -24,10 +21,10 @@ fn table(destinations: &[&str]) -> NodeTable {
             .collect(),
         ..Record::new(key)
     };
-    NodeTable {
+    Arc::new(NodeTable {
         records: [(record.key.clone(), Arc::new(record))].into(),
         ..NodeTable::default()
-    }
+    })
 }
 
 fn vip() -> VirtualServerKey {
@@ -54,13 +51,14 @@ async fn what_somebody_deleted_comes_back_after_forgetting() {
     reconciler.dataplane.state.virtual_servers.clear();
     reconciler.forget();
     assert_eq!(reconciler.reconcile(&table).await.unwrap().objects, 2);
-    assert_eq!(reconciler.dataplane.state, reconciler.desired.state);
+    let wanted = reconciler.desired.read(|desired| desired.state.clone());
+    assert_eq!(reconciler.dataplane.state, wanted);
 }
 
 #[tokio::test]
 async fn an_error_names_the_record_and_the_next_run_mends_it() {
     let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
-    reconciler.reconcile(&NodeTable::default()).await.unwrap();
+    reconciler.reconcile(&Arc::default()).await.unwrap();
     // Two entries in sets, ownership, route: then comes the virtual server.
     let first = reconciler.dataplane.taken.len();
     let fail = (first..first + 20).map(|number| (number, "ENOMEM".to_owned()));
@@ -91,7 +89,8 @@ async fn an_error_names_the_record_and_the_next_run_mends_it() {
         .await
         .unwrap();
     assert!(outcome.errors.is_empty());
-    assert_eq!(reconciler.dataplane.state, reconciler.desired.state);
+    let wanted = reconciler.desired.read(|desired| desired.state.clone());
+    assert_eq!(reconciler.dataplane.state, wanted);
 }
 
 #[tokio::test]

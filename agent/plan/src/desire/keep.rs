@@ -1,0 +1,331 @@
+//! The desired state kept, and changed with the table: at a cost that depends on what changes and
+//! not on what there is.
+//!
+//! Only what concerns the changed records alone is done so. Where records meet (two want one
+//! virtual server, marks are handed out, a set has to grow), [`Kept::update`] says that it cannot,
+//! and the state is made anew: [`desire`](super::desire) is what it must be equal to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_model::ipset::{Set, SetEntry};
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_model::{Family, NodeTable, RecordKey};
+
+use super::{Builder, Desired, Note, Want, build, room_for};
+use crate::{Config, KernelState, NodeFacts, SetName, ownership_entry};
+
+/// With more changed records than this the state is made anew, which is cheaper for each.
+const MOST: usize = 2_048;
+
+/// A desired state with what it takes to change it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    desired: Desired,
+    shared: BTreeMap<Want, u32>,
+}
+
+/// What of a desired state has changed, and what it takes to see whose it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// The virtual servers.
+    pub servers: BTreeSet<VirtualServerKey>,
+    /// The entries, by the name of their set.
+    pub entries: BTreeMap<String, BTreeSet<SetEntry>>,
+    /// The routes, by VIP.
+    pub routes: BTreeSet<IpAddr>,
+    /// What is new of what is worth knowing.
+    pub notes: BTreeSet<Note>,
+}
+
+impl Touched {
+    /// That part of a state, its sets with the headers that they have in another one.
+    pub(crate) fn part_of(&self, state: &KernelState, headers: &KernelState) -> KernelState {
+        let set = |(name, touched): (&String, &BTreeSet<SetEntry>)| {
+            let (have, header) = (state.sets.get(name)?, &headers.sets.get(name)?.header);
+            let entries = touched.iter().filter(|entry| have.entries.contains(entry));
+            let set = Set {
+                header: header.clone(),
+                entries: entries.cloned().collect(),
+            };
+            Some((name.clone(), set))
+        };
+        let server = |key: &VirtualServerKey| Some((*key, state.virtual_servers.get(key)?.clone()));
+        let route = |vip: &IpAddr| Some((*vip, *state.routes.get(vip)?));
+        KernelState {
+            sets: self.entries.iter().filter_map(set).collect(),
+            rules: BTreeMap::new(),
+            routes: self.routes.iter().filter_map(route).collect(),
+            virtual_servers: self.servers.iter().filter_map(server).collect(),
+        }
+    }
+}
+
+/// What one record wanted, and what it wants now.
+struct Change {
+    old: Desired,
+    new: Desired,
+}
+
+impl Kept {
+    /// The desired state of a table; see [`desire`](super::desire).
+    #[must_use]
+    pub fn new(
+        table: &NodeTable,
+        facts: &NodeFacts,
+        config: &Config,
+        observed: &KernelState,
+    ) -> Self {
+        let Builder {
+            desired, shared, ..
+        } = build(table, facts, config, observed);
+        Self { desired, shared }
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
+    /// Follows a table from one version, which the state is of, to another. `None` if that cannot
+    /// be done without looking at all records: then the state must be made anew.
+    pub fn update(
+        &mut self,
+        from: &NodeTable,
+        to: &NodeTable,
+        facts: &NodeFacts,
+        config: &Config,
+        observed: &KernelState,
+    ) -> Option<Touched> {
+        if from.node != to.node || !self.desired.refused.is_empty() {
+            return None;
+        }
+        let mut changes = Vec::new();
+        for key in changed(from, to)? {
+            let old = self.part(from, &key, facts, config)?;
+            let new = self.part(to, &key, facts, config)?;
+            changes.push(Change { old, new });
+        }
+        if !self.are_free(&changes, observed) {
+            return None;
+        }
+        let mut touched = Touched::default();
+        for change in &changes {
+            self.remove(change, &mut touched);
+        }
+        for change in changes {
+            self.add(change, &mut touched);
+        }
+        let fits = |name: &String| {
+            let set = self.desired.state.sets.get(name);
+            set.is_some_and(|set| set.header.max_entries == room_for(set.entries.len()))
+        };
+        if !touched.entries.keys().all(fits) {
+            return None;
+        }
+        for key in &touched.servers {
+            let name = config.names.set(SetName::VirtualServers, key.family());
+            let of_set = touched.entries.entry(name).or_default();
+            of_set.insert(ownership_entry(key));
+        }
+        Some(touched)
+    }
+
+    /// What one record of a table wants by itself; `None` if that depends on others.
+    fn part(
+        &self,
+        table: &NodeTable,
+        key: &RecordKey,
+        facts: &NodeFacts,
+        config: &Config,
+    ) -> Option<Desired> {
+        let mut builder = Builder::new(table, facts, config);
+        let Some(record) = table.records.get(key) else {
+            return Some(builder.desired);
+        };
+        builder.record(record);
+        for (family, mut wanted) in std::mem::take(&mut builder.short_circuits) {
+            let entries = wanted.remove(key).unwrap_or_default();
+            let mark = self.mark(family, &entries, config)?;
+            builder.short_circuit(record, family, mark, entries);
+        }
+        let alone = !builder.desired.notes.contains(&Note::NoMaglev);
+        (alone && builder.desired.refused.is_empty()).then_some(builder.desired)
+    }
+
+    /// The mark that all of a record's ways in have already.
+    fn mark(&self, family: Family, entries: &[SetEntry], config: &Config) -> Option<u32> {
+        let name = config.names.set(SetName::ShortCircuit, family);
+        let mapped = &self.desired.state.sets.get(&name)?.entries;
+        let mark_of = |entry: &SetEntry| {
+            let mut from = mapped.range(entry.clone()..);
+            match (from.next()?, entry) {
+                (SetEntry::IpPortMark(a, b, c, mark), SetEntry::IpPortMark(x, y, z, _))
+                    if (a, b, c) == (x, y, z) =>
+                {
+                    Some(*mark)
+                }
+                _ => None,
+            }
+        };
+        let first = mark_of(entries.first()?)?;
+        let same = entries.iter().all(|entry| mark_of(entry) == Some(first));
+        same.then_some(first)
+    }
+
+    /// Whether nobody else has, or wants at the same time, the virtual servers that are new.
+    fn are_free(&self, changes: &[Change], observed: &KernelState) -> bool {
+        let mut claimed = BTreeSet::new();
+        changes.iter().all(|Change { old, new }| {
+            let keys = new.records.keys();
+            let mut added = keys.filter(|key| !old.records.contains_key(key));
+            added.all(|key| {
+                let held = self.desired.records.contains_key(key)
+                    || observed.virtual_servers.contains_key(key);
+                !held && claimed.insert(*key)
+            })
+        })
+    }
+
+    fn remove(&mut self, Change { old, new }: &Change, touched: &mut Touched) {
+        let state = &mut self.desired.state;
+        for key in old.records.keys() {
+            if !new.records.contains_key(key) {
+                state.virtual_servers.remove(key);
+                self.desired.records.remove(key);
+                touched.servers.insert(*key);
+            }
+        }
+        for (name, entry) in entries_without(old, new) {
+            if is_last(&mut self.shared, Want::Entry(name.clone(), entry.clone())) {
+                state
+                    .sets
+                    .get_mut(name)
+                    .map(|set| set.entries.remove(entry));
+                let of_set = touched.entries.entry(name.clone()).or_default();
+                of_set.insert(entry.clone());
+            }
+        }
+        for vip in old.state.routes.keys() {
+            let gone = !new.state.routes.contains_key(vip);
+            if gone && is_last(&mut self.shared, Want::Route(*vip)) {
+                state.routes.remove(vip);
+                touched.routes.insert(*vip);
+            }
+        }
+        old.notes.iter().for_each(|note| {
+            self.desired.notes.remove(note);
+        });
+    }
+
+    fn add(&mut self, Change { old, new }: Change, touched: &mut Touched) {
+        let state = &mut self.desired.state;
+        for (name, entry) in entries_without(&new, &old) {
+            let Some(set) = state.sets.get_mut(name) else {
+                continue;
+            };
+            if set.entries.insert(entry.clone()) {
+                let of_set = touched.entries.entry(name.clone()).or_default();
+                of_set.insert(entry.clone());
+            } else {
+                let want = Want::Entry(name.clone(), entry.clone());
+                *self.shared.entry(want).or_default() += 1;
+            }
+        }
+        for (vip, source) in &new.state.routes {
+            if old.state.routes.contains_key(vip) {
+                continue;
+            }
+            if state.routes.insert(*vip, *source).is_none() {
+                touched.routes.insert(*vip);
+            } else {
+                *self.shared.entry(Want::Route(*vip)).or_default() += 1;
+            }
+        }
+        let noted = new.notes.difference(&old.notes);
+        touched.notes.extend(noted.cloned());
+        self.desired.notes.extend(new.notes);
+        self.desired.records.extend(new.records);
+        for (key, server) in new.state.virtual_servers {
+            if state.virtual_servers.get(&key) != Some(&server) {
+                touched.servers.insert(key);
+                state.virtual_servers.insert(key, server);
+            }
+        }
+    }
+}
+
+/// The entries that one has and the other has not, with the name of their set.
+fn entries_without<'a>(
+    one: &'a Desired,
+    other: &'a Desired,
+) -> impl Iterator<Item = (&'a String, &'a SetEntry)> {
+    one.state.sets.iter().flat_map(|(name, set)| {
+        let theirs = other.state.sets.get(name).map(|set| &set.entries);
+        let mine = set.entries.iter();
+        mine.filter(move |entry| theirs.is_none_or(|theirs| !theirs.contains(entry)))
+            .map(move |entry| (name, entry))
+    })
+}
+
+/// Gives up one want of something; whether nobody else wants it.
+fn is_last(shared: &mut BTreeMap<Want, u32>, want: Want) -> bool {
+    let Some(others) = shared.get_mut(&want) else {
+        return true;
+    };
+    *others -= 1;
+    if *others == 0 {
+        shared.remove(&want);
+    }
+    false
+}
+
+/// The records that differ between two versions of a table, themselves or in what the node has of
+/// its own for them. What is the same in both is not looked into.
+fn changed(from: &NodeTable, to: &NodeTable) -> Option<BTreeSet<RecordKey>> {
+    let mut keys = BTreeSet::new();
+    differing(&from.records, &to.records, &mut keys);
+    differing(&from.lists, &to.lists, &mut keys);
+    (keys.len() <= MOST).then_some(keys)
+}
+
+fn differing<T>(
+    from: &BTreeMap<RecordKey, Arc<T>>,
+    to: &BTreeMap<RecordKey, Arc<T>>,
+    keys: &mut BTreeSet<RecordKey>,
+) {
+    let (mut from, mut to) = (from.iter().peekable(), to.iter().peekable());
+    loop {
+        match (from.peek(), to.peek()) {
+            (None, None) => return,
+            // Equal pointers are of equal keys, so the keys need not be compared.
+            (Some((_, old)), Some((_, new))) if Arc::ptr_eq(old, new) => {
+                from.next();
+                to.next();
+            }
+            (Some((key, _)), Some((other, _))) => {
+                let order = key.cmp(other);
+                keys.insert((*key.min(other)).clone());
+                if order.is_le() {
+                    from.next();
+                }
+                if order.is_ge() {
+                    to.next();
+                }
+            }
+            (Some((key, _)), None) => {
+                keys.insert((*key).clone());
+                from.next();
+            }
+            (None, Some((key, _))) => {
+                keys.insert((*key).clone());
+                to.next();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

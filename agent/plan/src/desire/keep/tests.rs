@@ -1,0 +1,175 @@
+//! What is kept is what would be made anew, whatever changes.
+
+use std::net::SocketAddr;
+
+use portolan_model::{
+    Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, Protocol, Record,
+};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::{plan, plan_touched};
+
+fn key(service: u8, protocol: Protocol) -> RecordKey {
+    RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: format!("s{service}").into(),
+        port: "".into(),
+        protocol,
+    }
+}
+
+/// One way in of a few; different records often want the same address, sometimes the same port.
+fn frontend() -> impl Strategy<Value = Frontend> {
+    const KINDS: [FrontendKind; 3] = [
+        FrontendKind::ClusterIp,
+        FrontendKind::NodePort,
+        FrontendKind::ExternalIp,
+    ];
+    let kind = select(&KINDS[..]);
+    (kind, 1..3u8, 80..86u16, prop::bool::weighted(0.2)).prop_map(|(kind, last, port, local)| {
+        let address = match kind {
+            FrontendKind::NodePort => FrontendAddress::NodeAddresses(Family::V4),
+            _ => FrontendAddress::Vip([10, 96, 0, last].into()),
+        };
+        Frontend {
+            lists: if local { Lists::Local } else { Lists::Cluster },
+            ..Frontend::new(kind, address, port)
+        }
+    })
+}
+
+fn record() -> impl Strategy<Value = (Record, NodeLists)> {
+    let protocol = select(&[Protocol::Tcp, Protocol::Udp][..]);
+    let destinations = || prop::collection::btree_set(1..5u8, 0..3);
+    let health = prop::option::weighted(0.3, 30_000..30_002u16);
+    let frontends = prop::collection::vec(frontend(), 1..3);
+    (
+        0..5u8,
+        protocol,
+        frontends,
+        destinations(),
+        destinations(),
+        health,
+    )
+        .prop_map(
+            |(service, protocol, frontends, cluster, own, health_check_port)| {
+                let address = |last: u8| SocketAddr::from(([10, 0, 0, last], 80));
+                let record = Record {
+                    frontends,
+                    available: cluster.iter().map(|_| Family::V4).collect(),
+                    destinations: cluster
+                        .into_iter()
+                        .map(|d| Destination::new(address(d)))
+                        .collect(),
+                    health_check_port,
+                    ..Record::new(key(service, protocol))
+                };
+                let lists = NodeLists {
+                    own: own.into_iter().map(address).collect(),
+                    ..NodeLists::default()
+                };
+                (record, lists)
+            },
+        )
+}
+
+/// A record to put, or one to take away.
+fn edit() -> impl Strategy<Value = (Record, Option<NodeLists>)> {
+    (record(), prop::bool::weighted(0.8)).prop_map(|((record, lists), stays)| {
+        let lists = stays.then_some(lists);
+        (record, lists)
+    })
+}
+
+fn edited(table: &NodeTable, edits: Vec<(Record, Option<NodeLists>)>) -> NodeTable {
+    let mut table = table.clone();
+    for (record, lists) in edits {
+        let key = record.key.clone();
+        match lists {
+            Some(lists) => {
+                table.lists.insert(key.clone(), Arc::new(lists));
+                table.records.insert(key, Arc::new(record));
+            }
+            None => {
+                table.lists.remove(&key);
+                table.records.remove(&key);
+            }
+        }
+    }
+    table
+}
+
+fn config() -> Config {
+    Config {
+        families: [Family::V4].into(),
+        ..Config::default()
+    }
+}
+
+fn facts() -> NodeFacts {
+    NodeFacts {
+        // One of the VIPs is an address of the node.
+        addresses: [[10, 96, 0, 2].into()].into(),
+        node_port_addresses: [[192, 0, 2, 1].into()].into(),
+        ..NodeFacts::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn what_is_kept_is_what_would_be_made_anew(
+        rounds in prop::collection::vec(prop::collection::vec(edit(), 1..4), 1..8),
+    ) {
+        let (facts, config) = (facts(), config());
+        let (mut table, mut state) = (NodeTable::default(), KernelState::default());
+        let mut kept = Kept::new(&table, &facts, &config, &state);
+        plan(kept.desired(), &state, &config).iter().for_each(|step| state.advance(step));
+        for edits in rounds {
+            let next = edited(&table, edits);
+            let anew = Kept::new(&next, &facts, &config, &state);
+            let steps = plan(anew.desired(), &state, &config);
+            match kept.update(&table, &next, &facts, &config, &state) {
+                Some(touched) => {
+                    prop_assert_eq!(&kept, &anew);
+                    let fewer = plan_touched(kept.desired(), &state, &config, &touched);
+                    prop_assert_eq!(&fewer, &steps);
+                }
+                None => kept = anew,
+            }
+            steps.iter().for_each(|step| state.advance(step));
+            table = next;
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_touches_one_virtual_server_and_nothing_is_made_anew() {
+    let (facts, config) = (facts(), config());
+    let vip = FrontendAddress::Vip([10, 96, 0, 1].into());
+    let with = |last: u8| Record {
+        frontends: vec![Frontend::new(FrontendKind::ClusterIp, vip, 80)],
+        destinations: vec![Destination::new(SocketAddr::from(([10, 0, 0, last], 80)))],
+        ..Record::new(key(0, Protocol::Tcp))
+    };
+    let of = |last| {
+        edited(
+            &NodeTable::default(),
+            vec![(with(last), Some(NodeLists::default()))],
+        )
+    };
+    let mut state = KernelState::default();
+    let mut kept = Kept::new(&of(1), &facts, &config, &state);
+    plan(kept.desired(), &state, &config)
+        .iter()
+        .for_each(|step| state.advance(step));
+    let touched = kept.update(&of(1), &of(2), &facts, &config, &state);
+    let touched = touched.expect("a change of one record alone");
+    let servers: Vec<_> = touched.servers.iter().collect();
+    let server = VirtualServerKey::new(Protocol::Tcp, [10, 96, 0, 1].into(), 80);
+    assert_eq!((servers, touched.routes.len()), (vec![&server], 0));
+}

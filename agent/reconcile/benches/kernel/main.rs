@@ -1,0 +1,99 @@
+//! Programs 10,000 services of 10 endpoints into the real kernel, by the product and by others, and
+//! says how their times compare. Each way runs in a process and a network namespace of its own,
+//! since the kernel remembers deleted real servers for minutes.
+//!
+//! `make bench-agent` runs it in a guest; `PORTOLAN_MOBY_IPVS` names the program that uses the Go
+//! library, without which that comparison is left out.
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a benchmark"
+)]
+
+mod encode;
+mod load;
+mod others;
+mod product;
+mod summary;
+mod wire;
+
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use portolan_e2e::lane::{Need, provides};
+
+use load::Load;
+
+/// The node's address in each namespace.
+const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+const LARGE: Load = Load {
+    services: 10_000,
+    endpoints: 10,
+};
+const SMALL: Load = Load {
+    services: 100,
+    endpoints: 10,
+};
+
+/// What a child process measures.
+const WAYS: [&str; 6] = ["floor", "one", "moby", "ipvsadm", "product", "small"];
+
+fn main() -> Result<()> {
+    let way = std::env::args().nth(1);
+    match way.filter(|way| WAYS.contains(&way.as_str())) {
+        Some(way) => measure(&way),
+        None if provides("bench-agent", &[Need::Root, Need::Ipvs]) => summary::run(),
+        None => Ok(()),
+    }
+}
+
+/// Runs a way in a new network namespace and returns the lines that it printed.
+fn run_way(way: &str) -> Result<String> {
+    let program = std::env::current_exe()?;
+    let mut command = Command::new("unshare");
+    command.arg("-n").arg(program).arg(way);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{way}: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// In the child: a node's network, then the way.
+fn measure(way: &str) -> Result<()> {
+    for command in [
+        "ip link set lo up".to_owned(),
+        "ip link add node0 type dummy".to_owned(),
+        format!("ip address add {NODE}/24 dev node0"),
+        "ip link set node0 up".to_owned(),
+    ] {
+        shell(&command)?;
+    }
+    match way {
+        "floor" => others::floor(LARGE),
+        "one" => others::one_by_one(LARGE),
+        "moby" => others::moby(LARGE),
+        "ipvsadm" => others::ipvsadm(LARGE),
+        "small" => product::run(SMALL),
+        _ => product::run(LARGE),
+    }
+}
+
+fn shell(command: &str) -> Result<()> {
+    let mut words = command.split(' ');
+    let program = words.next().context("no command")?;
+    let status = Command::new(program).args(words).status()?;
+    ensure!(status.success(), "{command}: {status}");
+    Ok(())
+}
+
+/// One value for the parent.
+fn say(name: &str, value: f64) {
+    println!("value {name} {value}");
+}
+
+fn milliseconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}

@@ -1,0 +1,122 @@
+//! Runs all ways and says how they compare.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use portolan_e2e::figure::{Goal, figure};
+
+use crate::{WAYS, run_way};
+
+/// What the ways measured, by way and name.
+struct Values(BTreeMap<(String, String), f64>);
+
+impl Values {
+    fn get(&self, way: &str, name: &str) -> Option<f64> {
+        self.0.get(&(way.to_owned(), name.to_owned())).copied()
+    }
+
+    /// Says a value of a way.
+    fn one(&self, way: &str, name: &str, unit: &str, goal: Option<Goal>) {
+        if let Some(value) = self.get(way, name) {
+            figure(&format!("agent_{way}_{name}"), value, unit, goal);
+        }
+    }
+
+    /// Says how many times one value is another.
+    fn ratio(&self, says: &str, of: (&str, &str), to: (&str, &str), goal: Goal) {
+        if let (Some(of), Some(to)) = (self.get(of.0, of.1), self.get(to.0, to.1)) {
+            figure(says, of / to, "times", Some(goal));
+        }
+    }
+}
+
+pub(crate) fn run() -> Result<()> {
+    let mut values = Values(BTreeMap::new());
+    let wanted = std::env::var("PORTOLAN_BENCH_WAYS").unwrap_or_default();
+    for way in WAYS {
+        if !wanted.is_empty() && !wanted.split(',').any(|wanted| wanted == way) {
+            continue;
+        }
+        for line in run_way(way)?.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            if let ["value", name, value] = words[..] {
+                let value = value.parse().with_context(|| line.to_owned())?;
+                let key = (way.to_owned(), name.to_owned());
+                values.0.insert(key, value);
+            }
+        }
+    }
+    say(&values);
+    Ok(())
+}
+
+fn say(values: &Values) {
+    for way in ["floor", "one", "moby", "ipvsadm", "product"] {
+        values.one(way, "cold", "ms", None);
+    }
+    let cold = ("product", "cold");
+    let ratio = |says, of, to, goal| values.ratio(says, of, to, goal);
+    ratio(
+        "agent_cold_to_floor",
+        cold,
+        ("floor", "cold"),
+        Goal::AtMost(2.0),
+    );
+    ratio(
+        "agent_one_by_one_to_cold",
+        ("one", "cold"),
+        cold,
+        Goal::AtLeast(5.0),
+    );
+    ratio(
+        "agent_moby_to_cold",
+        ("moby", "cold"),
+        cold,
+        Goal::AtLeast(10.0),
+    );
+    ratio(
+        "agent_ipvsadm_to_cold",
+        ("ipvsadm", "cold"),
+        cold,
+        Goal::AtLeast(40.0),
+    );
+    for way in ["small", "product"] {
+        values.one(way, "endpoint", "us", None);
+        values.one(
+            way,
+            "endpoint_messages",
+            "messages",
+            Some(Goal::AtMost(1.0)),
+        );
+    }
+    let (large, small) = (("product", "endpoint"), ("small", "endpoint"));
+    ratio(
+        "agent_endpoint_10000_to_100",
+        large,
+        small,
+        Goal::AtMost(1.5),
+    );
+    values.one("product", "rss", "MiB", Some(Goal::AtMost(60.0)));
+    values.one("product", "rss_peak", "MiB", None);
+    values.one("product", "restart", "ms", None);
+    values.one(
+        "product",
+        "restart_messages",
+        "messages",
+        Some(Goal::AtMost(0.0)),
+    );
+    values.one("product", "read", "ms", None);
+    let fastest = ("product", "read_fastest");
+    ratio(
+        "agent_read_to_fastest",
+        ("product", "read"),
+        fastest,
+        Goal::AtMost(2.0),
+    );
+    values.one("product", "unchanged_cpu", "ms", Some(Goal::AtMost(10.0)));
+    for name in ["churn_1", "churn_2", "churn_3"] {
+        values.one("product", name, "ms", None);
+    }
+    let (last, first) = (("product", "churn_3"), ("product", "churn_1"));
+    ratio("agent_churn_third_to_first", last, first, Goal::AtMost(2.0));
+}

@@ -1,0 +1,92 @@
+//! When the table goes to disk: soon after it changed, but not at every change.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinHandle, spawn_blocking};
+use tracing::{debug, warn};
+
+use super::store::Store;
+use super::{Saved, Stats};
+
+/// How long changes are gathered.
+const GATHER: Duration = Duration::from_secs(3);
+
+/// Writes tables, one at a time, beside whatever else happens.
+#[derive(Debug)]
+pub(super) struct Saver {
+    /// `None` if tables are not kept.
+    store: Option<Arc<Store>>,
+    stats: Arc<Stats>,
+    due: Option<Instant>,
+    writing: Option<JoinHandle<()>>,
+    /// Whether it was said that the file cannot be written.
+    warned: Arc<AtomicBool>,
+}
+
+impl Saver {
+    pub(super) fn new(store: Option<Arc<Store>>, stats: Arc<Stats>) -> Self {
+        Self {
+            store,
+            stats,
+            due: None,
+            writing: None,
+            warned: Arc::default(),
+        }
+    }
+
+    pub(super) fn store(&self) -> Option<Arc<Store>> {
+        self.store.clone()
+    }
+
+    /// The table changed.
+    pub(super) fn changed(&mut self, now: Instant) {
+        if self.store.is_some() {
+            self.due.get_or_insert(now + GATHER);
+        }
+    }
+
+    /// When the table is to be written, if it changed.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Begins to write what the table is now; puts it off while the last one is being written.
+    pub(super) fn begin(&mut self, table: impl FnOnce() -> Saved, now: Instant) {
+        if self.writing.as_ref().is_some_and(|w| !w.is_finished()) {
+            self.due = Some(now + GATHER);
+            return;
+        }
+        self.due = None;
+        let Some(store) = self.store.clone() else {
+            return;
+        };
+        let (saved, stats) = (table(), Arc::clone(&self.stats));
+        let warned = Arc::clone(&self.warned);
+        let write = move || match store.write(&saved) {
+            Ok(()) => {
+                warned.store(false, Ordering::Relaxed);
+                Stats::count(&stats.table_writes);
+                debug!("table written to disk");
+            }
+            Err(error) => {
+                Stats::count(&stats.table_write_failures);
+                if !warned.swap(true, Ordering::Relaxed) {
+                    warn!(directory = %store.directory.display(), %error,
+                        "the table cannot be kept on disk: an agent that starts without a \
+                         controller will not have it (said once)");
+                }
+            }
+        };
+        self.writing = Some(spawn_blocking(write));
+    }
+
+    /// Waits until nothing is being written.
+    pub(super) async fn settle(&mut self) {
+        if let Some(writing) = self.writing.take() {
+            // It does not panic, and nobody aborts it.
+            let _ = writing.await;
+        }
+    }
+}

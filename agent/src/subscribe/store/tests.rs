@@ -1,0 +1,171 @@
+use std::path::Path;
+
+use portolan_model::SetHash;
+use portolan_proto::convert::{encode_node, encode_record};
+use portolan_proto::v1::frame::Frame;
+
+use super::*;
+use crate::subscribe::tests::support::record;
+
+fn store(directory: &Path) -> Store {
+    Store {
+        directory: directory.to_owned(),
+        cluster: "east".to_owned(),
+        node: "a".to_owned(),
+    }
+}
+
+/// A staging with so many records.
+fn staging(records: usize) -> Staging {
+    let mut staging = Staging::new("east");
+    let put: Vec<_> = (0..records)
+        .map(|i| {
+            let record = record(&format!("s{i}"));
+            encode_record(&record, record.content_hash())
+        })
+        .collect();
+    let sum = |hashes: &mut dyn Iterator<Item = portolan_model::ContentHash>| -> Vec<u8> {
+        hashes.collect::<SetHash>().to_bytes().into()
+    };
+    let node = portolan_model::NodeInfo::default();
+    let commit = v1::Commit {
+        revision: 7,
+        snapshot: true,
+        records_hash: sum(&mut (0..records).map(|i| record(&format!("s{i}")).content_hash())),
+        own_hash: sum(&mut [node.content_hash()].into_iter()),
+        source_versions: vec![1, 2, 3],
+        trigger_times_ms: vec![],
+    };
+    for frame in [
+        Frame::Welcome(v1::Welcome {
+            version: 1,
+            epoch: 5,
+        }),
+        Frame::Records(v1::Records {
+            put,
+            ..v1::Records::default()
+        }),
+        Frame::Own(v1::Own {
+            node: Some(encode_node(&node)),
+            ..v1::Own::default()
+        }),
+        Frame::Commit(commit),
+    ] {
+        staging.take(v1::Frame { frame: Some(frame) }).unwrap();
+    }
+    staging
+}
+
+#[test]
+fn a_table_comes_back_with_all_that_hello_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(&dir.path().join("not/there/yet"));
+    assert!(store.load().unwrap().is_none());
+    let mut last = None;
+    for records in [3, 2_000, 0] {
+        let mut staging = staging(records);
+        store.write(&staging.save()).unwrap();
+        let (mut loaded, committed) = store.load().unwrap().unwrap();
+        assert_eq!(committed.table.records.len(), records);
+        assert_eq!((committed.epoch, committed.revision), (5, 7));
+        let hello = loaded.begin(v1::Hello::default());
+        assert_eq!(hello, staging.begin(v1::Hello::default()));
+        assert_eq!(hello.source_versions, [1, 2, 3]);
+        assert_ne!(Some(hello.records_hash.clone()), last);
+        last = Some(hello.records_hash);
+    }
+}
+
+#[test]
+fn a_file_that_makes_no_sense_is_set_aside_and_said_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path());
+    let good = store.encode(&staging(50).save()).unwrap();
+    let changed = |at: usize| {
+        let mut content = good.clone();
+        content[at] ^= 1;
+        content
+    };
+    let other_node = Store {
+        node: "b".to_owned(),
+        ..store.clone()
+    };
+    let other_cluster = Store {
+        cluster: "west".to_owned(),
+        ..store.clone()
+    };
+    let frames = |count: usize| {
+        let mut raw = v1::Hello {
+            cluster: "east".to_owned(),
+            node: "a".to_owned(),
+            ..v1::Hello::default()
+        }
+        .encode_length_delimited_to_vec();
+        for frame in &staging(50).save().frames()[..count] {
+            raw.extend(frame.encode_length_delimited_to_vec());
+        }
+        let body = zstd::bulk::compress(&raw, 1).unwrap();
+        let checksum = *blake3::hash(&body).as_bytes();
+        [&good[..16], &checksum, &body].concat()
+    };
+    let cases = [
+        (vec![], "not a table"),
+        (b"garbage".to_vec(), "not a table"),
+        (good[..15].to_vec(), "cut off"),
+        (good[..40].to_vec(), "cut off"),
+        (changed(15), "of format 0, not 1"),
+        (changed(20), "checksum"),
+        (good[..good.len() - 1].to_vec(), "checksum"),
+        (changed(good.len() - 1), "checksum"),
+        (frames(2), "does not end with a Commit"),
+        (
+            other_node.encode(&staging(1).save()).unwrap(),
+            "of node \"b\", not \"a\"",
+        ),
+        (
+            other_cluster.encode(&staging(1).save()).unwrap(),
+            "of cluster \"west\"",
+        ),
+    ];
+    for (content, reason) in cases {
+        fs::write(dir.path().join(NAME), &content).unwrap();
+        let why = store.load().unwrap_err();
+        assert!(why.contains(reason) && why.contains(ASIDE), "{why}");
+        assert_eq!(fs::read(dir.path().join(ASIDE)).unwrap(), content);
+        assert!(store.load().unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_table_with_a_wrong_hash_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path());
+    let mut frames = staging(5).save().frames();
+    let Some(Frame::Records(records)) = &mut frames[1].frame else {
+        panic!("no records");
+    };
+    records.put.pop();
+    let mut raw = v1::Hello {
+        cluster: "east".to_owned(),
+        node: "a".to_owned(),
+        ..v1::Hello::default()
+    }
+    .encode_length_delimited_to_vec();
+    for frame in frames {
+        raw.extend(frame.encode_length_delimited_to_vec());
+    }
+    let why = store.take(&raw).unwrap_err();
+    assert!(why.contains("have hash"), "{why}");
+}
+
+#[test]
+fn what_cannot_be_written_leaves_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path());
+    store.write(&staging(3).save()).unwrap();
+    // Where the new one is to be written there is a directory.
+    fs::create_dir(dir.path().join("table.new")).unwrap();
+    store.write(&staging(4).save()).unwrap_err();
+    let (_, committed) = store.load().unwrap().unwrap();
+    assert_eq!(committed.table.records.len(), 3);
+}

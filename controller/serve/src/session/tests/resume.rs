@@ -1,0 +1,148 @@
+//! Agents that come from another controller.
+
+use std::time::Duration;
+
+use portolan_model::NodeTable;
+use portolan_proto::buckets::bucket_hashes;
+use portolan_proto::convert::encode_key;
+use portolan_proto::v1;
+use portolan_proto::v1::agent_message::Message;
+use portolan_proto::v1::frame::Frame;
+use tonic::Code;
+
+use crate::{Origin, ServeConfig};
+
+use super::support::{Client, Server, hello, node, put, puts};
+
+/// Enough that it is worth asking.
+const SERVICES: [&str; 20] = [
+    "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14",
+    "s15", "s16", "s17", "s18", "s19",
+];
+const DESTINATIONS: u8 = 20;
+
+/// The Hello of an agent that has a table of elsewhere.
+fn with(table: &NodeTable) -> v1::Hello {
+    v1::Hello {
+        epoch: 1,
+        revision: 1,
+        records_hash: table.records_hash().to_bytes().into(),
+        own_hash: table.own_hash().to_bytes().into(),
+        ..hello("a")
+    }
+}
+
+fn buckets(table: &NodeTable, count: u32) -> Message {
+    let records: Vec<_> = table.records.values().collect();
+    let keys: Vec<_> = records.iter().map(|r| encode_key(&r.key)).collect();
+    let hashes = records.iter().map(|r| r.content_hash());
+    Message::Buckets(v1::Buckets {
+        hashes: bucket_hashes(keys.iter().zip(hashes), count),
+    })
+}
+
+async fn asked(client: &mut Client) -> u32 {
+    match client.next().await.unwrap() {
+        Some(Frame::AskBuckets(ask)) => ask.count,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A server whose table is another than the one that is returned.
+async fn moved(config: ServeConfig) -> (Server, NodeTable) {
+    let mut server = Server::synced_with(config, &[puts(&SERVICES, 1, DESTINATIONS)]).await;
+    let table = server.tables.table(&node("a"));
+    server.publisher.publish(&put(&["g", "h"]));
+    (server, table)
+}
+
+#[tokio::test]
+async fn who_tells_its_buckets_gets_those_that_differ() {
+    let (mut server, table) = moved(ServeConfig::default()).await;
+    let mut client = server.connect(with(&table)).await;
+    let count = asked(&mut client).await;
+    assert_eq!(count, 32);
+    client.say(buckets(&table, count)).await;
+    let batch = client.batch().await;
+    assert!(!batch.commit.snapshot);
+    assert!(batch.put.len() <= 8, "{:?}", batch.put);
+    assert_eq!(server.registry.counters().resumed_buckets, 1);
+    let now = server.tables.table(&node("a"));
+    assert_eq!(batch.commit.records_hash, now.records_hash().to_bytes());
+    server.publisher.publish(&put(&["i"]));
+    assert_eq!(client.batch().await.put, ["i"]);
+}
+
+#[tokio::test]
+async fn what_is_no_answer_ends_the_stream() {
+    let (server, table) = moved(ServeConfig::default()).await;
+    let mut client = server.connect(with(&table)).await;
+    asked(&mut client).await;
+    let hashes = vec![0; 7];
+    client.say(Message::Buckets(v1::Buckets { hashes })).await;
+    let status = client.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(server.registry.counters().violations, 1);
+}
+
+#[tokio::test]
+async fn who_does_not_answer_gets_everything() {
+    let config = ServeConfig {
+        buckets_timeout: Duration::from_millis(50),
+        ..ServeConfig::default()
+    };
+    let (server, table) = moved(config).await;
+    let mut client = server.connect(with(&table)).await;
+    let count = asked(&mut client).await;
+    let batch = client.batch().await;
+    assert!(batch.commit.snapshot);
+    assert_eq!(batch.put.len(), SERVICES.len() + 2);
+    // An answer that comes late is none, and no violation either.
+    client.say(buckets(&table, count)).await;
+    assert_eq!(server.registry.counters().violations, 0);
+}
+
+fn from(version: u64) -> Origin {
+    Origin {
+        source_versions: vec![version, 1, 1],
+        ..Origin::default()
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_knows_more_waits_until_we_have_caught_up() {
+    let mut server = Server::synced(&[]).await;
+    server.publisher.publish_from(&put(&["x"]), &from(5));
+    let ahead = v1::Hello {
+        source_versions: vec![6, 1, 1],
+        ..with(&NodeTable::default())
+    };
+    let mut client = server.connect(ahead).await;
+    // Neither is far enough.
+    server.publisher.publish_from(&put(&["y"]), &from(5));
+    server.connect(hello("b")).await.batch().await;
+    assert_eq!(server.registry.counters().commits, 1);
+    // Nothing has changed, but we know that nothing has.
+    server.publisher.publish_from(&put(&["y"]), &from(6));
+    let batch = client.batch().await;
+    assert_eq!(batch.put, ["x", "y"]);
+    assert_eq!(batch.commit.source_versions, [6, 1, 1]);
+}
+
+#[tokio::test]
+async fn an_agent_that_knows_more_is_sent_away_in_the_end() {
+    let config = ServeConfig {
+        catch_up_timeout: Duration::from_millis(50),
+        ..ServeConfig::default()
+    };
+    let mut server = Server::synced_with(config, &[]).await;
+    server.publisher.publish_from(&put(&["x"]), &from(5));
+    let ahead = v1::Hello {
+        source_versions: vec![6, 1, 1],
+        ..with(&NodeTable::default())
+    };
+    let mut client = server.connect(ahead).await;
+    let status = client.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(status.message(), "source: behind the agent");
+}

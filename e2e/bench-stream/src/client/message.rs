@@ -1,0 +1,130 @@
+//! As little of gRPC and of the protocol as tells what has come.
+
+use anyhow::{Result, ensure};
+use portolan_proto::v1;
+use prost::Message as _;
+
+/// A prefix of a message: not compressed, and its length.
+const HEAD_BYTES: usize = 5;
+
+/// So much of a message is looked at. What must be understood is shorter; records are not.
+const LOOK_BYTES: usize = 512;
+
+/// What has come that matters.
+#[derive(Debug, PartialEq)]
+pub(super) enum Heard {
+    Welcome { epoch: u64 },
+    Commit(Box<v1::Commit>),
+    AskBuckets { count: u32 },
+}
+
+/// Takes messages apart, wherever HTTP/2 cut them.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    head: [u8; HEAD_BYTES],
+    head_len: usize,
+    left: usize,
+    /// The beginning of the message.
+    begin: Vec<u8>,
+}
+
+impl Messages {
+    /// Takes a piece, and adds what was heard.
+    pub(super) fn feed(&mut self, mut bytes: &[u8], heard: &mut Vec<Heard>) -> Result<()> {
+        while !bytes.is_empty() {
+            if self.head_len < HEAD_BYTES {
+                let count = bytes.len().min(HEAD_BYTES - self.head_len);
+                let (now, later) = bytes.split_at(count);
+                self.head[self.head_len..][..count].copy_from_slice(now);
+                self.head_len += count;
+                bytes = later;
+                if self.head_len < HEAD_BYTES {
+                    return Ok(());
+                }
+                let [compressed, a, b, c, d] = self.head;
+                ensure!(compressed == 0, "a message that gRPC compressed");
+                self.left = u32::from_be_bytes([a, b, c, d]) as usize;
+            }
+            let (now, later) = bytes.split_at(bytes.len().min(self.left));
+            let look = now.len().min(LOOK_BYTES - self.begin.len());
+            self.begin.extend_from_slice(&now[..look]);
+            self.left -= now.len();
+            bytes = later;
+            if self.left == 0 {
+                self.head_len = 0;
+                look_at(&self.begin, heard)?;
+                self.begin.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks at the fields of a frame, of which only the beginning may be here.
+fn look_at(mut frame: &[u8], heard: &mut Vec<Heard>) -> Result<()> {
+    while !frame.is_empty() {
+        let tag = prost::decode_length_delimiter(&mut frame)?;
+        ensure!(tag & 7 == 2, "a frame with a field that is no message");
+        let Ok(length) = prost::decode_length_delimiter(&mut frame) else {
+            return Ok(());
+        };
+        let Some((field, rest)) = frame.split_at_checked(length) else {
+            return Ok(());
+        };
+        frame = rest;
+        match tag >> 3 {
+            1 => heard.push(Heard::Welcome {
+                epoch: v1::Welcome::decode(field)?.epoch,
+            }),
+            4 => heard.push(Heard::Commit(Box::new(v1::Commit::decode(field)?))),
+            7 => heard.push(Heard::AskBuckets {
+                count: v1::AskBuckets::decode(field)?.count,
+            }),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan_proto::v1::frame::Frame;
+
+    fn framed(frame: Frame) -> Vec<u8> {
+        let message = v1::Frame { frame: Some(frame) }.encode_to_vec();
+        let mut bytes = vec![0];
+        bytes.extend_from_slice(&(message.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(&message);
+        bytes
+    }
+
+    #[test]
+    fn what_matters_is_heard_wherever_it_is_cut() {
+        let commit = v1::Commit {
+            revision: 7,
+            records_hash: vec![1; 16],
+            ..v1::Commit::default()
+        };
+        let welcome = v1::Welcome {
+            version: 1,
+            epoch: 9,
+        };
+        let mut bytes = framed(Frame::Welcome(welcome));
+        bytes.extend(framed(Frame::Compressed(vec![0x22; 5_000])));
+        bytes.extend(framed(Frame::AskBuckets(v1::AskBuckets { count: 64 })));
+        bytes.extend(framed(Frame::Commit(commit.clone())));
+        let expected = [
+            Heard::Welcome { epoch: 9 },
+            Heard::AskBuckets { count: 64 },
+            Heard::Commit(Box::new(commit)),
+        ];
+        for cut in 1..bytes.len() {
+            let (mut messages, mut heard) = (Messages::default(), Vec::new());
+            for piece in bytes.chunks(cut) {
+                messages.feed(piece, &mut heard).unwrap();
+            }
+            assert_eq!(heard, expected);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What one change costs: to few agents and to many, beside a loop that writes as many bytes to
+//! as many sockets and does nothing else.
+
+use anyhow::Result;
+use portolan_select::TableDelta;
+
+use super::child::Client;
+use super::figures::{at_most, quantile, remark, say};
+use super::verify::Verifier;
+use super::{Bench, Running};
+use crate::server::Kind;
+use crate::words::Connect;
+use crate::world::World;
+
+/// So many changes go first and are not counted.
+pub(super) const WARM_UP: u32 = 10;
+
+/// Memory per stream, in KiB, at most.
+const KIB: f64 = 40.0;
+
+/// What single changes cost.
+pub(super) struct Changes {
+    /// Per agent and change, in microseconds.
+    pub(super) cpu_us: f64,
+    /// Per agent and change.
+    pub(super) bytes: f64,
+    /// Until the last agent had it, sorted, in nanoseconds.
+    pub(super) last_ns: Vec<u64>,
+    /// The last one.
+    pub(super) revision: u64,
+}
+
+/// How much more than the bare loop it may cost.
+struct Goals {
+    cpu: f64,
+    /// Until the last agent has it: half of the changes, and 99 of 100.
+    last: Option<(f64, f64)>,
+}
+
+pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
+    let args = bench.args;
+    let few = Goals {
+        cpu: 2.5,
+        last: None,
+    };
+    compare(bench, "few", args.few, args.changes_few, &few)?;
+    let many = Goals {
+        cpu: 3.5,
+        last: Some((3.5, 6.0)),
+    };
+    compare(bench, "many", args.many, args.changes_many, &many)
+}
+
+fn compare(bench: &Bench<'_>, name: &str, agents: u32, count: u32, goals: &Goals) -> Result<()> {
+    let ours = ours(bench, name, agents, count)?;
+    // The same bytes as one change of ours.
+    let bytes = (ours.bytes.round() as u32).max(1);
+    let mut running = bench.serve_bare(bytes)?;
+    let mut client = bench.agents()?;
+    let how = running.fresh(agents);
+    running.take_in(&mut client, how)?;
+    let bare = changes(&mut running, &mut client, agents, count)?;
+    say(
+        &format!("stream_change_{name}_bytes"),
+        ours.bytes,
+        "bytes/agent",
+    );
+    say(
+        &format!("stream_change_{name}_cpu_bare"),
+        bare.cpu_us,
+        "us/agent",
+    );
+    say(
+        &format!("stream_change_{name}_cpu"),
+        ours.cpu_us,
+        "us/agent",
+    );
+    at_most(
+        &format!("stream_change_{name}_cpu_to_bare"),
+        ours.cpu_us / bare.cpu_us,
+        "x",
+        goals.cpu,
+    );
+    let round = quantile(&bare.last_ns, 0.5)?;
+    say(
+        &format!("stream_change_{name}_round_bare_p50"),
+        round / 1e6,
+        "ms",
+    );
+    for (share, goal) in [
+        (0.5, goals.last.map(|(half, _)| half)),
+        (0.99, goals.last.map(|(_, most)| most)),
+    ] {
+        let last = quantile(&ours.last_ns, share)?;
+        let of = format!("stream_change_{name}_last_p{:.0}", share * 100.0);
+        say(&of, last / 1e6, "ms");
+        match goal {
+            Some(goal) => at_most(&format!("{of}_to_bare"), last / round, "x", goal),
+            None => say(&format!("{of}_to_bare"), last / round, "x"),
+        }
+    }
+    Ok(())
+}
+
+fn ours(bench: &Bench<'_>, name: &str, agents: u32, count: u32) -> Result<Changes> {
+    let mut running = bench.serve(Kind::Ours, &[])?;
+    let mut client = bench.agents()?;
+    let mut world = bench.world.clone();
+    let mut verifier = Verifier::start(&world, None)?;
+    verifier.lead_to(running.port);
+    verifier.check(&world, 1)?;
+    let how = running.fresh(agents);
+    let intake = running.take_in(&mut client, how)?;
+    let of = format!("stream_resident_{agents}");
+    at_most(&of, intake.kib, "KiB/stream", KIB);
+    let ours = changes(&mut running, &mut client, agents, count)?;
+    advance(&mut world, WARM_UP + count);
+    verifier.check(&world, ours.revision)?;
+    remark(&format!("checked: the table after {count} changes"));
+    // The same once more with agents that say what they have; no goal holds for that.
+    leave(&mut running, &mut client, 1)?;
+    let how = Connect {
+        acks: true,
+        ..running.fresh(agents)
+    };
+    running.take_in(&mut client, how)?;
+    let acked = changes(&mut running, &mut client, agents, count / 3)?;
+    let of = format!("stream_change_{name}_cpu_with_acks");
+    say(&of, acked.cpu_us, "us/agent");
+    Ok(ours)
+}
+
+/// Ends the streams of thin agents, and waits until the server has so many others left.
+pub(super) fn leave(running: &mut Running, client: &mut Client, others: usize) -> Result<()> {
+    client.ask(&crate::words::Order::Leave)?;
+    running.server.streams(others)
+}
+
+/// Makes changes one by one, each when all agents have the one before.
+pub(super) fn changes(
+    running: &mut Running,
+    client: &mut Client,
+    agents: u32,
+    count: u32,
+) -> Result<Changes> {
+    let server = &mut running.server;
+    let mut received_before = 0;
+    for _ in 0..WARM_UP {
+        let published = server.change(1)?;
+        (_, received_before) = client.reach(published.revision)?;
+    }
+    let before = server.usage()?;
+    let (mut last_ns, mut received, mut revision) = (Vec::new(), 0, 0);
+    for _ in 0..count {
+        let published = server.change(1)?;
+        revision = published.revision;
+        let at_ns;
+        (at_ns, received) = client.reach(revision)?;
+        last_ns.push(at_ns.saturating_sub(published.at_ns));
+    }
+    let cpu_ns = server.usage()?.cpu_ns - before.cpu_ns;
+    last_ns.sort_unstable();
+    let messages = f64::from(agents) * f64::from(count);
+    Ok(Changes {
+        cpu_us: cpu_ns as f64 / 1e3 / messages,
+        bytes: (received - received_before) as f64 / messages,
+        last_ns,
+        revision,
+    })
+}
+
+/// Makes the same changes of our own cluster.
+pub(super) fn advance(world: &mut World, changes: u32) {
+    (0..changes).for_each(|_| {
+        world.change(&mut TableDelta::default());
+    });
+}

@@ -1,0 +1,49 @@
+//! Numbers that come out.
+
+use std::io::Write as _;
+
+use anyhow::{Result, ensure};
+use portolan_e2e::figure::{Goal, figure};
+
+/// Says a figure without a goal.
+pub(super) fn say(name: &str, value: f64, unit: &str) {
+    figure(name, value, unit, None);
+}
+
+/// Says one that must be at least so much.
+pub(super) fn at_least(name: &str, value: f64, unit: &str, goal: f64) {
+    figure(name, value, unit, Some(Goal::AtLeast(goal)));
+}
+
+/// Says one that must be at most so much.
+pub(super) fn at_most(name: &str, value: f64, unit: &str, goal: f64) {
+    figure(name, value, unit, Some(Goal::AtMost(goal)));
+}
+
+/// Says something that is no figure.
+pub(super) fn remark(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// So much of a sorted list is at most this.
+pub(super) fn quantile(sorted: &[u64], share: f64) -> Result<f64> {
+    ensure!(!sorted.is_empty(), "nothing was measured");
+    let last = sorted.len() - 1;
+    // An index of the list.
+    let index = (last as f64 * share).round() as usize;
+    Ok(sorted[index.min(last)] as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantile_is_of_the_list() {
+        let list: Vec<u64> = (0..=100).collect();
+        assert_eq!(quantile(&list, 0.5).unwrap(), 50.0);
+        assert_eq!(quantile(&list, 0.99).unwrap(), 99.0);
+        assert_eq!(quantile(&[7], 0.99).unwrap(), 7.0);
+        assert!(quantile(&[], 0.5).is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! Starts the processes, tells them what to do, and says what came of it.
+
+mod child;
+mod delta;
+mod figures;
+mod kubernetes;
+mod overload;
+mod reconnect;
+mod snapshot;
+mod verify;
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+use portolan_tls::issue::Authority;
+use tempfile::TempDir;
+
+use crate::client::VALID;
+use crate::server::Kind;
+use crate::usage::pin;
+use crate::words::{Connect, Connected, Speak, Told};
+use crate::world::{Size, World};
+use child::{Child, Client, Server};
+use figures::remark;
+
+/// What to measure. Everything, as it stands, takes some minutes on two processors.
+#[derive(Debug, Args)]
+pub(crate) struct DriverArgs {
+    #[command(flatten)]
+    size: Size,
+    /// The processor of the server; the next one is the agents'
+    #[arg(long, default_value_t = 0)]
+    cpu: usize,
+    /// What to measure; all if there is none
+    #[arg(long, value_enum)]
+    only: Vec<Phase>,
+    /// Few agents
+    #[arg(long, default_value_t = 1_000)]
+    few: u32,
+    /// Many agents; fewer than nodes
+    #[arg(long, default_value_t = 5_000)]
+    many: u32,
+    /// Agents of the naive server: its cost is per agent, and high
+    #[arg(long, default_value_t = 100)]
+    naive: u32,
+    /// Single changes to measure with few agents
+    #[arg(long, default_value_t = 300)]
+    changes_few: u32,
+    /// And with many
+    #[arg(long, default_value_t = 150)]
+    changes_many: u32,
+    /// Changes per second under load
+    #[arg(long, default_value_t = 1_000)]
+    rate: u32,
+    /// For so many seconds
+    #[arg(long, default_value_t = 10)]
+    seconds: u32,
+    /// For so many seconds to a queue per agent, whose delay grows as long as this lasts
+    #[arg(long, default_value_t = 10)]
+    queue_seconds: u32,
+    /// How many Services have changed when agents reconnect
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 100, 1_000, 5_000, 10_000])]
+    sweep: Vec<u32>,
+    /// The program that says how large the Kubernetes objects are
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/kubernetes-bytes"))]
+    kubernetes_bytes: PathBuf,
+}
+
+/// A group of figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Phase {
+    /// What a whole table costs.
+    Snapshot,
+    /// What one change costs.
+    Delta,
+    /// More changes than can be delivered one by one.
+    Overload,
+    /// All agents come back at once.
+    Reconnect,
+    /// With certificates on both sides.
+    Tls,
+}
+
+impl Phase {
+    const ALL: [Self; 5] = [
+        Self::Snapshot,
+        Self::Delta,
+        Self::Overload,
+        Self::Reconnect,
+        Self::Tls,
+    ];
+}
+
+/// Measures, and prints the figures.
+pub(crate) fn run(args: &DriverArgs) -> Result<()> {
+    ensure!(
+        args.many < args.size.nodes,
+        "--many: one node is the whole agent's"
+    );
+    ensure!(args.few <= args.many, "--few: more than --many");
+    let dir = tempfile::tempdir()?;
+    make_certificates(dir.path())?;
+    pin(args.cpu + 1)?;
+    let bench = Bench {
+        args,
+        world: World::new(args.size)?,
+        dir,
+    };
+    let Size {
+        services,
+        endpoints,
+        nodes,
+    } = args.size;
+    remark(&format!(
+        "{services} Services of {endpoints} endpoints, {nodes} nodes; server on processor {}, \
+         agents and driver on {}",
+        args.cpu,
+        args.cpu + 1
+    ));
+    for phase in Phase::ALL {
+        if !args.only.is_empty() && !args.only.contains(&phase) {
+            continue;
+        }
+        let begun = std::time::Instant::now();
+        match phase {
+            Phase::Snapshot => snapshot::run(&bench)?,
+            Phase::Delta => delta::run(&bench)?,
+            Phase::Overload => overload::run(&bench)?,
+            Phase::Reconnect => reconnect::run(&bench)?,
+            Phase::Tls => snapshot::run_tls(&bench)?,
+        }
+        remark(&format!(
+            "{phase:?}: {:.0} s",
+            begun.elapsed().as_secs_f64()
+        ));
+    }
+    Ok(())
+}
+
+/// What all phases need.
+struct Bench<'a> {
+    args: &'a DriverArgs,
+    /// The cluster as servers have it when they start.
+    world: World,
+    /// Of certificates.
+    dir: TempDir,
+}
+
+/// A server, and where it is.
+struct Running {
+    server: Server,
+    port: u16,
+    speak: Speak,
+}
+
+/// What it cost the server to take in agents.
+#[derive(Debug, Clone, Copy)]
+struct Intake {
+    /// Per agent, in microseconds.
+    cpu_us: f64,
+    /// Per agent, in bytes.
+    down: f64,
+    up: f64,
+    /// What the server's memory grew by per agent, in KiB.
+    kib: f64,
+    /// In all.
+    connected: Connected,
+}
+
+impl Bench<'_> {
+    fn serve(&self, kind: Kind, more: &[String]) -> Result<Running> {
+        let mut arguments = vec![
+            "serve".to_owned(),
+            format!("--cpu={}", self.args.cpu),
+            format!("--kind={}", kind.name()),
+        ];
+        arguments.extend(size_arguments(self.args.size));
+        arguments.extend_from_slice(more);
+        let mut server: Server = Child::start(&arguments)?;
+        let Told::Ready { port } = server.answer()? else {
+            anyhow::bail!("the server is not ready");
+        };
+        Ok(Running {
+            server,
+            port,
+            speak: Speak::Plain,
+        })
+    }
+
+    fn serve_tls(&self) -> Result<Running> {
+        let running = self.serve(Kind::Ours, &[self.tls_dir()])?;
+        Ok(Running {
+            speak: Speak::Tls,
+            ..running
+        })
+    }
+
+    fn serve_bare(&self, bytes: u32) -> Result<Running> {
+        let running = self.serve(Kind::Bare, &[format!("--bare-bytes={bytes}")])?;
+        Ok(Running {
+            speak: Speak::Bare(bytes),
+            ..running
+        })
+    }
+
+    fn agents(&self) -> Result<Client> {
+        let mut arguments = vec![
+            "agents".to_owned(),
+            format!("--cpu={}", self.args.cpu + 1),
+            self.tls_dir(),
+        ];
+        arguments.extend(size_arguments(self.args.size));
+        Child::start(&arguments)
+    }
+
+    fn tls_dir(&self) -> String {
+        format!("--tls-dir={}", self.dir.path().display())
+    }
+}
+
+impl Running {
+    /// How so many agents connect that have nothing.
+    fn fresh(&self, agents: u32) -> Connect {
+        Connect {
+            port: self.port,
+            agents,
+            speak: self.speak,
+            resume: false,
+            acks: false,
+        }
+    }
+
+    /// Takes in agents, and says what that cost.
+    fn take_in(&mut self, client: &mut Client, how: Connect) -> Result<Intake> {
+        let agents = f64::from(how.agents);
+        let before = self.server.usage()?;
+        let connected = client.connect(how, &mut self.server)?;
+        let after = self.server.usage()?;
+        Ok(Intake {
+            cpu_us: (after.cpu_ns - before.cpu_ns) as f64 / 1e3 / agents,
+            down: connected.received as f64 / agents,
+            up: connected.sent as f64 / agents,
+            kib: (after.resident as f64 - before.resident as f64) / 1024.0 / agents,
+            connected,
+        })
+    }
+}
+
+fn size_arguments(size: Size) -> [String; 3] {
+    let Size {
+        services,
+        endpoints,
+        nodes,
+    } = size;
+    [
+        format!("--services={services}"),
+        format!("--endpoints={endpoints}"),
+        format!("--nodes={nodes}"),
+    ]
+}
+
+/// An authority, which also signs for agents, and a server.
+fn make_certificates(dir: &Path) -> Result<()> {
+    let now = SystemTime::now();
+    let valid = now - VALID..now + VALID;
+    let (authority, own) = Authority::create("bench", valid.clone())?;
+    let server = authority.server(&["localhost"], valid)?;
+    for (name, content) in [
+        ("ca.crt", own.cert),
+        ("ca.key", own.key),
+        ("tls.crt", server.cert),
+        ("tls.key", server.key),
+    ] {
+        std::fs::write(dir.join(name), content)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! All agents come back at once: to the same controller, or to another.
+
+use anyhow::{Result, ensure};
+
+use super::child::Client;
+use super::delta::{advance, leave};
+use super::figures::{at_least, at_most, remark, say};
+use super::verify::Verifier;
+use super::{Bench, Intake, Running};
+use crate::server::Kind;
+use crate::words::{Connect, Order};
+
+/// With so many changed Services resuming must be this much cheaper than a whole table.
+const SOME: u32 = 100;
+const SAME: Goals = Goals {
+    cpu: 4.0,
+    bytes: 50.0,
+};
+const OTHER: Goals = Goals {
+    cpu: 2.5,
+    bytes: 6.0,
+};
+
+/// However many have changed, it must not cost more than this of a whole table.
+const NEVER_MORE: f64 = 1.1;
+
+/// How much cheaper.
+struct Goals {
+    cpu: f64,
+    bytes: f64,
+}
+
+pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
+    let mut running = bench.serve(Kind::Ours, &[])?;
+    let mut client = bench.agents()?;
+    // What is built once is there for each of the measured storms alike.
+    let how = running.fresh(bench.args.many);
+    running.take_in(&mut client, how.clone())?;
+    let full = fresh(&mut running, &mut client, &how)?;
+    client.ask(&Order::Keep)?;
+    leave(&mut running, &mut client, 0)?;
+    say("stream_reconnect_full_cpu", full.cpu_us, "us/agent");
+    say("stream_reconnect_full_bytes", full.down, "bytes/agent");
+    same(bench, &mut running, &mut client, full)?;
+    other(bench, &mut client, full)
+}
+
+/// All agents leave, and come back with nothing.
+fn fresh(running: &mut Running, client: &mut Client, how: &Connect) -> Result<Intake> {
+    leave(running, client, 0)?;
+    running.take_in(client, how.clone())
+}
+
+/// To the controller that sent them what they have.
+fn same(bench: &Bench<'_>, running: &mut Running, client: &mut Client, full: Intake) -> Result<()> {
+    let mut world = bench.world.clone();
+    let mut verifier = Verifier::start(&world, None)?;
+    verifier.lead_to(running.port);
+    verifier.check(&world, 1)?;
+    let mut most = 0.0_f64;
+    let mut revision = 1;
+    for &changed in &bench.args.sweep {
+        verifier.cut_off();
+        running.server.streams(0)?;
+        for _ in 0..changed / SOME {
+            revision = running.server.change(SOME)?.revision;
+        }
+        advance(&mut world, changed / SOME * SOME);
+        let how = Connect {
+            resume: true,
+            ..running.fresh(bench.args.many)
+        };
+        let intake = running.take_in(client, how)?;
+        ensure!(
+            intake.connected.revision == revision,
+            "not all came to the head"
+        );
+        verifier.lead_to(running.port);
+        verifier.check(&world, revision)?;
+        judge("resume", changed, intake, full, &SAME);
+        most = most.max(intake.cpu_us / full.cpu_us);
+        leave(running, client, 1)?;
+    }
+    remark("checked: the table after each resumption");
+    at_most("stream_resume_most_to_full", most, "x", NEVER_MORE);
+    Ok(())
+}
+
+/// To another one, that has the same Services but for some.
+fn other(bench: &Bench<'_>, client: &mut Client, full: Intake) -> Result<()> {
+    let mut most = 0.0_f64;
+    for &changed in &bench.args.sweep {
+        let first = bench.serve(Kind::Ours, &[])?;
+        let mut verifier = Verifier::start(&bench.world, None)?;
+        verifier.lead_to(first.port);
+        verifier.check(&bench.world, 1)?;
+        verifier.cut_off();
+        let mut second = bench.serve(Kind::Ours, &[format!("--changes={changed}")])?;
+        client.ask(&Order::Restore)?;
+        let how = Connect {
+            resume: true,
+            ..second.fresh(bench.args.many)
+        };
+        let intake = second.take_in(client, how)?;
+        verifier.lead_to(second.port);
+        let mut world = bench.world.clone();
+        advance(&mut world, changed);
+        verifier.check(&world, 1)?;
+        judge("other", changed, intake, full, &OTHER);
+        let asked = f64::from(intake.connected.asked);
+        say(&format!("stream_other_{changed}_asked"), asked, "agents");
+        most = most.max(intake.cpu_us / full.cpu_us);
+        client.ask(&Order::Leave)?;
+    }
+    remark("checked: the table from each other controller");
+    at_most("stream_other_most_to_full", most, "x", NEVER_MORE);
+    Ok(())
+}
+
+fn judge(name: &str, changed: u32, intake: Intake, full: Intake, goals: &Goals) {
+    let of = format!("stream_{name}_{changed}");
+    say(&format!("{of}_cpu"), intake.cpu_us, "us/agent");
+    say(&format!("{of}_bytes"), intake.down, "bytes/agent");
+    say(&format!("{of}_bytes_up"), intake.up, "bytes/agent");
+    if changed == SOME {
+        let cpu = full.cpu_us / intake.cpu_us;
+        at_least(&format!("{of}_cpu_full_to_this"), cpu, "x", goals.cpu);
+        let bytes = full.down / intake.down;
+        at_least(&format!("{of}_bytes_full_to_this"), bytes, "x", goals.bytes);
+    }
+}

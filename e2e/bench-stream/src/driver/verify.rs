@@ -1,0 +1,150 @@
+//! One whole agent, as nodes have it, which checks that what is measured is also right.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, ensure};
+use portolan_agent::subscribe::{
+    Security, Stats, SubscribeConfig, Subscribed, TlsClient, run as subscribe,
+};
+use portolan_tls::issue::Authority;
+use portolan_tls::{ClientFiles, NodeName};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::VALID;
+use crate::world::{World, node_name};
+
+/// How long the agent may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The agent, and a door through which it reaches one server at a time, or none.
+pub(super) struct Verifier {
+    node: u32,
+    runtime: Runtime,
+    door: watch::Sender<Option<u16>>,
+    tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    token: CancellationToken,
+}
+
+impl Verifier {
+    /// The agent of the last node of a cluster; with certificates, if there are any.
+    pub(super) fn start(world: &World, tls_dir: Option<&Path>) -> Result<Self> {
+        let node = world.size().nodes - 1;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
+        let (door, target) = watch::channel(None);
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        let endpoint = format!("http://localhost:{}", listener.local_addr()?.port());
+        runtime.spawn(keep_door(listener, target));
+        let config = SubscribeConfig {
+            endpoints: vec![endpoint.parse()?],
+            security: tls_dir.map_or(Ok(Security::Plaintext), |dir| security(dir, node))?,
+            cluster: String::new(),
+            node: node_name(node),
+            agent_version: "bench".to_owned(),
+        };
+        let (sender, tables) = watch::channel(None);
+        let (_, reports) = watch::channel(None);
+        let (stats, token) = (Arc::new(Stats::default()), CancellationToken::new());
+        runtime.spawn(subscribe(config, sender, reports, stats, token.clone()));
+        Ok(Self {
+            node,
+            runtime,
+            door,
+            tables,
+            token,
+        })
+    }
+
+    /// Leads the agent to a server on a port of the loopback; what it has it keeps.
+    pub(super) fn lead_to(&self, port: u16) {
+        self.door.send_replace(Some(port));
+    }
+
+    /// Cuts it off.
+    pub(super) fn cut_off(&self) {
+        self.door.send_replace(None);
+    }
+
+    /// Waits until it has exactly what its node must have.
+    pub(super) fn check(&mut self, world: &World, revision: u64) -> Result<()> {
+        let expected = world.table(self.node);
+        let is_there = |seen: &Option<Arc<Subscribed>>| {
+            let seen = seen.as_ref();
+            seen.is_some_and(|s| s.revision == revision && *s.table == expected)
+        };
+        let seen = self.runtime.block_on(async {
+            let seen = timeout(PATIENCE, self.tables.wait_for(is_there)).await;
+            seen.is_ok_and(|seen| seen.is_ok())
+        });
+        let has = self.tables.borrow().clone();
+        let has = has.context("the whole agent has no table")?;
+        let records = has.table.records.values();
+        let destinations: usize = records.map(|record| record.destinations.len()).sum();
+        ensure!(
+            seen,
+            "the whole agent has {} records with {destinations} destinations at revision {}, \
+             not what it must have at {revision}",
+            has.table.records.len(),
+            has.revision
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Verifier {
+    fn drop(&mut self) {
+        self.token.cancel();
+    }
+}
+
+/// Passes connections on to where the door leads, until it leads elsewhere.
+async fn keep_door(listener: TcpListener, target: watch::Receiver<Option<u16>>) {
+    while let Ok((mut inner, _)) = listener.accept().await {
+        let mut target = target.clone();
+        let Some(port) = *target.borrow_and_update() else {
+            continue;
+        };
+        tokio::spawn(async move {
+            let Ok(mut outer) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await else {
+                return;
+            };
+            if inner.set_nodelay(true).is_ok() && outer.set_nodelay(true).is_ok() {
+                tokio::select! {
+                    // What became of the connection the agent finds out itself.
+                    _ = copy_bidirectional(&mut inner, &mut outer) => {}
+                    _ = target.changed() => {}
+                }
+            }
+        });
+    }
+}
+
+fn security(dir: &Path, node: u32) -> Result<Security> {
+    let read = |name| std::fs::read_to_string(dir.join(name)).context(name);
+    let authority = Authority::load(&read("ca.crt")?, &read("ca.key")?)?;
+    let now = SystemTime::now();
+    let name = NodeName::new("", &node_name(node))?;
+    let issued = authority.node(&name, now - VALID..now + VALID)?;
+    let (cert, key) = (dir.join("node.crt"), dir.join("node.key"));
+    std::fs::write(&cert, issued.cert)?;
+    std::fs::write(&key, issued.key)?;
+    let files = ClientFiles {
+        ca: dir.join("ca.crt"),
+        identity: Some((cert, key)),
+    };
+    Ok(Security::Tls(TlsClient {
+        config: files.open("agent")?.subscribe(),
+        server_name: None,
+        token_file: None,
+    }))
+}

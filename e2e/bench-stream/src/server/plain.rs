@@ -1,0 +1,204 @@
+//! The plain ways to serve with tonic: each message is cloned and encoded for each agent.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use portolan_proto::convert::{encode_key, encode_record};
+use portolan_proto::v1;
+use portolan_select::TableDelta;
+use prost::Message;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Context as TaskContext, Poll, Service, StdError, http};
+use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::Target;
+use super::rows::Rows;
+
+/// A message of this server. A thin client reads it as a frame of ours.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Plain {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) welcome: Option<v1::Welcome>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) records: Option<v1::Records>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) commit: Option<v1::Commit>,
+    #[prost(message, optional, tag = "15")]
+    pub(crate) rows: Option<Rows>,
+}
+
+type Item = Result<Plain, Status>;
+
+/// What all streams share.
+struct Shared {
+    snapshot: Vec<Rows>,
+    queues: Mutex<Queues>,
+}
+
+#[derive(Default)]
+struct Queues {
+    revision: u64,
+    agents: Vec<mpsc::UnboundedSender<Item>>,
+}
+
+/// Serves a snapshot, and then what is published.
+pub(super) fn start(listener: TcpListener, snapshot: Vec<Rows>) -> Result<impl Target + use<>> {
+    rustix::net::listen(&listener, 4_096)?;
+    let shared = Arc::new(Shared {
+        snapshot,
+        queues: Mutex::default(),
+    });
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let service = Tables(Arc::clone(&shared));
+    tokio::spawn(
+        Server::builder()
+            .add_service(service)
+            .serve_with_incoming(incoming),
+    );
+    Ok(shared)
+}
+
+impl Shared {
+    fn queues(&self) -> std::sync::MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything for one agent: the snapshot as fast as it takes it, then its queue.
+    fn stream(self: Arc<Self>) -> BoxStream<'static, Item> {
+        // A queue without a bound is the point of this baseline.
+        #[expect(clippy::disallowed_methods, reason = "the leak is what is measured")]
+        let (queue, later) = mpsc::unbounded_channel();
+        let mut queues = self.queues();
+        queues.agents.push(queue);
+        let revision = queues.revision;
+        drop(queues);
+        let (sender, snapshot) = mpsc::channel(16);
+        tokio::spawn(async move {
+            let welcome = Plain {
+                welcome: Some(v1::Welcome {
+                    version: 1,
+                    epoch: 1,
+                }),
+                ..Plain::default()
+            };
+            let rows = self.snapshot.iter().map(|rows| Plain {
+                rows: Some(rows.clone()),
+                ..Plain::default()
+            });
+            for message in std::iter::once(welcome)
+                .chain(rows)
+                .chain([commit(revision, true)])
+            {
+                if sender.send(Ok(message)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let later = UnboundedReceiverStream::new(later);
+        ReceiverStream::new(snapshot).chain(later).boxed()
+    }
+}
+
+fn commit(revision: u64, snapshot: bool) -> Plain {
+    Plain {
+        commit: Some(v1::Commit {
+            revision,
+            snapshot,
+            records_hash: vec![0; 16],
+            own_hash: vec![0; 16],
+            ..v1::Commit::default()
+        }),
+        ..Plain::default()
+    }
+}
+
+impl Target for Arc<Shared> {
+    fn publish(&mut self, delta: &TableDelta) -> u64 {
+        let mut records = v1::Records::default();
+        for (key, record) in &delta.records {
+            match record {
+                Some(record) => {
+                    let record = encode_record(record, record.content_hash());
+                    records.put.push(record);
+                }
+                None => records.delete.push(encode_key(key)),
+            }
+        }
+        let mut queues = self.queues();
+        queues.revision += 1;
+        let message = Plain {
+            records: Some(records),
+            ..commit(queues.revision, false)
+        };
+        queues
+            .agents
+            .retain(|agent| agent.send(Ok(message.clone())).is_ok());
+        queues.revision
+    }
+
+    fn is_debounced(&self) -> bool {
+        false
+    }
+
+    fn streams(&self) -> usize {
+        let mut queues = self.queues();
+        queues.agents.retain(|agent| !agent.is_closed());
+        queues.agents.len()
+    }
+}
+
+#[derive(Clone)]
+struct Tables(Arc<Shared>);
+
+impl NamedService for Tables {
+    const NAME: &'static str = "portolan.v1.Tables";
+}
+
+impl<B> Service<http::Request<B>> for Tables
+where
+    B: tonic::codegen::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let method = Sync(Arc::clone(&self.0));
+        let codec = ProstCodec::<Plain, v1::AgentMessage>::default();
+        Box::pin(async move { Ok(Grpc::new(codec).streaming(method, request).await) })
+    }
+}
+
+/// The method `Sync`.
+struct Sync(Arc<Shared>);
+
+impl StreamingService<v1::AgentMessage> for Sync {
+    type Response = Plain;
+    type ResponseStream = BoxStream<'static, Item>;
+    type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
+
+    fn call(&mut self, request: Request<Streaming<v1::AgentMessage>>) -> Self::Future {
+        let shared = Arc::clone(&self.0);
+        Box::pin(async move {
+            let mut messages = request.into_inner();
+            messages.message().await?;
+            // The agent says no more; its half ends with the connection.
+            Ok(Response::new(shared.stream()))
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! Makes `cfg(fuzzing)` known, which `e2e/fuzz/run` sets.
+
+#[allow(clippy::print_stdout, reason = "how a build script speaks")]
+fn main() {
+    println!("cargo::rustc-check-cfg=cfg(fuzzing)");
+    println!("cargo::rerun-if-changed=build.rs");
+}

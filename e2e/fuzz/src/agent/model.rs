@@ -1,0 +1,195 @@
+//! A table as simple as can be: all that was sent, looked through anew each time.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use portolan_model::{ContentHash, NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
+use portolan_proto::convert::{decode_hash, decode_key, decode_lists, decode_node, decode_record};
+use portolan_proto::v1;
+
+/// All that an agent was sent, and what of it is in force.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    pub(super) epoch: u64,
+    /// The epoch and revision of the last Commit; `None` if it was dropped, or there was none.
+    pub(super) position: Option<(u64, u64)>,
+    records: Side<Record>,
+    lists: Side<NodeLists>,
+    node: NodeInfo,
+    staged_node: Option<v1::NodeInfo>,
+    /// Words were used that the model has no meaning for: until the next snapshot without them it
+    /// knows no hashes.
+    unsure: bool,
+    staged_unsure: bool,
+}
+
+/// One value as it was sent last, and its last good version.
+#[derive(Debug, Clone)]
+struct Sent<T> {
+    hash: ContentHash,
+    good: Option<T>,
+}
+
+#[derive(Debug)]
+struct Side<T> {
+    sent: BTreeMap<v1::RecordKey, Sent<T>>,
+    staged: BTreeMap<v1::RecordKey, Option<Sent<T>>>,
+}
+
+impl<T> Default for Side<T> {
+    fn default() -> Self {
+        let (sent, staged) = Default::default();
+        Self { sent, staged }
+    }
+}
+
+impl<T: Clone + PartialEq + Debug> Side<T> {
+    fn put(&mut self, key: Option<&v1::RecordKey>, hash: &[u8], good: Option<T>) {
+        let hash = decode_hash(hash).unwrap_or(ContentHash(0));
+        let key = key.cloned().unwrap_or_default();
+        self.staged.insert(key, Some(Sent { hash, good }));
+    }
+
+    /// What there is after a Commit.
+    fn after(&self, snapshot: bool) -> BTreeMap<v1::RecordKey, Sent<T>> {
+        let mut next = if snapshot {
+            BTreeMap::new()
+        } else {
+            self.sent.clone()
+        };
+        for (key, staged) in &self.staged {
+            match staged {
+                None => drop(next.remove(key)),
+                Some(Sent { hash, good }) => {
+                    let last = self.sent.get(key).and_then(|last| last.good.clone());
+                    let sent = Sent {
+                        hash: *hash,
+                        good: good.clone().or(last),
+                    };
+                    next.insert(key.clone(), sent);
+                }
+            }
+        }
+        next
+    }
+
+    /// Whether nothing that is staged was refused.
+    fn all_good(&self) -> bool {
+        let mut put = self.staged.values().flatten();
+        put.all(|sent| sent.good.is_some())
+    }
+
+    fn sum(sent: &BTreeMap<v1::RecordKey, Sent<T>>) -> SetHash {
+        sent.values().map(|sent| sent.hash).collect()
+    }
+
+    fn assert_is(&self, table: &BTreeMap<RecordKey, Arc<T>>) {
+        let cluster: Arc<str> = "".into();
+        let good = self.sent.iter().filter_map(|(key, sent)| {
+            let good = sent.good.as_ref()?;
+            let key = decode_key(key, &cluster).expect("a good value has a good key");
+            Some((key, good))
+        });
+        let good: BTreeMap<_, _> = good.collect();
+        let table: BTreeMap<_, _> = table.iter().map(|(k, v)| (k.clone(), &**v)).collect();
+        assert_eq!(table, good);
+    }
+}
+
+impl Model {
+    pub(super) fn records(&mut self, records: &v1::Records) {
+        let news = !records.replace_buckets.is_empty() || !records.patch.is_empty();
+        self.staged_unsure |= news;
+        let cluster: Arc<str> = "".into();
+        for put in &records.put {
+            let good = decode_record(put, &cluster).ok();
+            let good = good.map(|decoded| decoded.record);
+            self.records.put(put.key.as_ref(), &put.hash, good);
+        }
+        for key in &records.delete {
+            self.records.staged.insert(key.clone(), None);
+        }
+    }
+
+    pub(super) fn own(&mut self, own: &v1::Own) {
+        self.staged_unsure |= own.replace || !own.of_node.is_empty();
+        let cluster: Arc<str> = "".into();
+        for put in &own.put {
+            let good = decode_lists(put, &cluster).ok();
+            let good = good.map(|decoded| decoded.lists);
+            self.lists.put(put.key.as_ref(), &put.hash, good);
+        }
+        for key in &own.delete {
+            self.lists.staged.insert(key.clone(), None);
+        }
+        if let Some(node) = &own.node {
+            self.staged_node = Some(node.clone());
+        }
+    }
+
+    /// This transition has words that the model has no meaning for.
+    pub(super) fn unsure(&mut self) {
+        self.staged_unsure = true;
+    }
+
+    /// Whether the model knows what the agent must have.
+    pub(super) fn is_sure(&self) -> bool {
+        !self.unsure && !self.staged_unsure
+    }
+
+    pub(super) fn drop_staged(&mut self) {
+        self.records.staged.clear();
+        self.lists.staged.clear();
+        self.staged_node = None;
+        self.staged_unsure = false;
+    }
+
+    /// Makes a Commit state what a controller would; false if no controller could.
+    pub(super) fn state(&self, commit: &mut v1::Commit) -> bool {
+        let Some(node) = self.node_after(commit.snapshot) else {
+            return false;
+        };
+        let records = Side::sum(&self.records.after(commit.snapshot));
+        let mut own = Side::sum(&self.lists.after(commit.snapshot));
+        own.insert(node.content_hash());
+        commit.records_hash = records.to_bytes().into();
+        commit.own_hash = own.to_bytes().into();
+        true
+    }
+
+    /// `None` if what was sent of it breaks a rule.
+    fn node_after(&self, snapshot: bool) -> Option<NodeInfo> {
+        match &self.staged_node {
+            Some(node) => decode_node(node).ok(),
+            None if snapshot => Some(NodeInfo::default()),
+            None => Some(self.node.clone()),
+        }
+    }
+
+    /// The agent has taken a Commit.
+    pub(super) fn commit(&mut self, commit: &v1::Commit) {
+        let snapshot = commit.snapshot;
+        // Of what is refused the last good version stays, which it does not know either then.
+        let is_whole = snapshot && self.records.all_good() && self.lists.all_good();
+        self.unsure = self.staged_unsure || (self.unsure && !is_whole);
+        self.node = self.node_after(snapshot).expect("a node that was taken");
+        self.records.sent = self.records.after(snapshot);
+        self.lists.sent = self.lists.after(snapshot);
+        self.position = Some((self.epoch, commit.revision));
+        self.drop_staged();
+    }
+
+    /// The hashes of what is in force.
+    pub(super) fn sums(&self) -> (SetHash, SetHash) {
+        let mut own = Side::sum(&self.lists.sent);
+        own.insert(self.node.content_hash());
+        (Side::sum(&self.records.sent), own)
+    }
+
+    pub(super) fn assert_is(&self, table: &NodeTable) {
+        assert_eq!(table.node, self.node);
+        self.records.assert_is(&table.records);
+        self.lists.assert_is(&table.lists);
+    }
+}

@@ -1,0 +1,83 @@
+//! Objects, from JSON to what an agent is told of them.
+//!
+//! Holds: nothing panics. An object is taken for the one that it says it is. Whatever is computed of
+//! it, an agent takes word for word: nobody's object makes a record that agents refuse.
+
+use std::sync::Arc;
+
+use portolan_catalog::Kind;
+use portolan_proto::convert::{
+    decode_lists, decode_node, decode_record, encode_lists, encode_node, encode_record,
+};
+use portolan_select::{Pipeline, TableDelta};
+use portolan_source::objects::{self, Converted};
+use serde_json::Value;
+
+use super::Outcome;
+
+/// Plays objects, one a line, into one catalog.
+pub(super) fn check(input: &[u8]) -> Outcome {
+    let cluster: Arc<str> = "".into();
+    let mut pipeline = Pipeline::default();
+    let mut outcome = Outcome::default();
+    for line in input.split(|byte| *byte == b'\n') {
+        let Ok(value) = serde_json::from_slice::<Value>(line) else {
+            continue;
+        };
+        let converted = objects::convert(kind(&value), &value, &cluster);
+        let named = objects::reference(kind(&value), &value, &cluster);
+        if let Some(reference) = converted.reference() {
+            assert_eq!(Some(reference), named, "another object: {value}");
+        }
+        outcome.troubled += usize::from(is_troubled(&converted));
+        if let Some(change) = converted.into_change() {
+            pipeline.apply(change);
+            outcome.computed += travels(&pipeline.flush(), &cluster);
+        }
+    }
+    outcome
+}
+
+fn kind(value: &Value) -> Kind {
+    match value["kind"].as_str() {
+        Some("Service") => Kind::Service,
+        Some("Node") => Kind::Node,
+        Some("Pod") => Kind::Pod,
+        _ => Kind::EndpointSlice,
+    }
+}
+
+fn is_troubled(converted: &Converted) -> bool {
+    match converted {
+        Converted::Put { problems, .. } => !problems.is_empty(),
+        Converted::Refused { .. } => true,
+        Converted::NotOurs(_) => false,
+    }
+}
+
+/// What is computed arrives as it was.
+fn travels(delta: &TableDelta, cluster: &Arc<str>) -> usize {
+    let mut count = 0;
+    for record in delta.records.values().flatten() {
+        let message = encode_record(record, record.content_hash());
+        let decoded = decode_record(&message, cluster).expect("a record that agents take");
+        assert_eq!(
+            (&decoded.record, decoded.hash),
+            (&**record, record.content_hash())
+        );
+        assert!(decoded.left_out.is_empty(), "{:?}", decoded.left_out);
+        count += 1;
+    }
+    for (key, lists) in delta.lists.values().flatten() {
+        let Some(lists) = lists else { continue };
+        let message = encode_lists(key, lists, lists.content_hash(key));
+        let decoded = decode_lists(&message, cluster).expect("lists that agents take");
+        assert_eq!((&decoded.key, &decoded.lists), (key, &**lists));
+        count += 1;
+    }
+    for node in delta.nodes.values() {
+        let decoded = decode_node(&encode_node(node)).expect("a node that agents take");
+        assert_eq!(decoded, *node);
+    }
+    count
+}

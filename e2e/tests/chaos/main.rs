@@ -1,0 +1,108 @@
+//! Everything that can die dies, or is cut off, for minutes: service routing goes on, nobody goes
+//! back in time, and at the end every node is as if it had been programmed anew.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+mod churn;
+mod observe;
+mod traffic;
+mod world;
+
+use std::time::{Duration, Instant};
+
+use portolan_e2e::wait::wait_for;
+use world::{LONG, World};
+
+/// How long what is away stays away: `PORTOLAN_CHAOS_AWAY` in seconds, for who tries the test out; at
+/// least 45, so that keepalives notice.
+fn away() -> Duration {
+    let said = std::env::var("PORTOLAN_CHAOS_AWAY").ok();
+    let seconds = said.and_then(|said| said.parse().ok());
+    Duration::from_secs(seconds.unwrap_or(125))
+}
+
+#[test]
+fn nothing_that_dies_takes_service_routing_with_it() {
+    let test = "nothing_that_dies_takes_service_routing_with_it";
+    let Some(mut world) = World::start_or_skip(test) else {
+        return;
+    };
+    let clock = Instant::now();
+    let say = |what: &str| println!("{:6.1} s: {what}", clock.elapsed().as_secs_f32());
+    for _ in 0..3 {
+        world.change(&[0, 1]);
+    }
+    say("changes reach both nodes");
+    for replica in 0..world::REPLICAS {
+        replica_dies(&mut world, replica);
+        say("a replica died and came back");
+    }
+    let (cut, api) = (Instant::now(), link_drops(&mut world));
+    say("node 1 is cut off, the API server is dead");
+    replica_starts_blind(&mut world);
+    say("a replica started without an API server");
+    world.traffic.flows_until(cut + away());
+    assert!(!world.is_connected(1), "the link is down");
+    world.cut(false);
+    // The replicas that are left know the table of before; it is news to the node.
+    world.wait_for_newest(&[0, 1]);
+    say("node 1 is back and has what it missed");
+    world.traffic.flows_until(api + away());
+    assert!(world.try_change().is_err(), "the API server is dead");
+    assert!(!world.is_ready(0), "the replica knows nothing still");
+    world.start_api();
+    wait_for("the blind replica", LONG, || {
+        world.is_ready(0).then_some(())
+    })
+    .unwrap();
+    for _ in 0..3 {
+        world.change(&[0, 1]);
+    }
+    say("all is well again");
+    world.finish();
+    say("every node is as if programmed anew");
+}
+
+/// Changes reach both nodes while one replica is away, and when it is back.
+fn replica_dies(world: &mut World, replica: usize) {
+    world.kill_replica(replica);
+    world.change(&[0, 1]);
+    world.start_replica(replica);
+    wait_for("the replica to be ready", LONG, || {
+        world.is_ready(replica).then_some(())
+    })
+    .unwrap();
+    world.change(&[0, 1]);
+}
+
+/// Node 1 loses its way to all replicas, and changes go on without it; then the API server dies.
+/// Returns when it did.
+fn link_drops(world: &mut World) -> Instant {
+    let before = world.observer.present(1);
+    world.cut(true);
+    for _ in 0..4 {
+        world.change(&[0]);
+    }
+    assert_eq!(world.observer.present(1), before, "it is cut off");
+    world.kill_api();
+    let dead = Instant::now();
+    assert!(world.try_change().is_err(), "the API server is dead");
+    dead
+}
+
+/// A replica that has never seen the API server serves nobody.
+fn replica_starts_blind(world: &mut World) {
+    let before = world.observer.present(0);
+    world.kill_replica(0);
+    world.start_replica(0);
+    wait_for("node 0 to have another replica", LONG, || {
+        world.is_connected(0).then_some(())
+    })
+    .unwrap();
+    wait_for("the replica to answer", LONG, || {
+        world.answers(0, "/livez").then_some(())
+    })
+    .unwrap();
+    assert!(!world.is_ready(0), "it knows nothing yet");
+    assert_eq!(world.observer.present(0), before);
+}

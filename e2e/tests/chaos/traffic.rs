@@ -1,0 +1,117 @@
+//! Requests all the time, each to a Service whose account is kept by itself.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use portolan_e2e::cluster::EchoPod;
+use portolan_e2e::rig::{Host, Load, LoadConfig, Protocol};
+use portolan_e2e::wait::wait_for;
+
+use crate::world::LONG;
+
+/// All loads.
+pub(crate) struct Traffic {
+    loads: Vec<Account>,
+    _visitors: Vec<EchoPod>,
+}
+
+struct Account {
+    name: &'static str,
+    load: Load,
+    /// Whether each endpoint behind it is alive throughout, or is at least left as TCP is left: new
+    /// connections go elsewhere and old ones end in peace. Not so over UDP, where what is on its way
+    /// to an endpoint that goes is lost.
+    must_not_fail: bool,
+}
+
+/// Whom to ask, and from where.
+pub(crate) struct Targets {
+    pub(crate) steady: SocketAddr,
+    pub(crate) churn: SocketAddr,
+    pub(crate) steady_ports: Vec<SocketAddr>,
+    pub(crate) churn_ports: Vec<SocketAddr>,
+}
+
+impl Traffic {
+    pub(crate) fn start(visitors: [EchoPod; 2], client: &Host, to: &Targets) -> Self {
+        use Protocol::{Tcp, Udp};
+        let [here, there] = visitors.each_ref().map(|visitor| &visitor.pod);
+        let both = [to.steady, to.churn];
+        let mut ports = to.steady_ports.clone();
+        ports.extend(&to.churn_ports);
+        let loads = vec![
+            account("cluster IPs on node 0", here, Tcp, &both, true),
+            account("cluster IPs on node 1", there, Tcp, &both, true),
+            account("node ports", client, Tcp, &ports, true),
+            account("cluster IP on node 0, UDP", here, Udp, &both[..1], true),
+            account("cluster IP on node 1, UDP", there, Udp, &both[..1], true),
+            account("node ports, UDP", client, Udp, &to.steady_ports, true),
+            account("what comes and goes, UDP", there, Udp, &both[1..], false),
+        ];
+        Self {
+            loads,
+            _visitors: visitors.into(),
+        }
+    }
+
+    /// Returns at a time, if every load has had answers until then, and none of them failed.
+    pub(crate) fn flows_until(&self, end: Instant) {
+        loop {
+            for account in &self.loads {
+                let before = account.load.answered();
+                wait_for(account.name, LONG, || {
+                    (account.load.answered() > before + 10).then_some(())
+                })
+                .unwrap();
+                let failed = account.must_not_fail && account.load.failed() > 0;
+                assert!(!failed, "{}: a request failed", account.name);
+            }
+            if Instant::now() >= end {
+                return;
+            }
+        }
+    }
+
+    /// The accounts.
+    pub(crate) fn stop(&mut self) {
+        let mut failed = Vec::new();
+        for account in self.loads.drain(..) {
+            let report = account.load.stop();
+            println!(
+                "{}: {} requests, {} failed, slowest {:?}, by {:?}",
+                account.name,
+                report.requests,
+                report.failures.len(),
+                report.slowest,
+                report.by_name
+            );
+            assert!(report.requests > 300, "{}", account.name);
+            if account.must_not_fail {
+                failed.extend(report.failures);
+            }
+        }
+        assert!(failed.is_empty(), "{failed:?}");
+    }
+}
+
+fn account(
+    name: &'static str,
+    from: &Host,
+    protocol: Protocol,
+    to: &[SocketAddr],
+    must_not_fail: bool,
+) -> Account {
+    let config = LoadConfig {
+        protocol,
+        workers: 1,
+        limit: 1_000_000,
+        // All of them, the control plane and two nodes are on one processor.
+        pause: Duration::from_millis(100),
+        timeout: Duration::from_secs(10),
+    };
+    Account {
+        name,
+        load: Load::start(from, to, config).unwrap(),
+        must_not_fail,
+    }
+}

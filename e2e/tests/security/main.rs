@@ -1,0 +1,11 @@
+//! The controller's program, its certificates as `portolan-controller certs` makes them, real TLS:
+//! who is let in, and what those can do who are not.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+mod admission;
+mod attacks;
+mod client;
+mod rotation;
+mod server;
+mod tokens;

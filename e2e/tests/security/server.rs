@@ -1,0 +1,207 @@
+//! A controller's process with TLS, on files, on this machine's loopback.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use portolan_e2e::cluster::{http_get_from, program};
+use portolan_e2e::objects::{service, slice_of};
+use portolan_e2e::rig::Family;
+use portolan_e2e::wait::wait_for;
+use portolan_tls::NodeName;
+use portolan_tls::issue::{Authority, Issued};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::PATIENCE;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The program, and all its files.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) agents: SocketAddr,
+    admin: u16,
+    dir: TempDir,
+}
+
+pub(crate) fn valid() -> Range<SystemTime> {
+    let now = SystemTime::now();
+    now - HOUR..now + HOUR
+}
+
+/// Raises the number of descriptors as far as it goes, for this process and those that it starts.
+pub(crate) fn raise_descriptors() -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, all).unwrap();
+    limit.maximum.unwrap_or(u64::MAX)
+}
+
+impl Server {
+    /// With certificates of `portolan-controller certs` for the nodes `a` and `b`.
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    pub(crate) fn with(args: &[&str]) -> Self {
+        raise_descriptors();
+        let dir = TempDir::new().unwrap();
+        fs::create_dir(dir.path().join("objects")).unwrap();
+        make_certificates(dir.path());
+        write_services(dir.path(), 1);
+        let ports = dir.path().join("ports");
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let mut command = Command::new(program("portolan-controller").unwrap());
+        command
+            .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
+            .args(["--source=file", "--file-poll-ms=20"])
+            .arg("--file")
+            .arg(dir.path().join("objects"))
+            .arg("--tls-dir")
+            .arg(dir.path().join("certs/controller"))
+            .arg("--port-file")
+            .arg(&ports)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        let child = command.spawn().unwrap();
+        let (agents, admin) = wait_for("the controller's ports", PATIENCE, || read_ports(&ports))
+            .unwrap_or_else(|error| panic!("{error}: {}", log_of(dir.path())));
+        let server = Self {
+            child,
+            agents: ([127, 0, 0, 1], agents).into(),
+            admin,
+            dir,
+        };
+        wait_for("readiness", PATIENCE, || server.get("/readyz")).unwrap();
+        server
+    }
+
+    pub(crate) fn certs(&self) -> PathBuf {
+        self.dir.path().join("certs")
+    }
+
+    /// Runs `certs` again: all certificates but the authority's are new.
+    pub(crate) fn renew_certificates(&self) {
+        make_certificates(self.dir.path());
+    }
+
+    /// Signs what `certs` does not make.
+    pub(crate) fn issue(&self, node: &str, valid: Range<SystemTime>) -> Issued {
+        let read = |file: &str| fs::read_to_string(self.certs().join("ca").join(file)).unwrap();
+        let authority = Authority::load(&read("tls.crt"), &read("tls.key")).unwrap();
+        let name = NodeName::new("", node).unwrap();
+        authority.node(&name, valid).unwrap()
+    }
+
+    /// So many Services from now on. A client sees them when it sees them.
+    pub(crate) fn publish(&self, services: usize) {
+        write_services(self.dir.path(), services);
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        http_get_from(([127, 0, 0, 1], self.admin).into(), path).ok()
+    }
+
+    /// The value of a metric, by its name and labels as they are written.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let metrics = self.get("/metrics").expect("metrics");
+        let value = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned());
+        metrics.lines().find_map(value)?.parse().ok()
+    }
+
+    pub(crate) fn refused(&self, reason: &str) -> f64 {
+        let name = "portolan_controller_sessions_refused_total";
+        let value = self.metric(&format!("{name}{{reason=\"{reason}\"}}"));
+        value.unwrap_or(0.0)
+    }
+
+    pub(crate) fn nodes(&self) -> Value {
+        let nodes = self.get("/debug/nodes").expect("nodes");
+        serde_json::from_str(&nodes).unwrap()
+    }
+
+    /// What it has in memory, in KiB.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.unwrap().trim().trim_end_matches(" kB");
+        number.trim().parse().unwrap()
+    }
+
+    /// How many files and sockets it has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.child.id());
+        fs::read_dir(path).unwrap().count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = log_of(self.dir.path());
+            let lines: Vec<_> = log.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(40)..];
+            println!("--- controller:\n{}", tail.join("\n"));
+        }
+    }
+}
+
+fn log_of(dir: &Path) -> String {
+    fs::read_to_string(dir.join("log")).unwrap_or_default()
+}
+
+fn read_ports(path: &Path) -> Option<(u16, u16)> {
+    let text = fs::read_to_string(path).ok()?;
+    let (agents, admin) = text.trim().split_once(' ')?;
+    let number = |text: &str, name: &str| text.strip_prefix(name)?.parse().ok();
+    Some((number(agents, "agents=")?, number(admin, "admin=")?))
+}
+
+fn make_certificates(dir: &Path) {
+    let made = Command::new(program("portolan-controller").unwrap())
+        .args(["certs", "--node=a,b", "--server-name=localhost,127.0.0.1"])
+        .arg("--dir")
+        .arg(dir.join("certs"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{said}");
+}
+
+/// Each with a hundred endpoints, so that a thousand of them are no small table.
+fn write_services(dir: &Path, count: usize) {
+    let objects: Vec<Value> = (0..count).flat_map(one_service).collect();
+    let list = json!({ "kind": "List", "items": objects }).to_string();
+    let hidden = dir.join("objects/.all.json");
+    fs::write(&hidden, list).unwrap();
+    fs::rename(hidden, dir.join("objects/all.json")).unwrap();
+}
+
+fn one_service(number: usize) -> [Value; 2] {
+    let name = format!("s{number}");
+    let (high, low) = (number / 250, number % 250 + 1);
+    let ips = [
+        format!("10.96.{high}.{low}"),
+        format!("fd00:10:96::{high:x}:{low:x}"),
+    ];
+    let endpoints: Vec<_> = (1..=100)
+        .map(|host| json!({ "addresses": [format!("10.244.{}.{host}", number % 250)] }))
+        .collect();
+    [
+        service(&name, [&ips[0], &ips[1]], json!({})),
+        slice_of(&name, Family::V4, &endpoints),
+    ]
+}
