@@ -24,6 +24,8 @@ use crate::writer::{SharedTrouble, Writer};
 
 /// How many events of the source may wait for the writer.
 const EVENTS: usize = 64;
+/// How many questions may wait for the writer.
+const QUESTIONS: usize = 8;
 /// How long streams get to end when the controller stops.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -68,7 +70,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         audit_pause: args.audit_pause(),
         cores: cores(),
     };
-    tasks.spawn(writer.run(events));
+    let (questions, asked) = mpsc::channel(QUESTIONS);
+    tasks.spawn(writer.run(events, asked));
 
     let cluster: Arc<str> = args.cluster.as_str().into();
     let debug = Debug {
@@ -76,6 +79,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         tables: tables.clone(),
         sessions: Arc::clone(&sessions),
         trouble,
+        questions,
     };
     let admin_server = Admin {
         metrics: Arc::new(metrics),

@@ -1,23 +1,32 @@
-//! Dumps for people and tests, on loopback: `/debug/nodes`, `/debug/table/NODE`, `/debug/problems`.
+//! What people and tests ask, on loopback: `/debug/nodes`, `/debug/table/NODE`, `/debug/diff/NODE`,
+//! `/debug/explain`, `/debug/problems`; and `/debug/confirm/NODE`, which is the one that does
+//! something.
+
+mod failure;
+mod inquiry;
 
 use std::sync::{Arc, PoisonError};
 
-use axum::extract::{Path, State};
-use axum::routing::get;
+use axum::extract::{Path, RawQuery, State};
+use axum::routing::{get, post};
 use axum::{Json, Router};
-use portolan_model::{NodeKey, NodeTable};
-use portolan_serve::{Registry, Tables};
+use portolan_model::{NodeInfo, NodeKey, NodeTable};
+use portolan_select::Explanation;
+use portolan_serve::{NodeStatus, Registry, Standing, Tables};
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
 
-use crate::writer::SharedTrouble;
+use crate::writer::{Question, SharedTrouble};
+use failure::Failure;
 
-/// What the dumps show.
+/// What is shown.
 #[derive(Debug, Clone)]
 pub(crate) struct Debug {
     pub(crate) cluster: Arc<str>,
     pub(crate) tables: Tables,
     pub(crate) sessions: Arc<Registry>,
     pub(crate) trouble: SharedTrouble,
+    pub(crate) questions: mpsc::Sender<Question>,
 }
 
 impl Debug {
@@ -25,8 +34,24 @@ impl Debug {
         Router::new()
             .route("/nodes", get(nodes))
             .route("/table/{node}", get(table))
+            .route("/diff/{node}", get(diff))
+            .route("/explain", get(explain))
             .route("/problems", get(problems))
+            .route("/confirm/{node}", post(confirm))
             .with_state(self)
+    }
+
+    fn key(&self, node: &str) -> NodeKey {
+        NodeKey {
+            cluster: Arc::clone(&self.cluster),
+            name: node.into(),
+        }
+    }
+
+    /// What is known of a node's agent.
+    fn agent(&self, node: &NodeKey) -> Option<NodeStatus> {
+        let mut all = self.sessions.snapshot().into_iter();
+        all.find(|one| (&*one.cluster, &*one.node) == (&*node.cluster, &*node.name))
     }
 }
 
@@ -40,12 +65,64 @@ async fn nodes(State(debug): State<Debug>) -> Json<Value> {
 }
 
 /// The table of a node as it is now, whether its agent has it or not.
-async fn table(State(debug): State<Debug>, Path(node): Path<String>) -> Json<NodeTable> {
-    let key = NodeKey {
-        cluster: Arc::clone(&debug.cluster),
-        name: node.into(),
-    };
-    Json(debug.tables.table(&key))
+async fn table(
+    State(debug): State<Debug>,
+    Path(node): Path<String>,
+) -> Result<Json<NodeTable>, Failure> {
+    let key = debug.key(&node);
+    let table = debug.tables.table(&key);
+    let is_known = table.node != NodeInfo::default() || !table.lists.is_empty();
+    if is_known || debug.agent(&key).is_some() {
+        Ok(Json(table))
+    } else {
+        let message = format!("node {node}: no Node, no endpoint and no agent has this name");
+        Err(Failure::not_found(message))
+    }
+}
+
+/// Whether the node's kernel has its table as it is now, and what changed since the one it has.
+async fn diff(
+    State(debug): State<Debug>,
+    Path(node): Path<String>,
+) -> Result<Json<Standing>, Failure> {
+    let agent = debug.agent(&debug.key(&node)).ok_or_else(|| {
+        Failure::not_found(format!("node {node}: no agent of that node has connected"))
+    })?;
+    Ok(Json(debug.tables.standing(&agent)))
+}
+
+/// Where connections to an address go that come in on a node, and why.
+async fn explain(
+    State(debug): State<Debug>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Explanation>, Failure> {
+    let mut inquiry = inquiry::parse(&debug.cluster, &query.unwrap_or_default())?;
+    inquiry.has_agent = debug.agent(&inquiry.node).is_some();
+    let (answer, answered) = oneshot::channel();
+    let question = Question { inquiry, answer };
+    let stopping = || Failure::unavailable("the controller is stopping");
+    debug
+        .questions
+        .send(question)
+        .await
+        .map_err(|_| stopping())?;
+    let answer = answered.await.map_err(|_| stopping())?;
+    let answer = answer.ok_or_else(|| Failure::unavailable("the source has not synced yet"))?;
+    answer
+        .map(Json)
+        .map_err(|error| Failure::not_found(error.to_string()))
+}
+
+/// Lets a node's agent program the table that it holds back.
+async fn confirm(
+    State(debug): State<Debug>,
+    Path(node): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let confirmed = debug.sessions.confirm(&debug.key(&node));
+    let revision =
+        confirmed.map_err(|error| Failure::not_found(format!("node {node}: {error}")))?;
+    tracing::warn!(node, revision, "an operator confirmed the table");
+    Ok(Json(json!({ "node": node, "revision": revision })))
 }
 
 /// What is wrong with objects and files at present.

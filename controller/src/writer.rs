@@ -2,6 +2,7 @@
 
 mod audit;
 mod origin;
+mod questions;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,7 @@ use tokio::time::sleep_until;
 use crate::metrics::CatalogMetrics;
 use audit::Auditor;
 use origin::Origins;
+pub(crate) use questions::Question;
 
 /// What it costs a core to send one stream a small batch over TLS and to take its answer (measured:
 /// 12 to 21 microseconds).
@@ -55,7 +57,11 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Works until the source ends.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+    pub(crate) async fn run(
+        mut self,
+        mut events: mpsc::Receiver<Event>,
+        mut questions: mpsc::Receiver<Question>,
+    ) {
         let mut pipeline = Pipeline::new(self.select);
         let mut debounce = Debounce::default();
         let mut origins = Origins::new(SystemTime::now());
@@ -96,6 +102,9 @@ impl Writer {
                         }
                     }
                 },
+                Some(question) = questions.recv() => {
+                    question.put_to(self.unready.is_none().then_some(&pipeline));
+                }
                 () = auditor.due(), if self.unready.is_none() => {
                     let found = auditor.look(&mut pipeline);
                     self.repair(&pipeline, &found, &mut origins);

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod endpoints;
+mod lookup;
 mod queries;
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use portolan_catalog::{EndpointRef, TrafficPolicy};
+use portolan_model::Lists;
+
+use crate::rule::{Rule, Topology, still_serving};
 
 /// What selection looks at of a node.
 #[derive(Debug, Clone, Copy)]
@@ -54,19 +56,6 @@ pub struct Categories {
     pub has_any: bool,
 }
 
-/// How hints narrow the cluster list down on a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Topology {
-    All,
-    SameNode,
-    SameZone,
-}
-
-/// Whether an endpoint may be used when none is ready (KEP-1669).
-pub(crate) fn still_serving(endpoint: &EndpointRef<'_>) -> bool {
-    endpoint.serving && endpoint.terminating
-}
-
 /// Selects endpoints as kube-proxy does on a node.
 #[must_use]
 pub fn categorize(
@@ -80,25 +69,14 @@ pub fn categorize(
         return Categories::default();
     }
     let uses = Uses::new(internal, external, externally_accessible);
-    let topology = topology(endpoints, node);
-    let pick = |wanted: &dyn Fn(&EndpointRef<'_>) -> bool| -> BTreeSet<SocketAddr> {
-        endpoints
-            .iter()
-            .filter(|(_, e)| wanted(e))
-            .map(|(address, _)| *address)
-            .collect()
+    let list = |rule: Rule<'_>| -> BTreeSet<SocketAddr> {
+        let chosen = endpoints.iter().filter(|(_, e)| rule.judge(e).is_in());
+        chosen.map(|(address, _)| *address).collect()
     };
-    let is_local = |e: &EndpointRef<'_>| e.node.is_some_and(|name| **name == *node.name);
+    let of_cluster = Rule::new(endpoints, Lists::Cluster, node);
 
     let mut has_any = false;
-    let cluster = uses.cluster.then(|| {
-        let ready = pick(&|e| e.ready && available(e, topology, node));
-        if ready.is_empty() {
-            pick(&still_serving)
-        } else {
-            ready
-        }
-    });
+    let cluster = uses.cluster.then(|| list(of_cluster));
     has_any |= cluster.as_ref().is_some_and(|list| !list.is_empty());
     if !uses.local {
         let all = cluster.clone().unwrap_or_default();
@@ -111,16 +89,14 @@ pub fn categorize(
     }
 
     has_any |= endpoints.values().any(|e| e.ready || still_serving(e));
-    let local_ready = pick(&|e| e.ready && is_local(e));
-    let fell_back = local_ready.is_empty();
-    let local = if fell_back {
-        pick(&|e| still_serving(e) && is_local(e))
-    } else {
-        local_ready
-    };
+    let of_node = Rule::new(endpoints, Lists::Local, node);
+    let local = list(of_node);
     let all = match &cluster {
         None => local.clone(),
-        Some(cluster) if topology == Topology::All && (!fell_back || local.is_empty()) => {
+        Some(cluster)
+            if of_cluster.topology() == Topology::All
+                && (!of_node.fell_back() || local.is_empty()) =>
+        {
             cluster.clone()
         }
         Some(cluster) => cluster.union(&local).copied().collect(),
@@ -130,46 +106,6 @@ pub fn categorize(
         local: Some(local),
         all,
         has_any,
-    }
-}
-
-/// Hints count all or nothing: one ready endpoint without them, or none for this node, and
-/// everything may be used. Endpoints that are not ready have no say.
-fn topology(endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>, node: NodeView<'_>) -> Topology {
-    let mut ready = endpoints.values().filter(|e| e.ready).peekable();
-    if ready.peek().is_none() {
-        return Topology::All;
-    }
-    let ready: Vec<_> = ready.collect();
-    let hinted = |mode| {
-        ready.iter().all(|e| has_hint(e, mode)) && ready.iter().any(|e| available(e, mode, node))
-    };
-    if hinted(Topology::SameNode) {
-        Topology::SameNode
-    } else if node.zone.is_some() && hinted(Topology::SameZone) {
-        Topology::SameZone
-    } else {
-        Topology::All
-    }
-}
-
-fn has_hint(endpoint: &EndpointRef<'_>, mode: Topology) -> bool {
-    match mode {
-        Topology::All => true,
-        Topology::SameNode => endpoint.node_hints.is_some(),
-        Topology::SameZone => endpoint.zone_hints.is_some(),
-    }
-}
-
-fn available(endpoint: &EndpointRef<'_>, mode: Topology, node: NodeView<'_>) -> bool {
-    let names = |hints: Option<&[Arc<str>]>, wanted: Option<&str>| {
-        let mut hints = hints.into_iter().flatten();
-        hints.any(|name| Some(&**name) == wanted)
-    };
-    match mode {
-        Topology::All => true,
-        Topology::SameNode => names(endpoint.node_hints, Some(node.name)),
-        Topology::SameZone => names(endpoint.zone_hints, node.zone),
     }
 }
 

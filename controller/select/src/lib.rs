@@ -8,15 +8,18 @@
 mod categorize;
 mod config;
 mod delta;
+mod explain;
 mod pipeline;
 mod project;
 mod projector;
+mod rule;
 #[cfg(test)]
 mod testing;
 
 pub use categorize::{Categories, NodeView, categorize};
 pub use config::{ParseSourceRangesError, SelectConfig, SourceRanges};
 pub use delta::TableDelta;
+pub use explain::{Explained, Explanation, Inquiry, NoAnswer};
 pub use pipeline::{Audit, Pipeline};
 pub use project::{Projection, project};
 pub use projector::Projector;

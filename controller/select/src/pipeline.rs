@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan_catalog::{Catalog, Change, DirtySet, ObjectKey, ObjectRef, Problem};
 use portolan_model::NodeKey;
 
-use crate::{Projector, SelectConfig, TableDelta};
+use crate::explain::explain;
+use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
 
 /// The pure middle between a source and whoever publishes tables. One task owns it.
 #[derive(Debug, Default)]
@@ -125,6 +126,15 @@ impl Pipeline {
                 .extend(found.iter().cloned());
         }
         problems
+    }
+
+    /// Where connections to an address go that come in on a node, and why nowhere else; by the
+    /// objects as they are now, published or not.
+    ///
+    /// # Errors
+    /// If there is no such node, or no Service has the address.
+    pub fn explain(&self, inquiry: &Inquiry) -> Result<Explanation, NoAnswer> {
+        explain(&self.catalog, self.projector.config(), inquiry)
     }
 
     /// The objects.

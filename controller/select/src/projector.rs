@@ -89,6 +89,10 @@ impl Projector {
         std::mem::take(&mut self.problems_changed)
     }
 
+    pub(crate) fn config(&self) -> SelectConfig {
+        self.config
+    }
+
     /// The Services of which something is published.
     pub(crate) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
         self.services.keys()

@@ -30,7 +30,8 @@ pub use origin::Origin;
 pub use publisher::{Published, Publisher};
 pub use registry::{
     ConvergenceSeconds, Counters, HeldTable, NodeStatus, Problem, RefusalReason, Registry,
+    Unconfirmed,
 };
 pub use service::TablesServer;
 pub use session::ServeConfig;
-pub use tables::Tables;
+pub use tables::{Changed, Standing, Tables};

@@ -1,5 +1,7 @@
 //! The reading half: what each stream sends next.
 
+mod standing;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -12,6 +14,8 @@ use crate::feed::{Delivery, Feed, Question, commit, full_commit};
 use crate::log::{Cluster, Hashes, OwnChanges, TableLog, bucket_count};
 use crate::wire::{Chunks, Writer};
 use crate::{Published, Retention};
+
+pub use standing::{Changed, Standing};
 
 /// A change of more than so much of all records, in percent of bytes, is told by a snapshot: that
 /// is compressed, made already, and needs no more of the agent.

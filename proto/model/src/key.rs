@@ -165,6 +165,13 @@ impl Serialize for Families {
     }
 }
 
+impl<'de> Deserialize<'de> for Families {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let families = Vec::<Family>::deserialize(deserializer)?;
+        Ok(families.into_iter().collect())
+    }
+}
+
 impl fmt::Display for Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What the Node object says that its agent needs; the default is that of a node without one.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
     /// The label `topology.kubernetes.io/zone`, if it has one that is not empty.
     pub zone: Option<Arc<str>>,

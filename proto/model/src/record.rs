@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ipvs::Flags;
 use crate::{Families, Family, RecordKey};
@@ -13,7 +13,7 @@ use crate::{Families, Family, RecordKey};
 ///
 /// Nearly everything is equal on all nodes, so the record is shared, encoded once and broadcast;
 /// what differs on a node is in that node's [`NodeLists`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Which Service port this is.
     pub key: RecordKey,
@@ -57,7 +57,7 @@ impl Record {
 }
 
 /// How a Service wants its virtual servers to choose; what it does not say is the agent's choice.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduling {
     /// The scheduler's kernel name (`rr`, `lc`, `mh` ...), 1 to 15 bytes.
     pub scheduler: Option<Arc<str>>,
@@ -66,14 +66,14 @@ pub struct Scheduling {
 }
 
 /// ClientIP session affinity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity {
     /// How long a client stays with its destination, in seconds, 1 to 86,400.
     pub timeout_seconds: u32,
 }
 
 /// One way in to a Service port.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Frontend {
     /// What kind of address it is.
     pub kind: FrontendKind,
@@ -127,7 +127,7 @@ impl Frontend {
 }
 
 /// The kind of a [`Frontend`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FrontendKind {
     /// `spec.clusterIPs`.
     ClusterIp,
@@ -140,7 +140,7 @@ pub enum FrontendKind {
 }
 
 /// The address of a [`Frontend`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FrontendAddress {
     /// A virtual address, the same on every node.
     Vip(IpAddr),
@@ -149,7 +149,7 @@ pub enum FrontendAddress {
 }
 
 /// Which destinations a [`Frontend`] forwards to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Lists {
     /// The node's own cluster-wide list if it has one of the family, else the record's.
     Cluster,
@@ -159,7 +159,7 @@ pub enum Lists {
 
 /// Where a connection may go. Identified by its address alone, never by a pod's name: both
 /// families of a dual-stack pod, and two ports of one pod, are different destinations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Destination {
     /// Address and port.
     pub address: SocketAddr,
@@ -176,7 +176,7 @@ impl Destination {
 }
 
 /// Which destinations of a record a zone uses (KEP-2433): the outcome of the hints, not the hints.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneMask {
     /// The zones that use only some destinations, sorted; at most [`ZoneMask::MAX_ZONES`]. A node
     /// of any other zone, or of none, uses all.
@@ -201,7 +201,7 @@ impl ZoneMask {
 }
 
 /// What one node has of its own for one record. Absent means [`NodeLists::default`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLists {
     /// Takes the place of the record's cluster-wide list on this node (KEP-3015, same-node hints),
     /// in each family that it has any destination of. Sorted.

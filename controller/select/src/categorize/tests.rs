@@ -1,9 +1,12 @@
 //! Replays upstream's cases as data.
 
-use portolan_catalog::Endpoint;
+use std::sync::Arc;
+
+use portolan_catalog::{Catalog, Endpoint, ObjectKey, Service};
 use serde::Deserialize;
 
 use super::*;
+use crate::explain::explain_all;
 
 #[derive(Deserialize)]
 struct File {
@@ -77,6 +80,24 @@ fn agrees(got: Option<&BTreeSet<SocketAddr>>, expected: Option<&BTreeSet<SocketA
     }
 }
 
+/// What is explained to be used.
+fn explained(
+    endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>,
+    lists: Lists,
+    node: NodeView<'_>,
+) -> BTreeSet<SocketAddr> {
+    let service = Service::new(ObjectKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        name: "svc".into(),
+    });
+    let rule = Rule::new(endpoints, lists, node);
+    let all = explain_all(&Catalog::default(), &service, endpoints, rule);
+    assert_eq!(all.len(), endpoints.len());
+    let used = all.into_iter().filter(|e| e.used);
+    used.map(|e| e.address).collect()
+}
+
 #[test]
 fn upstream_cases() {
     let file: File =
@@ -116,18 +137,20 @@ fn upstream_cases() {
         let external = service.node_port != 0
             || !service.external_ips.is_empty()
             || !service.load_balancer_ips.is_empty();
+        let views = endpoints
+            .iter()
+            .map(|(address, endpoint)| (*address, endpoint.view()))
+            .collect();
+        let node = NodeView {
+            name: &name,
+            zone: zone.filter(|zone| !zone.is_empty()),
+        };
         let got = categorize(
-            &endpoints
-                .iter()
-                .map(|(address, endpoint)| (*address, endpoint.view()))
-                .collect(),
+            &views,
             policy(service.internal_local),
             policy(service.external_local),
             external,
-            NodeView {
-                name: &name,
-                zone: zone.filter(|zone| !zone.is_empty()),
-            },
+            node,
         );
         let expected = case.expected;
         let good = agrees(got.cluster.as_ref(), expected.cluster_endpoints.as_ref())
@@ -135,5 +158,16 @@ fn upstream_cases() {
             && got.all == expected.all_endpoints
             && got.has_any == expected.has_any_endpoints;
         assert!(good, "{}: got {got:?}", case.name);
+        let lists = [
+            (Lists::Cluster, got.cluster, expected.cluster_endpoints),
+            (Lists::Local, got.local, expected.local_endpoints),
+        ];
+        for (lists, got, expected) in lists {
+            // A list that no way in uses is not what upstream has.
+            if got.is_some() {
+                let used = explained(&views, lists, node);
+                assert_eq!(used, expected.unwrap_or_default(), "{}", case.name);
+            }
+        }
     }
 }

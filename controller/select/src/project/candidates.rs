@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use portolan_catalog::{Catalog, EndpointRef, Service, ServicePort};
 use portolan_model::{Destination, Family};
 
-use crate::categorize::still_serving;
+use crate::rule::still_serving;
 
 /// One endpoint, ready or not.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,7 @@
 //! One cluster: its shared records and its nodes.
 
+mod changed;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -12,6 +14,8 @@ use super::buckets::Buckets;
 use super::journal::{Journal, Replaced};
 use super::prepared::Item;
 use super::{Changes, Hashes, OwnChanges, Retention};
+
+pub(crate) use changed::{Differences, Part};
 
 /// Of how many revisions it is known what triggered them: more than a live stream falls behind.
 const TRIGGERS_OF: usize = 64;

@@ -5,16 +5,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use portolan_model::{NodeKey, SetHash};
 use portolan_proto::limits::MAX_PROBLEMS;
 use portolan_proto::v1;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::convergence::{Convergence, Member};
-use super::{Connect, HeldTable, NodeStatus, Problem};
+use super::{Connect, HeldTable, NodeStatus, Problem, Unconfirmed};
 
-/// Why a stream may be ended from outside.
+/// What a stream may be told from outside: why it is to end, and what is confirmed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ends {
     pub(super) replaced: CancellationToken,
     pub(super) deleted: CancellationToken,
+    pub(super) confirmed: watch::Sender<Option<u64>>,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,14 @@ impl Entry {
         if let Some(ends) = &self.stream {
             ends.deleted.cancel();
         }
+    }
+
+    pub(super) fn confirm(&self) -> Result<u64, Unconfirmed> {
+        let stream = self.stream.as_ref().ok_or(Unconfirmed::Disconnected)?;
+        let held = self.held.and(self.received);
+        let revision = held.ok_or(Unconfirmed::NothingHeld)?;
+        stream.confirmed.send_replace(Some(revision));
+        Ok(revision)
     }
 
     pub(super) fn disconnect(&mut self, now: SystemTime) {

@@ -3,6 +3,7 @@
 //! Agents that are gone are kept, marked as such: that a node has not programmed a revision is
 //! most worth knowing when its agent cannot say so.
 
+mod confirm;
 mod convergence;
 mod counters;
 mod entry;
@@ -22,6 +23,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use confirm::Unconfirmed;
 use convergence::{Convergence, Member, Reached};
 pub use counters::Counters;
 pub(crate) use counters::{Counter, Live};

@@ -105,3 +105,25 @@ fn disconnected_nodes_are_kept_up_to_a_bound() {
     assert!(nodes.is_sorted_by(|a, b| a.node < b.node));
     drop(live);
 }
+
+#[test]
+fn only_a_table_that_is_held_on_a_live_stream_can_be_confirmed() {
+    let registry = Arc::new(Registry::default());
+    assert_eq!(registry.confirm(&node("a")), Err(Unconfirmed::Unknown));
+    let session = connect(&registry, "a");
+    session.sent(5);
+    assert!(session.received(received(5)));
+    assert_eq!(registry.confirm(&node("a")), Err(Unconfirmed::NothingHeld));
+    let held = Some(v1::Held::default());
+    assert!(session.received(v1::Received {
+        held,
+        ..received(5)
+    }));
+    let mut confirmed = session.confirmed();
+    assert!(!confirmed.has_changed().unwrap());
+    assert_eq!(registry.confirm(&node("a")), Ok(5));
+    assert!(confirmed.has_changed().unwrap());
+    assert_eq!(*confirmed.borrow_and_update(), Some(5));
+    drop(session);
+    assert_eq!(registry.confirm(&node("a")), Err(Unconfirmed::Disconnected));
+}

@@ -1,5 +1,6 @@
 //! What an agent says after Hello, and what ends its stream.
 
+use std::convert::Infallible;
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -68,6 +69,7 @@ impl Half {
             () = after(self.remaining) => {
                 Err(Status::unauthenticated("certificate or token: it has expired meanwhile"))
             }
+            never = self.confirm() => match never {},
             result = self.read(messages) => result,
             () = self.shut_down() => Ok(()),
             () = self.stall() => {
@@ -105,6 +107,17 @@ impl Half {
         } else {
             Err(Status::invalid_argument("revision: never sent"))
         }
+    }
+
+    /// Passes on what is confirmed; never completes.
+    async fn confirm(&self) -> Infallible {
+        let mut confirmed = self.session.confirmed();
+        while confirmed.changed().await.is_ok() {
+            if let Some(revision) = *confirmed.borrow_and_update() {
+                self.link.confirm(revision);
+            }
+        }
+        pending().await
     }
 
     /// Says Goaway, and completes when the agent has had its time: not all at once, or they would

@@ -18,6 +18,8 @@ pub(super) struct Link {
     /// For how many buckets the agent was asked and has not answered; 0 for none.
     asked: AtomicU32,
     answer: Mutex<Option<Hashes>>,
+    /// A revision that is to be confirmed.
+    confirm: Mutex<Option<u64>>,
     /// How often the outbound half was polled, doubled; odd if it gave something last.
     polls: AtomicU64,
     outbound: AtomicWaker,
@@ -44,6 +46,18 @@ impl Link {
     /// Whether Goaway is to be said now; once.
     pub(super) fn take_goaway(&self) -> bool {
         self.goaway.load(Ordering::Acquire) && self.goaway.swap(false, Ordering::AcqRel)
+    }
+
+    /// The outbound half is to confirm a revision; only the last one counts.
+    pub(super) fn confirm(&self, revision: u64) {
+        *self.confirm.lock().unwrap_or_else(PoisonError::into_inner) = Some(revision);
+        self.outbound.wake();
+    }
+
+    /// Which revision is to be confirmed now; once.
+    pub(super) fn take_confirm(&self) -> Option<u64> {
+        let mut confirm = self.confirm.lock().unwrap_or_else(PoisonError::into_inner);
+        confirm.take()
     }
 
     pub(super) fn ask(&self, count: u32) {

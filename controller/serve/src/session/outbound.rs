@@ -112,6 +112,10 @@ impl Outbound {
                 self.context.registry.count(Counter::Frames, 1);
                 return Poll::Ready(Ok(Some(message)));
             }
+            if let Some(revision) = self.link.take_confirm() {
+                let confirm = Frame::Confirm(v1::Confirm { revision });
+                return Poll::Ready(Ok(Some(single(confirm))));
+            }
             if let Some(chunk) = self.next_chunk() {
                 return Poll::Ready(Ok(Some(chunk)));
             }

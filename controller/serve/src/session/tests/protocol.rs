@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::RefusalReason;
 
-use super::support::{Client, Server, channel, hello, put};
+use super::support::{Client, Server, channel, hello, node, put};
 
 async fn refused(server: &Server, first: Message) -> Code {
     match Client::open(server.address, first).await {
@@ -142,4 +142,25 @@ async fn what_agents_report_can_be_seen() {
             .peer
             .is_some_and(|peer| peer.starts_with("127.0.0.1:"))
     );
+}
+
+#[tokio::test]
+async fn a_confirmed_table_is_confirmed_to_its_agent() {
+    let server = Server::synced(&[put(&["x"])]).await;
+    let mut client = server.connect(hello("a")).await;
+    let batch = client.batch().await;
+    let received = v1::Received {
+        revision: batch.commit.revision,
+        held: Some(v1::Held::default()),
+        ..v1::Received::default()
+    };
+    client.say(Message::Received(received)).await;
+    server
+        .until(|registry| registry.snapshot()[0].received == Some(1))
+        .await;
+    assert_eq!(server.registry.confirm(&node("a")), Ok(1));
+    match client.next().await.unwrap() {
+        Some(Frame::Confirm(confirm)) => assert_eq!(confirm.revision, 1),
+        other => panic!("{other:?}"),
+    }
 }

@@ -1,0 +1,34 @@
+//! Questions of people, who do not know the names of objects.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_model::Protocol;
+
+use super::Catalog;
+use crate::{ObjectKey, Service};
+
+impl Catalog {
+    /// The ports of a virtual address that Services claim, whoever has them.
+    #[must_use]
+    pub fn claims_on(&self, cluster: &Arc<str>, address: IpAddr) -> BTreeSet<(u16, Protocol)> {
+        let Some(objects) = self.clusters.get(cluster) else {
+            return BTreeSet::new();
+        };
+        let services = objects.claims.of_address(address);
+        let services = services.filter_map(|(namespace, name)| {
+            self.service(&ObjectKey {
+                cluster: Arc::clone(cluster),
+                namespace: Arc::clone(namespace),
+                name: Arc::clone(name),
+            })
+        });
+        let ports = |service: Service| -> Vec<_> {
+            let claims = service.claims().map(|(_, _, claim)| claim);
+            let here = claims.filter(|claim| claim.address == Some(address));
+            here.map(|claim| (claim.port, claim.protocol)).collect()
+        };
+        services.flat_map(ports).collect()
+    }
+}

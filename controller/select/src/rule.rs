@@ -1,0 +1,143 @@
+//! What one endpoint is to one list of one node, and why.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_catalog::EndpointRef;
+use portolan_model::Lists;
+
+use crate::NodeView;
+
+/// How hints narrow the cluster list down on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Topology {
+    All,
+    SameNode,
+    SameZone,
+}
+
+/// Whether a list has an endpoint, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Ready(Topology),
+    /// In, since none is ready.
+    StillServing,
+    /// Out, since others are ready.
+    Terminating,
+    NotReady,
+    /// Ready, but its hints name others.
+    HintedElsewhere(Topology),
+    Elsewhere,
+}
+
+impl Verdict {
+    /// Whether the list has it.
+    pub(crate) fn is_in(self) -> bool {
+        matches!(self, Self::Ready(_) | Self::StillServing)
+    }
+}
+
+/// What one of the lists has on one node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rule<'a> {
+    lists: Lists,
+    node: NodeView<'a>,
+    topology: Topology,
+    none_ready: bool,
+}
+
+/// Whether an endpoint may be used when none is ready (KEP-1669).
+pub(crate) fn still_serving(endpoint: &EndpointRef<'_>) -> bool {
+    endpoint.serving && endpoint.terminating
+}
+
+impl<'a> Rule<'a> {
+    /// The rule for these endpoints, which are of one family.
+    pub(crate) fn new(
+        endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>,
+        lists: Lists,
+        node: NodeView<'a>,
+    ) -> Self {
+        let topology = match lists {
+            Lists::Cluster => topology(endpoints, node),
+            Lists::Local => Topology::All,
+        };
+        let rule = Self {
+            lists,
+            node,
+            topology,
+            none_ready: false,
+        };
+        Self {
+            none_ready: !endpoints.values().any(|e| rule.judge(e).is_in()),
+            ..rule
+        }
+    }
+
+    pub(crate) fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Whether those that are terminating have to do.
+    pub(crate) fn fell_back(&self) -> bool {
+        self.none_ready
+    }
+
+    pub(crate) fn judge(&self, endpoint: &EndpointRef<'_>) -> Verdict {
+        let is_local = endpoint.node.is_some_and(|name| **name == *self.node.name);
+        if self.lists == Lists::Local && !is_local {
+            return Verdict::Elsewhere;
+        }
+        match (endpoint.ready, still_serving(endpoint)) {
+            (true, _) if available(endpoint, self.topology, self.node) => {
+                Verdict::Ready(self.topology)
+            }
+            // Hints have no say when none is ready.
+            (_, true) if self.none_ready => Verdict::StillServing,
+            (true, _) => Verdict::HintedElsewhere(self.topology),
+            (false, true) => Verdict::Terminating,
+            (false, false) => Verdict::NotReady,
+        }
+    }
+}
+
+/// Hints count all or nothing: one ready endpoint without them, or none for this node, and
+/// everything may be used. Endpoints that are not ready have no say.
+fn topology(endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>, node: NodeView<'_>) -> Topology {
+    let mut ready = endpoints.values().filter(|e| e.ready).peekable();
+    if ready.peek().is_none() {
+        return Topology::All;
+    }
+    let ready: Vec<_> = ready.collect();
+    let hinted = |mode| {
+        ready.iter().all(|e| has_hint(e, mode)) && ready.iter().any(|e| available(e, mode, node))
+    };
+    if hinted(Topology::SameNode) {
+        Topology::SameNode
+    } else if node.zone.is_some() && hinted(Topology::SameZone) {
+        Topology::SameZone
+    } else {
+        Topology::All
+    }
+}
+
+fn has_hint(endpoint: &EndpointRef<'_>, mode: Topology) -> bool {
+    match mode {
+        Topology::All => true,
+        Topology::SameNode => endpoint.node_hints.is_some(),
+        Topology::SameZone => endpoint.zone_hints.is_some(),
+    }
+}
+
+fn available(endpoint: &EndpointRef<'_>, mode: Topology, node: NodeView<'_>) -> bool {
+    let names = |hints: Option<&[Arc<str>]>, wanted: Option<&str>| {
+        let mut hints = hints.into_iter().flatten();
+        hints.any(|name| Some(&**name) == wanted)
+    };
+    match mode {
+        Topology::All => true,
+        Topology::SameNode => names(endpoint.node_hints, Some(node.name)),
+        Topology::SameZone => names(endpoint.zone_hints, node.zone),
+    }
+}

@@ -1,0 +1,76 @@
+//! Whether a node's kernel has what it must have, for people.
+
+use portolan_model::NodeKey;
+use serde::Serialize;
+
+use super::Tables;
+use crate::NodeStatus;
+use crate::log::{Differences, Part};
+
+/// What a node's kernel has, next to what it must have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// The revision that the kernel must have.
+    pub revision: u64,
+    /// The revision that the kernel has, if the agent has said any.
+    pub programmed: Option<u64>,
+    /// Whether the shared records in the kernel are, by their hash, those of `revision`.
+    pub records_equal: bool,
+    /// Whether what is the node's own is, by its hash.
+    pub own_equal: bool,
+    /// What changed since the revision that the kernel has, sorted by record; `None` if that is not
+    /// known any more.
+    pub changed: Option<Vec<Changed>>,
+}
+
+/// One record that changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Changed {
+    /// The record, as `namespace/service[:port]/PROTOCOL`; `None` for what is known of the node.
+    pub record: Option<String>,
+    /// Whether that is the node's own and not shared by all nodes.
+    pub own: bool,
+    /// Whether it is gone.
+    pub deleted: bool,
+}
+
+impl Tables {
+    /// How a node's agent stands, by what it said last.
+    #[must_use]
+    pub fn standing(&self, status: &NodeStatus) -> Standing {
+        let log = self.read();
+        let of = log.of(&status.cluster);
+        let node = NodeKey {
+            cluster: status.cluster.as_str().into(),
+            name: status.node.as_str().into(),
+        };
+        let hashes = of.hashes(&node.name);
+        let programmed = status.programmed;
+        let differences = programmed.and_then(|at| of.differences_since(&node.name, at));
+        Standing {
+            revision: of.head(),
+            programmed,
+            records_equal: status.records_hash == Some(hashes.records),
+            own_equal: status.own_hash == Some(hashes.own),
+            changed: differences.map(changed),
+        }
+    }
+}
+
+fn changed(differences: Differences) -> Vec<Changed> {
+    let info = differences.info.then_some(Changed {
+        record: None,
+        own: true,
+        deleted: false,
+    });
+    let records = differences.records.into_iter();
+    let records = records.map(|(key, part, deleted)| Changed {
+        record: Some(key.to_string()),
+        own: part == Part::Own,
+        deleted,
+    });
+    info.into_iter().chain(records).collect()
+}
+
+#[cfg(test)]
+mod tests;

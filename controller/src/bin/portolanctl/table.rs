@@ -1,0 +1,81 @@
+//! `portolanctl table`: a node's table, as `ipvsadm -L -n` would show it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use portolan_model::{
+    Family, Frontend, FrontendAddress, NodeInfo, NodeLists, NodeTable, Record, RecordKey,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+struct Answer {
+    node: NodeInfo,
+    records: Vec<Record>,
+    lists: Vec<Lists>,
+}
+
+#[derive(Deserialize)]
+struct Lists {
+    record: String,
+    lists: NodeLists,
+}
+
+/// Reads the answer of `/debug/table/NODE`.
+pub(crate) fn parse(answer: Value) -> anyhow::Result<NodeTable> {
+    let answer: Answer = serde_json::from_value(answer).context("the controller's answer")?;
+    let records: BTreeMap<RecordKey, Arc<Record>> = answer
+        .records
+        .into_iter()
+        .map(|record| (record.key.clone(), Arc::new(record)))
+        .collect();
+    let keys: BTreeMap<_, _> = records.keys().map(|key| (key.to_string(), key)).collect();
+    // Lists without a record have no effect.
+    let lists = answer.lists.into_iter().filter_map(|of| {
+        let key = keys.get(&of.record)?;
+        Some(((*key).clone(), Arc::new(of.lists)))
+    });
+    Ok(NodeTable {
+        node: answer.node,
+        lists: lists.collect(),
+        records: records.clone(),
+    })
+}
+
+/// Each way in, with where it leads.
+pub(crate) fn show(table: &NodeTable) -> String {
+    let mut text = String::new();
+    for record in table.records.values() {
+        for frontend in &record.frontends {
+            let scheduler = record.scheduling.scheduler.as_deref().unwrap_or("default");
+            let address = address(frontend);
+            let protocol = record.key.protocol;
+            text.push_str(&format!(
+                "{protocol} {address} {scheduler} ({})",
+                record.key
+            ));
+            if let Some(affinity) = record.affinity {
+                text.push_str(&format!(" persistent {}", affinity.timeout_seconds));
+            }
+            text.push('\n');
+            for destination in table.destinations(record, frontend) {
+                let (address, weight) = (destination.address, destination.weight);
+                text.push_str(&format!("  -> {address} weight {weight}\n"));
+            }
+        }
+    }
+    text
+}
+
+/// The address and port of a way in.
+fn address(frontend: &Frontend) -> String {
+    let port = frontend.port;
+    match frontend.address {
+        FrontendAddress::Vip(ip) => SocketAddr::new(ip, port).to_string(),
+        FrontendAddress::NodeAddresses(Family::V4) => format!("NODE-IPv4:{port}"),
+        FrontendAddress::NodeAddresses(Family::V6) => format!("NODE-IPv6:{port}"),
+    }
+}

@@ -1,0 +1,36 @@
+//! Errors as JSON: `{"error": "..."}`.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// Why there is no answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    status: StatusCode,
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn not_found(message: String) -> Self {
+        let status = StatusCode::NOT_FOUND;
+        Self { status, message }
+    }
+
+    pub(super) fn bad_request(message: String) -> Self {
+        let status = StatusCode::BAD_REQUEST;
+        Self { status, message }
+    }
+
+    pub(super) fn unavailable(message: &str) -> Self {
+        let (status, message) = (StatusCode::SERVICE_UNAVAILABLE, message.to_owned());
+        Self { status, message }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status, Json(json!({ "error": self.message }))).into_response()
+    }
+}

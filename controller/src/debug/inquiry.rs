@@ -1,0 +1,72 @@
+//! The question of `/debug/explain?address=IP:PORT&protocol=TCP&node=N`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_model::{NodeKey, Protocol};
+use portolan_select::Inquiry;
+
+use super::failure::Failure;
+
+/// Reads a query; the protocol may be left out, and is TCP then.
+pub(super) fn parse(cluster: &Arc<str>, query: &str) -> Result<Inquiry, Failure> {
+    let (mut address, mut protocol, mut node) = (None, Protocol::Tcp, None);
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "address" => address = Some(parse_address(&value)?),
+            "protocol" => {
+                let parsed = value.to_uppercase().parse::<Protocol>();
+                protocol = parsed.map_err(|e| Failure::bad_request(format!("protocol: {e}")))?;
+            }
+            "node" => node = Some(value),
+            other => return Err(Failure::bad_request(format!("{other}: no such parameter"))),
+        }
+    }
+    let missing = |name: &str| Failure::bad_request(format!("{name}: missing"));
+    Ok(Inquiry {
+        node: NodeKey {
+            cluster: Arc::clone(cluster),
+            name: node.ok_or_else(|| missing("node"))?.into(),
+        },
+        has_agent: false,
+        address: address.ok_or_else(|| missing("address"))?,
+        protocol,
+    })
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, Failure> {
+    let wrong = |_| {
+        let message = format!("address: {text:?} is not of the form 10.0.0.1:80 or [fd00::1]:80");
+        Failure::bad_request(message)
+    };
+    text.parse().map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(query: &str) -> Result<Inquiry, String> {
+        parse(&"c".into(), query).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn a_query_is_read_and_what_is_wrong_is_named() {
+        let got = parsed("address=%5Bfd00::1%5D:53&protocol=udp&node=a").unwrap();
+        assert_eq!(got.address, "[fd00::1]:53".parse().unwrap());
+        assert_eq!((got.protocol, &*got.node.name), (Protocol::Udp, "a"));
+        assert_eq!(&*got.node.cluster, "c");
+        let got = parsed("address=10.0.0.1:80&node=a").unwrap();
+        assert_eq!(got.protocol, Protocol::Tcp);
+        for (query, field) in [
+            ("", "node: "),
+            ("node=a", "address: "),
+            ("node=a&address=10.0.0.1", "address: "),
+            ("node=a&address=10.0.0.1:80&protocol=icmp", "protocol: "),
+            ("node=a&address=10.0.0.1:80&nod=b", "nod: "),
+        ] {
+            let error = parsed(query).unwrap_err();
+            assert!(error.starts_with(field), "{query}: {error}");
+        }
+    }
+}
