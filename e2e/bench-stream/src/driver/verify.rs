@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use portolan_agent::subscribe::{
-    Security, Stats, SubscribeConfig, Subscribed, TlsClient, run as subscribe,
+    FIRST_COMMIT_TIMEOUT, HoldConfig, Holding, Security, Stats, SubscribeConfig, Subscribed,
+    TlsClient, run as subscribe,
 };
 use portolan_tls::issue::Authority;
 use portolan_tls::{ClientFiles, NodeName};
@@ -51,11 +52,17 @@ impl Verifier {
             cluster: String::new(),
             node: node_name(node),
             agent_version: "bench".to_owned(),
+            state_dir: None,
+            disk_patience: Duration::ZERO,
+            hold: HoldConfig::default(),
+            first_commit_timeout: FIRST_COMMIT_TIMEOUT,
         };
         let (sender, tables) = watch::channel(None);
         let (_, reports) = watch::channel(None);
         let (stats, token) = (Arc::new(Stats::default()), CancellationToken::new());
-        runtime.spawn(subscribe(config, sender, reports, stats, token.clone()));
+        let holding = Holding::default();
+        let run = subscribe(config, sender, reports, stats, holding, token.clone());
+        runtime.spawn(run);
         Ok(Self {
             node,
             runtime,
