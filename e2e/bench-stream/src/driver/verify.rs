@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use portolan_agent::subscribe::{
-    DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, HoldConfig, Holding, Security, Stats, SubscribeConfig,
-    Subscribed, TlsClient, run as subscribe,
+    FIRST_COMMIT_TIMEOUT, HoldConfig, Holding, Security, Stats, SubscribeConfig, Subscribed,
+    TlsClient, run as subscribe,
 };
 use portolan_tls::issue::Authority;
 use portolan_tls::{ClientFiles, NodeName};
@@ -53,24 +53,16 @@ impl Verifier {
             node: node_name(node),
             agent_version: "bench".to_owned(),
             state_dir: None,
-            disk_patience: DISK_PATIENCE,
-            hold: HoldConfig {
-                above_percent: 100,
-                ..HoldConfig::default()
-            },
+            disk_patience: Duration::ZERO,
+            hold: HoldConfig::default(),
             first_commit_timeout: FIRST_COMMIT_TIMEOUT,
         };
         let (sender, tables) = watch::channel(None);
         let (_, reports) = watch::channel(None);
         let (stats, token) = (Arc::new(Stats::default()), CancellationToken::new());
-        runtime.spawn(subscribe(
-            config,
-            sender,
-            reports,
-            stats,
-            Holding::default(),
-            token.clone(),
-        ));
+        let holding = Holding::default();
+        let run = subscribe(config, sender, reports, stats, holding, token.clone());
+        runtime.spawn(run);
         Ok(Self {
             node,
             runtime,
