@@ -1,6 +1,7 @@
 //! ExternalName Services that lead outside, with name servers that answer, answer badly, or do not.
 
 use std::error::Error;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,9 +38,16 @@ fn zone() -> Result<Arc<SharedZone>> {
 async fn name_server(
     reply: impl Fn(Message) -> Option<Message> + Send + 'static,
 ) -> Result<SocketAddr> {
-    let udp = UdpSocket::bind("127.0.0.1:0").await?;
+    let (udp, tcp) = loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").await?;
+        // Another test may have this port for TCP.
+        match TcpListener::bind(udp.local_addr()?).await {
+            Ok(tcp) => break (udp, tcp),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
     let address = udp.local_addr()?;
-    let tcp = TcpListener::bind(address).await?;
     tokio::spawn(async move {
         let mut packet = vec![0; 4096];
         while let Ok((length, from)) = udp.recv_from(&mut packet).await {
