@@ -1,21 +1,26 @@
 //! Handshakes that are not finished, the oldest first.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
 
 /// At most so many at a time; the oldest makes room for others when it had its time.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     tasks: JoinSet<()>,
-    by_age: VecDeque<(Instant, AbortHandle)>,
+    by_age: VecDeque<(Began, AbortHandle)>,
     capacity: usize,
     /// After how long the oldest may be ended if there is no room.
     patience: Duration,
     evicted: usize,
 }
+
+/// When a handshake was first looked at: a peer's time does not run before that, or thousands of
+/// agents that come back at once would be ended for what keeps us busy.
+type Began = Arc<OnceLock<Instant>>;
 
 impl Handshakes {
     pub(super) fn new(capacity: usize, patience: Duration) -> Self {
@@ -29,8 +34,13 @@ impl Handshakes {
     }
 
     pub(super) fn spawn(&mut self, handshake: impl Future<Output = ()> + Send + 'static) {
-        let handle = self.tasks.spawn(handshake);
-        self.by_age.push_back((Instant::now(), handle));
+        let began = Began::default();
+        let first_look = Arc::clone(&began);
+        let handle = self.tasks.spawn(async move {
+            first_look.get_or_init(Instant::now);
+            handshake.await;
+        });
+        self.by_age.push_back((began, handle));
     }
 
     /// How many were ended to make room since the last call.
@@ -61,9 +71,20 @@ impl Handshakes {
             let Some((began, handle)) = self.by_age.front() else {
                 return;
             };
+            let Some(began) = began.get() else {
+                yield_now().await;
+                continue;
+            };
             tokio::select! {
                 _ = self.tasks.join_next() => {}
                 () = sleep_until(*began + self.patience) => {
+                    // What it has said may be here, and only we are late: the first time sees it,
+                    // and by the second it was looked at.
+                    yield_now().await;
+                    yield_now().await;
+                    if handle.is_finished() {
+                        continue;
+                    }
                     handle.abort();
                     self.by_age.pop_front();
                     self.evicted += 1;
@@ -97,6 +118,24 @@ mod tests {
             handshakes.spawn(pending());
         }
         assert_eq!((handshakes.evicted(), handshakes.evicted()), (16, 0));
+    }
+
+    #[tokio::test]
+    async fn those_that_only_we_keep_waiting_are_not_ended() {
+        let patience = Duration::from_millis(1);
+        let mut handshakes = Handshakes::new(4, patience);
+        for _ in 0..100 {
+            handshakes.room_then(ready(())).await;
+            handshakes.spawn(async {
+                let (answer, answered) = tokio::sync::oneshot::channel();
+                // Longer than a peer may take.
+                let work = Instant::now();
+                while work.elapsed() < 2 * Duration::from_millis(1) {}
+                tokio::spawn(async move { answer.send(()) });
+                answered.await.unwrap();
+            });
+        }
+        assert_eq!(handshakes.evicted(), 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -105,10 +105,11 @@ impl Acceptor {
             let accepted = tokio::select! {
                 () = self.shutdown.cancelled() => return,
                 // Does not accept while there is no room: the system's queue keeps the order.
-                accepted = handshakes.room_then(listener.accept()) => accepted,
+                accepted = handshakes.room_then(accept(&listener, &sender)) => accepted,
             };
-            let (stream, address) = match accepted {
-                Ok(accepted) => accepted,
+            let (place, stream, address) = match accepted {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => return,
                 Err(error) => {
                     let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
                     self.refuse(nobody, RefusalReason::Accept, &error.to_string());
@@ -127,11 +128,10 @@ impl Acceptor {
                 permit,
             };
             let within = self.limits.handshake_timeout;
-            let (registry, sender) = (Arc::clone(&self.registry), sender.clone());
+            let registry = Arc::clone(&self.registry);
             handshakes.spawn(async move {
                 match timeout(within, handshake.run(stream)).await {
-                    // Fails if nobody accepts connections any more.
-                    Ok(Ok(connection)) => drop(sender.send(connection).await),
+                    Ok(Ok(connection)) => drop(place.send(connection)),
                     Ok(Err(error)) => failed(&registry, address, &error),
                     Err(_) => {
                         let reason = RefusalReason::HandshakeTimeout;
@@ -148,6 +148,22 @@ impl Acceptor {
     fn refuse(&self, ip: IpAddr, reason: RefusalReason, message: &str) {
         self.registry.refuse(ip, reason, message);
     }
+}
+
+type Place = mpsc::OwnedPermit<Connection>;
+
+/// The next connection, with its place among those that are ready: it waits for that here, and not
+/// when its handshake is done, or it would count as one that says nothing. `None` if nobody takes
+/// connections any more.
+async fn accept(
+    listener: &TcpListener,
+    sender: &mpsc::Sender<Connection>,
+) -> io::Result<Option<(Place, TcpStream, SocketAddr)>> {
+    let Ok(place) = sender.clone().reserve_owned().await else {
+        return Ok(None);
+    };
+    let (stream, address) = listener.accept().await?;
+    Ok(Some((place, stream, address)))
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {

@@ -48,7 +48,7 @@ struct Shared {
 #[derive(Default)]
 struct Queues {
     revision: u64,
-    agents: Vec<mpsc::UnboundedSender<Item>>,
+    agents: Vec<mpsc::UnboundedSender<Arc<Plain>>>,
 }
 
 /// Serves a snapshot, and then what is published.
@@ -104,7 +104,8 @@ impl Shared {
                 }
             }
         });
-        let later = UnboundedReceiverStream::new(later);
+        // Not cloned before: the machine has no memory for as many as wait.
+        let later = UnboundedReceiverStream::new(later).map(|message| Ok(Plain::clone(&message)));
         ReceiverStream::new(snapshot).chain(later).boxed()
     }
 }
@@ -136,13 +137,13 @@ impl Target for Arc<Shared> {
         }
         let mut queues = self.queues();
         queues.revision += 1;
-        let message = Plain {
+        let message = Arc::new(Plain {
             records: Some(records),
             ..commit(queues.revision, false)
-        };
+        });
         queues
             .agents
-            .retain(|agent| agent.send(Ok(message.clone())).is_ok());
+            .retain(|agent| agent.send(Arc::clone(&message)).is_ok());
         queues.revision
     }
 
