@@ -202,10 +202,19 @@ impl Tables {
         }
         let (bytes, count) = (of.records().bytes(), bucket_count(of.records().len()));
         drop(log);
-        if have.epoch == self.shared.epoch
-            && let Some(delivery) = self.since(feed, node, have.revision, false)
-        {
-            return First::Deliver(delivery, How::Resume);
+        if have.epoch == self.shared.epoch {
+            if let Some(delivery) = self.since(feed, node, have.revision, false) {
+                return First::Deliver(delivery, How::Resume);
+            }
+            // Known to be much: its buckets would say the same.
+            let question = Question::Since {
+                from: have.revision,
+                live: false,
+            };
+            let answer = feed.memo().answer(self.head(&node.cluster), question);
+            if answer.get().is_some_and(Option::is_none) {
+                return First::Snapshot;
+            }
         }
         if bytes < WORTH_ASKING {
             return First::Snapshot;

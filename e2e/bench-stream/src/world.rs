@@ -46,6 +46,9 @@ pub(crate) struct Size {
 #[derive(Debug, Clone)]
 pub(crate) struct World {
     size: Size,
+    /// Made once, as a catalog shares names.
+    keys: Arc<[RecordKey]>,
+    nodes: Arc<[NodeKey]>,
     /// How many changes each Service has seen.
     generations: Vec<u32>,
     /// The Service that changes next: all take turns.
@@ -75,6 +78,8 @@ impl World {
         ensure!(size.nodes >= 2 * size.endpoints, "--nodes: too few");
         Ok(Self {
             size,
+            keys: (0..size.services).map(record_key).collect(),
+            nodes: (0..size.nodes).map(node_key).collect(),
             generations: vec![0; size.services as usize],
             turn: 0,
         })
@@ -88,17 +93,17 @@ impl World {
     pub(crate) fn whole(&self) -> TableDelta {
         let mut delta = TableDelta::default();
         for service in 0..self.size.services {
-            let key = record_key(service);
+            let key = self.key(service);
             delta
                 .records
                 .insert(key.clone(), Some(Arc::new(self.record(service))));
             for endpoint in self.endpoints(service) {
-                let lists = delta.lists.entry(node_key(endpoint.node)).or_default();
+                let lists = delta.lists.entry(self.node(endpoint.node)).or_default();
                 lists.insert(key.clone(), Some(Arc::new(lists_of(service, endpoint))));
             }
         }
         for node in 0..self.size.nodes {
-            delta.nodes.insert(node_key(node), node_info(node));
+            delta.nodes.insert(self.node(node), node_info(node));
         }
         delta
     }
@@ -111,7 +116,7 @@ impl World {
         let before = self.endpoint(service, slot);
         self.generations[service as usize] += 1;
         let after = self.endpoint(service, slot);
-        let key = record_key(service);
+        let key = self.key(service);
         delta
             .records
             .insert(key.clone(), Some(Arc::new(self.record(service))));
@@ -119,7 +124,7 @@ impl World {
             (before.node, None),
             (after.node, Some(Arc::new(lists_of(service, after)))),
         ] {
-            let of_node = delta.lists.entry(node_key(node)).or_default();
+            let of_node = delta.lists.entry(self.node(node)).or_default();
             of_node.insert(key.clone(), lists);
         }
         service
@@ -149,7 +154,7 @@ impl World {
             frontends,
             destinations,
             available: Families::from_iter([Family::V4]),
-            ..Record::new(record_key(service))
+            ..Record::new(self.key(service))
         }
     }
 
@@ -165,7 +170,7 @@ impl World {
             ..NodeTable::default()
         };
         for service in 0..self.size.services {
-            let key = record_key(service);
+            let key = self.key(service);
             table
                 .records
                 .insert(key.clone(), Arc::new(self.record(service)));
@@ -175,6 +180,14 @@ impl World {
             }
         }
         table
+    }
+
+    fn key(&self, service: u32) -> RecordKey {
+        self.keys[service as usize].clone()
+    }
+
+    fn node(&self, node: u32) -> NodeKey {
+        self.nodes[node as usize].clone()
     }
 
     /// Each slot has nodes of its own, so no two endpoints of a Service are ever on one node.
@@ -194,7 +207,7 @@ impl World {
 }
 
 /// The node of a number.
-pub(crate) fn node_key(node: u32) -> NodeKey {
+fn node_key(node: u32) -> NodeKey {
     NodeKey {
         cluster: "".into(),
         name: node_name(node).into(),

@@ -121,8 +121,7 @@ impl Link {
             reader.feed(bytes, |event| {
                 match event {
                     Event::Data(data) => {
-                        // A read is shorter than that.
-                        *taken += data.len() as u32;
+                        *taken += u32::try_from(data.len())?;
                         messages.feed(data, &mut heard)?;
                     }
                     Event::Settings => h2::settings_ack(&mut out),

@@ -133,8 +133,8 @@ pub(super) fn open(out: &mut Vec<u8>, scheme_is_https: bool) {
         (&[0x00, 2, b't', b'e'], "trailers"),
     ] {
         headers.extend_from_slice(name);
-        // All are shorter than 127 bytes.
-        headers.push(value.len() as u8);
+        // All are shorter than 127 bytes, so that their length is one.
+        headers.extend(u8::try_from(value.len()));
         headers.extend_from_slice(value.as_bytes());
     }
     frame(out, HEADERS, END_HEADERS, STREAM, &headers);
@@ -174,8 +174,8 @@ fn window_update(out: &mut Vec<u8>, stream: u32, by: u32) {
 }
 
 fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
-    // Bodies are at most MAX_SENT_FRAME long.
-    let [_, a, b, c] = (body.len() as u32).to_be_bytes();
+    // Bodies are at most MAX_SENT_FRAME long: three bytes are enough.
+    let [.., a, b, c] = body.len().to_be_bytes();
     out.extend_from_slice(&[a, b, c, kind, flags]);
     out.extend_from_slice(&stream.to_be_bytes());
     out.extend_from_slice(body);

@@ -108,7 +108,7 @@ fn flush(socket: &mut TcpStream, connection: &mut ClientConnection) -> Result<()
 
 /// What the agent of a node shows, from an authority in a directory.
 pub(super) fn config(dir: &Path, node: &str) -> Result<Arc<ClientConfig>> {
-    let read = |name| std::fs::read_to_string(dir.join(name)).with_context(|| String::from(name));
+    let read = |name| std::fs::read_to_string(dir.join(name)).context(name);
     let ca = read("ca.crt")?;
     let authority = Authority::load(&ca, &read("ca.key")?)?;
     let now = SystemTime::now();

@@ -94,7 +94,7 @@ mod tests {
     fn framed(frame: Frame) -> Vec<u8> {
         let message = v1::Frame { frame: Some(frame) }.encode_to_vec();
         let mut bytes = vec![0];
-        bytes.extend_from_slice(&(message.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
         bytes.extend_from_slice(&message);
         bytes
     }

@@ -22,8 +22,8 @@ const KIB: f64 = 40.0;
 pub(super) struct Changes {
     /// Per agent and change, in microseconds.
     pub(super) cpu_us: f64,
-    /// Per agent and change.
-    pub(super) bytes: f64,
+    /// By all agents, in bytes.
+    pub(super) received: u64,
     /// Until the last agent had it, sorted, in nanoseconds.
     pub(super) last_ns: Vec<u64>,
     /// The last one.
@@ -54,7 +54,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
 fn compare(bench: &Bench<'_>, name: &str, agents: u32, count: u32, goals: &Goals) -> Result<()> {
     let ours = ours(bench, name, agents, count)?;
     // The same bytes as one change of ours.
-    let bytes = (ours.bytes.round() as u32).max(1);
+    let bytes = u32::try_from(ours.received / messages(agents, count))?.max(1);
     let mut running = bench.serve_bare(bytes)?;
     let mut client = bench.agents()?;
     let how = running.fresh(agents);
@@ -62,7 +62,7 @@ fn compare(bench: &Bench<'_>, name: &str, agents: u32, count: u32, goals: &Goals
     let bare = changes(&mut running, &mut client, agents, count)?;
     say(
         &format!("stream_change_{name}_bytes"),
-        ours.bytes,
+        bytes.into(),
         "bytes/agent",
     );
     say(
@@ -160,13 +160,16 @@ pub(super) fn changes(
     }
     let cpu_ns = server.usage()?.cpu_ns - before.cpu_ns;
     last_ns.sort_unstable();
-    let messages = f64::from(agents) * f64::from(count);
     Ok(Changes {
-        cpu_us: cpu_ns as f64 / 1e3 / messages,
-        bytes: (received - received_before) as f64 / messages,
+        cpu_us: cpu_ns as f64 / 1e3 / messages(agents, count) as f64,
+        received: received - received_before,
         last_ns,
         revision,
     })
+}
+
+fn messages(agents: u32, count: u32) -> u64 {
+    u64::from(agents) * u64::from(count)
 }
 
 /// Makes the same changes of our own cluster.

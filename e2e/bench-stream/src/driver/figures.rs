@@ -25,11 +25,15 @@ pub(super) fn remark(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// So much of a sorted list is at most this.
+/// So much of a sorted list, from 0 to 1, is at most this.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an index of the list"
+)]
 pub(super) fn quantile(sorted: &[u64], share: f64) -> Result<f64> {
     ensure!(!sorted.is_empty(), "nothing was measured");
     let last = sorted.len() - 1;
-    // An index of the list.
     let index = (last as f64 * share).round() as usize;
     Ok(sorted[index.min(last)] as f64)
 }
