@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use portolan_select::TableDelta;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::usage::{Usage, now_ns, pin, raise_descriptors};
 use crate::words::{Ask, Published, Told};
@@ -91,7 +91,10 @@ pub(crate) fn run(args: ServerArgs) -> Result<()> {
         .build()
         .context("tokio")?;
     let (sender, asks) = mpsc::channel(1);
+    let (gone, driver) = oneshot::channel::<()>();
     std::thread::spawn(move || {
+        // Dropped when the driver is gone, whatever the server is at.
+        let _gone = gone;
         for ask in asks_of_driver() {
             // The driver learns of what went wrong from the end of the answers.
             if ask.is_err() || sender.blocking_send(ask).is_err() {
@@ -99,7 +102,12 @@ pub(crate) fn run(args: ServerArgs) -> Result<()> {
             }
         }
     });
-    runtime.block_on(async { tokio::spawn(serve(args, world, asks)).await? })
+    runtime.block_on(async {
+        tokio::select! {
+            served = tokio::spawn(serve(args, world, asks)) => served?,
+            _ = driver => Ok(()),
+        }
+    })
 }
 
 async fn serve(args: ServerArgs, world: World, asks: mpsc::Receiver<Result<Ask>>) -> Result<()> {
