@@ -53,8 +53,9 @@ async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
         if reconnect.current().is_none() {
             reconnect.begin_round(resolver.resolve(&config.endpoints).await);
         }
+        let (has_others, departure) = (reconnect.has_others(), reconnect.departure());
         let end = match reconnect.current() {
-            Some(target) => follow(inner, target, hello(config), reconnect.has_others()).await,
+            Some(target) => follow(inner, target, hello(config), has_others, departure).await,
             // No name resolves.
             None => End::Unreachable,
         };
@@ -66,7 +67,10 @@ async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
         }
         let wait = reconnect.after(end);
         debug!(?end, ?wait, "connecting again");
-        inner.put_loaded_in_force();
+        if reconnect.current().is_none() {
+            // Nobody has a newer one for now.
+            inner.put_loaded_in_force();
+        }
         inner.begin_stream();
         inner.save_now().await;
         rest(inner, wait).await;
@@ -119,8 +123,8 @@ impl Patience {
                 is_over
             }
             // One that is not there says nothing.
-            End::Unreachable | End::Broken { committed: false } => false,
-            End::Broken { committed: true } | End::Suspect | End::Goaway { .. } => {
+            End::Unreachable | End::Refused => false,
+            End::Broken { .. } | End::Suspect | End::Goaway => {
                 self.since = None;
                 false
             }
@@ -153,7 +157,7 @@ mod tests {
         assert!(patience.is_over(End::Behind, at(300)));
         assert!(!patience.is_over(End::Behind, at(301)), "it begins anew");
         // One that served us ends it.
-        assert!(!patience.is_over(End::Broken { committed: true }, at(500)));
+        assert!(!patience.is_over(End::Broken { lasted: true }, at(500)));
         assert!(!patience.is_over(End::Behind, at(700)));
     }
 }

@@ -118,7 +118,7 @@ pub(super) fn ended_early(status: &Status) -> End {
     if status.code() == Code::Unavailable && status.message().contains(BEHIND) {
         End::Behind
     } else {
-        End::Broken { committed: false }
+        End::Refused
     }
 }
 

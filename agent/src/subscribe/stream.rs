@@ -16,9 +16,12 @@ use super::connect::{Opened, ended_early, open};
 use super::inner::Inner;
 use super::latency::Latency;
 use super::outbox::Outbox;
-use super::reconnect::End;
+use super::reconnect::{Departure, End};
 use super::resolve::Target;
 use super::{Committed, Stats, Taken};
+
+/// A stream that broke sooner gives no reason to come back quickly.
+const LASTED: Duration = Duration::from_secs(10);
 
 /// An open stream.
 struct Stream<'a> {
@@ -31,6 +34,10 @@ struct Stream<'a> {
     committed: bool,
     /// How long to wait for the next frame: only before the first Commit, if there are others.
     deadline: Option<Instant>,
+    since: Instant,
+    departure: Departure,
+    /// When to leave, once the controller has said that it is about to stop.
+    leave_at: Option<Instant>,
 }
 
 /// Connects, and follows the stream until it ends.
@@ -39,6 +46,7 @@ pub(super) async fn follow(
     target: &Target,
     hello: v1::Hello,
     has_others: bool,
+    departure: Departure,
 ) -> End {
     let Opened { frames, messages } = match open(inner, target, hello).await {
         Ok(opened) => opened,
@@ -50,7 +58,7 @@ pub(super) async fn follow(
     Stats::count(&inner.stats.streams);
     let stats = Arc::clone(&inner.stats);
     let _connected = Connected::new(&stats);
-    let patience = inner.first_commit_timeout;
+    let (since, patience) = (Instant::now(), inner.first_commit_timeout);
     let mut stream = Stream {
         inner,
         frames,
@@ -59,7 +67,10 @@ pub(super) async fn follow(
         latency: Latency::default(),
         epoch: 0,
         committed: false,
-        deadline: has_others.then(|| Instant::now() + patience),
+        deadline: has_others.then(|| since + patience),
+        since,
+        departure,
+        leave_at: None,
     };
     stream.run().await
 }
@@ -104,6 +115,7 @@ impl Stream<'_> {
                         }
                     }
                 }
+                () = at(self.leave_at) => return End::Goaway,
                 () = at(save_at) => self.inner.save(),
                 () = at(held_until) => self.inner.expired(&mut self.outbox),
                 (epoch, revision) = next_confirmation(&mut self.inner.confirmations) => {
@@ -151,9 +163,13 @@ impl Stream<'_> {
                 None
             }
             Ok(Taken::Goaway(goaway)) => {
-                let spread = Duration::from_millis(goaway.spread_ms.into());
-                info!(?spread, "the controller is about to stop");
-                Some(End::Goaway { spread })
+                // Until then it still serves us.
+                let stay = self
+                    .departure
+                    .after(Duration::from_millis(goaway.spread_ms.into()));
+                info!(?stay, "the controller is about to stop");
+                self.leave_at.get_or_insert(Instant::now() + stay);
+                None
             }
             Err(reason) => {
                 Stats::count(&self.inner.stats.hash_mismatches);
@@ -184,23 +200,33 @@ impl Stream<'_> {
     }
 
     fn broken(&self, status: &Status) -> End {
+        if self.leave_at.is_some() {
+            debug!(code = ?status.code(), reason = status.message(), "the controller has stopped");
+            return End::Goaway;
+        }
         if self.committed && status.code() == Code::Unauthenticated {
             // With tokens this happens every hour or so.
             info!(
                 reason = status.message(),
                 "connecting again with what we have now"
             );
-            return End::Broken { committed: true };
+            return self.broken_after_all();
         }
         warn!(code = ?status.code(), reason = status.message(), "stream ended");
         if status.code() == Code::Aborted {
             return End::Suspect;
         }
         if self.committed {
-            End::Broken { committed: true }
+            self.broken_after_all()
         } else {
             ended_early(status)
         }
+    }
+
+    /// It had brought a table.
+    fn broken_after_all(&self) -> End {
+        let lasted = self.since.elapsed() >= LASTED;
+        End::Broken { lasted }
     }
 }
 
