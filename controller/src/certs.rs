@@ -75,7 +75,11 @@ fn authority(dir: &Path) -> anyhow::Result<Authority> {
         let text = fs::read_to_string(&path);
         text.with_context(|| path.display().to_string())
     };
-    if dir.exists() {
+    // One that was interrupted before it wrote any of these has signed nothing.
+    if ["tls.crt", "tls.key"]
+        .iter()
+        .any(|file| dir.join(file).exists())
+    {
         let loaded = Authority::load(&read("tls.crt")?, &read("tls.key")?);
         return loaded.with_context(|| format!("the authority in {}", dir.display()));
     }

@@ -34,6 +34,9 @@ pub struct Tables {
     published: watch::Receiver<Published>,
 }
 
+/// Whoever needs more than one lock takes a feed's segments first, then the log, then the feed's
+/// memo: a reader that waited for the log with the memo locked, while the writer waits too, would
+/// stop everything.
 #[derive(Debug)]
 struct Shared {
     epoch: u64,
@@ -211,7 +214,9 @@ impl Tables {
                 from: have.revision,
                 live: false,
             };
-            let answer = feed.memo().answer(self.head(&node.cluster), question);
+            // Looked up before the memo is locked: see the order of locks at Shared.
+            let head = self.head(&node.cluster);
+            let answer = feed.memo().answer(head, question);
             if answer.get().is_some_and(Option::is_none) {
                 return First::Snapshot;
             }
@@ -355,5 +360,7 @@ fn random_epoch() -> u64 {
         .max(1)
 }
 
+#[cfg(test)]
+mod races;
 #[cfg(test)]
 mod tests;
