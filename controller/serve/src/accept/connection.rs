@@ -14,7 +14,6 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
-use tonic::transport::server::Connected;
 
 use crate::identity::Certified;
 
@@ -110,6 +109,11 @@ impl Connection {
         }
     }
 
+    /// The other end.
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer.clone()
+    }
+
     fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(deadline) = &mut self.deadline else {
             return Ok(());
@@ -123,14 +127,6 @@ impl Connection {
             ));
         }
         Ok(())
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
     }
 }
 

@@ -138,7 +138,9 @@ impl Cluster {
         if self.triggers.len() > TRIGGERS_OF {
             self.triggers.pop_front();
         }
-        self.records.compact(self.retention.record_tombstones);
+        // Up to as many as there are values, telling what is gone is no dearer than a snapshot.
+        let most = self.retention.record_tombstones.max(self.records.len());
+        self.records.compact(most);
         let busy = self.nodes.len() - self.idle.len();
         while self.idle.len() > self.retention.idle_nodes.max(busy) {
             if let Some((since, name)) = self.idle.pop_first() {
@@ -226,6 +228,16 @@ impl Cluster {
         })
     }
 
+    /// As [`own_since`](Self::own_since), or all that is the node's own if that is not known, and
+    /// whether it is all. `None` if `cursor` never was a revision here.
+    pub(crate) fn own_after(&self, node: &str, cursor: u64) -> Option<(OwnChanges, bool)> {
+        if cursor > self.head {
+            return None;
+        }
+        let since = self.own_since(node, cursor);
+        Some(since.map_or_else(|| (self.own(node), true), |own| (own, false)))
+    }
+
     /// All that is a node's own.
     pub(crate) fn own(&self, node: &str) -> OwnChanges {
         let own = self.nodes.get(node);
@@ -233,6 +245,14 @@ impl Cluster {
             lists: own.map(|own| own.lists.all()).unwrap_or_default(),
             info: own.map(|own| encode_node(&own.info)),
         }
+    }
+
+    /// As [`own`](Self::own), and that it is all; nothing if it is equal to what the node has.
+    pub(crate) fn own_unless(&self, node: &str, has: SetHash) -> (OwnChanges, bool) {
+        if self.hashes(node).own == has {
+            return (OwnChanges::default(), false);
+        }
+        (self.own(node), true)
     }
 
     pub(crate) fn table(&self, node: &str) -> NodeTable {

@@ -9,6 +9,7 @@ mod buckets;
 mod changes;
 mod cluster;
 mod journal;
+mod order;
 mod prepared;
 mod retention;
 

@@ -257,7 +257,7 @@ impl Session {
 
     /// A Commit was handed to the connection.
     pub(crate) fn sent(&self, revision: u64) {
-        self.update(|entry| entry.sent(revision));
+        self.ends.sent.set(revision);
     }
 
     /// The agent staged a Commit. `false` if it never was sent one of that revision.

@@ -19,9 +19,14 @@ use super::inbound::Inbound;
 use super::link::Link;
 use super::turn::Turn;
 use crate::feed::{Delivery, Feed};
+use crate::log::Hashes;
 use crate::registry::{Counter, Session};
 use crate::tables::{First, Have, How, Next, State};
 use crate::wire::single;
+
+/// How long an agent waits for what another is asked, before it is asked itself: in a storm all
+/// have the same, and 8 KiB of each would cost more than what they are sent.
+const ANOTHERS_ANSWER: Duration = Duration::from_secs(1);
 
 /// The outbound half of a stream, with what must live as long as it.
 #[derive(Debug)]
@@ -50,8 +55,8 @@ pub(super) struct Outbound {
 enum Position {
     /// What it said in Hello.
     Start(Box<Have>),
-    /// Unknown before it has told the hashes of its buckets.
-    Asked,
+    /// A table of these hashes, of which more is known when it has told those of its buckets.
+    Asked(Hashes),
     /// Nothing that helps.
     Nothing,
     /// What we sent.
@@ -166,7 +171,7 @@ impl Outbound {
                 let first = self.context.tables.first(&self.feed, &self.node, have);
                 self.begin(first, waker)
             }
-            Position::Asked => Ok(self.answered(waker)),
+            Position::Asked(theirs) => Ok(self.answered(*theirs, waker)),
             Position::Nothing => Ok(self.snapshot(waker)),
             Position::At(cursor) => match self.next(*cursor) {
                 Next::Nothing => Ok(false),
@@ -193,6 +198,9 @@ impl Outbound {
             // What came since it was looked at has woken nobody.
             return Ok(true);
         }
+        if !matches!(first, First::Behind | First::Wait(_)) {
+            self.deadline = None;
+        }
         match first {
             First::Deliver(delivery, how) => {
                 debug!(node = %self.node, ?how, items = delivery.items(), "resumed");
@@ -200,18 +208,14 @@ impl Outbound {
                     match how {
                         How::Equal => Counter::ResumedEqual,
                         How::Resume => Counter::Resumed,
+                        How::Buckets => Counter::ResumedBuckets,
                     },
                     1,
                 );
                 Ok(self.deliver(delivery))
             }
-            First::Ask(count) => {
-                self.link.ask(count);
-                self.message = Some(single(Frame::AskBuckets(v1::AskBuckets { count })));
-                self.position = Position::Asked;
-                self.deadline = Some(Box::pin(sleep(self.context.config.buckets_timeout)));
-                Ok(true)
-            }
+            First::Ask(count) => Ok(self.ask(count)),
+            First::Wait(count) => Ok(self.is_late(ANOTHERS_ANSWER, waker) && self.ask(count)),
             First::Behind => {
                 let within = self.context.config.catch_up_timeout;
                 if self.is_late(within, waker) {
@@ -226,8 +230,20 @@ impl Outbound {
         }
     }
 
+    /// Asks the agent for its buckets.
+    fn ask(&mut self, count: u32) -> bool {
+        self.position = match &self.position {
+            Position::Start(have) => have.hashes.map_or(Position::Nothing, Position::Asked),
+            _ => Position::Nothing,
+        };
+        self.link.ask(count);
+        self.message = Some(single(Frame::AskBuckets(v1::AskBuckets { count })));
+        self.deadline = Some(Box::pin(sleep(self.context.config.buckets_timeout)));
+        true
+    }
+
     /// Looks at the agent's buckets, if it has told them.
-    fn answered(&mut self, waker: &mut task::Context<'_>) -> bool {
+    fn answered(&mut self, theirs: Hashes, waker: &mut task::Context<'_>) -> bool {
         let Some(hashes) = self.link.take_answer() else {
             if !self.is_late(Duration::ZERO, waker) {
                 return false;
@@ -239,7 +255,7 @@ impl Outbound {
         };
         self.deadline = None;
         let tables = &self.context.tables;
-        let Some(delivery) = tables.buckets(&self.feed, &self.node, &hashes) else {
+        let Some(delivery) = tables.buckets(&self.feed, &self.node, theirs, &hashes) else {
             self.position = Position::Nothing;
             return true;
         };
