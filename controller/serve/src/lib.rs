@@ -35,3 +35,6 @@ pub use registry::{
 pub use service::TablesServer;
 pub use session::ServeConfig;
 pub use tables::{Changed, Standing, Tables};
+
+/// Before the name of a relay where nodes are listed: no node's name has a slash.
+pub const RELAY: &str = "relay/";

@@ -21,7 +21,7 @@ use crate::Origin;
 
 pub(crate) use buckets::bucket_count;
 pub(crate) use changes::{Changes, Hashes, OwnChanges};
-pub(crate) use cluster::{Cluster, Differences, Part};
+pub(crate) use cluster::{Cluster, Differences, NodeChanges, Part};
 pub(crate) use journal::Journal;
 pub(crate) use prepared::Item;
 pub use prepared::Prepared;

@@ -64,7 +64,7 @@ async fn check(
     let message = first_message(context, &mut messages).await?;
     let hello = accept(message, &context.config)
         .map_err(|status| Refusal::new(RefusalReason::Hello, status))?;
-    identity.authorize(&hello.node)?;
+    identity.authorize(&hello.node, hello.wants_all)?;
     let is_void = matches!(authentication, Authentication::Required(_));
     if is_void && context.registry.is_deleted(&hello.node) {
         let reason = RefusalReason::NodeDeleted;

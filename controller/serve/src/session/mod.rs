@@ -95,9 +95,10 @@ pub(crate) async fn sync(
         peer,
         messages,
     } = admit(&context, request).await?;
-    info!(node = %hello.node, peer = ?address, agent_version = hello.agent_version, "agent connected");
+    let entry = hello.entry();
+    info!(node = %entry, peer = ?address, agent_version = hello.agent_version, "agent connected");
     let session = Arc::new(context.registry.connect(Connect {
-        node: hello.node,
+        node: entry,
         peer: address,
         agent_version: hello.agent_version,
         protocol_version: hello.version,
@@ -112,7 +113,8 @@ pub(crate) async fn sync(
         remaining: identity.remaining(context.config.credential_grace),
     };
     let inbound = inbound::spawn(messages, half);
-    let outbound = Outbound::new(context, session, link, inbound, hello.have, hello.version);
+    let mut outbound = Outbound::new(context, session, link, inbound, hello.have, hello.version);
+    outbound.wants_all = hello.wants_all;
     Ok(StreamBody::new(outbound))
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Outbound {
     _inbound: Inbound,
     feed: Arc<Feed>,
     node: NodeKey,
+    /// Whether it is a relay, which is sent what all nodes have.
+    pub(super) wants_all: bool,
     position: Position,
     /// One message that belongs to no transition.
     message: Option<Bytes>,
@@ -81,6 +83,7 @@ impl Outbound {
             _inbound: inbound,
             feed,
             node,
+            wants_all: false,
             position: Position::Start(Box::new(have)),
             message: Some(single(welcome)),
             sending: None,
@@ -163,7 +166,7 @@ impl Outbound {
         }
         match &self.position {
             Position::Start(have) => {
-                let first = self.context.tables.first(&self.feed, &self.node, have);
+                let first = self.first(have);
                 self.begin(first, waker)
             }
             Position::Asked => Ok(self.answered(waker)),
@@ -179,8 +182,20 @@ impl Outbound {
         }
     }
 
+    fn first(&self, have: &Have) -> First {
+        let (tables, feed) = (&self.context.tables, &self.feed);
+        match self.wants_all {
+            false => tables.first(feed, &self.node, have),
+            true => tables.first_of_all(feed, &self.node.cluster, have),
+        }
+    }
+
     fn next(&self, cursor: u64) -> Next {
-        self.context.tables.next(&self.feed, &self.node, cursor)
+        let (tables, feed) = (&self.context.tables, &self.feed);
+        match self.wants_all {
+            false => tables.next(feed, &self.node, cursor),
+            true => tables.next_of_all(feed, &self.node.cluster, cursor),
+        }
     }
 
     fn begin(&mut self, first: First, waker: &mut task::Context<'_>) -> Result<bool, Status> {
@@ -254,7 +269,11 @@ impl Outbound {
             return false;
         }
         self.context.registry.count(Counter::Snapshots, 1);
-        let delivery = self.context.tables.snapshot(&self.feed, &self.node);
+        let tables = &self.context.tables;
+        let delivery = match self.wants_all {
+            false => tables.snapshot(&self.feed, &self.node),
+            true => tables.snapshot_of_all(&self.feed, &self.node.cluster),
+        };
         self.deliver(delivery)
     }
 
