@@ -20,6 +20,7 @@ use crate::args::{Args, Source};
 use crate::debug::Debug;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
+use crate::relay;
 use crate::writer::{SharedTrouble, Writer};
 
 /// How many events of the source may wait for the writer.
@@ -35,6 +36,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// If a port cannot be bound, or the source cannot be used at all.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     args.identity.validate(args.plaintext)?;
+    if args.source == Source::Controller {
+        args.upstream.validate()?;
+    }
     let token = on_signal()?;
     let agents = listen(args.listen).await.context("--listen")?;
     let admin = listen(args.admin_listen).await.context("--admin-listen")?;
@@ -55,23 +59,37 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let identity = identity::open(&args, &tasks, &token).await?;
     registry.register_collector(Box::new(identity.metrics));
     let (failure, mut failures) = mpsc::channel(1);
-    let (sink, events) = Sink::channel(EVENTS);
-    let stats = watch_source(&args, sink, &tasks, &token).await?;
-    registry.register_collector(Box::new(SourceCollector { stats }));
-    let writer = Writer {
-        select: args.select(),
-        publisher,
-        tables: tables.clone(),
-        problems,
-        metrics: catalog_metrics,
-        trouble: Arc::clone(&trouble),
-        sessions: Arc::clone(&sessions),
-        unready: Some(readiness.block("source")),
-        audit_pause: args.audit_pause(),
-        cores: cores(),
+    let questions = if args.source == Source::Controller {
+        let parts = relay::Parts {
+            publisher,
+            tables: tables.clone(),
+            sessions: Arc::clone(&sessions),
+            metrics: catalog_metrics,
+            unready: readiness.block("source"),
+            cores: cores(),
+        };
+        relay::start(&args, parts, registry, &tasks, &token)?;
+        None
+    } else {
+        let (sink, events) = Sink::channel(EVENTS);
+        let stats = watch_source(&args, sink, &tasks, &token).await?;
+        registry.register_collector(Box::new(SourceCollector { stats }));
+        let writer = Writer {
+            select: args.select(),
+            publisher,
+            tables: tables.clone(),
+            problems,
+            metrics: catalog_metrics,
+            trouble: Arc::clone(&trouble),
+            sessions: Arc::clone(&sessions),
+            unready: Some(readiness.block("source")),
+            audit_pause: args.audit_pause(),
+            cores: cores(),
+        };
+        let (questions, asked) = mpsc::channel(QUESTIONS);
+        tasks.spawn(writer.run(events, asked));
+        Some(questions)
     };
-    let (questions, asked) = mpsc::channel(QUESTIONS);
-    tasks.spawn(writer.run(events, asked));
 
     let cluster: Arc<str> = args.cluster.as_str().into();
     let debug = Debug {
@@ -96,7 +114,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let config = ServeConfig {
         clusters: vec![cluster],
         authentication: identity.authentication,
-        ..ServeConfig::default()
+        ..args.streams.config()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());
     must_go_on(
@@ -179,6 +197,8 @@ async fn watch_source(
             let watch = kubernetes::watch(client, cluster, options, sink, stats, token);
             tasks.spawn(watch);
         }
+        // It has no objects.
+        Source::Controller => {}
     }
     Ok(stats)
 }

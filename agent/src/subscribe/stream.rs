@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use portolan_client::{End, Opened, Target, ended_early};
 use portolan_proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout_at};
@@ -12,12 +13,9 @@ use tonic::{Code, Status, Streaming};
 use tracing::{debug, error, info, warn};
 
 use super::client::next_confirmation;
-use super::connect::{Opened, ended_early, open};
 use super::inner::Inner;
 use super::latency::Latency;
 use super::outbox::Outbox;
-use super::reconnect::End;
-use super::resolve::Target;
 use super::{Committed, Stats, Taken};
 
 /// An open stream.
@@ -40,12 +38,15 @@ pub(super) async fn follow(
     hello: v1::Hello,
     has_others: bool,
 ) -> End {
-    let Opened { frames, messages } = match open(inner, target, hello).await {
+    let hello = inner.staging.begin(hello);
+    let Opened { frames, messages } = match inner.dialer.open(target, hello).await {
         Ok(opened) => opened,
-        Err(end) => return end,
+        Err(end) => {
+            Stats::count(&inner.stats.connect_failures);
+            return end;
+        }
     };
     info!(%target, "connected");
-    inner.last_failures.clear();
     inner.begin_stream();
     Stats::count(&inner.stats.streams);
     let stats = Arc::clone(&inner.stats);

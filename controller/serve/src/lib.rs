@@ -10,6 +10,7 @@
 mod accept;
 mod debounce;
 mod feed;
+mod forward;
 mod identity;
 mod log;
 mod origin;
@@ -24,6 +25,7 @@ mod wire;
 
 pub use accept::Limits;
 pub use debounce::Debounce;
+pub use forward::{Committed, ForwardError, Forwarder};
 pub use identity::{Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier};
 pub use log::{Prepared, Retention};
 pub use origin::Origin;

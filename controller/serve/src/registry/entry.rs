@@ -110,6 +110,12 @@ impl Entry {
         self.disconnected_at = Some(now);
     }
 
+    /// Whether it is connected, and has not programmed that revision.
+    pub(super) fn lacks(&self, revision: u64) -> bool {
+        let programmed = self.programmed.as_ref().map(|p| p.revision);
+        self.stream.is_some() && programmed.is_none_or(|programmed| programmed < revision)
+    }
+
     pub(super) fn sent(&mut self, revision: u64) {
         self.sent = Some(revision);
     }

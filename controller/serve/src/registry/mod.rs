@@ -7,6 +7,7 @@ mod confirm;
 mod convergence;
 mod counters;
 mod entry;
+mod everybody;
 mod reason;
 mod refusals;
 mod status;

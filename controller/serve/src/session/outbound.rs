@@ -6,6 +6,7 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use portolan_model::NodeKey;
+use portolan_proto::BEHIND_THE_AGENT;
 use portolan_proto::encoded::Frame;
 use portolan_proto::v1;
 use prost::bytes::Bytes;
@@ -230,7 +231,7 @@ impl Outbound {
             First::Behind => {
                 let within = self.context.config.catch_up_timeout;
                 if self.is_late(within, waker) {
-                    return Err(Status::unavailable("source: behind the agent"));
+                    return Err(Status::unavailable(BEHIND_THE_AGENT));
                 }
                 Ok(false)
             }

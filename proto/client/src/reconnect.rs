@@ -17,24 +17,30 @@ const MAX_SPREAD: Duration = Duration::from_secs(300);
 
 /// How an attempt or a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub enum End {
     /// There was nobody to talk to.
     Unreachable,
     /// The stream broke or was refused; whether a table was committed on it.
-    Broken { committed: bool },
+    Broken {
+        /// Whether one was.
+        committed: bool,
+    },
     /// The controller would have taken us back in time.
     Behind,
     /// The table was not what the controller sent, or another agent uses our name: coming back
     /// quickly would only repeat it.
     Suspect,
     /// The controller is about to stop.
-    Goaway { spread: Duration },
+    Goaway {
+        /// Over how long reconnects are to be spread.
+        spread: Duration,
+    },
 }
 
 /// Remembers failures, and whose turn it is. All targets are tried once in a round, in random
 /// order: so agents spread over controllers, and come to each that is there.
 #[derive(Debug)]
-pub(super) struct Reconnect<T> {
+pub struct Reconnect<T> {
     round: VecDeque<T>,
     /// How many the round began with.
     size: usize,
@@ -46,7 +52,8 @@ pub(super) struct Reconnect<T> {
 
 impl<T: PartialEq> Reconnect<T> {
     /// Before any round.
-    pub(super) fn new(seed: u64) -> Self {
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self {
             round: VecDeque::new(),
             size: 0,
@@ -57,12 +64,13 @@ impl<T: PartialEq> Reconnect<T> {
     }
 
     /// Whom to connect to; `None` if a round must be begun.
-    pub(super) fn current(&self) -> Option<&T> {
+    #[must_use]
+    pub fn current(&self) -> Option<&T> {
         self.round.front()
     }
 
     /// Begins a round over these, not with the one that was left last if there are others.
-    pub(super) fn begin_round(&mut self, targets: Vec<T>) {
+    pub fn begin_round(&mut self, targets: Vec<T>) {
         self.size = targets.len();
         self.round = targets.into();
         for last in (1..self.size).rev() {
@@ -76,12 +84,13 @@ impl<T: PartialEq> Reconnect<T> {
     }
 
     /// Whether there is another one to go to.
-    pub(super) fn has_others(&self) -> bool {
+    #[must_use]
+    pub fn has_others(&self) -> bool {
         self.size > 1
     }
 
     /// Chooses whom to connect to next, and how long to wait before.
-    pub(super) fn after(&mut self, end: End) -> Duration {
+    pub fn after(&mut self, end: End) -> Duration {
         match end {
             // The others may well be there: no wait before all were tried.
             End::Unreachable => {
