@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use portolan_client::endpoint;
 use portolan_dataplane::{Dataplane as _, Kernel};
 use portolan_model::NodeKey;
 use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
@@ -220,41 +221,9 @@ fn follow(
     Ok(())
 }
 
-/// The controllers' addresses, as host:port, as what tonic dials.
+/// The controllers' addresses, as what tonic dials.
 fn endpoints(controllers: &[String]) -> anyhow::Result<Vec<Uri>> {
-    let parse = |address: &String| {
-        let uri: Uri = format!("http://{address}")
-            .parse()
-            .with_context(|| format!("--controller {address:?}: expected host:port"))?;
-        let plain = uri.port_u16().is_some() && uri.path() == "/" && uri.query().is_none();
-        anyhow::ensure!(plain, "--controller {address:?}: expected host:port");
-        Ok(uri)
-    };
-    controllers.iter().map(parse).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_controllers_address_has_a_host_and_a_port() {
-        for good in [
-            "10.0.0.1:9443",
-            "[fd00::1]:9443",
-            "portolan.kube-system.svc:9443",
-        ] {
-            assert!(endpoints(&[good.to_owned()]).is_ok(), "{good}");
-        }
-        for bad in [
-            "",
-            "10.0.0.1",
-            "http://10.0.0.1:9443",
-            "10.0.0.1:9443/x",
-            "a b:1",
-        ] {
-            let error = endpoints(&[bad.to_owned()]).unwrap_err().to_string();
-            assert!(error.contains("--controller"), "{bad}: {error}");
-        }
-    }
+    let endpoints = controllers.iter().map(|address| endpoint(address));
+    let endpoints: Result<_, _> = endpoints.collect();
+    endpoints.context("--controller")
 }

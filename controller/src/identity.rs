@@ -228,7 +228,7 @@ async fn follow_keys(
     }
     ensure!(
         args.source == Source::Kubernetes,
-        "--token-issuer with --source file needs --token-jwks-file"
+        "--token-issuer without --source kubernetes needs --token-jwks-file"
     );
     let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
     let client = kubernetes::client(kubeconfig, context)

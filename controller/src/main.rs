@@ -9,6 +9,8 @@ mod debug;
 mod identity;
 mod keys;
 mod metrics;
+mod relay;
+mod streams;
 mod writer;
 
 use std::process::ExitCode;

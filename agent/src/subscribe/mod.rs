@@ -5,16 +5,12 @@
 //! the controller changes nothing on the node.
 
 mod client;
-mod connect;
 mod hold;
 mod holding;
 mod inner;
 mod latency;
 mod outbox;
-mod reconnect;
-mod resolve;
 mod saver;
-mod security;
 mod staging;
 mod stats;
 mod store;
@@ -27,10 +23,10 @@ use std::time::{Duration, Instant};
 use portolan_model::{NodeTable, RecordKey};
 use tonic::transport::Uri;
 
+pub use portolan_client::{HoldConfig, Security, TlsClient};
+
 pub use client::run;
-pub use hold::HoldConfig;
 pub use holding::{HeldTable, Holding};
-pub use security::{Security, TlsClient};
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
 

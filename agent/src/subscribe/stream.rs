@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use portolan_client::{Departure, End, Opened, Stay, Target, ended_early};
 use portolan_proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout_at};
@@ -12,16 +13,10 @@ use tonic::{Code, Status, Streaming};
 use tracing::{debug, error, info, warn};
 
 use super::client::next_confirmation;
-use super::connect::{Opened, ended_early, open};
 use super::inner::Inner;
 use super::latency::Latency;
 use super::outbox::Outbox;
-use super::reconnect::{Departure, End};
-use super::resolve::Target;
 use super::{Committed, Stats, Taken};
-
-/// A stream that broke sooner gives no reason to come back quickly.
-const LASTED: Duration = Duration::from_secs(10);
 
 /// An open stream.
 struct Stream<'a> {
@@ -34,10 +29,7 @@ struct Stream<'a> {
     committed: bool,
     /// How long to wait for the next frame: only before the first Commit, if there are others.
     deadline: Option<Instant>,
-    since: Instant,
-    departure: Departure,
-    /// When to leave, once the controller has said that it is about to stop.
-    leave_at: Option<Instant>,
+    stay: Stay,
 }
 
 /// Connects, and follows the stream until it ends.
@@ -48,12 +40,15 @@ pub(super) async fn follow(
     has_others: bool,
     departure: Departure,
 ) -> End {
-    let Opened { frames, messages } = match open(inner, target, hello).await {
+    let hello = inner.staging.begin(hello);
+    let Opened { frames, messages } = match inner.dialer.open(target, hello).await {
         Ok(opened) => opened,
-        Err(end) => return end,
+        Err(end) => {
+            Stats::count(&inner.stats.connect_failures);
+            return end;
+        }
     };
     info!(%target, "connected");
-    inner.last_failures.clear();
     inner.begin_stream();
     Stats::count(&inner.stats.streams);
     let stats = Arc::clone(&inner.stats);
@@ -68,9 +63,7 @@ pub(super) async fn follow(
         epoch: 0,
         committed: false,
         deadline: has_others.then(|| since + patience),
-        since,
-        departure,
-        leave_at: None,
+        stay: Stay::new(departure, since),
     };
     stream.run().await
 }
@@ -115,7 +108,7 @@ impl Stream<'_> {
                         }
                     }
                 }
-                () = at(self.leave_at) => return End::Goaway,
+                () = at(self.stay.leave_at()) => return End::Goaway,
                 () = at(save_at) => self.inner.save(),
                 () = at(held_until) => self.inner.expired(&mut self.outbox),
                 (epoch, revision) = next_confirmation(&mut self.inner.confirmations) => {
@@ -163,12 +156,9 @@ impl Stream<'_> {
                 None
             }
             Ok(Taken::Goaway(goaway)) => {
-                // Until then it still serves us.
-                let stay = self
-                    .departure
-                    .after(Duration::from_millis(goaway.spread_ms.into()));
+                let spread = Duration::from_millis(goaway.spread_ms.into());
+                let stay = self.stay.goaway(spread, Instant::now());
                 info!(?stay, "the controller is about to stop");
-                self.leave_at.get_or_insert(Instant::now() + stay);
                 None
             }
             Err(reason) => {
@@ -200,7 +190,7 @@ impl Stream<'_> {
     }
 
     fn broken(&self, status: &Status) -> End {
-        if self.leave_at.is_some() {
+        if self.stay.leave_at().is_some() {
             debug!(code = ?status.code(), reason = status.message(), "the controller has stopped");
             return End::Goaway;
         }
@@ -210,23 +200,17 @@ impl Stream<'_> {
                 reason = status.message(),
                 "connecting again with what we have now"
             );
-            return self.broken_after_all();
+            return self.stay.broken(Instant::now());
         }
         warn!(code = ?status.code(), reason = status.message(), "stream ended");
         if status.code() == Code::Aborted {
             return End::Suspect;
         }
         if self.committed {
-            self.broken_after_all()
+            self.stay.broken(Instant::now())
         } else {
             ended_early(status)
         }
-    }
-
-    /// It had brought a table.
-    fn broken_after_all(&self) -> End {
-        let lasted = self.since.elapsed() >= LASTED;
-        End::Broken { lasted }
     }
 }
 

@@ -136,6 +136,10 @@ impl Publisher {
             .collect();
         drop(log);
         let patches = pairs.into_iter().filter_map(|(old, new)| {
+            // A patch says nothing of what we have not understood.
+            if !(old.is_whole && new.is_whole) {
+                return None;
+            }
             let patch = make_patch(&old.value, old.hash, &new.value, new.hash)?;
             let patch = encode(&patch);
             let is_less = 2 * patch.len() < new.encoded.len();

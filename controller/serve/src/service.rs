@@ -4,7 +4,7 @@
 //! the connection chunks of frames that all agents share.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use portolan_proto::limits::MAX_AGENT_MESSAGE_BYTES;
 use portolan_proto::v1;
@@ -57,6 +57,7 @@ impl TablesServer {
                 registry,
                 config,
                 shutdown,
+                spread: OnceLock::new(),
             }),
         }
     }

@@ -1,5 +1,6 @@
 //! The reading half: what each stream sends next.
 
+mod all;
 mod standing;
 
 use std::collections::BTreeMap;

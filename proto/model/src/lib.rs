@@ -14,7 +14,7 @@ mod node;
 mod record;
 mod table;
 
-pub use hash::{ContentHash, SetHash};
+pub use hash::{ContentHash, SetHash, node_hash};
 pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
 pub use node::NodeInfo;
 pub use record::{

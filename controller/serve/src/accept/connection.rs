@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ pub(crate) struct Peer(Arc<State>);
 struct State {
     address: SocketAddr,
     certificate: Option<Result<Certified, String>>,
-    admitted: AtomicBool,
+    /// How many streams of agents there are on it.
+    streams: AtomicUsize,
     cut: AtomicBool,
     connection: AtomicWaker,
 }
@@ -35,7 +36,7 @@ impl Peer {
         Self(Arc::new(State {
             address,
             certificate,
-            admitted: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
             cut: AtomicBool::new(false),
             connection: AtomicWaker::new(),
         }))
@@ -50,13 +51,14 @@ impl Peer {
         self.0.certificate.as_ref()
     }
 
-    /// An agent was let in on this connection: it may stay.
-    pub(crate) fn admit(&self) {
-        self.0.admitted.store(true, Ordering::Relaxed);
+    /// An agent was let in on this connection: it may stay while that stream lives.
+    pub(crate) fn admit(&self) -> Admission {
+        self.0.streams.fetch_add(1, Ordering::Relaxed);
+        Admission(self.clone())
     }
 
     /// Closes the connection, whatever is on its way.
-    pub(crate) fn cut(&self) {
+    fn cut(&self) {
         self.0.cut.store(true, Ordering::Release);
         self.0.connection.wake();
     }
@@ -71,7 +73,26 @@ impl Peer {
     }
 
     fn is_admitted(&self) -> bool {
-        self.0.admitted.load(Ordering::Relaxed)
+        self.0.streams.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// A stream of an agent that was let in on a connection.
+#[derive(Debug)]
+pub(crate) struct Admission(Peer);
+
+impl Admission {
+    /// Closes the connection, whatever is on its way.
+    pub(crate) fn cut(&self) {
+        self.0.cut();
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.0.0.streams.fetch_sub(1, Ordering::Relaxed);
+        // Its time without a stream begins.
+        self.0.0.connection.wake();
     }
 }
 
@@ -89,13 +110,15 @@ pub(super) enum Io {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection that counts, and ends if no agent is let in on it.
+/// A connection that counts, and ends if there is no agent's stream on it for a while.
 #[derive(Debug)]
 pub(crate) struct Connection {
     io: Io,
     peer: Peer,
     _permit: OwnedSemaphorePermit,
-    /// Until when an agent must be let in; `None` after that.
+    /// For how long there may be none.
+    within: Duration,
+    /// Until when there must be one; `None` while there is.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -105,7 +128,8 @@ impl Connection {
             io,
             peer,
             _permit: permit,
-            deadline: Some(Box::pin(sleep(within))),
+            within,
+            deadline: None,
         }
     }
 
@@ -115,15 +139,16 @@ impl Connection {
     }
 
     fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(deadline) = &mut self.deadline else {
-            return Ok(());
-        };
         if self.peer.is_admitted() {
             self.deadline = None;
-        } else if deadline.as_mut().poll(context).is_ready() {
+            return Ok(());
+        }
+        let within = self.within;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(within)));
+        if deadline.as_mut().poll(context).is_ready() {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "no agent was let in on this connection in time",
+                "no stream of an agent on this connection for too long",
             ));
         }
         Ok(())

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Registry;
 use crate::identity::Certified;
 use crate::registry::RefusalReason;
-pub(crate) use connection::{Connection, Peer};
+pub(crate) use connection::{Admission, Connection, Peer};
 use connection::{Io, certified};
 use handshakes::Handshakes;
 

@@ -1,11 +1,12 @@
 //! One cluster: its shared records and its nodes.
 
+mod all;
 mod changed;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use portolan_model::{NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
+use portolan_model::{ContentHash, NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
 use portolan_proto::convert::{encode_key, encode_node};
 use portolan_proto::encoded::encode;
 use prost::bytes::Bytes;
@@ -15,6 +16,7 @@ use super::journal::{Journal, Replaced};
 use super::prepared::Item;
 use super::{Changes, Hashes, OwnChanges, Retention};
 
+pub(crate) use all::NodeChanges;
 pub(crate) use changed::{Differences, Part};
 
 /// Of how many revisions it is known what triggered them: more than a live stream falls behind.
@@ -46,6 +48,8 @@ struct Node {
     info: NodeInfo,
     info_changed: u64,
     idle_since: Option<u64>,
+    /// What it adds to the hash of all nodes, once a relay has asked for that.
+    named: OnceLock<ContentHash>,
 }
 
 impl Cluster {
@@ -117,6 +121,9 @@ impl Cluster {
             .entry(Arc::clone(name))
             .or_insert_with(|| Node::new(floor));
         let changed = change(node);
+        if changed {
+            node.named.take();
+        }
         if changed && let Some(since) = node.idle_since.take() {
             self.idle.remove(&(since, Arc::clone(name)));
         }
@@ -278,6 +285,7 @@ impl Node {
             info: NodeInfo::default(),
             info_changed: floor,
             idle_since: None,
+            named: OnceLock::new(),
         }
     }
 

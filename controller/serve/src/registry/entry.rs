@@ -131,6 +131,12 @@ impl Entry {
         self.disconnected_at = Some(now);
     }
 
+    /// Whether it is connected, and has not programmed that revision.
+    pub(super) fn lacks(&self, revision: u64) -> bool {
+        let programmed = self.programmed.as_ref().map(|p| p.revision);
+        self.stream.is_some() && programmed.is_none_or(|programmed| programmed < revision)
+    }
+
     /// Whether this stream carried that revision or a later one.
     fn was_sent(&self, revision: u64) -> bool {
         self.sent.last().is_some_and(|sent| revision <= sent)

@@ -6,6 +6,7 @@ use std::task::{self, Poll};
 use std::time::Duration;
 
 use portolan_model::NodeKey;
+use portolan_proto::BEHIND_THE_AGENT;
 use portolan_proto::encoded::Frame;
 use portolan_proto::v1;
 use prost::bytes::Bytes;
@@ -37,6 +38,8 @@ pub(super) struct Outbound {
     _inbound: Inbound,
     feed: Arc<Feed>,
     node: NodeKey,
+    /// Whether it is a relay, which is sent what all nodes have.
+    pub(super) wants_all: bool,
     position: Position,
     /// One message that belongs to no transition.
     message: Option<Bytes>,
@@ -86,6 +89,7 @@ impl Outbound {
             _inbound: inbound,
             feed,
             node,
+            wants_all: false,
             position: Position::Start(Box::new(have)),
             message: Some(single(welcome)),
             sending: None,
@@ -168,7 +172,7 @@ impl Outbound {
         }
         match &self.position {
             Position::Start(have) => {
-                let first = self.context.tables.first(&self.feed, &self.node, have);
+                let first = self.first(have);
                 self.begin(first, waker)
             }
             Position::Asked(theirs) => Ok(self.answered(*theirs, waker)),
@@ -184,8 +188,20 @@ impl Outbound {
         }
     }
 
+    fn first(&self, have: &Have) -> First {
+        let (tables, feed) = (&self.context.tables, &self.feed);
+        match self.wants_all {
+            false => tables.first(feed, &self.node, have),
+            true => tables.first_of_all(feed, &self.node.cluster, have),
+        }
+    }
+
     fn next(&self, cursor: u64) -> Next {
-        self.context.tables.next(&self.feed, &self.node, cursor)
+        let (tables, feed) = (&self.context.tables, &self.feed);
+        match self.wants_all {
+            false => tables.next(feed, &self.node, cursor),
+            true => tables.next_of_all(feed, &self.node.cluster, cursor),
+        }
     }
 
     fn begin(&mut self, first: First, waker: &mut task::Context<'_>) -> Result<bool, Status> {
@@ -219,7 +235,7 @@ impl Outbound {
             First::Behind => {
                 let within = self.context.config.catch_up_timeout;
                 if self.is_late(within, waker) {
-                    return Err(Status::unavailable("source: behind the agent"));
+                    return Err(Status::unavailable(BEHIND_THE_AGENT));
                 }
                 Ok(false)
             }
@@ -270,7 +286,11 @@ impl Outbound {
             return false;
         }
         self.context.registry.count(Counter::Snapshots, 1);
-        let delivery = self.context.tables.snapshot(&self.feed, &self.node);
+        let tables = &self.context.tables;
+        let delivery = match self.wants_all {
+            false => tables.snapshot(&self.feed, &self.node),
+            true => tables.snapshot_of_all(&self.feed, &self.node.cluster),
+        };
         self.deliver(delivery)
     }
 
@@ -288,7 +308,7 @@ impl Outbound {
 }
 
 fn goaway(context: &Context) -> Bytes {
-    let spread = context.config.goaway_spread.as_millis();
+    let spread = context.spread().as_millis();
     let spread_ms = u32::try_from(spread).unwrap_or(u32::MAX);
     single(Frame::Goaway(v1::Goaway { spread_ms }))
 }

@@ -66,7 +66,9 @@ pub(super) fn body(input: &[u8]) -> Outcome {
     if hello.node != VICTIM {
         assert_eq!(server.victim(), before, "somebody else's message");
     }
-    if hello.records_hash.len() != 16 || hello.own_hash.len() != 16 {
+    // A relay is sent what no agent takes.
+    let is_agent = hello.want == v1::hello::Want::Node as i32;
+    if is_agent && (hello.records_hash.len() != 16 || hello.own_hash.len() != 16) {
         takes(&answer.frames);
     }
     Outcome {

@@ -17,13 +17,16 @@ const MAX_SPREAD: Duration = Duration::from_secs(300);
 
 /// How an attempt or a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub enum End {
     /// There was nobody to talk to.
     Unreachable,
     /// The stream broke or was refused before there was a table on it.
     Refused,
     /// The stream broke after it had brought a table; whether it had lived for long.
-    Broken { lasted: bool },
+    Broken {
+        /// Whether it had.
+        lasted: bool,
+    },
     /// The controller would have taken us back in time.
     Behind,
     /// The table was not what the controller sent, or another agent uses our name: coming back
@@ -36,7 +39,7 @@ pub(super) enum End {
 /// Remembers failures, and whose turn it is. All targets are tried once in a round, in random
 /// order: so agents spread over controllers, and come to each that is there.
 #[derive(Debug)]
-pub(super) struct Reconnect<T> {
+pub struct Reconnect<T> {
     round: VecDeque<T>,
     /// How many the round began with.
     size: usize,
@@ -48,7 +51,8 @@ pub(super) struct Reconnect<T> {
 
 impl<T: PartialEq> Reconnect<T> {
     /// Before any round.
-    pub(super) fn new(seed: u64) -> Self {
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self {
             round: VecDeque::new(),
             size: 0,
@@ -59,12 +63,13 @@ impl<T: PartialEq> Reconnect<T> {
     }
 
     /// Whom to connect to; `None` if a round must be begun.
-    pub(super) fn current(&self) -> Option<&T> {
+    #[must_use]
+    pub fn current(&self) -> Option<&T> {
         self.round.front()
     }
 
     /// Begins a round over these, not with the one that was left last if there are others.
-    pub(super) fn begin_round(&mut self, targets: Vec<T>) {
+    pub fn begin_round(&mut self, targets: Vec<T>) {
         self.size = targets.len();
         self.round = targets.into();
         for last in (1..self.size).rev() {
@@ -78,17 +83,18 @@ impl<T: PartialEq> Reconnect<T> {
     }
 
     /// Whether there is another one to go to.
-    pub(super) fn has_others(&self) -> bool {
+    #[must_use]
+    pub fn has_others(&self) -> bool {
         self.size > 1
     }
 
     /// Where in the time that a Goaway gives an agent leaves: agents spread over it.
-    pub(super) fn departure(&mut self) -> Departure {
+    pub fn departure(&mut self) -> Departure {
         Departure(self.random.next())
     }
 
     /// Chooses whom to connect to next, and how long to wait before.
-    pub(super) fn after(&mut self, end: End) -> Duration {
+    pub fn after(&mut self, end: End) -> Duration {
         match end {
             // The others may well be there: no wait before all were tried.
             End::Unreachable => {
@@ -137,11 +143,12 @@ impl<T: PartialEq> Reconnect<T> {
 
 /// An agent's place among those that leave a controller: a share of the time that they have.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Departure(u64);
+pub struct Departure(u64);
 
 impl Departure {
     /// How long this agent stays.
-    pub(super) fn after(self, spread: Duration) -> Duration {
+    #[must_use]
+    pub fn after(self, spread: Duration) -> Duration {
         let nanos = spread.min(MAX_SPREAD).as_nanos() * u128::from(self.0) >> 64;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
