@@ -93,12 +93,16 @@ impl Context {
     /// Over how long agents leave, from the shutdown on: they need no longer than their number
     /// takes.
     pub(crate) fn spread(&self) -> Duration {
-        *self.spread.get_or_init(|| {
-            let connected = u32::try_from(self.registry.connected()).unwrap_or(u32::MAX);
-            let needed = LEAVING.saturating_mul(connected);
-            needed.min(self.config.goaway_spread)
-        })
+        let most = self.config.goaway_spread;
+        *self
+            .spread
+            .get_or_init(|| spread(self.registry.connected(), most))
     }
+}
+
+fn spread(connected: usize, most: Duration) -> Duration {
+    let connected = u32::try_from(connected).unwrap_or(u32::MAX);
+    LEAVING.saturating_mul(connected).min(most)
 }
 
 /// Accepts a stream: waits for Hello, and answers with frames.
