@@ -21,4 +21,4 @@ pub use inflate::inflate;
 pub use patience::{BEHIND_PATIENCE, Patience};
 pub use reconnect::{End, Reconnect};
 pub use resolve::{Resolver, Target};
-pub use security::{Connection, Security, TlsClient};
+pub use security::{Security, TlsClient};
