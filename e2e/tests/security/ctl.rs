@@ -31,7 +31,8 @@ fn until(server: &Server, args: &[&str], wanted: impl Fn(&str) -> bool) -> Strin
         .unwrap_or_else(|error| panic!("{error}: {:?}", ctl(server, args)))
 }
 
-#[tokio::test]
+// The client goes on while the program is waited for.
+#[tokio::test(flavor = "multi_thread")]
 async fn an_operator_sees_what_nodes_have_and_what_they_must_have() {
     let server = Server::start();
     let mut client = Client::connect(server.agents, config(&server.certs().join("nodes/a")), "a")
@@ -78,7 +79,8 @@ async fn an_operator_sees_what_nodes_have_and_what_they_must_have() {
     });
 }
 
-#[tokio::test]
+// The client goes on while the program is waited for.
+#[tokio::test(flavor = "multi_thread")]
 async fn an_operator_confirms_a_table_that_is_held() {
     let server = Server::start();
     let mut client = Client::connect(server.agents, config(&server.certs().join("nodes/a")), "a")

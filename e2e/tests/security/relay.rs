@@ -25,6 +25,14 @@ fn same(client: &portolan_agent::subscribe::Committed, root: &Server, node: &str
 #[tokio::test]
 async fn agents_of_relays_have_the_controllers_tables_also_when_it_is_gone() {
     let mut root = Server::start();
+    root.publish_nodes();
+    wait_for("the nodes", PATIENCE, || {
+        let tables = ["a", "b"].map(|node| table_of(&root, node));
+        tables.iter().all(Option::is_some).then_some(())
+    })
+    .unwrap();
+    let own = &table_of(&root, "a").unwrap()["lists"];
+    assert_ne!(own, &serde_json::json!([]), "it has something of its own");
     let certs = root.certs();
     let first = Server::relay(&certs, root.agents, "r1");
     let second = Server::relay(&certs, first.agents, "r2");

@@ -141,6 +141,17 @@ impl Server {
         write_services(self.dir.path(), services);
     }
 
+    /// Nodes `a` and `b` in different zones from now on.
+    pub(crate) fn publish_nodes(&self) {
+        let nodes = [("a", "east"), ("b", "west")].map(|(name, zone)| {
+            let labels = json!({ "topology.kubernetes.io/zone": zone });
+            let metadata = json!({ "name": name, "labels": labels });
+            json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })
+        });
+        let list = json!({ "kind": "List", "items": nodes }).to_string();
+        replace(self.dir.path(), "nodes.json", &list);
+    }
+
     pub(crate) fn get(&self, path: &str) -> Option<String> {
         http_get_from(([127, 0, 0, 1], self.admin).into(), path).ok()
     }
@@ -219,9 +230,14 @@ fn make_certificates(dir: &Path) {
 fn write_services(dir: &Path, count: usize) {
     let objects: Vec<Value> = (0..count).flat_map(one_service).collect();
     let list = json!({ "kind": "List", "items": objects }).to_string();
-    let hidden = dir.join("objects/.all.json");
-    fs::write(&hidden, list).unwrap();
-    fs::rename(hidden, dir.join("objects/all.json")).unwrap();
+    replace(dir, "all.json", &list);
+}
+
+/// Renames a file of objects into place.
+fn replace(dir: &Path, name: &str, content: &str) {
+    let hidden = dir.join("objects").join(format!(".{name}"));
+    fs::write(&hidden, content).unwrap();
+    fs::rename(hidden, dir.join("objects").join(name)).unwrap();
 }
 
 fn one_service(number: usize) -> [Value; 2] {
@@ -231,9 +247,13 @@ fn one_service(number: usize) -> [Value; 2] {
         format!("10.96.{high}.{low}"),
         format!("fd00:10:96::{high:x}:{low:x}"),
     ];
-    let endpoints: Vec<_> = (1..=100)
-        .map(|host| json!({ "addresses": [format!("10.244.{}.{host}", number % 250)] }))
-        .collect();
+    // Some of the first are on a node, so that it has something of its own.
+    let node = |host: u8| (number == 0 && host <= 10).then_some("a");
+    let endpoint = |host: u8| {
+        let address = format!("10.244.{}.{host}", number % 250);
+        json!({ "addresses": [address], "nodeName": node(host) })
+    };
+    let endpoints: Vec<_> = (1..=100).map(endpoint).collect();
     [
         service(&name, [&ips[0], &ips[1]], json!({})),
         slice_of(&name, Family::V4, &endpoints),

@@ -22,5 +22,5 @@ pub use inflate::inflate;
 pub use patience::{BEHIND_PATIENCE, Patience};
 pub use reconnect::{Departure, End, Reconnect};
 pub use resolve::{Resolver, Target};
-pub use security::{Connection, Security, TlsClient};
+pub use security::{Security, TlsClient};
 pub use stay::Stay;

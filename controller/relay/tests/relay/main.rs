@@ -219,7 +219,7 @@ async fn what_is_held_is_published_when_its_time_has_come() {
     let root = Root::start(any_port(), &[put(&names, 1)]);
     let address = root.server.address;
     let hold = HoldConfig {
-        confirmed_after: Some(Duration::from_millis(300)),
+        confirmed_after: Some(Duration::from_millis(1_500)),
         ..HoldConfig::default()
     };
     let relay = Relay::with(any_port(), &[address], hold);

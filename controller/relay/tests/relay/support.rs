@@ -101,9 +101,9 @@ pub(crate) struct Root {
 impl Root {
     pub(crate) fn start(address: SocketAddr, deltas: &[TableDelta]) -> Self {
         let (mut publisher, tables) = Publisher::new(Retention::default());
-        deltas
-            .iter()
-            .for_each(|delta| drop(publisher.publish(delta)));
+        for delta in deltas {
+            publisher.publish(delta);
+        }
         publisher.set_synced();
         let server = Server::start(address, tables, Arc::default());
         Self { publisher, server }
