@@ -85,7 +85,7 @@ fn link_drops(world: &mut World, end: Instant) {
     world.cut(true);
     while Instant::now() < end {
         world.change(&[0]);
-        world.traffic.flows_until(Instant::now());
+        world.traffic.flows();
     }
     assert_eq!(world.observer.present(1), before, "it is cut off");
 }

@@ -49,7 +49,7 @@ impl World {
         let churn = Churn::new([rig.node(0), rig.node(1)]);
         let to = targets(&rig);
         let visitor = |number, name| EchoPod::new(rig.node(number), name).unwrap();
-        let visitors = [visitor(0, "v0"), visitor(1, "v1")];
+        let visitors = [visitor(0, "v0"), visitor(1, "v1"), visitor(1, "v2")];
         let nodes = rig.nodes().iter().map(|node| node.namespace().clone());
         let nodes: Vec<_> = nodes.collect();
         let IpAddr::V4(vip) = to.churn.ip() else {
