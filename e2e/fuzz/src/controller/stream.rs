@@ -67,8 +67,8 @@ pub(super) fn body(input: &[u8]) -> Outcome {
         assert_eq!(server.victim(), before, "somebody else's message");
     }
     // A relay is sent what no agent takes.
-    let is_agent = hello.want == v1::hello::Want::Node as i32;
-    if is_agent && (hello.records_hash.len() != 16 || hello.own_hash.len() != 16) {
+    let has_table = hello.records_hash.len() == 16 && hello.own_hash.len() == 16;
+    if hello.want() == v1::hello::Want::Node && !has_table {
         takes(&answer.frames);
     }
     Outcome {
