@@ -116,6 +116,12 @@ pub(crate) fn is_ours(observed: &KernelState, names: &Names, key: &VirtualServer
 }
 
 impl KernelState {
+    /// Whether a virtual server is in the ownership record.
+    #[must_use]
+    pub fn owns(&self, names: &Names, key: &VirtualServerKey) -> bool {
+        is_ours(self, names, key)
+    }
+
     /// The virtual servers that are not in the ownership record.
     #[must_use]
     pub fn foreign_virtual_servers(
