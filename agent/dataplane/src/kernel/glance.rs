@@ -1,6 +1,7 @@
 //! Whether what is ours is still there, at a glance.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 use portolan_model::Family;
 use portolan_model::ipset::{SetHeader, SetKind};
@@ -9,6 +10,25 @@ use portolan_netlink::ipvs::Ipvs;
 use portolan_plan::{KernelState, Names, SetName};
 
 use crate::DataplaneError;
+
+/// A sum of hashes: the same of the same things in any order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Sum(u64);
+
+impl Sum {
+    pub(crate) fn add(&mut self, item: &impl Hash) {
+        let mut hasher = DefaultHasher::new();
+        item.hash(&mut hasher);
+        self.0 = self.0.wrapping_add(hasher.finish());
+    }
+}
+
+/// Of all IPv4 virtual servers, foreign ones too. Cheaper than to look each of them up.
+pub(super) fn sum_of_servers(ipvs: &Ipvs) -> Result<Sum, DataplaneError> {
+    let mut sum = Sum::default();
+    ipvs.glance(|key, glimpse| sum.add(&(key, glimpse)))?;
+    Ok(sum)
+}
 
 /// What is otherwise of our IPv4 virtual servers.
 pub(super) fn servers(
@@ -75,6 +95,19 @@ mod tests {
     use portolan_model::ipset::{Set, SetEntry};
 
     use super::*;
+
+    #[test]
+    fn a_sum_is_of_what_there_is_and_not_of_its_order() {
+        let sum = |items: &[u32]| {
+            let mut sum = Sum::default();
+            items.iter().for_each(|item| sum.add(item));
+            sum
+        };
+        assert_eq!(sum(&[1, 2, 3]), sum(&[3, 1, 2]));
+        for other in [&[1, 2][..], &[1, 2, 4], &[1, 2, 3, 3]] {
+            assert_ne!(sum(&[1, 2, 3]), sum(other), "{other:?}");
+        }
+    }
 
     fn header(kind: SetKind, max_entries: u32) -> SetHeader {
         SetHeader {

@@ -60,6 +60,9 @@ pub struct Kernel {
     routes: Routes,
     iptables: Iptables,
     missing_schedulers: Option<BTreeSet<String>>,
+    /// What virtual servers and routes looked like when they last were as they should be, unless we
+    /// have changed anything since.
+    seen: Option<(glance::Sum, glance::Sum)>,
 }
 
 impl Kernel {
@@ -84,6 +87,7 @@ impl Kernel {
             routes: Routes::open()?,
             iptables: Iptables::open(config.iptables, config.rules_record.clone()).await?,
             missing_schedulers: None,
+            seen: None,
             config,
         })
     }
@@ -224,6 +228,7 @@ impl Dataplane for Kernel {
     }
 
     async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
+        self.seen = None;
         let listing = self.ipset.list()?;
         let state = self.ipvs.dump()?;
         Ok(KernelState {
@@ -239,13 +244,17 @@ impl Dataplane for Kernel {
         known: &KernelState,
         names: &Names,
     ) -> Result<Option<String>, DataplaneError> {
-        if let Some(found) = glance::servers(&self.ipvs, known, names)? {
-            return Ok(Some(found));
+        let seen = (glance::sum_of_servers(&self.ipvs)?, self.routes.sum()?);
+        if self.seen != Some(seen) {
+            if let Some(found) = glance::servers(&self.ipvs, known, names)? {
+                return Ok(Some(found));
+            }
+            if let Some(found) = self.routes.glance(&known.routes)? {
+                return Ok(Some(found));
+            }
+            self.seen = Some(seen);
         }
-        if let Some(found) = glance::sets(&self.ipset.counts()?, known, names) {
-            return Ok(Some(found));
-        }
-        self.routes.glance(&known.routes)
+        Ok(glance::sets(&self.ipset.counts()?, known, names))
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
@@ -259,6 +268,7 @@ impl Dataplane for Kernel {
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
+        self.seen = None;
         let mut gate = Gate::default();
         let mut errors = Vec::new();
         let mut index = 0;

@@ -16,6 +16,7 @@ use portolan_netlink::route::{LocalRoutes, Request};
 use portolan_plan::NodeFacts;
 use rtnetlink::Handle;
 
+use super::glance::Sum;
 use crate::{DataplaneError, NodePortAddresses};
 
 /// The routing protocol number of our routes (`ip route ... proto 99`), which marks them as ours.
@@ -54,6 +55,19 @@ impl Routes {
             );
         }
         Ok(routes)
+    }
+
+    /// Of all of them.
+    pub(crate) fn sum(&mut self) -> Result<Sum, DataplaneError> {
+        let mut sums = [Sum::default(); 2];
+        for (sum, family) in sums.iter_mut().zip(Family::ALL) {
+            let add = |sum: &mut Sum, vip, source| sum.add(&(vip, source));
+            let of_family = self.local.read(family, add);
+            *sum = of_family.map_err(DataplaneError::RouteSocket)?;
+        }
+        let mut both = Sum::default();
+        both.add(&sums);
+        Ok(both)
     }
 
     /// What is otherwise of them.

@@ -5,7 +5,7 @@ use portolan_model::ipvs::{Flags, VirtualServerConfig};
 use super::reply;
 
 /// A virtual server without its real servers, as it lies in the kernel's answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Glimpse<'a> {
     /// The scheduler's name.
     pub(super) scheduler: &'a [u8],

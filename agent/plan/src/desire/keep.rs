@@ -207,7 +207,10 @@ impl Kept {
             }
         }
         for (name, entry) in entries_without(old, new) {
-            if is_last(&mut self.shared, Want::Entry(name.clone(), entry.clone())) {
+            if is_last(
+                &mut self.shared,
+                Want::Entry(name.as_str().into(), entry.clone()),
+            ) {
                 state
                     .sets
                     .get_mut(name)
@@ -238,7 +241,7 @@ impl Kept {
                 let of_set = touched.entries.entry(name.clone()).or_default();
                 of_set.insert(entry.clone());
             } else {
-                let want = Want::Entry(name.clone(), entry.clone());
+                let want = Want::Entry(name.as_str().into(), entry.clone());
                 *self.shared.entry(want).or_default() += 1;
             }
         }

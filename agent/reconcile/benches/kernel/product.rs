@@ -172,6 +172,10 @@ async fn restart(product: Product, table: &Arc<NodeTable>) -> Result<Product> {
 
 /// Looks at whether anything has changed: at a glance, and at everything.
 async fn unchanged(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
+    // The first one after a change looks at each object.
+    let before = cpu()?;
+    product.glance().await?;
+    say("first_check_cpu", cpu()? - before);
     let before = cpu()?;
     for _ in 0..GLANCES {
         let found = product.glance().await?;

@@ -138,6 +138,7 @@ fn say(values: &Values) {
         Goal::AtMost(2.0),
     );
     values.one("product", "check_cpu", "ms", Some(Goal::AtMost(10.0)));
+    values.one("product", "first_check_cpu", "ms", None);
     values.one("product", "compare_cpu", "ms", None);
     for name in ["churn_1", "churn_2", "churn_3"] {
         values.one("product", name, "ms", None);
