@@ -129,6 +129,7 @@ fn start_reconciling(
     tasks.spawn(token.clone().run_until_cancelled_owned(following));
     let timing = Timing {
         sync_period: args.sync_period(),
+        check_period: args.check_period(),
         ..Timing::default()
     };
     let inlets = Inlets { tables, addresses };

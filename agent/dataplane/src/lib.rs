@@ -16,12 +16,13 @@ use std::net::SocketAddr;
 
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
-use portolan_plan::{KernelState, NodeFacts, Rules, Step};
+use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
+pub use portolan_netlink::Errno;
 pub use portolan_netlink::conntrack::{Flow, Tuple};
 
 pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
-pub use fake::FakeKernel;
+pub use fake::{FakeKernel, Fault};
 pub use kernel::{ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning};
 pub use portolan_netlink::ipvs::Timeouts;
 
@@ -84,12 +85,27 @@ pub trait Dataplane: Send {
     /// Reads all that the kernel holds of what we look after, and whose it may be.
     fn observe(&mut self) -> impl Future<Output = Result<KernelState, DataplaneError>> + Send;
 
+    /// Looks whether the kernel still holds what is ours of a known state, as far as a few
+    /// milliseconds tell; says what it found otherwise, if anything.
+    ///
+    /// Of IPv4 virtual servers that is what they do and how many real servers they have, of sets
+    /// what they are and how many entries they have, and the local routes. IPv6 virtual servers,
+    /// weights, single entries and rules are left to [`Self::observe`].
+    fn glance(
+        &mut self,
+        known: &KernelState,
+        names: &Names,
+    ) -> impl Future<Output = Result<Option<String>, DataplaneError>> + Send;
+
     /// Reads what the node is like.
     fn facts(&mut self) -> impl Future<Output = Result<NodeFacts, DataplaneError>> + Send;
 
     /// Takes steps in order. A step that fails does not stop the others, except those that must
     /// not be without it: no virtual server comes up whose masquerade rules or entries are missing.
     fn apply(&mut self, steps: &[Step]) -> impl Future<Output = Vec<StepError>> + Send;
+
+    /// Does what is still to be done after [`Self::apply`] and nobody has to wait for.
+    fn settle(&mut self) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
     /// The connections of a virtual server's real servers.
     fn connections(

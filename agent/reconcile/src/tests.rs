@@ -1,8 +1,12 @@
+use std::net::SocketAddr;
+
 use portolan_dataplane::FakeKernel;
 use portolan_model::ipvs::Connections;
 use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record};
 
 use super::*;
+
+mod faults;
 
 fn table(destinations: &[&str]) -> Arc<NodeTable> {
     let key = RecordKey {
@@ -22,7 +26,9 @@ fn table(destinations: &[&str]) -> Arc<NodeTable> {
         ..Record::new(key)
     };
     Arc::new(NodeTable {
-        records: [(record.key.clone(), Arc::new(record))].into(),
+        records: [(record.key.clone(), Arc::new(record))]
+            .into_iter()
+            .collect(),
         ..NodeTable::default()
     })
 }
@@ -128,7 +134,8 @@ async fn a_draining_real_server_goes_when_its_connections_have_ended() {
     reconciler.dataplane.connections.clear();
     assert_eq!(reconciler.finish_drains(|_| false).await.unwrap(), 0);
     assert_eq!(weight(&reconciler), None);
-    assert_eq!(reconciler.known(), Some(&reconciler.dataplane.state));
+    let known = reconciler.known().cloned();
+    assert_eq!(known.as_ref(), Some(&reconciler.dataplane.state));
 }
 
 #[tokio::test]

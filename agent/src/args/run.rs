@@ -71,6 +71,12 @@ pub struct RunArgs {
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
     sync_period: u64,
 
+    /// How often the kernel is looked at between two comparisons, in seconds: a few milliseconds
+    /// tell whether virtual servers (IPv4), sets or routes were deleted or changed.
+    #[arg(long, env = "PORTOLAN_CHECK_PERIOD", default_value = "5",
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    check_period: u64,
+
     /// How long a TCP destination that has gone may keep its connections, in seconds, where the
     /// Service does not say: from then on they are reset. 0 resets them at once. Those of a virtual
     /// server that goes as a whole are reset in any case. The default is IPVS's own limit for idle
@@ -219,6 +225,12 @@ impl RunArgs {
     #[must_use]
     pub fn sync_period(&self) -> Duration {
         Duration::from_secs(self.sync_period)
+    }
+
+    /// How often the kernel is looked at.
+    #[must_use]
+    pub fn check_period(&self) -> Duration {
+        Duration::from_secs(self.check_period)
     }
 
     /// The node's name, in lower case as Kubernetes has it.

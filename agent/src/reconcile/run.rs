@@ -9,9 +9,10 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::tally::Tally;
 use super::{Drainer, Outcome, Reconciler};
 use crate::health::Health;
-use crate::health_check::{HealthChecks, wanted};
+use crate::health_check::HealthChecks;
 use crate::metrics::ReconcileMetrics;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
@@ -24,6 +25,8 @@ const DRAIN_PAUSE: Duration = Duration::from_secs(1);
 pub struct Timing {
     /// Between two full comparisons with the kernel.
     pub sync_period: Duration,
+    /// Between two cheap looks at it.
+    pub check_period: Duration,
     /// Before the first retry after an error; doubles up to the sync period.
     pub retry: Duration,
     /// Between two looks at the connections of draining real servers, at most.
@@ -34,6 +37,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             sync_period: Duration::from_secs(30),
+            check_period: Duration::from_secs(5),
             retry: Duration::from_secs(1),
             drain: Duration::from_secs(5),
         }
@@ -78,6 +82,8 @@ pub async fn run<D: Dataplane>(
 ) {
     let mut sync = interval_at(Instant::now() + timing.sync_period, timing.sync_period);
     sync.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut check = interval_at(Instant::now() + timing.check_period, timing.check_period);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut this = Loop {
         reconciler,
         drainer,
@@ -88,16 +94,18 @@ pub async fn run<D: Dataplane>(
         retry_at: None,
         drain_at: None,
         flows_failed: false,
+        tally: Tally::default(),
     };
     loop {
         let wake = tokio::select! {
             () = token.cancelled() => return,
-            wake = this.wait(&mut sync) => wake,
+            wake = this.wait(&mut sync, &mut check) => wake,
         };
         match wake {
             None => return,
             Some(Wake::Drain) => this.drain().await,
             Some(Wake::Addresses) => this.look_at_addresses().await,
+            Some(Wake::Check) => this.check().await,
             Some(Wake::Reconcile) => this.reconcile().await,
             Some(Wake::Sync) => {
                 this.reconciler.forget();
@@ -114,6 +122,8 @@ enum Wake {
     Reconcile,
     /// Somebody else may have changed the kernel.
     Sync,
+    /// The same, and it may be told cheaply.
+    Check,
     /// The node's addresses may have changed.
     Addresses,
     /// What drains may have drained.
@@ -131,17 +141,33 @@ struct Loop<D> {
     drain_at: Option<Instant>,
     /// Whether it was said that stale flows cannot be forgotten.
     flows_failed: bool,
+    tally: Tally,
 }
 
 impl<D: Dataplane> Loop<D> {
     /// What comes next; `None` when no table will come any more.
-    async fn wait(&mut self, sync: &mut Interval) -> Option<Wake> {
+    async fn wait(&mut self, sync: &mut Interval, check: &mut Interval) -> Option<Wake> {
         tokio::select! {
             changed = self.inlets.tables.changed() => changed.ok().map(|()| Wake::Reconcile),
             _ = sync.tick() => Some(Wake::Sync),
+            _ = check.tick() => Some(Wake::Check),
             () = at(self.retry_at) => Some(Wake::Reconcile),
             () = self.inlets.addresses.notified() => Some(Wake::Addresses),
             () = at(self.drain_at) => Some(Wake::Drain),
+        }
+    }
+
+    /// Reconciles if a cheap look finds the kernel changed.
+    async fn check(&mut self) {
+        match self.reconciler.glance().await {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                tracing::warn!(found, "somebody else has changed the kernel");
+                self.outlets.metrics.observe_difference();
+                self.reconcile().await;
+            }
+            // What reads all of it says so in its report, and tries again.
+            Err(error) => tracing::debug!(%error, "the kernel cannot be looked at"),
         }
     }
 
@@ -175,19 +201,23 @@ impl<D: Dataplane> Loop<D> {
         let outlets = &mut self.outlets;
         let wall = SystemTime::now();
         outlets.health.served(start, outcome.broken, wall);
-        outlets.metrics.observe(&outcome, self.reconciler.known());
-        outlets.metrics.observe_table(&target.table);
         outlets.status.update(&target, &self.reconciler, &outcome);
         if good {
             outlets.unready = None;
         }
-        if let Some(facts) = self.reconciler.facts() {
-            let wanted = wanted(&target.table);
-            let addresses = &facts.node_port_addresses;
-            outlets.health_checks.apply(&wanted, addresses).await;
+        tell(&target, &outcome, &outlets.reports);
+        // Nobody waits for what follows.
+        if let Err(error) = self.reconciler.settle().await {
+            tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
         }
-        tell(&target, outcome, &outlets.reports);
-        self.reconciler.tidy();
+        outlets.metrics.observe(&outcome, self.reconciler.counts());
+        self.tally.follow(&target.table);
+        let no_local = self.tally.no_local_endpoints();
+        outlets.metrics.observe_no_local_endpoints(no_local);
+        if let Some(facts) = self.reconciler.facts() {
+            let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
+            outlets.health_checks.apply(wanted, addresses).await;
+        }
         if good {
             (self.backoff, self.retry_at) = (self.timing.retry, None);
         } else {
@@ -276,7 +306,7 @@ async fn at(time: Option<Instant>) {
 }
 
 /// Says what was done with a table.
-fn tell(target: &Subscribed, outcome: Outcome, reports: &watch::Sender<Option<Report>>) {
+fn tell(target: &Subscribed, outcome: &Outcome, reports: &watch::Sender<Option<Report>>) {
     if outcome.objects > 0 {
         tracing::info!(
             revision = target.revision,
@@ -290,7 +320,7 @@ fn tell(target: &Subscribed, outcome: Outcome, reports: &watch::Sender<Option<Re
         epoch: target.epoch,
         revision: target.revision,
         duration: target.received_at.elapsed(),
-        errors: outcome.errors,
+        errors: outcome.errors.clone(),
     };
     tell_new_errors(reports, &report);
     reports.send_replace(Some(report));

@@ -128,7 +128,7 @@ impl Hold {
             return (0, 0);
         };
         let keys = in_force.records.keys();
-        let deleted = keys.filter(|key| !table.records.contains_key(key)).count();
+        let deleted = keys.filter(|key| !table.records.contains_key(*key)).count();
         (deleted, in_force.records.len())
     }
 }

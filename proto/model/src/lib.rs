@@ -21,4 +21,4 @@ pub use record::{
     Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, Record,
     Scheduling, ZoneMask,
 };
-pub use table::NodeTable;
+pub use table::{ByRecord, NodeTable};

@@ -31,6 +31,8 @@ pub(crate) struct Iptables {
     /// `""`, `"-nft"` or `"-legacy"`: the part of the tools' names that tells them apart.
     variant: &'static str,
     written: Written,
+    /// What was written, and not yet looked at as the tool shows it.
+    fresh: BTreeMap<Family, Rules>,
     /// Where that is kept for the next run, if anywhere.
     record: Option<PathBuf>,
 }
@@ -51,6 +53,7 @@ impl Iptables {
         Ok(Self {
             variant,
             written: record.as_deref().map(read_record).unwrap_or_default(),
+            fresh: BTreeMap::new(),
             record,
         })
     }
@@ -66,12 +69,14 @@ impl Iptables {
         Ok(in_place)
     }
 
-    /// Writes our chains anew, each table atomically, and adds the jumps that are missing.
+    /// Writes our chains anew, each table atomically, and adds the jumps that are missing. They count
+    /// as in place after [`Self::settle`].
     pub(crate) async fn write(
         &mut self,
         family: Family,
         rules: &Rules,
     ) -> Result<(), DataplaneError> {
+        self.written.remove(&family);
         let before = self.save(family).await?;
         let missing: Vec<&Jump> = rules
             .jumps
@@ -85,8 +90,20 @@ impl Iptables {
             .collect();
         self.restore(family, &rules.restore_input(&missing, &obsolete))
             .await?;
-        let fingerprint = fingerprint_of(rules, &self.save(family).await?);
-        self.written.insert(family, (rules.clone(), fingerprint));
+        self.fresh.insert(family, rules.clone());
+        Ok(())
+    }
+
+    /// Looks at what was just written as the tool shows it, to know it again. Nobody has to wait
+    /// for that.
+    pub(crate) async fn settle(&mut self) -> Result<(), DataplaneError> {
+        if self.fresh.is_empty() {
+            return Ok(());
+        }
+        for (family, rules) in std::mem::take(&mut self.fresh) {
+            let fingerprint = fingerprint_of(&rules, &self.save(family).await?);
+            self.written.insert(family, (rules, fingerprint));
+        }
         self.keep_record();
         Ok(())
     }
@@ -98,6 +115,7 @@ impl Iptables {
         rules: &Rules,
     ) -> Result<(), DataplaneError> {
         self.written.remove(&family);
+        self.fresh.remove(&family);
         let saved = self.save(family).await?;
         let text = removal(rules, &saved);
         if text.is_empty() {

@@ -7,7 +7,7 @@ use portolan_model::{
     Destination, Family, Frontend, FrontendAddress, FrontendKind, NodeTable, Protocol, Record,
     RecordKey,
 };
-use portolan_plan::{Config, KernelState, NodeFacts, Rules, Step};
+use portolan_plan::{Config, KernelState, Names, NodeFacts, Rules, Step};
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 
@@ -27,12 +27,24 @@ impl Dataplane for Shared {
         self.0.lock().await.observe().await
     }
 
+    async fn glance(
+        &mut self,
+        known: &KernelState,
+        names: &Names,
+    ) -> Result<Option<String>, DataplaneError> {
+        self.0.lock().await.glance(known, names).await
+    }
+
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
         self.0.lock().await.facts().await
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
         self.0.lock().await.apply(steps).await
+    }
+
+    async fn settle(&mut self) -> Result<(), DataplaneError> {
+        self.0.lock().await.settle().await
     }
 
     async fn connections(
@@ -197,7 +209,9 @@ fn record(protocol: Protocol, destinations: &[&str]) -> Record {
 
 fn table(record: Record) -> NodeTable {
     NodeTable {
-        records: [(record.key.clone(), Arc::new(record))].into(),
+        records: [(record.key.clone(), Arc::new(record))]
+            .into_iter()
+            .collect(),
         ..NodeTable::default()
     }
 }
@@ -211,6 +225,32 @@ const LEAVES: &str = "10.0.0.2:80";
 
 async fn pass(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_cheap_look_sees_is_mended_at_once_and_the_rest_in_the_sync_period() {
+    let mut rig = Rig::start();
+    rig.put(1, tcp(&[STAYS])).await;
+    let seen: [fn(&mut KernelState); 3] = [
+        |state| state.virtual_servers.clear(),
+        |state| state.routes.clear(),
+        |state| state.sets.values_mut().for_each(|set| set.entries.clear()),
+    ];
+    for change in seen {
+        let whole = rig.kernel.0.lock().await.state.clone();
+        let owned = whole.sets["KUBE-PORTOLAN-OWNED"].clone();
+        change(&mut rig.kernel.0.lock().await.state);
+        // Without it the virtual servers would be somebody else's.
+        let mut kernel = rig.kernel.0.lock().await;
+        let set = kernel.state.sets.get_mut("KUBE-PORTOLAN-OWNED");
+        set.unwrap().entries.extend(owned.entries);
+        drop(kernel);
+        pass(6).await;
+        assert_eq!(rig.kernel.0.lock().await.state, whole);
+    }
+    rig.kernel.0.lock().await.state.rules.clear();
+    pass(31).await;
+    assert_eq!(rig.kernel.0.lock().await.state.rules.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

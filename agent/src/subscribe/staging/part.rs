@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, Record, RecordKey, SetHash};
+use portolan_model::{ByRecord, ContentHash, Record, RecordKey, SetHash};
 use portolan_proto::convert::{DecodeError, apply_patch, decode_hash, decode_key};
 use portolan_proto::v1;
 
@@ -137,7 +137,7 @@ impl<T> Part<T> {
 
     /// Makes what is staged the table's. A refused value leaves the last good one in force, also
     /// where everything is replaced.
-    pub(super) fn commit(&mut self, values: &mut BTreeMap<RecordKey, Arc<T>>, cluster: &Arc<str>) {
+    pub(super) fn commit(&mut self, values: &mut ByRecord<T>, cluster: &Arc<str>) {
         self.hash = self.hash_after();
         let mut last = self.take_replaced(values, cluster);
         for (key, put) in std::mem::take(&mut self.staged) {
@@ -154,7 +154,7 @@ impl<T> Part<T> {
                 }
                 Err(why) => {
                     let good = decode_key(&key, cluster).ok();
-                    values.extend(good.and_then(|key| last.remove_entry(&key)));
+                    values.extend(good.and_then(|key| last.remove_with_key(&key)));
                     Some(Problem::Refused(why))
                 }
             };
@@ -166,14 +166,10 @@ impl<T> Part<T> {
     }
 
     /// Takes away what is replaced, and gives back its values.
-    fn take_replaced(
-        &mut self,
-        values: &mut BTreeMap<RecordKey, Arc<T>>,
-        cluster: &Arc<str>,
-    ) -> BTreeMap<RecordKey, Arc<T>> {
+    fn take_replaced(&mut self, values: &mut ByRecord<T>, cluster: &Arc<str>) -> ByRecord<T> {
         let replaced = std::mem::take(&mut self.replaced);
         match replaced {
-            Replaced::Nothing => BTreeMap::new(),
+            Replaced::Nothing => ByRecord::new(),
             Replaced::All => {
                 self.hashes.clear();
                 self.problems.clear();
@@ -191,13 +187,13 @@ impl<T> Part<T> {
     fn forget(
         &mut self,
         key: &v1::RecordKey,
-        values: &mut BTreeMap<RecordKey, Arc<T>>,
+        values: &mut ByRecord<T>,
         cluster: &Arc<str>,
     ) -> Option<(RecordKey, Arc<T>)> {
         self.hashes.remove(key);
         self.problems.remove(key);
         let key = decode_key(key, cluster).ok()?;
-        values.remove_entry(&key)
+        values.remove_with_key(&key)
     }
 
     /// What could not be taken, in order of the keys.
@@ -214,7 +210,7 @@ impl Part<Record> {
     pub(super) fn patch(
         &mut self,
         patch: &v1::RecordPatch,
-        values: &BTreeMap<RecordKey, Arc<Record>>,
+        values: &ByRecord<Record>,
         cluster: &Arc<str>,
     ) -> Result<(), String> {
         let key = patch.key.clone().unwrap_or_default();
@@ -241,7 +237,7 @@ impl Part<Record> {
         &self,
         key: &v1::RecordKey,
         hash: ContentHash,
-        values: &BTreeMap<RecordKey, Arc<Record>>,
+        values: &ByRecord<Record>,
         cluster: &Arc<str>,
     ) -> Option<Base> {
         if let Some(staged) = self.staged.get(key) {

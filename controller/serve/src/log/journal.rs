@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use portolan_model::{RecordKey, SetHash};
+use portolan_model::{ByRecord, RecordKey, SetHash};
 use portolan_proto::convert::encode_key;
 use portolan_proto::encoded::{encode, size_in_frame};
 use prost::bytes::Bytes;
@@ -166,7 +166,7 @@ impl<T> Journal<T> {
         self.bytes
     }
 
-    pub(super) fn values(&self) -> BTreeMap<RecordKey, Arc<T>> {
+    pub(super) fn values(&self) -> ByRecord<T> {
         self.iter()
             .map(|(key, item)| (key.clone(), Arc::clone(&item.value)))
             .collect()

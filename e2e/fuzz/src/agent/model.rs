@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
+use portolan_model::{ByRecord, ContentHash, NodeInfo, NodeLists, NodeTable, Record, SetHash};
 use portolan_proto::convert::{decode_hash, decode_key, decode_lists, decode_node, decode_record};
 use portolan_proto::v1;
 
@@ -84,7 +84,7 @@ impl<T: Clone + PartialEq + Debug> Side<T> {
         sent.values().map(|sent| sent.hash).collect()
     }
 
-    fn assert_is(&self, table: &BTreeMap<RecordKey, Arc<T>>) {
+    fn assert_is(&self, table: &ByRecord<T>) {
         let cluster: Arc<str> = "".into();
         let good = self.sent.iter().filter_map(|(key, sent)| {
             let good = sent.good.as_ref()?;

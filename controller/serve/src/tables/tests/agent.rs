@@ -180,9 +180,11 @@ impl Staged {
 
     fn apply(self, table: &mut NodeTable) {
         if let Some((buckets, count)) = self.replace {
-            table
-                .records
-                .retain(|key, _| !buckets.contains(&bucket_of(&encode_key(key), count)));
+            let stays = |key: &portolan_model::RecordKey| {
+                !buckets.contains(&bucket_of(&encode_key(key), count))
+            };
+            let records = std::mem::take(&mut table.records).into_iter();
+            table.records = records.filter(|(key, _)| stays(key)).collect();
         }
         for patch in self.patch {
             let cluster = table.records.keys().next().unwrap().cluster.clone();
