@@ -24,6 +24,7 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::metrics::{ReconcileMetrics, SubscribeCollector};
+use crate::predecessor;
 use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, run as reconcile};
 use crate::standalone::Standalone;
 use crate::status::Status;
@@ -48,6 +49,10 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let plan_config = args.kernel.plan_config()?;
     let kernel_config = args.kernel_config()?;
+    if args.takeover.is_some() {
+        // Before its ports are wanted, so that the error says what is the matter.
+        predecessor::ensure_stopped().await?;
+    }
     let token = on_signal()?;
     let ports = Ports::bind(&args).await?;
     let mut kernel = Kernel::open(kernel_config)
@@ -130,7 +135,11 @@ fn start_reconciling(
         sync_period: args.sync_period(),
         ..Timing::default()
     };
-    let inlets = Inlets { tables, addresses };
+    let inlets = Inlets {
+        tables,
+        addresses,
+        takeover: args.takeover(),
+    };
     tasks.spawn(reconcile(
         reconciler,
         drainer,

@@ -42,7 +42,27 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take away from the kernel all that the agent put there, and nothing else.
-    Cleanup(KernelArgs),
+    Cleanup(CleanupArgs),
+}
+
+/// How to clean up.
+#[derive(Debug, Args)]
+pub struct CleanupArgs {
+    /// Leave what is shared with a kube-proxy in IPVS mode that has programmed this node by now,
+    /// and take away the rest: the way back, without a gap.
+    #[arg(long)]
+    pub hand_over: Option<OtherProxy>,
+
+    /// How the kernel was programmed.
+    #[command(flatten)]
+    pub kernel: KernelArgs,
+}
+
+/// Whom to take over from, or to hand over to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OtherProxy {
+    /// A kube-proxy in IPVS mode.
+    KubeProxy,
 }
 
 /// How the kernel is programmed.
@@ -362,6 +382,21 @@ mod tests {
                 .validate()
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn a_takeover_keeps_kube_proxys_names() {
+        let files = ["--source=file", "--file=/etc/x", "--takeover=kube-proxy"];
+        let run = parse(&files).run;
+        assert!(run.takeover().asked && run.validate().is_ok());
+        let named = parse(&[&files[..], &["--name-prefix=OWN"]].concat());
+        let refused = named.run.validate().unwrap_err().to_string();
+        assert!(refused.contains("--name-prefix"), "{refused}");
+        let back = parse(&["cleanup", "--hand-over=kube-proxy"]);
+        assert!(matches!(
+            back.command,
+            Some(Command::Cleanup(args)) if args.hand_over == Some(OtherProxy::KubeProxy)
+        ));
     }
 
     #[test]

@@ -78,11 +78,21 @@ impl Cluster {
 
     /// The programs in a rig of which the last client becomes the controller's machine.
     pub fn with(rig: Rig, source: Source) -> Result<Self> {
+        let mut cluster = Self::without_agents(rig, source)?;
+        for number in 0..cluster.rig.nodes().len() {
+            cluster.start_agent(number)?;
+        }
+        cluster.wait_until_programmed(0)?;
+        Ok(cluster)
+    }
+
+    /// The same with a controller alone; agents come by [`Self::start_agent`].
+    pub fn without_agents(rig: Rig, source: Source) -> Result<Self> {
         let directory = TempDir::new()?;
         std::fs::create_dir(directory.path().join("objects"))?;
         let agent_args = vec![format!("--cluster-cidr={POD_RANGES}")];
         let mut cluster = Self {
-            agents: Vec::new(),
+            agents: rig.nodes().iter().map(|_| None).collect(),
             controller: None,
             source,
             agent_args,
@@ -90,11 +100,6 @@ impl Cluster {
             rig,
         };
         cluster.start_controller()?;
-        for number in 0..cluster.rig.nodes().len() {
-            cluster.agents.push(None);
-            cluster.start_agent(number)?;
-        }
-        cluster.wait_until_programmed(0)?;
         Ok(cluster)
     }
 

@@ -9,6 +9,7 @@ mod addresses;
 mod fake;
 mod gate;
 mod kernel;
+mod predecessor;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,6 +25,7 @@ pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::FakeKernel;
 pub use kernel::{ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning};
 pub use portolan_netlink::ipvs::Timeouts;
+pub use predecessor::Predecessor;
 
 /// Why the kernel could not be read or prepared.
 #[derive(Debug, thiserror::Error)]

@@ -14,6 +14,7 @@ mod names;
 mod plan;
 mod rules;
 mod state;
+pub mod takeover;
 
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts};
 pub use desire::{Desired, Kept, Note, Refused, Touched, desire};

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod flows;
+pub mod takeover;
 mod trash;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,9 @@
 
 mod drains;
 mod run;
+mod takeover;
 
 pub use drains::{Deadlines, Drainer, WallClock};
 pub use portolan_reconcile::{Draining, Outcome, Reconciler, StaleFlows};
 pub use run::{Inlets, Outlets, Timing, run};
+pub use takeover::TakeoverConfig;

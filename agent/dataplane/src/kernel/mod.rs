@@ -6,6 +6,7 @@
 mod ipset;
 mod iptables;
 mod ipvs;
+mod predecessor;
 mod routes;
 mod sysctl;
 mod tuning;

@@ -44,6 +44,11 @@ impl Routes {
         Ok(Self { handle, local })
     }
 
+    /// What reads.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Our local routes, with their sources.
     pub(crate) async fn observe(&self) -> Result<BTreeMap<IpAddr, Option<IpAddr>>, DataplaneError> {
         let mut routes = BTreeMap::new();
@@ -164,7 +169,7 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 /// The interface's own address: `Local` on a point-to-point link, where `Address` is the peer's.
-fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
+pub(super) fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
     let local = attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),
         _ => None,

@@ -56,7 +56,7 @@ fn build<'a>(
 }
 
 /// Room for what is there and for half as much again, at least what kube-proxy gives.
-fn room_for(entries: usize) -> u32 {
+pub(crate) fn room_for(entries: usize) -> u32 {
     let needed = u32::try_from(entries).unwrap_or(u32::MAX);
     if needed <= 65_536 {
         return 65_536;
