@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_dataplane::{Dataplane as _, Kernel};
+use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
 use portolan_model::NodeKey;
+use portolan_plan::takeover::VIP_DEVICE;
 use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
@@ -30,6 +31,7 @@ use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{
     self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
+    set_aside,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -59,6 +61,13 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         .await
         .context("this kernel cannot be used")?;
     kernel.prepare().await?;
+    if args.takeover.is_some() && kernel.vip_device(VIP_DEVICE).await?.is_some() {
+        // It says what was right before the kube-proxy, whose virtual servers it must not cost.
+        let aside = set_aside(&args.state_dir);
+        if aside.with_context(|| args.state_dir.display().to_string())? {
+            tracing::info!("takes over: the table of an earlier run is set aside as table.old");
+        }
+    }
     tracing::info!(%node, "started");
 
     let mut metrics = Registry::default();

@@ -6,7 +6,7 @@
 
 mod hand_over;
 
-use portolan_dataplane::{Dataplane, Kernel};
+use portolan_dataplane::{Dataplane, Kernel, Predecessor, VIP_DEVICE};
 use portolan_model::{Family, NodeInfo};
 use portolan_plan::takeover::marker;
 use portolan_plan::{Config, Desired, SetName, plan, rules};
@@ -26,7 +26,7 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     clean(&mut kernel, &config).await
 }
 
-async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<()> {
+async fn clean(kernel: &mut (impl Dataplane + Predecessor), config: &Config) -> anyhow::Result<()> {
     let observed = kernel.observe().await?;
     // No sets are desired: the plan leaves them, so that the rules that refer to them stay valid
     // until they are gone too.
@@ -41,6 +41,7 @@ async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<(
         errors.len(),
         steps.len()
     );
+    kernel.delete_vip_device(VIP_DEVICE).await?;
     // Chains and jumps are the same on any node.
     let node = NodeInfo::default();
     for family in &config.families {

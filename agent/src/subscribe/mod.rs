@@ -33,6 +33,7 @@ pub use holding::{HeldTable, Holding};
 pub use security::{Security, TlsClient};
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
+pub use store::set_aside;
 
 /// Whom to ask for which table.
 #[derive(Debug, Clone)]

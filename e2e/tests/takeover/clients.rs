@@ -8,7 +8,7 @@ use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::rig::{Connection, Family, Host, Load, LoadConfig, Protocol};
 use portolan_e2e::wait::wait_for;
 
-use crate::world::{NODE_PORT, STICKY, STICKY_NODE_PORT, WEB, World};
+use crate::world::{BALANCED, NODE_PORT, STICKY, STICKY_NODE_PORT, WEB, World};
 
 /// An answer takes at most so long, with a whole control plane on the same processor.
 const PROMPT: Duration = Duration::from_secs(20);
@@ -40,8 +40,13 @@ impl Clients {
         let (node, client) = (world.node(0), world.cluster.rig.client());
         let web = Family::ALL.map(|family| address(WEB, family, 80));
         let node_port = Family::ALL.map(|family| node.socket(family, NODE_PORT));
-        let ways: [(&Host, [SocketAddr; 2]); 3] =
-            [(&world.visitor.pod, web), (client, node_port), (node, web)];
+        let balanced = Family::ALL.map(|family| address(BALANCED, family, 80));
+        let ways: [(&Host, [SocketAddr; 2]); 4] = [
+            (&world.visitor.pod, web),
+            (client, node_port),
+            (client, balanced),
+            (node, web),
+        ];
         let mut this = Self {
             loads: Vec::new(),
             kept: Vec::new(),

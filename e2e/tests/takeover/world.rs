@@ -2,7 +2,7 @@
 
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, Source, program};
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::objects::{ports, service, slices};
+use portolan_e2e::objects::{merge, ports, service, slices};
 use portolan_e2e::rig::{Family, Host, Rig, RigConfig};
 use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use serde_json::{Value, json};
@@ -16,6 +16,9 @@ pub(crate) const STICKY: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
 pub(crate) const STICKY_NODE_PORT: u16 = 30081;
 /// With externalTrafficPolicy Local, for which a kube-proxy has no virtual servers by mark.
 const LOCAL: [&str; 2] = ["10.96.0.12", "fd00:10:96::12"];
+const BALANCED_CLUSTER: [&str; 2] = ["10.96.0.14", "fd00:10:96::14"];
+/// The addresses of a load balancer, with source ranges.
+pub(crate) const BALANCED: [&str; 2] = ["203.0.113.10", "2001:db8:113::10"];
 /// Deleted while nobody programs the nodes.
 pub(crate) const GONE: &str = "gone";
 const GONE_IPS: [&str; 2] = ["10.96.0.13", "fd00:10:96::13"];
@@ -79,11 +82,18 @@ impl World {
             })
         };
         let nodes = [node(0), node(1)];
+        let dual_stack = || json!({ "ipFamilyPolicy": "RequireDualStack" });
         let node_port = |port: u16, more: Value| {
-            let mut spec = json!({ "type": "NodePort", "ports": ports(Some(port)) });
-            portolan_e2e::objects::merge(&mut spec, more);
+            let mut spec = dual_stack();
+            merge(
+                &mut spec,
+                json!({ "type": "NodePort", "ports": ports(Some(port)) }),
+            );
+            merge(&mut spec, more);
             spec
         };
+        let ranges = ["192.168.77.0/24", "fd00:77::/64"];
+        let balanced = json!({ "type": "LoadBalancer", "loadBalancerSourceRanges": ranges });
         let sticky = node_port(STICKY_NODE_PORT, json!({ "sessionAffinity": "ClientIP" }));
         let local = node_port(30082, json!({ "externalTrafficPolicy": "Local" }));
         let pods: Vec<(&EchoPod, usize)> = self._pods.iter().zip(0..).collect();
@@ -92,13 +102,29 @@ impl World {
             ("web", WEB, node_port(NODE_PORT, json!({}))),
             ("sticky", STICKY, sticky),
             ("local", LOCAL, local),
-            (GONE, GONE_IPS, json!({})),
+            ("balanced", BALANCED_CLUSTER, node_port(30083, balanced)),
+            (GONE, GONE_IPS, dual_stack()),
         ] {
             objects.push(service(name, ips, spec));
             objects.extend(slices(name, &pods));
         }
         self.kubectl(&["create", "-f", "-"], &objects);
-        self.kubectl(&["replace", "--subresource=status", "-f", "-"], &nodes);
+        let replace = ["replace", "--subresource=status", "-f", "-"];
+        self.kubectl(&replace, &nodes);
+        let ingress = BALANCED.map(|ip| json!({ "ip": ip }));
+        let status = json!({ "status": { "loadBalancer": { "ingress": ingress } } });
+        let patch = [
+            "patch",
+            "service",
+            "balanced",
+            "--subresource=status",
+            "--patch",
+        ];
+        self.kubectl(&[&patch[..], &[&status.to_string()]].concat(), &[]);
+        let client = self.cluster.rig.client();
+        for (ip, family) in BALANCED.into_iter().zip(Family::ALL) {
+            client.add_route(ip, self.node(0).address(family)).unwrap();
+        }
     }
 
     fn kubectl(&self, args: &[&str], objects: &[Value]) -> String {

@@ -76,7 +76,7 @@ impl Predecessor for Kernel {
     }
 }
 
-async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, DataplaneError> {
+pub(super) async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, DataplaneError> {
     let is_name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(found) if found == name);
     let mut found = None;
     let mut links = handle.link().get().execute();
@@ -102,7 +102,15 @@ async fn addresses(handle: &Handle, index: u32) -> Result<Vec<AddressMessage>, D
 
 fn unless_gone(result: Result<(), rtnetlink::Error>) -> Result<(), DataplaneError> {
     match result {
-        Err(rtnetlink::Error::NetlinkError(error)) if GONE.contains(&error.raw_code()) => Ok(()),
+        Err(error) if is_error(&error, &GONE) => Ok(()),
         other => Ok(other?),
+    }
+}
+
+/// Whether an error is one of the kernel's with such a number.
+pub(super) fn is_error(error: &rtnetlink::Error, codes: &[i32]) -> bool {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => codes.contains(&message.raw_code()),
+        _ => false,
     }
 }

@@ -27,6 +27,9 @@ pub const ROUTE_PROTOCOL: u8 = 99;
 /// `RT_TABLE_LOCAL`.
 const TABLE_LOCAL: u32 = 255;
 
+/// Devices whose addresses are VIPs.
+const VIP_DEVICES: [&str; 2] = [portolan_plan::takeover::VIP_DEVICE, super::binding::DEVICE];
+
 /// Reads through one rtnetlink connection, and changes routes in batches of our own: as one
 /// acknowledged request each, 10,000 of them cost more than all virtual servers.
 #[derive(Debug)]
@@ -118,12 +121,12 @@ impl Routes {
         Ok(facts)
     }
 
-    /// A kube-proxy's dummy device: the addresses on it are VIPs, not the node's.
+    /// Dummy devices, a kube-proxy's and ours: the addresses on them are VIPs, not the node's.
     async fn ignored_links(&self) -> Result<BTreeSet<u32>, DataplaneError> {
         let mut ignored = BTreeSet::new();
         let mut links = self.handle.link().get().execute();
         while let Some(link) = links.try_next().await? {
-            let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if name == "kube-ipvs0");
+            let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if VIP_DEVICES.contains(&name.as_str()));
             if link.attributes.iter().any(name) {
                 ignored.insert(link.header.index);
             }

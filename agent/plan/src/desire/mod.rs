@@ -17,7 +17,7 @@ use portolan_model::{
 pub use keep::{Kept, Touched};
 pub use outcome::{Desired, Note, Refused};
 
-use crate::{Config, KernelState, NodeFacts, SetName, marks, ownership_entry, rules};
+use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks, ownership_entry, rules};
 
 /// Says what the kernel should hold. Of what it does hold two things count: virtual servers that
 /// are not ours (one that is just as we want it is adopted, any other is left alone), and the marks
@@ -234,7 +234,10 @@ impl<'a> Builder<'a> {
             return;
         }
         let family = Family::of(address);
-        let source = self.facts.source.get(&family).copied();
+        let source = match self.config.vip_binding {
+            VipBinding::Route => self.facts.source.get(&family).copied(),
+            VipBinding::Address => None,
+        };
         let before = self.desired.state.routes.insert(address, source);
         self.count(Want::Route(address), before.is_none());
         self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));
