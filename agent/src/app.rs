@@ -61,13 +61,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         .await
         .context("this kernel cannot be used")?;
     kernel.prepare().await?;
-    if args.takeover.is_some() && kernel.vip_device(VIP_DEVICE).await?.is_some() {
-        // It says what was right before the kube-proxy, whose virtual servers it must not cost.
-        let aside = set_aside(&args.state_dir);
-        if aside.with_context(|| args.state_dir.display().to_string())? {
-            tracing::info!("takes over: the table of an earlier run is set aside as table.old");
-        }
-    }
+    set_older_table_aside(&args, &mut kernel).await?;
     tracing::info!(%node, "started");
 
     let mut metrics = Registry::default();
@@ -125,6 +119,19 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         tracing::warn!("not everything ended in time");
     }
     result
+}
+
+/// Where a kube-proxy has programmed the node since, the table of an earlier run must not cost its
+/// virtual servers.
+async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::Result<()> {
+    if args.takeover.is_none() || kernel.vip_device(VIP_DEVICE).await?.is_none() {
+        return Ok(());
+    }
+    let aside = set_aside(&args.state_dir);
+    if aside.with_context(|| args.state_dir.display().to_string())? {
+        tracing::info!("takes over: the table of an earlier run is set aside as table.old");
+    }
+    Ok(())
 }
 
 /// Starts the loop that keeps the kernel equal to the table.

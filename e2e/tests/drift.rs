@@ -24,7 +24,7 @@ const DEEDS: [&str; 14] = [
     "ipvsadm -D -t 10.96.0.10:80",
     "ipvsadm -D -u [fd00:10:96::10]:80",
     "ipvsadm -d -t 10.96.0.10:80 -r 10.244.1.2:8080",
-    "ipvsadm -e -t 10.96.0.10:80 -s wrr",
+    "ipvsadm -E -t 10.96.0.10:80 -s wrr",
     "ipvsadm -e -t 10.96.0.10:80 -r 10.244.1.2:8080 -m -w 7",
     "ipvsadm -C",
     "ipset del KUBE-CLUSTER-IP 10.96.0.10,tcp:80",
@@ -51,7 +51,7 @@ fn ours(node: &Host) -> String {
         let words: Vec<_> = command.split(' ').collect();
         let text = node.exec(&words).unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let plain = lines.map(|line| line.split(" [").next().unwrap_or(line));
+        let plain = lines.map(without_counters);
         let mut plain: Vec<_> = plain.collect();
         if command.starts_with("ipvsadm") || command.starts_with("ipset") {
             // In an order that is the kernel's own.
@@ -67,6 +67,14 @@ fn repaired(cluster: &Cluster) -> u64 {
     let name = "portolan_agent_drift_repaired_total ";
     let value = metrics.lines().find_map(|line| line.strip_prefix(name));
     value.unwrap().parse().unwrap()
+}
+
+/// A chain's declaration ends in how many packets and bytes have passed.
+fn without_counters(line: &str) -> &str {
+    match line.starts_with(':') {
+        true => line.split(" [").next().unwrap_or(line),
+        false => line,
+    }
 }
 
 #[test]

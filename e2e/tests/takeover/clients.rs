@@ -60,10 +60,10 @@ impl Clients {
                 }
             }
         }
+        // Not the node itself: with a kube-proxy its source is the virtual address, with us its own,
+        // so that it is another client.
         for family in Family::ALL {
-            let sticky = address(STICKY, family, 80);
-            this.come_regularly(&world.visitor.pod, sticky);
-            this.come_regularly(node, sticky);
+            this.come_regularly(&world.visitor.pod, address(STICKY, family, 80));
             this.come_regularly(client, node.socket(family, STICKY_NODE_PORT));
         }
         this

@@ -16,6 +16,8 @@ use tokio::sync::Mutex;
 use super::super::WallClock;
 use super::*;
 
+mod others;
+
 /// A kernel that the test can look at while the loop uses it.
 #[derive(Debug, Clone, Default)]
 struct Shared(Arc<Mutex<FakeKernel>>);
@@ -100,6 +102,7 @@ struct Rig {
     token: CancellationToken,
     task: tokio::task::JoinHandle<()>,
     state: tempfile::TempDir,
+    registry: Registry,
 }
 
 /// A wall clock that goes with tokio's.
@@ -156,6 +159,7 @@ impl Rig {
             token,
             task,
             state,
+            registry,
         }
     }
 

@@ -98,6 +98,10 @@ fn entry(kind: SetKind, text: &str) -> SetEntry {
         (SetKind::HashIpPortIp, [address, at, other]) => {
             SetEntry::IpPortIp(ip(address), port(at).0, port(at).1, ip(other))
         }
+        (SetKind::HashIpPortNet, [address, at, net]) => {
+            let net = net.parse().unwrap();
+            SetEntry::IpPortNet(ip(address), port(at).0, port(at).1, net)
+        }
         _ => panic!("{kind:?} {text}"),
     }
 }
