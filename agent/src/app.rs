@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use portolan_client::endpoint;
-use portolan_dataplane::{Dataplane as _, Kernel};
+use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
 use portolan_model::NodeKey;
+use portolan_plan::takeover::VIP_DEVICE;
 use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
@@ -25,11 +26,13 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::metrics::{ReconcileMetrics, SubscribeCollector};
+use crate::predecessor;
 use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, run as reconcile};
 use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{
     self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
+    set_aside,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -49,12 +52,17 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let plan_config = args.kernel.plan_config()?;
     let kernel_config = args.kernel_config()?;
+    if args.takeover.is_some() {
+        // Before its ports are wanted, so that the error says what is the matter.
+        predecessor::ensure_stopped().await?;
+    }
     let token = on_signal()?;
     let ports = Ports::bind(&args).await?;
     let mut kernel = Kernel::open(kernel_config)
         .await
         .context("this kernel cannot be used")?;
     kernel.prepare().await?;
+    set_older_table_aside(&args, &mut kernel).await?;
     tracing::info!(%node, "started");
 
     let mut metrics = Registry::default();
@@ -114,6 +122,19 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     result
 }
 
+/// Where a kube-proxy has programmed the node since, the table of an earlier run must not cost its
+/// virtual servers.
+async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::Result<()> {
+    if args.takeover.is_none() || kernel.vip_device(VIP_DEVICE).await?.is_none() {
+        return Ok(());
+    }
+    let aside = set_aside(&args.state_dir);
+    if aside.with_context(|| args.state_dir.display().to_string())? {
+        tracing::info!("takes over: the table of an earlier run is set aside as table.old");
+    }
+    Ok(())
+}
+
 /// Starts the loop that keeps the kernel equal to the table.
 fn start_reconciling(
     args: &RunArgs,
@@ -132,7 +153,11 @@ fn start_reconciling(
         check_period: args.check_period(),
         ..Timing::default()
     };
-    let inlets = Inlets { tables, addresses };
+    let inlets = Inlets {
+        tables,
+        addresses,
+        takeover: args.takeover(),
+    };
     tasks.spawn(reconcile(
         reconciler,
         drainer,

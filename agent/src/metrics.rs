@@ -28,6 +28,8 @@ pub struct ReconcileMetrics {
     no_local_endpoints: Family<PolicyLabels, Gauge>,
     flows_duration: Histogram,
     flows_deleted: Counter,
+    drift: Counter,
+    takeover: Gauge,
 }
 
 /// The labels of [`ReconcileMetrics::observe_no_local_endpoints`].
@@ -55,6 +57,8 @@ impl ReconcileMetrics {
             no_local_endpoints: Family::default(),
             flows_duration: Histogram::new(buckets()),
             flows_deleted: Counter::default(),
+            drift: Counter::default(),
+            takeover: Gauge::default(),
         };
         registry.register_with_unit(
             "kubeproxy_sync_proxy_rules_duration",
@@ -99,6 +103,16 @@ impl ReconcileMetrics {
             self.objects.clone(),
         );
         registry.register(
+            "drift_repaired",
+            "Kernel objects that somebody else had changed or deleted, made good",
+            self.drift.clone(),
+        );
+        registry.register(
+            "takeover_pending",
+            "Whether something of a kube-proxy's is left to take over",
+            self.takeover.clone(),
+        );
+        registry.register(
             "errors_current",
             "What the last reconciliation could not do",
             self.errors.clone(),
@@ -140,6 +154,16 @@ impl ReconcileMetrics {
     pub fn observe_flows(&self, duration: Duration, deleted: usize) {
         self.flows_duration.observe(duration.as_secs_f64());
         self.flows_deleted.inc_by(deleted as u64);
+    }
+
+    /// Counts objects that somebody else had changed.
+    pub fn observe_drift(&self, objects: usize) {
+        self.drift.inc_by(objects as u64);
+    }
+
+    /// Says whether something of a kube-proxy's is left.
+    pub fn observe_takeover(&self, pending: bool) {
+        self.takeover.set(i64::from(pending));
     }
 
     /// Counts a reconciliation.

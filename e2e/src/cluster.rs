@@ -60,8 +60,29 @@ impl Cluster {
     }
 
     fn start(rig: Rig, directory: TempDir, source: Source, trust: Trust) -> Result<Self> {
+        let mut cluster = Self::controller_alone(rig, directory, source, trust)?;
+        for number in 0..cluster.rig.nodes().len() {
+            cluster.start_agent(number)?;
+        }
+        cluster.wait_until_programmed(0)?;
+        Ok(cluster)
+    }
+
+    /// The same with a controller alone; agents come by [`Self::start_agent`].
+    pub fn without_agents(rig: Rig, source: Source) -> Result<Self> {
+        let directory = TempDir::new()?;
+        std::fs::create_dir(directory.path().join("objects"))?;
+        Self::controller_alone(rig, directory, source, Trust::Plaintext)
+    }
+
+    fn controller_alone(
+        rig: Rig,
+        directory: TempDir,
+        source: Source,
+        trust: Trust,
+    ) -> Result<Self> {
         let mut cluster = Self {
-            agents: Vec::new(),
+            agents: rig.nodes().iter().map(|_| None).collect(),
             controller: None,
             source,
             trust,
@@ -69,11 +90,6 @@ impl Cluster {
             rig,
         };
         cluster.start_controller()?;
-        for number in 0..cluster.rig.nodes().len() {
-            cluster.agents.push(None);
-            cluster.start_agent(number)?;
-        }
-        cluster.wait_until_programmed(0)?;
         Ok(cluster)
     }
 

@@ -9,6 +9,7 @@ mod addresses;
 mod fake;
 mod gate;
 mod kernel;
+mod predecessor;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -23,8 +24,11 @@ pub use portolan_netlink::conntrack::{Flow, Tuple};
 
 pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeKernel, Fault};
-pub use kernel::{ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning};
+pub use kernel::{
+    ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning, VIP_DEVICE,
+};
 pub use portolan_netlink::ipvs::Timeouts;
+pub use predecessor::Predecessor;
 
 /// Why the kernel could not be read or prepared.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +39,18 @@ pub enum DataplaneError {
     /// ipset could not be used.
     #[error(transparent)]
     Ipset(#[from] portolan_netlink::ipset::IpsetError),
+    /// A part of the kernel is not there and cannot be loaded.
+    #[error(
+        "the kernel has no {what}, and its modules cannot be loaded from here ({reason}): on the \
+         host, run `{}`",
+        Self::modprobe()
+    )]
+    NoModule {
+        /// Which part.
+        what: &'static str,
+        /// Why it cannot be loaded.
+        reason: String,
+    },
     /// Conntrack could not be used.
     #[error("conntrack: {0}")]
     Conntrack(portolan_netlink::SocketError),

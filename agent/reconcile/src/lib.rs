@@ -7,6 +7,7 @@
 
 mod drains;
 mod flows;
+pub mod takeover;
 mod trash;
 
 use std::collections::BTreeSet;

@@ -8,10 +8,12 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
 use portolan_dataplane::{KernelConfig, NodePortAddresses};
+use portolan_plan::Names;
 use portolan_select::SourceRanges;
 
-use super::{KernelArgs, TuneArgs};
+use super::{KernelArgs, OtherProxy, TuneArgs};
 use crate::identity::IdentityArgs;
+use crate::reconcile::TakeoverConfig;
 use crate::subscribe::HoldConfig;
 
 /// kube-proxy's.
@@ -102,6 +104,12 @@ pub struct RunArgs {
         value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     hold_seconds: u64,
 
+    /// Take over what a kube-proxy in IPVS mode left on this node, which must not run any more: its
+    /// virtual servers with their connections, then take the rest of it away. Where there is
+    /// nothing of the kind, this does nothing.
+    #[arg(long, env = "PORTOLAN_TAKEOVER")]
+    pub takeover: Option<OtherProxy>,
+
     /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
     #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:10249")]
     pub admin_listen: SocketAddr,
@@ -148,8 +156,11 @@ impl RunArgs {
     /// Checks what clap cannot.
     ///
     /// # Errors
-    /// If flags are missing that the source needs.
+    /// If flags are missing that the source needs, or exclude each other.
     pub fn validate(&self) -> anyhow::Result<()> {
+        if self.takeover.is_some() && self.kernel.plan_config()?.names != Names::default() {
+            bail!("--takeover kube-proxy needs its names: it excludes --name-prefix");
+        }
         match self.source {
             Source::Controller if self.controller.is_empty() => {
                 bail!("--source controller needs --controller host:port")
@@ -218,6 +229,15 @@ impl RunArgs {
         HoldConfig {
             above_percent: self.hold_deletions_above,
             confirmed_after: (!after.is_zero()).then_some(after),
+        }
+    }
+
+    /// Whether to take over.
+    #[must_use]
+    pub fn takeover(&self) -> TakeoverConfig {
+        TakeoverConfig {
+            asked: self.takeover.is_some(),
+            hold: self.hold(),
         }
     }
 

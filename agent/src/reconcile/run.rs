@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use portolan_dataplane::Dataplane;
+use portolan_dataplane::{Dataplane, Predecessor};
+use portolan_model::NodeTable;
 use portolan_runtime::BlockReady;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::takeover::{Takeover, TakeoverConfig};
 use super::tally::Tally;
 use super::{Drainer, Outcome, Reconciler};
 use crate::health::Health;
@@ -19,6 +21,9 @@ use crate::subscribe::{Report, Subscribed};
 
 /// Between two rounds of deletions of what has drained, at least.
 const DRAIN_PAUSE: Duration = Duration::from_secs(1);
+
+/// So often the loop shows that it is not stuck, far more often than anybody doubts it.
+const BEAT: Duration = Duration::from_secs(10);
 
 /// How long to wait for what.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +56,8 @@ pub struct Inlets {
     pub tables: watch::Receiver<Option<Arc<Subscribed>>>,
     /// The node's addresses may have changed.
     pub addresses: Arc<Notify>,
+    /// Whether to take over from a kube-proxy.
+    pub takeover: TakeoverConfig,
 }
 
 /// What the loop tells the others.
@@ -72,7 +79,7 @@ pub struct Outlets {
 
 /// Keeps the kernel equal to the newest table until the token is cancelled. Touches nothing before
 /// the first table is in; leaves everything in place at the end.
-pub async fn run<D: Dataplane>(
+pub async fn run<D: Dataplane + Predecessor>(
     reconciler: Reconciler<D>,
     drainer: Drainer,
     inlets: Inlets,
@@ -84,9 +91,13 @@ pub async fn run<D: Dataplane>(
     sync.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut check = interval_at(Instant::now() + timing.check_period, timing.check_period);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut this = Loop {
         reconciler,
         drainer,
+        takeover: Takeover::new(inlets.takeover),
+        takeover_at: None,
         inlets,
         timing,
         outlets,
@@ -95,23 +106,25 @@ pub async fn run<D: Dataplane>(
         drain_at: None,
         flows_failed: false,
         tally: Tally::default(),
+        programmed: None,
     };
     loop {
         let wake = tokio::select! {
             () = token.cancelled() => return,
+            _ = beat.tick() => Some(Wake::Beat),
             wake = this.wait(&mut sync, &mut check) => wake,
         };
         match wake {
             None => return,
+            Some(Wake::Beat) => {}
             Some(Wake::Drain) => this.drain().await,
             Some(Wake::Addresses) => this.look_at_addresses().await,
             Some(Wake::Check) => this.check().await,
-            Some(Wake::Reconcile) => this.reconcile().await,
-            Some(Wake::Sync) => {
-                this.reconciler.forget();
-                this.reconcile().await;
-            }
+            Some(Wake::Reconcile) => drop(this.reconcile().await),
+            Some(Wake::Sync) => this.look_at_kernel().await,
+            Some(Wake::Takeover) => this.go_on_with_takeover().await,
         }
+        this.outlets.health.beat(Instant::now());
     }
 }
 
@@ -128,6 +141,10 @@ enum Wake {
     Addresses,
     /// What drains may have drained.
     Drain,
+    /// Something of a kube-proxy's is left.
+    Takeover,
+    /// It is time to show that the loop is not stuck.
+    Beat,
 }
 
 struct Loop<D> {
@@ -142,9 +159,13 @@ struct Loop<D> {
     /// Whether it was said that stale flows cannot be forgotten.
     flows_failed: bool,
     tally: Tally,
+    takeover: Takeover,
+    takeover_at: Option<Instant>,
+    /// The table that the kernel was made equal to, if the last reconciliation had no errors.
+    programmed: Option<Arc<NodeTable>>,
 }
 
-impl<D: Dataplane> Loop<D> {
+impl<D: Dataplane + Predecessor> Loop<D> {
     /// What comes next; `None` when no table will come any more.
     async fn wait(&mut self, sync: &mut Interval, check: &mut Interval) -> Option<Wake> {
         tokio::select! {
@@ -154,6 +175,7 @@ impl<D: Dataplane> Loop<D> {
             () = at(self.retry_at) => Some(Wake::Reconcile),
             () = self.inlets.addresses.notified() => Some(Wake::Addresses),
             () = at(self.drain_at) => Some(Wake::Drain),
+            () = at(self.takeover_at) => Some(Wake::Takeover),
         }
     }
 
@@ -162,9 +184,9 @@ impl<D: Dataplane> Loop<D> {
         match self.reconciler.glance().await {
             Ok(None) => {}
             Ok(Some(found)) => {
-                tracing::warn!(found, "somebody else has changed the kernel");
+                tracing::info!(found, "somebody else has changed the kernel");
                 self.outlets.metrics.observe_difference();
-                self.reconcile().await;
+                self.look_at_kernel().await;
             }
             // What reads all of it says so in its report, and tries again.
             Err(error) => tracing::debug!(%error, "the kernel cannot be looked at"),
@@ -177,7 +199,7 @@ impl<D: Dataplane> Loop<D> {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!("the node's addresses have changed");
-                self.reconcile().await;
+                drop(self.reconcile().await);
             }
             Err(error) => {
                 tracing::warn!(%error, "the node's addresses cannot be read");
@@ -186,18 +208,38 @@ impl<D: Dataplane> Loop<D> {
         }
     }
 
-    /// Reconciles once and tells.
-    async fn reconcile(&mut self) {
-        // Before the look at the table: what arrives between the two rather counts as waiting.
-        let start = Instant::now();
-        let Some(target) = self.inlets.tables.borrow_and_update().clone() else {
+    /// Reads the kernel anew. What there is to change then, if the table is the one that was
+    /// programmed, somebody else had changed.
+    async fn look_at_kernel(&mut self) {
+        let before = self.programmed.take();
+        self.reconciler.forget();
+        let Some((table, objects)) = self.reconcile().await else {
             return;
         };
-        let outcome = match self.reconciler.reconcile(&target.table).await {
-            Ok(outcome) => outcome,
-            Err(error) => Outcome::unreadable(&error),
-        };
+        if objects > 0 && before.is_some_and(|before| Arc::ptr_eq(&before, &table)) {
+            self.outlets.metrics.observe_drift(objects);
+            tracing::warn!(objects, "somebody else had changed the kernel: made good");
+        }
+    }
+
+    /// Takes away a piece of what a kube-proxy left; the rest soon, so that tables come between.
+    async fn go_on_with_takeover(&mut self) {
+        let more = self.takeover.go_on(&mut self.reconciler).await;
+        self.takeover_at = more.then(Instant::now);
+        let pending = self.takeover.is_pending();
+        self.outlets.metrics.observe_takeover(pending);
+    }
+
+    /// Reconciles once and tells; the table, and how many objects were changed. `None` without a
+    /// table.
+    async fn reconcile(&mut self) -> Option<(Arc<NodeTable>, usize)> {
+        // Before the look at the table: what arrives between the two rather counts as waiting.
+        let start = Instant::now();
+        let target = self.inlets.tables.borrow_and_update().clone()?;
+        let outcome = self.program(&target.table).await;
         let good = outcome.errors.is_empty();
+        let objects = outcome.objects;
+        self.programmed = good.then(|| Arc::clone(&target.table));
         let outlets = &mut self.outlets;
         let wall = SystemTime::now();
         outlets.health.served(start, outcome.broken, wall);
@@ -225,6 +267,27 @@ impl<D: Dataplane> Loop<D> {
         }
         self.forget_stale_flows(&target).await;
         self.note_drains(&target).await;
+        Some((Arc::clone(&target.table), objects))
+    }
+
+    /// Makes the kernel equal to a table, and ours what a kube-proxy left.
+    async fn program(&mut self, table: &Arc<NodeTable>) -> Outcome {
+        if let Err(message) = self.takeover.before(&mut self.reconciler, table).await {
+            return Outcome {
+                errors: vec![(None, message)],
+                broken: portolan_model::Family::ALL.into_iter().collect(),
+                ..Outcome::default()
+            };
+        }
+        let outcome = match self.reconciler.reconcile(table).await {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::unreadable(&error),
+        };
+        if self.takeover.is_pending() {
+            self.takeover_at = Some(Instant::now());
+            self.outlets.metrics.observe_takeover(true);
+        }
+        outcome
     }
 
     /// Tries again in a while, which gets longer each time.

@@ -29,6 +29,7 @@ pub use client::run;
 pub use holding::{HeldTable, Holding};
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
+pub use store::set_aside;
 
 /// Whom to ask for which table.
 #[derive(Debug, Clone)]

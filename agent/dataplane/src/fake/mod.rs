@@ -1,7 +1,9 @@
 //! A kernel in memory: it refuses what the real one refuses, and fails where it is told to.
 
+mod predecessor;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetKind};
@@ -48,11 +50,25 @@ pub struct FakeKernel {
     pub unreadable: usize,
     /// All steps taken so far, failed ones included.
     pub taken: Vec<Step>,
+    /// Dummy devices with virtual addresses.
+    pub devices: BTreeMap<String, BTreeSet<IpAddr>>,
+    /// Chains of others that rules were removed with, by family.
+    pub removed_chains: BTreeSet<(Family, String)>,
     /// After this many steps nothing works any more (the agent was killed).
     pub crash_after: Option<usize>,
 }
 
 impl FakeKernel {
+    /// Fails if nothing works any more; what is no step counts as none.
+    fn work(&self) -> Result<(), DataplaneError> {
+        match self.crash_after {
+            Some(limit) if self.taken.len() >= limit => {
+                Err(std::io::Error::other("crashed").into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn take(&mut self, step: &Step) -> Result<(), Failure> {
         let number = self.taken.len();
         if self.crash_after.is_some_and(|limit| number >= limit) {
@@ -337,12 +353,19 @@ impl Dataplane for FakeKernel {
         Ok(before - self.flows.len())
     }
 
-    async fn remove_rules(&mut self, _rules: &Rules, family: Family) -> Result<(), DataplaneError> {
-        self.state.rules.remove(&family);
+    async fn remove_rules(&mut self, rules: &Rules, family: Family) -> Result<(), DataplaneError> {
+        self.work()?;
+        let shares = |written: &Rules| written.shares_chain(rules);
+        let kept = |of: &Family, written: &Rules| *of != family || !shares(written);
+        self.state.rules.retain(|of, written| kept(of, written));
+        let chains = rules.tables.iter().flat_map(|table| &table.chains);
+        let removed = chains.map(|(chain, _)| (family, chain.clone()));
+        self.removed_chains.extend(removed);
         Ok(())
     }
 
     async fn destroy_sets(&mut self, names: &[String]) -> Result<(), DataplaneError> {
+        self.work()?;
         for name in names {
             self.state.sets.remove(name);
         }

@@ -114,8 +114,10 @@ impl Iptables {
         family: Family,
         rules: &Rules,
     ) -> Result<(), DataplaneError> {
-        self.written.remove(&family);
-        self.fresh.remove(&family);
+        self.written
+            .retain(|of, (written, _)| *of != family || !written.shares_chain(rules));
+        self.fresh
+            .retain(|of, fresh| *of != family || !fresh.shares_chain(rules));
         let saved = self.save(family).await?;
         let text = removal(rules, &saved);
         if text.is_empty() {
@@ -123,6 +125,20 @@ impl Iptables {
         } else {
             self.restore(family, &text).await
         }
+    }
+
+    /// Deletes our jumps, which have no comment, where somebody else's of the same aim stand beside
+    /// them.
+    pub(super) async fn remove_second_jumps(
+        &self,
+        family: Family,
+        rules: &Rules,
+    ) -> Result<(), DataplaneError> {
+        let text = second_jumps(rules, &self.save(family).await?);
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.restore(family, &text).await
     }
 
     /// Keeps what was written, so that the next run finds the rules in place and need not write them.
@@ -239,6 +255,29 @@ fn jump_line<'a>(jump: &Jump, saved: &'a [String]) -> Option<&'a str> {
     let start = format!("-A {} ", jump.chain);
     let end = format!("-j {}", jump.target);
     in_table(saved, &jump.table).find(|line| line.starts_with(&start) && line.ends_with(&end))
+}
+
+/// The `iptables-restore` input that takes away those of our jumps that have a second one.
+fn second_jumps(rules: &Rules, saved: &[String]) -> String {
+    let mut text = String::new();
+    for table in &rules.tables {
+        let jumps = rules.jumps.iter().filter(|jump| jump.table == table.name);
+        let lines: Vec<String> = jumps
+            .filter_map(|jump| {
+                let (chain, target) = (&jump.chain, &jump.target);
+                let ours = format!("-A {chain} -j {target}");
+                let (start, end) = (format!("-A {chain} "), format!(" -j {target}"));
+                let alike = |line: &&str| line.starts_with(&start) && line.ends_with(&end);
+                let alike: Vec<&str> = in_table(saved, &table.name).filter(alike).collect();
+                let is_second = alike.contains(&&*ours) && alike.iter().any(|line| *line != ours);
+                is_second.then(|| format!("-D {chain} -j {target}\n"))
+            })
+            .collect();
+        if !lines.is_empty() {
+            text.push_str(&format!("*{}\n{}COMMIT\n", table.name, lines.concat()));
+        }
+    }
+    text
 }
 
 /// The lines of one table.

@@ -3,10 +3,13 @@
 //! IPVS and ipset go over our own batching netlink socket, routes and addresses over rtnetlink,
 //! the constant rules through `iptables-restore`. Neighbouring steps of one class share a batch.
 
+mod binding;
 pub(crate) mod glance;
 mod ipset;
 mod iptables;
 mod ipvs;
+mod modules;
+mod predecessor;
 mod routes;
 mod sysctl;
 mod tuning;
@@ -19,16 +22,18 @@ use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
-use portolan_netlink::ipvs::{Ipvs, IpvsError};
-use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
+use portolan_netlink::ipvs::Ipvs;
+use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 
 use crate::gate::Gate;
 use crate::{Dataplane, DataplaneError, Flow, NodePortAddresses, StepError};
 
+pub use binding::DEVICE as VIP_DEVICE;
 pub use iptables::IptablesMode;
 pub use routes::ROUTE_PROTOCOL;
 pub use tuning::{ConntrackTuning, Tuning};
 
+use binding::Device;
 use iptables::Iptables;
 use routes::Routes;
 
@@ -47,6 +52,8 @@ pub struct KernelConfig {
     pub rules_record: Option<PathBuf>,
     /// Settings beyond those that we cannot do without.
     pub tuning: Tuning,
+    /// How VIPs arrive on the node.
+    pub vip_binding: VipBinding,
 }
 
 /// The kernel of the network namespace that we run in.
@@ -58,6 +65,7 @@ pub struct Kernel {
     /// Opened when it is first needed: only UDP Services need it.
     conntrack: Option<Conntrack>,
     routes: Routes,
+    device: Device,
     iptables: Iptables,
     missing_schedulers: Option<BTreeSet<String>>,
     /// What virtual servers and routes looked like when they last were as they should be, unless we
@@ -73,18 +81,12 @@ impl Kernel {
     /// If the kernel has no IPVS or ipset, the capability `CAP_NET_ADMIN` is missing, or there is
     /// no iptables that works.
     pub async fn open(config: KernelConfig) -> Result<Self, DataplaneError> {
-        let ipvs = match Ipvs::open() {
-            Err(IpvsError::NoIpvs) => {
-                sysctl::load_modules().await;
-                Ipvs::open()?
-            }
-            opened => opened?,
-        };
         Ok(Self {
-            ipvs,
-            ipset: Ipset::open()?,
+            ipvs: modules::open_ipvs().await?,
+            ipset: modules::open_ipset().await?,
             conntrack: None,
             routes: Routes::open()?,
+            device: Device::default(),
             iptables: Iptables::open(config.iptables, config.rules_record.clone()).await?,
             missing_schedulers: None,
             seen: None,
@@ -146,10 +148,7 @@ impl Kernel {
             Class::Rules => self.write_rules(steps).await,
             Class::Route => {
                 let changes: Vec<_> = steps.iter().filter_map(|step| route_change(step)).collect();
-                let results = self.routes.apply(&changes).into_iter();
-                results
-                    .map(|result| result.map_err(Failure::whole))
-                    .collect()
+                self.bind_vips(&changes).await
             }
         };
         let results = results.into_iter().enumerate();
@@ -234,7 +233,7 @@ impl Dataplane for Kernel {
         Ok(KernelState {
             sets: listing.sets,
             rules: self.iptables.observe().await?,
-            routes: self.routes.observe()?,
+            routes: self.observe_vips().await?,
             virtual_servers: state.virtual_servers,
         })
     }

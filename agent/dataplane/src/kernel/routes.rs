@@ -22,6 +22,9 @@ use crate::{DataplaneError, NodePortAddresses};
 /// The routing protocol number of our routes (`ip route ... proto 99`), which marks them as ours.
 pub const ROUTE_PROTOCOL: u8 = 99;
 
+/// Devices whose addresses are VIPs.
+const VIP_DEVICES: [&str; 2] = [portolan_plan::takeover::VIP_DEVICE, super::binding::DEVICE];
+
 /// Reads links and addresses through one rtnetlink connection. Routes go over a socket of our own:
 /// as one acknowledged request each, 10,000 of them cost more than all virtual servers.
 #[derive(Debug)]
@@ -41,6 +44,11 @@ impl Routes {
 
     pub(crate) fn requests(&self) -> u32 {
         self.local.requests()
+    }
+
+    /// What reads.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
     }
 
     /// Our local routes, with their sources.
@@ -144,12 +152,12 @@ impl Routes {
         Ok(facts)
     }
 
-    /// A kube-proxy's dummy device: the addresses on it are VIPs, not the node's.
+    /// Dummy devices, a kube-proxy's and ours: the addresses on them are VIPs, not the node's.
     async fn ignored_links(&self) -> Result<BTreeSet<u32>, DataplaneError> {
         let mut ignored = BTreeSet::new();
         let mut links = self.handle.link().get().execute();
         while let Some(link) = links.try_next().await? {
-            let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if name == "kube-ipvs0");
+            let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if VIP_DEVICES.contains(&name.as_str()));
             if link.attributes.iter().any(name) {
                 ignored.insert(link.header.index);
             }
@@ -159,7 +167,7 @@ impl Routes {
 }
 
 /// The interface's own address: `Local` on a point-to-point link, where `Address` is the peer's.
-fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
+pub(super) fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
     let local = attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),
         _ => None,

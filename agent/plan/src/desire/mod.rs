@@ -18,7 +18,7 @@ use portolan_model::{
 pub use keep::{Kept, Touched};
 pub use outcome::{Desired, Note, Refused};
 
-use crate::{Config, KernelState, NodeFacts, SetName, marks, ownership_entry, rules};
+use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks, ownership_entry, rules};
 
 /// Says what the kernel should hold. Of what it does hold two things count: virtual servers that
 /// are not ours (one that is just as we want it is adopted, any other is left alone), and the marks
@@ -57,7 +57,7 @@ fn build<'a>(
 }
 
 /// Room for what is there and for half as much again, at least what kube-proxy gives.
-fn room_for(entries: usize) -> u32 {
+pub(crate) fn room_for(entries: usize) -> u32 {
     let needed = u32::try_from(entries).unwrap_or(u32::MAX);
     if needed <= 65_536 {
         return 65_536;
@@ -242,7 +242,10 @@ impl<'a> Builder<'a> {
             return;
         }
         let family = Family::of(address);
-        let source = self.facts.source.get(&family).copied();
+        let source = match self.config.vip_binding {
+            VipBinding::Route => self.facts.source.get(&family).copied(),
+            VipBinding::Address => None,
+        };
         let before = self.desired.state.routes.insert(address, source);
         self.count(Want::Route(address), before.is_none());
         self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));

@@ -1,7 +1,9 @@
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
-use portolan_dataplane::{DataplaneError, FakeKernel, Flow, NodePortAddresses, StepError, Tuple};
+use portolan_dataplane::{
+    DataplaneError, FakeKernel, Flow, NodePortAddresses, Predecessor, StepError, Tuple,
+};
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{
     Destination, Family, Frontend, FrontendAddress, FrontendKind, NodeTable, Protocol, Record,
@@ -13,6 +15,8 @@ use tokio::sync::Mutex;
 
 use super::super::WallClock;
 use super::*;
+
+mod others;
 
 /// A kernel that the test can look at while the loop uses it.
 #[derive(Debug, Clone, Default)]
@@ -75,6 +79,32 @@ impl Dataplane for Shared {
     }
 }
 
+impl Predecessor for Shared {
+    async fn vip_device(&mut self, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
+        self.0.lock().await.vip_device(name).await
+    }
+
+    async fn delete_vips(&mut self, name: &str, ips: &[IpAddr]) -> Result<(), DataplaneError> {
+        self.0.lock().await.delete_vips(name, ips).await
+    }
+
+    async fn delete_vip_device(&mut self, name: &str) -> Result<(), DataplaneError> {
+        self.0.lock().await.delete_vip_device(name).await
+    }
+
+    async fn bind_again(&mut self, name: &str, ips: &[IpAddr]) -> Result<(), DataplaneError> {
+        self.0.lock().await.bind_again(name, ips).await
+    }
+
+    async fn remove_second_jumps(
+        &mut self,
+        rules: &Rules,
+        family: Family,
+    ) -> Result<(), DataplaneError> {
+        self.0.lock().await.remove_second_jumps(rules, family).await
+    }
+}
+
 /// A loop at work on a kernel in memory, under tokio's paused clock.
 struct Rig {
     kernel: Shared,
@@ -84,6 +114,7 @@ struct Rig {
     token: CancellationToken,
     task: tokio::task::JoinHandle<()>,
     state: tempfile::TempDir,
+    registry: Registry,
 }
 
 /// A wall clock that goes with tokio's.
@@ -105,6 +136,10 @@ impl Rig {
         let inlets = Inlets {
             tables: receiver,
             addresses: Arc::clone(&addresses),
+            takeover: TakeoverConfig {
+                asked: true,
+                ..TakeoverConfig::default()
+            },
         };
         let mut registry = Registry::default();
         let health = Health::new(Family::ALL, Duration::from_secs(30));
@@ -136,6 +171,7 @@ impl Rig {
             token,
             task,
             state,
+            registry,
         }
     }
 
