@@ -22,6 +22,8 @@ use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 pub use portolan_netlink::Errno;
 pub use portolan_netlink::conntrack::{Flow, Tuple};
 
+pub use gate::HELD_WITH_SERVER;
+
 pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeKernel, Fault};
 pub use kernel::{
@@ -91,6 +93,22 @@ pub struct StepError {
     /// The entries of sets that are missing because of it; see
     /// [`Desired::records_of`](portolan_plan::Desired::records_of).
     pub entries: Vec<SetEntry>,
+    /// Whether the kernel has certainly not taken the step, and nothing else than that is other than
+    /// was known.
+    pub certain: bool,
+}
+
+/// Whether a step that was refused like this tells nothing else than that it was not taken. That
+/// something is there already, or is not there, may as well mean that somebody else changed it.
+fn is_certain(step: &Step, errno: Errno) -> bool {
+    match step {
+        // No such scheduler.
+        Step::AddVirtualServer { .. } => errno != Errno::EEXIST,
+        Step::AddRealServer { .. } => {
+            ![Errno::EEXIST, Errno::ENOENT, Errno::ESRCH].contains(&errno)
+        }
+        _ => false,
+    }
 }
 
 /// A kernel that can be observed and changed.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod drains;
+mod failed;
 mod flows;
 pub mod takeover;
 mod trash;
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Dataplane, DataplaneError, Flow, StepError};
+use portolan_dataplane::{Dataplane, DataplaneError, Flow, HELD_WITH_SERVER, StepError};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, NodeTable, RecordKey};
 use portolan_plan::{
@@ -25,6 +26,7 @@ pub use drains::Draining;
 pub use flows::StaleFlows;
 
 use drains::Drains;
+use failed::Failed;
 use trash::Trash;
 
 /// Of how many missing entries of a set the records are looked for: enough to see what is wrong,
@@ -43,6 +45,8 @@ pub struct Outcome {
     /// The families for which nothing can be relied on: the kernel could not be read, or what all
     /// virtual servers need could not be written.
     pub broken: Families,
+    /// Whether the same may work at another attempt.
+    pub again: bool,
 }
 
 impl Outcome {
@@ -52,6 +56,7 @@ impl Outcome {
         Self {
             errors: vec![(None, format!("the kernel cannot be read: {error}"))],
             broken: Family::ALL.into_iter().collect(),
+            again: true,
             ..Self::default()
         }
     }
@@ -95,6 +100,16 @@ struct Behind {
     touched: BTreeSet<VirtualServerKey>,
 }
 
+/// What is to be done.
+#[derive(Default)]
+struct Planned {
+    steps: Vec<Step>,
+    /// The virtual servers that have changed, where it is known what drains of the others.
+    touched: BTreeSet<VirtualServerKey>,
+    /// The table since which only what has changed was looked at; `None` if all was.
+    since: Option<Arc<NodeTable>>,
+}
+
 /// Keeps one kernel equal to one table.
 #[derive(Debug)]
 pub struct Reconciler<D> {
@@ -116,11 +131,15 @@ pub struct Reconciler<D> {
     /// The families whose UDP flows may be stale.
     flows_due: Families,
     trash: Trash,
+    /// What the kernel refused and lacks since: tried again when it is asked for, and not whenever
+    /// anything else changes.
+    failed: Failed,
 }
 
 impl<D: Dataplane> Reconciler<D> {
     /// Begins without knowing anything of the kernel.
     pub fn new(dataplane: D, config: Config) -> Self {
+        let flows_due = config.families.iter().copied().collect();
         Self {
             dataplane,
             config,
@@ -131,8 +150,10 @@ impl<D: Dataplane> Reconciler<D> {
             desired: SharedDesired::default(),
             settled: None,
             draining: None,
-            flows_due: Families::NONE,
+            // One that was killed before may have left some.
+            flows_due,
             trash: Trash::default(),
+            failed: Failed::default(),
         }
     }
 
@@ -187,14 +208,22 @@ impl<D: Dataplane> Reconciler<D> {
         Ok(found)
     }
 
+    /// Lets the next reconciliation try again what the kernel refused, and not only what has changed
+    /// since.
+    pub fn try_again(&mut self) {
+        if !self.failed.is_empty() {
+            self.settled = None;
+        }
+    }
+
     /// Reads what the node is like, and nothing else; whether that is other than what the last
     /// reconciliation went by.
     ///
     /// # Errors
-    /// If it cannot be read. What was known stays.
+    /// If it cannot be read. Then the next reconciliation reads it anew.
     pub async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
-        let facts = self.dataplane.facts().await?;
-        let before = self.facts.replace(facts);
+        let before = self.facts.take();
+        self.facts = Some(self.dataplane.facts().await?);
         Ok(before.is_some() && before != self.facts)
     }
 
@@ -214,12 +243,15 @@ impl<D: Dataplane> Reconciler<D> {
             None => {
                 self.settled = None;
                 let known = self.dataplane.observe().await?;
-                let servers = known.virtual_servers.values();
-                self.real_servers = servers.map(|server| server.real_servers.len()).sum();
+                self.real_servers = real_servers(&known);
                 known
             }
         };
-        let (steps, touched) = self.steps(table, &facts, &known);
+        let Planned {
+            steps,
+            touched,
+            since,
+        } = self.steps(table, &facts, &known);
         let affected = self.desired.read(|d| flows::affected(&steps, &known, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
         let objects = steps.iter().map(Step::objects).sum();
@@ -228,30 +260,37 @@ impl<D: Dataplane> Reconciler<D> {
             .iter()
             .filter_map(|error| breaks(steps.get(error.index)?));
         let broken = broken.collect();
-        let refused = |refused: &Refused| (Some(refused.record().clone()), refused.to_string());
-        let mut errors: Vec<_> = self
-            .desired
-            .read(|desired| desired.refused.iter().map(refused).collect());
-        if step_errors.is_empty() {
+        self.failed.keep_unchanged(since.as_deref(), table);
+        let is_known = step_errors.iter().all(|error| error.certain);
+        let refused_steps: BTreeSet<usize> = step_errors.iter().map(|error| error.index).collect();
+        for error in step_errors {
+            self.failed.add(self.explain(&steps, error));
+        }
+        if is_known {
+            let taken = steps.into_iter().enumerate();
+            let taken = taken.filter(|(index, _)| !refused_steps.contains(index));
             self.settled = Some((Arc::clone(table), facts.clone()));
             self.behind = Some(Behind {
                 known,
-                steps,
+                steps: taken.map(|(_, step)| step).collect(),
                 touched,
             });
         } else {
             // What is known of the kernel is not so any more: the next one looks.
-            self.draining = None;
-            for error in step_errors {
-                errors.extend(self.explain(&steps, error));
-            }
+            (self.settled, self.draining) = (None, None);
         }
         self.facts = Some(facts);
+        let refused = |refused: &Refused| (Some(refused.record().clone()), refused.to_string());
+        let mut errors: Vec<_> = self
+            .desired
+            .read(|desired| desired.refused.iter().map(refused).collect());
+        errors.extend(self.failed.iter().cloned());
         Ok(Outcome {
             objects,
             duration: start.elapsed(),
             errors,
             broken,
+            again: !self.failed.is_empty(),
         })
     }
 
@@ -266,14 +305,8 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     /// Makes the desired state that of a table, and says the steps that lead there. Whether that is
-    /// done for all of it or for what has changed alone makes no difference but in time. Says too
-    /// which virtual servers have changed, where it is known what drains of the others.
-    fn steps(
-        &mut self,
-        table: &Arc<NodeTable>,
-        facts: &NodeFacts,
-        known: &KernelState,
-    ) -> (Vec<Step>, BTreeSet<VirtualServerKey>) {
+    /// done for all of it or for what has changed alone makes no difference but in time.
+    fn steps(&mut self, table: &Arc<NodeTable>, facts: &NodeFacts, known: &KernelState) -> Planned {
         let config = &self.config;
         if let Some((before, _)) = self.settled.take_if(|(_, of)| of == facts) {
             let update = |kept: &mut Kept| kept.update(&before, table, facts, config, known);
@@ -283,7 +316,11 @@ impl<D: Dataplane> Reconciler<D> {
                     .iter()
                     .for_each(|note| tracing::info!("{note}"));
                 let plan = |desired: &Desired| plan_touched(desired, known, config, &touched);
-                return (self.desired.read(plan), touched.servers);
+                return Planned {
+                    steps: self.desired.read(plan),
+                    touched: touched.servers,
+                    since: Some(before),
+                };
             }
         }
         (self.settled, self.draining) = (None, None);
@@ -296,7 +333,10 @@ impl<D: Dataplane> Reconciler<D> {
             *before = kept;
         });
         let steps = self.desired.read(|desired| plan(desired, known, config));
-        (steps, BTreeSet::new())
+        Planned {
+            steps,
+            ..Planned::default()
+        }
     }
 
     /// Makes conntrack forget the UDP flows that lead to where nothing answers any more, if
@@ -338,6 +378,12 @@ impl<D: Dataplane> Reconciler<D> {
         errors
     }
 
+    /// Takes what was read of the kernel for what is known.
+    fn learn(&mut self, known: KernelState) {
+        self.real_servers = real_servers(&known);
+        (self.known, self.behind, self.settled) = (Some(known), None, None);
+    }
+
     /// Makes what is known what the last steps made of the kernel.
     fn catch_up(&mut self) {
         let Some(behind) = self.behind.take() else {
@@ -374,6 +420,9 @@ impl<D: Dataplane> Reconciler<D> {
             let of_entries = missing.flat_map(|entry| desired.records_of(entry));
             of_server.into_iter().chain(of_entries).cloned().collect()
         });
+        if matches!(step, Step::AddRealServer { .. }) && error.message == HELD_WITH_SERVER {
+            return Vec::new();
+        }
         let message = format!("{step}: {}", error.message);
         if records.is_empty() {
             return vec![(None, message)];
@@ -393,6 +442,11 @@ impl<D: Dataplane> Reconciler<D> {
     pub fn into_dataplane(self) -> D {
         self.dataplane
     }
+}
+
+fn real_servers(known: &KernelState) -> usize {
+    let servers = known.virtual_servers.values();
+    servers.map(|server| server.real_servers.len()).sum()
 }
 
 /// The family for which nothing can be relied on after such a step has failed.

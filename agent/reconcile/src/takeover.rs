@@ -64,7 +64,8 @@ impl<D: Dataplane + Predecessor> Reconciler<D> {
         let device = self.dataplane.vip_device(VIP_DEVICE).await?;
         let names = &self.config.names;
         if !has_predecessor(&observed, device.is_some(), asked, names) {
-            (self.facts, self.known) = (Some(facts), Some(observed));
+            self.facts = Some(facts);
+            self.learn(observed);
             return Ok(Beginning::Nothing);
         }
         let bound = device.unwrap_or_default();
@@ -81,7 +82,8 @@ impl<D: Dataplane + Predecessor> Reconciler<D> {
             });
         }
         steps.iter().for_each(|step| observed.advance(step));
-        (self.facts, self.known) = (Some(facts), Some(observed));
+        self.facts = Some(facts);
+        self.learn(observed);
         Ok(Beginning::Begun(claim))
     }
 
@@ -90,6 +92,7 @@ impl<D: Dataplane + Predecessor> Reconciler<D> {
     /// # Errors
     /// If the kernel cannot be read, or refuses. What was done stays done.
     pub async fn go_on_with_takeover(&mut self) -> Result<Progress, DataplaneError> {
+        self.catch_up();
         let read;
         let known = match &self.known {
             Some(known) => known,

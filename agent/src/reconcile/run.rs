@@ -1,10 +1,11 @@
 //! When to reconcile.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_dataplane::{Dataplane, Predecessor};
-use portolan_model::NodeTable;
+use portolan_model::{NodeTable, RecordKey};
 use portolan_runtime::BlockReady;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
@@ -48,6 +49,12 @@ impl Default for Timing {
         }
     }
 }
+
+/// What did not work, with the record that it belongs to.
+type Error = (Option<RecordKey>, String);
+
+/// So many new errors are logged at a time.
+const MOST_ERRORS: usize = 64;
 
 /// What the loop is told.
 #[derive(Debug)]
@@ -105,6 +112,7 @@ pub async fn run<D: Dataplane + Predecessor>(
         retry_at: None,
         drain_at: None,
         flows_failed: false,
+        last: None,
         tally: Tally::default(),
         programmed: None,
     };
@@ -121,6 +129,10 @@ pub async fn run<D: Dataplane + Predecessor>(
             Some(Wake::Addresses) => this.look_at_addresses().await,
             Some(Wake::Check) => this.check().await,
             Some(Wake::Reconcile) => drop(this.reconcile().await),
+            Some(Wake::Retry) => {
+                this.reconciler.try_again();
+                drop(this.reconcile().await);
+            }
             Some(Wake::Sync) => this.look_at_kernel().await,
             Some(Wake::Takeover) => this.go_on_with_takeover().await,
         }
@@ -131,8 +143,10 @@ pub async fn run<D: Dataplane + Predecessor>(
 /// Why the loop does something.
 #[derive(Debug, Clone, Copy)]
 enum Wake {
-    /// There is a new table, or it is time for another attempt.
+    /// There is a new table.
     Reconcile,
+    /// It is time for another attempt.
+    Retry,
     /// Somebody else may have changed the kernel.
     Sync,
     /// The same, and it may be told cheaply.
@@ -158,6 +172,8 @@ struct Loop<D> {
     drain_at: Option<Instant>,
     /// Whether it was said that stale flows cannot be forgotten.
     flows_failed: bool,
+    /// The epoch and revision of the last table that was programmed.
+    last: Option<(u64, u64)>,
     tally: Tally,
     takeover: Takeover,
     takeover_at: Option<Instant>,
@@ -172,7 +188,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
             changed = self.inlets.tables.changed() => changed.ok().map(|()| Wake::Reconcile),
             _ = sync.tick() => Some(Wake::Sync),
             _ = check.tick() => Some(Wake::Check),
-            () = at(self.retry_at) => Some(Wake::Reconcile),
+            () = at(self.retry_at) => Some(Wake::Retry),
             () = self.inlets.addresses.notified() => Some(Wake::Addresses),
             () = at(self.drain_at) => Some(Wake::Drain),
             () = at(self.takeover_at) => Some(Wake::Takeover),
@@ -235,6 +251,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
     async fn reconcile(&mut self) -> Option<(Arc<NodeTable>, usize)> {
         // Before the look at the table: what arrives between the two rather counts as waiting.
         let start = Instant::now();
+        self.retry_at = None;
         let target = self.inlets.tables.borrow_and_update().clone()?;
         let outcome = self.program(&target.table).await;
         let good = outcome.errors.is_empty();
@@ -244,10 +261,12 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         let wall = SystemTime::now();
         outlets.health.served(start, outcome.broken, wall);
         outlets.status.update(&target, &self.reconciler, &outcome);
-        if good {
+        if outcome.broken.is_empty() {
+            // What some records lack is said of them, and holds up nobody else.
             outlets.unready = None;
+            self.last = Some((target.epoch, target.revision));
         }
-        tell(&target, &outcome, &outlets.reports);
+        tell(&target, self.last, &outcome, &outlets.reports);
         // Nobody waits for what follows.
         if let Err(error) = self.reconciler.settle().await {
             tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
@@ -260,10 +279,10 @@ impl<D: Dataplane + Predecessor> Loop<D> {
             let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
             outlets.health_checks.apply(wanted, addresses).await;
         }
-        if good {
-            (self.backoff, self.retry_at) = (self.timing.retry, None);
-        } else {
+        if outcome.again {
             self.retry();
+        } else {
+            self.backoff = self.timing.retry;
         }
         self.forget_stale_flows(&target).await;
         self.note_drains(&target).await;
@@ -275,6 +294,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         if let Err(message) = self.takeover.before(&mut self.reconciler, table).await {
             return Outcome {
                 errors: vec![(None, message)],
+                again: true,
                 broken: portolan_model::Family::ALL.into_iter().collect(),
                 ..Outcome::default()
             };
@@ -368,8 +388,14 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// Says what was done with a table.
-fn tell(target: &Subscribed, outcome: &Outcome, reports: &watch::Sender<Option<Report>>) {
+/// Says what was done with a table. Where nothing can be relied on it counts for the last one that
+/// was programmed.
+fn tell(
+    target: &Subscribed,
+    last: Option<(u64, u64)>,
+    outcome: &Outcome,
+    reports: &watch::Sender<Option<Report>>,
+) {
     if outcome.objects > 0 {
         tracing::info!(
             revision = target.revision,
@@ -379,30 +405,30 @@ fn tell(target: &Subscribed, outcome: &Outcome, reports: &watch::Sender<Option<R
             "programmed"
         );
     }
-    let report = Report {
-        epoch: target.epoch,
-        revision: target.revision,
+    let report = last.map(|(epoch, revision)| Report {
+        epoch,
+        revision,
         duration: target.received_at.elapsed(),
         errors: outcome.errors.clone(),
-    };
-    tell_new_errors(reports, &report);
-    reports.send_replace(Some(report));
+    });
+    let before = reports.borrow().as_ref().map(|last| last.errors.clone());
+    tell_new_errors(&before.unwrap_or_default(), &outcome.errors);
+    if report.is_some() {
+        reports.send_replace(report);
+    }
 }
 
-/// Logs errors that the last report did not have: one that stays is said once.
-fn tell_new_errors(reports: &watch::Sender<Option<Report>>, report: &Report) {
-    let last = reports.borrow();
-    let known = |error| {
-        last.as_ref()
-            .is_some_and(|last| last.errors.contains(error))
-    };
-    for error in report.errors.iter().filter(|error| !known(error)) {
-        let record = error
-            .0
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        tracing::warn!(record, "{}", error.1);
+/// Logs errors that were not there last time: one that stays is said once.
+fn tell_new_errors(before: &[Error], now: &[Error]) {
+    let before: HashSet<&Error> = before.iter().collect();
+    let mut new = now.iter().filter(|error| !before.contains(error));
+    for (record, message) in new.by_ref().take(MOST_ERRORS) {
+        let record = record.as_ref().map(ToString::to_string);
+        tracing::warn!(record = record.unwrap_or_default(), "{message}");
+    }
+    let more = new.count();
+    if more > 0 {
+        tracing::warn!(more, "and more errors; /debug has all");
     }
 }
 

@@ -13,7 +13,7 @@ use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
 use crate::kernel::glance;
-use crate::{Dataplane, DataplaneError, Flow, StepError};
+use crate::{Dataplane, DataplaneError, Flow, StepError, is_certain};
 
 /// What goes wrong with a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,10 @@ impl FakeKernel {
         }
         match self.faults.get(&number).copied() {
             None => self.execute(step),
-            Some(Fault::Refused(errno)) => Err(Failure::whole(errno)),
+            Some(Fault::Refused(errno)) => Err(Failure {
+                certain: is_certain(step, errno),
+                ..Failure::whole(errno)
+            }),
             Some(Fault::Entry(index, errno)) => self.refuse_entry(step, index, errno),
             Some(Fault::AnswerLost) => {
                 self.execute(step)?;
@@ -126,6 +129,7 @@ struct Failure {
     message: String,
     /// Empty if the whole step failed.
     entries: Vec<SetEntry>,
+    certain: bool,
 }
 
 impl Failure {
@@ -133,6 +137,7 @@ impl Failure {
         Self {
             message: message.to_string(),
             entries: Vec::new(),
+            certain: false,
         }
     }
 }
@@ -290,24 +295,28 @@ impl Dataplane for FakeKernel {
         let mut errors = Vec::new();
         for (index, step) in steps.iter().enumerate() {
             let result = match gate.holds(step) {
-                Some(reason) => Err(Failure::whole(reason)),
+                Some(reason) => Err(Failure {
+                    certain: true,
+                    ..Failure::whole(reason)
+                }),
                 None => self.take(step),
             };
-            let Err(Failure { message, entries }) = result else {
+            let Err(failure) = result else {
                 continue;
             };
-            let entries = if entries.is_empty() {
+            let entries = if failure.entries.is_empty() {
                 gate.failed(step);
                 step.added_entries()
             } else {
-                let failed = entries.iter().cloned();
+                let failed = failure.entries.iter().cloned();
                 failed.for_each(|entry| gate.failed_entry(entry));
-                entries
+                failure.entries
             };
             errors.push(StepError {
                 index,
-                message,
+                message: failure.message,
                 entries,
+                certain: failure.certain,
             });
         }
         errors

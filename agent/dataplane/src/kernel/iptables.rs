@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use portolan_model::Family;
 use portolan_plan::{Jump, Rules};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::DataplaneError;
 
@@ -39,6 +41,10 @@ pub(crate) struct Iptables {
 
 /// The rules of each family as written, and how the tool showed them right after.
 type Written = BTreeMap<Family, (Rules, Vec<String>)>;
+
+/// The longest that a tool may take: others may hold the lock for a while, but one that hangs must
+/// not stop everything.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Iptables {
     pub(crate) async fn open(
@@ -234,13 +240,16 @@ async fn run(command: &str, args: &[&str], input: &str) -> Result<String, Datapl
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A tool that does not read its input has said why it ended.
-        let _ = stdin.write_all(input.as_bytes()).await;
-    }
-    let output = child
-        .wait_with_output()
+    let talk = async {
+        if let Some(mut stdin) = child.stdin.take() {
+            // A tool that does not read its input has said why it ended.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        child.wait_with_output().await
+    };
+    let output = timeout(PATIENCE, talk)
         .await
+        .map_err(|_| failed(format!("has not ended in {PATIENCE:?}: killed")))?
         .map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
         return Err(failed(

@@ -5,6 +5,7 @@ use portolan_netlink::ipvs::{Ipvs, Request};
 use portolan_plan::Step;
 
 use super::Failure;
+use crate::is_certain;
 
 /// Takes steps, and says which of them failed. They are made requests of one by one: a copy of all
 /// would cost more than it takes the kernel to execute them.
@@ -22,7 +23,13 @@ pub(super) fn take(ipvs: &mut Ipvs, steps: &[&Step]) -> Vec<(usize, Failure)> {
         .iter()
         .filter(|error| !is_gone(steps[error.index], error.errno));
     errors
-        .map(|error| (error.index, Failure::whole(error.errno.to_string())))
+        .map(|error| {
+            let failure = Failure {
+                certain: is_certain(steps[error.index], error.errno),
+                ..Failure::whole(error.errno.to_string())
+            };
+            (error.index, failure)
+        })
         .collect()
 }
 

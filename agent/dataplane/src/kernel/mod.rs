@@ -178,6 +178,7 @@ struct Failure {
     message: String,
     /// The entries that are missing; empty if the whole step failed.
     entries: Vec<portolan_model::ipset::SetEntry>,
+    certain: bool,
 }
 
 impl Failure {
@@ -185,6 +186,7 @@ impl Failure {
         Self {
             message: message.into(),
             entries: Vec::new(),
+            certain: false,
         }
     }
 }
@@ -279,6 +281,7 @@ impl Dataplane for Kernel {
                         index,
                         message: reason.to_owned(),
                         entries: Vec::new(),
+                        certain: true,
                     }),
                     None => {
                         numbers.push(index);
@@ -301,6 +304,7 @@ impl Dataplane for Kernel {
                     index: number,
                     message: failure.message,
                     entries,
+                    certain: failure.certain,
                 });
             }
         }
