@@ -101,7 +101,7 @@ async fn an_agent_outlives_its_relay() {
     agent.has(&root.table("a")).await;
     relay.stop().await;
     root.publisher.publish(&put(&["new"], 2));
-    let relay = Relay::start(address, &[root.server.address]);
+    let _relay = Relay::start(address, &[root.server.address]);
     agent.has(&root.table("a")).await;
 
     assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 2);
