@@ -72,8 +72,8 @@ async fn a_relay_serves_on_without_a_controller_and_goes_on_with_the_next() {
     let relay = Relay::start(any_port(), &[address]);
     let mut agent = Agent::start("a", &[relay.server.address]);
     agent.has(&root.table("a")).await;
-    // What is published last must not be lost.
     root.publisher.publish(&put(&["last"], 2));
+    agent.has(&root.table("a")).await;
     let last = root.table("b");
     root.stop().await;
     until("the relay is alone", || {
