@@ -1,11 +1,11 @@
 //! A connection, and what it says of the other end.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -28,7 +28,11 @@ struct State {
     /// How many streams of agents there are on it.
     streams: AtomicUsize,
     cut: AtomicBool,
+    /// Whether what is written goes out at once.
+    open: AtomicBool,
     connection: AtomicWaker,
+    /// Whether that was used up.
+    woken: AtomicBool,
 }
 
 impl Peer {
@@ -38,7 +42,9 @@ impl Peer {
             certificate,
             streams: AtomicUsize::new(0),
             cut: AtomicBool::new(false),
+            open: AtomicBool::new(false),
             connection: AtomicWaker::new(),
+            woken: AtomicBool::new(false),
         }))
     }
 
@@ -57,14 +63,28 @@ impl Peer {
         Admission(self.clone())
     }
 
+    /// What is written goes out from now on, and what was held back with it. Whether it was held
+    /// back until now.
+    pub(crate) fn open(&self) -> bool {
+        !self.is_open() && !self.0.open.swap(true, Ordering::Relaxed)
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.open.load(Ordering::Relaxed)
+    }
+
     /// Closes the connection, whatever is on its way.
     fn cut(&self) {
         self.0.cut.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.0.woken.store(true, Ordering::Release);
         self.0.connection.wake();
     }
 
-    fn check(&self, context: &Context<'_>) -> io::Result<()> {
-        self.0.connection.register(context.waker());
+    fn check(&self) -> io::Result<()> {
         if self.0.cut.load(Ordering::Acquire) {
             let message = "the agent takes nothing, or not the end of its stream";
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
@@ -92,7 +112,7 @@ impl Drop for Admission {
     fn drop(&mut self) {
         self.0.0.streams.fetch_sub(1, Ordering::Relaxed);
         // Its time without a stream begins.
-        self.0.0.connection.wake();
+        self.0.wake();
     }
 }
 
@@ -110,11 +130,20 @@ pub(super) enum Io {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
+/// How much is held back, in bytes: more than HTTP/2 says before the first answer.
+const HELD_BYTES: usize = 512;
+
 /// A connection that counts, and ends if there is no agent's stream on it for a while.
+///
+/// HTTP/2 begins with some words of its own, each of which would be a packet of its own. They are
+/// held back until there is something to say, or [`Peer::open`] says that there will be nothing.
 #[derive(Debug)]
 pub(crate) struct Connection {
     io: Io,
     peer: Peer,
+    held: Vec<u8>,
+    /// Whom [`Self::register`] has told to wake.
+    waker: Option<Waker>,
     _permit: OwnedSemaphorePermit,
     /// For how long there may be none.
     within: Duration,
@@ -127,6 +156,8 @@ impl Connection {
         Self {
             io,
             peer,
+            held: Vec::new(),
+            waker: None,
             _permit: permit,
             within,
             deadline: None,
@@ -136,6 +167,17 @@ impl Connection {
     /// The other end.
     pub(crate) fn peer(&self) -> Peer {
         self.peer.clone()
+    }
+
+    /// Is woken when it is cut, and when a stream on it ends.
+    fn register(&mut self, waker: &Waker) {
+        let known = self.waker.as_ref();
+        let woken = &self.peer.0.woken;
+        let is_used_up = woken.load(Ordering::Acquire) && woken.swap(false, Ordering::AcqRel);
+        if is_used_up || !known.is_some_and(|known| known.will_wake(waker)) {
+            self.waker = Some(waker.clone());
+            self.peer.0.connection.register(waker);
+        }
     }
 
     fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
@@ -155,62 +197,165 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Holds these bytes back, if it is not time yet for them to go out.
+    fn hold(&mut self, slices: &[IoSlice<'_>]) -> Option<usize> {
+        if self.peer.is_open() {
+            return None;
+        }
+        let bytes = slices.iter().map(|slice| slice.len()).sum::<usize>();
+        if self.peer.is_admitted() || self.held.len() + bytes > HELD_BYTES {
+            self.peer.open();
+            return None;
+        }
+        for slice in slices {
+            self.held.extend_from_slice(slice);
+        }
+        Some(bytes)
+    }
+
+    /// Writes what was held back, and these bytes with it; how many of these were written.
+    fn write_held(
+        &mut self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Self { io, held, .. } = self;
+        while !held.is_empty() {
+            let all: Vec<_> = [IoSlice::new(held)]
+                .into_iter()
+                .chain(slices.iter().copied())
+                .collect();
+            let written = ready!(Pin::new(&mut *io).poll_write_vectored(context, &all))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            if written < held.len() {
+                held.drain(..written);
+                continue;
+            }
+            let of_these = written - held.len();
+            *held = Vec::new();
+            if of_these > 0 {
+                return Poll::Ready(Ok(of_these));
+            }
+        }
+        match slices {
+            [] => Poll::Ready(Ok(0)),
+            slices => Pin::new(io).poll_write_vectored(context, slices),
+        }
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_read(context, buffer),
+            Self::Tls(io) => Pin::new(io).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write(context, bytes),
+            Self::Tls(io) => Pin::new(io).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write_vectored(context, slices),
+            Self::Tls(io) => Pin::new(io).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(io) => io.is_write_vectored(),
+            Self::Tls(io) => io.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_flush(context),
+            Self::Tls(io) => Pin::new(io).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_shutdown(context),
+            Self::Tls(io) => Pin::new(io).poll_shutdown(context),
+        }
+    }
+}
+
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.peer.check(context)?;
+        self.register(context.waker());
+        self.peer.check()?;
         self.check_deadline(context)?;
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_read(context, buffer),
-            Io::Tls(io) => Pin::new(io).poll_read(context, buffer),
-        }
+        Pin::new(&mut self.io).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_write(context, bytes),
-            Io::Tls(io) => Pin::new(io).poll_write(context, bytes),
-        }
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
+        slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_write_vectored(context, slices),
-            Io::Tls(io) => Pin::new(io).poll_write_vectored(context, slices),
+        match self.hold(slices) {
+            Some(held) => Poll::Ready(Ok(held)),
+            None => self.write_held(context, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.io {
-            Io::Plain(io) => io.is_write_vectored(),
-            Io::Tls(io) => io.is_write_vectored(),
-        }
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_flush(context),
-            Io::Tls(io) => Pin::new(io).poll_flush(context),
+        if !self.peer.is_open() {
+            return Poll::Ready(Ok(()));
         }
+        ready!(self.write_held(context, &[]))?;
+        Pin::new(&mut self.io).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_shutdown(context),
-            Io::Tls(io) => Pin::new(io).poll_shutdown(context),
-        }
+        self.peer.open();
+        ready!(self.write_held(context, &[]))?;
+        Pin::new(&mut self.io).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests;

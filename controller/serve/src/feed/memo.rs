@@ -8,7 +8,7 @@ use crate::wire::Chunks;
 
 /// How much is remembered: answers, and bytes.
 const MAX_ANSWERS: usize = 256;
-const MAX_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// What makes the shared part of a transition what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -34,10 +34,12 @@ impl Begun {
 }
 
 /// A connection and its streams. It ends with the connection.
-pub(super) struct Halves {
+pub(super) struct Halves<I> {
     connection: Part,
     streams: Vec<Part>,
     begun: Begun,
+    /// Called when there is nothing more to do for now; whether the connection has something again.
+    idle: I,
     task: Arc<Task>,
     of_connection: Half,
     of_streams: Half,
@@ -97,13 +99,18 @@ impl Half {
     }
 }
 
-impl Halves {
-    pub(super) fn new(connection: impl Future<Output = ()> + Send + 'static, begun: Begun) -> Self {
+impl<I: FnMut() -> bool> Halves<I> {
+    pub(super) fn new(
+        connection: impl Future<Output = ()> + Send + 'static,
+        begun: Begun,
+        idle: I,
+    ) -> Self {
         let task = Arc::default();
         Self {
             connection: Box::pin(connection),
             streams: Vec::new(),
             begun,
+            idle,
             of_connection: Half::new(&task),
             of_streams: Half::new(&task),
             task,
@@ -136,7 +143,7 @@ impl Halves {
     }
 }
 
-impl Future for Halves {
+impl<I: FnMut() -> bool + Unpin> Future for Halves<I> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -147,9 +154,13 @@ impl Future for Halves {
             if this.round().is_ready() {
                 return Poll::Ready(());
             }
-            if !this.is_woken() {
+            if this.is_woken() {
+                continue;
+            }
+            if !(this.idle)() {
                 break;
             }
+            this.of_connection.flag.woken.store(true, Ordering::SeqCst);
         }
         this.task.polled.store(false, Ordering::SeqCst);
         if this.is_woken() {
@@ -217,7 +228,7 @@ mod tests {
             std::future::pending::<()>().await;
         });
         let (out, mut taken) = mpsc::channel(16);
-        let task = tokio::spawn(Halves::new(Arc::clone(&pipe).take(out, 3), begun));
+        let task = tokio::spawn(Halves::new(Arc::clone(&pipe).take(out, 3), begun, || false));
         yield_now().await;
         for item in 1..=3 {
             let before = pipe.polls.load(Ordering::Relaxed);
@@ -242,7 +253,11 @@ mod tests {
             }
         });
         let (out, mut taken) = mpsc::channel(ITEMS as usize + 1);
-        let halves = tokio::spawn(Halves::new(Arc::clone(&pipe).take(out, ITEMS), begun));
+        let halves = tokio::spawn(Halves::new(
+            Arc::clone(&pipe).take(out, ITEMS),
+            begun,
+            || false,
+        ));
         tokio::spawn(async move {
             for item in 1..=ITEMS {
                 sender.send(item).await.unwrap();
@@ -263,7 +278,7 @@ mod tests {
             context.waker().wake_by_ref();
             Poll::Pending
         });
-        let task = tokio::spawn(Halves::new(restless, Begun::default()));
+        let task = tokio::spawn(Halves::new(restless, Begun::default(), || false));
         for _ in 0..100 {
             yield_now().await;
         }

@@ -45,7 +45,7 @@ pub(crate) async fn serve<A, B>(
     A: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
     B: http_body::Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static,
 {
-    let peer = connection.peer();
+    let (peer, of_connection) = (connection.peer(), connection.peer());
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         answer(request)
@@ -66,7 +66,7 @@ pub(crate) async fn serve<A, B>(
             debug!(%error, "a connection has ended");
         }
     };
-    Halves::new(connection, begun).await;
+    Halves::new(connection, begun, || of_connection.open()).await;
 }
 
 fn builder(begun: &Begun) -> Builder<Begun> {

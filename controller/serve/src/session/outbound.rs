@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{self, Poll};
+use std::task::{self, Poll, Waker};
 use std::time::Duration;
 
 use portolan_model::NodeKey;
@@ -47,6 +47,8 @@ pub(super) struct Outbound {
     /// Whose turn it is, while a snapshot is due or on its way.
     turn: Turn,
     woken: Pin<Box<OwnedNotified>>,
+    /// Whom the other half wakes.
+    waker: Option<Waker>,
     /// Our sources are not as far as the agent's were.
     behind: bool,
     /// Until when to wait for what the position waits for.
@@ -81,6 +83,7 @@ impl Outbound {
         let welcome = Frame::Welcome(v1::Welcome { version, epoch });
         Self {
             woken: Box::pin(feed.woken()),
+            waker: None,
             behind: false,
             turn: Turn::new(&context.snapshots),
             context,
@@ -109,7 +112,7 @@ impl Outbound {
 
     /// What ends the stream goes before what is on its way: the agent drops what has no Commit.
     fn poll(&mut self, waker: &mut task::Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        self.link.register(waker.waker());
+        self.register(waker.waker());
         loop {
             if let Some(how) = self.link.ended() {
                 return Poll::Ready(how.clone().map(|()| None));
@@ -135,6 +138,15 @@ impl Outbound {
             if !moved {
                 self.watch();
             }
+        }
+    }
+
+    /// Tells the other half whom to wake, if that is news: it is always the same as a rule.
+    fn register(&mut self, waker: &Waker) {
+        let known = self.waker.as_ref();
+        if !known.is_some_and(|known| known.will_wake(waker)) {
+            self.waker = Some(waker.clone());
+            self.link.register(waker.clone());
         }
     }
 
