@@ -202,21 +202,21 @@ impl<D: Dataplane> Loop<D> {
         let wall = SystemTime::now();
         outlets.health.served(start, outcome.broken, wall);
         outlets.status.update(&target, &self.reconciler, &outcome);
-        if good {
-            outlets.unready = None;
-        }
         tell(&target, &outcome, &outlets.reports);
-        // Nobody waits for what follows.
-        if let Err(error) = self.reconciler.settle().await {
-            tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
-        }
+        // No connection waits for what follows.
         outlets.metrics.observe(&outcome, self.reconciler.counts());
         self.tally.follow(&target.table);
         let no_local = self.tally.no_local_endpoints();
         outlets.metrics.observe_no_local_endpoints(no_local);
+        if good {
+            outlets.unready = None;
+        }
         if let Some(facts) = self.reconciler.facts() {
             let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
             outlets.health_checks.apply(wanted, addresses).await;
+        }
+        if let Err(error) = self.reconciler.settle().await {
+            tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
         }
         if good {
             (self.backoff, self.retry_at) = (self.timing.retry, None);
