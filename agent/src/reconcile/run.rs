@@ -262,22 +262,24 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         outlets.health.served(start, outcome.broken, wall);
         outlets.status.update(&target, &self.reconciler, &outcome);
         if outcome.broken.is_empty() {
-            // What some records lack is said of them, and holds up nobody else.
-            outlets.unready = None;
             self.last = Some((target.epoch, target.revision));
         }
         tell(&target, self.last, &outcome, &outlets.reports);
-        // Nobody waits for what follows.
-        if let Err(error) = self.reconciler.settle().await {
-            tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
-        }
+        // No connection waits for what follows.
         outlets.metrics.observe(&outcome, self.reconciler.counts());
         self.tally.follow(&target.table);
         let no_local = self.tally.no_local_endpoints();
         outlets.metrics.observe_no_local_endpoints(no_local);
+        if outcome.broken.is_empty() {
+            // What some records lack is said of them, and holds up nobody else.
+            outlets.unready = None;
+        }
         if let Some(facts) = self.reconciler.facts() {
             let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
             outlets.health_checks.apply(wanted, addresses).await;
+        }
+        if let Err(error) = self.reconciler.settle().await {
+            tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
         }
         if outcome.again {
             self.retry();

@@ -88,6 +88,11 @@ fn say(values: &Values) {
         cold,
         Goal::AtLeast(40.0),
     );
+    say_one_endpoint(values);
+    say_product(values);
+}
+
+fn say_one_endpoint(values: &Values) {
     for way in ["small", "product"] {
         values.one(way, "endpoint", "us", None);
         values.one(
@@ -98,12 +103,16 @@ fn say(values: &Values) {
         );
     }
     let (large, small) = (("product", "endpoint"), ("small", "endpoint"));
-    ratio(
+    values.ratio(
         "agent_endpoint_10000_to_100",
         large,
         small,
         Goal::AtMost(1.5),
     );
+}
+
+fn say_product(values: &Values) {
+    let ratio = |says, of, to, goal| values.ratio(says, of, to, goal);
     values.one("product", "rss", "MiB", Some(Goal::AtMost(60.0)));
     values.one("kube-proxy", "rss", "MiB", None);
     ratio(
