@@ -74,7 +74,9 @@ pub struct KernelArgs {
     scheduler: Option<String>,
 
     /// Masquerade all connections to cluster IPs.
-    #[arg(long, env = "PORTOLAN_MASQUERADE_ALL")]
+    #[arg(long, env = "PORTOLAN_MASQUERADE_ALL", default_value_t = false,
+        num_args = 0..=1, default_missing_value = "true", require_equals = true,
+        action = clap::ArgAction::Set)]
     masquerade_all: bool,
 
     /// How packets of the node's own pods are told from others: their connections to cluster IPs
@@ -302,6 +304,25 @@ mod tests {
             (config.masquerade_all, config.masquerade_mark),
             (true, 0x8000)
         );
+    }
+
+    #[test]
+    fn kube_proxys_flags_are_taken_as_its_manifests_write_them() {
+        let masquerades = |flag: &str| {
+            let cli = parse(&[flag, "--ipvs-sync-period=1m0s"]);
+            assert_eq!(cli.run.sync_period(), Duration::from_secs(60));
+            cli.run.kernel.plan_config().unwrap().masquerade_all
+        };
+        assert!(masquerades("--masquerade-all=true"));
+        assert!(!masquerades("--masquerade-all=false"));
+        assert!(!masquerades("--ipvs-strict-arp=true"));
+        for bad in ["0", "0s", "25h", "x"] {
+            let flag = format!("--sync-period={bad}");
+            assert!(
+                Cli::try_parse_from(["portolan-agent", &flag]).is_err(),
+                "{bad}"
+            );
+        }
     }
 
     #[test]

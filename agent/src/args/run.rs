@@ -11,6 +11,7 @@ use portolan_dataplane::{KernelConfig, NodePortAddresses};
 use portolan_plan::Names;
 use portolan_select::SourceRanges;
 
+use super::tune::seconds;
 use super::{KernelArgs, OtherProxy, TuneArgs};
 use crate::identity::IdentityArgs;
 use crate::reconcile::TakeoverConfig;
@@ -67,11 +68,11 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
     pub cluster: String,
 
-    /// How often the kernel is read and compared, in seconds, in case somebody else changed it
-    /// (kube-proxy's --ipvs-sync-period).
+    /// How often the kernel is read and compared, in seconds or as `30s`, in case somebody else
+    /// changed it (kube-proxy's --ipvs-sync-period). At most a day.
     #[arg(long, alias = "ipvs-sync-period", env = "PORTOLAN_SYNC_PERIOD", default_value = "30",
-        value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    sync_period: u64,
+        value_parser = period)]
+    sync_period: u32,
 
     /// How often the kernel is looked at between two comparisons, in seconds: a few milliseconds
     /// tell whether virtual servers (IPv4), sets or routes were deleted or changed.
@@ -150,6 +151,14 @@ pub struct RunArgs {
     /// How the stream is secured.
     #[command(flatten)]
     pub identity: IdentityArgs,
+}
+
+/// Whole seconds, 1 to a day.
+fn period(text: &str) -> Result<u32, String> {
+    match seconds(text)? {
+        period @ 1..=86_400 => Ok(period),
+        _ => Err("expected a second to a day".to_owned()),
+    }
 }
 
 impl RunArgs {
@@ -244,7 +253,7 @@ impl RunArgs {
     /// How often the kernel is compared.
     #[must_use]
     pub fn sync_period(&self) -> Duration {
-        Duration::from_secs(self.sync_period)
+        Duration::from_secs(self.sync_period.into())
     }
 
     /// How often the kernel is looked at.

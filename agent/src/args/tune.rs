@@ -10,7 +10,9 @@ use portolan_dataplane::{ConntrackTuning, Timeouts, Tuning};
 pub struct TuneArgs {
     /// Answer ARP requests only for addresses of the interface that is asked, as load balancers
     /// such as MetalLB need it (kube-proxy's --ipvs-strict-arp).
-    #[arg(long, env = "PORTOLAN_IPVS_STRICT_ARP")]
+    #[arg(long, env = "PORTOLAN_IPVS_STRICT_ARP", default_value_t = false,
+        num_args = 0..=1, default_missing_value = "true", require_equals = true,
+        action = clap::ArgAction::Set)]
     ipvs_strict_arp: bool,
 
     /// How long IPVS remembers an idle TCP connection.
@@ -44,7 +46,9 @@ pub struct TuneArgs {
     conntrack_tcp_timeout_close_wait: u32,
 
     /// Take TCP packets out of window for part of their connection.
-    #[arg(long, env = "PORTOLAN_CONNTRACK_TCP_BE_LIBERAL")]
+    #[arg(long, env = "PORTOLAN_CONNTRACK_TCP_BE_LIBERAL", default_value_t = false,
+        num_args = 0..=1, default_missing_value = "true", require_equals = true,
+        action = clap::ArgAction::Set)]
     conntrack_tcp_be_liberal: bool,
 
     /// How long conntrack remembers a UDP flow that was not answered.
@@ -84,7 +88,7 @@ impl TuneArgs {
 
 /// Whole seconds from a number of them, or from a duration as Go writes it. At most 24 days, which
 /// is what the kernel's own counters take.
-fn seconds(text: &str) -> Result<u32, String> {
+pub(super) fn seconds(text: &str) -> Result<u32, String> {
     const MAX: Duration = Duration::from_secs(24 * 86_400);
     let duration = match text.parse() {
         Ok(seconds) => Duration::from_secs(seconds),

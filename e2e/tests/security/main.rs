@@ -10,4 +10,5 @@ mod ctl;
 mod relay;
 mod rotation;
 mod server;
+mod shutdown;
 mod tokens;

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime};
 
 use portolan_e2e::cluster::{http_get_from, program};
@@ -13,6 +13,7 @@ use portolan_e2e::rig::Family;
 use portolan_e2e::wait::wait_for;
 use portolan_tls::NodeName;
 use portolan_tls::issue::{Authority, Issued};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -117,6 +118,19 @@ impl Server {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Tells it to stop.
+    pub(crate) fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        wait_for("the controller to end", PATIENCE, || {
+            self.child.try_wait().unwrap()
+        })
+        .unwrap()
     }
 
     pub(crate) fn certs(&self) -> PathBuf {
