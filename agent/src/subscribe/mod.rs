@@ -59,8 +59,10 @@ pub struct SubscribeConfig {
 /// What [`SubscribeConfig::first_commit_timeout`] is, if nothing speaks against it.
 pub const FIRST_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What [`SubscribeConfig::disk_patience`] is, if nothing speaks against it.
-pub const DISK_PATIENCE: Duration = Duration::from_secs(1);
+/// What [`SubscribeConfig::disk_patience`] is, if nothing speaks against it. Longer than it takes a busy
+/// machine to connect: what was programmed in the last seconds before an agent was killed is not on
+/// disk yet, and would be deleted until the controller's table comes.
+pub const DISK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A table that is in force, until the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
