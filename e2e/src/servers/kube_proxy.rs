@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::Servers;
 use crate::cluster::{Cluster, POD_RANGES, http_get};
 use crate::rig::{Host, Process, Rig};
-use crate::wait::wait_for;
+use crate::wait::wait_with_pauses;
 
 /// Long enough for an emulated guest in which the API server starts too.
 const START_LIMIT: Duration = Duration::from_secs(480);
@@ -89,7 +89,10 @@ impl KubeProxies {
 
     fn wait_until_programmed(&mut self, rig: &Rig) -> Result<()> {
         for (process, node) in self.processes.iter_mut().zip(rig.nodes()) {
-            let waited = wait_for("kube-proxy's first synchronization", START_LIMIT, || {
+            // Each look costs the processor that it needs.
+            let pause = Duration::from_millis(500);
+            let what = "kube-proxy's first synchronization";
+            let waited = wait_with_pauses(what, START_LIMIT, pause, || {
                 if !process.is_running() {
                     return Some(false);
                 }

@@ -38,13 +38,16 @@ pub(crate) struct Clients {
 impl Clients {
     pub(crate) fn start(world: &World) -> Self {
         let (node, client) = (world.node(0), world.cluster.rig.client());
+        // A client of its own: IPVS cannot tell apart two UDP Services that have the same endpoints,
+        // asked from one port.
+        let other = world.other_client();
         let web = Family::ALL.map(|family| address(WEB, family, 80));
         let node_port = Family::ALL.map(|family| node.socket(family, NODE_PORT));
         let balanced = Family::ALL.map(|family| address(BALANCED, family, 80));
         let ways: [(&Host, [SocketAddr; 2]); 4] = [
             (&world.visitor.pod, web),
             (client, node_port),
-            (client, balanced),
+            (other, balanced),
             (node, web),
         ];
         let mut this = Self {
@@ -74,7 +77,8 @@ impl Clients {
             protocol,
             workers: 1,
             limit: u64::MAX,
-            pause: Duration::from_millis(20),
+            // As many connections as a small guest remembers, and no more.
+            pause: Duration::from_millis(100),
             timeout: PROMPT,
         };
         let load = Load::start(from, targets, config).unwrap();
@@ -100,14 +104,16 @@ impl Clients {
         self.regulars.push(Regular { from, to, name });
     }
 
-    /// Waits until each load has had more answers.
-    pub(crate) fn wait_for_more(&self) {
-        for (name, load) in &self.loads {
-            let before = load.answered();
-            wait_for(&format!("more answers to {name}"), PATIENT, || {
-                (load.answered() > before + 20).then_some(())
+    /// Waits until each load has had more answers, and none has failed.
+    pub(crate) fn wait_for_more(&self, when: &str) {
+        let before: Vec<_> = self.loads.iter().map(|(_, load)| load.answered()).collect();
+        for ((name, load), before) in self.loads.iter().zip(before) {
+            wait_for(&format!("{when}: more answers to {name}"), PATIENT, || {
+                (load.answered() > before + 20 || load.failed() > 0).then_some(())
             })
             .unwrap();
+            let failures = load.failures();
+            assert!(failures.is_empty(), "{when}: {name}: {failures:?}");
         }
     }
 

@@ -7,8 +7,10 @@ mod clients;
 mod kernel;
 mod world;
 
+use std::time::Duration;
+
 use portolan_e2e::cluster::PATIENT;
-use portolan_e2e::wait::wait_for;
+use portolan_e2e::wait::wait_with_pauses;
 
 use clients::Clients;
 use world::{GONE, World};
@@ -26,12 +28,12 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
         .map(|node| kernel::connections(world.node(node)))
         .collect();
     let mut clients = Clients::start(&world);
-    clients.wait_for_more();
+    clients.wait_for_more("under kube-proxy");
 
     // Beside one that runs it begins nothing.
     let log = world.start_agent_in_vain(0);
     assert!(log.contains("kube-proxy runs on this node"), "{log}");
-    clients.wait_for_more();
+    clients.wait_for_more("beside a refusing agent");
 
     drop(proxies);
     world.delete_service(GONE);
@@ -40,7 +42,8 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
         world.cluster.start_agent_with(node, &flag).unwrap();
         world.cluster.wait_until_ready(node).unwrap();
         let what = "nothing of kube-proxy's to be left";
-        wait_for(what, PATIENT, || {
+        let pause = Duration::from_millis(500);
+        wait_with_pauses(what, PATIENT, pause, || {
             let metrics = world.cluster.agent_metrics(node).ok()?;
             let lines = [
                 "portolan_agent_takeover_pending 0",
@@ -53,7 +56,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
         kernel::assert_nothing_of_kube_proxy(world.node(node));
         kernel::assert_kept(world.node(node), before);
         clients.assert_kept("taken over");
-        clients.wait_for_more();
+        clients.wait_for_more("taken over");
     }
     world.cluster.wait_until_programmed(0).unwrap();
 
@@ -66,7 +69,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
         metrics.contains("portolan_agent_objects_changed_total 0\n"),
         "{metrics}"
     );
-    clients.wait_for_more();
+    clients.wait_for_more("after a restart");
 
     for node in 0..2 {
         let agent = world.cluster.agent(node).unwrap();
@@ -77,8 +80,8 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     for node in 0..2 {
         println!("{}", world.hand_over(node));
         kernel::assert_nothing_of_ours(world.node(node));
+        clients.wait_for_more("handed over");
     }
-    clients.wait_for_more();
     clients.assert_kept("handed over");
     clients.stop();
 }

@@ -42,7 +42,7 @@ impl World {
         let directory = TempDir::new().unwrap();
         let config = RigConfig {
             nodes: 2,
-            clients: 2,
+            clients: 3,
         };
         let rig = Rig::new(config).unwrap();
         let control = rig.clients().last().unwrap().clone();
@@ -122,9 +122,9 @@ impl World {
             "--patch",
         ];
         self.kubectl(&[&patch[..], &[&status.to_string()]].concat(), &[]);
-        let client = self.cluster.rig.client();
         for (ip, family) in BALANCED.into_iter().zip(Family::ALL) {
-            client.add_route(ip, self.node(0).address(family)).unwrap();
+            let node = self.node(0).address(family);
+            self.other_client().add_route(ip, node).unwrap();
         }
     }
 
@@ -143,6 +143,11 @@ impl World {
         let slices = format!("kubernetes.io/service-name={name}");
         self.kubectl(&["delete", "service", name], &[]);
         self.kubectl(&["delete", "endpointslices", "--selector", &slices], &[]);
+    }
+
+    /// A second machine outside.
+    pub(crate) fn other_client(&self) -> &Host {
+        &self.cluster.rig.clients()[1]
     }
 
     pub(crate) fn node(&self, number: usize) -> &Host {
