@@ -220,8 +220,8 @@ where
     let failure = failure.clone();
     tasks.spawn(async move {
         if let Err(error) = server.await {
-            // Nobody listens any more when the program is ending anyway.
-            let _ = failure.send(anyhow::Error::new(error).context(what)).await;
+            // The first failure ends the program; what fails then is of no account.
+            let _ = failure.try_send(anyhow::Error::new(error).context(what));
         }
     })
 }
@@ -251,8 +251,8 @@ impl Vital {
                 Err(error) => anyhow::Error::new(error).context(what),
             };
             if !ending.is_cancelled() {
-                // Nobody listens any more when the program is ending anyway.
-                let _ = failure.send(error).await;
+                // The first failure ends the program; what fails then is of no account.
+                let _ = failure.try_send(error);
             }
         });
     }

@@ -189,10 +189,15 @@ impl Tables {
 
     /// What an agent is sent first: as little as makes its table equal to ours.
     pub(crate) fn first(&self, feed: &Feed, node: &NodeKey, have: &Have) -> First {
-        let Some(theirs) = have.hashes else {
-            return First::Snapshot;
-        };
         let log = self.read();
+        let Some(theirs) = have.hashes else {
+            // Its table was not what it should be; how new it was is known all the same.
+            return if is_behind(log.source_versions(), &have.source_versions) {
+                First::Behind
+            } else {
+                First::Snapshot
+            };
+        };
         let of = log.of(&node.cluster);
         let ours = of.hashes(&node.name);
         let last = || full_commit(of.head(), ours, log.source_versions());

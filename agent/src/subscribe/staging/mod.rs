@@ -132,6 +132,11 @@ impl Staging {
     /// Hello of what there is.
     pub fn begin(&mut self, hello: v1::Hello) -> v1::Hello {
         self.drop_staged();
+        // Also without a table that is good: nobody may take us further back.
+        let hello = v1::Hello {
+            source_versions: self.source_versions.clone(),
+            ..hello
+        };
         let Some((epoch, revision)) = self.position else {
             return hello;
         };
@@ -140,7 +145,6 @@ impl Staging {
             revision,
             records_hash: self.records.hash().to_bytes().into(),
             own_hash: self.own_hash().to_bytes().into(),
-            source_versions: self.source_versions.clone(),
             ..hello
         }
     }

@@ -3,12 +3,11 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -30,9 +29,8 @@ struct State {
     cut: AtomicBool,
     /// Whether what is written goes out at once.
     open: AtomicBool,
-    connection: AtomicWaker,
-    /// Whether that was used up.
-    woken: AtomicBool,
+    /// Woken when it is cut, and when a stream on it ends, as often as that happens.
+    connection: Mutex<Option<Waker>>,
 }
 
 impl Peer {
@@ -43,8 +41,7 @@ impl Peer {
             streams: AtomicUsize::new(0),
             cut: AtomicBool::new(false),
             open: AtomicBool::new(false),
-            connection: AtomicWaker::new(),
-            woken: AtomicBool::new(false),
+            connection: Mutex::default(),
         }))
     }
 
@@ -80,8 +77,14 @@ impl Peer {
     }
 
     fn wake(&self) {
-        self.0.woken.store(true, Ordering::Release);
-        self.0.connection.wake();
+        if let Some(waker) = self.waker().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        let waker = self.0.connection.lock();
+        waker.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check(&self) -> io::Result<()> {
@@ -169,14 +172,20 @@ impl Connection {
         self.peer.clone()
     }
 
+    /// An error if its end has come. Looked at by whatever HTTP/2 does: it does not read while it
+    /// has something of its own to say that nobody takes.
+    fn alive(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.register(context.waker());
+        self.peer.check()?;
+        self.check_deadline(context)
+    }
+
     /// Is woken when it is cut, and when a stream on it ends.
     fn register(&mut self, waker: &Waker) {
         let known = self.waker.as_ref();
-        let woken = &self.peer.0.woken;
-        let is_used_up = woken.load(Ordering::Acquire) && woken.swap(false, Ordering::AcqRel);
-        if is_used_up || !known.is_some_and(|known| known.will_wake(waker)) {
+        if !known.is_some_and(|known| known.will_wake(waker)) {
             self.waker = Some(waker.clone());
-            self.peer.0.connection.register(waker);
+            *self.peer.waker() = Some(waker.clone());
         }
     }
 
@@ -311,9 +320,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.register(context.waker());
-        self.peer.check()?;
-        self.check_deadline(context)?;
+        self.alive(context)?;
         Pin::new(&mut self.io).poll_read(context, buffer)
     }
 }
@@ -332,6 +339,7 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.alive(context)?;
         match self.hold(slices) {
             Some(held) => Poll::Ready(Ok(held)),
             None => self.write_held(context, slices),
@@ -343,6 +351,7 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.alive(context)?;
         if !self.peer.is_open() {
             return Poll::Ready(Ok(()));
         }

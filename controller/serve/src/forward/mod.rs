@@ -131,6 +131,11 @@ impl Forwarder {
     pub fn begin(&mut self, hello: v1::Hello) -> v1::Hello {
         self.arriving = Staged::default();
         self.pending = None;
+        // Also without tables that are good: nobody may take us further back.
+        let hello = v1::Hello {
+            source_versions: self.source_versions.clone(),
+            ..hello
+        };
         let Some((epoch, revision)) = self.position else {
             return hello;
         };
@@ -141,7 +146,6 @@ impl Forwarder {
             revision,
             records_hash: sum(records, shared).to_bytes().into(),
             own_hash: self.own.to_bytes().into(),
-            source_versions: self.source_versions.clone(),
             ..hello
         }
     }

@@ -63,7 +63,7 @@ async fn check(
         .map_err(|status| Refusal::new(RefusalReason::Hello, status))?;
     identity.authorize(&hello.node, hello.wants_all)?;
     let is_void = matches!(authentication, Authentication::Required(_));
-    if is_void && context.registry.is_deleted(&hello.node) {
+    if is_void && context.registry.is_deleted(&hello.entry()) {
         let reason = RefusalReason::NodeDeleted;
         return Err(Refusal::forbidden(reason, "node: deleted"));
     }

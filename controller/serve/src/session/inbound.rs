@@ -28,6 +28,9 @@ impl Drop for Inbound {
     }
 }
 
+/// How long the end of a stream may take in whose place another one has come.
+const REPLACED: Duration = Duration::from_secs(2);
+
 /// What the inbound half needs.
 pub(super) struct Half {
     pub(super) context: Arc<Context>,
@@ -46,8 +49,11 @@ pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inboun
             debug!(node = %half.session.node(), reason = status.message(), "stream ends");
         }
         half.link.end(how);
-        // The connection drops both halves when it has taken the end, if it takes anything.
-        sleep(half.context.config.stall_timeout).await;
+        // The connection drops both halves when it has taken the end, if it takes anything. One that
+        // was replaced keeps nothing for long: not its turn to get a snapshot either.
+        let stall = half.context.config.stall_timeout;
+        let is_replaced = half.session.replaced().is_cancelled();
+        sleep(if is_replaced { stall.min(REPLACED) } else { stall }).await;
         half.cut();
     }))
 }

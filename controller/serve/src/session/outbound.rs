@@ -223,8 +223,10 @@ impl Outbound {
             self.behind = is_behind;
             self.deadline = None;
             self.watch();
-            // What came since it was looked at has woken nobody.
-            return Ok(true);
+            if matches!(first, First::Behind | First::Wait(_)) {
+                // What came since it was looked at has woken nobody.
+                return Ok(true);
+            }
         }
         if !matches!(first, First::Behind | First::Wait(_)) {
             self.deadline = None;

@@ -14,10 +14,14 @@ use crate::wire::Writer;
 impl Tables {
     /// As [`first`](Self::first), to a relay.
     pub(crate) fn first_of_all(&self, feed: &Feed, cluster: &str, have: &Have) -> First {
-        let Some(theirs) = have.hashes else {
-            return First::Snapshot;
-        };
         let log = self.read();
+        let Some(theirs) = have.hashes else {
+            return if is_behind(log.source_versions(), &have.source_versions) {
+                First::Behind
+            } else {
+                First::Snapshot
+            };
+        };
         let of = log.of(cluster);
         let ours = of.hashes_of_all();
         if theirs == ours {
