@@ -42,7 +42,8 @@ pub mod zone_file;
 pub use config::{ConfigError, DEFAULT_TTL, MAX_TTL, PodMode, ZoneConfig};
 pub use hickory_proto::rr::{Name, RecordType};
 pub use input::{
-    Change, Endpoint, Kind, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey, Subject,
+    Change, Endpoint, Kind, Listing, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey,
+    Subject,
 };
 pub use problem::{Object, Problem};
 pub use records::{RecordSet, ServiceRecords, Srv};
