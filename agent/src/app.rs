@@ -20,6 +20,7 @@ use tonic::transport::Uri;
 
 use crate::addresses;
 use crate::args::{RunArgs, Source};
+use crate::dns::Origin;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
@@ -28,7 +29,8 @@ use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, 
 use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{
-    self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
+    self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Security, Stats, SubscribeConfig,
+    Subscribed,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -97,7 +99,16 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
-    follow(&args, node, feeds, registry, &tasks, &token)?;
+    let security = follow(&args, node, feeds, registry, &tasks, &token)?;
+    args.dns.validate(security.is_some())?;
+    if let Some(security) = security {
+        let origin = Origin {
+            endpoints: endpoints(&args.controller)?,
+            security,
+            state_dir: args.state_dir.clone(),
+        };
+        args.dns.start(origin, registry, &tasks, &token).await?;
+    }
 
     let admin = Admin {
         metrics: Arc::new(metrics),
@@ -149,7 +160,7 @@ struct Feeds {
     stats: Arc<Stats>,
 }
 
-/// Starts what brings the table.
+/// Starts what brings the table; how controllers are spoken to, if it comes from them.
 fn follow(
     args: &RunArgs,
     node: NodeKey,
@@ -157,7 +168,7 @@ fn follow(
     registry: &mut Registry,
     tasks: &TaskTracker,
     token: &CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<Security>> {
     match args.source {
         Source::File => {
             let problems = ProblemLog::default();
@@ -181,6 +192,7 @@ fn follow(
                 tables: feeds.tables_out,
             };
             tasks.spawn(standalone.run(events));
+            Ok(None)
         }
         Source::Controller => {
             let stats = Arc::clone(&feeds.stats);
@@ -192,7 +204,7 @@ fn follow(
             }
             let config = SubscribeConfig {
                 endpoints: endpoints(&args.controller)?,
-                security,
+                security: security.clone(),
                 cluster: node.cluster.to_string(),
                 node: node.name.to_string(),
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -215,9 +227,9 @@ fn follow(
                 holding,
                 token.clone(),
             ));
+            Ok(Some(security))
         }
     }
-    Ok(())
 }
 
 /// The controllers' addresses, as host:port, as what tonic dials.

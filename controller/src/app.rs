@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::args::{Args, Source};
 use crate::debug::Debug;
+use crate::dns::Dns;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::writer::{SharedTrouble, Writer};
@@ -56,7 +57,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     registry.register_collector(Box::new(identity.metrics));
     let (failure, mut failures) = mpsc::channel(1);
     let (sink, events) = Sink::channel(EVENTS);
-    let stats = watch_source(&args, sink, &tasks, &token).await?;
+    let mut dns = Dns::start(&args, registry, &tasks, &token).await?;
+    let names = dns.as_ref().map(Dns::names);
+    let stats = watch_source(&args, sink, names, &tasks, &token).await?;
     registry.register_collector(Box::new(SourceCollector { stats }));
     let writer = Writer {
         select: args.select(),
@@ -84,8 +87,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let admin_server = Admin {
         metrics: Arc::new(metrics),
         readiness,
-        debug: debug.routes(),
+        debug: match &dns {
+            Some(dns) => debug.routes().merge(dns.routes()),
+            None => debug.routes(),
+        },
     };
+    while let Some(server) = dns.as_mut().and_then(|dns| dns.next_listener(&token)) {
+        must_go_on(&tasks, &failure, "DNS server", server);
+    }
     must_go_on(
         &tasks,
         &failure,
@@ -93,6 +102,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         admin_server.serve(admin, token.clone()),
     );
 
+    let names = dns.as_ref().map(Dns::replicas);
     let config = ServeConfig {
         clusters: vec![cluster],
         authentication: identity.authentication,
@@ -103,7 +113,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         &tasks,
         &failure,
         "agent server",
-        service.serve(agents, identity.tls, identity.limits),
+        service.serve_with(agents, identity.tls, identity.limits, names),
     );
 
     let result = tokio::select! {
@@ -157,6 +167,7 @@ fn must_go_on<E>(
 async fn watch_source(
     args: &Args,
     sink: Sink,
+    names: Option<kubernetes::NameOptions>,
     tasks: &TaskTracker,
     token: &CancellationToken,
 ) -> anyhow::Result<Arc<kubernetes::Stats>> {
@@ -165,7 +176,9 @@ async fn watch_source(
     let token = token.clone();
     match args.source {
         Source::File => {
-            let watch = file::watch(args.file.clone(), cluster, sink, args.file_poll(), token);
+            let (files, poll) = (args.file.clone(), args.file_poll());
+            let names = names.map(|names| names.sink);
+            let watch = file::watch_names(files, cluster, sink, names, poll, token);
             tasks.spawn(watch);
         }
         Source::Kubernetes => {
@@ -176,7 +189,8 @@ async fn watch_source(
                 ..kubernetes::Options::default()
             };
             let stats = Arc::clone(&stats);
-            let watch = kubernetes::watch(client, cluster, options, sink, stats, token);
+            let watch =
+                kubernetes::watch_names(client, cluster, options, sink, names, stats, token);
             tasks.spawn(watch);
         }
     }

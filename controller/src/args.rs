@@ -9,6 +9,7 @@ use portolan_runtime::LogFormat;
 use portolan_select::{SelectConfig, SourceRanges};
 
 use crate::certs::CertsArgs;
+use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
 
 /// Computes the service table of each node and streams it to the agents.
@@ -111,6 +112,10 @@ pub(crate) struct Args {
     /// Who is let in.
     #[command(flatten)]
     pub(crate) identity: IdentityArgs,
+
+    /// Names for CoreDNS.
+    #[command(flatten)]
+    pub(crate) dns: DnsArgs,
 }
 
 impl Args {

@@ -11,6 +11,7 @@ use portolan_dataplane::{KernelConfig, NodePortAddresses};
 use portolan_select::SourceRanges;
 
 use super::{KernelArgs, TuneArgs};
+use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
 use crate::subscribe::HoldConfig;
 
@@ -136,6 +137,10 @@ pub struct RunArgs {
     /// How the stream is secured.
     #[command(flatten)]
     pub identity: IdentityArgs,
+
+    /// Names for CoreDNS.
+    #[command(flatten)]
+    pub dns: DnsArgs,
 }
 
 impl RunArgs {

@@ -79,7 +79,10 @@ pub(super) async fn open(
     Ok(Opened { frames, messages })
 }
 
-async fn connect(target: &Target, security: &Security) -> Result<Channel, tonic::transport::Error> {
+pub(super) async fn connect(
+    target: &Target,
+    security: &Security,
+) -> Result<Channel, tonic::transport::Error> {
     Endpoint::from(target.endpoint.clone())
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
@@ -135,7 +138,7 @@ fn failed(inner: &mut Inner, target: &Target, what: &str, reason: String) {
 }
 
 /// The innermost cause: the outer ones say no more than "transport error".
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

@@ -6,6 +6,7 @@
 
 mod client;
 mod connect;
+mod connector;
 mod hold;
 mod holding;
 mod inner;
@@ -28,8 +29,10 @@ use portolan_model::{NodeTable, RecordKey};
 use tonic::transport::Uri;
 
 pub use client::run;
+pub(crate) use connector::Connector;
 pub use hold::HoldConfig;
 pub use holding::{HeldTable, Holding};
+pub(crate) use resolve::Target;
 pub use security::{Security, TlsClient};
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;

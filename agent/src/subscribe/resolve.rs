@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// As it was named: its host is whom the certificate must be of.
     pub(super) endpoint: Uri,
     /// One of its addresses.

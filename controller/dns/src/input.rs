@@ -146,6 +146,15 @@ pub enum Change {
     Slice(Slice),
     /// An EndpointSlice is gone.
     SliceRemoved(SliceKey),
+    /// A Service with all its slices is so now; with neither, it is gone. For copies of a zone.
+    Whole {
+        /// Its namespace and name.
+        key: ServiceKey,
+        /// The Service; `None` while only slices of it are known.
+        service: Option<Service>,
+        /// All its slices.
+        slices: Vec<Slice>,
+    },
     /// A Pod was added or changed.
     Pod(Pod),
     /// A Pod is gone.

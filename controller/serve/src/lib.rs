@@ -10,6 +10,7 @@
 mod accept;
 mod debounce;
 mod feed;
+mod guard;
 mod identity;
 mod log;
 mod origin;

@@ -22,6 +22,7 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::accept::Acceptor;
+use crate::guard::Guarded;
 use crate::session::{Context, StreamBody, sync};
 use crate::{Limits, Registry, ServeConfig, Tables};
 
@@ -90,6 +91,33 @@ impl TablesServer {
         tls: Option<watch::Receiver<Arc<TlsConfig>>>,
         limits: Limits,
     ) -> Result<(), tonic::transport::Error> {
+        self.serve_with(listener, tls, limits, None::<Self>).await
+    }
+
+    /// As [`serve`](Self::serve), with one more service for agents.
+    ///
+    /// # Errors
+    /// If the server fails.
+    pub async fn serve_with<S>(
+        self,
+        listener: TcpListener,
+        tls: Option<watch::Receiver<Arc<TlsConfig>>>,
+        limits: Limits,
+        more: Option<S>,
+    ) -> Result<(), tonic::transport::Error>
+    where
+        S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + Sync
+            + 'static,
+        S::Future: Send + 'static,
+    {
+        let more = more.map(|service| Guarded {
+            service,
+            context: Arc::clone(&self.context),
+        });
         let shutdown = self.context.shutdown.clone();
         let acceptor = Acceptor {
             tls,
@@ -108,6 +136,7 @@ impl TablesServer {
             .max_concurrent_streams(MAX_STREAMS)
             .max_frame_size(HTTP2_FRAME_BYTES)
             .add_service(self)
+            .add_optional_service(more)
             .serve_with_incoming_shutdown(acceptor.incoming(listener), shutdown.cancelled_owned())
             .await
     }

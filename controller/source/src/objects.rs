@@ -31,7 +31,8 @@ pub(crate) use pod::has_weight;
 pub use schema::{
     ClientIpConfig, Conditions, Endpoint, EndpointSlice, HintName, Hints, LoadBalancerIngress,
     LoadBalancerStatus, Namespace, Node, NodeAddress, NodeSpec, NodeStatus, Pod, PodIp, PodStatus,
-    Service, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort, Taint, TargetRef,
+    Service, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort, Taint,
+    TargetRef,
 };
 
 /// What an object turned out to be.

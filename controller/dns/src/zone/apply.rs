@@ -1,6 +1,6 @@
 //! How a change becomes part of a zone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::reverse::Reverse;
@@ -30,6 +30,11 @@ impl Zone {
             Change::ServiceRemoved(key) => self.remove_service(&key, out),
             Change::Slice(slice) => self.set_slice(slice, out),
             Change::SliceRemoved(key) => self.remove_slice(&lower_slice(key), None, out),
+            Change::Whole {
+                key,
+                service,
+                slices,
+            } => self.set_whole(key, service, slices, out),
             Change::Pod(pod) => self.set_pod(pod, out),
             Change::PodRemoved(key) => self.set_addresses(lower_pod(key), BTreeSet::new(), out),
             Change::Listed(listing) => self.retain(listing, out),
@@ -113,6 +118,42 @@ impl Zone {
         self.slices.insert(slice.key.clone(), slice.service.clone());
         self.update(&service, out, |entry| {
             entry.slices.insert(slice.key.name.clone(), slice);
+        });
+    }
+
+    fn set_whole(
+        &mut self,
+        key: ServiceKey,
+        service: Option<Service>,
+        slices: Vec<Slice>,
+        out: &mut Applied,
+    ) {
+        let key = lower_service(key);
+        let entry = self.namespaces.get(&key.namespace);
+        let entry = entry.and_then(|namespace| namespace.services.get(&key.name));
+        let before: Vec<_> = entry.iter().flat_map(|entry| entry.slices.keys()).collect();
+        for name in before {
+            self.slices.remove(&SliceKey {
+                namespace: key.namespace.clone(),
+                name: name.clone(),
+            });
+        }
+        let mut whole = BTreeMap::new();
+        for mut slice in slices {
+            slice.key = lower_slice(slice.key);
+            slice.service.clone_from(&key.name);
+            // It may have been another's before.
+            self.remove_slice(&slice.key, Some(&key.name), out);
+            self.slices.insert(slice.key.clone(), key.name.clone());
+            whole.insert(slice.key.name.clone(), slice);
+        }
+        let service = service.map(|service| Service {
+            key: key.clone(),
+            ..service
+        });
+        self.update(&key, out, |entry| {
+            entry.service = service;
+            entry.slices = whole;
         });
     }
 

@@ -38,7 +38,10 @@ impl Names {
 /// What DNS is told of an object that is gone.
 #[must_use]
 pub fn removed(object: &ObjectRef) -> Option<Change> {
-    let (namespace, name) = (object.key.namespace.to_string(), object.key.name.to_string());
+    let (namespace, name) = (
+        object.key.namespace.to_string(),
+        object.key.name.to_string(),
+    );
     match object.kind {
         Kind::Service => Some(Change::ServiceRemoved(ServiceKey { namespace, name })),
         Kind::EndpointSlice => Some(Change::SliceRemoved(SliceKey { namespace, name })),
