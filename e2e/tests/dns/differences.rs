@@ -127,7 +127,7 @@ pub(crate) fn from_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option
     {
         return Some("one PTR record of an address");
     }
-    if is_namespace && grpc.is_nothing(NoError) && etcd.answers.iter().all(alias) {
+    if is_namespace && grpc.is_nothing(NoError) && etcd.answers.iter().any(alias) {
         return Some("a Namespace shows its ExternalName Services");
     }
     let whole = matches!(question.kind, RecordType::SRV | RecordType::TXT);

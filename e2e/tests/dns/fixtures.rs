@@ -65,6 +65,8 @@ pub(crate) fn objects() -> Vec<Value> {
     let mut objects: Vec<_> = ["testns", "emptyns", "podns"]
         .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
         .into();
+    // Pods of a Node that does not exist are in no slice.
+    objects.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}));
     objects.extend(cluster_ips());
     objects.extend(headless());
     objects.extend([

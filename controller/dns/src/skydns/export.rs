@@ -83,14 +83,22 @@ impl Exporter {
     async fn run(mut self) {
         let mut subscription = self.zone.subscribe("etcd");
         let mut resync = Instant::now() + self.config.resync;
+        // Whether something changed before everything was known.
+        let mut missed = false;
         loop {
             let dirty = tokio::select! {
                 dirty = subscription.changed() => dirty,
                 () = tokio::time::sleep_until(resync) => Dirty::All,
             };
             if !self.zone.read().is_synced() {
+                missed = true;
                 continue;
             }
+            let dirty = if std::mem::take(&mut missed) {
+                Dirty::All
+            } else {
+                dirty
+            };
             if dirty == Dirty::All {
                 resync = Instant::now() + self.config.resync;
             }

@@ -59,6 +59,7 @@ impl Level<'_> {
         self.mark("", "z");
         self.mark("svc", "k");
         self.mark("pod", "k");
+        self.shadow("dns");
         self.shadow("apex.dns");
         self.shadow("ns.dns");
         let version = Message {
