@@ -143,6 +143,11 @@ pub(crate) fn from_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option
     if reverse && grpc.is_nothing(NoError) && etcd.code == NoError {
         return Some("a PTR record shows for other types");
     }
+    let exact = matches!(question.kind, RecordType::PTR | RecordType::CNAME);
+    let upper = question.name.ends_with(".arpa.") && grpc.is_nothing(NoError);
+    if exact && upper && etcd.is_nothing(NXDomain) {
+        return Some("the upper labels of the reverse tree are no keys");
+    }
     if question.kind == RecordType::SRV
         && etcd.is_nothing(NoError)
         && relative.matches('.').count() == 3

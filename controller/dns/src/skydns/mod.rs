@@ -17,6 +17,7 @@
 //! - SOA records at the apex only, SRV and TXT of the apex without all that is below it, and
 //!   Namespaces that do not show their ExternalName Services at their own name;
 //! - names of ports and protocols without addresses, and SRV records of endpoints' own names;
+//! - names between keys of the reverse tree, for PTR and CNAME;
 //! - a name for other types than the one that leads somewhere: an alias is a PTR record too, and
 //!   the name of an address an alias;
 //! - keys that are not names: `x.<a-b-c-d>.<namespace>.pod` has the address too.
