@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_dataplane::{Dataplane as _, Kernel};
+use portolan_client::{Security, endpoint};
+use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
 use portolan_model::NodeKey;
+use portolan_plan::takeover::VIP_DEVICE;
 use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
@@ -25,12 +27,13 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::metrics::{ReconcileMetrics, SubscribeCollector};
+use crate::predecessor;
 use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, run as reconcile};
 use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{
-    self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Security, Stats, SubscribeConfig,
-    Subscribed,
+    self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
+    set_aside,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -50,12 +53,17 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let plan_config = args.kernel.plan_config()?;
     let kernel_config = args.kernel_config()?;
+    if args.takeover.is_some() {
+        // Before its ports are wanted, so that the error says what is the matter.
+        predecessor::ensure_stopped().await?;
+    }
     let token = on_signal()?;
     let ports = Ports::bind(&args).await?;
     let mut kernel = Kernel::open(kernel_config)
         .await
         .context("this kernel cannot be used")?;
     kernel.prepare().await?;
+    set_older_table_aside(&args, &mut kernel).await?;
     tracing::info!(%node, "started");
 
     let mut metrics = Registry::default();
@@ -124,6 +132,19 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     result
 }
 
+/// Where a kube-proxy has programmed the node since, the table of an earlier run must not cost its
+/// virtual servers.
+async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::Result<()> {
+    if args.takeover.is_none() || kernel.vip_device(VIP_DEVICE).await?.is_none() {
+        return Ok(());
+    }
+    let aside = set_aside(&args.state_dir);
+    if aside.with_context(|| args.state_dir.display().to_string())? {
+        tracing::info!("takes over: the table of an earlier run is set aside as table.old");
+    }
+    Ok(())
+}
+
 /// Starts the loop that keeps the kernel equal to the table.
 fn start_reconciling(
     args: &RunArgs,
@@ -139,9 +160,14 @@ fn start_reconciling(
     tasks.spawn(token.clone().run_until_cancelled_owned(following));
     let timing = Timing {
         sync_period: args.sync_period(),
+        check_period: args.check_period(),
         ..Timing::default()
     };
-    let inlets = Inlets { tables, addresses };
+    let inlets = Inlets {
+        tables,
+        addresses,
+        takeover: args.takeover(),
+    };
     tasks.spawn(reconcile(
         reconciler,
         drainer,
@@ -232,41 +258,9 @@ fn follow(
     }
 }
 
-/// The controllers' addresses, as host:port, as what tonic dials.
+/// The controllers' addresses, as what tonic dials.
 fn endpoints(controllers: &[String]) -> anyhow::Result<Vec<Uri>> {
-    let parse = |address: &String| {
-        let uri: Uri = format!("http://{address}")
-            .parse()
-            .with_context(|| format!("--controller {address:?}: expected host:port"))?;
-        let plain = uri.port_u16().is_some() && uri.path() == "/" && uri.query().is_none();
-        anyhow::ensure!(plain, "--controller {address:?}: expected host:port");
-        Ok(uri)
-    };
-    controllers.iter().map(parse).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_controllers_address_has_a_host_and_a_port() {
-        for good in [
-            "10.0.0.1:9443",
-            "[fd00::1]:9443",
-            "portolan.kube-system.svc:9443",
-        ] {
-            assert!(endpoints(&[good.to_owned()]).is_ok(), "{good}");
-        }
-        for bad in [
-            "",
-            "10.0.0.1",
-            "http://10.0.0.1:9443",
-            "10.0.0.1:9443/x",
-            "a b:1",
-        ] {
-            let error = endpoints(&[bad.to_owned()]).unwrap_err().to_string();
-            assert!(error.contains("--controller"), "{bad}: {error}");
-        }
-    }
+    let endpoints = controllers.iter().map(|address| endpoint(address));
+    let endpoints: Result<_, _> = endpoints.collect();
+    endpoints.context("--controller")
 }

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use portolan_dataplane::{IptablesMode, Kernel, KernelConfig};
 use portolan_model::Family;
-use portolan_plan::{Config, DetectLocal, MarkMask, Names};
+use portolan_plan::{Config, DetectLocal, MarkMask, Names, VipBinding};
 use portolan_runtime::LogFormat;
 
 pub use run::{RunArgs, Source};
@@ -42,7 +42,27 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take away from the kernel all that the agent put there, and nothing else.
-    Cleanup(KernelArgs),
+    Cleanup(CleanupArgs),
+}
+
+/// How to clean up.
+#[derive(Debug, Args)]
+pub struct CleanupArgs {
+    /// Leave what is shared with a kube-proxy in IPVS mode that has programmed this node by now,
+    /// and take away the rest: the way back, without a gap.
+    #[arg(long)]
+    pub hand_over: Option<OtherProxy>,
+
+    /// How the kernel was programmed.
+    #[command(flatten)]
+    pub kernel: KernelArgs,
+}
+
+/// Whom to take over from, or to hand over to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OtherProxy {
+    /// A kube-proxy in IPVS mode.
+    KubeProxy,
 }
 
 /// How the kernel is programmed.
@@ -101,6 +121,13 @@ pub struct KernelArgs {
     #[arg(long, env = "PORTOLAN_NODE_IP", value_delimiter = ',')]
     node_ip: Vec<IpAddr>,
 
+    /// How packets to virtual addresses arrive on the node: by a local route for each, or as
+    /// addresses of the dummy device portolan-vips, for those who rely on addresses. With these the
+    /// node's own connections have the virtual address as their source, and to bind 10,000 of them
+    /// takes seconds, to unbind as many of IPv6 half a minute.
+    #[arg(long, env = "PORTOLAN_VIP_BINDING", default_value = "route")]
+    vip_binding: Binding,
+
     /// Which iptables to write rules with.
     #[arg(long, env = "PORTOLAN_IPTABLES", default_value = "auto")]
     iptables: Iptables,
@@ -135,6 +162,24 @@ fn parse_mark(text: &str) -> Result<u32, std::num::ParseIntError> {
     }
 }
 
+/// How virtual addresses are bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Binding {
+    /// Local routes.
+    Route,
+    /// Addresses of a dummy device.
+    Address,
+}
+
+impl From<Binding> for VipBinding {
+    fn from(binding: Binding) -> Self {
+        match binding {
+            Binding::Route => Self::Route,
+            Binding::Address => Self::Address,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Iptables {
     /// kubelet's, else the host's default.
@@ -164,6 +209,7 @@ impl KernelArgs {
         };
         Ok(KernelConfig {
             iptables,
+            vip_binding: self.vip_binding.into(),
             node_ips: self.node_ip.clone(),
             ..KernelConfig::default()
         })
@@ -192,6 +238,7 @@ impl KernelArgs {
             short_circuit_mask: MarkMask::new(mask, masquerade_mark)
                 .with_context(|| format!("--short-circuit-mask {mask:#x}"))?,
             exclude_cidrs: self.ipvs_exclude_cidrs.clone(),
+            vip_binding: self.vip_binding.into(),
         })
     }
 
@@ -362,6 +409,21 @@ mod tests {
                 .validate()
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn a_takeover_keeps_kube_proxys_names() {
+        let files = ["--source=file", "--file=/etc/x", "--takeover=kube-proxy"];
+        let run = parse(&files).run;
+        assert!(run.takeover().asked && run.validate().is_ok());
+        let named = parse(&[&files[..], &["--name-prefix=OWN"]].concat());
+        let refused = named.run.validate().unwrap_err().to_string();
+        assert!(refused.contains("--name-prefix"), "{refused}");
+        let back = parse(&["cleanup", "--hand-over=kube-proxy"]);
+        assert!(matches!(
+            back.command,
+            Some(Command::Cleanup(args)) if args.hand_over == Some(OtherProxy::KubeProxy)
+        ));
     }
 
     #[test]

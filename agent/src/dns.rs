@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use portolan_client::{Connector, Security, Target};
 use portolan_dns::replica::pb::WatchRequest;
 use portolan_dns::replica::pb::names_client::NamesClient;
 use portolan_dns::replica::{Follower, digest, load, save};
@@ -21,7 +22,6 @@ use tonic::Request;
 use tonic::transport::Uri;
 
 use crate::durable;
-use crate::subscribe::{Connector, Security};
 
 /// The file in the state directory.
 const FILE: &str = "names";
@@ -197,7 +197,7 @@ async fn follow(zone: Arc<SharedZone>, origin: Origin) {
 async fn stream(
     zone: &Arc<SharedZone>,
     connector: &Connector,
-    target: &crate::subscribe::Target,
+    target: &Target,
 ) -> Result<(), String> {
     let (channel, authorization) = connector.connect(target).await?;
     let mut client = NamesClient::new(channel).max_decoding_message_size(MAX_FRAME);

@@ -1,5 +1,7 @@
 //! Whether the agent keeps up: per family, whether a change of the table waits for too long.
 //!
+//! A loop that shows no sign of life for a minute is stuck, also when no change waits.
+//!
 //! A change that was programmed counts as served even if the kernel refused single objects of it:
 //! one Service that cannot be programmed must not make load balancers avoid the whole node.
 
@@ -9,6 +11,10 @@ use std::time::{Duration, SystemTime};
 
 use portolan_model::{Families, Family};
 use tokio::time::Instant;
+
+/// A loop that was not heard of for so long is stuck. It beats every ten seconds, but for the time
+/// that one reconciliation takes.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// What is known of one family.
 #[derive(Debug, Clone, Copy, Default)]
@@ -68,6 +74,8 @@ struct State {
     patience: Duration,
     eligible: bool,
     tracks: BTreeMap<Family, Track>,
+    /// When the loop was last heard of.
+    beat: Option<Instant>,
 }
 
 impl Health {
@@ -77,6 +85,7 @@ impl Health {
         Self(Arc::new(Mutex::new(State {
             patience: sync_period * 2,
             eligible: false,
+            beat: None,
             tracks: families
                 .into_iter()
                 .map(|family| (family, Track::default()))
@@ -112,6 +121,11 @@ impl Health {
         });
     }
 
+    /// The loop that serves changes is not stuck.
+    pub fn beat(&self, now: Instant) {
+        self.with(|state| state.beat = Some(now));
+    }
+
     /// Whether load balancers may send the node new connections, as the table says.
     pub fn set_eligible(&self, eligible: bool) {
         self.with(|state| state.eligible = eligible);
@@ -121,9 +135,11 @@ impl Health {
     #[must_use]
     pub fn report(&self, now: Instant, wall: SystemTime) -> Report {
         self.with(|state| {
+            let silence = state.beat.map(|beat| now.duration_since(beat));
+            let stuck = silence.is_some_and(|silence| silence >= STUCK);
             let family = |track: &Track| {
                 let waits = track.oldest.map(|since| now.duration_since(since));
-                let healthy = waits.is_none_or(|waits| waits < state.patience);
+                let healthy = !stuck && waits.is_none_or(|waits| waits < state.patience);
                 let last_updated = if healthy { Some(wall) } else { track.served };
                 FamilyHealth {
                     healthy,
@@ -178,6 +194,20 @@ mod tests {
         assert_eq!(healthy(&health, start + PERIOD * 2), [false, false]);
         health.served(start + PERIOD * 2, Families::NONE, wall(5));
         assert_eq!(healthy(&health, start + PERIOD * 9), [true, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_is_not_heard_of_is_stuck() {
+        let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
+        health.beat(start);
+        health.served(start, Families::NONE, wall(7));
+        let just = Duration::from_millis(1);
+        assert_eq!(healthy(&health, start + STUCK - just), [true, true]);
+        let report = health.report(start + STUCK, wall(9));
+        assert!(!report.healthy());
+        assert_eq!(report.last_updated(), Some(wall(7)));
+        health.beat(start + STUCK);
+        assert_eq!(healthy(&health, start + STUCK), [true, true]);
     }
 
     #[tokio::test(start_paused = true)]

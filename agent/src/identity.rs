@@ -8,7 +8,7 @@ use portolan_tls::{ClientFiles, Rotating};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::subscribe::{Security, TlsClient};
+use crate::subscribe::Security;
 
 /// Who the controller must be, and who we are.
 #[derive(Debug, Clone, Default, Args)]
@@ -84,12 +84,8 @@ impl IdentityArgs {
             ca,
             identity: self.files(),
         };
-        let files = files.open("tls")?;
-        let security = Security::Tls(TlsClient {
-            config: files.subscribe(),
-            server_name: self.server_name()?,
-            token_file: self.token_file.clone(),
-        });
+        let token_file = self.token_file.clone();
+        let (security, files) = Security::open(files, "tls", self.server_name()?, token_file)?;
         Ok((security, Some(files)))
     }
 

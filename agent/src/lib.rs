@@ -13,6 +13,7 @@ pub mod health_check;
 pub mod healthz;
 pub mod identity;
 pub mod metrics;
+pub mod predecessor;
 pub mod reconcile;
 pub mod standalone;
 pub mod status;

@@ -1,12 +1,9 @@
 //! The agent's metrics. Names that begin with `kubeproxy_` are kube-proxy's, with its meaning.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use portolan_model::{Frontend, FrontendKind, Lists, NodeTable};
-use portolan_plan::KernelState;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -15,7 +12,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::reconcile::Outcome;
+use crate::reconcile::{Counts, NoLocalEndpoints, Outcome};
 use crate::subscribe::Stats;
 
 /// What the reconcile loop counts.
@@ -27,12 +24,15 @@ pub struct ReconcileMetrics {
     errors: Gauge,
     virtual_servers: Gauge,
     real_servers: Gauge,
+    differences: Counter,
     no_local_endpoints: Family<PolicyLabels, Gauge>,
     flows_duration: Histogram,
     flows_deleted: Counter,
+    drift: Counter,
+    takeover: Gauge,
 }
 
-/// The labels of [`ReconcileMetrics::observe_table`].
+/// The labels of [`ReconcileMetrics::observe_no_local_endpoints`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PolicyLabels {
     traffic_policy: &'static str,
@@ -53,9 +53,12 @@ impl ReconcileMetrics {
             errors: Gauge::default(),
             virtual_servers: Gauge::default(),
             real_servers: Gauge::default(),
+            differences: Counter::default(),
             no_local_endpoints: Family::default(),
             flows_duration: Histogram::new(buckets()),
             flows_deleted: Counter::default(),
+            drift: Counter::default(),
+            takeover: Gauge::default(),
         };
         registry.register_with_unit(
             "kubeproxy_sync_proxy_rules_duration",
@@ -100,6 +103,16 @@ impl ReconcileMetrics {
             self.objects.clone(),
         );
         registry.register(
+            "drift_repaired",
+            "Kernel objects that somebody else had changed or deleted, made good",
+            self.drift.clone(),
+        );
+        registry.register(
+            "takeover_pending",
+            "Whether something of a kube-proxy's is left to take over",
+            self.takeover.clone(),
+        );
+        registry.register(
             "errors_current",
             "What the last reconciliation could not do",
             self.errors.clone(),
@@ -114,11 +127,16 @@ impl ReconcileMetrics {
             "Real servers in the kernel, foreign ones included",
             self.real_servers.clone(),
         );
+        registry.register(
+            "check_differences",
+            "Checks that found the kernel changed by somebody else",
+            self.differences.clone(),
+        );
     }
 
-    /// Looks at what a table has on this node.
-    pub fn observe_table(&self, table: &NodeTable) {
-        let [internal, external] = no_local_endpoints(table);
+    /// Says what nothing on this node serves.
+    pub fn observe_no_local_endpoints(&self, count: NoLocalEndpoints) {
+        let NoLocalEndpoints { internal, external } = count;
         for (traffic_policy, count) in [("internal", internal), ("external", external)] {
             let gauge = self
                 .no_local_endpoints
@@ -127,14 +145,29 @@ impl ReconcileMetrics {
         }
     }
 
+    /// Counts a check that found the kernel changed by somebody else.
+    pub fn observe_difference(&self) {
+        self.differences.inc();
+    }
+
     /// Counts a look for stale UDP flows.
     pub fn observe_flows(&self, duration: Duration, deleted: usize) {
         self.flows_duration.observe(duration.as_secs_f64());
         self.flows_deleted.inc_by(deleted as u64);
     }
 
+    /// Counts objects that somebody else had changed.
+    pub fn observe_drift(&self, objects: usize) {
+        self.drift.inc_by(objects as u64);
+    }
+
+    /// Says whether something of a kube-proxy's is left.
+    pub fn observe_takeover(&self, pending: bool) {
+        self.takeover.set(i64::from(pending));
+    }
+
     /// Counts a reconciliation.
-    pub fn observe(&self, outcome: &Outcome, known: Option<&KernelState>) {
+    pub fn observe(&self, outcome: &Outcome, counts: Option<Counts>) {
         self.duration.observe(outcome.duration.as_secs_f64());
         self.objects.inc_by(outcome.objects as u64);
         self.errors
@@ -145,36 +178,12 @@ impl ReconcileMetrics {
                 .unwrap_or_default();
             self.last.set(now.as_secs_f64());
         }
-        if let Some(known) = known {
-            let real_servers: usize = known
-                .virtual_servers
-                .values()
-                .map(|server| server.real_servers.len())
-                .sum();
+        if let Some(counts) = counts {
             let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-            self.virtual_servers.set(count(known.virtual_servers.len()));
-            self.real_servers.set(count(real_servers));
+            self.virtual_servers.set(count(counts.virtual_servers));
+            self.real_servers.set(count(counts.real_servers));
         }
     }
-}
-
-/// Of a table, the records with a Local traffic policy that nothing on this node serves although
-/// something elsewhere does: by the internal policy and by the external one.
-fn no_local_endpoints(table: &NodeTable) -> [usize; 2] {
-    let mut counts = [0, 0];
-    for record in table.records.values() {
-        let is_missing = |frontend: &&Frontend| {
-            frontend.lists == Lists::Local
-                && record.available.contains(frontend.family())
-                && table.destinations(record, frontend).is_empty()
-        };
-        let missing = record.frontends.iter().filter(is_missing);
-        let kinds: BTreeSet<_> = missing.map(|f| f.kind != FrontendKind::ClusterIp).collect();
-        for is_external in kinds {
-            counts[usize::from(is_external)] += 1;
-        }
-    }
-    counts
 }
 
 /// Reads what the subscription counted when metrics are scraped.
@@ -269,48 +278,7 @@ impl Collector for SubscribeCollector {
 
 #[cfg(test)]
 mod tests {
-    use portolan_model::{
-        Destination, Family as IpFamily, FrontendAddress, NodeLists, Protocol, Record, RecordKey,
-    };
-
     use super::*;
-
-    /// A record with a cluster IP and a node port, of which the given ones are Local.
-    fn add(table: &mut NodeTable, service: &str, local: &[FrontendKind], here: bool) {
-        let key = RecordKey {
-            cluster: "".into(),
-            namespace: "ns".into(),
-            service: service.into(),
-            port: "".into(),
-            protocol: Protocol::Tcp,
-        };
-        let frontend = |kind| Frontend {
-            lists: if local.contains(&kind) {
-                Lists::Local
-            } else {
-                Lists::Cluster
-            },
-            ..Frontend::new(kind, FrontendAddress::NodeAddresses(IpFamily::V4), 80)
-        };
-        let kinds = [
-            FrontendKind::ClusterIp,
-            FrontendKind::NodePort,
-            FrontendKind::LoadBalancer,
-        ];
-        let record = Record {
-            frontends: kinds.map(frontend).into(),
-            available: [IpFamily::V4].into_iter().collect(),
-            ..Record::new(key.clone())
-        };
-        if here {
-            let lists = NodeLists {
-                local: vec![Destination::new("10.0.0.1:80".parse().unwrap())],
-                ..NodeLists::default()
-            };
-            table.lists.insert(key.clone(), Arc::new(lists));
-        }
-        table.records.insert(key, Arc::new(record));
-    }
 
     fn text(registry: &Registry) -> String {
         let mut text = String::new();
@@ -326,41 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn service_ports_without_local_endpoints_are_counted_by_policy() {
-        let (external, internal) = (
-            [FrontendKind::NodePort, FrontendKind::LoadBalancer],
-            [FrontendKind::ClusterIp],
-        );
+    fn service_ports_without_local_endpoints_are_told_by_policy() {
         let mut registry = Registry::default();
         let metrics = ReconcileMetrics::register(&mut registry);
-        let mut table = NodeTable::default();
-        add(&mut table, "a", &external, false);
-        add(&mut table, "b", &external, true);
-        add(&mut table, "c", &internal, false);
-        add(&mut table, "d", &[], false);
-        add(
-            &mut table,
-            "e",
-            &[FrontendKind::ClusterIp, FrontendKind::NodePort],
-            false,
-        );
-        metrics.observe_table(&table);
+        let (internal, external) = (1, 2);
+        metrics.observe_no_local_endpoints(NoLocalEndpoints { internal, external });
         let name = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
         assert_lines(
             &registry,
             &[
                 &format!("{name}{{traffic_policy=\"external\"}} 2"),
-                &format!("{name}{{traffic_policy=\"internal\"}} 2"),
+                &format!("{name}{{traffic_policy=\"internal\"}} 1"),
             ],
-        );
-        // Without an endpoint anywhere there is none to miss here.
-        for record in table.records.values_mut() {
-            Arc::make_mut(record).available = portolan_model::Families::NONE;
-        }
-        metrics.observe_table(&table);
-        assert_lines(
-            &registry,
-            &[&format!("{name}{{traffic_policy=\"external\"}} 0")],
         );
     }
 

@@ -6,13 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
 use portolan_source::{Sink, file, kubernetes};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,13 +23,16 @@ use crate::debug::Debug;
 use crate::dns::Dns;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
+use crate::relay;
 use crate::writer::{SharedTrouble, Writer};
 
 /// How many events of the source may wait for the writer.
 const EVENTS: usize = 64;
 /// How many questions may wait for the writer.
 const QUESTIONS: usize = 8;
-/// How long streams get to end when the controller stops.
+/// How long streams get to end when the controller stops: longer than they are spread over.
+const STREAMS_GRACE: Duration = Duration::from_secs(12);
+/// How long everything else gets then.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT.
@@ -36,6 +41,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// If a port cannot be bound, or the source cannot be used at all.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     args.identity.validate(args.plaintext)?;
+    if args.source == Source::Controller {
+        args.upstream.validate()?;
+    }
     let token = on_signal()?;
     let agents = listen(args.listen).await.context("--listen")?;
     let admin = listen(args.admin_listen).await.context("--admin-listen")?;
@@ -56,25 +64,46 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let identity = identity::open(&args, &tasks, &token).await?;
     registry.register_collector(Box::new(identity.metrics));
     let (failure, mut failures) = mpsc::channel(1);
-    let (sink, events) = Sink::channel(EVENTS);
-    let mut dns = Dns::start(&args, registry, &tasks, &token).await?;
-    let names = dns.as_ref().map(Dns::names);
-    let stats = watch_source(&args, sink, names, &tasks, &token).await?;
-    registry.register_collector(Box::new(SourceCollector { stats }));
-    let writer = Writer {
-        select: args.select(),
-        publisher,
-        tables: tables.clone(),
-        problems,
-        metrics: catalog_metrics,
-        trouble: Arc::clone(&trouble),
-        sessions: Arc::clone(&sessions),
-        unready: Some(readiness.block("source")),
-        audit_pause: args.audit_pause(),
-        cores: cores(),
+    // What is published lasts as long as there are streams.
+    let sources = CancellationToken::new();
+    let vital = Vital {
+        tasks: tasks.clone(),
+        failure: failure.clone(),
+        ending: sources.clone(),
     };
-    let (questions, asked) = mpsc::channel(QUESTIONS);
-    tasks.spawn(writer.run(events, asked));
+    let mut dns = Dns::start(&args, registry, &vital).await?;
+    let names = dns.as_mut().and_then(Dns::names);
+    let questions = if args.source == Source::Controller {
+        let parts = relay::Parts {
+            publisher,
+            tables: tables.clone(),
+            sessions: Arc::clone(&sessions),
+            metrics: catalog_metrics,
+            unready: readiness.block("source"),
+            cores: cores(),
+        };
+        relay::start(&args, parts, registry, &vital)?;
+        None
+    } else {
+        let (sink, events) = Sink::channel(EVENTS);
+        let stats = watch_source(&args, sink, names, &vital).await?;
+        registry.register_collector(Box::new(SourceCollector { stats }));
+        let writer = Writer {
+            select: args.select(),
+            publisher,
+            tables: tables.clone(),
+            problems,
+            metrics: catalog_metrics,
+            trouble: Arc::clone(&trouble),
+            sessions: Arc::clone(&sessions),
+            unready: Some(readiness.block("source")),
+            audit_pause: args.audit_pause(),
+            cores: cores(),
+        };
+        let (questions, asked) = mpsc::channel(QUESTIONS);
+        vital.spawn("writer", writer.run(events, asked));
+        Some(questions)
+    };
 
     let cluster: Arc<str> = args.cluster.as_str().into();
     let debug = Debug {
@@ -106,10 +135,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let config = ServeConfig {
         clusters: vec![cluster],
         authentication: identity.authentication,
-        ..ServeConfig::default()
+        ..args.streams.config()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());
-    must_go_on(
+    let serving = must_go_on(
         &tasks,
         &failure,
         "agent server",
@@ -121,8 +150,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         Some(error) = failures.recv() => Err(error),
     };
     token.cancel();
+    if timeout(STREAMS_GRACE, serving).await.is_err() {
+        tracing::warn!("not all streams ended in time");
+    }
+    sources.cancel();
     tasks.close();
-    if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
+    if timeout(GRACE, tasks.wait()).await.is_err() {
         tracing::warn!("not everything ended in time");
     }
     result
@@ -151,7 +184,8 @@ fn must_go_on<E>(
     failure: &mpsc::Sender<anyhow::Error>,
     what: &'static str,
     server: impl Future<Output = Result<(), E>> + Send + 'static,
-) where
+) -> JoinHandle<()>
+where
     E: std::error::Error + Send + Sync + 'static,
 {
     let failure = failure.clone();
@@ -160,7 +194,39 @@ fn must_go_on<E>(
             // Nobody listens any more when the program is ending anyway.
             let _ = failure.send(anyhow::Error::new(error).context(what)).await;
         }
-    });
+    })
+}
+
+/// Runs what the program is nothing without, until it is told to end: if one ends before that,
+/// even by a panic, the program fails instead of going on with what there was.
+#[derive(Debug, Clone)]
+pub(crate) struct Vital {
+    pub(crate) tasks: TaskTracker,
+    failure: mpsc::Sender<anyhow::Error>,
+    /// Cancelled when they are to end.
+    pub(crate) ending: CancellationToken,
+}
+
+impl Vital {
+    pub(crate) fn spawn(
+        &self,
+        what: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (failure, ending) = (self.failure.clone(), self.ending.clone());
+        // A task of its own, so that its panic ends only itself.
+        let task = tokio::spawn(task);
+        self.tasks.spawn(async move {
+            let error = match task.await {
+                Ok(()) => anyhow!("{what}: has ended"),
+                Err(error) => anyhow::Error::new(error).context(what),
+            };
+            if !ending.is_cancelled() {
+                // Nobody listens any more when the program is ending anyway.
+                let _ = failure.send(error).await;
+            }
+        });
+    }
 }
 
 /// Starts the source; what it counts while it watches an API server.
@@ -168,18 +234,17 @@ async fn watch_source(
     args: &Args,
     sink: Sink,
     names: Option<kubernetes::NameOptions>,
-    tasks: &TaskTracker,
-    token: &CancellationToken,
+    vital: &Vital,
 ) -> anyhow::Result<Arc<kubernetes::Stats>> {
     let stats = Arc::new(kubernetes::Stats::default());
     let cluster: Arc<str> = args.cluster.as_str().into();
-    let token = token.clone();
+    let token = vital.ending.clone();
     match args.source {
         Source::File => {
             let (files, poll) = (args.file.clone(), args.file_poll());
             let names = names.map(|names| names.sink);
             let watch = file::watch_names(files, cluster, sink, names, poll, token);
-            tasks.spawn(watch);
+            vital.spawn("source", watch);
         }
         Source::Kubernetes => {
             let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
@@ -191,8 +256,10 @@ async fn watch_source(
             let stats = Arc::clone(&stats);
             let watch =
                 kubernetes::watch_names(client, cluster, options, sink, names, stats, token);
-            tasks.spawn(watch);
+            vital.spawn("source", watch);
         }
+        // It has no objects.
+        Source::Controller => {}
     }
     Ok(stats)
 }

@@ -11,6 +11,8 @@ use portolan_select::{SelectConfig, SourceRanges};
 use crate::certs::CertsArgs;
 use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
+use crate::relay::UpstreamArgs;
+use crate::streams::StreamArgs;
 
 /// Computes the service table of each node and streams it to the agents.
 #[derive(Debug, Parser)]
@@ -39,7 +41,7 @@ pub(crate) enum Command {
 /// How the controller runs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where Services, EndpointSlices and Nodes come from.
+    /// Where Services, EndpointSlices and Nodes come from; or, with `controller`, the tables.
     #[arg(long, env = "PORTOLAN_SOURCE", default_value = "kubernetes")]
     pub(crate) source: Source,
 
@@ -116,6 +118,13 @@ pub(crate) struct Args {
     /// Names for CoreDNS.
     #[command(flatten)]
     pub(crate) dns: DnsArgs,
+    /// How agents are served.
+    #[command(flatten)]
+    pub(crate) streams: StreamArgs,
+
+    /// Where a relay's tables come from.
+    #[command(flatten)]
+    pub(crate) upstream: UpstreamArgs,
 }
 
 impl Args {
@@ -141,6 +150,8 @@ pub(crate) enum Source {
     Kubernetes,
     /// Files.
     File,
+    /// Another controller: this one is a relay.
+    Controller,
 }
 
 #[cfg(test)]
@@ -168,6 +179,31 @@ mod tests {
     fn the_file_source_needs_a_file() {
         assert!(parse(&["--source", "file"]).is_err());
         assert!(parse(&["--source", "file", "--file", "a.yaml"]).is_ok());
+    }
+
+    #[test]
+    fn a_relay_needs_a_controller() {
+        assert!(parse(&["--source", "controller"]).is_err());
+        let args = ["--source=controller", "--upstream=a:1,b:2"];
+        let parsed = parse(&args).unwrap();
+        assert_eq!(parsed.upstream.upstreams().unwrap().len(), 2);
+        assert!(parsed.upstream.validate().is_err(), "without TLS");
+        assert!(parse(&[]).is_ok());
+    }
+
+    #[test]
+    fn streams_are_served_as_the_library_does_unless_said_otherwise() {
+        let shown = |args: &[&str]| format!("{:?}", parse(args).unwrap().streams.config());
+        let default = format!("{:?}", portolan_serve::ServeConfig::default());
+        assert_eq!(shown(&[]), default);
+        for flag in [
+            "--snapshots=3",
+            "--stall-timeout=3",
+            "--buckets-timeout=3",
+            "--catch-up-timeout=3",
+        ] {
+            assert_ne!(shown(&[flag]), default, "{flag}");
+        }
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
-use portolan_tls::NodeName;
 use portolan_tls::issue::{Authority, Issued};
+use portolan_tls::{NodeName, RelayName};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -25,13 +25,19 @@ const BACKDATED: Duration = Duration::from_secs(300);
 /// What to make.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CertsArgs {
-    /// Where; ca/, controller/ and nodes/NODE/ are made in it, each with tls.crt, tls.key, ca.crt.
+    /// Where; ca/, controller/, nodes/NODE/ and relays/NAME/ are made in it, each with tls.crt,
+    /// tls.key and ca.crt.
     #[arg(long)]
     dir: PathBuf,
 
     /// The name of a node; may be repeated.
     #[arg(long, value_delimiter = ',')]
     node: Vec<String>,
+
+    /// The name of a relay, by which agents reach it; may be repeated. Its certificate is for both
+    /// of its sides.
+    #[arg(long, value_delimiter = ',')]
+    relay: Vec<String>,
 
     /// A host name or address by which agents reach the controller; may be repeated.
     #[arg(long, value_delimiter = ',', default_value = "localhost")]
@@ -55,17 +61,29 @@ pub(crate) fn run(args: &CertsArgs) -> anyhow::Result<()> {
         .context("--server-name")?;
     write(&args.dir.join("controller"), &authority, &issued)?;
     for node in &args.node {
-        // It is a directory's name too.
-        if node.starts_with('.') {
-            bail!("--node {node:?}: not the name of a node");
-        }
+        let dir = directory(&args.dir.join("nodes"), node).context("--node")?;
         let name = NodeName::new(&args.cluster, node).context("--node")?;
         let issued = authority.node(&name, valid(args.days))?;
-        write(&args.dir.join("nodes").join(node), &authority, &issued)?;
+        write(&dir, &authority, &issued)?;
+        tracing::info!("made a certificate for {name}");
+    }
+    for relay in &args.relay {
+        let dir = directory(&args.dir.join("relays"), relay).context("--relay")?;
+        let name = RelayName::new(&args.cluster, relay).context("--relay")?;
+        let issued = authority.relay(&name, valid(args.days))?;
+        write(&dir, &authority, &issued)?;
         tracing::info!("made a certificate for {name}");
     }
     tracing::info!("made certificates in {}", args.dir.display());
     Ok(())
+}
+
+/// The directory of a name, which is no path.
+fn directory(parent: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    if name.starts_with('.') {
+        bail!("{name:?}: not a name");
+    }
+    Ok(parent.join(name))
 }
 
 /// The one that is there, or a new one. Never replaces what cannot be read: nodes may trust it.
@@ -75,7 +93,11 @@ fn authority(dir: &Path) -> anyhow::Result<Authority> {
         let text = fs::read_to_string(&path);
         text.with_context(|| path.display().to_string())
     };
-    if dir.exists() {
+    // One that was interrupted before it wrote any of these has signed nothing.
+    if ["tls.crt", "tls.key"]
+        .iter()
+        .any(|file| dir.join(file).exists())
+    {
         let loaded = Authority::load(&read("tls.crt")?, &read("tls.key")?);
         return loaded.with_context(|| format!("the authority in {}", dir.display()));
     }
@@ -131,6 +153,7 @@ mod tests {
         CertsArgs {
             dir: dir.to_owned(),
             node: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            relay: Vec::new(),
             server_name: vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
             cluster: String::new(),
             days: 1,
@@ -186,6 +209,41 @@ mod tests {
         fs::write(dir.join("ca/tls.key"), "broken").unwrap();
         assert!(run(&args(dir, &["a"])).is_err());
         assert_eq!(read("ca/tls.crt"), before.0);
+    }
+
+    #[test]
+    fn a_relays_certificate_is_for_both_of_its_sides() {
+        let temporary = tempfile::tempdir().unwrap();
+        let dir = temporary.path();
+        let relay = vec!["relay-1".to_owned(), "10.0.0.1".to_owned()];
+        run(&CertsArgs {
+            relay,
+            ..args(dir, &[])
+        })
+        .unwrap();
+        for name in ["relay-1", "10.0.0.1"] {
+            let at = |file: &str| dir.join("relays").join(name).join(file);
+            let server = ServerFiles {
+                cert: at("tls.crt"),
+                key: at("tls.key"),
+                client_ca: Some(at("ca.crt")),
+                anonymous: false,
+            };
+            server.open("tls").unwrap();
+            let client = ClientFiles {
+                ca: at("ca.crt"),
+                identity: Some((at("tls.crt"), at("tls.key"))),
+            };
+            client.open("tls").unwrap();
+        }
+        for bad in ["..", "a/b", ""] {
+            let relay = vec![bad.to_owned()];
+            let args = CertsArgs {
+                relay,
+                ..args(dir, &[])
+            };
+            assert!(run(&args).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub(crate) struct Debug {
     pub(crate) tables: Tables,
     pub(crate) sessions: Arc<Registry>,
     pub(crate) trouble: SharedTrouble,
-    pub(crate) questions: mpsc::Sender<Question>,
+    /// `None` on a relay, which has no objects.
+    pub(crate) questions: Option<mpsc::Sender<Question>>,
 }
 
 impl Debug {
@@ -96,16 +97,16 @@ async fn explain(
     State(debug): State<Debug>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Explanation>, Failure> {
+    let Some(questions) = &debug.questions else {
+        let message = "a relay has no objects: ask the controller that its tables come from";
+        return Err(Failure::not_found(message.to_owned()));
+    };
     let mut inquiry = inquiry::parse(&debug.cluster, &query.unwrap_or_default())?;
     inquiry.has_agent = debug.agent(&inquiry.node).is_some();
     let (answer, answered) = oneshot::channel();
     let question = Question { inquiry, answer };
     let stopping = || Failure::unavailable("the controller is stopping");
-    debug
-        .questions
-        .send(question)
-        .await
-        .map_err(|_| stopping())?;
+    questions.send(question).await.map_err(|_| stopping())?;
     let answer = answered.await.map_err(|_| stopping())?;
     let answer = answer.ok_or_else(|| Failure::unavailable("the source has not synced yet"))?;
     answer

@@ -55,7 +55,8 @@ pub(crate) struct IdentityArgs {
     #[arg(long, env = "PORTOLAN_TOKEN_JWKS_FILE", requires = "token_issuer")]
     token_jwks_file: Option<PathBuf>,
 
-    /// A ServiceAccount whose tokens are good, as namespace/name; may be repeated. Default: any.
+    /// A ServiceAccount whose tokens are good, as namespace/name; may be repeated. Needed with
+    /// --token-issuer: any pod can have a token of its own ServiceAccount for any audience.
     #[arg(
         long,
         env = "PORTOLAN_TOKEN_SERVICE_ACCOUNT",
@@ -99,7 +100,11 @@ impl IdentityArgs {
             self.tls_client_ca.is_some() || self.tls_dir.is_some() || self.token_issuer.is_some(),
             "--tls-cert needs --tls-client-ca or --token-issuer: who are the agents?"
         );
-        self.accounts()?;
+        ensure!(
+            self.token_issuer.is_none() || !self.accounts()?.is_empty(),
+            "--token-issuer needs --token-service-account, the agents': any pod can have a token of \
+             its own ServiceAccount for any audience"
+        );
         Ok(())
     }
 
@@ -223,7 +228,7 @@ async fn follow_keys(
     }
     ensure!(
         args.source == Source::Kubernetes,
-        "--token-issuer with --source file needs --token-jwks-file"
+        "--token-issuer without --source kubernetes needs --token-jwks-file"
     );
     let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
     let client = kubernetes::client(kubeconfig, context)
@@ -287,10 +292,17 @@ mod tests {
         assert!(by_certificate.validate(false).is_ok());
         let by_token = IdentityArgs {
             token_issuer: Some("https://issuer".to_owned()),
+            token_service_account: vec!["kube-system/portolan-agent".to_owned()],
             ..args()
         };
         assert!(by_token.validate(false).is_ok());
         assert_eq!(by_token.client_ca(), None);
+        let of_any_pod = IdentityArgs {
+            token_issuer: by_token.token_issuer.clone(),
+            ..args()
+        };
+        let error = of_any_pod.validate(false).unwrap_err().to_string();
+        assert!(error.contains("--token-service-account"), "{error}");
         let no_tls = IdentityArgs {
             tls_cert: None,
             tls_key: None,

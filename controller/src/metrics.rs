@@ -111,6 +111,11 @@ impl Collector for SourceCollector {
                 KindStats::listings as fn(&_) -> u64,
             ),
             (
+                "source_listings_streamed",
+                "Those of them that the server streamed",
+                KindStats::streamed_listings,
+            ),
+            (
                 "source_watch_errors",
                 "Errors of watches, each followed by a retry",
                 KindStats::watch_errors,

@@ -6,13 +6,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub use crate::programs::program;
+use crate::programs::{self, AGENT_ADMIN, Source, Trust};
 use crate::rig::{Family, Host, Namespace, Node, Process, Protocol, Rig, RigConfig};
 use crate::wait::wait_for;
 
@@ -23,34 +24,7 @@ pub const PATIENT: Duration = Duration::from_secs(60);
 pub const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 
 const AGENTS_PORT: u16 = 9443;
-const CONTROLLER_ADMIN: u16 = 9444;
-const AGENT_ADMIN: u16 = 10249;
-
-/// The path of one of our programs: built beside the running test, or in `PORTOLAN_BIN_DIR`.
-pub fn program(name: &str) -> Result<PathBuf> {
-    let directory = match std::env::var_os("PORTOLAN_BIN_DIR") {
-        Some(directory) => PathBuf::from(directory),
-        None => {
-            let test = std::env::current_exe()?;
-            let profile = test.ancestors().find(|path| path.join(name).is_file());
-            profile
-                .with_context(|| format!("{name} is not built"))?
-                .to_owned()
-        }
-    };
-    let path = directory.join(name);
-    ensure!(path.is_file(), "{} is not built", path.display());
-    Ok(path)
-}
-
-/// Where the controller's objects come from.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// The cluster's own directory of files; see [`Cluster::put`].
-    Files,
-    /// A real API server.
-    Kubernetes(PathBuf),
-}
+const CONTROLLER_ADMIN: u16 = AGENTS_PORT + 1;
 
 /// The programs, in a rig.
 #[derive(Debug)]
@@ -58,7 +32,7 @@ pub struct Cluster {
     agents: Vec<Option<Process>>,
     controller: Option<Process>,
     source: Source,
-    agent_args: Vec<String>,
+    trust: Trust,
     directory: TempDir,
     /// The machines.
     pub rig: Rig,
@@ -67,34 +41,55 @@ pub struct Cluster {
 impl Cluster {
     /// Two nodes named `node1` and `node2`, an outside client, a controller on files.
     pub fn new() -> Result<Self> {
-        Self::with(
-            Rig::new(RigConfig {
-                nodes: 2,
-                clients: 2,
-            })?,
-            Source::Files,
-        )
+        let (directory, source) = files()?;
+        let rig = Rig::new(RigConfig::CLUSTER)?;
+        Self::start(rig, directory, source, Trust::Plaintext)
+    }
+
+    /// The same with certificates, in [`Self::certificates`].
+    pub fn with_certificates() -> Result<Self> {
+        let (directory, source) = files()?;
+        let rig = Rig::new(RigConfig::CLUSTER)?;
+        let trust = certify(&rig, directory.path())?;
+        Self::start(rig, directory, source, trust)
     }
 
     /// The programs in a rig of which the last client becomes the controller's machine.
     pub fn with(rig: Rig, source: Source) -> Result<Self> {
+        Self::start(rig, TempDir::new()?, source, Trust::Plaintext)
+    }
+
+    fn start(rig: Rig, directory: TempDir, source: Source, trust: Trust) -> Result<Self> {
+        let mut cluster = Self::controller_alone(rig, directory, source, trust)?;
+        for number in 0..cluster.rig.nodes().len() {
+            cluster.start_agent(number)?;
+        }
+        cluster.wait_until_programmed(0)?;
+        Ok(cluster)
+    }
+
+    /// The same with a controller alone; agents come by [`Self::start_agent`].
+    pub fn without_agents(rig: Rig, source: Source) -> Result<Self> {
         let directory = TempDir::new()?;
         std::fs::create_dir(directory.path().join("objects"))?;
-        let agent_args = vec![format!("--cluster-cidr={POD_RANGES}")];
+        Self::controller_alone(rig, directory, source, Trust::Plaintext)
+    }
+
+    fn controller_alone(
+        rig: Rig,
+        directory: TempDir,
+        source: Source,
+        trust: Trust,
+    ) -> Result<Self> {
         let mut cluster = Self {
-            agents: Vec::new(),
+            agents: rig.nodes().iter().map(|_| None).collect(),
             controller: None,
             source,
-            agent_args,
+            trust,
             directory,
             rig,
         };
         cluster.start_controller()?;
-        for number in 0..cluster.rig.nodes().len() {
-            cluster.agents.push(None);
-            cluster.start_agent(number)?;
-        }
-        cluster.wait_until_programmed(0)?;
         Ok(cluster)
     }
 
@@ -110,10 +105,7 @@ impl Cluster {
     /// If the rig has no clients.
     #[must_use]
     pub fn control(&self) -> &Host {
-        self.rig
-            .clients()
-            .last()
-            .expect("a cluster's rig has a client for the controller")
+        control(&self.rig)
     }
 
     /// Where logs and objects are.
@@ -125,28 +117,30 @@ impl Cluster {
     /// Where the controller reads objects.
     #[must_use]
     pub fn objects(&self) -> PathBuf {
-        self.directory.path().join("objects")
+        objects(self.directory.path())
+    }
+
+    /// Where certificates are, if the cluster has any: `controller`, `nodes/NODE`, `ca`.
+    #[must_use]
+    pub fn certificates(&self) -> PathBuf {
+        certificates(self.directory())
+    }
+
+    /// Makes all certificates anew, signed by the same authority.
+    pub fn renew_certificates(&self) -> Result<()> {
+        certify(&self.rig, self.directory()).map(|_| ())
+    }
+
+    /// Where agents reach the controller.
+    #[must_use]
+    pub fn agents_address(&self) -> SocketAddr {
+        (self.control().v4(), AGENTS_PORT).into()
     }
 
     /// Starts the controller.
     pub fn start_controller(&mut self) -> Result<()> {
-        let mut command = Command::new(program("portolan-controller")?);
-        command
-            .arg("--plaintext")
-            .arg(format!("--listen=[::]:{AGENTS_PORT}"));
-        command.arg(format!("--admin-listen=[::]:{CONTROLLER_ADMIN}"));
-        match &self.source {
-            Source::Files => {
-                command.args(["--source=file", "--file-poll-ms=20"]);
-                command.arg("--file").arg(self.objects());
-            }
-            Source::Kubernetes(kubeconfig) => {
-                command
-                    .arg("--source=kubernetes")
-                    .arg("--kubeconfig")
-                    .arg(kubeconfig);
-            }
-        }
+        let mut command = programs::controller(&self.source, AGENTS_PORT)?;
+        self.trust.of_controller(&mut command);
         let namespace = self.control().namespace().clone();
         let process = Process::spawn(&namespace, "controller", &mut command, self.directory())?;
         self.controller = Some(process);
@@ -160,22 +154,10 @@ impl Cluster {
 
     /// Starts the agent of a node with more arguments.
     pub fn start_agent_with(&mut self, number: usize, args: &[&str]) -> Result<()> {
-        let mut command = Command::new(program("portolan-agent")?);
         let name = Self::node_name(number);
-        command
-            .arg("--plaintext")
-            .arg(format!("--node-name={name}"));
-        command.arg(format!(
-            "--controller={}:{AGENTS_PORT}",
-            self.control().v4()
-        ));
-        command
-            .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
-            // All nodes of a rig have one file system.
-            .arg("--state-dir")
-            .arg(self.directory().join(&name))
-            .args(&self.agent_args)
-            .args(args);
+        let mut command = programs::agent(&name, &[self.agents_address()], self.directory())?;
+        self.trust.of_node(&name, &mut command);
+        command.args(args);
         let namespace = self.rig.node(number).namespace().clone();
         let process = Process::spawn(&namespace, &name, &mut command, self.directory())?;
         self.agents[number] = Some(process);
@@ -290,11 +272,7 @@ impl Cluster {
     /// Returns when a node's agent, just started, has programmed a table. The controller's list
     /// may still show what an agent before it had programmed.
     pub fn wait_until_ready(&self, number: usize) -> Result<()> {
-        let namespace = self.rig.node(number).namespace();
-        wait_for("the agent to be ready", PATIENT, || {
-            http_get(namespace, AGENT_ADMIN, "/readyz").ok()
-        })?;
-        Ok(())
+        agent_is_ready(self.rig.node(number), PATIENT)
     }
 
     /// Runs the agent's cleanup on a node; its agent must not run.
@@ -308,6 +286,43 @@ impl Cluster {
     pub fn add_pod(&self, node: usize, name: &str) -> Result<EchoPod> {
         EchoPod::new(self.rig.node(node), name)
     }
+}
+
+fn files() -> Result<(TempDir, Source)> {
+    let directory = TempDir::new()?;
+    let objects = objects(directory.path());
+    std::fs::create_dir(&objects)?;
+    Ok((directory, Source::Files(objects)))
+}
+
+fn objects(directory: &Path) -> PathBuf {
+    directory.join("objects")
+}
+
+fn certificates(directory: &Path) -> PathBuf {
+    directory.join("certs")
+}
+
+fn certify(rig: &Rig, directory: &Path) -> Result<Trust> {
+    let nodes: Vec<_> = (0..rig.nodes().len()).map(Cluster::node_name).collect();
+    let server = control(rig).v4().to_string();
+    Trust::certify(&certificates(directory), &server, &nodes)
+}
+
+/// The machine for controllers: the last client.
+///
+/// # Panics
+/// If the rig has no clients.
+#[must_use]
+pub fn control(rig: &Rig) -> &Host {
+    let last = rig.clients().last();
+    last.expect("a cluster's rig has a client for the controller")
+}
+
+/// Returns when the agent of a node, just started, has programmed a table.
+pub fn agent_is_ready(node: &Host, deadline: Duration) -> Result<()> {
+    let ready = || http_get(node.namespace(), AGENT_ADMIN, "/readyz").ok();
+    wait_for("the agent to be ready", deadline, ready).map(drop)
 }
 
 /// A pod that answers its name and the source that it saw, on port 8080.

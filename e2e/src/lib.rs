@@ -7,6 +7,7 @@ pub mod conformance;
 pub mod figure;
 pub mod lane;
 pub mod objects;
+pub mod programs;
 pub mod rig;
 pub mod servers;
 pub mod wait;

@@ -65,7 +65,18 @@ pub fn slice_of(service: &str, family: Family, endpoints: &[Value]) -> Value {
         Family::V4 => ("v4", "IPv4"),
         Family::V6 => ("v6", "IPv6"),
     };
-    json!({
+    let ports = json!([
+        { "name": "http", "protocol": "TCP", "port": EchoPod::PORT },
+        { "name": "dns", "protocol": "UDP", "port": EchoPod::PORT },
+    ]);
+    let spec = json!({ "addressType": address_type, "ports": ports, "endpoints": endpoints });
+    slice_named(service, suffix, spec)
+}
+
+/// An EndpointSlice with the name of its service and a suffix, and with what `spec` says.
+#[must_use]
+pub fn slice_named(service: &str, suffix: &str, spec: Value) -> Value {
+    let mut slice = json!({
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
@@ -73,13 +84,9 @@ pub fn slice_of(service: &str, family: Family, endpoints: &[Value]) -> Value {
             "namespace": "default",
             "labels": { "kubernetes.io/service-name": service },
         },
-        "addressType": address_type,
-        "ports": [
-            { "name": "http", "protocol": "TCP", "port": EchoPod::PORT },
-            { "name": "dns", "protocol": "UDP", "port": EchoPod::PORT },
-        ],
-        "endpoints": endpoints,
-    })
+    });
+    merge(&mut slice, spec);
+    slice
 }
 
 /// Lays one object over another, key by key.

@@ -21,7 +21,9 @@ pub use self::kube_proxy::{ApiOnLan, KubeProxies};
 use self::process::Process;
 pub use self::programs::{Binaries, Missing};
 pub use self::proxy::{ApiProxy, slice_path};
-use crate::lane;
+use crate::cluster::control;
+use crate::lane::{self, Need};
+use crate::rig::{Rig, RigConfig};
 use crate::wait::pause;
 
 /// Between two looks through kubectl, which takes processor time from the server it asks.
@@ -99,9 +101,8 @@ const API: &str = "kube-apiserver";
 
 impl Servers {
     /// Find the programs: in `KUBEBUILDER_ASSETS`, else in `PORTOLAN_TOOLS_BIN`, else where
-    /// `e2e/tools/build` puts them (the first call builds them, for minutes). etcd comes from
-    /// `KUBEBUILDER_ASSETS` or the `PATH`. The error is [`Missing`] where this machine cannot
-    /// have them.
+    /// `e2e/tools/build` puts them (the first call builds them, for minutes). The error is
+    /// [`Missing`] where this machine cannot have them.
     pub fn binaries() -> Result<Binaries> {
         Binaries::find()
     }
@@ -122,11 +123,26 @@ impl Servers {
         None
     }
 
+    /// Builds a rig, [`RigConfig::CLUSTER`], and starts the servers on the machine for controllers; or
+    /// says that the test is skipped and why.
+    ///
+    /// # Panics
+    /// As [`Self::start_or_skip`], and where the rig cannot be built.
+    pub fn in_rig_or_skip(test: &str, dir: &Path) -> Option<(Rig, Self)> {
+        if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
+            return None;
+        }
+        let rig = Rig::new(RigConfig::CLUSTER).expect("a rig");
+        let start = || Self::start_or_skip(test, dir);
+        let servers = control(&rig).namespace().run(start).expect("a namespace")?;
+        Some((rig, servers))
+    }
+
     /// Start the servers and wait until the API and the controllers answer. Their logs, keys and
     /// the kubeconfig go to `dir`.
     pub fn start(dir: &Path) -> Result<Self> {
         let binaries = Self::binaries()?;
-        let program = |name| binaries.kubernetes.join(name);
+        let program = |name| binaries.program(name);
         let [etcd_port, peer_port, port] = free_ports()?;
         let url = format!("https://127.0.0.1:{port}");
         let kubeconfig = write_credentials(dir, &url)?;
@@ -138,7 +154,7 @@ impl Servers {
         };
 
         let args = etcd_args(dir, etcd_port, peer_port);
-        let mut etcd = Process::spawn(dir, "etcd", &binaries.etcd, &args)?;
+        let mut etcd = Process::spawn(dir, "etcd", &program("etcd"), &args)?;
         etcd.wait_for("its port", || accepts(etcd_port))?;
 
         let api_program = program(API);

@@ -12,6 +12,17 @@ const INTERVAL: Duration = Duration::from_millis(5);
 pub fn wait_for<T>(
     what: &str,
     deadline: Duration,
+    condition: impl FnMut() -> Option<T>,
+) -> Result<T> {
+    wait_with_pauses(what, deadline, INTERVAL, condition)
+}
+
+/// The same with such a pause between two looks: where the wait is long, and each look is a connection
+/// that the kernel remembers for minutes.
+pub fn wait_with_pauses<T>(
+    what: &str,
+    deadline: Duration,
+    interval: Duration,
     mut condition: impl FnMut() -> Option<T>,
 ) -> Result<T> {
     let start = Instant::now();
@@ -22,7 +33,7 @@ pub fn wait_for<T>(
         if start.elapsed() >= deadline {
             bail!("waited {deadline:?} in vain for {what}");
         }
-        pause(INTERVAL);
+        pause(interval);
     }
 }
 

@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, Source};
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::figure::{Goal, figure};
-use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slice, slice_of, slices};
-use portolan_e2e::rig::{Family, Host, Protocol, Rig, RigConfig};
+use portolan_e2e::programs::Source;
+use portolan_e2e::rig::{Family, Host, Protocol};
 use portolan_e2e::servers::{ApiProxy, Servers, slice_path};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
@@ -43,20 +43,9 @@ struct World {
 
 impl World {
     fn start_or_skip(test: &str) -> Option<Self> {
-        if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
-            return None;
-        }
         let directory = TempDir::new().unwrap();
-        let config = RigConfig {
-            nodes: 2,
-            clients: 2,
-        };
-        let rig = Rig::new(config).unwrap();
-        let control = rig.clients().last().unwrap().namespace().clone();
         let start = Instant::now();
-        let servers = control
-            .run(|| Servers::start_or_skip(test, directory.path()))
-            .unwrap()?;
+        let (rig, servers) = Servers::in_rig_or_skip(test, directory.path())?;
         let source = Source::Kubernetes(servers.kubeconfig().to_owned());
         let cluster = Cluster::with(rig, source).unwrap();
         println!("all runs after {:.1} s", start.elapsed().as_secs_f32());

@@ -5,9 +5,10 @@
 
 use std::time::Instant;
 
+use portolan_e2e::cluster::control;
 use portolan_e2e::conformance::{Difference, KnownDifferences, Patience, Row, Situation, Stage};
-use portolan_e2e::lane::{self, Need};
-use portolan_e2e::rig::{Protocol, Rig, RigConfig, has_sctp};
+use portolan_e2e::lane;
+use portolan_e2e::rig::{Protocol, has_sctp};
 use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -41,24 +42,13 @@ fn modes() -> impl Iterator<Item = (&'static str, &'static str)> {
 #[test]
 fn a_real_kube_proxy_differs_only_where_we_know_why() {
     const NAME: &str = "a_real_kube_proxy_differs_only_where_we_know_why";
-    if !lane::provides(NAME, &[Need::Root, Need::Ipvs]) {
-        return;
-    }
     let directory = TempDir::new().unwrap();
-    let config = RigConfig {
-        nodes: 2,
-        clients: 2,
-    };
-    let rig = Rig::new(config).unwrap();
-    let stage = Stage::new(&rig).unwrap();
-    let control = rig.clients().last().unwrap();
     let start = Instant::now();
-    let started = control
-        .namespace()
-        .run(|| Servers::start_or_skip(NAME, directory.path()));
-    let Some(servers) = started.unwrap() else {
+    let Some((rig, servers)) = Servers::in_rig_or_skip(NAME, directory.path()) else {
         return;
     };
+    let stage = Stage::new(&rig).unwrap();
+    let control = control(&rig);
     println!("servers run after {:.1} s", start.elapsed().as_secs_f32());
     let kubectl = |args: &[&str], objects: &[Value]| {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();

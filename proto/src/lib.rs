@@ -23,5 +23,9 @@ pub mod v1 {
     tonic::include_proto!("portolan.v1");
 }
 
+/// What a controller says, as UNAVAILABLE, whose sources are not as far as the agent's table: then
+/// it is not the connection that broke, and no proxy that found no controller.
+pub const BEHIND_THE_AGENT: &str = "source: behind the agent";
+
 /// The highest version of the protocol that this crate speaks.
 pub const VERSION: u32 = 1;

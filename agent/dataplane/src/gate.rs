@@ -7,6 +7,9 @@ use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_plan::{Step, ownership_entry};
 
+/// Why a real server is held back: of its virtual server it was said already what is wrong.
+pub const HELD_WITH_SERVER: &str = "held back: its virtual server is missing";
+
 /// Remembers failed steps and holds back what would be harmful without them: a virtual server
 /// without its masquerade rules forwards packets whose answers never come back.
 #[derive(Debug, Default)]
@@ -53,9 +56,7 @@ impl Gate {
                 Some("held back: the masquerade rules are not in place")
             }
             Step::AddVirtualServer { key, .. } => self.holds_server(*key),
-            Step::AddRealServer { key, .. } if self.servers.contains(key) => {
-                Some("held back: its virtual server is missing")
-            }
+            Step::AddRealServer { key, .. } if self.servers.contains(key) => Some(HELD_WITH_SERVER),
             Step::DelEntries { .. } | Step::DelRoute { .. } if self.stays => {
                 Some("held back: a virtual server could not be deleted")
             }

@@ -9,6 +9,7 @@ mod addresses;
 mod fake;
 mod gate;
 mod kernel;
+mod predecessor;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,14 +17,20 @@ use std::net::SocketAddr;
 
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
-use portolan_plan::{KernelState, NodeFacts, Rules, Step};
+use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
+pub use portolan_netlink::Errno;
 pub use portolan_netlink::conntrack::{Flow, Tuple};
 
+pub use gate::HELD_WITH_SERVER;
+
 pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
-pub use fake::FakeKernel;
-pub use kernel::{ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning};
+pub use fake::{FakeKernel, Fault};
+pub use kernel::{
+    ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning, VIP_DEVICE,
+};
 pub use portolan_netlink::ipvs::Timeouts;
+pub use predecessor::Predecessor;
 
 /// Why the kernel could not be read or prepared.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +41,18 @@ pub enum DataplaneError {
     /// ipset could not be used.
     #[error(transparent)]
     Ipset(#[from] portolan_netlink::ipset::IpsetError),
+    /// A part of the kernel is not there and cannot be loaded.
+    #[error(
+        "the kernel has no {what}, and its modules cannot be loaded from here ({reason}): on the \
+         host, run `{}`",
+        Self::modprobe()
+    )]
+    NoModule {
+        /// Which part.
+        what: &'static str,
+        /// Why it cannot be loaded.
+        reason: String,
+    },
     /// Conntrack could not be used.
     #[error("conntrack: {0}")]
     Conntrack(portolan_netlink::SocketError),
@@ -74,6 +93,22 @@ pub struct StepError {
     /// The entries of sets that are missing because of it; see
     /// [`Desired::records_of`](portolan_plan::Desired::records_of).
     pub entries: Vec<SetEntry>,
+    /// Whether the kernel has certainly not taken the step, and nothing else than that is other than
+    /// was known.
+    pub certain: bool,
+}
+
+/// Whether a step that was refused like this tells nothing else than that it was not taken. That
+/// something is there already, or is not there, may as well mean that somebody else changed it.
+fn is_certain(step: &Step, errno: Errno) -> bool {
+    match step {
+        // No such scheduler.
+        Step::AddVirtualServer { .. } => errno != Errno::EEXIST,
+        Step::AddRealServer { .. } => {
+            ![Errno::EEXIST, Errno::ENOENT, Errno::ESRCH].contains(&errno)
+        }
+        _ => false,
+    }
 }
 
 /// A kernel that can be observed and changed.
@@ -84,12 +119,27 @@ pub trait Dataplane: Send {
     /// Reads all that the kernel holds of what we look after, and whose it may be.
     fn observe(&mut self) -> impl Future<Output = Result<KernelState, DataplaneError>> + Send;
 
+    /// Looks whether the kernel still holds what is ours of a known state, as far as a few
+    /// milliseconds tell; says what it found otherwise, if anything.
+    ///
+    /// Of IPv4 virtual servers that is what they do and how many real servers they have, of sets
+    /// what they are and how many entries they have, and the local routes. IPv6 virtual servers,
+    /// weights, single entries and rules are left to [`Self::observe`].
+    fn glance(
+        &mut self,
+        known: &KernelState,
+        names: &Names,
+    ) -> impl Future<Output = Result<Option<String>, DataplaneError>> + Send;
+
     /// Reads what the node is like.
     fn facts(&mut self) -> impl Future<Output = Result<NodeFacts, DataplaneError>> + Send;
 
     /// Takes steps in order. A step that fails does not stop the others, except those that must
     /// not be without it: no virtual server comes up whose masquerade rules or entries are missing.
     fn apply(&mut self, steps: &[Step]) -> impl Future<Output = Vec<StepError>> + Send;
+
+    /// Does what is still to be done after [`Self::apply`] and nobody has to wait for.
+    fn settle(&mut self) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
     /// The connections of a virtual server's real servers.
     fn connections(

@@ -97,13 +97,9 @@ fn add_entries(set: &mut Set, entries: &BTreeSet<SetEntry>) {
 }
 
 fn del_entries(set: &mut Set, entries: &BTreeSet<SetEntry>) {
-    if set.header.kind == SetKind::HashIpPortMark {
-        let identities: BTreeSet<_> = entries.iter().map(SetEntry::identity).collect();
-        set.entries
-            .retain(|entry| !identities.contains(&entry.identity()));
-    } else {
-        for entry in entries {
-            set.entries.remove(entry);
+    for entry in entries {
+        if let Some(there) = set.of_identity(entry).cloned() {
+            set.entries.remove(&there);
         }
     }
 }

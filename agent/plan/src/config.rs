@@ -28,6 +28,8 @@ pub struct Config {
     pub short_circuit_mask: MarkMask,
     /// Virtual servers of addresses in here are never deleted (`--ipvs-exclude-cidrs`).
     pub exclude_cidrs: Vec<IpNet>,
+    /// How packets to VIPs arrive on the node.
+    pub vip_binding: VipBinding,
 }
 
 impl Default for Config {
@@ -41,8 +43,20 @@ impl Default for Config {
             masquerade_mark: 0x4000,
             short_circuit_mask: MarkMask::default(),
             exclude_cidrs: Vec::new(),
+            vip_binding: VipBinding::Route,
         }
     }
+}
+
+/// How packets to VIPs arrive on the node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum VipBinding {
+    /// By a local route for each, which gives the node's own connections the node's address.
+    #[default]
+    Route,
+    /// As addresses of a dummy device, as kube-proxy does. The node's own connections to a VIP have
+    /// it as their source then.
+    Address,
 }
 
 /// How packets of the node's own pods are told from others (kube-proxy's `detectLocalMode`).

@@ -14,8 +14,9 @@ mod names;
 mod plan;
 mod rules;
 mod state;
+pub mod takeover;
 
-pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts};
+pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, VipBinding};
 pub use desire::{Desired, Kept, Note, Refused, Touched, desire};
 pub use names::{Names, SetName, ownership_entry};
 pub use plan::{plan, plan_touched};

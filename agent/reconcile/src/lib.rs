@@ -5,27 +5,29 @@
 
 #![forbid(unsafe_code)]
 
+mod drains;
+mod failed;
 mod flows;
+pub mod takeover;
 mod trash;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Dataplane, DataplaneError, Flow, StepError};
+use portolan_dataplane::{Dataplane, DataplaneError, Flow, HELD_WITH_SERVER, StepError};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, NodeTable, RecordKey};
 use portolan_plan::{
     Config, Desired, Kept, KernelState, NodeFacts, Refused, Step, plan, plan_touched,
 };
 
+pub use drains::Draining;
 pub use flows::StaleFlows;
 
+use drains::Drains;
+use failed::Failed;
 use trash::Trash;
-
-/// A real server that drains: of which virtual server, and its address.
-pub type Draining = (VirtualServerKey, SocketAddr);
 
 /// Of how many missing entries of a set the records are looked for: enough to see what is wrong,
 /// and not too dear for a set that is missing as a whole.
@@ -43,6 +45,8 @@ pub struct Outcome {
     /// The families for which nothing can be relied on: the kernel could not be read, or what all
     /// virtual servers need could not be written.
     pub broken: Families,
+    /// Whether the same may work at another attempt.
+    pub again: bool,
 }
 
 impl Outcome {
@@ -52,9 +56,19 @@ impl Outcome {
         Self {
             errors: vec![(None, format!("the kernel cannot be read: {error}"))],
             broken: Family::ALL.into_iter().collect(),
+            again: true,
             ..Self::default()
         }
     }
+}
+
+/// How much there is in the kernel, foreign objects included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Virtual servers.
+    pub virtual_servers: usize,
+    /// Real servers of all of them.
+    pub real_servers: usize,
 }
 
 /// The desired state, for dumps too. Whoever reads it holds up the reconciliation meanwhile.
@@ -77,6 +91,25 @@ impl SharedDesired {
     }
 }
 
+/// What was known of the kernel, the steps that it took since, and the virtual servers that changed.
+/// To put them together takes as long as to program them, and whoever waits need not wait for it.
+#[derive(Debug)]
+struct Behind {
+    known: KernelState,
+    steps: Vec<Step>,
+    touched: BTreeSet<VirtualServerKey>,
+}
+
+/// What is to be done.
+#[derive(Default)]
+struct Planned {
+    steps: Vec<Step>,
+    /// The virtual servers that have changed, where it is known what drains of the others.
+    touched: BTreeSet<VirtualServerKey>,
+    /// The table since which only what has changed was looked at; `None` if all was.
+    since: Option<Arc<NodeTable>>,
+}
+
 /// Keeps one kernel equal to one table.
 #[derive(Debug)]
 pub struct Reconciler<D> {
@@ -85,33 +118,42 @@ pub struct Reconciler<D> {
     facts: Option<NodeFacts>,
     /// What the kernel holds as far as we know; unknown at start and after an error.
     known: Option<KernelState>,
+    /// What the last steps have not been added to yet; then nothing else is known.
+    behind: Option<Behind>,
+    /// How many real servers there are in what is known.
+    real_servers: usize,
     desired: SharedDesired,
     /// What the desired state is of: the table and the node as they were, if the kernel was made
     /// equal to it without an error.
     settled: Option<(Arc<NodeTable>, NodeFacts)>,
     /// What drains, as far as is known; unknown after the state was made anew.
-    draining: Option<BTreeSet<Draining>>,
+    draining: Option<Drains>,
     /// The families whose UDP flows may be stale.
     flows_due: Families,
     trash: Trash,
-    /// The table before: to take it apart costs more than to program a change of it.
-    retired: Option<Arc<NodeTable>>,
+    /// What the kernel refused and lacks since: tried again when it is asked for, and not whenever
+    /// anything else changes.
+    failed: Failed,
 }
 
 impl<D: Dataplane> Reconciler<D> {
     /// Begins without knowing anything of the kernel.
     pub fn new(dataplane: D, config: Config) -> Self {
+        let flows_due = config.families.iter().copied().collect();
         Self {
             dataplane,
             config,
             facts: None,
             known: None,
+            behind: None,
+            real_servers: 0,
             desired: SharedDesired::default(),
             settled: None,
             draining: None,
-            flows_due: Families::NONE,
+            // One that was killed before may have left some.
+            flows_due,
             trash: Trash::default(),
-            retired: None,
+            failed: Failed::default(),
         }
     }
 
@@ -125,31 +167,63 @@ impl<D: Dataplane> Reconciler<D> {
         &self.desired
     }
 
-    /// Lets go of what is not needed any more: for when nobody waits.
-    pub fn tidy(&mut self) {
-        self.retired = None;
+    /// What the kernel holds as far as is known.
+    pub fn known(&mut self) -> Option<&KernelState> {
+        self.catch_up();
+        self.known.as_ref()
     }
 
-    /// What the kernel holds as far as is known.
-    pub fn known(&self) -> Option<&KernelState> {
-        self.known.as_ref()
+    /// How much the kernel holds, as far as is known.
+    pub fn counts(&mut self) -> Option<Counts> {
+        self.catch_up();
+        let known = self.known.as_ref()?;
+        Some(Counts {
+            virtual_servers: known.virtual_servers.len(),
+            real_servers: self.real_servers,
+        })
     }
 
     /// Forgets what the kernel holds and what the node is like, so that the next reconciliation
     /// reads both anew.
     pub fn forget(&mut self) {
-        self.known = None;
+        (self.known, self.behind) = (None, None);
         self.facts = None;
+    }
+
+    /// Looks whether the kernel still holds what it should, as far as a few milliseconds tell (see
+    /// [`Dataplane::glance`]). What is found otherwise is said, and all is forgotten, so that the
+    /// next reconciliation reads the kernel and mends it.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub async fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
+        self.catch_up();
+        let Some(known) = &self.known else {
+            return Ok(None);
+        };
+        let found = self.dataplane.glance(known, &self.config.names).await?;
+        if found.is_some() {
+            self.forget();
+        }
+        Ok(found)
+    }
+
+    /// Lets the next reconciliation try again what the kernel refused, and not only what has changed
+    /// since.
+    pub fn try_again(&mut self) {
+        if !self.failed.is_empty() {
+            self.settled = None;
+        }
     }
 
     /// Reads what the node is like, and nothing else; whether that is other than what the last
     /// reconciliation went by.
     ///
     /// # Errors
-    /// If it cannot be read. What was known stays.
+    /// If it cannot be read. Then the next reconciliation reads it anew.
     pub async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
-        let facts = self.dataplane.facts().await?;
-        let before = self.facts.replace(facts);
+        let before = self.facts.take();
+        self.facts = Some(self.dataplane.facts().await?);
         Ok(before.is_some() && before != self.facts)
     }
 
@@ -159,6 +233,7 @@ impl<D: Dataplane> Reconciler<D> {
     /// If the kernel cannot be read. Nothing was changed then.
     pub async fn reconcile(&mut self, table: &Arc<NodeTable>) -> Result<Outcome, DataplaneError> {
         let start = Instant::now();
+        self.catch_up();
         let facts = match self.facts.take() {
             Some(facts) => facts,
             None => self.dataplane.facts().await?,
@@ -167,45 +242,71 @@ impl<D: Dataplane> Reconciler<D> {
             Some(known) => known,
             None => {
                 self.settled = None;
-                self.dataplane.observe().await?
+                let known = self.dataplane.observe().await?;
+                self.real_servers = real_servers(&known);
+                known
             }
         };
-        let steps = self.steps(table, &facts, &known);
+        let Planned {
+            steps,
+            touched,
+            since,
+        } = self.steps(table, &facts, &known);
         let affected = self.desired.read(|d| flows::affected(&steps, &known, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
-        let step_errors = self.take(&steps, known).await;
-        if step_errors.is_empty() {
+        let objects = steps.iter().map(Step::objects).sum();
+        let step_errors = self.apply(&steps, &known).await;
+        let broken = step_errors
+            .iter()
+            .filter_map(|error| breaks(steps.get(error.index)?));
+        let broken = broken.collect();
+        self.failed.keep_unchanged(since.as_deref(), table);
+        let is_known = step_errors.iter().all(|error| error.certain);
+        let refused_steps: BTreeSet<usize> = step_errors.iter().map(|error| error.index).collect();
+        for error in step_errors {
+            self.failed.add(self.explain(&steps, error));
+        }
+        if is_known {
+            let taken = steps.into_iter().enumerate();
+            let taken = taken.filter(|(index, _)| !refused_steps.contains(index));
             self.settled = Some((Arc::clone(table), facts.clone()));
+            self.behind = Some(Behind {
+                known,
+                steps: taken.map(|(_, step)| step).collect(),
+                touched,
+            });
+        } else {
+            // What is known of the kernel is not so any more: the next one looks.
+            (self.settled, self.draining) = (None, None);
         }
         self.facts = Some(facts);
         let refused = |refused: &Refused| (Some(refused.record().clone()), refused.to_string());
         let mut errors: Vec<_> = self
             .desired
             .read(|desired| desired.refused.iter().map(refused).collect());
-        let broken = step_errors
-            .iter()
-            .filter_map(|error| breaks(steps.get(error.index)?));
-        let broken = broken.collect();
-        for error in step_errors {
-            errors.extend(self.explain(&steps, error));
-        }
-        let objects = steps.iter().map(Step::objects).sum();
+        errors.extend(self.failed.iter().cloned());
         Ok(Outcome {
             objects,
             duration: start.elapsed(),
             errors,
             broken,
+            again: !self.failed.is_empty(),
         })
+    }
+
+    /// Does what is still to be done after a reconciliation and nobody has to wait for. Without it
+    /// the next one that reads the kernel writes rules anew that were just written.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub async fn settle(&mut self) -> Result<(), DataplaneError> {
+        self.catch_up();
+        self.dataplane.settle().await
     }
 
     /// Makes the desired state that of a table, and says the steps that lead there. Whether that is
     /// done for all of it or for what has changed alone makes no difference but in time.
-    fn steps(
-        &mut self,
-        table: &Arc<NodeTable>,
-        facts: &NodeFacts,
-        known: &KernelState,
-    ) -> Vec<Step> {
+    fn steps(&mut self, table: &Arc<NodeTable>, facts: &NodeFacts, known: &KernelState) -> Planned {
         let config = &self.config;
         if let Some((before, _)) = self.settled.take_if(|(_, of)| of == facts) {
             let update = |kept: &mut Kept| kept.update(&before, table, facts, config, known);
@@ -215,12 +316,11 @@ impl<D: Dataplane> Reconciler<D> {
                     .iter()
                     .for_each(|note| tracing::info!("{note}"));
                 let plan = |desired: &Desired| plan_touched(desired, known, config, &touched);
-                let steps = self.desired.read(plan);
-                self.draining = self
-                    .draining
-                    .take()
-                    .filter(|_| steps.iter().all(is_addition));
-                return steps;
+                return Planned {
+                    steps: self.desired.read(plan),
+                    touched: touched.servers,
+                    since: Some(before),
+                };
             }
         }
         (self.settled, self.draining) = (None, None);
@@ -232,66 +332,11 @@ impl<D: Dataplane> Reconciler<D> {
             }
             *before = kept;
         });
-        self.desired.read(|desired| plan(desired, known, config))
-    }
-
-    /// What drains, with how long its record lets it, in seconds; `None` if the kernel's state is
-    /// unknown.
-    pub fn draining(&mut self, table: &NodeTable) -> Option<BTreeMap<Draining, Option<u32>>> {
-        let known = self.known.as_ref()?;
-        self.desired.read(|desired| {
-            let seconds = |draining: &Draining| {
-                let record = desired.records.get(&draining.0)?;
-                table.records.get(record)?.drain_seconds
-            };
-            let all = || draining(known, &desired.state);
-            let draining = self.draining.get_or_insert_with(all).iter();
-            Some(draining.map(|d| (*d, seconds(d))).collect())
-        })
-    }
-
-    /// Deletes the draining real servers whose deadline has passed, and those whose connections have
-    /// ended, as many as the kernel stands (see the module `trash`); says how many are left.
-    ///
-    /// # Errors
-    /// If the connections cannot be read. Nothing was changed then.
-    pub async fn finish_drains(
-        &mut self,
-        has_passed: impl Fn(&Draining) -> bool,
-    ) -> Result<usize, DataplaneError> {
-        let Some(known) = &self.known else {
-            return Ok(0);
-        };
-        let draining = self.desired.read(|desired| draining(known, &desired.state));
-        let draining: Vec<Draining> = draining.into_iter().collect();
-        let room = self.trash.room(Instant::now());
-        if room == 0 || draining.is_empty() {
-            return Ok(draining.len());
+        let steps = self.desired.read(|desired| plan(desired, known, config));
+        Planned {
+            steps,
+            ..Planned::default()
         }
-        let (mut late, mut idle) = (Vec::new(), Vec::new());
-        for of_one in draining.chunk_by(|(a, _), (b, _)| a == b) {
-            let connections = self.dataplane.connections(&of_one[0].0).await?;
-            for draining @ (key, address) in of_one.iter().copied() {
-                let step = Step::DelRealServer { key, address };
-                let found = connections.get(&address);
-                if has_passed(&draining) {
-                    late.push(step);
-                } else if found.is_none_or(|c| c.active + c.inactive == 0) {
-                    idle.push(step);
-                }
-            }
-        }
-        late.append(&mut idle);
-        late.truncate(room);
-        let (steps, left) = (late, draining.len());
-        self.draining = None;
-        let known = self.known.take().unwrap_or_default();
-        for error in self.take(&steps, known).await {
-            for (_, message) in self.explain(&steps, error) {
-                tracing::warn!(message, "a drained real server could not be deleted");
-            }
-        }
-        Ok(left - steps.len())
     }
 
     /// Makes conntrack forget the UDP flows that lead to where nothing answers any more, if
@@ -319,24 +364,47 @@ impl<D: Dataplane> Reconciler<D> {
         Ok(Some(deleted))
     }
 
-    /// Takes steps and remembers what they made of the kernel.
-    async fn take(&mut self, steps: &[Step], mut known: KernelState) -> Vec<StepError> {
+    /// Takes steps. After an error we do not know what the kernel holds.
+    async fn apply(&mut self, steps: &[Step], known: &KernelState) -> Vec<StepError> {
         if steps.is_empty() {
-            self.known = Some(known);
             return Vec::new();
         }
         for step in steps {
             tracing::debug!(%step, "step");
         }
         let errors = self.dataplane.apply(steps).await;
-        let deleted = steps.iter().map(|step| deleted_by(step, &known)).sum();
+        let deleted = steps.iter().map(|step| deleted_by(step, known)).sum();
         self.trash.add(deleted, Instant::now());
-        // After an error we do not know; the next reconciliation looks.
-        if errors.is_empty() {
-            steps.iter().for_each(|step| known.advance(step));
-            self.known = Some(known);
-        }
         errors
+    }
+
+    /// Takes what was read of the kernel for what is known.
+    fn learn(&mut self, known: KernelState) {
+        self.real_servers = real_servers(&known);
+        (self.known, self.behind, self.settled) = (Some(known), None, None);
+    }
+
+    /// Makes what is known what the last steps made of the kernel.
+    fn catch_up(&mut self) {
+        let Some(behind) = self.behind.take() else {
+            return;
+        };
+        let Behind {
+            mut known,
+            steps,
+            touched,
+        } = behind;
+        for step in &steps {
+            let of = |known: &KernelState| {
+                let server = known.virtual_servers.get(step.virtual_server()?)?;
+                Some(server.real_servers.len())
+            };
+            self.real_servers -= of(&known).unwrap_or_default();
+            known.advance(step);
+            self.real_servers += of(&known).unwrap_or_default();
+        }
+        self.known = Some(known);
+        self.follow_drains(&touched);
     }
 
     /// What went wrong, once for each record that it concerns.
@@ -352,6 +420,9 @@ impl<D: Dataplane> Reconciler<D> {
             let of_entries = missing.flat_map(|entry| desired.records_of(entry));
             of_server.into_iter().chain(of_entries).cloned().collect()
         });
+        if matches!(step, Step::AddRealServer { .. }) && error.message == HELD_WITH_SERVER {
+            return Vec::new();
+        }
         let message = format!("{step}: {}", error.message);
         if records.is_empty() {
             return vec![(None, message)];
@@ -362,10 +433,20 @@ impl<D: Dataplane> Reconciler<D> {
             .collect()
     }
 
+    /// The dataplane.
+    pub fn dataplane(&self) -> &D {
+        &self.dataplane
+    }
+
     /// The dataplane, given back.
     pub fn into_dataplane(self) -> D {
         self.dataplane
     }
+}
+
+fn real_servers(known: &KernelState) -> usize {
+    let servers = known.virtual_servers.values();
+    servers.map(|server| server.real_servers.len()).sum()
 }
 
 /// The family for which nothing can be relied on after such a step has failed.
@@ -388,31 +469,6 @@ fn deleted_by(step: &Step, known: &KernelState) -> usize {
         }
         _ => 0,
     }
-}
-
-/// Whether a step leaves what drains as it is.
-fn is_addition(step: &Step) -> bool {
-    !matches!(
-        step,
-        Step::SetRealServer { .. } | Step::DelRealServer { .. } | Step::DelVirtualServer { .. }
-    )
-}
-
-/// Real servers of wanted virtual servers that are not wanted any more and have weight 0. One that
-/// is wanted with weight 0 does not drain: somebody wants it to stay so.
-fn draining(known: &KernelState, desired: &KernelState) -> BTreeSet<Draining> {
-    let mut draining = BTreeSet::new();
-    for (key, server) in &known.virtual_servers {
-        let Some(wanted) = desired.virtual_servers.get(key) else {
-            continue;
-        };
-        for (address, config) in &server.real_servers {
-            if config.weight == 0 && !wanted.real_servers.contains_key(address) {
-                draining.insert((*key, *address));
-            }
-        }
-    }
-    draining
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
-use portolan_dataplane::FakeKernel;
+use std::net::SocketAddr;
+
+use portolan_dataplane::{Errno, FakeKernel, Fault};
 use portolan_model::ipvs::Connections;
 use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record};
 
 use super::*;
+
+mod faults;
 
 fn table(destinations: &[&str]) -> Arc<NodeTable> {
     let key = RecordKey {
@@ -22,7 +26,9 @@ fn table(destinations: &[&str]) -> Arc<NodeTable> {
         ..Record::new(key)
     };
     Arc::new(NodeTable {
-        records: [(record.key.clone(), Arc::new(record))].into(),
+        records: [(record.key.clone(), Arc::new(record))]
+            .into_iter()
+            .collect(),
         ..NodeTable::default()
     })
 }
@@ -128,7 +134,111 @@ async fn a_draining_real_server_goes_when_its_connections_have_ended() {
     reconciler.dataplane.connections.clear();
     assert_eq!(reconciler.finish_drains(|_| false).await.unwrap(), 0);
     assert_eq!(weight(&reconciler), None);
-    assert_eq!(reconciler.known(), Some(&reconciler.dataplane.state));
+    let known = reconciler.known().cloned();
+    assert_eq!(known.as_ref(), Some(&reconciler.dataplane.state));
+}
+
+/// As [`table`], with a second Service at 10.96.0.2.
+fn two(destinations: &[&str], second: &[&str]) -> Arc<NodeTable> {
+    let mut both = NodeTable::clone(&table(destinations));
+    let of_second = table(second).records.values().next().unwrap().clone();
+    let vip = FrontendAddress::Vip("10.96.0.2".parse().unwrap());
+    let key = RecordKey {
+        service: "second".into(),
+        ..of_second.key.clone()
+    };
+    let record = Record {
+        key: key.clone(),
+        frontends: vec![Frontend::new(FrontendKind::ClusterIp, vip, 80)],
+        ..Record::clone(&of_second)
+    };
+    both.records.insert(key, Arc::new(record));
+    Arc::new(both)
+}
+
+/// The same table with another version of its second Service.
+fn changed(before: &Arc<NodeTable>, second: &[&str]) -> Arc<NodeTable> {
+    let mut table = NodeTable::clone(before);
+    let new = two(&[], second);
+    let (key, record) = new.records.iter().next().unwrap();
+    assert_eq!(&*key.service, "second");
+    table.records.insert(key.clone(), Arc::clone(record));
+    Arc::new(table)
+}
+
+#[tokio::test]
+async fn what_the_kernel_refuses_costs_others_nothing_and_is_tried_again_when_asked() {
+    let both = two(&["10.0.0.1:80"], &["10.0.0.2:80"]);
+    let is_bad = |step: &Step| matches!(step, Step::AddVirtualServer { key, .. } if *key == vip());
+    let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
+    probe.reconcile(&both).await.unwrap();
+    let bad = probe.dataplane.taken.iter().position(is_bad).unwrap();
+    // No such scheduler.
+    let refused = |number| [(number, Fault::Refused(Errno::ENOENT))].into();
+    let kernel = FakeKernel {
+        faults: refused(bad),
+        ..FakeKernel::default()
+    };
+    let mut reconciler = Reconciler::new(kernel, Config::default());
+    let outcome = reconciler.reconcile(&both).await.unwrap();
+    assert!(outcome.again && outcome.broken.is_empty());
+    let of_svc = |outcome: &Outcome| {
+        let services = outcome.errors.iter().map(|(record, _)| record.clone());
+        let services = services.map(|record| record.unwrap().service.to_string());
+        services.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of_svc(&outcome),
+        ["svc"],
+        "its real servers say nothing more"
+    );
+
+    // Others go on: the kernel is not read, and one change is one step.
+    reconciler.dataplane.unreadable = 1;
+    let taken = reconciler.dataplane.taken.len();
+    let both = changed(&both, &["10.0.0.2:80", "10.0.0.3:80"]);
+    let outcome = reconciler.reconcile(&both).await.unwrap();
+    assert_eq!(reconciler.dataplane.taken.len(), taken + 1);
+    assert_eq!(of_svc(&outcome), ["svc"], "it still lacks");
+    let known = reconciler.known().cloned();
+    assert_eq!(known.as_ref(), Some(&reconciler.dataplane.state));
+
+    // Asked for, it is tried again, and fails again.
+    let next = reconciler.dataplane.taken.len();
+    reconciler.dataplane.faults = refused(next);
+    reconciler.try_again();
+    let outcome = reconciler.reconcile(&both).await.unwrap();
+    assert_eq!(reconciler.dataplane.taken.len(), next + 1);
+    assert_eq!(of_svc(&outcome), ["svc"]);
+    // Then it works.
+    reconciler.try_again();
+    let outcome = reconciler.reconcile(&both).await.unwrap();
+    assert_eq!((outcome.errors, outcome.again), (vec![], false));
+    let wanted = reconciler.desired.read(|desired| desired.state.clone());
+    assert_eq!(reconciler.dataplane.state, wanted);
+    assert_eq!(
+        reconciler.dataplane.unreadable, 1,
+        "it was never read again"
+    );
+}
+
+#[tokio::test]
+async fn what_was_refused_is_forgotten_with_its_record() {
+    let one = table(&["10.0.0.1:80"]);
+    let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
+    probe.reconcile(&one).await.unwrap();
+    let is_bad = |step: &Step| matches!(step, Step::AddVirtualServer { .. });
+    let bad = probe.dataplane.taken.iter().position(is_bad).unwrap();
+    let kernel = FakeKernel {
+        faults: [(bad, Fault::Refused(Errno::ENOENT))].into(),
+        ..FakeKernel::default()
+    };
+    let mut reconciler = Reconciler::new(kernel, Config::default());
+    assert!(reconciler.reconcile(&one).await.unwrap().again);
+    let outcome = reconciler.reconcile(&Arc::default()).await.unwrap();
+    assert_eq!((outcome.errors, outcome.again), (vec![], false));
+    let wanted = reconciler.desired.read(|desired| desired.state.clone());
+    assert_eq!(reconciler.dataplane.state, wanted);
 }
 
 #[tokio::test]

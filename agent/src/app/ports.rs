@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use axum::Router;
 use axum::routing::any;
-use portolan_runtime::{Admin, listen};
+use portolan_runtime::{Admin, Bounded, listen};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -48,7 +48,7 @@ impl Ports {
                 return Ok(());
             };
             let stopped = token.clone().cancelled_owned();
-            let serving = axum::serve(listener, healthz.router());
+            let serving = axum::serve(Bounded::new(listener), healthz.router());
             serving.with_graceful_shutdown(stopped).await
         };
         let admin_port = admin.serve_with(like_kube_proxy(), self.admin, token.clone());

@@ -8,11 +8,13 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 
 use portolan_dataplane::{KernelConfig, NodePortAddresses};
+use portolan_plan::Names;
 use portolan_select::SourceRanges;
 
-use super::{KernelArgs, TuneArgs};
+use super::{KernelArgs, OtherProxy, TuneArgs};
 use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
+use crate::reconcile::TakeoverConfig;
 use crate::subscribe::HoldConfig;
 
 /// kube-proxy's.
@@ -72,6 +74,12 @@ pub struct RunArgs {
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
     sync_period: u64,
 
+    /// How often the kernel is looked at between two comparisons, in seconds: a few milliseconds
+    /// tell whether virtual servers (IPv4), sets or routes were deleted or changed.
+    #[arg(long, env = "PORTOLAN_CHECK_PERIOD", default_value = "5",
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    check_period: u64,
+
     /// How long a TCP destination that has gone may keep its connections, in seconds, where the
     /// Service does not say: from then on they are reset. 0 resets them at once. Those of a virtual
     /// server that goes as a whole are reset in any case. The default is IPVS's own limit for idle
@@ -96,6 +104,12 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_HOLD_SECONDS", default_value = "30",
         value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     hold_seconds: u64,
+
+    /// Take over what a kube-proxy in IPVS mode left on this node, which must not run any more: its
+    /// virtual servers with their connections, then take the rest of it away. Where there is
+    /// nothing of the kind, this does nothing.
+    #[arg(long, env = "PORTOLAN_TAKEOVER")]
+    pub takeover: Option<OtherProxy>,
 
     /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
     #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:10249")]
@@ -147,8 +161,11 @@ impl RunArgs {
     /// Checks what clap cannot.
     ///
     /// # Errors
-    /// If flags are missing that the source needs.
+    /// If flags are missing that the source needs, or exclude each other.
     pub fn validate(&self) -> anyhow::Result<()> {
+        if self.takeover.is_some() && self.kernel.plan_config()?.names != Names::default() {
+            bail!("--takeover kube-proxy needs its names: it excludes --name-prefix");
+        }
         match self.source {
             Source::Controller if self.controller.is_empty() => {
                 bail!("--source controller needs --controller host:port")
@@ -220,10 +237,25 @@ impl RunArgs {
         }
     }
 
+    /// Whether to take over.
+    #[must_use]
+    pub fn takeover(&self) -> TakeoverConfig {
+        TakeoverConfig {
+            asked: self.takeover.is_some(),
+            hold: self.hold(),
+        }
+    }
+
     /// How often the kernel is compared.
     #[must_use]
     pub fn sync_period(&self) -> Duration {
         Duration::from_secs(self.sync_period)
+    }
+
+    /// How often the kernel is looked at.
+    #[must_use]
+    pub fn check_period(&self) -> Duration {
+        Duration::from_secs(self.check_period)
     }
 
     /// The node's name, in lower case as Kubernetes has it.

@@ -6,4 +6,4 @@ mod servers;
 mod wanted;
 
 pub use servers::HealthChecks;
-pub use wanted::{HealthCheck, ServiceKey, wanted};
+pub use wanted::{HealthCheck, ServiceKey, wanted_by};

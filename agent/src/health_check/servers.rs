@@ -11,7 +11,7 @@ use axum::response::Response;
 use axum::serve::Listener;
 use portolan_dataplane::NodePortAddresses;
 use portolan_model::Family;
-use portolan_runtime::listen_one_family;
+use portolan_runtime::{Bounded, listen_one_family};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
@@ -185,7 +185,8 @@ impl HealthChecks {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         tokio::spawn(async move {
-            let serving = axum::serve(listener, router).with_graceful_shutdown(stopped);
+            let serving =
+                axum::serve(Bounded::new(listener), router).with_graceful_shutdown(stopped);
             // Errors of single connections are theirs; the listener itself has none.
             let _ = serving.await;
         });

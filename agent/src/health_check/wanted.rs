@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_model::{Family, NodeTable, RecordKey};
+use portolan_model::{Family, NodeTable, Protocol, Record, RecordKey};
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,7 +19,9 @@ pub struct ServiceKey {
 }
 
 impl ServiceKey {
-    fn of(record: &RecordKey) -> Self {
+    /// That of a record.
+    #[must_use]
+    pub fn of(record: &RecordKey) -> Self {
         Self {
             cluster: Arc::clone(&record.cluster),
             namespace: Arc::clone(&record.namespace),
@@ -47,51 +49,64 @@ pub struct HealthCheck {
     pub endpoints: BTreeMap<Family, usize>,
 }
 
-/// All Services of a table that want to be asked for.
+/// What a Service of a table is to be answered for; `None` if it does not want to be asked for.
 #[must_use]
-pub fn wanted(table: &NodeTable) -> BTreeMap<ServiceKey, HealthCheck> {
-    let mut found: BTreeMap<_, (u16, BTreeMap<Family, BTreeSet<IpAddr>>)> = BTreeMap::new();
-    for record in table.records.values() {
-        let Some(port) = record.health_check_port else {
+pub fn wanted_by(table: &NodeTable, service: &ServiceKey) -> Option<HealthCheck> {
+    let mut port = None;
+    let mut ips: BTreeMap<Family, BTreeSet<IpAddr>> = BTreeMap::new();
+    for record in records(table, service) {
+        if record.health_check_port.is_none() {
             continue;
-        };
-        let service = found.entry(ServiceKey::of(&record.key)).or_default();
-        service.0 = port;
+        }
+        port = record.health_check_port;
         for frontend in &record.frontends {
-            service.1.entry(frontend.family()).or_default();
+            ips.entry(frontend.family()).or_default();
         }
         let Some(lists) = table.lists.get(&record.key) else {
             continue;
         };
         for destination in &lists.local {
-            let (ip, family) = (
-                destination.address.ip(),
-                Family::of(destination.address.ip()),
-            );
-            if let Some(ips) = service.1.get_mut(&family)
+            let ip = destination.address.ip();
+            let family = Family::of(ip);
+            if let Some(ips) = ips.get_mut(&family)
                 && !lists.terminating.contains(family)
             {
                 ips.insert(ip);
             }
         }
     }
-    let count = |(port, ips): (u16, BTreeMap<Family, BTreeSet<IpAddr>>)| HealthCheck {
-        port,
-        endpoints: ips.into_iter().map(|(f, ips)| (f, ips.len())).collect(),
+    let endpoints = ips.into_iter().map(|(f, ips)| (f, ips.len())).collect();
+    port.map(|port| HealthCheck { port, endpoints })
+}
+
+/// The records of a Service, which are neighbours.
+fn records<'a>(table: &'a NodeTable, service: &'a ServiceKey) -> impl Iterator<Item = &'a Record> {
+    let first = RecordKey {
+        cluster: Arc::clone(&service.cluster),
+        namespace: Arc::clone(&service.namespace),
+        service: Arc::clone(&service.name),
+        port: "".into(),
+        protocol: Protocol::Tcp,
     };
-    found
-        .into_iter()
-        .map(|(key, found)| (key, count(found)))
-        .collect()
+    let records = table.records.range(first..).map(|(_, record)| &**record);
+    records.take_while(move |record| ServiceKey::of(&record.key) == *service)
 }
 
 #[cfg(test)]
 mod tests {
     use portolan_model::{
-        Destination, Families, Frontend, FrontendAddress, FrontendKind, NodeLists, Protocol, Record,
+        Destination, Families, Frontend, FrontendAddress, FrontendKind, NodeLists,
     };
 
     use super::*;
+
+    fn wanted(table: &NodeTable) -> BTreeMap<ServiceKey, HealthCheck> {
+        let services: BTreeSet<_> = table.records.keys().map(ServiceKey::of).collect();
+        let wanted = services.into_iter();
+        wanted
+            .filter_map(|service| Some((service.clone(), wanted_by(table, &service)?)))
+            .collect()
+    }
 
     type Port<'a> = (&'a str, &'a str, Option<u16>, &'a [&'a str], &'a [Family]);
 
@@ -173,8 +188,8 @@ mod tests {
     #[test]
     fn a_service_of_one_family_has_no_answer_for_the_other() {
         let mut table = table(&[("a", "", Some(30001), &["10.0.0.1:80", "[fd00::1]:80"], &[])]);
-        for record in table.records.values_mut() {
-            Arc::make_mut(record).frontends.truncate(1);
+        for key in table.clone().records.keys() {
+            Arc::make_mut(&mut table.records[key]).frontends.truncate(1);
         }
         let found = wanted(&table).into_values().next().unwrap();
         assert_eq!(found.endpoints, [(Family::V4, 1)].into());

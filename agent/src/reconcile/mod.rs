@@ -3,7 +3,11 @@
 
 mod drains;
 mod run;
+mod takeover;
+mod tally;
 
 pub use drains::{Deadlines, Drainer, WallClock};
-pub use portolan_reconcile::{Draining, Outcome, Reconciler, StaleFlows};
+pub use portolan_reconcile::{Counts, Draining, Outcome, Reconciler, StaleFlows};
 pub use run::{Inlets, Outlets, Timing, run};
+pub use takeover::TakeoverConfig;
+pub use tally::NoLocalEndpoints;

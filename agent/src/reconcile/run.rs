@@ -1,17 +1,21 @@
 //! When to reconcile.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use portolan_dataplane::Dataplane;
+use portolan_dataplane::{Dataplane, Predecessor};
+use portolan_model::{NodeTable, RecordKey};
 use portolan_runtime::BlockReady;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::takeover::{Takeover, TakeoverConfig};
+use super::tally::Tally;
 use super::{Drainer, Outcome, Reconciler};
 use crate::health::Health;
-use crate::health_check::{HealthChecks, wanted};
+use crate::health_check::HealthChecks;
 use crate::metrics::ReconcileMetrics;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
@@ -19,11 +23,16 @@ use crate::subscribe::{Report, Subscribed};
 /// Between two rounds of deletions of what has drained, at least.
 const DRAIN_PAUSE: Duration = Duration::from_secs(1);
 
+/// So often the loop shows that it is not stuck, far more often than anybody doubts it.
+const BEAT: Duration = Duration::from_secs(10);
+
 /// How long to wait for what.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
     /// Between two full comparisons with the kernel.
     pub sync_period: Duration,
+    /// Between two cheap looks at it.
+    pub check_period: Duration,
     /// Before the first retry after an error; doubles up to the sync period.
     pub retry: Duration,
     /// Between two looks at the connections of draining real servers, at most.
@@ -34,11 +43,18 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             sync_period: Duration::from_secs(30),
+            check_period: Duration::from_secs(5),
             retry: Duration::from_secs(1),
             drain: Duration::from_secs(5),
         }
     }
 }
+
+/// What did not work, with the record that it belongs to.
+type Error = (Option<RecordKey>, String);
+
+/// So many new errors are logged at a time.
+const MOST_ERRORS: usize = 64;
 
 /// What the loop is told.
 #[derive(Debug)]
@@ -47,6 +63,8 @@ pub struct Inlets {
     pub tables: watch::Receiver<Option<Arc<Subscribed>>>,
     /// The node's addresses may have changed.
     pub addresses: Arc<Notify>,
+    /// Whether to take over from a kube-proxy.
+    pub takeover: TakeoverConfig,
 }
 
 /// What the loop tells the others.
@@ -68,7 +86,7 @@ pub struct Outlets {
 
 /// Keeps the kernel equal to the newest table until the token is cancelled. Touches nothing before
 /// the first table is in; leaves everything in place at the end.
-pub async fn run<D: Dataplane>(
+pub async fn run<D: Dataplane + Predecessor>(
     reconciler: Reconciler<D>,
     drainer: Drainer,
     inlets: Inlets,
@@ -78,9 +96,15 @@ pub async fn run<D: Dataplane>(
 ) {
     let mut sync = interval_at(Instant::now() + timing.sync_period, timing.sync_period);
     sync.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut check = interval_at(Instant::now() + timing.check_period, timing.check_period);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut this = Loop {
         reconciler,
         drainer,
+        takeover: Takeover::new(inlets.takeover),
+        takeover_at: None,
         inlets,
         timing,
         outlets,
@@ -88,36 +112,53 @@ pub async fn run<D: Dataplane>(
         retry_at: None,
         drain_at: None,
         flows_failed: false,
+        last: None,
+        tally: Tally::default(),
+        programmed: None,
     };
     loop {
         let wake = tokio::select! {
             () = token.cancelled() => return,
-            wake = this.wait(&mut sync) => wake,
+            _ = beat.tick() => Some(Wake::Beat),
+            wake = this.wait(&mut sync, &mut check) => wake,
         };
         match wake {
             None => return,
+            Some(Wake::Beat) => {}
             Some(Wake::Drain) => this.drain().await,
             Some(Wake::Addresses) => this.look_at_addresses().await,
-            Some(Wake::Reconcile) => this.reconcile().await,
-            Some(Wake::Sync) => {
-                this.reconciler.forget();
-                this.reconcile().await;
+            Some(Wake::Check) => this.check().await,
+            Some(Wake::Reconcile) => drop(this.reconcile().await),
+            Some(Wake::Retry) => {
+                this.reconciler.try_again();
+                drop(this.reconcile().await);
             }
+            Some(Wake::Sync) => this.look_at_kernel().await,
+            Some(Wake::Takeover) => this.go_on_with_takeover().await,
         }
+        this.outlets.health.beat(Instant::now());
     }
 }
 
 /// Why the loop does something.
 #[derive(Debug, Clone, Copy)]
 enum Wake {
-    /// There is a new table, or it is time for another attempt.
+    /// There is a new table.
     Reconcile,
+    /// It is time for another attempt.
+    Retry,
     /// Somebody else may have changed the kernel.
     Sync,
+    /// The same, and it may be told cheaply.
+    Check,
     /// The node's addresses may have changed.
     Addresses,
     /// What drains may have drained.
     Drain,
+    /// Something of a kube-proxy's is left.
+    Takeover,
+    /// It is time to show that the loop is not stuck.
+    Beat,
 }
 
 struct Loop<D> {
@@ -131,17 +172,40 @@ struct Loop<D> {
     drain_at: Option<Instant>,
     /// Whether it was said that stale flows cannot be forgotten.
     flows_failed: bool,
+    /// The epoch and revision of the last table that was programmed.
+    last: Option<(u64, u64)>,
+    tally: Tally,
+    takeover: Takeover,
+    takeover_at: Option<Instant>,
+    /// The table that the kernel was made equal to, if the last reconciliation had no errors.
+    programmed: Option<Arc<NodeTable>>,
 }
 
-impl<D: Dataplane> Loop<D> {
+impl<D: Dataplane + Predecessor> Loop<D> {
     /// What comes next; `None` when no table will come any more.
-    async fn wait(&mut self, sync: &mut Interval) -> Option<Wake> {
+    async fn wait(&mut self, sync: &mut Interval, check: &mut Interval) -> Option<Wake> {
         tokio::select! {
             changed = self.inlets.tables.changed() => changed.ok().map(|()| Wake::Reconcile),
             _ = sync.tick() => Some(Wake::Sync),
-            () = at(self.retry_at) => Some(Wake::Reconcile),
+            _ = check.tick() => Some(Wake::Check),
+            () = at(self.retry_at) => Some(Wake::Retry),
             () = self.inlets.addresses.notified() => Some(Wake::Addresses),
             () = at(self.drain_at) => Some(Wake::Drain),
+            () = at(self.takeover_at) => Some(Wake::Takeover),
+        }
+    }
+
+    /// Reconciles if a cheap look finds the kernel changed.
+    async fn check(&mut self) {
+        match self.reconciler.glance().await {
+            Ok(None) => {}
+            Ok(Some(found)) => {
+                tracing::info!(found, "somebody else has changed the kernel");
+                self.outlets.metrics.observe_difference();
+                self.look_at_kernel().await;
+            }
+            // What reads all of it says so in its report, and tries again.
+            Err(error) => tracing::debug!(%error, "the kernel cannot be looked at"),
         }
     }
 
@@ -151,7 +215,7 @@ impl<D: Dataplane> Loop<D> {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!("the node's addresses have changed");
-                self.reconcile().await;
+                drop(self.reconcile().await);
             }
             Err(error) => {
                 tracing::warn!(%error, "the node's addresses cannot be read");
@@ -160,41 +224,92 @@ impl<D: Dataplane> Loop<D> {
         }
     }
 
-    /// Reconciles once and tells.
-    async fn reconcile(&mut self) {
-        // Before the look at the table: what arrives between the two rather counts as waiting.
-        let start = Instant::now();
-        let Some(target) = self.inlets.tables.borrow_and_update().clone() else {
+    /// Reads the kernel anew. What there is to change then, if the table is the one that was
+    /// programmed, somebody else had changed.
+    async fn look_at_kernel(&mut self) {
+        let before = self.programmed.take();
+        self.reconciler.forget();
+        let Some((table, objects)) = self.reconcile().await else {
             return;
         };
-        let outcome = match self.reconciler.reconcile(&target.table).await {
-            Ok(outcome) => outcome,
-            Err(error) => Outcome::unreadable(&error),
-        };
+        if objects > 0 && before.is_some_and(|before| Arc::ptr_eq(&before, &table)) {
+            self.outlets.metrics.observe_drift(objects);
+            tracing::warn!(objects, "somebody else had changed the kernel: made good");
+        }
+    }
+
+    /// Takes away a piece of what a kube-proxy left; the rest soon, so that tables come between.
+    async fn go_on_with_takeover(&mut self) {
+        let more = self.takeover.go_on(&mut self.reconciler).await;
+        self.takeover_at = more.then(Instant::now);
+        let pending = self.takeover.is_pending();
+        self.outlets.metrics.observe_takeover(pending);
+    }
+
+    /// Reconciles once and tells; the table, and how many objects were changed. `None` without a
+    /// table.
+    async fn reconcile(&mut self) -> Option<(Arc<NodeTable>, usize)> {
+        // Before the look at the table: what arrives between the two rather counts as waiting.
+        let start = Instant::now();
+        self.retry_at = None;
+        let target = self.inlets.tables.borrow_and_update().clone()?;
+        let outcome = self.program(&target.table).await;
         let good = outcome.errors.is_empty();
+        let objects = outcome.objects;
+        self.programmed = good.then(|| Arc::clone(&target.table));
         let outlets = &mut self.outlets;
         let wall = SystemTime::now();
         outlets.health.served(start, outcome.broken, wall);
-        outlets.metrics.observe(&outcome, self.reconciler.known());
-        outlets.metrics.observe_table(&target.table);
         outlets.status.update(&target, &self.reconciler, &outcome);
-        if good {
+        if outcome.broken.is_empty() {
+            self.last = Some((target.epoch, target.revision));
+        }
+        tell(&target, self.last, &outcome, &outlets.reports);
+        // No connection waits for what follows.
+        outlets.metrics.observe(&outcome, self.reconciler.counts());
+        self.tally.follow(&target.table);
+        let no_local = self.tally.no_local_endpoints();
+        outlets.metrics.observe_no_local_endpoints(no_local);
+        if outcome.broken.is_empty() {
+            // What some records lack is said of them, and holds up nobody else.
             outlets.unready = None;
         }
         if let Some(facts) = self.reconciler.facts() {
-            let wanted = wanted(&target.table);
-            let addresses = &facts.node_port_addresses;
-            outlets.health_checks.apply(&wanted, addresses).await;
+            let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
+            outlets.health_checks.apply(wanted, addresses).await;
         }
-        tell(&target, outcome, &outlets.reports);
-        self.reconciler.tidy();
-        if good {
-            (self.backoff, self.retry_at) = (self.timing.retry, None);
-        } else {
+        if let Err(error) = self.reconciler.settle().await {
+            tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
+        }
+        if outcome.again {
             self.retry();
+        } else {
+            self.backoff = self.timing.retry;
         }
         self.forget_stale_flows(&target).await;
         self.note_drains(&target).await;
+        Some((Arc::clone(&target.table), objects))
+    }
+
+    /// Makes the kernel equal to a table, and ours what a kube-proxy left.
+    async fn program(&mut self, table: &Arc<NodeTable>) -> Outcome {
+        if let Err(message) = self.takeover.before(&mut self.reconciler, table).await {
+            return Outcome {
+                errors: vec![(None, message)],
+                again: true,
+                broken: portolan_model::Family::ALL.into_iter().collect(),
+                ..Outcome::default()
+            };
+        }
+        let outcome = match self.reconciler.reconcile(table).await {
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::unreadable(&error),
+        };
+        if self.takeover.is_pending() {
+            self.takeover_at = Some(Instant::now());
+            self.outlets.metrics.observe_takeover(true);
+        }
+        outcome
     }
 
     /// Tries again in a while, which gets longer each time.
@@ -275,8 +390,14 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// Says what was done with a table.
-fn tell(target: &Subscribed, outcome: Outcome, reports: &watch::Sender<Option<Report>>) {
+/// Says what was done with a table. Where nothing can be relied on it counts for the last one that
+/// was programmed.
+fn tell(
+    target: &Subscribed,
+    last: Option<(u64, u64)>,
+    outcome: &Outcome,
+    reports: &watch::Sender<Option<Report>>,
+) {
     if outcome.objects > 0 {
         tracing::info!(
             revision = target.revision,
@@ -286,30 +407,30 @@ fn tell(target: &Subscribed, outcome: Outcome, reports: &watch::Sender<Option<Re
             "programmed"
         );
     }
-    let report = Report {
-        epoch: target.epoch,
-        revision: target.revision,
+    let report = last.map(|(epoch, revision)| Report {
+        epoch,
+        revision,
         duration: target.received_at.elapsed(),
-        errors: outcome.errors,
-    };
-    tell_new_errors(reports, &report);
-    reports.send_replace(Some(report));
+        errors: outcome.errors.clone(),
+    });
+    let before = reports.borrow().as_ref().map(|last| last.errors.clone());
+    tell_new_errors(&before.unwrap_or_default(), &outcome.errors);
+    if report.is_some() {
+        reports.send_replace(report);
+    }
 }
 
-/// Logs errors that the last report did not have: one that stays is said once.
-fn tell_new_errors(reports: &watch::Sender<Option<Report>>, report: &Report) {
-    let last = reports.borrow();
-    let known = |error| {
-        last.as_ref()
-            .is_some_and(|last| last.errors.contains(error))
-    };
-    for error in report.errors.iter().filter(|error| !known(error)) {
-        let record = error
-            .0
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        tracing::warn!(record, "{}", error.1);
+/// Logs errors that were not there last time: one that stays is said once.
+fn tell_new_errors(before: &[Error], now: &[Error]) {
+    let before: HashSet<&Error> = before.iter().collect();
+    let mut new = now.iter().filter(|error| !before.contains(error));
+    for (record, message) in new.by_ref().take(MOST_ERRORS) {
+        let record = record.as_ref().map(ToString::to_string);
+        tracing::warn!(record = record.unwrap_or_default(), "{message}");
+    }
+    let more = new.count();
+    if more > 0 {
+        tracing::warn!(more, "and more errors; /debug has all");
     }
 }
 

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_client::{BEHIND_PATIENCE, End, Patience, Reconnect, Resolver, Target};
 use portolan_proto::{VERSION, v1};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -12,14 +13,8 @@ use tracing::{debug, warn};
 
 use super::inner::Inner;
 use super::outbox::Outbox;
-use super::reconnect::{End, Reconnect};
-use super::resolve::{Resolver, Target};
 use super::stream::follow;
 use super::{Holding, Report, Stats, SubscribeConfig, Subscribed};
-
-/// After so long without a table, because all controllers say that they are behind the one we have,
-/// it is rather that one which was ahead: of an API server that was restored from a backup.
-const BEHIND_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Subscribes until `token` is cancelled: publishes each committed table in `tables`, and tells
 /// the controller what `reports` says of them. The last table stays when there is no controller,
@@ -53,8 +48,9 @@ async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
         if reconnect.current().is_none() {
             reconnect.begin_round(resolver.resolve(&config.endpoints).await);
         }
+        let (has_others, departure) = (reconnect.has_others(), reconnect.departure());
         let end = match reconnect.current() {
-            Some(target) => follow(inner, target, hello(config), reconnect.has_others()).await,
+            Some(target) => follow(inner, target, hello(config), has_others, departure).await,
             // No name resolves.
             None => End::Unreachable,
         };
@@ -66,7 +62,10 @@ async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
         }
         let wait = reconnect.after(end);
         debug!(?end, ?wait, "connecting again");
-        inner.put_loaded_in_force();
+        if reconnect.current().is_none() {
+            // Nobody has a newer one for now.
+            inner.put_loaded_in_force();
+        }
         inner.begin_stream();
         inner.save_now().await;
         rest(inner, wait).await;
@@ -102,32 +101,6 @@ pub(super) async fn next_confirmation(
     }
 }
 
-/// Since when controllers are there, and all of them behind.
-#[derive(Debug, Default)]
-struct Patience {
-    since: Option<Instant>,
-}
-
-impl Patience {
-    /// Takes note of how a stream ended; whether this has gone on for too long.
-    fn is_over(&mut self, end: End, now: Instant) -> bool {
-        match end {
-            End::Behind => {
-                let since = *self.since.get_or_insert(now);
-                let is_over = now.duration_since(since) >= BEHIND_PATIENCE;
-                self.since = self.since.filter(|_| !is_over);
-                is_over
-            }
-            // One that is not there says nothing.
-            End::Unreachable | End::Broken { committed: false } => false,
-            End::Broken { committed: true } | End::Suspect | End::Goaway { .. } => {
-                self.since = None;
-                false
-            }
-        }
-    }
-}
-
 fn hello(config: &SubscribeConfig) -> v1::Hello {
     v1::Hello {
         version: VERSION,
@@ -135,25 +108,5 @@ fn hello(config: &SubscribeConfig) -> v1::Hello {
         node: config.node.clone(),
         agent_version: config.agent_version.clone(),
         ..v1::Hello::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patience_ends_when_all_controllers_were_behind_for_long() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut patience = Patience::default();
-        assert!(!patience.is_over(End::Behind, at(0)));
-        assert!(!patience.is_over(End::Unreachable, at(100)));
-        assert!(!patience.is_over(End::Behind, at(299)));
-        assert!(patience.is_over(End::Behind, at(300)));
-        assert!(!patience.is_over(End::Behind, at(301)), "it begins anew");
-        // One that served us ends it.
-        assert!(!patience.is_over(End::Broken { committed: true }, at(500)));
-        assert!(!patience.is_over(End::Behind, at(700)));
     }
 }

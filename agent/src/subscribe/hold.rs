@@ -6,33 +6,13 @@
 //! of it applies, additions neither. Pure: time comes in.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use portolan_client::HoldConfig;
 use portolan_model::NodeTable;
 use portolan_proto::v1;
 
 use super::{Committed, HeldTable};
-
-/// A table with fewer records is never held: where there is little, much of it may well go.
-const LARGE: usize = 100;
-
-/// What is too much, and for how long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HoldConfig {
-    /// A table is held if it would delete more than so many of a hundred records; 100 holds none.
-    pub above_percent: u8,
-    /// After so long on one stream a table counts as confirmed; `None` for never.
-    pub confirmed_after: Option<Duration>,
-}
-
-impl Default for HoldConfig {
-    fn default() -> Self {
-        Self {
-            above_percent: 50,
-            confirmed_after: Some(Duration::from_secs(30)),
-        }
-    }
-}
 
 /// Judges tables.
 #[derive(Debug)]
@@ -81,7 +61,7 @@ impl Hold {
             return Some(self.let_through(committed));
         }
         let (deleted, records) = self.would_delete(&committed.table);
-        if records <= LARGE || deleted * 100 <= records * usize::from(self.config.above_percent) {
+        if !self.config.is_too_much(deleted, records) {
             return Some(self.let_through(committed));
         }
         let of_stream = last.filter(|_| !is_first);
@@ -148,7 +128,7 @@ impl Hold {
             return (0, 0);
         };
         let keys = in_force.records.keys();
-        let deleted = keys.filter(|key| !table.records.contains_key(key)).count();
+        let deleted = keys.filter(|key| !table.records.contains_key(*key)).count();
         (deleted, in_force.records.len())
     }
 }
@@ -172,6 +152,8 @@ impl HeldTable {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use portolan_model::{Protocol, Record, RecordKey, SetHash};
 
     use super::*;

@@ -1,9 +1,9 @@
 //! What outlives a stream.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_client::Dialer;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -14,9 +14,7 @@ use super::hold::Hold;
 use super::outbox::Outbox;
 use super::saver::Saver;
 use super::store::Store;
-use super::{
-    Committed, HeldTable, Holding, Report, Security, Staging, Stats, SubscribeConfig, Subscribed,
-};
+use super::{Committed, HeldTable, Holding, Report, Staging, Stats, SubscribeConfig, Subscribed};
 
 /// What outlives a stream.
 #[derive(Debug)]
@@ -30,11 +28,9 @@ pub(super) struct Inner {
     pub(super) reports: watch::Receiver<Option<Report>>,
     pub(super) stats: Arc<Stats>,
     pub(super) first_commit_timeout: Duration,
-    pub(super) security: Security,
+    pub(super) dialer: Dialer,
     /// The table of the last run, until it or another one is in force.
     loaded: Option<Loaded>,
-    /// Why there was no stream the last time, by controller: said once while it stays the same.
-    pub(super) last_failures: HashMap<String, String>,
 }
 
 /// A table that comes in force by itself after a while, unless another one does before or this is
@@ -113,9 +109,8 @@ impl Inner {
             reports,
             stats,
             first_commit_timeout: config.first_commit_timeout,
-            security: config.security.clone(),
+            dialer: Dialer::new(config.security.clone()),
             loaded: None,
-            last_failures: HashMap::new(),
         }
     }
 

@@ -5,17 +5,12 @@
 //! the controller changes nothing on the node.
 
 mod client;
-mod connect;
-mod connector;
 mod hold;
 mod holding;
 mod inner;
 mod latency;
 mod outbox;
-mod reconnect;
-mod resolve;
 mod saver;
-mod security;
 mod staging;
 mod stats;
 mod store;
@@ -28,14 +23,13 @@ use std::time::{Duration, Instant};
 use portolan_model::{NodeTable, RecordKey};
 use tonic::transport::Uri;
 
+pub use portolan_client::{HoldConfig, Security, TlsClient};
+
 pub use client::run;
-pub(crate) use connector::Connector;
-pub use hold::HoldConfig;
 pub use holding::{HeldTable, Holding};
-pub(crate) use resolve::Target;
-pub use security::{Security, TlsClient};
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
+pub use store::set_aside;
 
 /// Whom to ask for which table.
 #[derive(Debug, Clone)]

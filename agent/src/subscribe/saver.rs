@@ -13,6 +13,9 @@ use super::{Saved, Stats};
 /// How long changes are gathered.
 const GATHER: Duration = Duration::from_secs(3);
 
+/// After so long a table that could not be written is tried again, if it does not change before.
+const RETRY: Duration = Duration::from_secs(60);
+
 /// Writes tables, one at a time, beside whatever else happens.
 #[derive(Debug)]
 pub(super) struct Saver {
@@ -20,9 +23,11 @@ pub(super) struct Saver {
     store: Option<Arc<Store>>,
     stats: Arc<Stats>,
     due: Option<Instant>,
+    /// When the last write began.
+    begun: Option<Instant>,
     writing: Option<JoinHandle<()>>,
-    /// Whether it was said that the file cannot be written.
-    warned: Arc<AtomicBool>,
+    /// Whether the last write failed.
+    failed: Arc<AtomicBool>,
 }
 
 impl Saver {
@@ -31,8 +36,9 @@ impl Saver {
             store,
             stats,
             due: None,
+            begun: None,
             writing: None,
-            warned: Arc::default(),
+            failed: Arc::default(),
         }
     }
 
@@ -47,9 +53,11 @@ impl Saver {
         }
     }
 
-    /// When the table is to be written, if it changed.
+    /// When the table is to be written, if it changed or could not be written.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.due
+        let retry = || self.begun.map(|begun| begun + RETRY);
+        let has_failed = self.failed.load(Ordering::Relaxed);
+        self.due.or_else(|| has_failed.then(retry).flatten())
     }
 
     /// Begins to write what the table is now; puts it off while the last one is being written.
@@ -62,17 +70,18 @@ impl Saver {
         let Some(store) = self.store.clone() else {
             return;
         };
+        self.begun = Some(now);
         let (saved, stats) = (table(), Arc::clone(&self.stats));
-        let warned = Arc::clone(&self.warned);
+        let failed = Arc::clone(&self.failed);
         let write = move || match store.write(&saved) {
             Ok(()) => {
-                warned.store(false, Ordering::Relaxed);
+                failed.store(false, Ordering::Relaxed);
                 Stats::count(&stats.table_writes);
                 debug!("table written to disk");
             }
             Err(error) => {
                 Stats::count(&stats.table_write_failures);
-                if !warned.swap(true, Ordering::Relaxed) {
+                if !failed.swap(true, Ordering::Relaxed) {
                     warn!(directory = %store.directory.display(), %error,
                         "the table cannot be kept on disk: an agent that starts without a \
                          controller will not have it (said once)");

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{self, Read as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use portolan_proto::limits::MAX_FRAME_BYTES;
 use portolan_proto::v1;
@@ -17,6 +17,19 @@ use crate::durable;
 
 const NAME: &str = "table";
 const ASIDE: &str = "table.corrupt";
+const OLD: &str = "table.old";
+
+/// Sets the table in a directory aside, as `table.old`, because somebody else has programmed the
+/// node since it was in force; whether there was one.
+///
+/// # Errors
+/// If it cannot be renamed.
+pub fn set_aside(directory: &Path) -> io::Result<bool> {
+    match fs::rename(directory.join(NAME), directory.join(OLD)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        renamed => renamed.map(|()| true),
+    }
+}
 
 /// The header: what the file is, and the version of its format.
 const MAGIC: &[u8; 14] = b"portolan table";

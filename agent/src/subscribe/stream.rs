@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use portolan_client::{Departure, End, Opened, Stay, Target, ended_early};
 use portolan_proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout_at};
@@ -12,12 +13,9 @@ use tonic::{Code, Status, Streaming};
 use tracing::{debug, error, info, warn};
 
 use super::client::next_confirmation;
-use super::connect::{Opened, ended_early, open};
 use super::inner::Inner;
 use super::latency::Latency;
 use super::outbox::Outbox;
-use super::reconnect::End;
-use super::resolve::Target;
 use super::{Committed, Stats, Taken};
 
 /// An open stream.
@@ -31,6 +29,7 @@ struct Stream<'a> {
     committed: bool,
     /// How long to wait for the next frame: only before the first Commit, if there are others.
     deadline: Option<Instant>,
+    stay: Stay,
 }
 
 /// Connects, and follows the stream until it ends.
@@ -39,18 +38,22 @@ pub(super) async fn follow(
     target: &Target,
     hello: v1::Hello,
     has_others: bool,
+    departure: Departure,
 ) -> End {
-    let Opened { frames, messages } = match open(inner, target, hello).await {
+    let hello = inner.staging.begin(hello);
+    let Opened { frames, messages } = match inner.dialer.open(target, hello).await {
         Ok(opened) => opened,
-        Err(end) => return end,
+        Err(end) => {
+            Stats::count(&inner.stats.connect_failures);
+            return end;
+        }
     };
     info!(%target, "connected");
-    inner.last_failures.clear();
     inner.begin_stream();
     Stats::count(&inner.stats.streams);
     let stats = Arc::clone(&inner.stats);
     let _connected = Connected::new(&stats);
-    let patience = inner.first_commit_timeout;
+    let (since, patience) = (Instant::now(), inner.first_commit_timeout);
     let mut stream = Stream {
         inner,
         frames,
@@ -59,7 +62,8 @@ pub(super) async fn follow(
         latency: Latency::default(),
         epoch: 0,
         committed: false,
-        deadline: has_others.then(|| Instant::now() + patience),
+        deadline: has_others.then(|| since + patience),
+        stay: Stay::new(departure, since),
     };
     stream.run().await
 }
@@ -104,6 +108,7 @@ impl Stream<'_> {
                         }
                     }
                 }
+                () = at(self.stay.leave_at()) => return End::Goaway,
                 () = at(save_at) => self.inner.save(),
                 () = at(held_until) => self.inner.expired(&mut self.outbox),
                 (epoch, revision) = next_confirmation(&mut self.inner.confirmations) => {
@@ -152,8 +157,9 @@ impl Stream<'_> {
             }
             Ok(Taken::Goaway(goaway)) => {
                 let spread = Duration::from_millis(goaway.spread_ms.into());
-                info!(?spread, "the controller is about to stop");
-                Some(End::Goaway { spread })
+                let stay = self.stay.goaway(spread, Instant::now());
+                info!(?stay, "the controller is about to stop");
+                None
             }
             Err(reason) => {
                 Stats::count(&self.inner.stats.hash_mismatches);
@@ -184,20 +190,24 @@ impl Stream<'_> {
     }
 
     fn broken(&self, status: &Status) -> End {
+        if self.stay.leave_at().is_some() {
+            debug!(code = ?status.code(), reason = status.message(), "the controller has stopped");
+            return End::Goaway;
+        }
         if self.committed && status.code() == Code::Unauthenticated {
             // With tokens this happens every hour or so.
             info!(
                 reason = status.message(),
                 "connecting again with what we have now"
             );
-            return End::Broken { committed: true };
+            return self.stay.broken(Instant::now());
         }
         warn!(code = ?status.code(), reason = status.message(), "stream ended");
         if status.code() == Code::Aborted {
             return End::Suspect;
         }
         if self.committed {
-            End::Broken { committed: true }
+            self.stay.broken(Instant::now())
         } else {
             ended_early(status)
         }

@@ -1,8 +1,10 @@
 //! Who may have an address and port when several Services want it.
 //!
 //! An API server hands out node ports and cluster IPs once, but nothing keeps two Services from
-//! the same external IP, and files can say anything. The oldest claimant has it, so that a
-//! newcomer never takes a working way in from its owner.
+//! the same external IP, or a Service from writing another one's cluster IP among its external IPs,
+//! and files can say anything. What was handed out comes first, then what balancers have, then what
+//! anybody may write; among equals the oldest claimant has it, so that a newcomer never takes a
+//! working way in from its owner.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -26,9 +28,10 @@ pub struct Claim {
     pub protocol: Protocol,
 }
 
-/// Who claims. The smallest has it: by age (an unknown age last), then by name.
+/// Who claims. The smallest has it: by right, by age (an unknown age last), then by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claimant {
+    right: Right,
     age: (bool, i64),
     /// The Service.
     pub service: ObjectKey,
@@ -36,6 +39,27 @@ pub struct Claimant {
     pub port: usize,
     /// As what.
     pub kind: FrontendKind,
+}
+
+/// What a claim rests on, the best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Right {
+    /// The API server handed it out, to nobody else.
+    Allocated,
+    /// A balancer's controller wrote it into the status.
+    Status,
+    /// Whoever may edit the Service wrote it.
+    Spec,
+}
+
+impl From<FrontendKind> for Right {
+    fn from(kind: FrontendKind) -> Self {
+        match kind {
+            FrontendKind::ClusterIp | FrontendKind::NodePort => Self::Allocated,
+            FrontendKind::LoadBalancer => Self::Status,
+            FrontendKind::ExternalIp => Self::Spec,
+        }
+    }
 }
 
 impl Claimant {
@@ -47,6 +71,7 @@ impl Claimant {
 
     fn aged(created: Option<i64>, service: ObjectKey, port: usize, kind: FrontendKind) -> Self {
         Self {
+            right: kind.into(),
             age: (created.is_none(), created.unwrap_or_default()),
             service,
             port,

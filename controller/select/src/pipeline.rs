@@ -93,6 +93,10 @@ impl Pipeline {
     /// Computes the next part of an audit from scratch, of at most `limit` Services and nodes. The
     /// result is where the tables diverge from that, and repairs them; it should be empty.
     pub fn continue_audit(&mut self, audit: &mut Audit, limit: usize) -> TableDelta {
+        if !self.dirty.node_weights.is_empty() || !self.dirty.pod_weights.is_empty() {
+            // Which Services these weigh on is only found out by a flush.
+            return TableDelta::default();
+        }
         let mut again = DirtySet::default();
         for _ in 0..limit {
             // What is dirty is different for a good reason.

@@ -10,7 +10,9 @@
 mod accept;
 mod debounce;
 mod feed;
+mod forward;
 mod guard;
+mod http;
 mod identity;
 mod log;
 mod origin;
@@ -25,6 +27,7 @@ mod wire;
 
 pub use accept::Limits;
 pub use debounce::Debounce;
+pub use forward::{Committed, ForwardError, Forwarder};
 pub use identity::{Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier};
 pub use log::{Prepared, Retention};
 pub use origin::Origin;
@@ -36,3 +39,6 @@ pub use registry::{
 pub use service::TablesServer;
 pub use session::ServeConfig;
 pub use tables::{Changed, Standing, Tables};
+
+/// Before the name of a relay where nodes are listed: no node's name has a slash.
+pub const RELAY: &str = "relay/";

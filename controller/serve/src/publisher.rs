@@ -101,17 +101,17 @@ impl Publisher {
         let triggers = of.triggers_since(from);
         let nodes = applied.nodes.iter();
         let own: Option<Vec<_>> = nodes
-            .map(|node| Some((node, of.hashes(node), of.own_since(node, from)?)))
+            .map(|node| Some((node, of.hashes(node), of.own_after(node, from)?)))
             .collect();
         let (records, own) = (of.records().hash(), own?);
         drop(log);
         let mut last = commit(to, records, None, &versions);
         last.trigger_times_ms.clone_from(&triggers);
         let shared = Arc::new(Writer::default().records(changes).commit(last).finish());
-        let own = own.into_iter().map(|(node, hashes, own)| {
+        let own = own.into_iter().map(|(node, hashes, (own, replace))| {
             let mut last = full_commit(to, hashes, &versions);
             last.trigger_times_ms.clone_from(&triggers);
-            let delivery = Delivery::with_own(&shared, own, false, last);
+            let delivery = Delivery::with_own(&shared, own, replace, last);
             (Arc::clone(node), delivery)
         });
         let own = own.collect();
@@ -136,6 +136,10 @@ impl Publisher {
             .collect();
         drop(log);
         let patches = pairs.into_iter().filter_map(|(old, new)| {
+            // A patch says nothing of what we have not understood.
+            if !(old.is_whole && new.is_whole) {
+                return None;
+            }
             let patch = make_patch(&old.value, old.hash, &new.value, new.hash)?;
             let patch = encode(&patch);
             let is_less = 2 * patch.len() < new.encoded.len();

@@ -1,12 +1,14 @@
 //! The reading half: what each stream sends next.
 
+mod all;
 mod standing;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use portolan_model::{NodeKey, NodeTable};
+use portolan_model::{NodeKey, NodeTable, SetHash};
+use portolan_proto::buckets::short;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, watch};
 
@@ -34,6 +36,9 @@ pub struct Tables {
     published: watch::Receiver<Published>,
 }
 
+/// Whoever needs more than one lock takes a feed's segments first, then the log, then the feed's
+/// memo: a reader that waited for the log with the memo locked, while the writer waits too, would
+/// stop everything.
 #[derive(Debug)]
 struct Shared {
     epoch: u64,
@@ -72,6 +77,8 @@ pub(crate) enum First {
     Deliver(Delivery, How),
     /// It depends on the hashes of the agent's buckets, of so many.
     Ask(u32),
+    /// As [`Ask`](Self::Ask), but another agent that has the same records was asked already.
+    Wait(u32),
     /// The agent's table is newer than ours.
     Behind,
     /// A snapshot, when it is the agent's turn.
@@ -85,6 +92,8 @@ pub(crate) enum How {
     Equal,
     /// It is sent what differs.
     Resume,
+    /// It is sent the buckets that differ, as another agent has told that has the same records.
+    Buckets,
 }
 
 /// What an agent is sent next.
@@ -211,7 +220,9 @@ impl Tables {
                 from: have.revision,
                 live: false,
             };
-            let answer = feed.memo().answer(self.head(&node.cluster), question);
+            // Looked up before the memo is locked: see the order of locks at Shared.
+            let head = self.head(&node.cluster);
+            let answer = feed.memo().answer(head, question);
             if answer.get().is_some_and(Option::is_none) {
                 return First::Snapshot;
             }
@@ -219,7 +230,35 @@ impl Tables {
         if bytes < WORTH_ASKING {
             return First::Snapshot;
         }
-        First::Ask(count)
+        self.elsewhere(feed, node, theirs, count)
+    }
+
+    /// What an agent is sent that has records of which only the hash is known.
+    fn elsewhere(&self, feed: &Feed, node: &NodeKey, theirs: Hashes, count: u32) -> First {
+        let log = self.read();
+        let of = log.of(&node.cluster);
+        let question = Question::Elsewhere {
+            records: theirs.records,
+        };
+        let mut memo = feed.memo();
+        let answer = memo.answer(of.head(), question);
+        let Some(answer) = answer.get() else {
+            return if memo.is_first_asked(of.head(), theirs.records) {
+                First::Ask(count)
+            } else {
+                First::Wait(count)
+            };
+        };
+        drop(memo);
+        match answer {
+            Some(shared) => {
+                let last = full_commit(of.head(), of.hashes(&node.name), log.source_versions());
+                let (own, replace) = of.own_unless(&node.name, theirs.own);
+                let delivery = Delivery::with_own(shared, own, replace, last);
+                First::Deliver(delivery, How::Buckets)
+            }
+            None => First::Snapshot,
+        }
     }
 
     /// What an agent is sent that has the table of revision `cursor`.
@@ -240,15 +279,15 @@ impl Tables {
         let of = log.of(&node.cluster);
         let (head, hashes) = (of.head(), of.hashes(&node.name));
         let versions = log.source_versions();
-        let own = of.own_since(&node.name, from)?;
+        let (own, replace) = of.own_after(&node.name, from)?;
         let answer = feed.memo().answer(head, Question::Since { from, live });
         let mut last = commit(head, hashes.records, None, versions);
         if live {
             last.trigger_times_ms = of.triggers_since(from);
         }
-        let own_hash = (own != OwnChanges::default()).then_some(hashes.own);
-        let of_node = own_hash.map(|own_hash| portolan_proto::v1::Commit {
-            own_hash: own_hash.to_bytes().into(),
+        let is_own = replace || own != OwnChanges::default();
+        let of_node = is_own.then(|| portolan_proto::v1::Commit {
+            own_hash: hashes.own.to_bytes().into(),
             ..last.clone()
         });
         let changes = match answer.get() {
@@ -263,27 +302,40 @@ impl Tables {
         };
         let shared = answer.get_or_init(make).as_ref()?;
         Some(match of_node {
-            Some(last) => Delivery::with_own(shared, own, false, last),
+            Some(last) => Delivery::with_own(shared, own, replace, last),
             None => Delivery::shared(head, Arc::clone(shared)),
         })
     }
 
-    /// What an agent is sent whose buckets have these hashes; `None` if a snapshot is less.
+    /// What an agent is sent whose buckets have these hashes; `None` if a snapshot is less. Others
+    /// that have the same records are sent the same. One that tells hashes which are not its own
+    /// makes their tables differ from what they are told of them, and they get a snapshot.
     pub(crate) fn buckets(
         &self,
         feed: &Feed,
         node: &NodeKey,
+        theirs: Hashes,
         hashes: &[[u8; 8]],
     ) -> Option<Delivery> {
         let count = u32::try_from(hashes.len()).ok()?;
         let log = self.read();
         let of = log.of(&node.cluster);
+        let question = Question::Elsewhere {
+            records: theirs.records,
+        };
+        let of_all = feed.memo().answer(of.head(), question);
+        let tell = |answer: Option<&Arc<Chunks>>| {
+            if add_up(hashes, theirs.records) && of_all.set(answer.cloned()).is_ok() {
+                feed.wake();
+            }
+        };
         let (buckets, bytes) = of.buckets().differing(hashes);
         if buckets.is_empty() || bytes * 100 > of.records().bytes() * MANY_BUCKETS {
+            tell(None);
             return None;
         }
         let last = full_commit(of.head(), of.hashes(&node.name), log.source_versions());
-        let own = of.own(&node.name);
+        let (own, replace) = of.own_unless(&node.name, theirs.own);
         let question = Question::Buckets {
             buckets: buckets.clone(),
             count,
@@ -299,7 +351,8 @@ impl Tables {
             Some(Arc::new(chunks))
         };
         let shared = answer.get_or_init(make).as_ref()?;
-        Some(Delivery::with_own(shared, own, true, last))
+        tell(Some(shared));
+        Some(Delivery::with_own(shared, own, replace, last))
     }
 
     /// All that a node must have.
@@ -347,6 +400,14 @@ fn is_behind(ours: &[u64], theirs: &[u64]) -> bool {
     ours.len() == theirs.len() && ours.iter().zip(theirs).any(|(ours, theirs)| ours < theirs)
 }
 
+/// Whether these are the hashes of the buckets of such records, as far as sums can tell.
+fn add_up(hashes: &[[u8; 8]], records: SetHash) -> bool {
+    let sum = hashes.iter().fold(0_u64, |sum, hash| {
+        sum.wrapping_add(u64::from_be_bytes(*hash))
+    });
+    sum.to_be_bytes() == short(records)
+}
+
 /// From the standard library's per-process random state: enough to tell two starts apart.
 fn random_epoch() -> u64 {
     use std::hash::{BuildHasher, RandomState};
@@ -355,5 +416,7 @@ fn random_epoch() -> u64 {
         .max(1)
 }
 
+#[cfg(test)]
+mod races;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use portolan_dns::{Bind, DEFAULT_TTL, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
 
 use super::etcd::EtcdArgs;
+use crate::args::Source;
 
 /// Which names are served, and how CoreDNS gets them.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -113,13 +114,17 @@ impl DnsArgs {
     }
 
     /// Checks what clap cannot.
-    pub(crate) fn validate(&self) -> anyhow::Result<()> {
+    pub(crate) fn validate(&self, source: Source) -> anyhow::Result<()> {
         let exports = self.zone_dir.is_some() || !self.bind.is_empty() || self.etcd.is_on();
         ensure!(
             self.is_on() || !exports,
             "--dns-bind-address, --dns-zone-dir and --dns-etcd-endpoint need --dns-zone"
         );
         if self.is_on() {
+            ensure!(
+                source != Source::Controller,
+                "--dns-zone: a relay has no names; ask the controllers behind it for them"
+            );
             self.zone_config()?;
         }
         self.etcd.validate()
@@ -192,7 +197,9 @@ mod tests {
     fn parse(args: &str) -> Result<DnsArgs, String> {
         let args = ["x"].into_iter().chain(args.split_whitespace());
         let cli = Cli::try_parse_from(args).map_err(|error| error.to_string())?;
-        cli.dns.validate().map_err(|error| format!("{error:#}"))?;
+        cli.dns
+            .validate(Source::Kubernetes)
+            .map_err(|error| format!("{error:#}"))?;
         Ok(cli.dns)
     }
 

@@ -17,9 +17,10 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
+
+use crate::app::Vital;
 
 /// The shortest time between two rounds of writing.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -148,13 +149,12 @@ impl EtcdArgs {
         &self,
         zone: &Arc<SharedZone>,
         client: Option<kube::Client>,
-        tasks: &TaskTracker,
-        token: &CancellationToken,
+        vital: &Vital,
     ) -> anyhow::Result<()> {
         let Some(uri) = self.uri()? else {
             return Ok(());
         };
-        let channel = self.channel(uri, tasks, token)?;
+        let channel = self.channel(uri, vital)?;
         let config = ExportConfig {
             layout: Layout::new(&self.prefix)?,
             interval: INTERVAL,
@@ -165,8 +165,8 @@ impl EtcdArgs {
         };
         let zone = Arc::clone(zone);
         let Some(client) = client else {
-            let stop = token.clone().cancelled_owned();
-            tasks.spawn(export(zone, channel, config, stop));
+            let stop = vital.ending.clone().cancelled_owned();
+            vital.spawn("export to etcd", export(zone, channel, config, stop));
             return Ok(());
         };
         let (namespace, name) = self.lease()?;
@@ -175,16 +175,12 @@ impl EtcdArgs {
             let (zone, channel, config) = (Arc::clone(&zone), channel.clone(), config.clone());
             async move { export(zone, channel, config, stop.cancelled()).await }
         };
-        tasks.spawn(lead(client, lease, token.clone(), writer));
+        let lead = lead(client, lease, vital.ending.clone(), writer);
+        vital.spawn("export to etcd", lead);
         Ok(())
     }
 
-    fn channel(
-        &self,
-        uri: Uri,
-        tasks: &TaskTracker,
-        token: &CancellationToken,
-    ) -> anyhow::Result<Channel> {
+    fn channel(&self, uri: Uri, vital: &Vital) -> anyhow::Result<Channel> {
         let endpoint = |uri: Uri| {
             Endpoint::from(uri)
                 .connect_timeout(TIMEOUT)
@@ -197,7 +193,7 @@ impl EtcdArgs {
         let identity = self.cert.clone().zip(self.key.clone());
         let files = ClientFiles { ca, identity }.open("etcd")?;
         let config = files.subscribe();
-        tasks.spawn(files.follow(POLL, token.clone()));
+        vital.tasks.spawn(files.follow(POLL, vital.ending.clone()));
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let name = ServerName::try_from(host.to_owned()).context("--dns-etcd-endpoint")?;
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();

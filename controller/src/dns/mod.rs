@@ -19,8 +19,8 @@ use portolan_source::kubernetes::{self, NameOptions};
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use crate::app::Vital;
 use crate::args::{Args, Source};
 
 pub(crate) use args::DnsArgs;
@@ -37,7 +37,8 @@ pub(crate) struct Dns {
     zone: Arc<SharedZone>,
     server: Server,
     bound: Vec<Bound>,
-    names: NameSink,
+    /// Until the source has it: the names end with the source.
+    names: Option<NameSink>,
     needs_pods: bool,
 }
 
@@ -49,11 +50,10 @@ impl Dns {
     pub(crate) async fn start(
         args: &Args,
         registry: &mut Registry,
-        tasks: &TaskTracker,
-        token: &CancellationToken,
+        vital: &Vital,
     ) -> anyhow::Result<Option<Self>> {
         let dns = &args.dns;
-        dns.validate()?;
+        dns.validate(args.source)?;
         if !dns.is_on() {
             return Ok(None);
         }
@@ -73,7 +73,7 @@ impl Dns {
         for bind in dns.bind() {
             bound.push(bind.bind().await.context("--dns-bind-address")?);
         }
-        write_files(dns, &zone, serial, tasks, token)?;
+        write_files(dns, &zone, serial, vital)?;
         let client = match args.source {
             Source::Kubernetes if dns.etcd.is_on() => {
                 let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
@@ -81,24 +81,23 @@ impl Dns {
             }
             _ => None,
         };
-        dns.etcd.start(&zone, client, tasks, token)?;
+        dns.etcd.start(&zone, client, vital)?;
         let (names, batches) = NameSink::channel(BATCHES);
-        tasks.spawn(follow(Arc::clone(&zone), batches));
+        vital.spawn("names", follow(Arc::clone(&zone), batches));
         Ok(Some(Self {
             zone,
             server,
             bound,
-            names,
+            names: Some(names),
             needs_pods: dns.needs_pods(),
         }))
     }
 
-    /// Where the source tells what there is.
-    pub(crate) fn names(&self) -> NameOptions {
-        NameOptions {
-            sink: self.names.clone(),
-            pods: self.needs_pods,
-        }
+    /// Where the source tells what there is; `None` if it was taken before.
+    pub(crate) fn names(&mut self) -> Option<NameOptions> {
+        let sink = self.names.take()?;
+        let pods = self.needs_pods;
+        Some(NameOptions { sink, pods })
     }
 
     /// What streams the names to agents.
@@ -141,8 +140,7 @@ fn write_files(
     dns: &DnsArgs,
     zone: &Arc<SharedZone>,
     first_serial: u32,
-    tasks: &TaskTracker,
-    token: &CancellationToken,
+    vital: &Vital,
 ) -> anyhow::Result<()> {
     let Some(directory) = dns.zone_dir() else {
         return Ok(());
@@ -162,7 +160,8 @@ fn write_files(
         retry: RETRY,
         first_serial,
     };
-    let stop = token.clone().cancelled_owned();
-    tasks.spawn(zone_file::export(Arc::clone(zone), config, stop));
+    let stop = vital.ending.clone().cancelled_owned();
+    let export = zone_file::export(Arc::clone(zone), config, stop);
+    vital.spawn("zone files", export);
     Ok(())
 }

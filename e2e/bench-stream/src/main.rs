@@ -22,6 +22,10 @@ mod world;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+/// The controller's.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 #[derive(Debug, Parser)]
 struct Cli {
     #[command(subcommand)]

@@ -68,6 +68,15 @@ fn commit(revision: u64, snapshot: bool) -> v1::Frame {
     }))
 }
 
+/// One that says nothing of what is the node's own.
+fn shared_commit(revision: u64) -> v1::Frame {
+    frame(Frame::Commit(v1::Commit {
+        revision,
+        own_hash: vec![0],
+        ..v1::Commit::default()
+    }))
+}
+
 fn welcome(epoch: u64) -> v1::Frame {
     frame(Frame::Welcome(v1::Welcome { version: 1, epoch }))
 }
@@ -105,6 +114,14 @@ fn own() -> v1::Own {
     v1::Own {
         put: put.collect(),
         node: table.nodes.get(&node).map(encode_node),
+        ..v1::Own::default()
+    }
+}
+
+/// The node is in no zone any more.
+fn moved() -> v1::Own {
+    v1::Own {
+        node: Some(v1::NodeInfo::default()),
         ..v1::Own::default()
     }
 }
@@ -173,6 +190,11 @@ pub fn agent() -> Vec<Seed> {
         ("snapshot", join(&snapshot())),
         ("empty", join(&[welcome(7), commit(0, true)])),
         ("delta", followed_by(&[delete.clone(), commit(2, false)])),
+        ("shared", followed_by(&[delete.clone(), shared_commit(2)])),
+        (
+            "not-shared",
+            followed_by(&[frame(Frame::Own(moved())), shared_commit(2)]),
+        ),
         (
             "refused",
             followed_by(&[put(vec![refused()]), commit(2, false)]),

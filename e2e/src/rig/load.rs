@@ -118,6 +118,12 @@ impl Load {
         self.shared.lock().failures.len()
     }
 
+    /// What failed so far.
+    #[must_use]
+    pub fn failures(&self) -> Vec<Failure> {
+        self.shared.lock().failures.clone()
+    }
+
     /// Stops when the requests under way have ended, and reports.
     #[must_use]
     pub fn stop(mut self) -> LoadReport {

@@ -47,6 +47,14 @@ pub struct RigConfig {
     pub clients: u8,
 }
 
+impl RigConfig {
+    /// Two nodes, an outside client, and the machine of the control plane.
+    pub const CLUSTER: Self = Self {
+        nodes: 2,
+        clients: 2,
+    };
+}
+
 impl Default for RigConfig {
     fn default() -> Self {
         Self {

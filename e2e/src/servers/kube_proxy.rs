@@ -26,7 +26,7 @@ pub struct ApiOnLan {
 impl ApiOnLan {
     /// Starts it on the machine that the servers run on; its log goes to `directory`.
     pub fn start(servers: &Servers, control: &Host, directory: &Path) -> Result<Self> {
-        let mut command = Command::new(Servers::binaries()?.kubernetes.join("kubectl"));
+        let mut command = Command::new(Servers::binaries()?.program("kubectl"));
         command
             .args(["proxy", "--port=0", "--address=0.0.0.0"])
             .args(["--accept-hosts=.*", "--kubeconfig"])
@@ -114,7 +114,7 @@ impl KubeProxies {
 }
 
 fn program() -> Result<std::path::PathBuf> {
-    Ok(Servers::binaries()?.kubernetes.join("kube-proxy"))
+    Ok(Servers::binaries()?.program("kube-proxy"))
 }
 
 /// True if the time of the last complete synchronization is there for each family.

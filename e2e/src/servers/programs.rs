@@ -23,14 +23,12 @@ impl std::error::Error for Missing {}
 /// Where the programs are.
 #[derive(Clone, Debug)]
 pub struct Binaries {
-    /// The etcd server.
-    pub etcd: PathBuf,
-    /// The directory of kube-apiserver, kube-controller-manager, kube-proxy and kubectl.
-    pub kubernetes: PathBuf,
+    /// Holds all of [`NAMES`].
+    directory: PathBuf,
 }
 
-/// What [`Binaries::kubernetes`] holds.
-const KUBERNETES: [&str; 4] = [
+const NAMES: [&str; 5] = [
+    "etcd",
     "kube-apiserver",
     "kube-controller-manager",
     "kube-proxy",
@@ -39,12 +37,15 @@ const KUBERNETES: [&str; 4] = [
 
 impl Binaries {
     pub(super) fn find() -> Result<Self> {
-        let etcd = find_etcd().ok_or_else(|| Missing("no etcd (Debian: etcd-server)".into()))?;
         find_program("openssl").ok_or_else(|| Missing("no openssl".into()))?;
-        Ok(Self {
-            etcd,
-            kubernetes: find_kubernetes()?,
-        })
+        let directory = find_directory()?;
+        Ok(Self { directory })
+    }
+
+    /// The path of a program: etcd, kube-apiserver, kube-controller-manager, kube-proxy, kubectl.
+    #[must_use]
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 }
 
@@ -55,15 +56,8 @@ fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-fn find_etcd() -> Option<PathBuf> {
-    let assets = env::var_os("KUBEBUILDER_ASSETS").map(|dir| Path::new(&dir).join("etcd"));
-    assets
-        .filter(|file| file.is_file())
-        .or_else(|| find_program("etcd"))
-}
-
-fn find_kubernetes() -> Result<PathBuf> {
-    let complete = |dir: &PathBuf| KUBERNETES.iter().all(|name| dir.join(name).is_file());
+fn find_directory() -> Result<PathBuf> {
+    let complete = |dir: &PathBuf| NAMES.iter().all(|name| dir.join(name).is_file());
     // Assets made for others hold no controller manager: those are passed over.
     let assets = env::var_os("KUBEBUILDER_ASSETS")
         .map(PathBuf::from)
@@ -77,7 +71,7 @@ fn find_kubernetes() -> Result<PathBuf> {
     ensure!(
         complete(&dir),
         "PORTOLAN_TOOLS_BIN lacks some of {}",
-        KUBERNETES.join(" ")
+        NAMES.join(" ")
     );
     Ok(dir)
 }

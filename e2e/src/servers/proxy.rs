@@ -32,7 +32,7 @@ pub fn slice_path(name: &str) -> String {
 impl ApiProxy {
     /// Starts it on the machine of the servers; its log goes to `logs`.
     pub fn start(host: &Host, kubeconfig: &Path, logs: &Path) -> Result<Self> {
-        let kubectl = Servers::binaries()?.kubernetes.join("kubectl");
+        let kubectl = Servers::binaries()?.program("kubectl");
         let mut command = Command::new(kubectl);
         command
             .args(["proxy", "--port=0", "--kubeconfig"])

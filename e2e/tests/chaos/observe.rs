@@ -1,7 +1,10 @@
 //! What is in the kernel of each node, all the time: an endpoint that went never comes back.
+//!
+//! Read by netlink, one virtual server after the other. `/proc/net/ip_vs` leaves some out: where a
+//! read ended the kernel counts the virtual servers of all network namespaces, and the next read
+//! skips as many of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,9 +12,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use portolan_e2e::rig::Namespace;
+use portolan_model::Protocol;
+use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
+use portolan_netlink::ipvs::Ipvs;
 
 /// How often the kernels are read.
-const INTERVAL: Duration = Duration::from_millis(400);
+const INTERVAL: Duration = Duration::from_millis(200);
 
 /// A running observation.
 pub(crate) struct Observer {
@@ -20,10 +26,15 @@ pub(crate) struct Observer {
 }
 
 struct Shared {
-    nodes: Vec<Namespace>,
-    vip: Ipv4Addr,
+    key: VirtualServerKey,
     stopped: AtomicBool,
-    seen: Mutex<Vec<History>>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+/// A node's kernel, and what was seen there.
+struct Seen {
+    ipvs: Ipvs,
+    history: History,
 }
 
 /// What one node had.
@@ -47,14 +58,16 @@ impl History {
 }
 
 impl Observer {
-    /// Observes the virtual server of an address on port 80.
-    pub(crate) fn start(nodes: Vec<Namespace>, vip: Ipv4Addr) -> Self {
-        let seen = vec![History::default(); nodes.len()];
+    /// Observes the virtual server of an address on TCP port 80.
+    pub(crate) fn start(nodes: &[Namespace], vip: Ipv4Addr) -> Self {
+        let seen = nodes.iter().map(|node| Seen {
+            ipvs: node.run(Ipvs::open).unwrap().unwrap(),
+            history: History::default(),
+        });
         let shared = Arc::new(Shared {
-            nodes,
-            vip,
+            key: VirtualServerKey::new(Protocol::Tcp, vip.into(), 80),
             stopped: AtomicBool::new(false),
-            seen: Mutex::new(seen),
+            seen: Mutex::new(seen.collect()),
         });
         let thread = thread::spawn({
             let shared = Arc::clone(&shared);
@@ -74,7 +87,10 @@ impl Observer {
     /// Where new connections of a node go now.
     pub(crate) fn present(&self, node: usize) -> BTreeSet<Ipv4Addr> {
         self.shared.look();
-        self.shared.seen.lock().unwrap()[node].present.clone()
+        self.shared.seen.lock().unwrap()[node]
+            .history
+            .present
+            .clone()
     }
 
     /// Stops, and says how often it looked.
@@ -82,64 +98,44 @@ impl Observer {
         self.shared.stopped.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
         let seen = self.shared.seen.lock().unwrap();
-        for (number, history) in seen.iter().enumerate() {
-            let (gone, back) = (history.gone.len(), &history.back);
-            println!(
-                "node {number}: {} looks, {gone} endpoints went",
-                history.looks
-            );
+        for (number, Seen { history, .. }) in seen.iter().enumerate() {
+            let (looks, gone, back) = (history.looks, history.gone.len(), &history.back);
+            println!("node {number}: {looks} looks, {gone} endpoints went");
             assert!(back.is_empty(), "node {number} went back in time: {back:?}");
         }
-        seen.iter().map(|history| history.looks).min().unwrap()
+        seen.iter().map(|seen| seen.history.looks).min().unwrap()
     }
 }
 
 impl Shared {
     fn look(&self) {
-        let mut seen = self.seen.lock().unwrap();
-        for (namespace, history) in self.nodes.iter().zip(seen.iter_mut()) {
-            let text = namespace.run(|| fs::read_to_string("/proc/thread-self/net/ip_vs"));
-            let text = text.unwrap().unwrap();
-            history.look(weighted(&text, self.vip));
+        for Seen { ipvs, history } in self.seen.lock().unwrap().iter_mut() {
+            let state = ipvs.dump().unwrap();
+            let server = state.virtual_servers.get(&self.key);
+            history.look(server.map(weighted).unwrap_or_default());
         }
     }
 }
 
-/// The real servers of a TCP virtual server on port 80 that get new connections.
-fn weighted(text: &str, vip: Ipv4Addr) -> BTreeSet<Ipv4Addr> {
-    let head = format!("TCP  {:08X}:0050 ", vip.to_bits());
-    let mut lines = text.lines().skip_while(|line| !line.starts_with(&head));
-    let servers = lines.by_ref().skip(1);
-    let servers = servers.take_while(|line| line.starts_with("  -> "));
-    servers.filter_map(server).collect()
-}
-
-fn server(line: &str) -> Option<Ipv4Addr> {
-    let mut words = line.split_whitespace().skip(1);
-    let (address, _) = words.next()?.split_once(':')?;
-    let weight: u32 = words.nth(1)?.parse().ok()?;
-    let address = u32::from_str_radix(address, 16).ok()?;
-    (weight > 0).then(|| Ipv4Addr::from_bits(address))
+/// The real servers that get new connections.
+fn weighted(server: &VirtualServer) -> BTreeSet<Ipv4Addr> {
+    let servers = server.real_servers.iter();
+    let weighted = servers.filter(|(_, config)| config.weight > 0);
+    let ips = weighted.filter_map(|(address, _)| match address.ip() {
+        std::net::IpAddr::V4(ip) => Some(ip),
+        std::net::IpAddr::V6(_) => None,
+    });
+    ips.collect()
 }
 
 #[test]
-fn only_those_with_a_weight_count_and_none_comes_back() {
-    let text = "IP Virtual Server version 1.2.1 (size=4096)\n\
-        Prot LocalAddress:Port Scheduler Flags\n\
-        \x20 -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n\
-        TCP  0A60000A:0050 rr \n\
-        \x20 -> 0AF40102:1F90      Masq    1      0          0         \n\
-        \x20 -> 0AF40103:1F90      Masq    0      1          0         \n\
-        TCP  0A60000B:0050 rr \n\
-        \x20 -> 0AF40104:1F90      Masq    1      0          0         \n";
-    let found = weighted(text, Ipv4Addr::new(10, 96, 0, 10));
-    let one = Ipv4Addr::new(10, 244, 1, 2);
-    assert_eq!(found, [one].into());
+fn who_went_and_is_there_again_came_back() {
+    let [stays, goes] = [2, 3].map(|host| Ipv4Addr::new(10, 244, 1, host));
     let mut history = History::default();
-    for now in [[one].into(), BTreeSet::new()] {
+    for now in [[stays, goes].into(), [stays].into()] {
         history.look(now);
     }
     assert!(history.back.is_empty());
-    history.look([one].into());
-    assert_eq!(history.back, [(one, 3)].into());
+    history.look([stays, goes].into());
+    assert_eq!(history.back, [(goes, 3)].into());
 }

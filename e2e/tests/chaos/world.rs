@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use portolan_e2e::cluster::{Cluster, EchoPod, POD_RANGES, http_get, program};
-use portolan_e2e::lane::{self, Need};
-use portolan_e2e::objects::{ports, service};
-use portolan_e2e::rig::{Host, Process, Rig, RigConfig};
+use portolan_e2e::cluster::{Cluster, EchoPod, agent_is_ready, control, http_get};
+use portolan_e2e::objects::{ports, service, slice_named};
+use portolan_e2e::programs::{self, AGENT_ADMIN, Source, Trust, program};
+use portolan_e2e::rig::{Host, Namespace, Process, Rig};
 use portolan_e2e::servers::{ApiProxy, Servers, slice_path};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
@@ -27,7 +27,6 @@ pub(crate) const REPLICAS: usize = 3;
 
 const STEADY: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
 const CHURN: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
-const AGENT_ADMIN: u16 = 10249;
 
 /// All that runs.
 pub(crate) struct World {
@@ -45,49 +44,29 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn start_or_skip(test: &str) -> Option<Self> {
-        if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
-            return None;
-        }
         let directory = TempDir::new().unwrap();
-        let config = RigConfig {
-            nodes: 2,
-            clients: 2,
-        };
-        let rig = Rig::new(config).unwrap();
-        let control = rig.clients()[1].namespace().clone();
-        let servers = control
-            .run(|| Servers::start_or_skip(test, directory.path()))
-            .unwrap()?;
+        let (rig, servers) = Servers::in_rig_or_skip(test, directory.path())?;
         let churn = Churn::new([rig.node(0), rig.node(1)]);
         let to = targets(&rig);
         let visitor = |number, name| EchoPod::new(rig.node(number), name).unwrap();
-        let visitors = [visitor(0, "v0"), visitor(1, "v1")];
+        let visitors = [visitor(0, "v0"), visitor(1, "v1"), visitor(1, "v2")];
         let nodes = rig.nodes().iter().map(|node| node.namespace().clone());
+        let nodes: Vec<_> = nodes.collect();
         let IpAddr::V4(vip) = to.churn.ip() else {
             unreachable!("an IPv4 address");
         };
-        write_objects(&control, &servers, &churn);
-        let host = control_host(&rig);
-        let api = ApiProxy::start(&host, servers.kubeconfig(), directory.path()).unwrap();
-        let mut replicas = Vec::new();
-        for number in 0..REPLICAS {
-            replicas.push(Some(replica(
-                number,
-                &control_host(&rig),
-                &servers,
-                &directory,
-            )));
-        }
-        let agents = (0..2).map(|node| agent(node, REPLICAS, &rig, &directory));
-        let agents: Vec<_> = agents.collect();
+        let host = control(&rig);
+        write_objects(host.namespace(), &servers, &churn);
+        let api = ApiProxy::start(host, servers.kubeconfig(), directory.path()).unwrap();
+        let start = |number| Some(replica(number, host, &servers, directory.path()));
+        let replicas = (0..REPLICAS).map(start).collect();
+        let agents = (0..2).map(|node| agent(node, REPLICAS, &rig, directory.path()));
+        let agents = agents.collect();
         for node in rig.nodes() {
-            wait_for("an agent to be ready", LONG, || {
-                http_get(node.namespace(), AGENT_ADMIN, "/readyz").ok()
-            })
-            .unwrap();
+            agent_is_ready(node, LONG).unwrap();
         }
         Some(Self {
-            observer: Observer::start(nodes.collect(), vip),
+            observer: Observer::start(&nodes, vip),
             traffic: Traffic::start(visitors, rig.client(), &to),
             agents,
             replicas,
@@ -144,9 +123,13 @@ impl World {
     }
 
     pub(crate) fn start_replica(&mut self, number: usize) {
-        let host = control_host(&self.rig);
-        let replica = replica(number, &host, &self.servers, &self.directory);
+        let replica = self.new_replica(number);
         self.replicas[number] = Some(replica);
+    }
+
+    fn new_replica(&self, number: usize) -> Process {
+        let host = control(&self.rig);
+        replica(number, host, &self.servers, self.directory.path())
     }
 
     pub(crate) fn is_ready(&self, number: usize) -> bool {
@@ -154,8 +137,7 @@ impl World {
     }
 
     pub(crate) fn answers(&self, number: usize, path: &str) -> bool {
-        let control = control_host(&self.rig);
-        http_get(control.namespace(), admin_port(number), path).is_ok()
+        http_get(control(&self.rig).namespace(), admin_port(number), path).is_ok()
     }
 
     /// Whether a node's agent has a stream, as it says itself.
@@ -167,7 +149,7 @@ impl World {
 
     /// Cuts node 1 off from the controllers' machine, or no more.
     pub(crate) fn cut(&self, cut: bool) {
-        let ends = [&**self.rig.node(1), &self.rig.clients()[1]];
+        let ends = [&**self.rig.node(1), control(&self.rig)];
         self.rig.cut(ends, cut).unwrap();
     }
 
@@ -176,7 +158,7 @@ impl World {
     }
 
     pub(crate) fn start_api(&mut self) {
-        let control = self.rig.clients()[1].namespace().clone();
+        let control = control(&self.rig).namespace().clone();
         let started = control.run(|| self.servers.start_api());
         started.unwrap().unwrap();
     }
@@ -185,14 +167,13 @@ impl World {
     pub(crate) fn finish(mut self) {
         self.traffic.stop();
         let looks = self.observer.stop();
-        assert!(looks > 100, "only {looks} looks at the kernels");
+        assert!(looks > 500, "only {looks} looks at the kernels");
         // A controller that has seen nothing of it all.
-        let host = control_host(&self.rig);
-        let fresh = replica(REPLICAS, &host, &self.servers, &self.directory);
+        let fresh = self.new_replica(REPLICAS);
         self.replicas.push(Some(fresh));
-        let namespace = host.namespace();
+        let namespace = control(&self.rig).namespace();
         wait_for("a fresh controller", LONG, || {
-            http_get(namespace, admin_port(REPLICAS), "/readyz").ok()
+            self.is_ready(REPLICAS).then_some(())
         })
         .unwrap();
         for number in 0..2 {
@@ -222,12 +203,8 @@ impl World {
         let cleanup = program("portolan-agent").unwrap();
         node.exec(&[cleanup.to_str().unwrap(), "cleanup"]).unwrap();
         assert!(!kernel(node).iter().any(|line| line.contains(CHURN[0])));
-        self.agents[number] = agent(number, REPLICAS + 1, &self.rig, &self.directory);
-        let namespace = node.namespace();
-        wait_for("the agent to be ready", LONG, || {
-            http_get(namespace, AGENT_ADMIN, "/readyz").ok()
-        })
-        .unwrap();
+        self.agents[number] = agent(number, REPLICAS + 1, &self.rig, self.directory.path());
+        agent_is_ready(node, LONG).unwrap();
         assert!(was.len() > 20, "{was:?}");
         assert_eq!(kernel(node), was, "node {number}");
     }
@@ -240,10 +217,6 @@ fn kernel(node: &Host) -> BTreeSet<String> {
     let entries = sets.lines().filter(|line| line.starts_with("add "));
     let lines = servers.lines().chain(entries);
     lines.map(str::to_owned).collect()
-}
-
-fn control_host(rig: &Rig) -> Host {
-    rig.clients()[1].clone()
 }
 
 fn targets(rig: &Rig) -> Targets {
@@ -268,38 +241,28 @@ fn admin_port(number: usize) -> u16 {
     agents_port(number) + 1
 }
 
-fn replica(number: usize, host: &Host, servers: &Servers, directory: &TempDir) -> Process {
-    let mut command = Command::new(program("portolan-controller").unwrap());
-    command
-        .args(["--plaintext", "--source=kubernetes", "--kubeconfig"])
-        .arg(servers.kubeconfig())
-        .arg(format!("--listen=[::]:{}", agents_port(number)))
-        .arg(format!("--admin-listen=[::]:{}", admin_port(number)));
+fn replica(number: usize, host: &Host, servers: &Servers, directory: &Path) -> Process {
+    let source = Source::Kubernetes(servers.kubeconfig().to_owned());
+    let mut command = programs::controller(&source, agents_port(number)).unwrap();
+    Trust::Plaintext.of_controller(&mut command);
     let name = format!("controller{number}");
-    Process::spawn(host.namespace(), &name, &mut command, directory.path()).unwrap()
+    Process::spawn(host.namespace(), &name, &mut command, directory).unwrap()
 }
 
 /// An agent that knows so many controllers.
-fn agent(number: usize, replicas: usize, rig: &Rig, directory: &TempDir) -> Process {
+fn agent(number: usize, replicas: usize, rig: &Rig, directory: &Path) -> Process {
     let name = Cluster::node_name(number);
-    let mut command = Command::new(program("portolan-agent").unwrap());
-    command
-        .args(["--plaintext", "--drain-timeout=5"])
-        .arg(format!("--node-name={name}"))
-        .arg(format!("--cluster-cidr={POD_RANGES}"))
-        .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
-        .arg("--state-dir")
-        .arg(directory.path().join(&name));
-    for replica in 0..replicas {
-        let (address, port) = (rig.clients()[1].v4(), agents_port(replica));
-        command.arg(format!("--controller={address}:{port}"));
-    }
+    let controller = |replica| SocketAddr::from((control(rig).v4(), agents_port(replica)));
+    let controllers: Vec<_> = (0..replicas).map(controller).collect();
+    let mut command = programs::agent(&name, &controllers, directory).unwrap();
+    Trust::Plaintext.of_node(&name, &mut command);
+    command.arg("--drain-timeout=5");
     let namespace = rig.node(number).namespace();
-    Process::spawn(namespace, &name, &mut command, directory.path()).unwrap()
+    Process::spawn(namespace, &name, &mut command, directory).unwrap()
 }
 
 /// A Service whose endpoints never change, and one whose endpoints change all the time.
-fn write_objects(control: &portolan_e2e::rig::Namespace, servers: &Servers, churn: &Churn) {
+fn write_objects(control: &Namespace, servers: &Servers, churn: &Churn) {
     let mut objects: Vec<Value> = (0..2)
         .map(|number| {
             let metadata = json!({ "name": Cluster::node_name(number) });
@@ -329,16 +292,7 @@ fn ensure_all(said: &str, count: usize) -> Result<()> {
 }
 
 fn slice(service: &str, suffix: &str, port: (&str, &str), endpoints: &[Value]) -> Value {
-    json!({
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "name": format!("{service}-{suffix}"),
-            "namespace": "default",
-            "labels": { "kubernetes.io/service-name": service },
-        },
-        "addressType": "IPv4",
-        "ports": [{ "name": port.0, "protocol": port.1, "port": EchoPod::PORT }],
-        "endpoints": endpoints,
-    })
+    let port = json!({ "name": port.0, "protocol": port.1, "port": EchoPod::PORT });
+    let spec = json!({ "addressType": "IPv4", "ports": [port], "endpoints": endpoints });
+    slice_named(service, suffix, spec)
 }

@@ -81,6 +81,19 @@ async fn channel(
     connected.map_err(|error| Status::from_error(Box::new(error)))
 }
 
+/// Begins a stream with any first message.
+pub(crate) async fn open(
+    address: SocketAddr,
+    config: Arc<ClientConfig>,
+    first: Message,
+) -> Result<Streaming<v1::Frame>, Status> {
+    let mut client = TablesClient::new(channel(address, config, 64 << 10).await?);
+    let message = Some(first);
+    let messages = tokio_stream::iter([v1::AgentMessage { message }]);
+    let response = patiently(client.sync(Request::new(messages))).await?;
+    Ok(response.into_inner())
+}
+
 /// A stream that has begun.
 pub(crate) struct Client {
     pub(crate) staging: Staging,
@@ -145,6 +158,17 @@ impl Client {
                 Taken::Committed(committed) => return Ok(committed),
                 Taken::Goaway(_) => return Err(Status::ok("goaway")),
                 _ => {}
+            }
+        }
+    }
+
+    /// Reads on until an operator's word comes; the revision that it is about.
+    pub(crate) async fn confirmed(&mut self) -> u64 {
+        loop {
+            let frame = self.frames.message().await.unwrap().expect("a frame");
+            if let Taken::Confirmed(confirm) = self.staging.take(frame).expect("a table that fits")
+            {
+                return confirm.revision;
             }
         }
     }

@@ -1,11 +1,13 @@
 //! The controller's program, its certificates as `portolan-controller certs` makes them, real TLS:
-//! who is let in, and what those can do who are not.
+//! who is let in, and what those can do who are not; relays; and `portolanctl`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod admission;
 mod attacks;
 mod client;
+mod ctl;
+mod relay;
 mod rotation;
 mod server;
 mod tokens;

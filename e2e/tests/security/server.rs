@@ -57,16 +57,36 @@ impl Server {
         fs::create_dir(dir.path().join("objects")).unwrap();
         make_certificates(dir.path());
         write_services(dir.path(), 1);
+        let (certs, objects) = (dir.path().join("certs"), dir.path().join("objects"));
+        let file = format!("--file={}", objects.display());
+        let source = ["--source=file", "--file-poll-ms=20", &file];
+        let server = Self::spawn(dir, &certs, &[&source, args].concat());
+        server.until_ready();
+        server
+    }
+
+    /// A relay of this name behind a controller; it may not be ready yet.
+    pub(crate) fn relay(certs: &Path, upstream: SocketAddr, name: &str) -> Self {
+        let own = certs.join("relays").join(name);
+        let args = [
+            "--source=controller".to_owned(),
+            format!("--upstream={upstream}"),
+            format!("--relay-name={name}"),
+            format!("--upstream-tls-dir={}", own.display()),
+        ];
+        let args = args.each_ref().map(String::as_str);
+        Self::spawn(TempDir::new().unwrap(), certs, &args)
+    }
+
+    /// The program with a directory of its own, and when it has bound its ports.
+    fn spawn(dir: TempDir, certs: &Path, args: &[&str]) -> Self {
         let ports = dir.path().join("ports");
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let mut command = Command::new(program("portolan-controller").unwrap());
         command
             .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
-            .args(["--source=file", "--file-poll-ms=20"])
-            .arg("--file")
-            .arg(dir.path().join("objects"))
             .arg("--tls-dir")
-            .arg(dir.path().join("certs/controller"))
+            .arg(certs.join("controller"))
             .arg("--port-file")
             .arg(&ports)
             .args(args)
@@ -76,14 +96,27 @@ impl Server {
         let child = command.spawn().unwrap();
         let (agents, admin) = wait_for("the controller's ports", PATIENCE, || read_ports(&ports))
             .unwrap_or_else(|error| panic!("{error}: {}", log_of(dir.path())));
-        let server = Self {
+        Self {
             child,
             agents: ([127, 0, 0, 1], agents).into(),
             admin,
             dir,
-        };
-        wait_for("readiness", PATIENCE, || server.get("/readyz")).unwrap();
-        server
+        }
+    }
+
+    pub(crate) fn until_ready(&self) {
+        wait_for("readiness", PATIENCE, || self.get("/readyz")).unwrap();
+    }
+
+    /// Where `portolanctl` asks.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.admin).into()
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 
     pub(crate) fn certs(&self) -> PathBuf {
@@ -108,7 +141,18 @@ impl Server {
         write_services(self.dir.path(), services);
     }
 
-    fn get(&self, path: &str) -> Option<String> {
+    /// Nodes `a` and `b` in different zones from now on.
+    pub(crate) fn publish_nodes(&self) {
+        let nodes = [("a", "east"), ("b", "west")].map(|(name, zone)| {
+            let labels = json!({ "topology.kubernetes.io/zone": zone });
+            let metadata = json!({ "name": name, "labels": labels });
+            json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata })
+        });
+        let list = json!({ "kind": "List", "items": nodes }).to_string();
+        replace(self.dir.path(), "nodes.json", &list);
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<String> {
         http_get_from(([127, 0, 0, 1], self.admin).into(), path).ok()
     }
 
@@ -172,7 +216,8 @@ fn read_ports(path: &Path) -> Option<(u16, u16)> {
 
 fn make_certificates(dir: &Path) {
     let made = Command::new(program("portolan-controller").unwrap())
-        .args(["certs", "--node=a,b", "--server-name=localhost,127.0.0.1"])
+        .args(["certs", "--node=a,b", "--relay=r1,r2"])
+        .arg("--server-name=localhost,127.0.0.1")
         .arg("--dir")
         .arg(dir.join("certs"))
         .output()
@@ -185,9 +230,14 @@ fn make_certificates(dir: &Path) {
 fn write_services(dir: &Path, count: usize) {
     let objects: Vec<Value> = (0..count).flat_map(one_service).collect();
     let list = json!({ "kind": "List", "items": objects }).to_string();
-    let hidden = dir.join("objects/.all.json");
-    fs::write(&hidden, list).unwrap();
-    fs::rename(hidden, dir.join("objects/all.json")).unwrap();
+    replace(dir, "all.json", &list);
+}
+
+/// Renames a file of objects into place.
+fn replace(dir: &Path, name: &str, content: &str) {
+    let hidden = dir.join("objects").join(format!(".{name}"));
+    fs::write(&hidden, content).unwrap();
+    fs::rename(hidden, dir.join("objects").join(name)).unwrap();
 }
 
 fn one_service(number: usize) -> [Value; 2] {
@@ -197,9 +247,13 @@ fn one_service(number: usize) -> [Value; 2] {
         format!("10.96.{high}.{low}"),
         format!("fd00:10:96::{high:x}:{low:x}"),
     ];
-    let endpoints: Vec<_> = (1..=100)
-        .map(|host| json!({ "addresses": [format!("10.244.{}.{host}", number % 250)] }))
-        .collect();
+    // Some of the first are on a node, so that it has something of its own.
+    let node = |host: u8| (number == 0 && host <= 10).then_some("a");
+    let endpoint = |host: u8| {
+        let address = format!("10.244.{}.{host}", number % 250);
+        json!({ "addresses": [address], "nodeName": node(host) })
+    };
+    let endpoints: Vec<_> = (1..=100).map(endpoint).collect();
     [
         service(&name, [&ips[0], &ips[1]], json!({})),
         slice_of(&name, Family::V4, &endpoints),

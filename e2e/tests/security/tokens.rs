@@ -31,10 +31,18 @@ impl Signer {
     }
 
     fn sign(&self, audience: &str, node: &str) -> String {
+        self.sign_for("portolan-agent", audience, node)
+    }
+
+    fn sign_for(&self, account: &str, audience: &str, node: &str) -> String {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let claims: Value = json!({
             "aud": [audience], "iss": ISSUER, "exp": since.as_secs() + 3600,
-            "kubernetes.io": { "namespace": "kube-system", "node": { "name": node } },
+            "kubernetes.io": {
+                "namespace": "kube-system",
+                "serviceaccount": { "name": account },
+                "node": { "name": node },
+            },
         });
         let mut header = Header::new(Algorithm::ES256);
         header.kid = Some("1".to_owned());
@@ -52,7 +60,11 @@ async fn a_token_is_good_for_its_audience_and_its_node_only() {
     };
     fs::write(&keys, serde_json::to_vec(&set).unwrap()).unwrap();
     let keys = format!("--token-jwks-file={}", keys.display());
-    let server = Server::with(&[&format!("--token-issuer={ISSUER}"), &keys]);
+    let server = Server::with(&[
+        &format!("--token-issuer={ISSUER}"),
+        "--token-service-account=kube-system/portolan-agent",
+        &keys,
+    ]);
     let ca = fs::read_to_string(server.certs().join("ca/tls.crt")).unwrap();
     let open = async |token: &str| -> Result<Client, Status> {
         let (config, staging) = (config_of(&ca, None), Staging::new(""));
@@ -65,6 +77,11 @@ async fn a_token_is_good_for_its_audience_and_its_node_only() {
     for (token, code, reason) in [
         (signer.sign("vault", "a"), Code::Unauthenticated, "token"),
         (stranger.sign(ours, "a"), Code::Unauthenticated, "token"),
+        (
+            signer.sign_for("any-pod", ours, "a"),
+            Code::Unauthenticated,
+            "token",
+        ),
         ("x.y.z".to_owned(), Code::Unauthenticated, "token"),
         (signer.sign(ours, "b"), Code::PermissionDenied, "wrong_node"),
     ] {

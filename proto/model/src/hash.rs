@@ -143,6 +143,16 @@ impl NodeInfo {
     }
 }
 
+/// What a node adds to the hash of all nodes, which relays are told: its name and the hash of what
+/// is its own.
+#[must_use]
+pub fn node_hash(name: &str, own: SetHash) -> ContentHash {
+    let mut c = Canonical::new("own");
+    c.text(name);
+    c.0.update(&own.to_bytes());
+    c.finish()
+}
+
 /// Writes content so that no two different contents write the same bytes.
 struct Canonical(blake3::Hasher);
 

@@ -134,3 +134,52 @@ pub struct Set {
     /// Its entries.
     pub entries: BTreeSet<SetEntry>,
 }
+
+impl Set {
+    /// The entry with the identity of another one, if there is one.
+    #[must_use]
+    pub fn of_identity(&self, entry: &SetEntry) -> Option<&SetEntry> {
+        let identity = entry.identity();
+        // A mark comes last in the order, and that of an identity is the smallest.
+        let mut from = self.entries.range(identity.clone()..);
+        from.next().filter(|found| found.identity() == identity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_found_by_its_identity_whatever_its_mark() {
+        let at = |port, mark| SetEntry::IpPortMark([10, 0, 0, 1].into(), Protocol::Tcp, port, mark);
+        let set = |entries: &[SetEntry]| Set {
+            header: SetHeader {
+                kind: SetKind::HashIpPortMark,
+                family: Family::V4,
+                max_entries: 8,
+            },
+            entries: entries.iter().cloned().collect(),
+        };
+        let marked = set(&[at(80, 7), at(81, 0), at(83, u32::MAX)]);
+        for (port, found) in [
+            (80, Some(7)),
+            (81, Some(0)),
+            (82, None),
+            (83, Some(u32::MAX)),
+        ] {
+            let expected = found.map(|mark| at(port, mark));
+            assert_eq!(
+                marked.of_identity(&at(port, 9)),
+                expected.as_ref(),
+                "{port}"
+            );
+        }
+        let plain = set(&[SetEntry::Port(80)]);
+        assert_eq!(
+            plain.of_identity(&SetEntry::Port(80)),
+            Some(&SetEntry::Port(80))
+        );
+        assert_eq!(plain.of_identity(&SetEntry::Port(79)), None);
+    }
+}

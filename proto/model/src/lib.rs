@@ -14,11 +14,11 @@ mod node;
 mod record;
 mod table;
 
-pub use hash::{ContentHash, SetHash};
+pub use hash::{ContentHash, SetHash, node_hash};
 pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
 pub use node::NodeInfo;
 pub use record::{
     Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, Record,
     Scheduling, ZoneMask,
 };
-pub use table::NodeTable;
+pub use table::{ByRecord, NodeTable};

@@ -1,13 +1,19 @@
 //! The table of one node: the records it shares with all nodes, and what is its own.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
 use crate::{
     Destination, Family, Frontend, Lists, NodeInfo, NodeLists, Record, RecordKey, SetHash,
 };
+
+/// Something for each record, by its key. To copy one costs nothing, and two versions share what is
+/// the same in both: what a change costs does not depend on how much there is.
+pub type ByRecord<T> = OrdMap<RecordKey, Arc<T>>;
 
 /// All that one node must program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,9 +21,9 @@ pub struct NodeTable {
     /// What is known of the node itself.
     pub node: NodeInfo,
     /// The shared records.
-    pub records: BTreeMap<RecordKey, Arc<Record>>,
+    pub records: ByRecord<Record>,
     /// What the node has of its own. A key without a record has no effect.
-    pub lists: BTreeMap<RecordKey, Arc<NodeLists>>,
+    pub lists: ByRecord<NodeLists>,
 }
 
 /// For dumps: maps keyed by records do not fit JSON.
@@ -96,6 +102,16 @@ impl NodeTable {
             .collect()
     }
 
+    /// The records that differ from those of another version, themselves or in what the node has of
+    /// its own for them. What the two versions share is not looked at.
+    #[must_use]
+    pub fn changed_since(&self, before: &Self) -> BTreeSet<RecordKey> {
+        let mut keys = BTreeSet::new();
+        differing(&before.records, &self.records, &mut keys);
+        differing(&before.lists, &self.lists, &mut keys);
+        keys
+    }
+
     /// The hash of the shared records, whatever order they came in.
     #[must_use]
     pub fn records_hash(&self) -> SetHash {
@@ -118,8 +134,19 @@ impl NodeTable {
     }
 }
 
+fn differing<T: Eq>(before: &ByRecord<T>, after: &ByRecord<T>, keys: &mut BTreeSet<RecordKey>) {
+    keys.extend(before.diff(after).map(|item| match item {
+        DiffItem::Add(key, _) | DiffItem::Remove(key, _) => key.clone(),
+        DiffItem::Update { new: (key, _), .. } => key.clone(),
+    }));
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::collection::btree_map;
+    use proptest::option;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{FrontendAddress, FrontendKind, Protocol, ZoneMask};
 
@@ -170,7 +197,7 @@ mod tests {
                 .map(|l| (record.key.clone(), Arc::new(l)))
                 .into_iter()
                 .collect(),
-            records: BTreeMap::from([(record.key.clone(), Arc::new(record))]),
+            records: OrdMap::unit(record.key.clone(), Arc::new(record)),
         }
     }
 
@@ -190,6 +217,44 @@ mod tests {
             table(Some("b"), None).destinations(&record(), &v6),
             destinations(&["[fd00::1]:80"])
         );
+    }
+
+    fn numbered(number: u16, weight: u32) -> (RecordKey, Arc<Record>) {
+        let mut record = record();
+        record.key.service = format!("s{number:03}").into();
+        record.destinations[0].weight = weight;
+        (record.key.clone(), Arc::new(record))
+    }
+
+    proptest! {
+        #[test]
+        fn what_has_changed_is_what_a_look_at_everything_finds(
+            before in btree_map(0..300u16, 0..3u32, 0..300),
+            edits in btree_map(0..300u16, option::of(0..3u32), 0..9),
+        ) {
+            let mut old = NodeTable::default();
+            for (number, weight) in before {
+                old.records.extend([numbered(number, weight)]);
+            }
+            let mut new = old.clone();
+            for (number, edit) in edits {
+                let (key, record) = numbered(number, edit.unwrap_or_default());
+                match edit {
+                    Some(2) => drop(new.lists.insert(key, Arc::default())),
+                    Some(_) => drop(new.records.insert(key, record)),
+                    None => drop(new.records.remove(&key)),
+                }
+            }
+            let all = old.records.keys().chain(new.records.keys());
+            let all = all.chain(old.lists.keys()).chain(new.lists.keys());
+            let differs = |key: &&RecordKey| {
+                old.records.get(*key) != new.records.get(*key)
+                    || old.lists.get(*key) != new.lists.get(*key)
+            };
+            let expected: BTreeSet<_> = all.filter(differs).cloned().collect();
+            prop_assert_eq!(&new.changed_since(&old), &expected);
+            prop_assert_eq!(&old.changed_since(&new), &expected);
+        }
     }
 
     #[test]

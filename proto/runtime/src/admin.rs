@@ -1,6 +1,5 @@
 //! The admin server: `/livez`, `/readyz`, `/metrics`, and dumps under `/debug/` for loopback only.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
@@ -14,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::Readiness;
+use crate::bounded::{Bounded, Peer};
 
 /// The metrics of a program, complete before it starts.
 pub type Metrics = Arc<Registry>;
@@ -55,8 +55,8 @@ impl Admin {
         let service = self
             .router()
             .merge(more)
-            .into_make_service_with_connect_info::<SocketAddr>();
-        axum::serve(listener, service)
+            .into_make_service_with_connect_info::<Peer>();
+        axum::serve(Bounded::new(listener), service)
             .with_graceful_shutdown(async move { token.cancelled().await })
             .await
     }
@@ -93,7 +93,7 @@ async fn metrics(State(metrics): State<Metrics>) -> Response {
 }
 
 async fn loopback_only(
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -106,6 +106,8 @@ async fn loopback_only(
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use axum::body::{Body, to_bytes};
     use tower::ServiceExt as _;
 
@@ -114,7 +116,7 @@ mod tests {
     async fn get_from(router: Router, peer: &str, path: &str) -> (StatusCode, String) {
         let peer: SocketAddr = peer.parse().unwrap();
         let mut request = Request::builder().uri(path).body(Body::empty()).unwrap();
-        request.extensions_mut().insert(ConnectInfo(peer));
+        request.extensions_mut().insert(ConnectInfo(Peer(peer)));
         let response = router.oneshot(request).await.unwrap();
         let status = response.status();
         let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod bounded;
 mod credentials;
 mod listen;
 mod logs;
@@ -11,6 +12,7 @@ mod readiness;
 mod shutdown;
 
 pub use admin::{Admin, Metrics};
+pub use bounded::{Bounded, BoundedIo};
 pub use credentials::CredentialCollector;
 pub use listen::{listen, listen_one_family};
 pub use logs::LogFormat;

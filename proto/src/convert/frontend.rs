@@ -73,6 +73,13 @@ pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeErro
         let Some(range) = decode_network(range)? else {
             return Ok(Decoded::LeftOut("unknown source range".to_owned()));
         };
+        // The kernel's sets have no word for everybody, and a frontend for everybody has no ranges.
+        if range.prefix_len() == 0 {
+            return Err(DecodeError::new(
+                "frontends.source_ranges",
+                DecodeErrorKind::Range(0),
+            ));
+        }
         if Family::of(range.addr()) != taken.family() {
             let field = "frontends.source_ranges";
             return Err(DecodeError::new(field, DecodeErrorKind::Family));

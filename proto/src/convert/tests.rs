@@ -105,9 +105,9 @@ fn range(family: Family, (bits, length): (u128, u8)) -> IpNet {
     let net = match family {
         Family::V4 => {
             let bits = u32::try_from(bits >> 96).unwrap();
-            IpNet::new(IpAddr::V4(bits.into()), length / 4)
+            IpNet::new(IpAddr::V4(bits.into()), (length / 4).max(1))
         }
-        Family::V6 => IpNet::new(IpAddr::V6(bits.into()), length),
+        Family::V6 => IpNet::new(IpAddr::V6(bits.into()), length.max(1)),
     };
     net.unwrap().trunc()
 }

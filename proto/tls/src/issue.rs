@@ -10,7 +10,7 @@ use rcgen::{
 };
 use time::OffsetDateTime;
 
-use crate::NodeName;
+use crate::{NodeName, RelayName};
 
 pub use rcgen::Error as IssueError;
 
@@ -76,12 +76,24 @@ impl Authority {
     pub fn server(&self, names: &[&str], valid: Range<SystemTime>) -> Result<Issued, IssueError> {
         let mut params = params(names.first().copied().unwrap_or_default(), valid);
         for name in names {
-            params.subject_alt_names.push(match name.parse::<IpAddr>() {
-                Ok(ip) => SanType::IpAddress(ip),
-                Err(_) => SanType::DnsName((*name).try_into()?),
-            });
+            params.subject_alt_names.push(host(name)?);
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params)
+    }
+
+    /// A certificate for a relay: a client of controllers, and a server to its agents, by its name.
+    ///
+    /// # Errors
+    /// If no key can be made.
+    pub fn relay(&self, name: &RelayName, valid: Range<SystemTime>) -> Result<Issued, IssueError> {
+        let mut params = params(&name.relay, valid);
+        let uri = SanType::URI(name.to_string().as_str().try_into()?);
+        params.subject_alt_names = vec![uri, host(&name.relay)?];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ClientAuth,
+            ExtendedKeyUsagePurpose::ServerAuth,
+        ];
         self.sign(params)
     }
 
@@ -121,6 +133,13 @@ impl Authority {
             key: key.serialize_pem(),
         })
     }
+}
+
+fn host(name: &str) -> Result<SanType, IssueError> {
+    Ok(match name.parse::<IpAddr>() {
+        Ok(ip) => SanType::IpAddress(ip),
+        Err(_) => SanType::DnsName(name.try_into()?),
+    })
 }
 
 fn params(name: &str, valid: Range<SystemTime>) -> CertificateParams {

@@ -17,5 +17,5 @@ mod rotate;
 pub use certificate::{Facts, facts};
 pub use config::{ALPN, ClientFiles, ServerFiles};
 pub use file::{File, FileError, MAX_FILE_BYTES, read};
-pub use name::{NameError, NodeName};
+pub use name::{NameError, NodeName, PeerName, RelayName};
 pub use rotate::{Health, Loaded, POLL, Rotating};

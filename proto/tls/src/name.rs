@@ -1,4 +1,5 @@
-//! The name of a node in a certificate: the URI `portolan://CLUSTER/node/NODE`.
+//! Names in certificates: the URI `portolan://CLUSTER/node/NODE` of a node's agent, and
+//! `portolan://CLUSTER/relay/NAME` of a controller that takes its tables from another.
 //!
 //! `CLUSTER` is empty for a single cluster: `portolan:///node/worker-1`.
 
@@ -19,10 +20,35 @@ pub struct NodeName {
     pub node: String,
 }
 
-/// Not the name of a node.
+/// A relay as a certificate names it: a controller that gets the tables of all nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RelayName {
+    /// The cluster whose tables it gets; empty for a single one.
+    pub cluster: String,
+    /// The relay.
+    pub relay: String,
+}
+
+/// Whoever connects to a controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerName {
+    /// A node's agent.
+    Node(NodeName),
+    /// A relay.
+    Relay(RelayName),
+}
+
+/// Not a name of ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?}: expected portolan://CLUSTER/node/NODE")]
-pub struct NameError(String);
+#[error("{uri:?}: expected {expected}")]
+pub struct NameError {
+    uri: String,
+    expected: &'static str,
+}
+
+const NODE: &str = "portolan://CLUSTER/node/NODE";
+const RELAY: &str = "portolan://CLUSTER/relay/NAME";
+const PEER: &str = "portolan://CLUSTER/node/NODE or portolan://CLUSTER/relay/NAME";
 
 impl NodeName {
     /// A name whose parts can stand in a URI as they are.
@@ -35,19 +61,62 @@ impl NodeName {
             cluster: cluster.to_owned(),
             node: node.to_owned(),
         };
-        if !node.is_empty() && is_plain(cluster) && is_plain(node) {
-            Ok(name)
-        } else {
-            Err(NameError(name.to_string()))
+        match are_plain(cluster, node) {
+            true => Ok(name),
+            false => Err(NameError::new(name, NODE)),
         }
     }
+}
 
-    /// Whether a URI claims to name a node; others say nothing to us.
+impl RelayName {
+    /// A name whose parts can stand in a URI as they are.
+    ///
+    /// # Errors
+    /// As of [`NodeName::new`].
+    pub fn new(cluster: &str, relay: &str) -> Result<Self, NameError> {
+        let name = Self {
+            cluster: cluster.to_owned(),
+            relay: relay.to_owned(),
+        };
+        match are_plain(cluster, relay) {
+            true => Ok(name),
+            false => Err(NameError::new(name, RELAY)),
+        }
+    }
+}
+
+impl PeerName {
+    /// Whether a URI claims to name somebody to us; others say nothing.
     #[must_use]
     pub fn claims(uri: &str) -> bool {
         let scheme = uri.get(..SCHEME.len());
         scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME))
     }
+
+    /// Whose tables it gets.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        match self {
+            Self::Node(name) => &name.cluster,
+            Self::Relay(name) => &name.cluster,
+        }
+    }
+}
+
+impl NameError {
+    fn new(uri: impl fmt::Display, expected: &'static str) -> Self {
+        let uri = uri.to_string();
+        Self { uri, expected }
+    }
+}
+
+fn are_plain(cluster: &str, name: &str) -> bool {
+    !name.is_empty() && is_plain(cluster) && is_plain(name)
+}
+
+/// Cluster and name of a URI, with what stands between them.
+fn parts<'a>(uri: &'a str, role: &str) -> Option<(&'a str, &'a str)> {
+    uri.strip_prefix(SCHEME)?.split_once(role)
 }
 
 /// Nothing is percent-decoded and nothing is normalised, so that two ways to write one name, or
@@ -61,16 +130,39 @@ impl FromStr for NodeName {
     type Err = NameError;
 
     fn from_str(uri: &str) -> Result<Self, NameError> {
-        let bad = || NameError(uri.to_owned());
-        let rest = uri.strip_prefix(SCHEME).ok_or_else(bad)?;
-        let (cluster, node) = rest.split_once("/node/").ok_or_else(bad)?;
-        Self::new(cluster, node).map_err(|_| bad())
+        let name = parts(uri, "/node/").and_then(|(cluster, node)| Self::new(cluster, node).ok());
+        name.ok_or_else(|| NameError::new(uri, NODE))
+    }
+}
+
+impl FromStr for RelayName {
+    type Err = NameError;
+
+    fn from_str(uri: &str) -> Result<Self, NameError> {
+        let name = parts(uri, "/relay/").and_then(|(cluster, name)| Self::new(cluster, name).ok());
+        name.ok_or_else(|| NameError::new(uri, RELAY))
+    }
+}
+
+impl FromStr for PeerName {
+    type Err = NameError;
+
+    fn from_str(uri: &str) -> Result<Self, NameError> {
+        let node = uri.parse().map(Self::Node);
+        let name = node.or_else(|_| uri.parse().map(Self::Relay));
+        name.map_err(|_| NameError::new(uri, PEER))
     }
 }
 
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}{}/node/{}", self.cluster, self.node)
+    }
+}
+
+impl fmt::Display for RelayName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}/relay/{}", self.cluster, self.relay)
     }
 }
 
@@ -86,6 +178,19 @@ mod tests {
         }
         let uri = "portolan:///node/worker-1";
         assert_eq!(uri.parse(), NodeName::new("", "worker-1"));
+        let relay = RelayName::new("eu", "relay-1").unwrap();
+        assert_eq!(relay.to_string(), "portolan://eu/relay/relay-1");
+        assert_eq!(relay.to_string().parse(), Ok(relay));
+    }
+
+    #[test]
+    fn nodes_and_relays_are_told_apart() {
+        let node = NodeName::new("eu", "a").unwrap();
+        let relay = RelayName::new("eu", "a").unwrap();
+        assert!(node.to_string().parse::<RelayName>().is_err());
+        assert!(relay.to_string().parse::<NodeName>().is_err());
+        assert_eq!(node.to_string().parse(), Ok(PeerName::Node(node)));
+        assert_eq!(relay.to_string().parse(), Ok(PeerName::Relay(relay)));
     }
 
     #[test]
@@ -107,12 +212,15 @@ mod tests {
             "portolan:///node/a#b",
             "portolan:///node/a b",
             "portolan:///node/a\0",
+            "portolan:///node/a/relay/b",
         ] {
             assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
+            let relay = bad.replace("/node/", "/relay/");
+            assert!(relay.parse::<PeerName>().is_err(), "{relay:?}");
         }
         let long = "n".repeat(MAX_NAME + 1);
         assert!(NodeName::new("", &long).is_err());
         assert!(NodeName::new(&long, "a").is_err());
-        assert!(NodeName::claims("PORTOLAN:///node/a") && !NodeName::claims("spiffe://a/node/b"));
+        assert!(PeerName::claims("PORTOLAN:///node/a") && !PeerName::claims("spiffe://a/node/b"));
     }
 }

@@ -1,15 +1,33 @@
 //! A kernel in memory: it refuses what the real one refuses, and fails where it is told to.
 
+mod predecessor;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetKind};
-use portolan_model::ipvs::{Connections, VirtualServerKey};
-use portolan_plan::{KernelState, NodeFacts, Rules, Step};
+use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerKey};
+use portolan_netlink::Errno;
+use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
-use crate::{Dataplane, DataplaneError, Flow, StepError};
+use crate::kernel::glance;
+use crate::{Dataplane, DataplaneError, Flow, StepError, is_certain};
+
+/// What goes wrong with a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The kernel refuses it.
+    Refused(Errno),
+    /// Of the entries of a set the kernel refuses one, that of this number (modulo how many there
+    /// are), and takes the others. Of any other step: as [`Self::Refused`].
+    Entry(usize, Errno),
+    /// The kernel takes it, and its answer is lost.
+    AnswerLost,
+    /// Before it somebody else deletes what it is about.
+    Deleted,
+}
 
 /// The kernel's model.
 #[derive(Debug, Default)]
@@ -26,25 +44,123 @@ pub struct FakeKernel {
     pub flow_reads: usize,
     /// Steps to fail, by their number since the start, with the message.
     pub failures: BTreeMap<usize, String>,
+    /// What else goes wrong with steps, by their number since the start.
+    pub faults: BTreeMap<usize, Fault>,
+    /// How many of the next reads of the kernel fail.
+    pub unreadable: usize,
     /// All steps taken so far, failed ones included.
     pub taken: Vec<Step>,
+    /// Dummy devices with virtual addresses.
+    pub devices: BTreeMap<String, BTreeSet<IpAddr>>,
+    /// Chains of others that rules were removed with, by family.
+    pub removed_chains: BTreeSet<(Family, String)>,
     /// After this many steps nothing works any more (the agent was killed).
     pub crash_after: Option<usize>,
 }
 
 impl FakeKernel {
-    fn take(&mut self, step: &Step) -> Result<(), String> {
+    /// Fails if nothing works any more; what is no step counts as none.
+    fn work(&self) -> Result<(), DataplaneError> {
+        match self.crash_after {
+            Some(limit) if self.taken.len() >= limit => {
+                Err(std::io::Error::other("crashed").into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn take(&mut self, step: &Step) -> Result<(), Failure> {
         let number = self.taken.len();
         if self.crash_after.is_some_and(|limit| number >= limit) {
-            return Err("crashed".to_owned());
+            return Err(Failure::whole("crashed"));
         }
         self.taken.push(step.clone());
-        match self.failures.get(&number) {
-            Some(message) => Err(message.clone()),
-            None => {
-                check(&self.state, step)?;
-                self.state.advance(step);
-                Ok(())
+        if let Some(message) = self.failures.get(&number) {
+            return Err(Failure::whole(message));
+        }
+        match self.faults.get(&number).copied() {
+            None => self.execute(step),
+            Some(Fault::Refused(errno)) => Err(Failure {
+                certain: is_certain(step, errno),
+                ..Failure::whole(errno)
+            }),
+            Some(Fault::Entry(index, errno)) => self.refuse_entry(step, index, errno),
+            Some(Fault::AnswerLost) => {
+                self.execute(step)?;
+                Err(Failure::whole("the answer was lost"))
+            }
+            Some(Fault::Deleted) => {
+                delete(&mut self.state, step);
+                self.execute(step)
+            }
+        }
+    }
+
+    fn execute(&mut self, step: &Step) -> Result<(), Failure> {
+        check(&self.state, step).map_err(Failure::whole)?;
+        self.state.advance(step);
+        Ok(())
+    }
+
+    fn refuse_entry(&mut self, step: &Step, index: usize, errno: Errno) -> Result<(), Failure> {
+        let (mut rest, refused) = (step.clone(), Failure::whole(errno));
+        let (Step::AddEntries { entries, .. } | Step::DelEntries { entries, .. }) = &mut rest
+        else {
+            return Err(refused);
+        };
+        let bad = entries.iter().nth(index % entries.len().max(1)).cloned();
+        let Some(bad) = bad else { return Err(refused) };
+        entries.remove(&bad);
+        self.execute(&rest)?;
+        let entries = vec![bad];
+        Err(Failure { entries, ..refused })
+    }
+
+    fn read(&mut self) -> Result<(), DataplaneError> {
+        let fails = self.unreadable > 0;
+        self.unreadable = self.unreadable.saturating_sub(1);
+        let error = || DataplaneError::Io(std::io::Error::other("unreadable"));
+        if fails { Err(error()) } else { Ok(()) }
+    }
+}
+
+/// Why a step failed, as a whole or for some of its entries.
+struct Failure {
+    message: String,
+    /// Empty if the whole step failed.
+    entries: Vec<SetEntry>,
+    certain: bool,
+}
+
+impl Failure {
+    fn whole(message: impl ToString) -> Self {
+        Self {
+            message: message.to_string(),
+            entries: Vec::new(),
+            certain: false,
+        }
+    }
+}
+
+/// Takes away what a step is about, as somebody else may at any time.
+fn delete(state: &mut KernelState, step: &Step) {
+    match step {
+        Step::AddEntries { name, entries } | Step::DelEntries { name, entries } => {
+            if let Some(set) = state.sets.get_mut(name) {
+                set.entries.retain(|entry| !entries.contains(entry));
+            }
+        }
+        Step::WriteRules { family, .. } => drop(state.rules.remove(family)),
+        Step::PutRoute { vip, .. } | Step::DelRoute { vip } => drop(state.routes.remove(vip)),
+        Step::AddRealServer { key, address, .. }
+        | Step::SetRealServer { key, address, .. }
+        | Step::DelRealServer { key, address } => {
+            let server = state.virtual_servers.get_mut(key);
+            server.map(|server| server.real_servers.remove(address));
+        }
+        _ => {
+            if let Some(key) = step.virtual_server() {
+                state.virtual_servers.remove(key);
             }
         }
     }
@@ -132,7 +248,42 @@ impl Dataplane for FakeKernel {
     }
 
     async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
+        self.read()?;
         Ok(self.state.clone())
+    }
+
+    async fn glance(
+        &mut self,
+        known: &KernelState,
+        names: &Names,
+    ) -> Result<Option<String>, DataplaneError> {
+        let ours = known.virtual_servers.iter();
+        let mut ours = ours.filter(|(key, _)| known.owns(names, key));
+        let differs = |(key, server): (&VirtualServerKey, &VirtualServer)| {
+            let alike = |there: &VirtualServer| {
+                there.config == server.config
+                    && there.real_servers.len() == server.real_servers.len()
+            };
+            let there = self.state.virtual_servers.get(key);
+            let same = key.family() == Family::V6 || there.is_some_and(alike);
+            (!same).then(|| format!("virtual server {key} is not as it was"))
+        };
+        if let Some(found) = ours.find_map(differs) {
+            return Ok(Some(found));
+        }
+        let same = known
+            .routes
+            .iter()
+            .all(|(vip, source)| self.state.routes.get(vip) == Some(source));
+        if !same {
+            return Ok(Some("local routes are not as they were".to_owned()));
+        }
+        let sets = self.state.sets.iter();
+        let sets = sets.map(|(name, set)| {
+            let count = u32::try_from(set.entries.len()).unwrap_or(u32::MAX);
+            (name.clone(), (set.header.clone(), count))
+        });
+        Ok(glance::sets(&sets.collect(), known, names))
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
@@ -144,19 +295,35 @@ impl Dataplane for FakeKernel {
         let mut errors = Vec::new();
         for (index, step) in steps.iter().enumerate() {
             let result = match gate.holds(step) {
-                Some(reason) => Err(reason.to_owned()),
+                Some(reason) => Err(Failure {
+                    certain: true,
+                    ..Failure::whole(reason)
+                }),
                 None => self.take(step),
             };
-            if let Err(message) = result {
+            let Err(failure) = result else {
+                continue;
+            };
+            let entries = if failure.entries.is_empty() {
                 gate.failed(step);
-                errors.push(StepError {
-                    index,
-                    message,
-                    entries: step.added_entries(),
-                });
-            }
+                step.added_entries()
+            } else {
+                let failed = failure.entries.iter().cloned();
+                failed.for_each(|entry| gate.failed_entry(entry));
+                failure.entries
+            };
+            errors.push(StepError {
+                index,
+                message: failure.message,
+                entries,
+                certain: failure.certain,
+            });
         }
         errors
+    }
+
+    async fn settle(&mut self) -> Result<(), DataplaneError> {
+        Ok(())
     }
 
     async fn connections(
@@ -195,12 +362,19 @@ impl Dataplane for FakeKernel {
         Ok(before - self.flows.len())
     }
 
-    async fn remove_rules(&mut self, _rules: &Rules, family: Family) -> Result<(), DataplaneError> {
-        self.state.rules.remove(&family);
+    async fn remove_rules(&mut self, rules: &Rules, family: Family) -> Result<(), DataplaneError> {
+        self.work()?;
+        let shares = |written: &Rules| written.shares_chain(rules);
+        let kept = |of: &Family, written: &Rules| *of != family || !shares(written);
+        self.state.rules.retain(|of, written| kept(of, written));
+        let chains = rules.tables.iter().flat_map(|table| &table.chains);
+        let removed = chains.map(|(chain, _)| (family, chain.clone()));
+        self.removed_chains.extend(removed);
         Ok(())
     }
 
     async fn destroy_sets(&mut self, names: &[String]) -> Result<(), DataplaneError> {
+        self.work()?;
         for name in names {
             self.state.sets.remove(name);
         }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use portolan_model::Family;
 use portolan_plan::{Jump, Rules};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::DataplaneError;
 
@@ -31,12 +33,18 @@ pub(crate) struct Iptables {
     /// `""`, `"-nft"` or `"-legacy"`: the part of the tools' names that tells them apart.
     variant: &'static str,
     written: Written,
+    /// What was written, and not yet looked at as the tool shows it.
+    fresh: BTreeMap<Family, Rules>,
     /// Where that is kept for the next run, if anywhere.
     record: Option<PathBuf>,
 }
 
 /// The rules of each family as written, and how the tool showed them right after.
 type Written = BTreeMap<Family, (Rules, Vec<String>)>;
+
+/// The longest that a tool may take: others may hold the lock for a while, but one that hangs must
+/// not stop everything.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Iptables {
     pub(crate) async fn open(
@@ -51,6 +59,7 @@ impl Iptables {
         Ok(Self {
             variant,
             written: record.as_deref().map(read_record).unwrap_or_default(),
+            fresh: BTreeMap::new(),
             record,
         })
     }
@@ -66,12 +75,14 @@ impl Iptables {
         Ok(in_place)
     }
 
-    /// Writes our chains anew, each table atomically, and adds the jumps that are missing.
+    /// Writes our chains anew, each table atomically, and adds the jumps that are missing. They count
+    /// as in place after [`Self::settle`].
     pub(crate) async fn write(
         &mut self,
         family: Family,
         rules: &Rules,
     ) -> Result<(), DataplaneError> {
+        self.written.remove(&family);
         let before = self.save(family).await?;
         let missing: Vec<&Jump> = rules
             .jumps
@@ -85,8 +96,20 @@ impl Iptables {
             .collect();
         self.restore(family, &rules.restore_input(&missing, &obsolete))
             .await?;
-        let fingerprint = fingerprint_of(rules, &self.save(family).await?);
-        self.written.insert(family, (rules.clone(), fingerprint));
+        self.fresh.insert(family, rules.clone());
+        Ok(())
+    }
+
+    /// Looks at what was just written as the tool shows it, to know it again. Nobody has to wait
+    /// for that.
+    pub(crate) async fn settle(&mut self) -> Result<(), DataplaneError> {
+        if self.fresh.is_empty() {
+            return Ok(());
+        }
+        for (family, rules) in std::mem::take(&mut self.fresh) {
+            let fingerprint = fingerprint_of(&rules, &self.save(family).await?);
+            self.written.insert(family, (rules, fingerprint));
+        }
         self.keep_record();
         Ok(())
     }
@@ -97,7 +120,10 @@ impl Iptables {
         family: Family,
         rules: &Rules,
     ) -> Result<(), DataplaneError> {
-        self.written.remove(&family);
+        self.written
+            .retain(|of, (written, _)| *of != family || !written.shares_chain(rules));
+        self.fresh
+            .retain(|of, fresh| *of != family || !fresh.shares_chain(rules));
         let saved = self.save(family).await?;
         let text = removal(rules, &saved);
         if text.is_empty() {
@@ -105,6 +131,20 @@ impl Iptables {
         } else {
             self.restore(family, &text).await
         }
+    }
+
+    /// Deletes our jumps, which have no comment, where somebody else's of the same aim stand beside
+    /// them.
+    pub(super) async fn remove_second_jumps(
+        &self,
+        family: Family,
+        rules: &Rules,
+    ) -> Result<(), DataplaneError> {
+        let text = second_jumps(rules, &self.save(family).await?);
+        if text.is_empty() {
+            return Ok(());
+        }
+        self.restore(family, &text).await
     }
 
     /// Keeps what was written, so that the next run finds the rules in place and need not write them.
@@ -200,13 +240,16 @@ async fn run(command: &str, args: &[&str], input: &str) -> Result<String, Datapl
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| failed(error.to_string()))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A tool that does not read its input has said why it ended.
-        let _ = stdin.write_all(input.as_bytes()).await;
-    }
-    let output = child
-        .wait_with_output()
+    let talk = async {
+        if let Some(mut stdin) = child.stdin.take() {
+            // A tool that does not read its input has said why it ended.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        child.wait_with_output().await
+    };
+    let output = timeout(PATIENCE, talk)
         .await
+        .map_err(|_| failed(format!("has not ended in {PATIENCE:?}: killed")))?
         .map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
         return Err(failed(
@@ -221,6 +264,29 @@ fn jump_line<'a>(jump: &Jump, saved: &'a [String]) -> Option<&'a str> {
     let start = format!("-A {} ", jump.chain);
     let end = format!("-j {}", jump.target);
     in_table(saved, &jump.table).find(|line| line.starts_with(&start) && line.ends_with(&end))
+}
+
+/// The `iptables-restore` input that takes away those of our jumps that have a second one.
+fn second_jumps(rules: &Rules, saved: &[String]) -> String {
+    let mut text = String::new();
+    for table in &rules.tables {
+        let jumps = rules.jumps.iter().filter(|jump| jump.table == table.name);
+        let lines: Vec<String> = jumps
+            .filter_map(|jump| {
+                let (chain, target) = (&jump.chain, &jump.target);
+                let ours = format!("-A {chain} -j {target}");
+                let (start, end) = (format!("-A {chain} "), format!(" -j {target}"));
+                let alike = |line: &&str| line.starts_with(&start) && line.ends_with(&end);
+                let alike: Vec<&str> = in_table(saved, &table.name).filter(alike).collect();
+                let is_second = alike.contains(&&*ours) && alike.iter().any(|line| *line != ours);
+                is_second.then(|| format!("-D {chain} -j {target}\n"))
+            })
+            .collect();
+        if !lines.is_empty() {
+            text.push_str(&format!("*{}\n{}COMMIT\n", table.name, lines.concat()));
+        }
+    }
+    text
 }
 
 /// The lines of one table.

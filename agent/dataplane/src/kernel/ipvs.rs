@@ -5,32 +5,39 @@ use portolan_netlink::ipvs::{Ipvs, Request};
 use portolan_plan::Step;
 
 use super::Failure;
+use crate::is_certain;
 
-/// Takes steps; one result each.
-pub(super) fn take(ipvs: &mut Ipvs, steps: &[&Step]) -> Vec<Result<(), Failure>> {
-    let requests: Vec<Request> = steps.iter().filter_map(|step| request(step)).collect();
-    let mut results: Vec<Result<(), Failure>> = steps.iter().map(|_| Ok(())).collect();
-    match ipvs.apply(&requests) {
-        Ok(errors) => {
-            for error in errors
-                .iter()
-                .filter(|error| !is_gone(&requests[error.index], error.errno))
-            {
-                results[error.index] = Err(Failure::whole(error.errno.to_string()));
-            }
-        }
+/// Takes steps, and says which of them failed. They are made requests of one by one: a copy of all
+/// would cost more than it takes the kernel to execute them.
+pub(super) fn take(ipvs: &mut Ipvs, steps: &[&Step]) -> Vec<(usize, Failure)> {
+    let errors = match ipvs.apply(steps.iter().filter_map(|step| request(step))) {
+        Ok(errors) => errors,
         Err(error) => {
-            results.fill_with(|| Err(Failure::whole(error.to_string())));
+            let all = 0..steps.len();
+            return all
+                .map(|index| (index, Failure::whole(error.to_string())))
+                .collect();
         }
-    }
-    results
+    };
+    let errors = errors
+        .iter()
+        .filter(|error| !is_gone(steps[error.index], error.errno));
+    errors
+        .map(|error| {
+            let failure = Failure {
+                certain: is_certain(steps[error.index], error.errno),
+                ..Failure::whole(error.errno.to_string())
+            };
+            (error.index, failure)
+        })
+        .collect()
 }
 
 /// That what is to be deleted is not there is no failure.
-fn is_gone(request: &Request, errno: Errno) -> bool {
+fn is_gone(step: &Step, errno: Errno) -> bool {
     matches!(
-        request,
-        Request::DelService { .. } | Request::DelDest { .. }
+        step,
+        Step::DelVirtualServer { .. } | Step::DelRealServer { .. }
     ) && [Errno::ENOENT, Errno::ESRCH].contains(&errno)
 }
 

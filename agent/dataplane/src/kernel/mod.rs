@@ -3,9 +3,13 @@
 //! IPVS and ipset go over our own batching netlink socket, routes and addresses over rtnetlink,
 //! the constant rules through `iptables-restore`. Neighbouring steps of one class share a batch.
 
+mod binding;
+pub(crate) mod glance;
 mod ipset;
 mod iptables;
 mod ipvs;
+mod modules;
+mod predecessor;
 mod routes;
 mod sysctl;
 mod tuning;
@@ -18,16 +22,18 @@ use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
-use portolan_netlink::ipvs::{Ipvs, IpvsError};
-use portolan_plan::{KernelState, NodeFacts, Rules, Step};
+use portolan_netlink::ipvs::Ipvs;
+use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 
 use crate::gate::Gate;
 use crate::{Dataplane, DataplaneError, Flow, NodePortAddresses, StepError};
 
+pub use binding::DEVICE as VIP_DEVICE;
 pub use iptables::IptablesMode;
 pub use routes::ROUTE_PROTOCOL;
 pub use tuning::{ConntrackTuning, Tuning};
 
+use binding::Device;
 use iptables::Iptables;
 use routes::Routes;
 
@@ -46,6 +52,8 @@ pub struct KernelConfig {
     pub rules_record: Option<PathBuf>,
     /// Settings beyond those that we cannot do without.
     pub tuning: Tuning,
+    /// How VIPs arrive on the node.
+    pub vip_binding: VipBinding,
 }
 
 /// The kernel of the network namespace that we run in.
@@ -57,8 +65,12 @@ pub struct Kernel {
     /// Opened when it is first needed: only UDP Services need it.
     conntrack: Option<Conntrack>,
     routes: Routes,
+    device: Device,
     iptables: Iptables,
     missing_schedulers: Option<BTreeSet<String>>,
+    /// What virtual servers and routes looked like when they last were as they should be, unless we
+    /// have changed anything since.
+    seen: Option<(glance::Sum, glance::Sum)>,
 }
 
 impl Kernel {
@@ -69,22 +81,29 @@ impl Kernel {
     /// If the kernel has no IPVS or ipset, the capability `CAP_NET_ADMIN` is missing, or there is
     /// no iptables that works.
     pub async fn open(config: KernelConfig) -> Result<Self, DataplaneError> {
-        let ipvs = match Ipvs::open() {
-            Err(IpvsError::NoIpvs) => {
-                sysctl::load_modules().await;
-                Ipvs::open()?
-            }
-            opened => opened?,
-        };
         Ok(Self {
-            ipvs,
-            ipset: Ipset::open()?,
+            ipvs: modules::open_ipvs().await?,
+            ipset: modules::open_ipset().await?,
             conntrack: None,
             routes: Routes::open()?,
+            device: Device::default(),
             iptables: Iptables::open(config.iptables, config.rules_record.clone()).await?,
             missing_schedulers: None,
+            seen: None,
             config,
         })
+    }
+
+    /// How many netlink requests were made so far that read or change virtual servers, sets or
+    /// routes.
+    #[must_use]
+    pub fn requests(&self) -> u32 {
+        let requests = [
+            self.ipvs.requests(),
+            self.ipset.requests(),
+            self.routes.requests(),
+        ];
+        requests.into_iter().fold(0, u32::wrapping_add)
     }
 
     /// The families that the kernel has.
@@ -121,21 +140,21 @@ impl Kernel {
         }
     }
 
-    /// Takes neighbouring steps of one class; one result each.
-    async fn take(&mut self, class: Class, steps: &[&Step]) -> Vec<Result<(), Failure>> {
-        match class {
+    /// Takes neighbouring steps of one class, and says which of them failed, in order.
+    async fn take(&mut self, class: Class, steps: &[&Step]) -> Vec<(usize, Failure)> {
+        let results = match class {
+            Class::Ipvs => return ipvs::take(&mut self.ipvs, steps),
             Class::Set => ipset::take(&mut self.ipset, steps),
             Class::Rules => self.write_rules(steps).await,
             Class::Route => {
                 let changes: Vec<_> = steps.iter().filter_map(|step| route_change(step)).collect();
-                let results = self.routes.apply(&changes);
-                results
-                    .into_iter()
-                    .map(|result| result.map_err(Failure::whole))
-                    .collect()
+                self.bind_vips(&changes).await
             }
-            Class::Ipvs => ipvs::take(&mut self.ipvs, steps),
-        }
+        };
+        let results = results.into_iter().enumerate();
+        results
+            .filter_map(|(index, result)| Some((index, result.err()?)))
+            .collect()
     }
 
     async fn write_rules(&mut self, steps: &[&Step]) -> Vec<Result<(), Failure>> {
@@ -159,6 +178,7 @@ struct Failure {
     message: String,
     /// The entries that are missing; empty if the whole step failed.
     entries: Vec<portolan_model::ipset::SetEntry>,
+    certain: bool,
 }
 
 impl Failure {
@@ -166,6 +186,7 @@ impl Failure {
         Self {
             message: message.into(),
             entries: Vec::new(),
+            certain: false,
         }
     }
 }
@@ -208,14 +229,33 @@ impl Dataplane for Kernel {
     }
 
     async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
+        self.seen = None;
         let listing = self.ipset.list()?;
         let state = self.ipvs.dump()?;
         Ok(KernelState {
             sets: listing.sets,
             rules: self.iptables.observe().await?,
-            routes: self.routes.observe().await?,
+            routes: self.observe_vips().await?,
             virtual_servers: state.virtual_servers,
         })
+    }
+
+    async fn glance(
+        &mut self,
+        known: &KernelState,
+        names: &Names,
+    ) -> Result<Option<String>, DataplaneError> {
+        let seen = (glance::sum_of_servers(&self.ipvs)?, self.routes.sum()?);
+        if self.seen != Some(seen) {
+            if let Some(found) = glance::servers(&self.ipvs, known, names)? {
+                return Ok(Some(found));
+            }
+            if let Some(found) = self.routes.glance(&known.routes)? {
+                return Ok(Some(found));
+            }
+            self.seen = Some(seen);
+        }
+        Ok(glance::sets(&self.ipset.counts()?, known, names))
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
@@ -229,18 +269,19 @@ impl Dataplane for Kernel {
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
+        self.seen = None;
         let mut gate = Gate::default();
         let mut errors = Vec::new();
         let mut index = 0;
         for run in steps.chunk_by(|a, b| class(a) == class(b)) {
-            let mut numbers = Vec::new();
-            let mut allowed = Vec::new();
+            let (mut numbers, mut allowed) = (Vec::new(), Vec::new());
             for step in run {
                 match gate.holds(step) {
                     Some(reason) => errors.push(StepError {
                         index,
                         message: reason.to_owned(),
                         entries: Vec::new(),
+                        certain: true,
                     }),
                     None => {
                         numbers.push(index);
@@ -249,9 +290,8 @@ impl Dataplane for Kernel {
                 }
                 index += 1;
             }
-            let results = self.take(class(&run[0]), &allowed).await;
-            for ((number, step), result) in numbers.into_iter().zip(allowed).zip(results) {
-                let Err(failure) = result else { continue };
+            for (failed, failure) in self.take(class(&run[0]), &allowed).await {
+                let (number, step) = (numbers[failed], allowed[failed]);
                 let entries = if failure.entries.is_empty() {
                     gate.failed(step);
                     step.added_entries()
@@ -264,11 +304,16 @@ impl Dataplane for Kernel {
                     index: number,
                     message: failure.message,
                     entries,
+                    certain: failure.certain,
                 });
             }
         }
         errors.sort_by_key(|error| error.index);
         errors
+    }
+
+    async fn settle(&mut self) -> Result<(), DataplaneError> {
+        self.iptables.settle().await
     }
 
     async fn connections(

@@ -1,4 +1,4 @@
-//! VIPs as local routes, and the node's addresses, through rtnetlink.
+//! VIPs as local routes, and the node's addresses.
 //!
 //! `local VIP/32 dev lo table local proto 99 src NODE`: packets to the VIP are delivered to the
 //! node, its own connections to the VIP leave with the node's address, and the protocol number
@@ -10,25 +10,23 @@ use std::net::IpAddr;
 use futures_util::TryStreamExt as _;
 use netlink_packet_route::address::{AddressAttribute, AddressScope};
 use netlink_packet_route::link::LinkAttribute;
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType,
-};
 use portolan_model::Family;
 use portolan_netlink::Errno;
 use portolan_netlink::route::{LocalRoutes, Request};
 use portolan_plan::NodeFacts;
-use rtnetlink::{Handle, RouteMessageBuilder};
+use rtnetlink::Handle;
 
+use super::glance::Sum;
 use crate::{DataplaneError, NodePortAddresses};
 
 /// The routing protocol number of our routes (`ip route ... proto 99`), which marks them as ours.
 pub const ROUTE_PROTOCOL: u8 = 99;
 
-/// `RT_TABLE_LOCAL`.
-const TABLE_LOCAL: u32 = 255;
+/// Devices whose addresses are VIPs.
+const VIP_DEVICES: [&str; 2] = [portolan_plan::takeover::VIP_DEVICE, super::binding::DEVICE];
 
-/// Reads through one rtnetlink connection, and changes routes in batches of our own: as one
-/// acknowledged request each, 10,000 of them cost more than all virtual servers.
+/// Reads links and addresses through one rtnetlink connection. Routes go over a socket of our own:
+/// as one acknowledged request each, 10,000 of them cost more than all virtual servers.
 #[derive(Debug)]
 pub(crate) struct Routes {
     handle: Handle,
@@ -44,16 +42,57 @@ impl Routes {
         Ok(Self { handle, local })
     }
 
+    pub(crate) fn requests(&self) -> u32 {
+        self.local.requests()
+    }
+
+    /// What reads.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
     /// Our local routes, with their sources.
-    pub(crate) async fn observe(&self) -> Result<BTreeMap<IpAddr, Option<IpAddr>>, DataplaneError> {
+    pub(crate) fn observe(&mut self) -> Result<BTreeMap<IpAddr, Option<IpAddr>>, DataplaneError> {
         let mut routes = BTreeMap::new();
         for family in Family::ALL {
-            let mut found = self.handle.route().get(any_local(family)).execute();
-            while let Some(route) = found.try_next().await? {
-                routes.extend(ours(&route));
-            }
+            let add = |found: &mut Vec<_>, vip, source| found.push((vip, source));
+            routes.extend(
+                self.local
+                    .read(family, add)
+                    .map_err(DataplaneError::RouteSocket)?,
+            );
         }
         Ok(routes)
+    }
+
+    /// Of all of them.
+    pub(crate) fn sum(&mut self) -> Result<Sum, DataplaneError> {
+        let mut sums = [Sum::default(); 2];
+        for (sum, family) in sums.iter_mut().zip(Family::ALL) {
+            let add = |sum: &mut Sum, vip, source| sum.add(&(vip, source));
+            let of_family = self.local.read(family, add);
+            *sum = of_family.map_err(DataplaneError::RouteSocket)?;
+        }
+        let mut both = Sum::default();
+        both.add(&sums);
+        Ok(both)
+    }
+
+    /// What is otherwise of them.
+    pub(crate) fn glance(
+        &mut self,
+        known: &BTreeMap<IpAddr, Option<IpAddr>>,
+    ) -> Result<Option<String>, DataplaneError> {
+        let mut same = 0;
+        for family in Family::ALL {
+            let count = |same: &mut usize, vip, source| {
+                *same += usize::from(known.get(&vip) == Some(&source));
+            };
+            let of_family = self.local.read::<usize>(family, count);
+            same += of_family.map_err(DataplaneError::RouteSocket)?;
+        }
+        let missing = known.len() - same;
+        Ok((missing > 0).then(|| format!("{missing} local routes are not as they were")))
     }
 
     /// Makes changes, all in one batch; the result has one entry per change, in order.
@@ -113,12 +152,12 @@ impl Routes {
         Ok(facts)
     }
 
-    /// A kube-proxy's dummy device: the addresses on it are VIPs, not the node's.
+    /// Dummy devices, a kube-proxy's and ours: the addresses on them are VIPs, not the node's.
     async fn ignored_links(&self) -> Result<BTreeSet<u32>, DataplaneError> {
         let mut ignored = BTreeSet::new();
         let mut links = self.handle.link().get().execute();
         while let Some(link) = links.try_next().await? {
-            let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if name == "kube-ipvs0");
+            let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if VIP_DEVICES.contains(&name.as_str()));
             if link.attributes.iter().any(name) {
                 ignored.insert(link.header.index);
             }
@@ -127,44 +166,8 @@ impl Routes {
     }
 }
 
-fn any_local(family: Family) -> RouteMessage {
-    match family {
-        Family::V4 => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
-            .table_id(TABLE_LOCAL)
-            .build(),
-        Family::V6 => RouteMessageBuilder::<std::net::Ipv6Addr>::new()
-            .table_id(TABLE_LOCAL)
-            .build(),
-    }
-}
-
-/// The VIP and source of a route, if it is one of ours.
-fn ours(route: &RouteMessage) -> Option<(IpAddr, Option<IpAddr>)> {
-    let local = route.header.kind == RouteType::Local;
-    if !local || route.header.protocol != RouteProtocol::Other(ROUTE_PROTOCOL) {
-        return None;
-    }
-    let (mut vip, mut source) = (None, None);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Destination(address) => vip = ip(address),
-            RouteAttribute::PrefSource(address) => source = ip(address),
-            _ => {}
-        }
-    }
-    Some((vip?, source))
-}
-
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(v4) => Some((*v4).into()),
-        RouteAddress::Inet6(v6) => Some((*v6).into()),
-        _ => None,
-    }
-}
-
 /// The interface's own address: `Local` on a point-to-point link, where `Address` is the peer's.
-fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
+pub(super) fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
     let local = attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(ip) => Some(*ip),
         _ => None,

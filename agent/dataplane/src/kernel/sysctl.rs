@@ -1,9 +1,7 @@
-//! Kernel settings and modules that the rest depends on.
+//! Kernel settings that the rest depends on.
 
 use std::io;
 use std::path::Path;
-
-use tokio::process::Command;
 
 use crate::DataplaneError;
 
@@ -22,16 +20,6 @@ const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/ip_forward", "1"),
 ];
 
-const MODULES: [&str; 7] = [
-    "ip_vs",
-    "ip_vs_rr",
-    "ip_vs_wrr",
-    "ip_vs_lc",
-    "ip_vs_sh",
-    "ip_vs_mh",
-    "nf_conntrack",
-];
-
 /// Writes the settings that are not as they should be.
 pub(crate) fn write_settings() -> Result<(), DataplaneError> {
     SETTINGS.into_iter().try_for_each(|(name, value)| {
@@ -47,23 +35,6 @@ pub(super) fn write_setting(name: &str, value: &str) -> io::Result<()> {
         return Ok(());
     }
     std::fs::write(&path, value)
-}
-
-/// Asks for the modules. What matters is whether IPVS works afterwards, so failures are only told.
-pub(crate) async fn load_modules() {
-    let output = Command::new("modprobe")
-        .arg("-a")
-        .args(MODULES)
-        .output()
-        .await;
-    match output {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => {
-            let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            tracing::warn!(message, "modprobe failed");
-        }
-        Err(error) => tracing::warn!(%error, "modprobe cannot be run"),
-    }
 }
 
 /// Whether the kernel has IPv6.

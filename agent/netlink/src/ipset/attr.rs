@@ -40,6 +40,8 @@ pub(super) mod create {
     pub(in crate::ipset) const FLAGS: u16 = 8;
     pub(in crate::ipset) const HASH_SIZE: u16 = 18;
     pub(in crate::ipset) const MAX_ENTRIES: u16 = 19;
+    /// In listings only: how many entries there are.
+    pub(in crate::ipset) const ENTRY_COUNT: u16 = 24;
 }
 
 /// `IPSET_ATTR_*` of an entry.

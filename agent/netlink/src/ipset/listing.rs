@@ -84,6 +84,23 @@ fn read_header(attributes: &Attributes<'_>) -> Result<Option<SetHeader>, Malform
     }))
 }
 
+/// Adds the header of a set and how many entries it has; of a type that we know.
+pub(super) fn read_count(
+    counts: &mut BTreeMap<String, (SetHeader, u32)>,
+    payload: &[u8],
+) -> Result<(), Malformed> {
+    let attributes = Attributes::new(payload, HEADER_LEN)?;
+    if attributes.find(attr::TYPE_NAME)?.is_none() {
+        return Ok(());
+    }
+    let data = attributes.get(attr::DATA)?.nested();
+    if let Some(header) = read_header(&attributes)? {
+        let count = data.get(attr::create::ENTRY_COUNT)?.be32()?;
+        counts.insert(attributes.get(attr::NAME)?.string(), (header, count));
+    }
+    Ok(())
+}
+
 /// Adds the name of a part of a listing.
 pub(super) fn read_name(names: &mut BTreeSet<String>, payload: &[u8]) -> Result<(), Malformed> {
     let attributes = Attributes::new(payload, HEADER_LEN)?;

@@ -95,6 +95,12 @@ impl Ipset {
         Ok(errors.into_iter().map(error).collect())
     }
 
+    /// How many netlink requests were made so far.
+    #[must_use]
+    pub fn requests(&self) -> u32 {
+        self.socket.requests()
+    }
+
     /// Reads all sets with their entries.
     ///
     /// # Errors
@@ -114,6 +120,17 @@ impl Ipset {
             .into_iter()
             .map(|(name, set)| (name, set.header))
             .collect())
+    }
+
+    /// Reads what the sets are and how many entries each has, of those that we have a type for: a
+    /// cheap look, fit for every few seconds.
+    ///
+    /// # Errors
+    /// [`IpsetError::Socket`].
+    pub fn counts(&mut self) -> Result<BTreeMap<String, (SetHeader, u32)>, IpsetError> {
+        let kind = attr::SUBSYSTEM | command::LIST;
+        let fill = write_list(attr::LIST_HEADERS);
+        Ok(self.socket.dump(kind, fill, listing::read_count)?)
     }
 
     /// Reads the names of all sets, whatever their type.

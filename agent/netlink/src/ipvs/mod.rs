@@ -6,6 +6,7 @@
 
 mod attr;
 mod family;
+mod glimpse;
 mod reply;
 mod request;
 mod sockopt;
@@ -13,12 +14,14 @@ mod sockopt;
 mod tests;
 mod timeouts;
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerConfig, VirtualServerKey};
 use portolan_model::{Family, Protocol};
 
+pub use glimpse::Glimpse;
 pub use reply::Info;
 pub use request::Request;
 pub use timeouts::Timeouts;
@@ -65,7 +68,7 @@ impl From<Malformed> for IpvsError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("IPVS request {index}: {errno}")]
 pub struct RequestError {
-    /// The request's index in the slice given to [`Ipvs::apply`].
+    /// The request's index among those given to [`Ipvs::apply`].
     pub index: usize,
     /// Why; [`Request`] lists what the kernel returns when.
     pub errno: Errno,
@@ -118,6 +121,12 @@ impl Ipvs {
         Ok(ipvs)
     }
 
+    /// How many netlink requests were made so far.
+    #[must_use]
+    pub fn requests(&self) -> u32 {
+        self.socket.requests()
+    }
+
     /// The kernel's version of IPVS.
     ///
     /// # Errors
@@ -132,10 +141,14 @@ impl Ipvs {
     ///
     /// # Errors
     /// [`IpvsError::Socket`]: it is unknown which requests were executed, read the kernel again.
-    pub fn apply(&mut self, requests: &[Request]) -> Result<Vec<RequestError>, IpvsError> {
+    pub fn apply<R: Borrow<Request>>(
+        &mut self,
+        requests: impl IntoIterator<Item = R>,
+    ) -> Result<Vec<RequestError>, IpvsError> {
         let mut errors = Vec::new();
         let mut batch = self.socket.batch(SEND_SIZE);
-        for (index, request) in requests.iter().enumerate() {
+        for (index, request) in requests.into_iter().enumerate() {
+            let request = request.borrow();
             if request.is_valid() {
                 batch.push(self.family, 0, |writer| request.write(writer))?;
             } else {
@@ -200,6 +213,22 @@ impl Ipvs {
         family: Family,
     ) -> Result<BTreeMap<VirtualServerKey, Summary>, IpvsError> {
         Ok(self.services(family)?.known.into_iter().collect())
+    }
+
+    /// Shows all IPv4 virtual servers without making anything of them: the cheapest look that there
+    /// is, fit for every few seconds. Those that we have no type for are left out.
+    ///
+    /// # Errors
+    /// [`IpvsError::Sockopt`].
+    pub fn glance(
+        &self,
+        mut each: impl FnMut(VirtualServerKey, Glimpse<'_>),
+    ) -> Result<(), IpvsError> {
+        self.sockopt.glance(|service| {
+            if let Some((key, glimpse)) = service {
+                each(key, glimpse);
+            }
+        })
     }
 
     /// Whether the kernel has a scheduler, or can load it. IPVS tells that only to whoever adds a

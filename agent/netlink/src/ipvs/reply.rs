@@ -116,14 +116,17 @@ fn key(nest: &Attributes<'_>) -> Result<Option<VirtualServerKey>, Malformed> {
         .map(|(protocol, address)| VirtualServerKey::new(protocol, address, port)))
 }
 
-/// Of the kernel's own flags only `PERSISTENT` means something, and only with it the timeout does.
 pub(super) fn config(scheduler: String, flags: u32, timeout: u32) -> VirtualServerConfig {
-    let persistence = (flags & PERSISTENT != 0).then_some(timeout);
     VirtualServerConfig {
         scheduler,
         flags: Flags(flags & Flags::MASK),
-        persistence,
+        persistence: persistence(flags, timeout),
     }
+}
+
+/// Of the kernel's own flags only `PERSISTENT` means something, and only with it the timeout does.
+pub(super) fn persistence(flags: u32, timeout: u32) -> Option<u32> {
+    (flags & PERSISTENT != 0).then_some(timeout)
 }
 
 /// Adds the real server of a reply.

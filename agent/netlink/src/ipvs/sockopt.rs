@@ -12,7 +12,7 @@ use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{Family, Protocol};
 
 use super::reply::{self, Dest, Dests, Services};
-use super::{IpvsError, Summary};
+use super::{Glimpse, IpvsError, Summary};
 use crate::wire::{Malformed, array};
 use crate::{Errno, sys};
 
@@ -46,6 +46,26 @@ impl Sockopt {
 
     /// All IPv4 virtual servers.
     pub(super) fn services(&self) -> Result<Services, IpvsError> {
+        let mut services = Services::default();
+        self.glance(|service| {
+            services.add(service.map(|(key, glimpse)| {
+                let config = glimpse.config();
+                let real_servers = Some(glimpse.real_servers);
+                let summary = Summary {
+                    config,
+                    real_servers,
+                };
+                (key, summary)
+            }));
+        })?;
+        Ok(services)
+    }
+
+    /// Shows all IPv4 virtual servers, `None` for one that we have no type for.
+    pub(super) fn glance(
+        &self,
+        mut each: impl FnMut(Option<(VirtualServerKey, Glimpse<'_>)>),
+    ) -> Result<(), IpvsError> {
         let mut info = [0; 12];
         self.get(GET_INFO, &mut info)?;
         let expected = u32_at(&info, 8)?;
@@ -54,15 +74,14 @@ impl Sockopt {
             header[..4].copy_from_slice(&count.to_ne_bytes());
             header
         })?;
-        let mut services = Services::default();
         for entry in table[SERVICES_HEADER..].chunks_exact(SERVICE_LEN) {
             let (protocol, mark) = (u16_at(entry, 0)?, u32_at(entry, 12)?);
             if protocol == 0 && mark == 0 {
                 break;
             }
-            services.add(service(protocol, mark, entry)?);
+            each(service(protocol, mark, entry)?);
         }
-        Ok(services)
+        Ok(())
     }
 
     /// The real servers of an IPv4 virtual server, `None` if it does not exist.
@@ -154,7 +173,7 @@ fn service(
     protocol: u16,
     mark: u32,
     entry: &[u8],
-) -> Result<Option<(VirtualServerKey, Summary)>, Malformed> {
+) -> Result<Option<(VirtualServerKey, Glimpse<'_>)>, Malformed> {
     let key = match Protocol::from_number(protocol) {
         _ if mark != 0 => VirtualServerKey::Mark {
             family: Family::V4,
@@ -167,19 +186,15 @@ fn service(
             VirtualServerKey::new(protocol, address, port)
         }
     };
-    let scheduler: [u8; 16] = array(entry, 16)?;
-    let scheduler = scheduler
-        .split(|byte| *byte == 0)
-        .next()
-        .unwrap_or_default();
-    let scheduler = String::from_utf8_lossy(scheduler).into_owned();
-    let config = reply::config(scheduler, u32_at(entry, 32)?, u32_at(entry, 36)?);
-    let real_servers = Some(u32_at(entry, 44)?);
+    let scheduler = entry.get(16..32).ok_or(Malformed::Truncated)?;
+    let name = scheduler.split(|byte| *byte == 0).next();
     Ok(Some((
         key,
-        Summary {
-            config,
-            real_servers,
+        Glimpse {
+            scheduler: name.unwrap_or_default(),
+            flags: u32_at(entry, 32)?,
+            timeout: u32_at(entry, 36)?,
+            real_servers: u32_at(entry, 44)?,
         },
     )))
 }

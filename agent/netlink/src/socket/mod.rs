@@ -102,6 +102,18 @@ impl Socket {
         })
     }
 
+    /// Has the kernel refuse dumps with headers that it does not understand, and otherwise heed all
+    /// that they ask for.
+    pub(crate) fn check_strictly(&self) -> Result<(), Errno> {
+        let name = libc::NETLINK_GET_STRICT_CHK;
+        sys::set_option(&self.fd, libc::SOL_NETLINK, name, 1)
+    }
+
+    /// How many requests were made so far.
+    pub(crate) fn requests(&self) -> u32 {
+        self.sequence
+    }
+
     /// A batch that is sent in pieces of about `size` bytes.
     pub(crate) fn batch(&mut self, size: usize) -> Batch<'_> {
         Batch::new(self, size)

@@ -1,6 +1,6 @@
 //! What sets contain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
 use portolan_model::{Family, Protocol};
@@ -17,6 +17,34 @@ fn saved(text: &str, name: &str) -> BTreeSet<String> {
         .filter_map(|line| line.strip_prefix(&prefix))
         .map(str::to_owned)
         .collect()
+}
+
+#[test]
+fn a_cheap_look_counts_the_entries_of_all_kinds() {
+    let name = "a_cheap_look_counts_the_entries_of_all_kinds";
+    in_netns(name, LANES, Ipset::open, |mut ipset| {
+        let mut expected = BTreeMap::new();
+        for (index, kind) in (0u16..).zip(KINDS) {
+            for family in Family::ALL {
+                let name = format!("SET-{index}-{family}");
+                let (header, count) = (header(kind, family), index * 3);
+                let some = entries(kind, family, count);
+                apply(
+                    &mut ipset,
+                    &[create(&name, &header), add(&name, some.clone())],
+                );
+                let one_less = some.iter().take(1).cloned().collect();
+                apply(&mut ipset, &[del(&name, one_less)]);
+                let family = match kind {
+                    SetKind::BitmapPort => Family::V4,
+                    _ => family,
+                };
+                let header = SetHeader { family, ..header };
+                expected.insert(name, (header, u32::from(count.saturating_sub(1))));
+            }
+        }
+        assert_eq!(ipset.counts().unwrap(), expected);
+    });
 }
 
 #[test]

@@ -49,6 +49,39 @@ fn all_protocols_and_families() {
 }
 
 #[test]
+fn a_glance_shows_what_virtual_servers_of_ipv4_are() {
+    let name = "a_glance_shows_what_virtual_servers_of_ipv4_are";
+    in_netns(name, LANES, Ipvs::open, |mut ipvs| {
+        let config = VirtualServerConfig {
+            scheduler: "mh".to_owned(),
+            flags: Flags(Flags::SCHED1),
+            persistence: Some(60),
+        };
+        let (one, other) = (key(Family::V4, 1), key(Family::V4, 2));
+        let requests = [
+            Request::AddService {
+                key: one,
+                config: config.clone(),
+            },
+            add_dest(one, real_server(Family::V4, 1)),
+            add_dest(one, real_server(Family::V4, 2)),
+            add_service(other),
+            add_service(key(Family::V6, 1)),
+        ];
+        apply(&mut ipvs, &requests);
+        let mut seen = BTreeMap::new();
+        ipvs.glance(|key, glimpse| {
+            assert_eq!(glimpse.is(&config), key == one);
+            assert_eq!(glimpse.is(&round_robin()), key == other);
+            seen.insert(key, (glimpse.config(), glimpse.real_servers));
+        })
+        .unwrap();
+        let expected = [(one, (config.clone(), 2)), (other, (round_robin(), 0))];
+        assert_eq!(seen, BTreeMap::from(expected));
+    });
+}
+
+#[test]
 fn changes_objects() {
     in_netns("changes_objects", LANES, Ipvs::open, |mut ipvs| {
         for family in Family::ALL {

@@ -1,6 +1,7 @@
 //! The entries of sets that a record needs.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use portolan_model::ipset::SetEntry;
 use portolan_model::{Family, Frontend, FrontendKind, Protocol, Record};
@@ -10,10 +11,13 @@ use crate::SetName;
 
 impl Builder<'_> {
     pub(super) fn entry(&mut self, set: SetName, family: Family, entry: SetEntry) {
-        let name = self.config.names.set(set, family);
-        if let Some(set) = self.desired.state.sets.get_mut(&name) {
+        let Some(name) = self.names.get(&(set, family)) else {
+            return;
+        };
+        if let Some(set) = self.desired.state.sets.get_mut(&**name) {
             let is_first = set.entries.insert(entry.clone());
-            self.count(Want::Entry(name, entry), is_first);
+            let want = Want::Entry(Arc::clone(name), entry);
+            self.count(want, is_first);
         }
     }
 

@@ -7,13 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetEntry};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Family, NodeTable, RecordKey};
 
-use super::{Builder, Desired, Note, Want, build, room_for};
+use super::{Builder, Desired, Note, Refused, Want, build, room_for};
 use crate::{Config, KernelState, NodeFacts, SetName, ownership_entry};
 
 /// With more changed records than this the state is made anew, which is cheaper for each.
@@ -99,11 +98,15 @@ impl Kept {
         config: &Config,
         observed: &KernelState,
     ) -> Option<Touched> {
-        if from.node != to.node || !self.desired.refused.is_empty() {
+        if from.node != to.node {
+            return None;
+        }
+        let keys = to.changed_since(from);
+        if keys.len() > MOST || !self.stay_refused(&keys) {
             return None;
         }
         let mut changes = Vec::new();
-        for key in changed(from, to)? {
+        for key in keys {
             let old = self.part(from, &key, facts, config)?;
             let new = self.part(to, &key, facts, config)?;
             changes.push(Change { old, new });
@@ -133,6 +136,18 @@ impl Kept {
         Some(touched)
     }
 
+    /// Whether what is refused stays so, whatever becomes of these records: none of them is refused
+    /// anything, or has what another one is refused. Any of them may give a mark back.
+    fn stay_refused(&self, changed: &BTreeSet<RecordKey>) -> bool {
+        self.desired.refused.iter().all(|refused| match refused {
+            Refused::Foreign { record, .. } => !changed.contains(record),
+            Refused::Taken { record, holder, .. } => {
+                !changed.contains(record) && !changed.contains(holder)
+            }
+            Refused::NoMark { .. } => false,
+        })
+    }
+
     /// What one record of a table wants by itself; `None` if that depends on others.
     fn part(
         &self,
@@ -158,17 +173,10 @@ impl Kept {
     /// The mark that all of a record's ways in have already.
     fn mark(&self, family: Family, entries: &[SetEntry], config: &Config) -> Option<u32> {
         let name = config.names.set(SetName::ShortCircuit, family);
-        let mapped = &self.desired.state.sets.get(&name)?.entries;
-        let mark_of = |entry: &SetEntry| {
-            let mut from = mapped.range(entry.clone()..);
-            match (from.next()?, entry) {
-                (SetEntry::IpPortMark(a, b, c, mark), SetEntry::IpPortMark(x, y, z, _))
-                    if (a, b, c) == (x, y, z) =>
-                {
-                    Some(*mark)
-                }
-                _ => None,
-            }
+        let mapped = self.desired.state.sets.get(&name)?;
+        let mark_of = |entry: &SetEntry| match mapped.of_identity(entry)? {
+            SetEntry::IpPortMark(.., mark) => Some(*mark),
+            _ => None,
         };
         let first = mark_of(entries.first()?)?;
         let same = entries.iter().all(|entry| mark_of(entry) == Some(first));
@@ -199,7 +207,10 @@ impl Kept {
             }
         }
         for (name, entry) in entries_without(old, new) {
-            if is_last(&mut self.shared, Want::Entry(name.clone(), entry.clone())) {
+            if is_last(
+                &mut self.shared,
+                Want::Entry(name.as_str().into(), entry.clone()),
+            ) {
                 state
                     .sets
                     .get_mut(name)
@@ -230,7 +241,7 @@ impl Kept {
                 let of_set = touched.entries.entry(name.clone()).or_default();
                 of_set.insert(entry.clone());
             } else {
-                let want = Want::Entry(name.clone(), entry.clone());
+                let want = Want::Entry(name.as_str().into(), entry.clone());
                 *self.shared.entry(want).or_default() += 1;
             }
         }
@@ -280,51 +291,6 @@ fn is_last(shared: &mut BTreeMap<Want, u32>, want: Want) -> bool {
         shared.remove(&want);
     }
     false
-}
-
-/// The records that differ between two versions of a table, themselves or in what the node has of
-/// its own for them. What is the same in both is not looked into.
-fn changed(from: &NodeTable, to: &NodeTable) -> Option<BTreeSet<RecordKey>> {
-    let mut keys = BTreeSet::new();
-    differing(&from.records, &to.records, &mut keys);
-    differing(&from.lists, &to.lists, &mut keys);
-    (keys.len() <= MOST).then_some(keys)
-}
-
-fn differing<T>(
-    from: &BTreeMap<RecordKey, Arc<T>>,
-    to: &BTreeMap<RecordKey, Arc<T>>,
-    keys: &mut BTreeSet<RecordKey>,
-) {
-    let (mut from, mut to) = (from.iter().peekable(), to.iter().peekable());
-    loop {
-        match (from.peek(), to.peek()) {
-            (None, None) => return,
-            // Equal pointers are of equal keys, so the keys need not be compared.
-            (Some((_, old)), Some((_, new))) if Arc::ptr_eq(old, new) => {
-                from.next();
-                to.next();
-            }
-            (Some((key, _)), Some((other, _))) => {
-                let order = key.cmp(other);
-                keys.insert((*key.min(other)).clone());
-                if order.is_le() {
-                    from.next();
-                }
-                if order.is_ge() {
-                    to.next();
-                }
-            }
-            (Some((key, _)), None) => {
-                keys.insert((*key).clone());
-                from.next();
-            }
-            (None, Some((key, _))) => {
-                keys.insert((*key).clone());
-                to.next();
-            }
-        }
-    }
 }
 
 #[cfg(test)]

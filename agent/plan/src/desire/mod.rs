@@ -7,6 +7,7 @@ mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetEntry, SetHeader};
 use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
@@ -17,7 +18,7 @@ use portolan_model::{
 pub use keep::{Kept, Touched};
 pub use outcome::{Desired, Note, Refused};
 
-use crate::{Config, KernelState, NodeFacts, SetName, marks, ownership_entry, rules};
+use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks, ownership_entry, rules};
 
 /// Says what the kernel should hold. Of what it does hold two things count: virtual servers that
 /// are not ours (one that is just as we want it is adopted, any other is left alone), and the marks
@@ -56,7 +57,7 @@ fn build<'a>(
 }
 
 /// Room for what is there and for half as much again, at least what kube-proxy gives.
-fn room_for(entries: usize) -> u32 {
+pub(crate) fn room_for(entries: usize) -> u32 {
     let needed = u32::try_from(entries).unwrap_or(u32::MAX);
     if needed <= 65_536 {
         return 65_536;
@@ -73,6 +74,8 @@ struct Builder<'a> {
     config: &'a Config,
     foreign: BTreeMap<VirtualServerKey, VirtualServer>,
     desired: Desired,
+    /// The names of the sets, which every entry is noted with.
+    names: BTreeMap<(SetName, Family), Arc<str>>,
     /// The ways in that have a short circuit, by family and record.
     short_circuits: BTreeMap<Family, BTreeMap<RecordKey, Vec<SetEntry>>>,
     /// Which entries and routes the record has wanted that is at hand.
@@ -85,7 +88,7 @@ struct Builder<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Want {
     /// An entry of the set of this name.
-    Entry(String, SetEntry),
+    Entry(Arc<str>, SetEntry),
     /// The local route of a VIP.
     Route(IpAddr),
 }
@@ -98,6 +101,7 @@ impl<'a> Builder<'a> {
             config,
             foreign: BTreeMap::new(),
             desired: Desired::default(),
+            names: BTreeMap::new(),
             short_circuits: BTreeMap::new(),
             mine: Vec::new(),
             shared: BTreeMap::new(),
@@ -126,6 +130,7 @@ impl<'a> Builder<'a> {
                     max_entries: 0,
                 };
                 let name = self.config.names.set(set, *family);
+                self.names.insert((set, *family), name.as_str().into());
                 let set = Set {
                     header,
                     entries: BTreeSet::new(),
@@ -158,10 +163,13 @@ impl<'a> Builder<'a> {
         let drops = frontend.lists == Lists::Local
             && server.real_servers.is_empty()
             && record.available.contains(family);
-        for address in self.addresses(frontend) {
+        let addresses = self.addresses(frontend);
+        // The last one is moved: most have one alone.
+        let servers = std::iter::repeat_n(server, addresses.len());
+        for (address, server) in addresses.into_iter().zip(servers) {
             let (protocol, port) = (record.key.protocol, frontend.port);
             let key = VirtualServerKey::new(protocol, address, port);
-            if !self.claim(record, key, &server) {
+            if !self.claim(record, key, server) {
                 continue;
             }
             let entry = SetEntry::IpPort(address, protocol, port);
@@ -192,7 +200,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Wants a virtual server, unless somebody else has it.
-    fn claim(&mut self, record: &Record, key: VirtualServerKey, server: &VirtualServer) -> bool {
+    fn claim(&mut self, record: &Record, key: VirtualServerKey, server: VirtualServer) -> bool {
         if let Some(holder) = self.desired.records.get(&key) {
             let (record, holder) = (record.key.clone(), holder.clone());
             self.desired.refused.push(Refused::Taken {
@@ -205,7 +213,7 @@ impl<'a> Builder<'a> {
         if self
             .foreign
             .get(&key)
-            .is_some_and(|theirs| theirs != server)
+            .is_some_and(|theirs| *theirs != server)
         {
             self.desired.refused.push(Refused::Foreign {
                 record: record.key.clone(),
@@ -213,7 +221,7 @@ impl<'a> Builder<'a> {
             });
             return false;
         }
-        self.want(record, key, server.clone());
+        self.want(record, key, server);
         true
     }
 
@@ -234,7 +242,10 @@ impl<'a> Builder<'a> {
             return;
         }
         let family = Family::of(address);
-        let source = self.facts.source.get(&family).copied();
+        let source = match self.config.vip_binding {
+            VipBinding::Route => self.facts.source.get(&family).copied(),
+            VipBinding::Address => None,
+        };
         let before = self.desired.state.routes.insert(address, source);
         self.count(Want::Route(address), before.is_none());
         self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));

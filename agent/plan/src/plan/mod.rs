@@ -35,6 +35,7 @@ pub fn plan(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<S
     planner.sets(&desired.state, observed);
     planner.rules(&desired.state, observed);
     planner.routes(&desired.state, observed);
+    planner.reserve(&desired.state, observed);
     planner.virtual_servers(desired, observed, true);
     planner.late_entries(&desired.state, observed);
     planner.virtual_servers(desired, observed, false);
@@ -70,6 +71,16 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
+    /// Makes room for what it takes to fill an empty kernel: then a list that grows by and by would
+    /// be copied many times.
+    fn reserve(&mut self, desired: &KernelState, observed: &KernelState) {
+        if observed.virtual_servers.is_empty() {
+            let servers = desired.virtual_servers.values();
+            let steps = servers.map(|server| 1 + server.real_servers.len());
+            self.additions.reserve(steps.sum());
+        }
+    }
+
     fn finish(self) -> Vec<Step> {
         let mut steps = self.additions;
         steps.extend(self.removals.into_iter().rev());
@@ -116,6 +127,12 @@ pub(crate) fn is_ours(observed: &KernelState, names: &Names, key: &VirtualServer
 }
 
 impl KernelState {
+    /// Whether a virtual server is in the ownership record.
+    #[must_use]
+    pub fn owns(&self, names: &Names, key: &VirtualServerKey) -> bool {
+        is_ours(self, names, key)
+    }
+
     /// The virtual servers that are not in the ownership record.
     #[must_use]
     pub fn foreign_virtual_servers(

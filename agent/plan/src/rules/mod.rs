@@ -54,6 +54,23 @@ pub struct Table {
 }
 
 impl Rules {
+    /// Whether both have a chain of the same table and name.
+    #[must_use]
+    pub fn shares_chain(&self, other: &Self) -> bool {
+        let chains = |rules: &Self| -> BTreeSet<(String, String)> {
+            let tables = rules.tables.iter();
+            let of_table = |table: &Table| {
+                let name = table.name.to_string();
+                let chains = table.chains.iter();
+                chains
+                    .map(move |(chain, _)| (name.clone(), chain.clone()))
+                    .collect::<Vec<_>>()
+            };
+            tables.flat_map(of_table).collect()
+        };
+        !chains(self).is_disjoint(&chains(other))
+    }
+
     /// The input of `iptables-restore --noflush`: our chains rewritten, `missing` jumps prepended,
     /// the lines of `obsolete` ones (by table, as `iptables-save` prints them) deleted, nothing else
     /// touched. Each table is one atomic change.

@@ -33,6 +33,11 @@ impl Load {
         })
     }
 
+    /// A service's real servers.
+    pub(crate) fn endpoints_of(self, service: u32) -> impl Iterator<Item = Ipv4Addr> {
+        (0..self.endpoints).map(move |endpoint| Self::endpoint(service, endpoint, self.endpoints))
+    }
+
     fn key(service: u32) -> RecordKey {
         RecordKey {
             cluster: "".into(),

@@ -3,7 +3,7 @@
 //! since the kernel remembers deleted real servers for minutes.
 //!
 //! `make bench-agent` runs it in a guest; `PORTOLAN_MOBY_IPVS` names the program that uses the Go
-//! library, without which that comparison is left out.
+//! library, and `PORTOLAN_KUBE_PROXY` kube-proxy; without one that comparison is left out.
 #![allow(
     clippy::cast_precision_loss,
     clippy::print_stdout,
@@ -12,6 +12,7 @@
 )]
 
 mod encode;
+mod kube_proxy;
 mod load;
 mod others;
 mod product;
@@ -40,7 +41,16 @@ const SMALL: Load = Load {
 };
 
 /// What a child process measures.
-const WAYS: [&str; 6] = ["floor", "one", "moby", "ipvsadm", "product", "small"];
+const WAYS: [&str; 8] = [
+    "floor",
+    "one",
+    "moby",
+    "ipvsadm",
+    "product",
+    "small",
+    "phases",
+    "kube-proxy",
+];
 
 fn main() -> Result<()> {
     let way = std::env::args().nth(1);
@@ -77,6 +87,8 @@ fn measure(way: &str) -> Result<()> {
         "moby" => others::moby(LARGE),
         "ipvsadm" => others::ipvsadm(LARGE),
         "small" => product::run(SMALL),
+        "phases" => product::phases(LARGE),
+        "kube-proxy" => kube_proxy::run(LARGE),
         _ => product::run(LARGE),
     }
 }

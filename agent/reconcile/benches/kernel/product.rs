@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use portolan_dataplane::{Dataplane as _, Kernel, KernelConfig};
-use portolan_model::{Destination, NodeTable};
+use portolan_dataplane::{Dataplane as _, Kernel, KernelConfig, ROUTE_PROTOCOL};
+use portolan_model::{Destination, Family, NodeTable};
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
-use portolan_plan::Config;
+use portolan_netlink::route::LocalRoutes;
+use portolan_plan::{Config, Kept, Step, plan};
 use portolan_reconcile::Reconciler;
 
 use crate::load::Load;
@@ -17,19 +18,68 @@ use crate::{milliseconds, say};
 
 /// How many services get an endpoint, one after the other.
 const ADDITIONS: u32 = 50;
+/// How often the kernel is looked at.
+const GLANCES: u32 = 20;
 /// How many services get other endpoints at once.
 const REPLACED: u32 = 1_000;
 
 type Product = Reconciler<Kernel>;
 
-pub(crate) fn run(load: Load) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(measure(load))
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    Ok(builder.enable_all().build()?)
 }
 
+pub(crate) fn run(load: Load) -> Result<()> {
+    runtime()?.block_on(measure(load))
+}
+
+/// What a cold start consists of.
+pub(crate) fn phases(load: Load) -> Result<()> {
+    runtime()?.block_on(async {
+        let (table, config) = (load.table(), Config::default());
+        let mut kernel = open_kernel().await?;
+        let start = Instant::now();
+        let facts = kernel.facts().await?;
+        let mut known = kernel.observe().await?;
+        say("read", milliseconds(start));
+        let start = Instant::now();
+        let kept = Kept::new(&table, &facts, &config, &known);
+        say("desire", milliseconds(start));
+        let start = Instant::now();
+        let steps = plan(kept.desired(), &known, &config);
+        say("plan", milliseconds(start));
+        for (name, of) in CLASSES {
+            let steps: Vec<Step> = steps.iter().filter(|step| of(step)).cloned().collect();
+            let start = Instant::now();
+            let errors = kernel.apply(&steps).await;
+            say(name, milliseconds(start));
+            ensure!(errors.is_empty(), "{:?}", errors.first());
+        }
+        let start = Instant::now();
+        steps.iter().for_each(|step| known.advance(step));
+        say("advance", milliseconds(start));
+        Ok(())
+    })
+}
+
+type Class = (&'static str, fn(&Step) -> bool);
+
+/// In an order in which they can be applied.
+const CLASSES: [Class; 4] = [
+    ("sets", |step| {
+        matches!(step, Step::CreateSet { .. } | Step::AddEntries { .. })
+    }),
+    ("rules", |step| matches!(step, Step::WriteRules { .. })),
+    ("routes", |step| matches!(step, Step::PutRoute { .. })),
+    ("ipvs", |step| step.virtual_server().is_some()),
+];
+
 async fn open() -> Result<Product> {
+    Ok(Reconciler::new(open_kernel().await?, Config::default()))
+}
+
+async fn open_kernel() -> Result<Kernel> {
     let record = std::env::temp_dir().join(format!("bench-rules-{}.json", std::process::id()));
     let config = KernelConfig {
         rules_record: Some(record),
@@ -37,7 +87,7 @@ async fn open() -> Result<Product> {
     };
     let mut kernel = Kernel::open(config).await?;
     kernel.prepare().await?;
-    Ok(Reconciler::new(kernel, Config::default()))
+    Ok(kernel)
 }
 
 async fn reconcile(product: &mut Product, table: &Arc<NodeTable>) -> Result<usize> {
@@ -47,13 +97,19 @@ async fn reconcile(product: &mut Product, table: &Arc<NodeTable>) -> Result<usiz
 }
 
 async fn measure(load: Load) -> Result<()> {
+    let begin = Instant::now();
     let table = Arc::new(load.table());
     let mut product = open().await?;
     let start = Instant::now();
     reconcile(&mut product, &table).await?;
     say("cold", milliseconds(start));
-    say("rss_peak", memory("VmHWM:")?);
-    say("rss", memory("VmRSS:")?);
+    say("start", milliseconds(begin));
+    let start = Instant::now();
+    product.settle().await?;
+    say("settle", milliseconds(start));
+    let ourselves = std::process::id();
+    say("rss_peak", memory(ourselves, "VmHWM:")?);
+    say("rss", memory(ourselves, "VmRSS:")?);
     additions(&mut product, load, &table).await?;
     reconcile(&mut product, &table).await?;
     let mut product = restart(product, &table).await?;
@@ -67,22 +123,23 @@ async fn measure(load: Load) -> Result<()> {
 /// One endpoint more, in one service after the other.
 async fn additions(product: &mut Product, load: Load, table: &Arc<NodeTable>) -> Result<()> {
     let mut table = Arc::clone(table);
-    let mut times = Vec::new();
+    let (mut times, mut messages) = (Vec::new(), 0);
     for number in 0..ADDITIONS {
         let service = number * (load.services / ADDITIONS);
         let address = SocketAddr::new([172, 16, 0, u8::try_from(number)?].into(), 8080);
         table = Arc::new(Load::changed(&table, service, |record| {
             record.destinations.push(Destination::new(address));
         }));
+        let before = product.dataplane().requests();
         let start = Instant::now();
         let objects = reconcile(product, &table).await?;
         times.push(milliseconds(start) * 1e3);
-        // As the agent does it, after it has told what is programmed.
-        product.tidy();
+        messages = messages.max(product.dataplane().requests() - before);
         ensure!(objects == 1, "{objects} objects changed");
     }
     times.sort_by(f64::total_cmp);
     say("endpoint", times[times.len() / 2]);
+    say("endpoint_messages", messages.into());
     Ok(())
 }
 
@@ -103,18 +160,32 @@ async fn restart(product: Product, table: &Arc<NodeTable>) -> Result<Product> {
     ipvs.dump()?;
     say("read_ipvs", milliseconds(start));
     ipset.list()?;
+    say("read_sets", milliseconds(start));
+    let mut routes = LocalRoutes::open(ROUTE_PROTOCOL)?;
+    let found = routes.read(Family::V4, |found: &mut u32, _, _| *found += 1)?;
     say("read_fastest", milliseconds(start));
+    ensure!(found as usize == table.records.len(), "{found} routes");
     let mut product = Reconciler::new(kernel, Config::default());
     reconcile(&mut product, table).await?;
     Ok(product)
 }
 
-/// A look at whether anything has changed.
+/// Looks at whether anything has changed: at a glance, and at everything.
 async fn unchanged(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
+    // The first one after a change looks at each object.
+    let before = cpu()?;
+    product.glance().await?;
+    say("first_check_cpu", cpu()? - before);
+    let before = cpu()?;
+    for _ in 0..GLANCES {
+        let found = product.glance().await?;
+        ensure!(found.is_none(), "{found:?}");
+    }
+    say("check_cpu", (cpu()? - before) / f64::from(GLANCES));
     let before = cpu()?;
     product.forget();
     ensure!(reconcile(product, table).await? == 0, "something changed");
-    say("unchanged_cpu", cpu()? - before);
+    say("compare_cpu", cpu()? - before);
     Ok(())
 }
 
@@ -122,9 +193,9 @@ async fn unchanged(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> 
 async fn churn(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
     let mut next = NodeTable::clone(table);
     for round in 1u8..=3 {
-        let records = next.records.values_mut().take(REPLACED as usize);
-        for record in records {
-            for destination in &mut Arc::make_mut(record).destinations {
+        let all = next.records.clone();
+        for key in all.keys().take(REPLACED as usize) {
+            for destination in &mut Arc::make_mut(&mut next.records[key]).destinations {
                 let std::net::IpAddr::V4(address) = destination.address.ip() else {
                     continue;
                 };
@@ -134,7 +205,6 @@ async fn churn(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
             }
         }
         let changed = Arc::new(next.clone());
-        product.tidy();
         let start = Instant::now();
         reconcile(product, &changed).await?;
         product.finish_drains(|_| false).await?;
@@ -143,9 +213,9 @@ async fn churn(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
     Ok(())
 }
 
-/// A line of what the kernel says of this process's memory, in MiB.
-fn memory(line: &str) -> Result<f64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
+/// A line of what the kernel says of a process's memory, in MiB.
+pub(crate) fn memory(process: u32, line: &str) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let found = status.lines().find_map(|found| found.strip_prefix(line));
     let kilobytes = found
         .context("no such line")?

@@ -54,6 +54,14 @@ fn say(values: &Values) {
     for way in ["floor", "one", "moby", "ipvsadm", "product"] {
         values.one(way, "cold", "ms", None);
     }
+    for part in ["constant", "sets", "routes"] {
+        values.one("floor", part, "ms", None);
+    }
+    for part in [
+        "read", "desire", "plan", "sets", "rules", "routes", "ipvs", "advance",
+    ] {
+        values.one("phases", part, "ms", None);
+    }
     let cold = ("product", "cold");
     let ratio = |says, of, to, goal| values.ratio(says, of, to, goal);
     ratio(
@@ -80,6 +88,11 @@ fn say(values: &Values) {
         cold,
         Goal::AtLeast(40.0),
     );
+    say_one_endpoint(values);
+    say_product(values);
+}
+
+fn say_one_endpoint(values: &Values) {
     for way in ["small", "product"] {
         values.one(way, "endpoint", "us", None);
         values.one(
@@ -90,14 +103,34 @@ fn say(values: &Values) {
         );
     }
     let (large, small) = (("product", "endpoint"), ("small", "endpoint"));
-    ratio(
+    values.ratio(
         "agent_endpoint_10000_to_100",
         large,
         small,
         Goal::AtMost(1.5),
     );
+}
+
+fn say_product(values: &Values) {
+    let ratio = |says, of, to, goal| values.ratio(says, of, to, goal);
     values.one("product", "rss", "MiB", Some(Goal::AtMost(60.0)));
+    values.one("kube-proxy", "rss", "MiB", None);
+    ratio(
+        "agent_kube_proxy_rss_to_rss",
+        ("kube-proxy", "rss"),
+        ("product", "rss"),
+        Goal::AtLeast(3.0),
+    );
+    values.one("product", "start", "ms", None);
+    values.one("kube-proxy", "start", "ms", None);
+    ratio(
+        "agent_kube_proxy_start_to_start",
+        ("kube-proxy", "start"),
+        ("product", "start"),
+        Goal::AtLeast(1.0),
+    );
     values.one("product", "rss_peak", "MiB", None);
+    values.one("product", "settle", "ms", None);
     values.one("product", "restart", "ms", None);
     values.one(
         "product",
@@ -113,7 +146,9 @@ fn say(values: &Values) {
         fastest,
         Goal::AtMost(2.0),
     );
-    values.one("product", "unchanged_cpu", "ms", Some(Goal::AtMost(10.0)));
+    values.one("product", "check_cpu", "ms", Some(Goal::AtMost(10.0)));
+    values.one("product", "first_check_cpu", "ms", None);
+    values.one("product", "compare_cpu", "ms", None);
     for name in ["churn_1", "churn_2", "churn_3"] {
         values.one("product", name, "ms", None);
     }

@@ -1,18 +1,22 @@
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
-use portolan_dataplane::{DataplaneError, FakeKernel, Flow, NodePortAddresses, StepError, Tuple};
+use portolan_dataplane::{
+    DataplaneError, FakeKernel, Flow, NodePortAddresses, Predecessor, StepError, Tuple,
+};
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{
     Destination, Family, Frontend, FrontendAddress, FrontendKind, NodeTable, Protocol, Record,
     RecordKey,
 };
-use portolan_plan::{Config, KernelState, NodeFacts, Rules, Step};
+use portolan_plan::{Config, KernelState, Names, NodeFacts, Rules, Step};
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 
 use super::super::WallClock;
 use super::*;
+
+mod others;
 
 /// A kernel that the test can look at while the loop uses it.
 #[derive(Debug, Clone, Default)]
@@ -27,12 +31,24 @@ impl Dataplane for Shared {
         self.0.lock().await.observe().await
     }
 
+    async fn glance(
+        &mut self,
+        known: &KernelState,
+        names: &Names,
+    ) -> Result<Option<String>, DataplaneError> {
+        self.0.lock().await.glance(known, names).await
+    }
+
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
         self.0.lock().await.facts().await
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
         self.0.lock().await.apply(steps).await
+    }
+
+    async fn settle(&mut self) -> Result<(), DataplaneError> {
+        self.0.lock().await.settle().await
     }
 
     async fn connections(
@@ -63,6 +79,32 @@ impl Dataplane for Shared {
     }
 }
 
+impl Predecessor for Shared {
+    async fn vip_device(&mut self, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
+        self.0.lock().await.vip_device(name).await
+    }
+
+    async fn delete_vips(&mut self, name: &str, ips: &[IpAddr]) -> Result<(), DataplaneError> {
+        self.0.lock().await.delete_vips(name, ips).await
+    }
+
+    async fn delete_vip_device(&mut self, name: &str) -> Result<(), DataplaneError> {
+        self.0.lock().await.delete_vip_device(name).await
+    }
+
+    async fn bind_again(&mut self, name: &str, ips: &[IpAddr]) -> Result<(), DataplaneError> {
+        self.0.lock().await.bind_again(name, ips).await
+    }
+
+    async fn remove_second_jumps(
+        &mut self,
+        rules: &Rules,
+        family: Family,
+    ) -> Result<(), DataplaneError> {
+        self.0.lock().await.remove_second_jumps(rules, family).await
+    }
+}
+
 /// A loop at work on a kernel in memory, under tokio's paused clock.
 struct Rig {
     kernel: Shared,
@@ -72,6 +114,7 @@ struct Rig {
     token: CancellationToken,
     task: tokio::task::JoinHandle<()>,
     state: tempfile::TempDir,
+    registry: Registry,
 }
 
 /// A wall clock that goes with tokio's.
@@ -93,6 +136,10 @@ impl Rig {
         let inlets = Inlets {
             tables: receiver,
             addresses: Arc::clone(&addresses),
+            takeover: TakeoverConfig {
+                asked: true,
+                ..TakeoverConfig::default()
+            },
         };
         let mut registry = Registry::default();
         let health = Health::new(Family::ALL, Duration::from_secs(30));
@@ -124,6 +171,7 @@ impl Rig {
             token,
             task,
             state,
+            registry,
         }
     }
 
@@ -197,7 +245,9 @@ fn record(protocol: Protocol, destinations: &[&str]) -> Record {
 
 fn table(record: Record) -> NodeTable {
     NodeTable {
-        records: [(record.key.clone(), Arc::new(record))].into(),
+        records: [(record.key.clone(), Arc::new(record))]
+            .into_iter()
+            .collect(),
         ..NodeTable::default()
     }
 }
@@ -211,6 +261,32 @@ const LEAVES: &str = "10.0.0.2:80";
 
 async fn pass(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_cheap_look_sees_is_mended_at_once_and_the_rest_in_the_sync_period() {
+    let mut rig = Rig::start();
+    rig.put(1, tcp(&[STAYS])).await;
+    let seen: [fn(&mut KernelState); 3] = [
+        |state| state.virtual_servers.clear(),
+        |state| state.routes.clear(),
+        |state| state.sets.values_mut().for_each(|set| set.entries.clear()),
+    ];
+    for change in seen {
+        let whole = rig.kernel.0.lock().await.state.clone();
+        let owned = whole.sets["KUBE-PORTOLAN-OWNED"].clone();
+        change(&mut rig.kernel.0.lock().await.state);
+        // Without it the virtual servers would be somebody else's.
+        let mut kernel = rig.kernel.0.lock().await;
+        let set = kernel.state.sets.get_mut("KUBE-PORTOLAN-OWNED");
+        set.unwrap().entries.extend(owned.entries);
+        drop(kernel);
+        pass(6).await;
+        assert_eq!(rig.kernel.0.lock().await.state, whole);
+    }
+    rig.kernel.0.lock().await.state.rules.clear();
+    pass(31).await;
+    assert_eq!(rig.kernel.0.lock().await.state.rules.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -363,8 +439,10 @@ async fn stale_udp_flows_go_when_destinations_do_and_are_not_looked_for_otherwis
     let udp = |destinations: &[&str]| table(record(Protocol::Udp, destinations));
     let reads = async |rig: &Rig| rig.kernel.0.lock().await.flow_reads;
     rig.put(1, tcp(&[STAYS])).await;
+    // One that was killed before may have left some, of either family.
+    assert_eq!(reads(&rig).await, 2);
     rig.put(2, udp(&[])).await;
-    assert_eq!(reads(&rig).await, 0);
+    assert_eq!(reads(&rig).await, 2);
     // A client was there before the first destination.
     rig.kernel.0.lock().await.flows = vec![flow("10.96.0.1:80")];
     rig.put(3, udp(&[STAYS])).await;

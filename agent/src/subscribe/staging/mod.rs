@@ -4,13 +4,13 @@
 //! arrived, also of what this version could not take.
 
 mod commit;
-mod inflate;
 mod part;
 mod replaced;
 mod saved;
 
 use std::sync::Arc;
 
+use portolan_client::inflate;
 use portolan_model::{NodeInfo, NodeLists, NodeTable, Record, SetHash};
 use portolan_proto::buckets::{bucket_hashes, is_bucket_count};
 use portolan_proto::convert::{DecodeError, decode_lists, decode_record};
@@ -18,7 +18,6 @@ use portolan_proto::v1;
 use portolan_proto::v1::frame::Frame;
 use prost::Message;
 
-use inflate::inflate;
 use part::{Decoded, Part};
 
 pub use saved::Saved;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, Record, RecordKey, SetHash};
+use portolan_model::{ByRecord, ContentHash, Record, RecordKey, SetHash};
 use portolan_proto::convert::{DecodeError, apply_patch, decode_hash, decode_key};
 use portolan_proto::v1;
 
@@ -42,7 +42,8 @@ pub(super) struct Decoded<T> {
 #[derive(Debug)]
 struct Put<T> {
     hash: ContentHash,
-    decoded: Result<Decoded<T>, DecodeError>,
+    /// Or why it was refused.
+    decoded: Result<Decoded<T>, String>,
 }
 
 impl<T> Default for Part<T> {
@@ -67,6 +68,7 @@ impl<T> Part<T> {
         decoded: Result<Decoded<T>, DecodeError>,
     ) {
         let hash = decode_hash(hash).unwrap_or(ContentHash(0));
+        let decoded = decoded.map_err(|error| format!("refused: {error}"));
         let put = Put { hash, decoded };
         self.staged.insert(key.unwrap_or_default(), Some(put));
     }
@@ -135,7 +137,7 @@ impl<T> Part<T> {
 
     /// Makes what is staged the table's. A refused value leaves the last good one in force, also
     /// where everything is replaced.
-    pub(super) fn commit(&mut self, values: &mut BTreeMap<RecordKey, Arc<T>>, cluster: &Arc<str>) {
+    pub(super) fn commit(&mut self, values: &mut ByRecord<T>, cluster: &Arc<str>) {
         self.hash = self.hash_after();
         let mut last = self.take_replaced(values, cluster);
         for (key, put) in std::mem::take(&mut self.staged) {
@@ -150,10 +152,10 @@ impl<T> Part<T> {
                     let left_out = decoded.left_out;
                     (!left_out.is_empty()).then_some(Problem::LeftOut(left_out))
                 }
-                Err(error) => {
+                Err(why) => {
                     let good = decode_key(&key, cluster).ok();
-                    values.extend(good.and_then(|key| last.remove_entry(&key)));
-                    Some(Problem::Refused(format!("refused: {error}")))
+                    values.extend(good.and_then(|key| last.remove_with_key(&key)));
+                    Some(Problem::Refused(why))
                 }
             };
             match problem {
@@ -164,14 +166,10 @@ impl<T> Part<T> {
     }
 
     /// Takes away what is replaced, and gives back its values.
-    fn take_replaced(
-        &mut self,
-        values: &mut BTreeMap<RecordKey, Arc<T>>,
-        cluster: &Arc<str>,
-    ) -> BTreeMap<RecordKey, Arc<T>> {
+    fn take_replaced(&mut self, values: &mut ByRecord<T>, cluster: &Arc<str>) -> ByRecord<T> {
         let replaced = std::mem::take(&mut self.replaced);
         match replaced {
-            Replaced::Nothing => BTreeMap::new(),
+            Replaced::Nothing => ByRecord::new(),
             Replaced::All => {
                 self.hashes.clear();
                 self.problems.clear();
@@ -189,13 +187,13 @@ impl<T> Part<T> {
     fn forget(
         &mut self,
         key: &v1::RecordKey,
-        values: &mut BTreeMap<RecordKey, Arc<T>>,
+        values: &mut ByRecord<T>,
         cluster: &Arc<str>,
     ) -> Option<(RecordKey, Arc<T>)> {
         self.hashes.remove(key);
         self.problems.remove(key);
         let key = decode_key(key, cluster).ok()?;
-        values.remove_entry(&key)
+        values.remove_with_key(&key)
     }
 
     /// What could not be taken, in order of the keys.
@@ -208,49 +206,62 @@ impl<T> Part<T> {
 
 impl Part<Record> {
     /// Stages what a patch makes of the record that it names; an error if that is not what we have.
+    /// What it makes of a record that was refused is refused as well, for the same reason.
     pub(super) fn patch(
         &mut self,
         patch: &v1::RecordPatch,
-        values: &BTreeMap<RecordKey, Arc<Record>>,
+        values: &ByRecord<Record>,
         cluster: &Arc<str>,
     ) -> Result<(), String> {
         let key = patch.key.clone().unwrap_or_default();
         let hashes = decode_hash(&patch.base).and_then(|b| Ok((b, decode_hash(&patch.hash)?)));
         let (base, hash) = hashes.map_err(|error| error.to_string())?;
-        let (base, left_out) = self
-            .base(&key, base, values, cluster)
-            .ok_or_else(|| format!("its base {base} is not what we have"))?;
-        let record = apply_patch(&base, patch).map_err(|error| error.to_string())?;
-        let decoded = Decoded {
-            key: record.key.clone(),
-            value: Arc::new(record),
-            left_out,
+        let decoded = match self.base(&key, base, values, cluster) {
+            None => return Err(format!("its base {base} is not what we have")),
+            Some(Base::Refused(why)) => Err(why),
+            Some(Base::Taken(base, left_out)) => {
+                let record = apply_patch(&base, patch).map_err(|error| error.to_string())?;
+                Ok(Decoded {
+                    key: record.key.clone(),
+                    value: Arc::new(record),
+                    left_out,
+                })
+            }
         };
-        let decoded = Ok(decoded);
         self.staged.insert(key, Some(Put { hash, decoded }));
         Ok(())
     }
 
-    /// The record of this hash and what was left out of it: as staged, or as in the table.
+    /// What we have of this hash: as staged, or as in the table.
     fn base(
         &self,
         key: &v1::RecordKey,
         hash: ContentHash,
-        values: &BTreeMap<RecordKey, Arc<Record>>,
+        values: &ByRecord<Record>,
         cluster: &Arc<str>,
-    ) -> Option<(Arc<Record>, String)> {
+    ) -> Option<Base> {
         if let Some(staged) = self.staged.get(key) {
             let put = staged.as_ref().filter(|put| put.hash == hash)?;
-            let decoded = put.decoded.as_ref().ok()?;
-            return Some((Arc::clone(&decoded.value), decoded.left_out.clone()));
+            return Some(match &put.decoded {
+                Ok(decoded) => Base::Taken(Arc::clone(&decoded.value), decoded.left_out.clone()),
+                Err(why) => Base::Refused(why.clone()),
+            });
         }
+        self.hashes.get(key).filter(|have| **have == hash)?;
         let left_out = match self.problems.get(key) {
             None => String::new(),
             Some(Problem::LeftOut(what)) => what.clone(),
-            Some(Problem::Refused(_)) => return None,
+            Some(Problem::Refused(why)) => return Some(Base::Refused(why.clone())),
         };
-        self.hashes.get(key).filter(|have| **have == hash)?;
         let value = values.get(&decode_key(key, cluster).ok()?)?;
-        Some((Arc::clone(value), left_out))
+        Some(Base::Taken(Arc::clone(value), left_out))
     }
+}
+
+/// What a patch is applied to.
+enum Base {
+    /// A record, and what was left out of it.
+    Taken(Arc<Record>, String),
+    /// Nothing that could be taken, and why.
+    Refused(String),
 }

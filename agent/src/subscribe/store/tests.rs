@@ -169,3 +169,14 @@ fn what_cannot_be_written_leaves_the_last_one() {
     let (_, committed) = store.load().unwrap().unwrap();
     assert_eq!(committed.table.records.len(), 3);
 }
+
+#[test]
+fn a_table_that_is_set_aside_is_not_read_and_not_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path());
+    assert!(!set_aside(dir.path()).unwrap());
+    store.write(&staging(2).save()).unwrap();
+    assert!(set_aside(dir.path()).unwrap());
+    assert!(store.load().unwrap().is_none());
+    assert!(dir.path().join(OLD).is_file());
+}

@@ -254,6 +254,42 @@ async fn a_goaway_is_followed_by_a_new_stream() {
 }
 
 #[tokio::test]
+async fn until_it_leaves_an_agent_takes_what_comes() {
+    let mut controller = Controller::start().await;
+    let mut agent = Agent::start(&[controller.address]);
+    let stream = controller.accept().await;
+    let long = v1::Goaway {
+        spread_ms: 3_600_000,
+    };
+    stream.send(Frame::Goaway(long)).await;
+    stream.put(&[encoded("x")]).await;
+    stream.commit(1, true, &[encoded("x")]).await;
+    agent.table(|table| services(table) == ["x"]).await;
+    assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 1);
+    // It ends before.
+    drop(stream);
+    controller.accept().await;
+    agent.until(|stats| &stats.streams, 2).await;
+}
+
+#[tokio::test]
+async fn a_controller_that_says_nonsense_is_left_for_another() {
+    let mut mad = Controller::start().await;
+    let mut other = Controller::start().await;
+    let mut agent = Agent::start(&[mad.address, other.address]);
+    // Whichever is first sends what does not fit.
+    let (stream, mut other) = tokio::select! {
+        stream = mad.accept() => (stream, other),
+        stream = other.accept() => (stream, mad),
+    };
+    stream.commit(1, true, &[encoded("x")]).await;
+    let stream = other.accept().await;
+    stream.commit(1, true, &[]).await;
+    agent.table(|table| table.revision == 1).await;
+    assert_eq!(agent.stats.hash_mismatches.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
 async fn a_silent_controller_is_left_for_another() {
     let mut silent = Controller::start().await;
     let mut other = Controller::start().await;

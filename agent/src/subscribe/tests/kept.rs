@@ -99,6 +99,35 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
 }
 
 #[tokio::test]
+async fn a_table_from_disk_does_not_come_before_all_controllers_were_tried() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut controller = Controller::start().await;
+    let mut agent = Agent::start_as(in_directory(&controller, dir.path()));
+    let stream = controller.accept().await;
+    stream.put(&many(3)).await;
+    stream.commit(7, true, &many(3)).await;
+    agent.table(|table| table.revision == 7).await;
+    agent.stop().await;
+    // Of many that are not there one would be asked before, and the other is.
+    let nowhere = "http://127.0.0.1:1".parse().unwrap();
+    let mut config = SubscribeConfig {
+        disk_patience: LONG,
+        ..in_directory(&controller, dir.path())
+    };
+    config.endpoints.push(nowhere);
+    for _ in 0..5 {
+        let mut agent = Agent::start_as(config.clone());
+        let stream = controller.accept().await;
+        assert!(agent.tables.borrow().is_none());
+        stream.commit(8, true, &[]).await;
+        let first = agent.table(|_| true).await;
+        assert_eq!(first.revision, 8);
+        agent.stop().await;
+        // What was written is the newer one; it resumes with that.
+    }
+}
+
+#[tokio::test]
 async fn a_table_from_disk_does_not_come_before_that_of_a_controller() {
     let dir = tempfile::tempdir().unwrap();
     let mut controller = Controller::start().await;

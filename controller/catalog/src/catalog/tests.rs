@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use portolan_model::{Family, NodeInfo, Protocol};
+use portolan_model::{Family, FrontendKind, NodeInfo, Protocol};
 
 use super::*;
 use crate::{Endpoint, ServicePort, SlicePort};
@@ -361,4 +361,57 @@ fn a_slice_that_changes_its_service_leaves_the_old_one() {
         catalog.endpoints(&service, &port).len()
     };
     assert_eq!((endpoints("a"), endpoints("b")), (0, 1));
+}
+
+/// A Service of this age that wants these addresses.
+fn of_age(name: &str, created: i64, addresses: [&[&str]; 3]) -> Service {
+    let [cluster_ips, external_ips, load_balancer_ips] =
+        addresses.map(|all| all.iter().map(|text| ip(text)).collect());
+    let Object::Service(service) = service(name, "192.0.2.250") else {
+        unreachable!()
+    };
+    Service {
+        created: Some(created),
+        cluster_ips,
+        external_ips,
+        load_balancer_ips,
+        ..service
+    }
+}
+
+#[test]
+fn what_was_allocated_cannot_be_claimed_by_writing_it_into_an_older_service() {
+    let (own, lent) = ("10.96.0.1", "192.0.2.1");
+    let old = of_age("old", 1, [&["10.96.0.9"], &[own, lent], &[]]);
+    let young = of_age("young", 2, [&[own], &[], &[lent]]);
+    for order in [[&old, &young], [&young, &old]] {
+        let mut catalog = Catalog::default();
+        for service in order {
+            put(&mut catalog, Object::Service(service.clone()));
+        }
+        for (_, kind, claim) in young.claims() {
+            let holder = catalog.holder(&claim).unwrap();
+            assert_eq!((&*holder.service.name, holder.kind), ("young", kind));
+        }
+        // Nobody else wants it.
+        delete(&mut catalog, Kind::Service, young.key.clone());
+        for (_, _, claim) in old.claims() {
+            assert_eq!(&*catalog.holder(&claim).unwrap().service.name, "old");
+        }
+    }
+}
+
+#[test]
+fn an_external_ip_that_is_the_balancers_too_is_the_balancers() {
+    let lent = "192.0.2.1";
+    let service = of_age("a", 1, [&["10.96.0.1"], &[lent, "192.0.2.2"], &[lent]]);
+    let kinds: Vec<_> = service.addresses().map(|(kind, ip)| (ip, kind)).collect();
+    assert_eq!(
+        kinds,
+        [
+            (ip("10.96.0.1"), FrontendKind::ClusterIp),
+            (ip("192.0.2.2"), FrontendKind::ExternalIp),
+            (ip(lent), FrontendKind::LoadBalancer),
+        ]
+    );
 }

@@ -99,10 +99,16 @@ impl Service {
                 .any(|(kind, _)| kind != FrontendKind::ClusterIp)
     }
 
-    /// Its addresses of the families it has, with their kind.
+    /// Its addresses of the families it has, with their kind. An external IP that is a balancer's
+    /// too is the balancer's: whom that keeps out stays out.
     pub fn addresses(&self) -> impl Iterator<Item = (FrontendKind, IpAddr)> + '_ {
-        let of_kind =
-            |kind, ips: &'_ [IpAddr]| ips.iter().map(move |ip| (kind, *ip)).collect::<Vec<_>>();
+        let is_twice = |kind, ip: &IpAddr| {
+            kind == FrontendKind::ExternalIp && self.load_balancer_ips.contains(ip)
+        };
+        let of_kind = |kind, ips: &'_ [IpAddr]| {
+            let ips = ips.iter().filter(|ip| !is_twice(kind, ip));
+            ips.map(|ip| (kind, *ip)).collect::<Vec<_>>()
+        };
         of_kind(FrontendKind::ClusterIp, &self.cluster_ips)
             .into_iter()
             .chain(of_kind(FrontendKind::ExternalIp, &self.external_ips))

@@ -1,11 +1,11 @@
 //! A connection, and what it says of the other end.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
@@ -14,7 +14,6 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
-use tonic::transport::server::Connected;
 
 use crate::identity::Certified;
 
@@ -26,9 +25,14 @@ pub(crate) struct Peer(Arc<State>);
 struct State {
     address: SocketAddr,
     certificate: Option<Result<Certified, String>>,
-    admitted: AtomicBool,
+    /// How many streams of agents there are on it.
+    streams: AtomicUsize,
     cut: AtomicBool,
+    /// Whether what is written goes out at once.
+    open: AtomicBool,
     connection: AtomicWaker,
+    /// Whether that was used up.
+    woken: AtomicBool,
 }
 
 impl Peer {
@@ -36,9 +40,11 @@ impl Peer {
         Self(Arc::new(State {
             address,
             certificate,
-            admitted: AtomicBool::new(false),
+            streams: AtomicUsize::new(0),
             cut: AtomicBool::new(false),
+            open: AtomicBool::new(false),
             connection: AtomicWaker::new(),
+            woken: AtomicBool::new(false),
         }))
     }
 
@@ -51,19 +57,34 @@ impl Peer {
         self.0.certificate.as_ref()
     }
 
-    /// An agent was let in on this connection: it may stay.
-    pub(crate) fn admit(&self) {
-        self.0.admitted.store(true, Ordering::Relaxed);
+    /// An agent was let in on this connection: it may stay while that stream lives.
+    pub(crate) fn admit(&self) -> Admission {
+        self.0.streams.fetch_add(1, Ordering::Relaxed);
+        Admission(self.clone())
+    }
+
+    /// What is written goes out from now on, and what was held back with it. Whether it was held
+    /// back until now.
+    pub(crate) fn open(&self) -> bool {
+        !self.is_open() && !self.0.open.swap(true, Ordering::Relaxed)
+    }
+
+    fn is_open(&self) -> bool {
+        self.0.open.load(Ordering::Relaxed)
     }
 
     /// Closes the connection, whatever is on its way.
-    pub(crate) fn cut(&self) {
+    fn cut(&self) {
         self.0.cut.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.0.woken.store(true, Ordering::Release);
         self.0.connection.wake();
     }
 
-    fn check(&self, context: &Context<'_>) -> io::Result<()> {
-        self.0.connection.register(context.waker());
+    fn check(&self) -> io::Result<()> {
         if self.0.cut.load(Ordering::Acquire) {
             let message = "the agent takes nothing, or not the end of its stream";
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
@@ -72,7 +93,26 @@ impl Peer {
     }
 
     fn is_admitted(&self) -> bool {
-        self.0.admitted.load(Ordering::Relaxed)
+        self.0.streams.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// A stream of an agent that was let in on a connection.
+#[derive(Debug)]
+pub(crate) struct Admission(Peer);
+
+impl Admission {
+    /// Closes the connection, whatever is on its way.
+    pub(crate) fn cut(&self) {
+        self.0.cut();
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.0.0.streams.fetch_sub(1, Ordering::Relaxed);
+        // Its time without a stream begins.
+        self.0.wake();
     }
 }
 
@@ -90,13 +130,24 @@ pub(super) enum Io {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A connection that counts, and ends if no agent is let in on it.
+/// How much is held back, in bytes: more than HTTP/2 says before the first answer.
+const HELD_BYTES: usize = 512;
+
+/// A connection that counts, and ends if there is no agent's stream on it for a while.
+///
+/// HTTP/2 begins with some words of its own, each of which would be a packet of its own. They are
+/// held back until there is something to say, or [`Peer::open`] says that there will be nothing.
 #[derive(Debug)]
 pub(crate) struct Connection {
     io: Io,
     peer: Peer,
+    held: Vec<u8>,
+    /// Whom [`Self::register`] has told to wake.
+    waker: Option<Waker>,
     _permit: OwnedSemaphorePermit,
-    /// Until when an agent must be let in; `None` after that.
+    /// For how long there may be none.
+    within: Duration,
+    /// Until when there must be one; `None` while there is.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -105,32 +156,152 @@ impl Connection {
         Self {
             io,
             peer,
+            held: Vec::new(),
+            waker: None,
             _permit: permit,
-            deadline: Some(Box::pin(sleep(within))),
+            within,
+            deadline: None,
+        }
+    }
+
+    /// The other end.
+    pub(crate) fn peer(&self) -> Peer {
+        self.peer.clone()
+    }
+
+    /// Is woken when it is cut, and when a stream on it ends.
+    fn register(&mut self, waker: &Waker) {
+        let known = self.waker.as_ref();
+        let woken = &self.peer.0.woken;
+        let is_used_up = woken.load(Ordering::Acquire) && woken.swap(false, Ordering::AcqRel);
+        if is_used_up || !known.is_some_and(|known| known.will_wake(waker)) {
+            self.waker = Some(waker.clone());
+            self.peer.0.connection.register(waker);
         }
     }
 
     fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(deadline) = &mut self.deadline else {
-            return Ok(());
-        };
         if self.peer.is_admitted() {
             self.deadline = None;
-        } else if deadline.as_mut().poll(context).is_ready() {
+            return Ok(());
+        }
+        let within = self.within;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(within)));
+        if deadline.as_mut().poll(context).is_ready() {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "no agent was let in on this connection in time",
+                "no stream of an agent on this connection for too long",
             ));
         }
         Ok(())
     }
 }
 
-impl Connected for Connection {
-    type ConnectInfo = Peer;
+impl Connection {
+    /// Holds these bytes back, if it is not time yet for them to go out.
+    fn hold(&mut self, slices: &[IoSlice<'_>]) -> Option<usize> {
+        if self.peer.is_open() {
+            return None;
+        }
+        let bytes = slices.iter().map(|slice| slice.len()).sum::<usize>();
+        if self.peer.is_admitted() || self.held.len() + bytes > HELD_BYTES {
+            self.peer.open();
+            return None;
+        }
+        for slice in slices {
+            self.held.extend_from_slice(slice);
+        }
+        Some(bytes)
+    }
 
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
+    /// Writes what was held back, and these bytes with it; how many of these were written.
+    fn write_held(
+        &mut self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let Self { io, held, .. } = self;
+        while !held.is_empty() {
+            let all: Vec<_> = [IoSlice::new(held)]
+                .into_iter()
+                .chain(slices.iter().copied())
+                .collect();
+            let written = ready!(Pin::new(&mut *io).poll_write_vectored(context, &all))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            if written < held.len() {
+                held.drain(..written);
+                continue;
+            }
+            let of_these = written - held.len();
+            *held = Vec::new();
+            if of_these > 0 {
+                return Poll::Ready(Ok(of_these));
+            }
+        }
+        match slices {
+            [] => Poll::Ready(Ok(0)),
+            slices => Pin::new(io).poll_write_vectored(context, slices),
+        }
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_read(context, buffer),
+            Self::Tls(io) => Pin::new(io).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write(context, bytes),
+            Self::Tls(io) => Pin::new(io).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_write_vectored(context, slices),
+            Self::Tls(io) => Pin::new(io).poll_write_vectored(context, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(io) => io.is_write_vectored(),
+            Self::Tls(io) => io.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_flush(context),
+            Self::Tls(io) => Pin::new(io).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(io) => Pin::new(io).poll_shutdown(context),
+            Self::Tls(io) => Pin::new(io).poll_shutdown(context),
+        }
     }
 }
 
@@ -140,56 +311,51 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.peer.check(context)?;
+        self.register(context.waker());
+        self.peer.check()?;
         self.check_deadline(context)?;
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_read(context, buffer),
-            Io::Tls(io) => Pin::new(io).poll_read(context, buffer),
-        }
+        Pin::new(&mut self.io).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_write(context, bytes),
-            Io::Tls(io) => Pin::new(io).poll_write(context, bytes),
-        }
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
+        slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_write_vectored(context, slices),
-            Io::Tls(io) => Pin::new(io).poll_write_vectored(context, slices),
+        match self.hold(slices) {
+            Some(held) => Poll::Ready(Ok(held)),
+            None => self.write_held(context, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.io {
-            Io::Plain(io) => io.is_write_vectored(),
-            Io::Tls(io) => io.is_write_vectored(),
-        }
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_flush(context),
-            Io::Tls(io) => Pin::new(io).poll_flush(context),
+        if !self.peer.is_open() {
+            return Poll::Ready(Ok(()));
         }
+        ready!(self.write_held(context, &[]))?;
+        Pin::new(&mut self.io).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.io {
-            Io::Plain(io) => Pin::new(io).poll_shutdown(context),
-            Io::Tls(io) => Pin::new(io).poll_shutdown(context),
-        }
+        self.peer.open();
+        ready!(self.write_held(context, &[]))?;
+        Pin::new(&mut self.io).poll_shutdown(context)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,19 +11,18 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::Stream;
-use futures_util::stream::unfold;
 use rustls::ServerConfig as TlsConfig;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::Registry;
+use crate::identity::Certified;
 use crate::registry::RefusalReason;
-pub(crate) use connection::{Connection, Peer};
+pub(crate) use connection::{Admission, Connection, Peer};
 use connection::{Io, certified};
 use handshakes::Handshakes;
 
@@ -81,35 +80,26 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// The connections of a listener, until the shutdown.
-    pub(crate) fn incoming(
+    /// Takes connections of a listener until the shutdown, and serves each that may be spoken on.
+    pub(crate) async fn run(
         self,
         listener: TcpListener,
-    ) -> impl Stream<Item = io::Result<Connection>> {
+        serve: impl Fn(Connection) + Clone + Send + 'static,
+    ) {
         // On a listening socket this only changes the length of the queue.
         if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
             tracing::warn!(%error, "the queue of the listening socket stays short");
         }
-        let (sender, receiver) = mpsc::channel(self.limits.handshakes.max(1));
-        tokio::spawn(self.run(listener, sender));
-        unfold(receiver, |mut receiver| async move {
-            let connection = receiver.recv().await?;
-            Some((Ok(connection), receiver))
-        })
-    }
-
-    async fn run(self, listener: TcpListener, sender: mpsc::Sender<Connection>) {
         let mut handshakes = Handshakes::new(self.limits.handshakes, self.limits.crowded_timeout);
         let room = Arc::new(Semaphore::new(self.limits.connections));
         loop {
             let accepted = tokio::select! {
                 () = self.shutdown.cancelled() => return,
                 // Does not accept while there is no room: the system's queue keeps the order.
-                accepted = handshakes.room_then(accept(&listener, &sender)) => accepted,
+                accepted = handshakes.room_then(listener.accept()) => accepted,
             };
-            let (place, stream, address) = match accepted {
-                Ok(Some(accepted)) => accepted,
-                Ok(None) => return,
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
                     self.refuse(nobody, RefusalReason::Accept, &error.to_string());
@@ -121,17 +111,25 @@ impl Acceptor {
                 self.refuse(address.ip(), RefusalReason::Limit, "too many connections");
                 continue;
             };
-            let handshake = Handshake {
-                tls: self.tls.as_ref().map(|tls| Arc::clone(&tls.borrow())),
+            let accepted = Accepted {
                 admission_timeout: self.limits.admission_timeout,
                 address,
                 permit,
             };
+            if let Err(error) = tune(&stream) {
+                failed(&self.registry, address, &error);
+                continue;
+            }
+            let Some(tls) = &self.tls else {
+                serve(accepted.plain(stream));
+                continue;
+            };
+            let handshake = accepted.handshake(stream, Arc::clone(&tls.borrow()));
             let within = self.limits.handshake_timeout;
-            let registry = Arc::clone(&self.registry);
+            let (registry, serve) = (Arc::clone(&self.registry), serve.clone());
             handshakes.spawn(async move {
-                match timeout(within, handshake.run(stream)).await {
-                    Ok(Ok(connection)) => drop(place.send(connection)),
+                match timeout(within, handshake).await {
+                    Ok(Ok(connection)) => serve(connection),
                     Ok(Err(error)) => failed(&registry, address, &error),
                     Err(_) => {
                         let reason = RefusalReason::HandshakeTimeout;
@@ -148,22 +146,6 @@ impl Acceptor {
     fn refuse(&self, ip: IpAddr, reason: RefusalReason, message: &str) {
         self.registry.refuse(ip, reason, message);
     }
-}
-
-type Place = mpsc::OwnedPermit<Connection>;
-
-/// The next connection, with its place among those that are ready: it waits for that here, and not
-/// when its handshake is done, or it would count as one that says nothing. `None` if nobody takes
-/// connections any more.
-async fn accept(
-    listener: &TcpListener,
-    sender: &mpsc::Sender<Connection>,
-) -> io::Result<Option<(Place, TcpStream, SocketAddr)>> {
-    let Ok(place) = sender.clone().reserve_owned().await else {
-        return Ok(None);
-    };
-    let (stream, address) = listener.accept().await?;
-    Ok(Some((place, stream, address)))
 }
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
@@ -184,31 +166,26 @@ fn failed(registry: &Registry, address: SocketAddr, error: &io::Error) {
     registry.refuse(address.ip(), RefusalReason::Handshake, &error.to_string());
 }
 
-/// One connection before it is one.
-struct Handshake {
-    tls: Option<Arc<TlsConfig>>,
+/// A connection before it may be spoken on.
+struct Accepted {
     admission_timeout: Duration,
     address: SocketAddr,
     permit: OwnedSemaphorePermit,
 }
 
-impl Handshake {
-    async fn run(self, stream: TcpStream) -> io::Result<Connection> {
-        tune(&stream)?;
-        let (io, certificate) = match self.tls {
-            None => (Io::Plain(stream), None),
-            Some(config) => {
-                let stream = TlsAcceptor::from(config).accept(stream).await?;
-                let certificate = certified(&stream);
-                (Io::Tls(Box::new(stream)), certificate)
-            }
-        };
+impl Accepted {
+    fn plain(self, stream: TcpStream) -> Connection {
+        self.connection(Io::Plain(stream), None)
+    }
+
+    async fn handshake(self, stream: TcpStream, config: Arc<TlsConfig>) -> io::Result<Connection> {
+        let stream = TlsAcceptor::from(config).accept(stream).await?;
+        let certificate = certified(&stream);
+        Ok(self.connection(Io::Tls(Box::new(stream)), certificate))
+    }
+
+    fn connection(self, io: Io, certificate: Option<Result<Certified, String>>) -> Connection {
         let peer = Peer::new(self.address, certificate);
-        Ok(Connection::new(
-            io,
-            peer,
-            self.permit,
-            self.admission_timeout,
-        ))
+        Connection::new(io, peer, self.permit, self.admission_timeout)
     }
 }

@@ -45,8 +45,13 @@ impl Delivery {
         commit: v1::Commit,
     ) -> Self {
         let revision = commit.revision;
-        let chunks = &shared.chunks;
         let own = Writer::default().own(own, replace).commit(commit).finish();
+        Self::with_rest(shared, own, revision)
+    }
+
+    /// To whoever is sent this in place of the shared Commit.
+    pub(crate) fn with_rest(shared: &Arc<Chunks>, own: Chunks, revision: u64) -> Self {
+        let chunks = &shared.chunks;
         let (whole, last) = match chunks.split_last() {
             Some((last, _)) if shared.commit_at < last.len() => {
                 (chunks.len() - 1, &last[..shared.commit_at])

@@ -2,19 +2,26 @@
 
 use std::sync::{Arc, OnceLock};
 
+use portolan_model::SetHash;
+
 use crate::wire::Chunks;
 
 /// How much is remembered: answers, and bytes.
 const MAX_ANSWERS: usize = 256;
-const MAX_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// What makes the shared part of a transition what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Question {
     /// What changed after one revision; `live` if with trigger times, which only a live stream gets.
     Since { from: u64, live: bool },
+    /// As `Since`, to relays.
+    SinceOfAll { from: u64, live: bool },
     /// All records of some buckets, of so many.
     Buckets { buckets: Vec<u32>, count: u32 },
+    /// What differs from records of this hash, wherever they are from: the buckets that an agent
+    /// has told which has them.
+    Elsewhere { records: SetHash },
 }
 
 /// An answer that is made once, by the first who needs it; the others wait for it. `None` if a
@@ -27,16 +34,15 @@ pub(crate) struct Memo {
     revision: u64,
     /// The least recently used first.
     answers: Vec<(Question, Arc<Answer>)>,
+    /// The hashes of records whose buckets an agent was asked for.
+    asked: Vec<SetHash>,
 }
 
 impl Memo {
     /// The place of the answer, empty if there is none yet. Answers that lead to another revision
     /// are of no use any more.
     pub(crate) fn answer(&mut self, revision: u64, question: Question) -> Arc<Answer> {
-        if self.revision != revision {
-            self.revision = revision;
-            self.answers.clear();
-        }
+        self.lead_to(revision);
         let found = self
             .answers
             .iter()
@@ -51,6 +57,25 @@ impl Memo {
         let answer = Arc::clone(&entry.1);
         self.answers.push(entry);
         answer
+    }
+
+    /// Whether nobody with these records was asked for its buckets yet: all others who have them
+    /// would say the same.
+    pub(crate) fn is_first_asked(&mut self, revision: u64, records: SetHash) -> bool {
+        self.lead_to(revision);
+        if self.asked.contains(&records) || self.asked.len() >= MAX_ANSWERS {
+            return false;
+        }
+        self.asked.push(records);
+        true
+    }
+
+    fn lead_to(&mut self, revision: u64) {
+        if self.revision != revision {
+            self.revision = revision;
+            self.answers.clear();
+            self.asked.clear();
+        }
     }
 
     fn make_room(&mut self) {
@@ -92,6 +117,20 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &memo.answer(7, since(2))));
         assert!(Arc::ptr_eq(&first, &memo.answer(7, since(1))));
         assert!(!Arc::ptr_eq(&first, &memo.answer(8, since(1))));
+    }
+
+    #[test]
+    fn one_of_those_with_the_same_records_is_asked() {
+        let mut memo = Memo::default();
+        let asked = [(7, 1), (7, 1), (7, 2), (8, 1), (8, 1)];
+        let asked = asked.map(|(revision, hash)| memo.is_first_asked(revision, SetHash(hash)));
+        assert_eq!(asked, [true, false, true, true, false]);
+        assert!(
+            (0..10_000)
+                .filter(|hash| memo.is_first_asked(9, SetHash(*hash)))
+                .count()
+                <= MAX_ANSWERS
+        );
     }
 
     #[test]

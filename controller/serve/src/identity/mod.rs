@@ -1,7 +1,8 @@
 //! Who an agent is, and which node it may speak for.
 //!
 //! A stream gets the table of one node, and says what that node has programmed. So it must be that
-//! node's agent: its name comes from a certificate or a token, never from what it says alone.
+//! node's agent: its name comes from a certificate or a token, never from what it says alone. One
+//! that gets the tables of all nodes must be a relay's; only a certificate can say so.
 
 mod keys;
 mod token;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_model::NodeKey;
-use portolan_tls::NodeName;
+use portolan_tls::PeerName;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -35,14 +36,14 @@ pub enum Authentication {
 pub(crate) enum Identity {
     /// Whoever it says.
     Anyone,
-    /// A node's agent.
-    Agent(Certified),
+    /// A node's agent, or a relay.
+    Known(Certified),
 }
 
-/// A node, and until when that holds.
+/// A node or a relay, and until when that holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Certified {
-    pub(crate) node: NodeName,
+    pub(crate) name: PeerName,
     pub(crate) until: SystemTime,
 }
 
@@ -54,42 +55,64 @@ pub(crate) struct Refusal {
 }
 
 impl Certified {
-    /// Reads a certificate that was verified: it must name one node, once.
+    /// Reads a certificate that was verified: it must name one node or relay, once.
     pub(crate) fn read(der: &[u8]) -> Result<Self, String> {
         let facts = portolan_tls::facts(der)?;
-        let mut names = facts.uris.iter().filter(|uri| NodeName::claims(uri));
+        let mut names = facts.uris.iter().filter(|uri| PeerName::claims(uri));
         let name = names.next();
         let name = name.ok_or("the certificate has no URI portolan://CLUSTER/node/NODE")?;
         if names.next().is_some() {
-            return Err("the certificate names more than one node".to_owned());
+            return Err("the certificate names more than one node or relay".to_owned());
         }
         Ok(Self {
-            node: name.parse().map_err(|error| format!("URI {error}"))?,
+            name: name.parse().map_err(|error| format!("URI {error}"))?,
             until: facts.expires,
         })
     }
 }
 
 impl Identity {
-    /// Whether it may speak for a node.
-    pub(crate) fn authorize(&self, node: &NodeKey) -> Result<(), Refusal> {
-        let Self::Agent(Certified { node: name, .. }) = self else {
+    /// Whether it may speak for a node, or be sent what all nodes have.
+    pub(crate) fn authorize(&self, node: &NodeKey, wants_all: bool) -> Result<(), Refusal> {
+        let Self::Known(Certified { name, .. }) = self else {
             return Ok(());
         };
-        if *name.cluster != *node.cluster {
-            let message = format!("cluster: yours is {:?}", name.cluster);
+        if *name.cluster() != *node.cluster {
+            let message = format!("cluster: yours is {:?}", name.cluster());
             return Err(Refusal::forbidden(RefusalReason::WrongCluster, message));
         }
-        if *name.node != *node.name {
-            let message = format!("node: you are {:?}", name.node);
-            return Err(Refusal::forbidden(RefusalReason::WrongNode, message));
+        match name {
+            PeerName::Node(own) if wants_all => {
+                let message = format!("want: you are the node {:?}, no relay", own.node);
+                Err(Refusal::forbidden(RefusalReason::NotRelay, message))
+            }
+            PeerName::Node(own) if *own.node != *node.name => {
+                let message = format!("node: you are {:?}", own.node);
+                Err(Refusal::forbidden(RefusalReason::WrongNode, message))
+            }
+            PeerName::Relay(own) if !wants_all || *own.relay != *node.name => {
+                let message = format!("node: you are the relay {:?}", own.relay);
+                Err(Refusal::forbidden(RefusalReason::WrongNode, message))
+            }
+            PeerName::Node(_) | PeerName::Relay(_) => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Whether it is of one of these clusters.
+    pub(crate) fn authorize_cluster(&self, clusters: &[Arc<str>]) -> Result<(), Refusal> {
+        let Self::Known(Certified { name, .. }) = self else {
+            return Ok(());
+        };
+        if clusters.iter().any(|cluster| **cluster == *name.cluster()) {
+            return Ok(());
+        }
+        let message = format!("cluster: yours is {:?}", name.cluster());
+        Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
     }
 
     /// How long a stream of it may last, with a grace after what it has shown expires.
     pub(crate) fn remaining(&self, grace: Duration) -> Option<Duration> {
-        let Self::Agent(Certified { until, .. }) = self else {
+        let Self::Known(Certified { until, .. }) = self else {
             return None;
         };
         let end = until.checked_add(grace)?;
@@ -128,12 +151,12 @@ pub(crate) fn authenticate(
     };
     let certificate = peer.and_then(Peer::certificate);
     if let Some(Ok(certified)) = certificate {
-        return Ok(Identity::Agent(certified.clone()));
+        return Ok(Identity::Known(certified.clone()));
     }
     if let Some(verifier) = tokens
         && let Some(token) = bearer(metadata)?
     {
-        return Ok(Identity::Agent(verifier.verify(token)?));
+        return Ok(Identity::Known(verifier.verify(token)?));
     }
     Err(match certificate {
         Some(Err(reason)) => Refusal::unauthenticated(RefusalReason::Certificate, reason.as_str()),

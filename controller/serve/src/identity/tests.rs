@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use portolan_tls::{NodeName, RelayName};
 use rcgen::{KeyPair, PKCS_RSA_SHA256, RsaKeySize};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
@@ -102,7 +103,8 @@ fn a_bound_token_names_its_node() {
     for signer in [&elliptic, &rsa] {
         let claims = claims();
         let certified = verifier.verify(&signer.sign(&claims)).unwrap();
-        assert_eq!(certified.node, NodeName::new("eu", "a").unwrap());
+        let name = PeerName::Node(NodeName::new("eu", "a").unwrap());
+        assert_eq!(certified.name, name);
         let until = certified.until.duration_since(UNIX_EPOCH).unwrap();
         assert_eq!(claims["exp"], until.as_secs());
     }
@@ -268,10 +270,17 @@ fn a_token_is_taken_from_the_request() {
             cluster: cluster.into(),
             name: name.into(),
         };
-        assert!(identity.authorize(&node("eu", "a")).is_ok());
-        let reason = |key| identity.authorize(&key).unwrap_err().reason;
+        assert!(identity.authorize(&node("eu", "a"), false).is_ok());
+        let reason = |key| identity.authorize(&key, false).unwrap_err().reason;
         assert_eq!(reason(node("eu", "b")), RefusalReason::WrongNode);
         assert_eq!(reason(node("us", "a")), RefusalReason::WrongCluster);
+        assert!(
+            identity
+                .authorize_cluster(&["us".into(), "eu".into()])
+                .is_ok()
+        );
+        let refusal = identity.authorize_cluster(&["us".into()]).unwrap_err();
+        assert_eq!(refusal.reason, RefusalReason::WrongCluster);
     }
     for bad in [token.as_str(), "Basic dTpw", "Bearer", "Bearer "] {
         let refusal = of(bad).unwrap_err();
@@ -288,4 +297,36 @@ fn a_token_is_taken_from_the_request() {
     metadata.insert("authorization", format!("Bearer {token}").parse().unwrap());
     let refusal = authenticate(&certificates, None, &metadata).unwrap_err();
     assert_eq!(refusal.reason, RefusalReason::NoCredential);
+}
+
+#[test]
+fn only_a_relay_is_sent_what_all_nodes_have_and_nothing_else() {
+    let known = |name| {
+        Identity::Known(Certified {
+            name,
+            until: SystemTime::now(),
+        })
+    };
+    let agent = known(PeerName::Node(NodeName::new("eu", "a").unwrap()));
+    let relay = known(PeerName::Relay(RelayName::new("eu", "a").unwrap()));
+    let key = |cluster: &str, name: &str| NodeKey {
+        cluster: cluster.into(),
+        name: name.into(),
+    };
+    let reason = |identity: &Identity, key: NodeKey, all| {
+        let refused = identity.authorize(&key, all).err();
+        refused.map(|refusal| {
+            assert_eq!(refusal.status.code(), tonic::Code::PermissionDenied);
+            refusal.reason
+        })
+    };
+    let a = || key("eu", "a");
+    assert_eq!(reason(&agent, a(), false), None);
+    assert_eq!(reason(&agent, a(), true), Some(RefusalReason::NotRelay));
+    assert_eq!(reason(&relay, a(), true), None);
+    assert_eq!(reason(&relay, a(), false), Some(RefusalReason::WrongNode));
+    let (b, us) = (key("eu", "b"), key("us", "a"));
+    assert_eq!(reason(&relay, b, true), Some(RefusalReason::WrongNode));
+    assert_eq!(reason(&relay, us, true), Some(RefusalReason::WrongCluster));
+    assert_eq!(reason(&Identity::Anyone, a(), true), None);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Validation, decode, decode_header};
-use portolan_tls::NodeName;
+use portolan_tls::{NodeName, PeerName};
 use serde::Deserialize;
 use tokio::sync::watch;
 
@@ -111,7 +111,7 @@ impl TokenVerifier {
             .map_err(|error| TokenError::Invalid(error.to_string()))?;
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp));
         Ok(Certified {
-            node,
+            name: PeerName::Node(node),
             // Further away than time itself: never.
             until: until.unwrap_or_else(far_away),
         })

@@ -45,12 +45,13 @@ impl Buckets {
     /// Of so many buckets, those whose hashes are not these, in order, and how long their records
     /// are in frames. The count is a power of two up to [`MOST_BUCKETS`].
     pub(crate) fn differing(&self, hashes: &[[u8; 8]]) -> (Vec<u32>, usize) {
-        let mut sums = vec![Sum::default(); hashes.len()];
-        for (bucket, sum) in self.0.iter().enumerate() {
-            let folded = &mut sums[bucket % hashes.len()];
-            folded.hash = SetHash(folded.hash.0.wrapping_add(sum.hash.0));
-            folded.bytes += sum.bytes;
-        }
+        let folded;
+        let sums = if hashes.len() == self.0.len() {
+            &self.0
+        } else {
+            folded = self.folded(hashes.len());
+            &folded
+        };
         let differing = (0..).zip(sums.iter().zip(hashes));
         let differing = differing.filter(|(_, (sum, theirs))| short(sum.hash) != **theirs);
         differing.fold(
@@ -60,6 +61,16 @@ impl Buckets {
                 (buckets, bytes + sum.bytes)
             },
         )
+    }
+
+    fn folded(&self, count: usize) -> Vec<Sum> {
+        let mut sums = vec![Sum::default(); count];
+        for (bucket, sum) in self.0.iter().enumerate() {
+            let folded = &mut sums[bucket % count];
+            folded.hash = SetHash(folded.hash.0.wrapping_add(sum.hash.0));
+            folded.bytes += sum.bytes;
+        }
+        sums
     }
 }
 

@@ -1,11 +1,12 @@
 //! One cluster: its shared records and its nodes.
 
+mod all;
 mod changed;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use portolan_model::{NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
+use portolan_model::{ContentHash, NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
 use portolan_proto::convert::{encode_key, encode_node};
 use portolan_proto::encoded::encode;
 use prost::bytes::Bytes;
@@ -15,6 +16,7 @@ use super::journal::{Journal, Replaced};
 use super::prepared::Item;
 use super::{Changes, Hashes, OwnChanges, Retention};
 
+pub(crate) use all::NodeChanges;
 pub(crate) use changed::{Differences, Part};
 
 /// Of how many revisions it is known what triggered them: more than a live stream falls behind.
@@ -46,6 +48,8 @@ struct Node {
     info: NodeInfo,
     info_changed: u64,
     idle_since: Option<u64>,
+    /// What it adds to the hash of all nodes, once a relay has asked for that.
+    named: OnceLock<ContentHash>,
 }
 
 impl Cluster {
@@ -117,6 +121,9 @@ impl Cluster {
             .entry(Arc::clone(name))
             .or_insert_with(|| Node::new(floor));
         let changed = change(node);
+        if changed {
+            node.named.take();
+        }
         if changed && let Some(since) = node.idle_since.take() {
             self.idle.remove(&(since, Arc::clone(name)));
         }
@@ -138,7 +145,9 @@ impl Cluster {
         if self.triggers.len() > TRIGGERS_OF {
             self.triggers.pop_front();
         }
-        self.records.compact(self.retention.record_tombstones);
+        // Up to as many as there are values, telling what is gone is no dearer than a snapshot.
+        let most = self.retention.record_tombstones.max(self.records.len());
+        self.records.compact(most);
         let busy = self.nodes.len() - self.idle.len();
         while self.idle.len() > self.retention.idle_nodes.max(busy) {
             if let Some((since, name)) = self.idle.pop_first() {
@@ -226,6 +235,16 @@ impl Cluster {
         })
     }
 
+    /// As [`own_since`](Self::own_since), or all that is the node's own if that is not known, and
+    /// whether it is all. `None` if `cursor` never was a revision here.
+    pub(crate) fn own_after(&self, node: &str, cursor: u64) -> Option<(OwnChanges, bool)> {
+        if cursor > self.head {
+            return None;
+        }
+        let since = self.own_since(node, cursor);
+        Some(since.map_or_else(|| (self.own(node), true), |own| (own, false)))
+    }
+
     /// All that is a node's own.
     pub(crate) fn own(&self, node: &str) -> OwnChanges {
         let own = self.nodes.get(node);
@@ -233,6 +252,14 @@ impl Cluster {
             lists: own.map(|own| own.lists.all()).unwrap_or_default(),
             info: own.map(|own| encode_node(&own.info)),
         }
+    }
+
+    /// As [`own`](Self::own), and that it is all; nothing if it is equal to what the node has.
+    pub(crate) fn own_unless(&self, node: &str, has: SetHash) -> (OwnChanges, bool) {
+        if self.hashes(node).own == has {
+            return (OwnChanges::default(), false);
+        }
+        (self.own(node), true)
     }
 
     pub(crate) fn table(&self, node: &str) -> NodeTable {
@@ -258,6 +285,7 @@ impl Node {
             info: NodeInfo::default(),
             info_changed: floor,
             idle_since: None,
+            named: OnceLock::new(),
         }
     }
 

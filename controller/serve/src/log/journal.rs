@@ -1,25 +1,33 @@
 //! A compacted log: each key once, at its newest value or as a tombstone, in order of change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use portolan_model::{RecordKey, SetHash};
+use portolan_model::{ByRecord, RecordKey, SetHash};
 use portolan_proto::convert::encode_key;
 use portolan_proto::encoded::{encode, size_in_frame};
 use prost::bytes::Bytes;
 
 use super::Changes;
+use super::order::{At, Order};
 use super::prepared::Item;
+
+/// When a key last changed, and its value; a tombstone has none.
+type Entry<T> = (At, Option<Item<T>>);
 
 /// Values by key, with what changed when.
 #[derive(Debug)]
 pub(crate) struct Journal<T> {
-    live: BTreeMap<RecordKey, (u64, Item<T>)>,
-    gone: BTreeMap<RecordKey, u64>,
-    /// The keys of `live` and of `gone` by the revision that they last changed in.
-    puts: ByRevision,
-    deletes: ByRevision,
+    /// Values and tombstones in one tree: a node has so few tombstones that most of a tree of
+    /// their own would be room for more.
+    entries: BTreeMap<RecordKey, Entry<T>>,
+    /// How many are tombstones.
+    gone: usize,
+    /// The keys of values and of tombstones.
+    puts: Order,
+    deletes: Order,
+    last: At,
     /// Tombstones of this revision and older may be dropped already: who has an older revision
     /// cannot be told what is gone since.
     floor: u64,
@@ -32,10 +40,11 @@ impl<T> Journal<T> {
     /// An empty journal that knows nothing of what was before the revision `floor`.
     pub(super) fn new(floor: u64) -> Self {
         Self {
-            live: BTreeMap::new(),
-            gone: BTreeMap::new(),
-            puts: ByRevision::default(),
-            deletes: ByRevision::default(),
+            entries: BTreeMap::new(),
+            gone: 0,
+            puts: Order::default(),
+            deletes: Order::default(),
+            last: At::START,
             floor,
             hash: SetHash::default(),
             bytes: 0,
@@ -50,48 +59,51 @@ impl<T> Journal<T> {
         key: RecordKey,
         item: Option<Item<T>>,
     ) -> Option<Replaced<T>> {
-        let old = self.live.get(&key).map(|(_, item)| item.hash);
+        let old = self.get(&key).map(|item| item.hash);
         if old == item.as_ref().map(|item| item.hash) {
             return None;
         }
-        let old = self.forget(&key);
-        match item {
+        self.last = self.last.next(revision);
+        match &item {
             Some(item) => {
                 self.hash.insert(item.hash);
                 self.bytes += size_in_frame(&item.encoded);
-                self.puts.insert(revision, key.clone());
-                self.live.insert(key, (revision, item));
+                self.puts.push(self.last, key.clone());
             }
             None => {
-                self.deletes.insert(revision, key.clone());
-                self.gone.insert(key, revision);
+                self.gone += 1;
+                self.deletes.push(self.last, key.clone());
             }
         }
-        Some(Replaced(old))
+        let old = self.entries.insert(key, (self.last, item));
+        Some(Replaced(old.and_then(|(at, old)| self.forget(at, old))))
     }
 
-    fn forget(&mut self, key: &RecordKey) -> Option<Item<T>> {
-        if let Some(revision) = self.gone.remove(key) {
-            self.deletes.remove(revision, key);
+    /// An entry has another in its place.
+    fn forget(&mut self, at: At, old: Option<Item<T>>) -> Option<Item<T>> {
+        match &old {
+            Some(item) => {
+                self.hash.remove(item.hash);
+                self.bytes -= size_in_frame(&item.encoded);
+                self.puts.remove(at);
+            }
+            None => {
+                self.gone -= 1;
+                self.deletes.remove(at);
+            }
         }
-        let (revision, item) = self.live.remove(key)?;
-        self.hash.remove(item.hash);
-        self.bytes -= size_in_frame(&item.encoded);
-        self.puts.remove(revision, key);
-        Some(item)
+        old
     }
 
-    /// Drops the oldest tombstones while there are more than `min` and more than live values:
-    /// then a snapshot is no dearer than telling what is gone.
-    pub(super) fn compact(&mut self, min: usize) {
-        while self.gone.len() > min.max(self.live.len()) {
-            let Some((revision, keys)) = self.deletes.0.pop_first() else {
+    /// Drops the oldest tombstones while there are more than so many.
+    pub(super) fn compact(&mut self, most: usize) {
+        while self.gone > most {
+            let Some((at, key)) = self.deletes.pop_first() else {
                 return;
             };
-            self.floor = revision;
-            for key in &keys {
-                self.gone.remove(key);
-            }
+            self.floor = at.revision;
+            self.entries.remove(&key);
+            self.gone -= 1;
         }
     }
 
@@ -101,7 +113,7 @@ impl<T> Journal<T> {
             return None;
         }
         let put = self.puts.after(cursor).filter_map(|key| {
-            let (_, item) = self.live.get(key)?;
+            let item = self.get(key)?;
             Some(item.encoded.clone())
         });
         Some(Changes {
@@ -127,7 +139,7 @@ impl<T> Journal<T> {
 
     /// All values with their keys, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&RecordKey, &Item<T>)> {
-        self.live.iter().map(|(key, (_, item))| (key, item))
+        self.entries.iter().filter_map(live)
     }
 
     /// The values from `first` on, before `end`, in order of their keys.
@@ -136,17 +148,17 @@ impl<T> Journal<T> {
         first: Bound<&RecordKey>,
         end: Bound<&RecordKey>,
     ) -> impl Iterator<Item = (&RecordKey, &Item<T>)> {
-        let range = self.live.range::<RecordKey, _>((first, end));
-        range.map(|(key, (_, item))| (key, item))
+        let range = self.entries.range::<RecordKey, _>((first, end));
+        range.filter_map(live)
     }
 
     pub(crate) fn get(&self, key: &RecordKey) -> Option<&Item<T>> {
-        self.live.get(key).map(|(_, item)| item)
+        self.entries.get(key)?.1.as_ref()
     }
 
     /// How many values there are.
     pub(crate) fn len(&self) -> usize {
-        self.live.len()
+        self.entries.len() - self.gone
     }
 
     /// How long all values are in frames, in bytes.
@@ -154,9 +166,9 @@ impl<T> Journal<T> {
         self.bytes
     }
 
-    pub(super) fn values(&self) -> BTreeMap<RecordKey, Arc<T>> {
-        let live = self.live.iter();
-        live.map(|(key, (_, item))| (key.clone(), Arc::clone(&item.value)))
+    pub(super) fn values(&self) -> ByRecord<T> {
+        self.iter()
+            .map(|(key, item)| (key.clone(), Arc::clone(&item.value)))
             .collect()
     }
 
@@ -167,12 +179,12 @@ impl<T> Journal<T> {
 
     /// Whether there are no values; there may be tombstones.
     pub(super) fn is_empty(&self) -> bool {
-        self.live.is_empty()
+        self.len() == 0
     }
 
     #[cfg(test)]
     pub(super) fn tombstones(&self) -> usize {
-        self.gone.len()
+        self.gone
     }
 }
 
@@ -180,31 +192,12 @@ impl<T> Journal<T> {
 #[derive(Debug)]
 pub(super) struct Replaced<T>(pub(super) Option<Item<T>>);
 
-fn encoded_key(key: &RecordKey) -> Bytes {
-    encode(&encode_key(key))
+fn live<'a, T>(
+    (key, (_, item)): (&'a RecordKey, &'a Entry<T>),
+) -> Option<(&'a RecordKey, &'a Item<T>)> {
+    Some((key, item.as_ref()?))
 }
 
-/// Keys by revision.
-#[derive(Debug, Default)]
-struct ByRevision(BTreeMap<u64, BTreeSet<RecordKey>>);
-
-impl ByRevision {
-    fn insert(&mut self, revision: u64, key: RecordKey) {
-        self.0.entry(revision).or_default().insert(key);
-    }
-
-    fn remove(&mut self, revision: u64, key: &RecordKey) {
-        if let Some(keys) = self.0.get_mut(&revision) {
-            keys.remove(key);
-            if keys.is_empty() {
-                self.0.remove(&revision);
-            }
-        }
-    }
-
-    fn after(&self, cursor: u64) -> impl Iterator<Item = &RecordKey> {
-        self.0
-            .range((Bound::Excluded(cursor), Bound::Unbounded))
-            .flat_map(|(_, keys)| keys)
-    }
+fn encoded_key(key: &RecordKey) -> Bytes {
+    encode(&encode_key(key))
 }

@@ -9,6 +9,7 @@ mod buckets;
 mod changes;
 mod cluster;
 mod journal;
+mod order;
 mod prepared;
 mod retention;
 
@@ -21,10 +22,10 @@ use crate::Origin;
 
 pub(crate) use buckets::bucket_count;
 pub(crate) use changes::{Changes, Hashes, OwnChanges};
-pub(crate) use cluster::{Cluster, Differences, Part};
+pub(crate) use cluster::{Cluster, Differences, NodeChanges, Part};
 pub(crate) use journal::Journal;
-pub(crate) use prepared::Item;
 pub use prepared::Prepared;
+pub(crate) use prepared::{Item, bucket};
 pub use retention::Retention;
 
 /// A change of the destinations of a record with more than so many is told as a patch.

@@ -14,9 +14,9 @@ use super::buckets::MOST_BUCKETS;
 /// A [`TableDelta`], encoded.
 #[derive(Debug)]
 pub struct Prepared {
-    pub(super) records: Vec<(RecordKey, Option<Item<Record>>)>,
-    pub(super) lists: Vec<(NodeKey, RecordKey, Option<Item<NodeLists>>)>,
-    pub(super) nodes: Vec<(NodeKey, NodeInfo)>,
+    pub(crate) records: Vec<(RecordKey, Option<Item<Record>>)>,
+    pub(crate) lists: Vec<(NodeKey, RecordKey, Option<Item<NodeLists>>)>,
+    pub(crate) nodes: Vec<(NodeKey, NodeInfo)>,
 }
 
 /// A value as it is kept and as it is sent.
@@ -27,6 +27,8 @@ pub(crate) struct Item<T> {
     pub(crate) encoded: Bytes,
     /// The bucket of a record, of [`MOST_BUCKETS`]; lists are in none.
     pub(crate) bucket: u16,
+    /// Whether `value` is all that `encoded` says: not of what a newer controller sent a relay.
+    pub(crate) is_whole: bool,
 }
 
 impl From<&TableDelta> for Prepared {
@@ -61,6 +63,7 @@ fn record_item(record: &Arc<Record>) -> Item<Record> {
         hash,
         encoded: encode(&encode_record(record, hash)),
         bucket: bucket(&record.key),
+        is_whole: true,
     }
 }
 
@@ -71,10 +74,12 @@ fn lists_item(key: &RecordKey, lists: &Arc<NodeLists>) -> Item<NodeLists> {
         hash,
         encoded: encode(&encode_lists(key, lists, hash)),
         bucket: 0,
+        is_whole: true,
     }
 }
 
-fn bucket(key: &RecordKey) -> u16 {
+/// The bucket of a record, of [`MOST_BUCKETS`].
+pub(crate) fn bucket(key: &RecordKey) -> u16 {
     let bucket = bucket_of(&encode_key(key), MOST_BUCKETS);
     u16::try_from(bucket).unwrap_or_default()
 }

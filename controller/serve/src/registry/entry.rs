@@ -1,5 +1,7 @@
 //! What is kept of one node's agent.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use portolan_model::{NodeKey, SetHash};
@@ -11,12 +13,31 @@ use tokio_util::sync::CancellationToken;
 use super::convergence::{Convergence, Member};
 use super::{Connect, HeldTable, NodeStatus, Problem, Unconfirmed};
 
-/// What a stream may be told from outside: why it is to end, and what is confirmed.
+/// What a stream may be told from outside: why it is to end, and what is confirmed. And what it
+/// tells all the time, which must not need a lock that all streams share.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ends {
     pub(super) replaced: CancellationToken,
     pub(super) deleted: CancellationToken,
     pub(super) confirmed: watch::Sender<Option<u64>>,
+    pub(super) sent: Arc<Sent>,
+}
+
+/// The last revision that a stream was sent.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    /// One more than it; 0 before the first.
+    after: AtomicU64,
+}
+
+impl Sent {
+    pub(super) fn set(&self, revision: u64) {
+        self.after.store(revision + 1, Ordering::Release);
+    }
+
+    fn last(&self) -> Option<u64> {
+        self.after.load(Ordering::Acquire).checked_sub(1)
+    }
 }
 
 #[derive(Debug)]
@@ -31,7 +52,7 @@ pub(super) struct Entry {
     peer: Option<String>,
     agent_version: String,
     protocol_version: u32,
-    sent: Option<u64>,
+    sent: Arc<Sent>,
     received: Option<u64>,
     programmed: Option<Programmed>,
     refused: Vec<Problem>,
@@ -55,7 +76,6 @@ impl Entry {
     pub(super) fn new(connect: Connect, session: u64, stream: Ends) -> Self {
         Self {
             session,
-            stream: Some(stream),
             sessions: 1,
             connected_at: connect.now,
             began: Instant::now(),
@@ -63,13 +83,14 @@ impl Entry {
             peer: connect.peer.map(|peer| peer.to_string()),
             agent_version: connect.agent_version,
             protocol_version: connect.protocol_version,
-            sent: None,
+            sent: Arc::clone(&stream.sent),
             received: None,
             programmed: None,
             refused: Vec::new(),
             refused_total: 0,
             held: None,
             member: None,
+            stream: Some(stream),
         }
     }
 
@@ -110,13 +131,15 @@ impl Entry {
         self.disconnected_at = Some(now);
     }
 
-    pub(super) fn sent(&mut self, revision: u64) {
-        self.sent = Some(revision);
+    /// Whether it is connected, and has not programmed that revision.
+    pub(super) fn lacks(&self, revision: u64) -> bool {
+        let programmed = self.programmed.as_ref().map(|p| p.revision);
+        self.stream.is_some() && programmed.is_none_or(|programmed| programmed < revision)
     }
 
     /// Whether this stream carried that revision or a later one.
     fn was_sent(&self, revision: u64) -> bool {
-        self.sent.is_some_and(|sent| revision <= sent)
+        self.sent.last().is_some_and(|sent| revision <= sent)
     }
 
     pub(super) fn received(&mut self, message: v1::Received) -> bool {
@@ -183,7 +206,7 @@ impl Entry {
             peer: self.peer.clone(),
             agent_version: self.agent_version.clone(),
             protocol_version: self.protocol_version,
-            sent: self.sent,
+            sent: self.sent.last(),
             received: self.received,
             programmed: revision,
             lag: convergence.head().saturating_sub(revision.unwrap_or(0)),

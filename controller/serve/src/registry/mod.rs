@@ -7,11 +7,12 @@ mod confirm;
 mod convergence;
 mod counters;
 mod entry;
+mod everybody;
 mod reason;
 mod refusals;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -68,11 +69,22 @@ struct Nodes {
     entries: BTreeMap<NodeKey, Entry>,
     /// The disconnected ones by the number of their last session, oldest first.
     disconnected: BTreeMap<u64, NodeKey>,
-    /// Those that the source had and has no longer.
-    deleted: BTreeSet<NodeKey>,
+    /// Those that the source had and has no longer, with their place in the order of deletion.
+    deleted: BTreeMap<NodeKey, u64>,
+    last_deletion: u64,
     last_session: u64,
     /// By cluster.
     convergence: BTreeMap<Arc<str>, Convergence>,
+}
+
+impl Nodes {
+    /// Makes room for another deletion: of a full memory the older half goes.
+    fn forget_oldest_deletions(&mut self) {
+        if self.deleted.len() >= MAX_DELETED {
+            let half = self.last_deletion - MAX_DELETED as u64 / 2;
+            self.deleted.retain(|_, deletion| *deletion > half);
+        }
+    }
 }
 
 /// Who connects.
@@ -164,17 +176,17 @@ impl Registry {
     /// agents must show who they are: whatever was given to that node is void.
     pub fn node_deleted(&self, node: &NodeKey) {
         let mut nodes = self.lock();
-        if nodes.deleted.len() >= MAX_DELETED {
-            nodes.deleted.pop_first();
-        }
-        nodes.deleted.insert(node.clone());
+        nodes.forget_oldest_deletions();
+        nodes.last_deletion += 1;
+        let deletion = nodes.last_deletion;
+        nodes.deleted.insert(node.clone(), deletion);
         if let Some(entry) = nodes.entries.get(node) {
             entry.node_deleted();
         }
     }
 
     pub(crate) fn is_deleted(&self, node: &NodeKey) -> bool {
-        self.lock().deleted.contains(node)
+        self.lock().deleted.contains_key(node)
     }
 
     /// A peer was refused: counted, and logged if it was not for a minute.
@@ -197,7 +209,7 @@ impl Registry {
         let ends = Ends::default();
         let node = connect.node.clone();
         let mut nodes = self.lock();
-        if nodes.deleted.contains(&node) {
+        if nodes.deleted.contains_key(&node) {
             ends.deleted.cancel();
         }
         nodes.last_session += 1;
@@ -257,7 +269,7 @@ impl Session {
 
     /// A Commit was handed to the connection.
     pub(crate) fn sent(&self, revision: u64) {
-        self.update(|entry| entry.sent(revision));
+        self.ends.sent.set(revision);
     }
 
     /// The agent staged a Commit. `false` if it never was sent one of that revision.

@@ -46,7 +46,7 @@ reasons! {
     HandshakeTimeout => "handshake_timeout",
     /// There was neither a certificate nor a token.
     NoCredential => "no_credential",
-    /// The certificate is good but names no node.
+    /// The certificate is good but names neither node nor relay.
     Certificate => "certificate",
     /// The token is not good.
     Token => "token",
@@ -56,6 +56,8 @@ reasons! {
     Hello => "hello",
     /// The agent asked for another node's table.
     WrongNode => "wrong_node",
+    /// One that is no relay asked for what all nodes have.
+    NotRelay => "not_relay",
     /// The agent asked for another cluster's table.
     WrongCluster => "wrong_cluster",
     /// The node was deleted.

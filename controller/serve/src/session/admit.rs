@@ -8,7 +8,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::hello::{Hello, accept};
 use super::{Authentication, Context};
-use crate::accept::Peer;
+use crate::accept::{Admission, Peer};
 use crate::identity::{Identity, Refusal, authenticate};
 use crate::registry::RefusalReason;
 
@@ -18,8 +18,8 @@ pub(super) struct Admitted {
     pub(super) hello: Hello,
     pub(super) identity: Identity,
     pub(super) address: Option<SocketAddr>,
-    /// Its connection, if we have accepted it.
-    pub(super) peer: Option<Peer>,
+    /// Its place on its connection, if we have accepted that.
+    pub(super) admission: Option<Admission>,
     pub(super) messages: Streaming<v1::AgentMessage>,
 }
 
@@ -32,16 +32,13 @@ pub(super) async fn admit(
     let address = connection.as_ref().map(Peer::address);
     let address = address.or_else(|| request.remote_addr());
     match check(context, request, connection.as_ref()).await {
-        Ok((hello, identity, messages)) => {
-            connection.as_ref().inspect(|connection| connection.admit());
-            Ok(Admitted {
-                hello,
-                identity,
-                address,
-                peer: connection,
-                messages,
-            })
-        }
+        Ok((hello, identity, messages)) => Ok(Admitted {
+            hello,
+            identity,
+            address,
+            admission: connection.as_ref().map(Peer::admit),
+            messages,
+        }),
         Err(Refusal { reason, status }) => {
             let ip = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
             context.registry.refuse(ip, reason, status.message());
@@ -64,7 +61,7 @@ async fn check(
     let message = first_message(context, &mut messages).await?;
     let hello = accept(message, &context.config)
         .map_err(|status| Refusal::new(RefusalReason::Hello, status))?;
-    identity.authorize(&hello.node)?;
+    identity.authorize(&hello.node, hello.wants_all)?;
     let is_void = matches!(authentication, Authentication::Required(_));
     if is_void && context.registry.is_deleted(&hello.node) {
         let reason = RefusalReason::NodeDeleted;

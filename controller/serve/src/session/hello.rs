@@ -7,6 +7,7 @@ use portolan_proto::{VERSION, v1};
 use tonic::Status;
 
 use super::ServeConfig;
+use crate::RELAY;
 use crate::log::Hashes;
 use crate::tables::Have;
 
@@ -19,11 +20,26 @@ const MAX_AGENT_VERSION: usize = 64;
 /// A Hello that can be answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hello {
+    /// The node, or the relay if it wants all nodes.
     pub(super) node: NodeKey,
+    pub(super) wants_all: bool,
     /// The version that both sides speak.
     pub(super) version: u32,
     pub(super) agent_version: String,
     pub(super) have: Have,
+}
+
+impl Hello {
+    /// Under which name the registry has it: no node has a relay's.
+    pub(super) fn entry(&self) -> NodeKey {
+        match self.wants_all {
+            false => self.node.clone(),
+            true => NodeKey {
+                cluster: Arc::clone(&self.node.cluster),
+                name: format!("{RELAY}{}", self.node.name).into(),
+            },
+        }
+    }
 }
 
 /// Takes the first message of a stream.
@@ -34,9 +50,14 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
     if hello.version == 0 {
         return Err(Status::invalid_argument("version: 0"));
     }
-    if hello.node.is_empty() || hello.node.len() > MAX_NAME {
+    let node = hello.node.as_str();
+    if node.is_empty() || node.len() > MAX_NAME || node.contains('/') {
         return Err(Status::invalid_argument("node: not a name"));
     }
+    let wants_all = match v1::hello::Want::try_from(hello.want) {
+        Ok(want) => want == v1::hello::Want::AllNodes,
+        Err(_) => return Err(Status::invalid_argument("want: unknown")),
+    };
     let cluster = config.clusters.iter().find(|name| ***name == hello.cluster);
     let Some(cluster) = cluster else {
         return Err(Status::not_found("cluster: not served here"));
@@ -50,6 +71,7 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
             cluster: Arc::clone(cluster),
             name: hello.node.into(),
         },
+        wants_all,
         version: hello.version.min(VERSION),
         agent_version,
         have: Have {
@@ -108,12 +130,27 @@ mod tests {
     }
 
     #[test]
+    fn a_relay_is_no_node_of_its_name() {
+        let agent = accepted(hello()).unwrap();
+        assert_eq!((agent.wants_all, &*agent.entry().name), (false, "a"));
+        let relay = v1::Hello {
+            want: v1::hello::Want::AllNodes.into(),
+            ..hello()
+        };
+        let relay = accepted(relay).unwrap();
+        assert_eq!((relay.wants_all, &*relay.node.name), (true, "a"));
+        assert_eq!(&*relay.entry().name, "relay/a");
+    }
+
+    #[test]
     fn a_bad_hello_is_refused() {
         type Change = fn(&mut v1::Hello);
-        let cases: [(Code, Change); 4] = [
+        let cases: [(Code, Change); 6] = [
             (Code::InvalidArgument, |h| h.version = 0),
             (Code::InvalidArgument, |h| h.node.clear()),
             (Code::InvalidArgument, |h| h.node = "n".repeat(254)),
+            (Code::InvalidArgument, |h| h.node = "relay/a".to_owned()),
+            (Code::InvalidArgument, |h| h.want = 7),
             (Code::NotFound, |h| h.cluster = "other".to_owned()),
         ];
         for (code, change) in cases {

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::link::Link;
 use super::{Authentication, Context};
-use crate::accept::Peer;
+use crate::accept::Admission;
 use crate::registry::{Counter, Session};
 
 /// The inbound half. It stops when this is dropped.
@@ -33,7 +33,7 @@ pub(super) struct Half {
     pub(super) context: Arc<Context>,
     pub(super) session: Arc<Session>,
     pub(super) link: Arc<Link>,
-    pub(super) peer: Option<Peer>,
+    pub(super) admission: Option<Admission>,
     /// For how long what the agent has shown is of use.
     pub(super) remaining: Option<Duration>,
 }
@@ -128,7 +128,7 @@ impl Half {
         let mut hasher = DefaultHasher::new();
         self.session.node().hash(&mut hasher);
         let share = (hasher.finish() % 1_000) as f64 / 1_000.0;
-        sleep(self.context.config.goaway_spread.mul_f64(share)).await;
+        sleep(self.context.spread().mul_f64(share)).await;
     }
 
     /// Completes when the connection has taken nothing for long while there was something to take.
@@ -146,8 +146,8 @@ impl Half {
 
     /// Closes the connection: one that takes nothing cannot be told to end.
     fn cut(&self) {
-        if let Some(peer) = &self.peer {
-            peer.cut();
+        if let Some(admission) = &self.admission {
+            admission.cut();
         }
     }
 }

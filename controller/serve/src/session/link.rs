@@ -1,9 +1,9 @@
 //! What the two halves of a stream tell each other.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
 
-use futures_util::task::AtomicWaker;
 use tonic::Status;
 
 /// The hashes of an agent's buckets.
@@ -18,11 +18,11 @@ pub(super) struct Link {
     /// For how many buckets the agent was asked and has not answered; 0 for none.
     asked: AtomicU32,
     answer: Mutex<Option<Hashes>>,
-    /// A revision that is to be confirmed.
-    confirm: Mutex<Option<u64>>,
+    /// One more than a revision that is to be confirmed; 0 for none.
+    confirm: AtomicU64,
     /// How often the outbound half was polled, doubled; odd if it gave something last.
     polls: AtomicU64,
-    outbound: AtomicWaker,
+    outbound: Mutex<Option<Waker>>,
 }
 
 impl Link {
@@ -30,7 +30,7 @@ impl Link {
     pub(super) fn end(&self, how: Result<(), Status>) {
         // It has ended already if this fails.
         let _ = self.end.set(how);
-        self.outbound.wake();
+        self.wake();
     }
 
     pub(super) fn ended(&self) -> Option<&Result<(), Status>> {
@@ -40,7 +40,7 @@ impl Link {
     /// The outbound half is to say Goaway.
     pub(super) fn go_away(&self) {
         self.goaway.store(true, Ordering::Release);
-        self.outbound.wake();
+        self.wake();
     }
 
     /// Whether Goaway is to be said now; once.
@@ -50,14 +50,16 @@ impl Link {
 
     /// The outbound half is to confirm a revision; only the last one counts.
     pub(super) fn confirm(&self, revision: u64) {
-        *self.confirm.lock().unwrap_or_else(PoisonError::into_inner) = Some(revision);
-        self.outbound.wake();
+        self.confirm.store(revision + 1, Ordering::Release);
+        self.wake();
     }
 
     /// Which revision is to be confirmed now; once.
     pub(super) fn take_confirm(&self) -> Option<u64> {
-        let mut confirm = self.confirm.lock().unwrap_or_else(PoisonError::into_inner);
-        confirm.take()
+        if self.confirm.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.confirm.swap(0, Ordering::AcqRel).checked_sub(1)
     }
 
     pub(super) fn ask(&self, count: u32) {
@@ -76,7 +78,7 @@ impl Link {
             return Err(Status::invalid_argument(message));
         }
         *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(hashes.to_vec());
-        self.outbound.wake();
+        self.wake();
         Ok(())
     }
 
@@ -85,9 +87,19 @@ impl Link {
         answer.take()
     }
 
-    /// Who is to be woken for what comes from now on.
-    pub(super) fn register(&self, waker: &std::task::Waker) {
-        self.outbound.register(waker);
+    /// Who is to be woken for what comes from now on, as often as it comes.
+    pub(super) fn register(&self, waker: Waker) {
+        *self.waker() = Some(waker);
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.outbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The outbound half was polled, and gave something or nothing.

@@ -12,7 +12,7 @@ mod link;
 mod outbound;
 mod turn;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use portolan_proto::v1;
@@ -72,6 +72,10 @@ impl Default for ServeConfig {
     }
 }
 
+/// How much time each agent adds to that over which all leave: so many come to other controllers
+/// a second.
+const LEAVING: Duration = Duration::from_millis(2);
+
 /// What all sessions of a server share.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -81,6 +85,24 @@ pub(crate) struct Context {
     pub(crate) shutdown: CancellationToken,
     /// Turns to send a snapshot.
     pub(crate) snapshots: Arc<Semaphore>,
+    /// Over how long agents leave when the server stops, once that is known.
+    pub(crate) spread: OnceLock<Duration>,
+}
+
+impl Context {
+    /// Over how long agents leave, from the shutdown on: they need no longer than their number
+    /// takes.
+    pub(crate) fn spread(&self) -> Duration {
+        let most = self.config.goaway_spread;
+        *self
+            .spread
+            .get_or_init(|| spread(self.registry.connected(), most))
+    }
+}
+
+fn spread(connected: usize, most: Duration) -> Duration {
+    let connected = u32::try_from(connected).unwrap_or(u32::MAX);
+    LEAVING.saturating_mul(connected).min(most)
 }
 
 /// Accepts a stream: waits for Hello, and answers with frames.
@@ -92,12 +114,13 @@ pub(crate) async fn sync(
         hello,
         identity,
         address,
-        peer,
+        admission,
         messages,
     } = admit(&context, request).await?;
-    info!(node = %hello.node, peer = ?address, agent_version = hello.agent_version, "agent connected");
+    let entry = hello.entry();
+    info!(node = %entry, peer = ?address, agent_version = hello.agent_version, "agent connected");
     let session = Arc::new(context.registry.connect(Connect {
-        node: hello.node,
+        node: entry,
         peer: address,
         agent_version: hello.agent_version,
         protocol_version: hello.version,
@@ -108,11 +131,12 @@ pub(crate) async fn sync(
         context: Arc::clone(&context),
         session: Arc::clone(&session),
         link: Arc::clone(&link),
-        peer,
+        admission,
         remaining: identity.remaining(context.config.credential_grace),
     };
     let inbound = inbound::spawn(messages, half);
-    let outbound = Outbound::new(context, session, link, inbound, hello.have, hello.version);
+    let mut outbound = Outbound::new(context, session, link, inbound, hello.have, hello.version);
+    outbound.wants_all = hello.wants_all;
     Ok(StreamBody::new(outbound))
 }
 

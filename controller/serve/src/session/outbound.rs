@@ -2,10 +2,11 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{self, Poll};
+use std::task::{self, Poll, Waker};
 use std::time::Duration;
 
 use portolan_model::NodeKey;
+use portolan_proto::BEHIND_THE_AGENT;
 use portolan_proto::encoded::Frame;
 use portolan_proto::v1;
 use prost::bytes::Bytes;
@@ -19,9 +20,14 @@ use super::inbound::Inbound;
 use super::link::Link;
 use super::turn::Turn;
 use crate::feed::{Delivery, Feed};
+use crate::log::Hashes;
 use crate::registry::{Counter, Session};
 use crate::tables::{First, Have, How, Next, State};
 use crate::wire::single;
+
+/// How long an agent waits for what another is asked, before it is asked itself: in a storm all
+/// have the same, and 8 KiB of each would cost more than what they are sent.
+const ANOTHERS_ANSWER: Duration = Duration::from_secs(1);
 
 /// The outbound half of a stream, with what must live as long as it.
 #[derive(Debug)]
@@ -32,6 +38,8 @@ pub(super) struct Outbound {
     _inbound: Inbound,
     feed: Arc<Feed>,
     node: NodeKey,
+    /// Whether it is a relay, which is sent what all nodes have.
+    pub(super) wants_all: bool,
     position: Position,
     /// One message that belongs to no transition.
     message: Option<Bytes>,
@@ -39,6 +47,8 @@ pub(super) struct Outbound {
     /// Whose turn it is, while a snapshot is due or on its way.
     turn: Turn,
     woken: Pin<Box<OwnedNotified>>,
+    /// Whom the other half wakes.
+    waker: Option<Waker>,
     /// Our sources are not as far as the agent's were.
     behind: bool,
     /// Until when to wait for what the position waits for.
@@ -50,8 +60,8 @@ pub(super) struct Outbound {
 enum Position {
     /// What it said in Hello.
     Start(Box<Have>),
-    /// Unknown before it has told the hashes of its buckets.
-    Asked,
+    /// A table of these hashes, of which more is known when it has told those of its buckets.
+    Asked(Hashes),
     /// Nothing that helps.
     Nothing,
     /// What we sent.
@@ -73,6 +83,7 @@ impl Outbound {
         let welcome = Frame::Welcome(v1::Welcome { version, epoch });
         Self {
             woken: Box::pin(feed.woken()),
+            waker: None,
             behind: false,
             turn: Turn::new(&context.snapshots),
             context,
@@ -81,6 +92,7 @@ impl Outbound {
             _inbound: inbound,
             feed,
             node,
+            wants_all: false,
             position: Position::Start(Box::new(have)),
             message: Some(single(welcome)),
             sending: None,
@@ -100,7 +112,7 @@ impl Outbound {
 
     /// What ends the stream goes before what is on its way: the agent drops what has no Commit.
     fn poll(&mut self, waker: &mut task::Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
-        self.link.register(waker.waker());
+        self.register(waker.waker());
         loop {
             if let Some(how) = self.link.ended() {
                 return Poll::Ready(how.clone().map(|()| None));
@@ -126,6 +138,15 @@ impl Outbound {
             if !moved {
                 self.watch();
             }
+        }
+    }
+
+    /// Tells the other half whom to wake, if that is news: it is always the same as a rule.
+    fn register(&mut self, waker: &Waker) {
+        let known = self.waker.as_ref();
+        if !known.is_some_and(|known| known.will_wake(waker)) {
+            self.waker = Some(waker.clone());
+            self.link.register(waker.clone());
         }
     }
 
@@ -163,10 +184,10 @@ impl Outbound {
         }
         match &self.position {
             Position::Start(have) => {
-                let first = self.context.tables.first(&self.feed, &self.node, have);
+                let first = self.first(have);
                 self.begin(first, waker)
             }
-            Position::Asked => Ok(self.answered(waker)),
+            Position::Asked(theirs) => Ok(self.answered(*theirs, waker)),
             Position::Nothing => Ok(self.snapshot(waker)),
             Position::At(cursor) => match self.next(*cursor) {
                 Next::Nothing => Ok(false),
@@ -179,8 +200,20 @@ impl Outbound {
         }
     }
 
+    fn first(&self, have: &Have) -> First {
+        let (tables, feed) = (&self.context.tables, &self.feed);
+        match self.wants_all {
+            false => tables.first(feed, &self.node, have),
+            true => tables.first_of_all(feed, &self.node.cluster, have),
+        }
+    }
+
     fn next(&self, cursor: u64) -> Next {
-        self.context.tables.next(&self.feed, &self.node, cursor)
+        let (tables, feed) = (&self.context.tables, &self.feed);
+        match self.wants_all {
+            false => tables.next(feed, &self.node, cursor),
+            true => tables.next_of_all(feed, &self.node.cluster, cursor),
+        }
     }
 
     fn begin(&mut self, first: First, waker: &mut task::Context<'_>) -> Result<bool, Status> {
@@ -193,6 +226,9 @@ impl Outbound {
             // What came since it was looked at has woken nobody.
             return Ok(true);
         }
+        if !matches!(first, First::Behind | First::Wait(_)) {
+            self.deadline = None;
+        }
         match first {
             First::Deliver(delivery, how) => {
                 debug!(node = %self.node, ?how, items = delivery.items(), "resumed");
@@ -200,22 +236,18 @@ impl Outbound {
                     match how {
                         How::Equal => Counter::ResumedEqual,
                         How::Resume => Counter::Resumed,
+                        How::Buckets => Counter::ResumedBuckets,
                     },
                     1,
                 );
                 Ok(self.deliver(delivery))
             }
-            First::Ask(count) => {
-                self.link.ask(count);
-                self.message = Some(single(Frame::AskBuckets(v1::AskBuckets { count })));
-                self.position = Position::Asked;
-                self.deadline = Some(Box::pin(sleep(self.context.config.buckets_timeout)));
-                Ok(true)
-            }
+            First::Ask(count) => Ok(self.ask(count)),
+            First::Wait(count) => Ok(self.is_late(ANOTHERS_ANSWER, waker) && self.ask(count)),
             First::Behind => {
                 let within = self.context.config.catch_up_timeout;
                 if self.is_late(within, waker) {
-                    return Err(Status::unavailable("source: behind the agent"));
+                    return Err(Status::unavailable(BEHIND_THE_AGENT));
                 }
                 Ok(false)
             }
@@ -226,8 +258,20 @@ impl Outbound {
         }
     }
 
+    /// Asks the agent for its buckets.
+    fn ask(&mut self, count: u32) -> bool {
+        self.position = match &self.position {
+            Position::Start(have) => have.hashes.map_or(Position::Nothing, Position::Asked),
+            _ => Position::Nothing,
+        };
+        self.link.ask(count);
+        self.message = Some(single(Frame::AskBuckets(v1::AskBuckets { count })));
+        self.deadline = Some(Box::pin(sleep(self.context.config.buckets_timeout)));
+        true
+    }
+
     /// Looks at the agent's buckets, if it has told them.
-    fn answered(&mut self, waker: &mut task::Context<'_>) -> bool {
+    fn answered(&mut self, theirs: Hashes, waker: &mut task::Context<'_>) -> bool {
         let Some(hashes) = self.link.take_answer() else {
             if !self.is_late(Duration::ZERO, waker) {
                 return false;
@@ -239,7 +283,7 @@ impl Outbound {
         };
         self.deadline = None;
         let tables = &self.context.tables;
-        let Some(delivery) = tables.buckets(&self.feed, &self.node, &hashes) else {
+        let Some(delivery) = tables.buckets(&self.feed, &self.node, theirs, &hashes) else {
             self.position = Position::Nothing;
             return true;
         };
@@ -254,7 +298,11 @@ impl Outbound {
             return false;
         }
         self.context.registry.count(Counter::Snapshots, 1);
-        let delivery = self.context.tables.snapshot(&self.feed, &self.node);
+        let tables = &self.context.tables;
+        let delivery = match self.wants_all {
+            false => tables.snapshot(&self.feed, &self.node),
+            true => tables.snapshot_of_all(&self.feed, &self.node.cluster),
+        };
         self.deliver(delivery)
     }
 
@@ -272,7 +320,7 @@ impl Outbound {
 }
 
 fn goaway(context: &Context) -> Bytes {
-    let spread = context.config.goaway_spread.as_millis();
+    let spread = context.spread().as_millis();
     let spread_ms = u32::try_from(spread).unwrap_or(u32::MAX);
     single(Frame::Goaway(v1::Goaway { spread_ms }))
 }

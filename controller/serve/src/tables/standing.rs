@@ -4,8 +4,8 @@ use portolan_model::NodeKey;
 use serde::Serialize;
 
 use super::Tables;
-use crate::NodeStatus;
 use crate::log::{Differences, Part};
+use crate::{NodeStatus, RELAY};
 
 /// What a node's kernel has, next to what it must have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -44,7 +44,10 @@ impl Tables {
             cluster: status.cluster.as_str().into(),
             name: status.node.as_str().into(),
         };
-        let hashes = of.hashes(&node.name);
+        let hashes = match node.name.starts_with(RELAY) {
+            false => of.hashes(&node.name),
+            true => of.hashes_of_all(),
+        };
         let programmed = status.programmed;
         let differences = programmed.and_then(|at| of.differences_since(&node.name, at));
         Standing {

@@ -1,15 +1,14 @@
-use std::collections::BTreeSet;
+mod agent;
+
 use std::sync::Arc;
 
-use portolan_model::{NodeKey, NodeTable};
-use portolan_proto::buckets::{bucket_hashes, bucket_of};
-use portolan_proto::convert::{
-    apply_patch, decode_key, decode_lists, decode_node, decode_record, encode_key,
-};
+use portolan_model::NodeKey;
 use portolan_proto::v1;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::bytes::Bytes;
+
+use agent::{Agent, all};
 
 use super::*;
 use crate::testing::{Change, Oracle, change, delta, node};
@@ -26,204 +25,6 @@ fn synced(retention: Retention) -> (Publisher, Tables) {
     let (mut publisher, tables) = Publisher::new(retention);
     publisher.set_synced();
     (publisher, tables)
-}
-
-fn all(mut delivery: Delivery) -> Vec<Bytes> {
-    std::iter::from_fn(|| delivery.next_chunk()).collect()
-}
-
-/// An agent that applies what it is sent, as it comes over the wire.
-#[derive(Debug, Clone, Default)]
-struct Agent {
-    /// Epoch and revision of its last Commit.
-    at: Option<(u64, u64)>,
-    table: NodeTable,
-}
-
-impl Agent {
-    fn have(&self) -> Have {
-        let (epoch, revision) = self.at.unwrap_or_default();
-        Have {
-            epoch,
-            revision,
-            hashes: self.at.map(|_| Hashes {
-                records: self.table.records_hash(),
-                own: self.table.own_hash(),
-            }),
-            source_versions: Vec::new(),
-        }
-    }
-
-    /// Begins a stream; `buckets` to tell the hashes of so many whatever the answer.
-    fn connect(&mut self, tables: &Tables, node: &NodeKey, buckets: Option<u32>) {
-        let feed = tables.feed(&node.cluster);
-        let first = tables.first(&feed, node, &self.have());
-        let delivery = match (first, buckets) {
-            (First::Snapshot | First::Ask(_), Some(count)) if self.at.is_some() => {
-                tables.buckets(&feed, node, &self.buckets(count))
-            }
-            (First::Deliver(delivery, _), _) => Some(delivery),
-            _ => None,
-        };
-        let delivery = delivery.unwrap_or_else(|| tables.snapshot(&feed, node));
-        self.take(tables, node, delivery);
-    }
-
-    fn buckets(&self, count: u32) -> Vec<[u8; 8]> {
-        let records: Vec<_> = self.table.records.values().collect();
-        let keys: Vec<_> = records.iter().map(|r| encode_key(&r.key)).collect();
-        let hashes = records.iter().map(|r| r.content_hash());
-        let hashes = bucket_hashes(keys.iter().zip(hashes), count);
-        hashes.as_chunks().0.to_vec()
-    }
-
-    /// Goes on with a stream until there is nothing more; returns how many transitions there were.
-    fn follow(&mut self, tables: &Tables, node: &NodeKey) -> usize {
-        let feed = tables.feed(&node.cluster);
-        let mut transitions = 0;
-        loop {
-            let delivery = match tables.next(&feed, node, self.at.unwrap().1) {
-                Next::Nothing => return transitions,
-                Next::Deliver(delivery) => delivery,
-                Next::Snapshot => tables.snapshot(&feed, node),
-            };
-            self.take(tables, node, delivery);
-            transitions += 1;
-        }
-    }
-
-    fn take(&mut self, tables: &Tables, node: &NodeKey, delivery: Delivery) {
-        let revision = delivery.revision;
-        let (frames, items) = (delivery.frames(), delivery.items());
-        let decoded = decode(all(delivery));
-        assert!(
-            decoded.len() <= frames.max(1) + 3,
-            "{frames} frames, {decoded:?}"
-        );
-        let mut staged = Staged::of(decoded, &node.cluster);
-        assert_eq!(staged.items, items);
-        let commit = staged.commit.take().unwrap();
-        if commit.snapshot {
-            self.table = NodeTable::default();
-        }
-        let had_own = self.table.own_hash();
-        staged.apply(&mut self.table);
-        assert_eq!(commit.revision, revision);
-        assert_eq!(
-            self.table.records_hash().to_bytes()[..],
-            commit.records_hash
-        );
-        if commit.own_hash.is_empty() {
-            assert_eq!(had_own, self.table.own_hash());
-        } else {
-            assert_eq!(self.table.own_hash().to_bytes()[..], commit.own_hash);
-        }
-        self.at = Some((tables.epoch(), revision));
-    }
-}
-
-#[derive(Default)]
-struct Staged {
-    put: Vec<Arc<portolan_model::Record>>,
-    delete: Vec<portolan_model::RecordKey>,
-    patch: Vec<v1::RecordPatch>,
-    replace: Option<(Vec<u32>, u32)>,
-    lists: Vec<(
-        portolan_model::RecordKey,
-        Option<Arc<portolan_model::NodeLists>>,
-    )>,
-    replace_own: bool,
-    info: Option<portolan_model::NodeInfo>,
-    commit: Option<v1::Commit>,
-    items: usize,
-}
-
-impl Staged {
-    fn of(frames: impl IntoIterator<Item = v1::Frame>, cluster: &Arc<str>) -> Self {
-        let mut staged = Self::default();
-        for frame in frames {
-            assert_eq!(staged.commit, None);
-            match frame.frame.unwrap() {
-                v1::frame::Frame::Records(records) => staged.records(records, cluster),
-                v1::frame::Frame::Own(own) => staged.own(own, cluster),
-                v1::frame::Frame::Commit(commit) => staged.commit = Some(commit),
-                other => panic!("{other:?}"),
-            }
-        }
-        let mut seen = BTreeSet::new();
-        let puts = staged.put.iter().map(|record| record.key.clone());
-        let patches = staged
-            .patch
-            .iter()
-            .map(|p| decode_key(p.key.as_ref().unwrap(), cluster).unwrap());
-        for key in puts.chain(patches).chain(staged.delete.iter().cloned()) {
-            assert!(seen.insert(key.clone()), "{key:?} twice");
-        }
-        staged
-    }
-
-    fn records(&mut self, records: v1::Records, cluster: &Arc<str>) {
-        self.items += records.put.len() + records.delete.len() + records.patch.len();
-        let decode = |record| decode_record(&record, cluster).unwrap().record.into();
-        self.put.extend(records.put.into_iter().map(decode));
-        let keys = records.delete.iter();
-        self.delete
-            .extend(keys.map(|key| decode_key(key, cluster).unwrap()));
-        self.patch.extend(records.patch);
-        if records.bucket_count > 0 {
-            self.replace = Some((records.replace_buckets, records.bucket_count));
-        }
-    }
-
-    fn own(&mut self, own: v1::Own, cluster: &Arc<str>) {
-        self.items += own.put.len() + own.delete.len();
-        self.replace_own |= own.replace;
-        for lists in own.put {
-            let decoded = decode_lists(&lists, cluster).unwrap();
-            self.lists.push((decoded.key, Some(decoded.lists.into())));
-        }
-        for key in own.delete {
-            self.lists.push((decode_key(&key, cluster).unwrap(), None));
-        }
-        self.info = own
-            .node
-            .map(|node| decode_node(&node).unwrap())
-            .or(self.info.take());
-    }
-
-    fn apply(self, table: &mut NodeTable) {
-        if let Some((buckets, count)) = self.replace {
-            table
-                .records
-                .retain(|key, _| !buckets.contains(&bucket_of(&encode_key(key), count)));
-        }
-        for patch in self.patch {
-            let cluster = table.records.keys().next().unwrap().cluster.clone();
-            let key = decode_key(patch.key.as_ref().unwrap(), &cluster).unwrap();
-            let base = &table.records[&key];
-            assert_eq!(base.content_hash().to_bytes()[..], patch.base);
-            let patched = apply_patch(base, &patch).unwrap();
-            assert_eq!(patched.content_hash().to_bytes()[..], patch.hash);
-            table.records.insert(key, patched.into());
-        }
-        for record in self.put {
-            table.records.insert(record.key.clone(), record);
-        }
-        for key in self.delete {
-            table.records.remove(&key);
-        }
-        if self.replace_own {
-            table.lists.clear();
-            table.node = portolan_model::NodeInfo::default();
-        }
-        for (key, lists) in self.lists {
-            match lists {
-                Some(lists) => table.lists.insert(key, lists),
-                None => table.lists.remove(&key),
-            };
-        }
-        table.node = self.info.unwrap_or(std::mem::take(&mut table.node));
-    }
 }
 
 /// What an agent does at a step.
@@ -383,7 +184,14 @@ fn a_change_of_nearly_everything_is_a_snapshot() {
         tables.first(&feed, &node, &elsewhere),
         First::Ask(128)
     ));
-    assert!(tables.buckets(&feed, &node, &some.buckets(16)).is_none());
+    let hashes = some.have().hashes.unwrap();
+    let told = || tables.buckets(&feed, &node, hashes, &some.buckets(16));
+    assert!(told().is_none());
+    // Whoever has the same need not tell anything any more.
+    assert!(matches!(
+        tables.first(&feed, &node, &elsewhere),
+        First::Snapshot
+    ));
 }
 
 #[test]
@@ -400,15 +208,29 @@ fn an_agent_from_elsewhere_gets_the_buckets_that_differ() {
         panic!("no question");
     };
     assert_eq!(count, 512);
-    let delivery = tables.buckets(&feed, &node, &agent.buckets(count)).unwrap();
+    let theirs = agent.have().hashes.unwrap();
+    let told = |hashes: &[_]| tables.buckets(&feed, &node, theirs, hashes);
+    // Others with the same records wait for what this one tells, and what cannot be their hashes
+    // is not told to them.
+    let first = || tables.first(&feed, &node, &agent.have());
+    assert!(matches!(first(), First::Wait(512)));
+    let mut wrong = agent.buckets(count);
+    wrong[0][7] ^= 1;
+    assert!(told(&wrong).is_some());
+    assert!(matches!(first(), First::Wait(512)));
+    let delivery = told(&agent.buckets(count)).unwrap();
     assert!(delivery.items() < 60, "{} of 400", delivery.items());
-    let again = tables.buckets(&feed, &node, &agent.buckets(count)).unwrap();
+    let again = told(&agent.buckets(count)).unwrap();
     assert_eq!(all(delivery.clone())[0].as_ptr(), all(again)[0].as_ptr());
+    let First::Deliver(same, How::Buckets) = first() else {
+        panic!("not known");
+    };
+    assert_eq!(all(delivery.clone())[0].as_ptr(), all(same)[0].as_ptr());
     agent.take(&tables, &node, delivery);
     assert_eq!(agent.table, tables.table(&node));
     // Equal buckets of tables that differ: the hashes are of no use.
-    let ours = agent.buckets(count);
-    assert!(tables.buckets(&feed, &node, &ours).is_none());
+    let (ours, theirs) = (agent.buckets(count), agent.have().hashes.unwrap());
+    assert!(tables.buckets(&feed, &node, theirs, &ours).is_none());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use portolan_proto::v1;
 use prost::Message;
 use prost::bytes::{BufMut, Bytes};
 
-use crate::log::{Changes, OwnChanges};
+use crate::log::{Changes, NodeChanges, OwnChanges};
 use compress::Compressor;
 use pieces::pieces;
 
@@ -83,18 +83,33 @@ impl Writer {
     }
 
     /// What is a node's own; `replace` if it is all of it.
-    pub(crate) fn own(mut self, own: OwnChanges, replace: bool) -> Self {
+    pub(crate) fn own(self, own: OwnChanges, replace: bool) -> Self {
+        self.own_of("", own, replace)
+    }
+
+    /// What nodes have of their own, to a relay.
+    pub(crate) fn all(self, nodes: Vec<NodeChanges>) -> Self {
+        nodes.into_iter().fold(self, |writer, change| {
+            writer.own_of(&change.node, change.own, change.replace)
+        })
+    }
+
+    fn own_of(mut self, node: &str, own: OwnChanges, replace: bool) -> Self {
+        let nothing = EncodedOwn {
+            of_node: node.to_owned(),
+            ..EncodedOwn::default()
+        };
         let mut next = EncodedOwn {
             node: own.info,
             replace,
-            ..EncodedOwn::default()
+            ..nothing.clone()
         };
         for Changes { put, delete, .. } in pieces(own.lists) {
             self.done.items += put.len() + delete.len();
             (next.put, next.delete) = (put, delete);
-            self = self.frame(Frame::Own(std::mem::take(&mut next)));
+            self = self.frame(Frame::Own(std::mem::replace(&mut next, nothing.clone())));
         }
-        if next == EncodedOwn::default() {
+        if next == nothing {
             return self;
         }
         self.frame(Frame::Own(next))

@@ -193,6 +193,7 @@ impl<T: Watchable> Follower<T> {
                 if !is_listing {
                     self.advance(Some(&metadata.resource_version))?;
                 } else if metadata.annotations.contains_key(LISTING_ENDS) {
+                    self.feed.stats().count_streamed_listing();
                     self.complete(metadata.resource_version).await?;
                 }
             }

@@ -32,6 +32,7 @@ impl Stats {
 #[derive(Debug, Default)]
 pub struct KindStats {
     listings: AtomicU64,
+    streamed_listings: AtomicU64,
     watch_errors: AtomicU64,
     malformed: AtomicU64,
 }
@@ -41,6 +42,12 @@ impl KindStats {
     #[must_use]
     pub fn listings(&self) -> u64 {
         self.listings.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that the server streamed; the others came in pages.
+    #[must_use]
+    pub fn streamed_listings(&self) -> u64 {
+        self.streamed_listings.load(Ordering::Relaxed)
     }
 
     /// Failures to list or to watch.
@@ -57,6 +64,10 @@ impl KindStats {
 
     pub(super) fn count_listing(&self) {
         self.listings.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_streamed_listing(&self) {
+        self.streamed_listings.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn count_watch_error(&self) {

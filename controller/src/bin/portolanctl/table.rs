@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use portolan_model::{
-    Family, Frontend, FrontendAddress, NodeInfo, NodeLists, NodeTable, Record, RecordKey,
+    ByRecord, Family, Frontend, FrontendAddress, NodeInfo, NodeLists, NodeTable, Record,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -27,7 +27,7 @@ struct Lists {
 /// Reads the answer of `/debug/table/NODE`.
 pub(crate) fn parse(answer: Value) -> anyhow::Result<NodeTable> {
     let answer: Answer = serde_json::from_value(answer).context("the controller's answer")?;
-    let records: BTreeMap<RecordKey, Arc<Record>> = answer
+    let records: ByRecord<Record> = answer
         .records
         .into_iter()
         .map(|record| (record.key.clone(), Arc::new(record)))

@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail};
 
+use super::head::Head;
+
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -46,8 +48,9 @@ pub(super) enum Event<'a> {
 /// Takes frames apart, wherever reads cut them.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    head: [u8; HEAD_BYTES],
-    head_len: usize,
+    head: Head<HEAD_BYTES>,
+    kind: u8,
+    flags: u8,
     /// How much of the frame's body is yet to come; `None` within the head.
     left: Option<usize>,
     /// The body of a small frame.
@@ -63,15 +66,10 @@ impl Reader {
     ) -> Result<()> {
         loop {
             let Some(left) = self.left else {
-                let count = bytes.len().min(HEAD_BYTES - self.head_len);
-                let (now, later) = bytes.split_at(count);
-                self.head[self.head_len..][..count].copy_from_slice(now);
-                self.head_len += count;
-                bytes = later;
-                if self.head_len < HEAD_BYTES {
+                let Some([a, b, c, kind, flags, ..]) = self.head.fill(&mut bytes) else {
                     return Ok(());
-                }
-                let [a, b, c, ..] = self.head;
+                };
+                (self.kind, self.flags) = (kind, flags);
                 self.left = Some(u32::from_be_bytes([0, a, b, c]) as usize);
                 continue;
             };
@@ -79,8 +77,7 @@ impl Reader {
             bytes = later;
             let left = left - now.len();
             self.left = Some(left);
-            let kind = self.head[3];
-            if kind == DATA {
+            if self.kind == DATA {
                 if !now.is_empty() {
                     show(Event::Data(now))?;
                 }
@@ -95,8 +92,9 @@ impl Reader {
     }
 
     fn finish<'a>(&mut self, show: &mut impl FnMut(Event<'a>) -> Result<()>) -> Result<()> {
-        let [_, _, _, kind, flags, ..] = self.head;
-        (self.head_len, self.left) = (0, None);
+        let (kind, flags) = (self.kind, self.flags);
+        self.head.clear();
+        self.left = None;
         let body = std::mem::take(&mut self.body);
         match kind {
             DATA if flags & PADDED != 0 => bail!("a padded frame"),

@@ -4,6 +4,8 @@ use anyhow::{Result, ensure};
 use portolan_proto::v1;
 use prost::Message as _;
 
+use super::head::Head;
+
 /// A prefix of a message: not compressed, and its length.
 const HEAD_BYTES: usize = 5;
 
@@ -21,9 +23,9 @@ pub(super) enum Heard {
 /// Takes messages apart, wherever HTTP/2 cut them.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    head: [u8; HEAD_BYTES],
-    head_len: usize,
-    left: usize,
+    head: Head<HEAD_BYTES>,
+    /// How much of the message is yet to come; `None` within the head.
+    left: Option<usize>,
     /// The beginning of the message.
     begin: Vec<u8>,
 }
@@ -32,26 +34,24 @@ impl Messages {
     /// Takes a piece, and adds what was heard.
     pub(super) fn feed(&mut self, mut bytes: &[u8], heard: &mut Vec<Heard>) -> Result<()> {
         while !bytes.is_empty() {
-            if self.head_len < HEAD_BYTES {
-                let count = bytes.len().min(HEAD_BYTES - self.head_len);
-                let (now, later) = bytes.split_at(count);
-                self.head[self.head_len..][..count].copy_from_slice(now);
-                self.head_len += count;
-                bytes = later;
-                if self.head_len < HEAD_BYTES {
-                    return Ok(());
+            let left = match self.left {
+                Some(left) => left,
+                None => {
+                    let Some([compressed, a, b, c, d]) = self.head.fill(&mut bytes) else {
+                        return Ok(());
+                    };
+                    ensure!(compressed == 0, "a message that gRPC compressed");
+                    u32::from_be_bytes([a, b, c, d]) as usize
                 }
-                let [compressed, a, b, c, d] = self.head;
-                ensure!(compressed == 0, "a message that gRPC compressed");
-                self.left = u32::from_be_bytes([a, b, c, d]) as usize;
-            }
-            let (now, later) = bytes.split_at(bytes.len().min(self.left));
+            };
+            let (now, later) = bytes.split_at(bytes.len().min(left));
             let look = now.len().min(LOOK_BYTES - self.begin.len());
             self.begin.extend_from_slice(&now[..look]);
-            self.left -= now.len();
+            self.left = Some(left - now.len());
             bytes = later;
-            if self.left == 0 {
-                self.head_len = 0;
+            if self.left == Some(0) {
+                self.left = None;
+                self.head.clear();
                 look_at(&self.begin, heard)?;
                 self.begin.clear();
             }

@@ -4,6 +4,7 @@
 mod agent;
 mod arrivals;
 mod h2;
+mod head;
 mod io;
 mod message;
 

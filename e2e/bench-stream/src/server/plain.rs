@@ -13,13 +13,13 @@ use prost::Message;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
-use tonic::body::Body;
-use tonic::codegen::{BoxFuture, Context as TaskContext, Poll, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::codegen::BoxFuture;
+use tonic::server::{Grpc, StreamingService};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
+use tower::service_fn;
 
 use super::Target;
 use super::rows::Rows;
@@ -38,6 +38,7 @@ pub(crate) struct Plain {
 }
 
 type Item = Result<Plain, Status>;
+type Codec = ProstCodec<Plain, v1::AgentMessage>;
 
 /// What all streams share.
 struct Shared {
@@ -59,10 +60,15 @@ pub(super) fn start(listener: TcpListener, snapshot: Vec<Rows>) -> Result<impl T
         queues: Mutex::default(),
     });
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let service = Tables(Arc::clone(&shared));
+    let method = Sync(Arc::clone(&shared));
+    let service = service_fn(move |request| {
+        let (method, codec) = (method.clone(), Codec::default());
+        async move { Ok::<_, Infallible>(Grpc::new(codec).streaming(method, request).await) }
+    });
+    let routes = axum::Router::new().route_service("/portolan.v1.Tables/Sync", service);
     tokio::spawn(
         Server::builder()
-            .add_service(service)
+            .add_routes(routes.into())
             .serve_with_incoming(incoming),
     );
     Ok(shared)
@@ -158,34 +164,8 @@ impl Target for Arc<Shared> {
     }
 }
 
-#[derive(Clone)]
-struct Tables(Arc<Shared>);
-
-impl NamedService for Tables {
-    const NAME: &'static str = "portolan.v1.Tables";
-}
-
-impl<B> Service<http::Request<B>> for Tables
-where
-    B: tonic::codegen::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Self::Error>;
-
-    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let method = Sync(Arc::clone(&self.0));
-        let codec = ProstCodec::<Plain, v1::AgentMessage>::default();
-        Box::pin(async move { Ok(Grpc::new(codec).streaming(method, request).await) })
-    }
-}
-
 /// The method `Sync`.
+#[derive(Clone)]
 struct Sync(Arc<Shared>);
 
 impl StreamingService<v1::AgentMessage> for Sync {

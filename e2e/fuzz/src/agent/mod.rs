@@ -2,7 +2,8 @@
 //!
 //! An input is a sequence of frames. One that cannot be decoded, and an empty one, ends the stream,
 //! and the next begins another. A Commit with an empty `records_hash` gets the hashes that a controller
-//! would state, so that inputs are not stopped by hashes that nobody can guess; any other Commit is
+//! would state, so that inputs are not stopped by hashes that nobody can guess; with one byte as
+//! `own_hash` it gets none of that, as where nothing of the node's own changes. Any other Commit is
 //! taken as it is.
 //!
 //! Holds: nothing panics. A Commit is taken only if its hashes are those of all that was sent, added

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
+use portolan_model::{ByRecord, ContentHash, NodeInfo, NodeLists, NodeTable, Record, SetHash};
 use portolan_proto::convert::{decode_hash, decode_key, decode_lists, decode_node, decode_record};
 use portolan_proto::v1;
 
@@ -84,7 +84,7 @@ impl<T: Clone + PartialEq + Debug> Side<T> {
         sent.values().map(|sent| sent.hash).collect()
     }
 
-    fn assert_is(&self, table: &BTreeMap<RecordKey, Arc<T>>) {
+    fn assert_is(&self, table: &ByRecord<T>) {
         let cluster: Arc<str> = "".into();
         let good = self.sent.iter().filter_map(|(key, sent)| {
             let good = sent.good.as_ref()?;
@@ -113,7 +113,11 @@ impl Model {
     }
 
     pub(super) fn own(&mut self, own: &v1::Own) {
-        self.staged_unsure |= own.replace || !own.of_node.is_empty();
+        // Another node's: for relays.
+        if !own.of_node.is_empty() {
+            return;
+        }
+        self.staged_unsure |= own.replace;
         let cluster: Arc<str> = "".into();
         for put in &own.put {
             let good = decode_lists(put, &cluster).ok();
@@ -145,7 +149,8 @@ impl Model {
         self.staged_unsure = false;
     }
 
-    /// Makes a Commit state what a controller would; false if no controller could.
+    /// Makes a Commit state what a controller would; false if no controller could. One byte in place
+    /// of the hash of the node's own asks for a Commit that is the same for all nodes.
     pub(super) fn state(&self, commit: &mut v1::Commit) -> bool {
         let Some(node) = self.node_after(commit.snapshot) else {
             return false;
@@ -154,6 +159,10 @@ impl Model {
         let mut own = Side::sum(&self.lists.after(commit.snapshot));
         own.insert(node.content_hash());
         commit.records_hash = records.to_bytes().into();
+        if commit.own_hash.len() == 1 {
+            commit.own_hash.clear();
+            return !commit.snapshot && self.position.is_some() && own == self.sums().1;
+        }
         commit.own_hash = own.to_bytes().into();
         true
     }

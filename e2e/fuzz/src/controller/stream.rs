@@ -66,7 +66,9 @@ pub(super) fn body(input: &[u8]) -> Outcome {
     if hello.node != VICTIM {
         assert_eq!(server.victim(), before, "somebody else's message");
     }
-    if hello.records_hash.len() != 16 || hello.own_hash.len() != 16 {
+    // A relay is sent what no agent takes.
+    let has_table = hello.records_hash.len() == 16 && hello.own_hash.len() == 16;
+    if hello.want() == v1::hello::Want::Node && !has_table {
         takes(&answer.frames);
     }
     Outcome {

@@ -22,6 +22,8 @@ fn the_agents_seeds_reach_what_they_are_for() {
     assert_eq!(at("snapshot"), (1, 0, whole, 0));
     assert_eq!(at("empty"), (1, 0, 0, 0));
     assert_eq!(at("delta"), (2, 0, whole - 1, 0));
+    assert_eq!(at("shared"), (2, 0, whole - 1, 0));
+    assert_eq!(at("not-shared"), (1, 1, whole, 0));
     assert_eq!(at("refused"), (2, 0, whole, 1));
     assert_eq!(at("refused-whole"), (2, 0, 1, 1));
     assert_eq!(at("resumed"), (2, 0, whole, 0));

@@ -140,3 +140,11 @@ fn every_change_of_a_node_changes_its_hash() {
         assert!(seen.insert(node.content_hash()), "{node:?}");
     }
 }
+
+#[test]
+fn a_node_is_its_name_and_what_it_has() {
+    let all: std::collections::BTreeSet<_> = [("a", 1), ("a", 2), ("b", 1), ("", 1)]
+        .map(|(name, own)| node_hash(name, SetHash(own)))
+        .into();
+    assert_eq!(all.len(), 4);
+}

@@ -49,7 +49,7 @@ fn columns(record: &mut v1::Record) -> &mut v1::Destinations {
 #[test]
 fn a_record_that_breaks_a_rule_is_refused_with_the_fields_name() {
     type Break = fn(&mut v1::Record);
-    let cases: [(&str, Break); 23] = [
+    let cases: [(&str, Break); 24] = [
         ("key", |r| r.key = None),
         ("key.protocol", |r| r.key.as_mut().unwrap().protocol = 0),
         ("key.protocol", |r| r.key.as_mut().unwrap().protocol = 9),
@@ -63,6 +63,13 @@ fn a_record_that_breaks_a_rule_is_refused_with_the_fields_name() {
         ("frontends.source_ranges", |r| {
             let range = &mut r.frontends[0].source_ranges[0];
             (range.network, range.prefix_length) = (Some(v1::network::Network::V4(1)), 32);
+        }),
+        ("frontends.source_ranges", |r| {
+            let range = &mut r.frontends[0].source_ranges[0];
+            *range = v1::Network {
+                network: Some(v1::network::Network::V6(vec![0; 16])),
+                prefix_length: 0,
+            };
         }),
         ("network.v6", |r| {
             r.frontends[0].source_ranges[0].network = Some(v1::network::Network::V6(vec![1; 17]));

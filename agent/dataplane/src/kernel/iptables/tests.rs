@@ -75,3 +75,16 @@ fn removal_takes_what_an_earlier_version_left() {
          -D OUTPUT -j KUBE-PROXY-FIREWALL\n-X KUBE-PROXY-FIREWALL\nCOMMIT\n"
     );
 }
+
+#[test]
+fn of_two_jumps_with_one_aim_ours_goes_and_a_single_one_stays() {
+    let saved = saved(
+        "*nat\n-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
+         -A PREROUTING -j KUBE-SERVICES\n-A OUTPUT -j KUBE-SERVICES\n-A PREROUTING -j DOCKER\n*filter",
+    );
+    assert_eq!(
+        second_jumps(&ours(), &saved),
+        "*nat\n-D PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
+    );
+    assert_eq!(second_jumps(&ours(), &saved[2..]), "");
+}

@@ -1,6 +1,7 @@
 //! What is kept is what would be made anew, whatever changes.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use portolan_model::{
     Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, Protocol, Record,

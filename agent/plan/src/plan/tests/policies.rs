@@ -30,8 +30,8 @@ fn table(protocol: Protocol, lists: Lists, local: &[&str]) -> NodeTable {
         ..NodeLists::default()
     };
     NodeTable {
-        records: BTreeMap::from([(key.clone(), Arc::new(record))]),
-        lists: BTreeMap::from([(key, Arc::new(lists))]),
+        records: [(key.clone(), Arc::new(record))].into_iter().collect(),
+        lists: [(key, Arc::new(lists))].into_iter().collect(),
         ..NodeTable::default()
     }
 }
@@ -172,8 +172,10 @@ fn real_servers_of_a_mark_drain_as_their_record_says() {
     let before = |protocol| table(protocol, Lists::Local, &["10.0.0.1:80"]);
     let after = |protocol| {
         let mut table = before(protocol);
-        for record in table.records.values_mut() {
-            Arc::make_mut(record).destinations.truncate(1);
+        for key in before(protocol).records.keys() {
+            Arc::make_mut(&mut table.records[key])
+                .destinations
+                .truncate(1);
         }
         table
     };

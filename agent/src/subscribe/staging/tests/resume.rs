@@ -203,16 +203,36 @@ fn a_patch_of_what_we_have_not_ends_the_stream() {
     twice.remove.clone_from(&twice.put);
     let error = assert_refused(&mut agent_with(&[wire(&one)]), patches(vec![twice]));
     assert!(error.contains("ns/x"), "{error}");
-    // Refused before, in this transition or an earlier one.
+}
+
+#[test]
+fn a_patch_of_a_refused_record_is_refused_and_the_rest_applies() {
+    let (one, two, other) = (wide("x", &[1]), wide("x", &[2]), wide("x", &[3]));
+    let change = patch(&one, &two);
     let mut bad = broken("x", 5);
     bad.hash.clone_from(&change.base);
-    let mut agent = agent_with(&[wire(&other)]);
-    agent.put(from_ref(&bad));
-    assert_refused(&mut agent, patches(vec![change.clone()]));
-    let mut agent = agent_with(&[wire(&other)]);
-    agent.put(from_ref(&bad));
-    agent.commit(sums(&[bad], &[], None)).unwrap();
-    assert_refused(&mut agent, patches(vec![change]));
+    // Refused in this transition, and in an earlier one.
+    for is_earlier in [false, true] {
+        let mut agent = agent_with(&[wire(&other)]);
+        agent.put(from_ref(&bad));
+        let mut why = None;
+        if is_earlier {
+            let committed = agent.commit(sums(from_ref(&bad), &[], None)).unwrap();
+            why = Some(committed.refused);
+        }
+        agent.put(&[wire(&wide("y", &[7]))]);
+        agent.0.take(frame(patches(vec![change.clone()]))).unwrap();
+        let sent = [wire(&two), wire(&wide("y", &[7]))];
+        let committed = agent.commit(sums(&sent, &[], None)).unwrap();
+        assert_eq!(committed.refused.len(), 1);
+        assert!(why.is_none_or(|why| why == committed.refused));
+        assert_eq!(
+            *committed.table.records[&key("x")],
+            other,
+            "the last good one"
+        );
+        assert!(committed.table.records.contains_key(&key("y")));
+    }
 }
 
 #[test]

@@ -27,7 +27,9 @@ fn table_of(projection: &Projection, node: &str, zone: Option<&str>) -> NodeTabl
             .map(|lists| (record.key.clone(), Arc::new(lists)))
             .into_iter()
             .collect(),
-        records: BTreeMap::from([(record.key.clone(), Arc::new(record))]),
+        records: [(record.key.clone(), Arc::new(record))]
+            .into_iter()
+            .collect(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::support::{Server, hello, node, puts};
 
-const REVISIONS: u16 = 50;
+const REVISIONS: u16 = 200;
 
 /// About 200 KiB in five records.
 const SERVICES: [&str; 5] = ["a", "b", "c", "d", "e"];

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tonic::Code;
 
 use super::secure::Secure;
-use super::support::{Client, Server, hello, patiently, put};
+use super::support::{Client, Server, channel, hello, patiently, put, try_channel};
 use super::tls;
 use crate::{Limits, RefusalReason};
 
@@ -144,4 +144,27 @@ async fn plaintext_has_the_same_limits() {
     closed(TcpStream::connect(server.address).await.unwrap()).await;
     let first = Message::Hello(hello("a"));
     Client::open(server.address, first).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_does_not_outlive_its_stream_for_long() {
+    let limits = Limits {
+        admission_timeout: Duration::from_millis(300),
+        connections: 1,
+        ..Limits::default()
+    };
+    let server = Server::with(crate::ServeConfig::default(), None, limits).await;
+    let kept = channel(server.address).await;
+    let first = Message::Hello(hello("a"));
+    let client = Client::begin(kept.clone(), first, None).await.unwrap();
+    drop(client);
+    // There is room for another one when the first connection is gone, which its owner keeps.
+    let is_let_in = async || match try_channel(server.address).await {
+        Ok(channel) => Client::begin(channel, Message::Hello(hello("b")), None)
+            .await
+            .is_ok(),
+        Err(_) => false,
+    };
+    patiently(async { while !is_let_in().await {} }).await;
+    drop(kept);
 }

@@ -6,7 +6,10 @@ use portolan_proto::v1::frame::Frame;
 use portolan_proto::v1::tables_client::TablesClient;
 use tonic::Code;
 
+use std::time::Duration;
+
 use crate::RefusalReason;
+use crate::session::spread;
 
 use super::support::{Client, Server, channel, hello, node, put};
 
@@ -92,10 +95,19 @@ async fn shutdown_says_goaway_and_ends_the_streams() {
     waiting.batch().await;
     server.shutdown.cancel();
     match waiting.next().await.unwrap() {
-        Some(Frame::Goaway(goaway)) => assert_eq!(goaway.spread_ms, 1_500),
+        Some(Frame::Goaway(goaway)) => assert_eq!(goaway.spread_ms, 2),
         other => panic!("{other:?}"),
     }
     assert_eq!(waiting.next().await.unwrap(), None);
+}
+
+#[test]
+fn few_agents_leave_sooner_than_many() {
+    let most = Duration::from_secs(10);
+    for (connected, millis) in [(0, 0), (1, 2), (3, 6), (4_999, 9_998), (20_000, 10_000)] {
+        assert_eq!(spread(connected, most), Duration::from_millis(millis));
+    }
+    assert_eq!(spread(usize::MAX, most), most);
 }
 
 #[tokio::test]

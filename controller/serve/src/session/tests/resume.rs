@@ -146,3 +146,42 @@ async fn an_agent_that_knows_more_is_sent_away_in_the_end() {
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(status.message(), "source: behind the agent");
 }
+
+#[tokio::test]
+async fn what_one_tells_helps_all_who_have_the_same() {
+    let (server, table) = moved(ServeConfig::default()).await;
+    let mut first = server.connect(with(&table)).await;
+    let count = asked(&mut first).await;
+    let mut others = Vec::new();
+    for name in ["b", "c"] {
+        let hello = v1::Hello {
+            node: name.to_owned(),
+            ..with(&table)
+        };
+        others.push(server.connect(hello).await);
+    }
+    first.say(buckets(&table, count)).await;
+    let told = first.batch().await;
+    for other in &mut others {
+        let batch = other.batch().await;
+        assert!(!batch.commit.snapshot);
+        assert_eq!(batch.put, told.put);
+        assert_eq!(batch.commit.records_hash, told.commit.records_hash);
+    }
+    assert_eq!(server.registry.counters().resumed_buckets, 3);
+}
+
+#[tokio::test]
+async fn nobody_waits_long_for_what_another_does_not_tell() {
+    let (server, table) = moved(ServeConfig::default()).await;
+    let mut silent = server.connect(with(&table)).await;
+    asked(&mut silent).await;
+    let hello = v1::Hello {
+        node: "b".to_owned(),
+        ..with(&table)
+    };
+    let mut other = server.connect(hello).await;
+    let count = asked(&mut other).await;
+    other.say(buckets(&table, count)).await;
+    assert!(!other.batch().await.commit.snapshot);
+}

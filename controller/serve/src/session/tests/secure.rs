@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_tls::issue::{Authority, Issued};
-use portolan_tls::{ClientFiles, NodeName, ServerFiles};
+use portolan_tls::{ClientFiles, NodeName, RelayName, ServerFiles};
 use rustls::ClientConfig;
 use tempfile::TempDir;
 use tonic::{Code, Status};
@@ -307,4 +308,34 @@ async fn replaced_files_are_used_and_broken_ones_are_not() {
     last.unwrap().batch().await;
     secure.server.publisher.publish(&put(&["y"]));
     assert_eq!(old.batch().await.put, ["y"]);
+}
+
+#[tokio::test]
+async fn who_is_no_relay_is_not_sent_what_all_nodes_have() {
+    let secure = Secure::new().await;
+    let all = |name: &str| v1::Hello {
+        want: v1::hello::Want::AllNodes.into(),
+        ..hello(name)
+    };
+    let begin = async |issued: &Issued, hello: v1::Hello| {
+        let config = secure.config(Some(issued));
+        let channel = channel(secure.server.address, config).await?;
+        Client::begin(channel, Message::Hello(hello), None).await
+    };
+    let agent = secure.agent("a");
+    let refused = begin(&agent, all("a")).await.err().unwrap();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert_eq!(secure.refused(RefusalReason::NotRelay), 1);
+    let name = RelayName::new("", "a").unwrap();
+    let relay = secure.authority.relay(&name, valid()).unwrap();
+    let refused = begin(&relay, hello("a")).await.err().unwrap();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert_eq!(secure.refused(RefusalReason::WrongNode), 1);
+    // A node and a relay of the same name are two.
+    let mut node = begin(&agent, hello("a")).await.unwrap();
+    let mut relay = begin(&relay, all("a")).await.unwrap();
+    assert_eq!(node.batch().await.put, ["x"]);
+    assert_eq!(relay.batch().await.put, ["x"]);
+    assert_eq!(secure.server.registry.connected(), 2);
+    assert_eq!(secure.server.registry.counters().replaced, 0);
 }

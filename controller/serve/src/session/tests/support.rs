@@ -206,11 +206,16 @@ impl Client {
 
 /// A connection whose windows are small, so that little is on its way.
 pub(super) async fn channel(address: SocketAddr) -> Channel {
+    try_channel(address).await.unwrap()
+}
+
+/// Where the server may not take the connection.
+pub(super) async fn try_channel(address: SocketAddr) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .unwrap()
         .initial_stream_window_size(65_535)
         .initial_connection_window_size(65_535);
-    patiently(endpoint.connect()).await.unwrap()
+    patiently(endpoint.connect()).await
 }
 
 fn service(key: Option<v1::RecordKey>) -> String {

@@ -1,25 +1,32 @@
 //! `portolan-agent cleanup`: takes away what is ours, in the reverse order of programming.
 //!
 //! Ours are the virtual servers in the ownership record, the routes with our protocol number, and
-//! the sets and chains with our names. Kernel settings stay: others may rely on them.
+//! the sets and chains with our names. Kernel settings stay: others may rely on them. With
+//! `--hand-over kube-proxy` what a kube-proxy has made its own by now stays too.
 
-use portolan_dataplane::{Dataplane, Kernel};
+mod hand_over;
+
+use portolan_dataplane::{Dataplane, Kernel, Predecessor, VIP_DEVICE};
 use portolan_model::{Family, NodeInfo};
+use portolan_plan::takeover::marker;
 use portolan_plan::{Config, Desired, SetName, plan, rules};
 
-use crate::args::KernelArgs;
+use crate::args::CleanupArgs;
 
 /// Cleans up.
 ///
 /// # Errors
 /// If the kernel cannot be read, or something could not be taken away.
-pub async fn run(args: KernelArgs) -> anyhow::Result<()> {
-    let config = args.plan_config()?;
-    let mut kernel = Kernel::open(args.kernel_config()?).await?;
+pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
+    let config = args.kernel.plan_config()?;
+    let mut kernel = Kernel::open(args.kernel.kernel_config()?).await?;
+    if args.hand_over.is_some() {
+        return hand_over::hand_over(&mut kernel, &config).await;
+    }
     clean(&mut kernel, &config).await
 }
 
-async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<()> {
+async fn clean(kernel: &mut (impl Dataplane + Predecessor), config: &Config) -> anyhow::Result<()> {
     let observed = kernel.observe().await?;
     // No sets are desired: the plan leaves them, so that the rules that refer to them stay valid
     // until they are gone too.
@@ -34,6 +41,7 @@ async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<(
         errors.len(),
         steps.len()
     );
+    kernel.delete_vip_device(VIP_DEVICE).await?;
     // Chains and jumps are the same on any node.
     let node = NodeInfo::default();
     for family in &config.families {
@@ -41,10 +49,11 @@ async fn clean(kernel: &mut impl Dataplane, config: &Config) -> anyhow::Result<(
             .remove_rules(&rules(*family, config, &node), *family)
             .await?;
     }
-    let names: Vec<String> = Family::ALL
+    let mut names: Vec<String> = Family::ALL
         .iter()
         .flat_map(|family| SetName::ALL.map(|set| config.names.set(set, *family)))
         .collect();
+    names.push(marker(&config.names));
     kernel.destroy_sets(&names).await?;
     tracing::info!(steps = steps.len(), "cleaned up");
     Ok(())

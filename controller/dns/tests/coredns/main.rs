@@ -3,9 +3,11 @@
 //! Takes `coredns` from `KUBEBUILDER_ASSETS` or from the path; says SKIP where there is none. The
 //! way through etcd needs `etcd` in the path besides.
 
+mod api;
+mod asked;
+
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::io::{BufRead, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,12 +19,12 @@ use hickory_proto::rr::RData;
 use portolan_dns::grpc::{serve_tcp, serve_unix};
 use portolan_dns::skydns::{self, Layout};
 use portolan_dns::zone_file::{render, write};
-use portolan_dns::{
-    Change, Endpoint, Kind, Name, Port, RecordType, Server, Service, ServiceKey, SharedZone, Slice,
-    SliceKey, Zone, ZoneConfig,
-};
+use portolan_dns::{Name, RecordType, Server, SharedZone};
 use portolan_e2e::lane::missing;
 use tokio::net::{TcpListener, UnixListener};
+
+use api::api_server;
+use asked::{more_questions, questions, zone};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -47,124 +49,6 @@ fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
         .port())
-}
-
-fn zone() -> Result<Zone> {
-    let http = Port {
-        name: "http".to_owned(),
-        protocol: "TCP".parse()?,
-        number: Some(80),
-    };
-    let service = |name: &str, kind| {
-        Change::Service(Service {
-            key: ServiceKey::new("default", name),
-            kind,
-            ports: vec![http.clone()],
-            publish_not_ready: false,
-        })
-    };
-    let endpoint = |ip: &str, hostname: Option<&str>| -> Result<Endpoint> {
-        Ok(Endpoint {
-            addresses: vec![ip.parse()?],
-            ready: true,
-            hostname: hostname.map(str::to_owned),
-            pod: None,
-            zone: None,
-        })
-    };
-    let slice = |service: &str, endpoints| {
-        Change::Slice(Slice {
-            key: SliceKey {
-                namespace: "default".to_owned(),
-                name: format!("{service}-1"),
-            },
-            service: service.to_owned(),
-            endpoints,
-            ports: vec![http.clone()],
-        })
-    };
-    let inside = "web.default.svc.cluster.local".to_owned();
-    let ips = vec!["10.0.0.1".parse()?, "fd00::1".parse()?];
-    let web = vec![
-        endpoint("10.1.0.1", None)?,
-        endpoint("10.1.0.9", Some("both"))?,
-    ];
-    let db = vec![
-        endpoint("10.1.0.2", Some("db-0"))?,
-        endpoint("10.1.0.3", Some("db-1"))?,
-        endpoint("10.1.0.4", None)?,
-        endpoint("10.1.0.9", Some("both"))?,
-        endpoint("fd00:1::4", None)?,
-    ];
-    let mut zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
-    for change in [
-        Change::Namespace("default".to_owned()),
-        Change::Namespace("empty".to_owned()),
-        service("web", Kind::ClusterIp { ips }),
-        slice("web", web),
-        service("db", Kind::Headless),
-        slice("db", db),
-        service("none", Kind::Headless),
-        service("alias", Kind::ExternalName { target: inside }),
-        Change::Synced,
-    ] {
-        zone.apply(change);
-    }
-    Ok(zone)
-}
-
-const NAMES: &str = "web.default.svc db.default.svc none.default.svc alias.default.svc x.default.svc \
-    10-1-0-1.web.default.svc x.web.default.svc db-0.db.default.svc 10-1-0-4.db.default.svc x.db.default.svc \
-    fd00-1--4.db.default.svc _http._tcp.web.default.svc _http._tcp.db.default.svc _x._tcp.db.default.svc \
-    _http._udp.db.default.svc default.svc empty.svc x.svc web.x.svc svc pod x dns-version";
-
-const REVERSE: &str =
-    "1.0.0.10.in-addr.arpa 2.0.1.10.in-addr.arpa 4.0.1.10.in-addr.arpa 99.0.0.10.in-addr.arpa";
-
-/// Each name, with the types that are answered alike in all three ways.
-fn questions() -> Result<Vec<(Name, RecordType)>> {
-    let mut questions = Vec::new();
-    for name in NAMES.split_whitespace() {
-        let absolute = Name::from_ascii(format!("{name}.cluster.local."))?;
-        let mut kinds = vec![RecordType::A, RecordType::AAAA];
-        if name.starts_with("_http") {
-            kinds = vec![RecordType::SRV];
-        } else if name == "dns-version" {
-            kinds = vec![RecordType::TXT];
-        } else if name.starts_with("alias") {
-            kinds.push(RecordType::CNAME);
-        }
-        questions.extend(kinds.into_iter().map(|kind| (absolute.clone(), kind)));
-    }
-    for name in REVERSE.split_whitespace() {
-        questions.push((Name::from_ascii(format!("{name}."))?, RecordType::PTR));
-    }
-    Ok(questions)
-}
-
-/// What the etcd plugin does not do: see the module `skydns`, and it has names of ports for any
-/// type.
-fn more_questions() -> Result<Vec<(Name, RecordType)>> {
-    let mut questions = vec![(Name::from_ascii("9.0.1.10.in-addr.arpa.")?, RecordType::PTR)];
-    for name in NAMES.split_whitespace() {
-        let name = Name::from_ascii(format!("{name}.cluster.local."))?;
-        for kind in [
-            RecordType::SRV,
-            RecordType::TXT,
-            RecordType::PTR,
-            RecordType::MX,
-            RecordType::A,
-        ] {
-            questions.push((name.clone(), kind));
-        }
-    }
-    questions.push((
-        Name::from_ascii("_tcp.db.default.svc.cluster.local.")?,
-        RecordType::A,
-    ));
-    questions.push((Name::from_ascii("1.10.in-addr.arpa.")?, RecordType::PTR));
-    questions.push((Name::from_ascii("cluster.local.")?, RecordType::NS));
-    Ok(questions)
 }
 
 type Seen = (ResponseCode, BTreeSet<String>);
@@ -407,115 +291,6 @@ async fn through_etcd() -> Result<()> {
     assert_eq!(compared.await??, [""; 0]);
     task.abort();
     Ok(())
-}
-
-/// An API server with the objects of [`zone`] and nothing else: lists, and watches in which
-/// nothing happens.
-fn api_server() -> Result<SocketAddr> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || api_connection(stream));
-        }
-    });
-    Ok(address)
-}
-
-fn api_connection(mut stream: std::net::TcpStream) -> Option<()> {
-    let mut reader = std::io::BufReader::new(stream.try_clone().ok()?);
-    loop {
-        let mut request = String::new();
-        reader
-            .read_line(&mut request)
-            .ok()
-            .filter(|length| *length > 0)?;
-        let mut header = String::from(" ");
-        while !header.trim_end().is_empty() || header == " " {
-            header.clear();
-            reader.read_line(&mut header).ok()?;
-        }
-        let head = "Content-Type: application/json\r\n";
-        if request.contains("sendInitialEvents=true") {
-            let body = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}"#;
-            let length = body.len();
-            let status = "HTTP/1.1 422 Unprocessable Entity";
-            write!(
-                stream,
-                "{status}\r\n{head}Content-Length: {length}\r\n\r\n{body}"
-            )
-            .ok()?;
-        } else if request.contains("watch=true") || request.contains("watch=1") {
-            write!(
-                stream,
-                "HTTP/1.1 200 OK\r\n{head}Transfer-Encoding: chunked\r\n\r\n"
-            )
-            .ok()?;
-            // Until the client goes.
-            let _ = std::io::copy(&mut reader, &mut std::io::sink());
-            return None;
-        } else {
-            let body = listing(&request);
-            let length = body.len();
-            write!(
-                stream,
-                "HTTP/1.1 200 OK\r\n{head}Content-Length: {length}\r\n\r\n{body}"
-            )
-            .ok()?;
-        }
-    }
-}
-
-/// The list that a request asks for.
-fn listing(request: &str) -> String {
-    let list = |kind: &str, version: &str, items: &[serde_json::Value]| {
-        let metadata = serde_json::json!({"resourceVersion": "7"});
-        serde_json::json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": items}).to_string()
-    };
-    let metadata = |name: &str| serde_json::json!({"name": name, "namespace": "default", "uid": name, "resourceVersion": "7"});
-    let ports = serde_json::json!([{"name": "http", "protocol": "TCP", "port": 80}]);
-    let service = |name: &str, spec: serde_json::Value| {
-        let mut spec = spec;
-        spec["ports"] = ports.clone();
-        serde_json::json!({"metadata": metadata(name), "spec": spec})
-    };
-    let slice = |service: &str, family: &str, endpoints: serde_json::Value| {
-        let mut metadata = metadata(&format!("{service}-{family}"));
-        metadata["labels"] = serde_json::json!({"kubernetes.io/service-name": service});
-        serde_json::json!({"metadata": metadata, "addressType": family, "endpoints": endpoints, "ports": ports})
-    };
-    if request.contains("/namespaces") {
-        let items = ["default", "empty"]
-            .map(|name| serde_json::json!({"metadata": {"name": name, "uid": name}}));
-        list("NamespaceList", "v1", &items)
-    } else if request.contains("/endpointslices") {
-        let web = serde_json::json!([{"addresses": ["10.1.0.1"]}, {"addresses": ["10.1.0.9"], "hostname": "both"}]);
-        let db = serde_json::json!([
-            {"addresses": ["10.1.0.2"], "hostname": "db-0"}, {"addresses": ["10.1.0.3"], "hostname": "db-1"},
-            {"addresses": ["10.1.0.4"]}, {"addresses": ["10.1.0.9"], "hostname": "both"},
-        ]);
-        let db6 = serde_json::json!([{"addresses": ["fd00:1::4"]}]);
-        let items = [
-            slice("web", "IPv4", web),
-            slice("db", "IPv4", db),
-            slice("db", "IPv6", db6),
-        ];
-        list("EndpointSliceList", "discovery.k8s.io/v1", &items)
-    } else if request.contains("/services") {
-        let headless =
-            serde_json::json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"]});
-        let dual = serde_json::json!({"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"]});
-        let alias = serde_json::json!({"type": "ExternalName", "externalName": "web.default.svc.cluster.local"});
-        let items = [
-            service("web", dual),
-            service("db", headless.clone()),
-            service("none", headless),
-            service("alias", alias),
-        ];
-        list("ServiceList", "v1", &items)
-    } else {
-        list("List", "v1", &[])
-    }
 }
 
 /// What we say is what CoreDNS says of the same objects when it reads them from the API server

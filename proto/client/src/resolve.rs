@@ -16,11 +16,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub struct Target {
     /// As it was named: its host is whom the certificate must be of.
-    pub(super) endpoint: Uri,
+    pub endpoint: Uri,
     /// One of its addresses.
-    pub(super) address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl std::fmt::Display for Target {
@@ -36,7 +36,7 @@ impl std::fmt::Display for Target {
 
 /// Resolves names, and remembers what they were: the name service may be served by this very node.
 #[derive(Debug, Default)]
-pub(super) struct Resolver {
+pub struct Resolver {
     known: BTreeMap<String, BTreeSet<SocketAddr>>,
     /// Why a name did not resolve the last time: said once while it stays the same.
     failures: BTreeMap<String, String>,
@@ -44,7 +44,7 @@ pub(super) struct Resolver {
 
 impl Resolver {
     /// All addresses of all endpoints, in no particular order, each once.
-    pub(super) async fn resolve(&mut self, endpoints: &[Uri]) -> Vec<Target> {
+    pub async fn resolve(&mut self, endpoints: &[Uri]) -> Vec<Target> {
         let mut lookups = JoinSet::new();
         for endpoint in endpoints.iter().cloned() {
             lookups.spawn(async move {

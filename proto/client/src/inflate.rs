@@ -8,7 +8,10 @@ use zstd::zstd_safe::get_frame_content_size;
 
 /// The records in a compressed frame, each still encoded: decoded one by one, tiny ones that
 /// compress well cannot become much larger in memory than they were on the wire.
-pub(super) fn inflate(compressed: &[u8]) -> Result<EncodedRecords, String> {
+///
+/// # Errors
+/// If it is none, or does not fit the bounds of a frame.
+pub fn inflate(compressed: &[u8]) -> Result<EncodedRecords, String> {
     let size = match get_frame_content_size(compressed) {
         Ok(Some(size)) => size,
         Ok(None) => return Err("a compressed frame that does not state its size".to_owned()),

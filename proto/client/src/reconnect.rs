@@ -17,24 +17,29 @@ const MAX_SPREAD: Duration = Duration::from_secs(300);
 
 /// How an attempt or a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub enum End {
     /// There was nobody to talk to.
     Unreachable,
-    /// The stream broke or was refused; whether a table was committed on it.
-    Broken { committed: bool },
+    /// The stream broke or was refused before there was a table on it.
+    Refused,
+    /// The stream broke after it had brought a table; whether it had lived for long.
+    Broken {
+        /// Whether it had.
+        lasted: bool,
+    },
     /// The controller would have taken us back in time.
     Behind,
     /// The table was not what the controller sent, or another agent uses our name: coming back
     /// quickly would only repeat it.
     Suspect,
     /// The controller is about to stop.
-    Goaway { spread: Duration },
+    Goaway,
 }
 
 /// Remembers failures, and whose turn it is. All targets are tried once in a round, in random
 /// order: so agents spread over controllers, and come to each that is there.
 #[derive(Debug)]
-pub(super) struct Reconnect<T> {
+pub struct Reconnect<T> {
     round: VecDeque<T>,
     /// How many the round began with.
     size: usize,
@@ -46,7 +51,8 @@ pub(super) struct Reconnect<T> {
 
 impl<T: PartialEq> Reconnect<T> {
     /// Before any round.
-    pub(super) fn new(seed: u64) -> Self {
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self {
             round: VecDeque::new(),
             size: 0,
@@ -57,12 +63,13 @@ impl<T: PartialEq> Reconnect<T> {
     }
 
     /// Whom to connect to; `None` if a round must be begun.
-    pub(super) fn current(&self) -> Option<&T> {
+    #[must_use]
+    pub fn current(&self) -> Option<&T> {
         self.round.front()
     }
 
     /// Begins a round over these, not with the one that was left last if there are others.
-    pub(super) fn begin_round(&mut self, targets: Vec<T>) {
+    pub fn begin_round(&mut self, targets: Vec<T>) {
         self.size = targets.len();
         self.round = targets.into();
         for last in (1..self.size).rev() {
@@ -76,12 +83,18 @@ impl<T: PartialEq> Reconnect<T> {
     }
 
     /// Whether there is another one to go to.
-    pub(super) fn has_others(&self) -> bool {
+    #[must_use]
+    pub fn has_others(&self) -> bool {
         self.size > 1
     }
 
+    /// Where in the time that a Goaway gives an agent leaves: agents spread over it.
+    pub fn departure(&mut self) -> Departure {
+        Departure(self.random.next())
+    }
+
     /// Chooses whom to connect to next, and how long to wait before.
-    pub(super) fn after(&mut self, end: End) -> Duration {
+    pub fn after(&mut self, end: End) -> Duration {
         match end {
             // The others may well be there: no wait before all were tried.
             End::Unreachable => {
@@ -93,19 +106,24 @@ impl<T: PartialEq> Reconnect<T> {
                 }
             }
             // It was good, and the table is resumed there at the least cost.
-            End::Broken { committed: true } => {
-                self.last_wait = BASE;
+            End::Broken { lasted } => {
+                if lasted {
+                    self.last_wait = BASE;
+                }
                 self.back_off()
             }
-            End::Broken { committed: false } | End::Behind => {
+            End::Refused | End::Behind | End::Suspect => {
                 self.leave();
                 self.back_off()
             }
-            End::Suspect => self.back_off(),
-            End::Goaway { spread } => {
+            End::Goaway => {
                 self.leave();
                 self.last_wait = BASE;
-                self.random.between(Duration::ZERO, spread.min(MAX_SPREAD))
+                if self.round.is_empty() {
+                    self.back_off()
+                } else {
+                    Duration::ZERO
+                }
             }
         }
     }
@@ -120,6 +138,19 @@ impl<T: PartialEq> Reconnect<T> {
     fn back_off(&mut self) -> Duration {
         self.last_wait = self.random.between(BASE, self.last_wait * 3).min(CAP);
         self.last_wait
+    }
+}
+
+/// An agent's place among those that leave a controller: a share of the time that they have.
+#[derive(Debug, Clone, Copy)]
+pub struct Departure(u64);
+
+impl Departure {
+    /// How long this agent stays.
+    #[must_use]
+    pub fn after(self, spread: Duration) -> Duration {
+        let nanos = spread.min(MAX_SPREAD).as_nanos() * u128::from(self.0) >> 64;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 
@@ -189,17 +220,20 @@ mod tests {
     }
 
     #[test]
-    fn a_good_stream_resets_the_wait_and_a_suspect_one_does_not() {
+    fn a_stream_that_lasted_resets_the_wait_and_no_other_does() {
         let mut reconnect = round(1, 3);
-        for _ in 0..1000 {
-            reconnect.after(End::Suspect);
-            if reconnect.last_wait == CAP {
-                break;
+        for end in [End::Suspect, End::Broken { lasted: false }] {
+            for _ in 0..1000 {
+                reconnect.begin_round(vec![0]);
+                reconnect.after(end);
+                if reconnect.last_wait == CAP {
+                    break;
+                }
             }
+            assert_eq!(reconnect.last_wait, CAP, "{end:?}");
+            let wait = reconnect.after(End::Broken { lasted: true });
+            assert!(wait <= BASE * 3);
         }
-        assert_eq!(reconnect.last_wait, CAP);
-        let wait = reconnect.after(End::Broken { committed: true });
-        assert!(wait <= BASE * 3);
     }
 
     #[test]
@@ -219,9 +253,17 @@ mod tests {
     fn a_broken_stream_is_resumed_where_it_was() {
         let mut reconnect = round(2, 7);
         let first = current(&reconnect);
-        reconnect.after(End::Broken { committed: true });
+        reconnect.after(End::Broken { lasted: false });
         assert_eq!(current(&reconnect), first);
-        reconnect.after(End::Broken { committed: false });
+        reconnect.after(End::Refused);
+        assert_ne!(current(&reconnect), first);
+    }
+
+    #[test]
+    fn a_controller_whose_table_is_suspect_is_left() {
+        let mut reconnect = round(2, 7);
+        let first = current(&reconnect);
+        assert!(reconnect.after(End::Suspect) >= BASE);
         assert_ne!(current(&reconnect), first);
     }
 
@@ -238,22 +280,22 @@ mod tests {
     }
 
     #[test]
-    fn agents_begin_and_come_back_spread_evenly() {
+    fn agents_begin_and_leave_spread_evenly() {
         let spread = Duration::from_secs(10);
         let mut starts = [0_u32; 4];
         let mut sum = Duration::ZERO;
         for seed in 0..1000 {
             let mut reconnect = round(4, seed);
             starts[current(&reconnect)] += 1;
-            let wait = reconnect.after(End::Goaway { spread });
-            assert!(wait < spread);
-            sum += wait;
+            let stay = reconnect.departure().after(spread);
+            assert!(stay < spread);
+            assert_eq!(reconnect.after(End::Goaway), Duration::ZERO);
+            sum += stay;
         }
         assert!(starts.iter().all(|count| (200..300).contains(count)));
         assert!((4_500..5_500).contains(&(sum / 1000).as_millis()));
-        let forever = round(1, 1).after(End::Goaway {
-            spread: Duration::MAX,
-        });
-        assert!(forever <= MAX_SPREAD);
+        let mut only = round(1, 1);
+        assert!(only.departure().after(Duration::MAX) <= MAX_SPREAD);
+        assert!(only.after(End::Goaway) >= BASE, "there is no other one");
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
-use portolan_tls::{FileError, read};
+use portolan_tls::{ClientFiles, FileError, Rotating, read};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -42,8 +42,28 @@ pub struct TlsClient {
 }
 
 impl Security {
+    /// TLS of these files, which are to be followed; `server_name` and `token_file` as in
+    /// [`TlsClient`]. Blocks.
+    ///
+    /// # Errors
+    /// If a file cannot be used.
+    pub fn open(
+        files: ClientFiles,
+        name: &'static str,
+        server_name: Option<ServerName<'static>>,
+        token_file: Option<PathBuf>,
+    ) -> Result<(Self, Rotating<ClientConfig>), FileError> {
+        let files = files.open(name)?;
+        let tls = TlsClient {
+            config: files.subscribe(),
+            server_name,
+            token_file,
+        };
+        Ok((Self::Tls(tls), files))
+    }
+
     /// What goes with a request, if anything.
-    pub(super) async fn authorization(&self) -> Result<Option<MetadataValue<Ascii>>, FileError> {
+    pub(crate) async fn authorization(&self) -> Result<Option<MetadataValue<Ascii>>, FileError> {
         let Self::Tls(TlsClient {
             token_file: Some(path),
             ..
@@ -67,13 +87,13 @@ impl Security {
 }
 
 /// A connection of either kind.
-pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 impl Security {
     /// Connects to an address: TCP, then TLS with whoever the URI names.
-    pub(super) fn connector(
+    pub(crate) fn connector(
         &self,
         address: SocketAddr,
     ) -> impl Service<Uri, Response = TokioIo<Box<dyn Connection>>, Error = io::Error, Future: Send>

@@ -1,0 +1,149 @@
+//! Whether what is ours is still there, at a glance.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+
+use portolan_model::Family;
+use portolan_model::ipset::{SetHeader, SetKind};
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_netlink::ipvs::Ipvs;
+use portolan_plan::{KernelState, Names, SetName};
+
+use crate::DataplaneError;
+
+/// A sum of hashes: the same of the same things in any order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Sum(u64);
+
+impl Sum {
+    pub(crate) fn add(&mut self, item: &impl Hash) {
+        let mut hasher = DefaultHasher::new();
+        item.hash(&mut hasher);
+        self.0 = self.0.wrapping_add(hasher.finish());
+    }
+}
+
+/// Of all IPv4 virtual servers, foreign ones too. Cheaper than to look each of them up.
+pub(super) fn sum_of_servers(ipvs: &Ipvs) -> Result<Sum, DataplaneError> {
+    let mut sum = Sum::default();
+    ipvs.glance(|key, glimpse| sum.add(&(key, glimpse)))?;
+    Ok(sum)
+}
+
+/// What is otherwise of our IPv4 virtual servers.
+pub(super) fn servers(
+    ipvs: &Ipvs,
+    known: &KernelState,
+    names: &Names,
+) -> Result<Option<String>, DataplaneError> {
+    let servers = &known.virtual_servers;
+    let (mut same, mut others) = (0, Vec::new());
+    ipvs.glance(|key, glimpse| match servers.get(&key) {
+        Some(server)
+            if glimpse.real_servers as usize == server.real_servers.len()
+                && glimpse.is(&server.config) =>
+        {
+            same += 1;
+        }
+        Some(_) => others.push(key),
+        // Somebody else's new one.
+        None => {}
+    })?;
+    let of_v4 = || servers.keys().filter(|key| key.family() == Family::V4);
+    if of_v4().count() == same {
+        return Ok(None);
+    }
+    let is_ours = |key: &VirtualServerKey| known.owns(names, key);
+    if let Some(key) = others.iter().find(|key| is_ours(key)) {
+        return Ok(Some(format!("virtual server {key} is not as it was")));
+    }
+    let mut there = BTreeSet::new();
+    ipvs.glance(|key, _| {
+        there.insert(key);
+    })?;
+    let missing = of_v4().find(|key| !there.contains(key) && is_ours(key));
+    Ok(missing.map(|key| format!("virtual server {key} is missing")))
+}
+
+/// What is otherwise of our sets.
+pub(crate) fn sets(
+    found: &BTreeMap<String, (SetHeader, u32)>,
+    known: &KernelState,
+    names: &Names,
+) -> Option<String> {
+    let all = Family::ALL.into_iter();
+    let mut all = all.flat_map(|family| SetName::ALL.map(|set| names.set(set, family)));
+    all.find_map(|name| {
+        let known = known.sets.get(&name)?;
+        let Some((header, count)) = found.get(&name) else {
+            return Some(format!("set {name} is missing"));
+        };
+        // A bitmap of ports has no family.
+        let family = |header: &SetHeader| {
+            (header.kind != SetKind::BitmapPort).then_some((header.family, header.max_entries))
+        };
+        let same = header.kind == known.header.kind
+            && family(header) == family(&known.header)
+            && *count as usize == known.entries.len();
+        (!same).then(|| format!("set {name} is not as it was"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::Protocol;
+    use portolan_model::ipset::{Set, SetEntry};
+
+    use super::*;
+
+    #[test]
+    fn a_sum_is_of_what_there_is_and_not_of_its_order() {
+        let sum = |items: &[u32]| {
+            let mut sum = Sum::default();
+            items.iter().for_each(|item| sum.add(item));
+            sum
+        };
+        assert_eq!(sum(&[1, 2, 3]), sum(&[3, 1, 2]));
+        for other in [&[1, 2][..], &[1, 2, 4], &[1, 2, 3, 3]] {
+            assert_ne!(sum(&[1, 2, 3]), sum(other), "{other:?}");
+        }
+    }
+
+    fn header(kind: SetKind, max_entries: u32) -> SetHeader {
+        SetHeader {
+            kind,
+            family: Family::V4,
+            max_entries,
+        }
+    }
+
+    #[test]
+    fn a_set_of_ours_that_changed_or_went_is_seen_and_no_other() {
+        let entry = SetEntry::IpPort([10, 96, 0, 1].into(), Protocol::Tcp, 80);
+        let set = Set {
+            header: header(SetKind::HashIpPort, 65_536),
+            entries: [entry].into(),
+        };
+        let of = |name: &str| KernelState {
+            sets: [(name.to_owned(), set.clone())].into(),
+            ..KernelState::default()
+        };
+        let look = |known: &KernelState, found: &[(&str, SetHeader, u32)]| {
+            let found = found.iter();
+            let found = found.map(|(name, header, n)| ((*name).to_owned(), (header.clone(), *n)));
+            sets(&found.collect(), known, &Names::default())
+        };
+        let (ours, name) = (of("KUBE-CLUSTER-IP"), "KUBE-CLUSTER-IP");
+        let same = || header(SetKind::HashIpPort, 65_536);
+        assert_eq!(look(&ours, &[(name, same(), 1), ("else", same(), 9)]), None);
+        let missing = "set KUBE-CLUSTER-IP is missing".to_owned();
+        assert_eq!(look(&ours, &[]), Some(missing));
+        let changed = Some("set KUBE-CLUSTER-IP is not as it was".to_owned());
+        assert_eq!(look(&ours, &[(name, same(), 0)]), changed);
+        let other = header(SetKind::HashIpPort, 4);
+        assert_eq!(look(&ours, &[(name, other, 1)]), changed);
+        let other = header(SetKind::HashIpPortMark, 65_536);
+        assert_eq!(look(&ours, &[(name, other, 1)]), changed);
+        assert_eq!(look(&of("else"), &[]), None);
+    }
+}

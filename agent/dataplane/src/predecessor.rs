@@ -1,0 +1,63 @@
+//! The seam to what only a kube-proxy in IPVS mode has: to take over from one, and to hand over.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::net::IpAddr;
+
+use portolan_model::Family;
+use portolan_plan::Rules;
+
+use crate::DataplaneError;
+
+/// A kernel that may have a dummy device with virtual addresses, and jumps of two. All is idempotent: what is to be deleted may be gone already.
+pub trait Predecessor: Send {
+    /// The addresses on a device, link-local ones left out; `None` if there is no such device.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn vip_device(
+        &mut self,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<BTreeSet<IpAddr>>, DataplaneError>> + Send;
+
+    /// Deletes addresses of a device one by one.
+    ///
+    /// # Errors
+    /// At the first one that cannot be deleted.
+    fn delete_vips(
+        &mut self,
+        name: &str,
+        addresses: &[IpAddr],
+    ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+
+    /// Deletes a device.
+    ///
+    /// # Errors
+    /// If it cannot be deleted.
+    fn delete_vip_device(
+        &mut self,
+        name: &str,
+    ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+
+    /// Deletes addresses of a device and adds them again, so that the device's own local routes
+    /// are there too. While there is another local route of an address, no packet notices.
+    ///
+    /// # Errors
+    /// At the first one that cannot be deleted or added.
+    fn bind_again(
+        &mut self,
+        name: &str,
+        addresses: &[IpAddr],
+    ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+
+    /// Deletes those of our jumps that have a second one with the same aim beside them: a
+    /// kube-proxy's have a comment, and are not taken for ours.
+    ///
+    /// # Errors
+    /// If the rules cannot be read or written.
+    fn remove_second_jumps(
+        &mut self,
+        rules: &Rules,
+        family: Family,
+    ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+}

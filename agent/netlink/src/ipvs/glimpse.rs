@@ -1,0 +1,81 @@
+//! A virtual server as the kernel shows it at a glance.
+
+use portolan_model::ipvs::{Flags, VirtualServerConfig};
+
+use super::reply;
+
+/// A virtual server without its real servers, as it lies in the kernel's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Glimpse<'a> {
+    /// The scheduler's name.
+    pub(super) scheduler: &'a [u8],
+    pub(super) flags: u32,
+    pub(super) timeout: u32,
+    /// How many real servers it has.
+    pub real_servers: u32,
+}
+
+impl Glimpse<'_> {
+    /// What it does with a connection.
+    #[must_use]
+    pub fn config(&self) -> VirtualServerConfig {
+        let scheduler = String::from_utf8_lossy(self.scheduler).into_owned();
+        reply::config(scheduler, self.flags, self.timeout)
+    }
+
+    /// Whether that is what it does with a connection.
+    #[must_use]
+    pub fn is(&self, config: &VirtualServerConfig) -> bool {
+        self.scheduler == config.scheduler.as_bytes()
+            && self.flags & Flags::MASK == config.flags.0
+            && reply::persistence(self.flags, self.timeout) == config.persistence
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::PERSISTENT;
+    use super::*;
+
+    #[test]
+    fn a_glimpse_is_what_its_config_says_and_nothing_else() {
+        let glimpse = Glimpse {
+            scheduler: b"mh",
+            flags: PERSISTENT | 2 | Flags::SCHED1,
+            timeout: 60,
+            real_servers: 3,
+        };
+        let config = glimpse.config();
+        assert_eq!(
+            (config.flags.0, config.persistence),
+            (Flags::SCHED1, Some(60))
+        );
+        assert!(glimpse.is(&config));
+        for other in [
+            Glimpse {
+                scheduler: b"m",
+                ..glimpse
+            },
+            Glimpse {
+                flags: PERSISTENT,
+                ..glimpse
+            },
+            Glimpse {
+                flags: Flags::SCHED1,
+                ..glimpse
+            },
+            Glimpse {
+                timeout: 61,
+                ..glimpse
+            },
+        ] {
+            assert!(!other.is(&config), "{other:?}");
+        }
+        let hashed = Glimpse {
+            flags: glimpse.flags & !2,
+            real_servers: 4,
+            ..glimpse
+        };
+        assert!(hashed.is(&config));
+    }
+}

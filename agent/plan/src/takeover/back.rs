@@ -1,0 +1,81 @@
+//! The way back: what we have and a kube-proxy in IPVS mode has not.
+//!
+//! It makes all that it shares with us its own when it starts: virtual servers, sets and chains. So
+//! only the rest goes, when it has programmed the node: then nothing is missing meanwhile.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use portolan_model::{Family, NodeInfo};
+
+use super::marker;
+use crate::plan::is_ours;
+use crate::{Config, KernelState, Rules, SetName, Step, rules};
+
+/// What goes when a kube-proxy has taken over from us.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HandOver {
+    /// Chains that only we have, and the jumps to them.
+    pub rules: Vec<(Family, Rules)>,
+    /// Virtual servers by mark, and local routes; to be taken when the chains are gone.
+    pub steps: Vec<Step>,
+    /// Sets that only we have.
+    pub sets: Vec<String>,
+    /// Virtual addresses that have a virtual server and are not on the kube-proxy's device: it has
+    /// not got as far, or will never serve them. Their routes stay.
+    pub unbound: BTreeSet<IpAddr>,
+    /// Whether a takeover from it had not ended: then its device's own routes may be missing.
+    pub was_taken_over: bool,
+}
+
+impl HandOver {
+    /// Looks at what there is; `bound` are the addresses on the kube-proxy's device.
+    #[must_use]
+    pub fn new(observed: &KernelState, bound: &BTreeSet<IpAddr>, config: &Config) -> Self {
+        let mut this = Self {
+            was_taken_over: observed.sets.contains_key(&marker(&config.names)),
+            ..Self::default()
+        };
+        let served = observed.virtual_servers.keys();
+        let served: BTreeSet<_> = served.filter_map(|key| Some(key.socket()?.ip())).collect();
+        for key in observed.virtual_servers.keys() {
+            if key.mark().is_some() && is_ours(observed, &config.names, key) {
+                this.steps.push(Step::DelVirtualServer { key: *key });
+            }
+        }
+        for vip in observed.routes.keys().copied() {
+            if bound.contains(&vip) || !served.contains(&vip) {
+                this.steps.push(Step::DelRoute { vip });
+            } else {
+                this.unbound.insert(vip);
+            }
+        }
+        for family in &config.families {
+            let mut ours = rules(*family, config, &NodeInfo::default());
+            ours.tables.retain(|table| table.name == "mangle");
+            ours.jumps.retain(|jump| jump.table == "mangle");
+            this.rules.push((*family, ours));
+        }
+        let alone = [
+            SetName::ShortCircuit,
+            SetName::NoLocal,
+            SetName::VirtualServers,
+        ];
+        let of = |set: SetName| Family::ALL.map(|family| config.names.set(set, family));
+        this.sets.extend(alone.into_iter().flat_map(of));
+        this.sets.push(marker(&config.names));
+        this
+    }
+
+    /// The addresses of which the device's own routes may have been replaced by ours.
+    pub fn replaced(&self) -> impl Iterator<Item = IpAddr> {
+        let all = self.was_taken_over.then_some(&self.steps);
+        let vip = |step: &Step| match step {
+            // A route of ours takes the place of one of the same prefix and priority; in IPv6 that
+            // of an address has another priority.
+            Step::DelRoute { vip } if vip.is_ipv4() => Some(*vip),
+            _ => None,
+        };
+        all.into_iter().flatten().filter_map(vip)
+    }
+}

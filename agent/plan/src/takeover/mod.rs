@@ -1,0 +1,217 @@
+//! What a kube-proxy in IPVS mode leaves in the kernel, and how it becomes ours.
+//!
+//! Its virtual servers become ours by entries in the ownership record: nothing of the data path
+//! changes by that, and from then on they are what any others of ours are. Those that the table
+//! wants are edited in place, those that it does not want go after everything else has come. Most
+//! sets and chains have the same names as ours and need no step of their own. What is left then has
+//! no counterpart: the dummy device with its addresses, one chain, one set.
+//!
+//! That a takeover has begun and not ended is in the kernel too, as the empty set
+//! [`marker`]: whoever starts after a crash goes on with it.
+//!
+//! Source: `pkg/proxy/ipvs/proxier.go` and `ipset.go`.
+
+mod back;
+mod left;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
+use portolan_model::ipvs::{ForwardingMethod, VirtualServer, VirtualServerKey};
+use portolan_model::{Family, NodeTable, Protocol};
+
+pub use back::HandOver;
+pub use left::{VIP_DEVICE, left_rules, left_sets, releasable};
+
+use crate::desire::{desire, room_for};
+use crate::{Config, KernelState, Names, NodeFacts, SetName, Step, ownership_entry};
+
+/// The name of the set that says that a takeover has begun and not ended.
+pub fn marker(names: &Names) -> String {
+    names.chain("PORTOLAN-TAKEOVER")
+}
+
+/// Whether there is something to take over: if one has begun, or was asked for and there is
+/// something of a kube-proxy's. `has_device` is whether the kernel has [`VIP_DEVICE`].
+///
+/// Sets alone say so only where we have never been: else they are our own.
+#[must_use]
+pub fn has_predecessor(
+    observed: &KernelState,
+    has_device: bool,
+    asked: bool,
+    names: &Names,
+) -> bool {
+    let has = |set| Family::ALL.map(|family| observed.sets.contains_key(&names.set(set, family)));
+    let sets = has(SetName::ClusterIp).contains(&true);
+    let ours = has(SetName::VirtualServers).contains(&true);
+    observed.sets.contains_key(&marker(names)) || (asked && (has_device || (sets && !ours)))
+}
+
+/// What is claimed of a kube-proxy's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Its virtual servers that the table wants too: they stay.
+    pub wanted: BTreeSet<VirtualServerKey>,
+    /// Its virtual servers that the table does not want: they go with the first reconciliation.
+    pub unwanted: BTreeSet<VirtualServerKey>,
+    /// Virtual servers by address that are neither ours nor a kube-proxy's: they are left alone.
+    pub foreign: BTreeSet<VirtualServerKey>,
+}
+
+impl Claim {
+    /// Looks at the virtual servers that are not ours. `bound` are the addresses on
+    /// [`VIP_DEVICE`].
+    ///
+    /// A kube-proxy marks nothing as its own, but writes each of its ways in into a set. One that
+    /// is in none is its own too if the table wants the very same, on an address of its device or
+    /// of the node: it may have been stopped half-way. It masquerades all real servers, so that
+    /// one with others is not its own.
+    #[must_use]
+    pub fn new(
+        table: &NodeTable,
+        facts: &NodeFacts,
+        config: &Config,
+        observed: &KernelState,
+        bound: &BTreeSet<IpAddr>,
+    ) -> Self {
+        // With no virtual servers but those of the table nothing is refused as foreign.
+        let wanted = desire(table, facts, config, &KernelState::default()).records;
+        let mut claim = Self::default();
+        for (key, server) in observed.foreign_virtual_servers(&config.names) {
+            let Some(socket) = key.socket() else { continue };
+            let ip = socket.ip();
+            let is_wanted = wanted.contains_key(&key);
+            let here = bound.contains(&ip) || facts.addresses.contains(&ip);
+            let listed = is_listed(observed, &config.names, facts, &key) && !excludes(config, ip);
+            let possible = config.families.contains(&key.family()) && is_masqueraded(&server);
+            let of_kind = match possible && (listed || (is_wanted && here)) {
+                false => &mut claim.foreign,
+                true if is_wanted => &mut claim.wanted,
+                true => &mut claim.unwanted,
+            };
+            of_kind.insert(key);
+        }
+        claim
+    }
+
+    /// The steps that make what is claimed ours, behind the step that says that a takeover has
+    /// begun.
+    #[must_use]
+    pub fn steps(&self, observed: &KernelState, config: &Config) -> Vec<Step> {
+        let header = SetHeader {
+            kind: SetKind::HashIp,
+            family: Family::V4,
+            max_entries: 1,
+        };
+        let name = marker(&config.names);
+        let mut steps = vec![Step::CreateSet { name, header }];
+        let mut entries: BTreeMap<Family, BTreeSet<SetEntry>> = BTreeMap::new();
+        for key in self.wanted.iter().chain(&self.unwanted) {
+            let of_family = entries.entry(key.family()).or_default();
+            of_family.insert(ownership_entry(key));
+        }
+        for (family, entries) in entries {
+            let name = config.names.set(SetName::VirtualServers, family);
+            steps.extend(record(name, family, entries, observed));
+        }
+        steps
+    }
+
+    /// How many virtual servers are claimed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.wanted.len() + self.unwanted.len()
+    }
+
+    /// Whether nothing is claimed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Adds entries to an ownership record, which is made or made larger if it has to be.
+fn record(
+    name: String,
+    family: Family,
+    entries: BTreeSet<SetEntry>,
+    observed: &KernelState,
+) -> Vec<Step> {
+    let before = observed.sets.get(&name);
+    let all: BTreeSet<SetEntry> = match before {
+        Some(set) => set.entries.union(&entries).cloned().collect(),
+        None => entries.clone(),
+    };
+    let header = SetHeader {
+        kind: SetName::VirtualServers.kind(),
+        family,
+        max_entries: room_for(all.len()),
+    };
+    match before {
+        Some(set) if set.header.max_entries < header.max_entries => {
+            let set = Set {
+                header,
+                entries: all,
+            };
+            vec![Step::ReplaceSet { name, set }]
+        }
+        Some(_) => vec![Step::AddEntries { name, entries }],
+        None => vec![
+            Step::CreateSet {
+                name: name.clone(),
+                header,
+            },
+            Step::AddEntries { name, entries },
+        ],
+    }
+}
+
+fn excludes(config: &Config, ip: IpAddr) -> bool {
+    config.exclude_cidrs.iter().any(|net| net.contains(&ip))
+}
+
+fn is_masqueraded(server: &VirtualServer) -> bool {
+    let mut real_servers = server.real_servers.values();
+    real_servers.all(|config| config.forwarding == ForwardingMethod::Masquerade)
+}
+
+/// The sets that a kube-proxy writes its ways in into by address.
+const BY_ADDRESS: [SetName; 6] = [
+    SetName::ClusterIp,
+    SetName::ExternalIp,
+    SetName::ExternalIpLocal,
+    SetName::LoadBalancer,
+    SetName::NodePortSctp,
+    SetName::NodePortLocalSctp,
+];
+
+/// Whether a virtual server is in one of a kube-proxy's sets.
+fn is_listed(
+    observed: &KernelState,
+    names: &Names,
+    facts: &NodeFacts,
+    key: &VirtualServerKey,
+) -> bool {
+    let holds = |set: SetName, entry: &SetEntry| {
+        let set = observed.sets.get(&names.set(set, key.family()));
+        set.is_some_and(|set| set.entries.contains(entry))
+    };
+    let (Some(socket), Some(protocol)) = (key.socket(), key.protocol()) else {
+        return false;
+    };
+    let by_address = ownership_entry(key);
+    let by_port = SetEntry::Port(socket.port());
+    let ports = match protocol {
+        Protocol::Tcp => Some(SetName::NodePortTcp),
+        Protocol::Udp => Some(SetName::NodePortUdp),
+        Protocol::Sctp => None,
+    };
+    let own = facts.addresses.contains(&socket.ip());
+    BY_ADDRESS.iter().any(|set| holds(*set, &by_address))
+        || ports.is_some_and(|set| own && holds(set, &by_port))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Real servers that are not wanted any more and keep their connections.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use portolan_dataplane::{Dataplane, DataplaneError};
+use portolan_model::NodeTable;
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_plan::{KernelState, Step};
+
+use crate::{Behind, Reconciler};
+
+/// A real server that drains: of which virtual server, and its address.
+pub type Draining = (VirtualServerKey, SocketAddr);
+
+/// What drains, by virtual server. None has an empty set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Drains(BTreeMap<VirtualServerKey, BTreeSet<SocketAddr>>);
+
+impl Drains {
+    /// All that drains of what the kernel holds.
+    pub(crate) fn new(known: &KernelState, desired: &KernelState) -> Self {
+        let mut drains = Self::default();
+        drains.follow(known.virtual_servers.keys(), known, desired);
+        drains
+    }
+
+    /// Looks at some virtual servers anew.
+    fn follow<'a>(
+        &mut self,
+        servers: impl IntoIterator<Item = &'a VirtualServerKey>,
+        known: &KernelState,
+        desired: &KernelState,
+    ) {
+        for key in servers {
+            let draining = draining(key, known, desired);
+            if draining.is_empty() {
+                self.0.remove(key);
+            } else {
+                self.0.insert(*key, draining);
+            }
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Draining> {
+        let servers = self.0.iter();
+        servers.flat_map(|(key, draining)| draining.iter().map(|address| (*key, *address)))
+    }
+}
+
+/// The real servers of a wanted virtual server that are not wanted any more and have weight 0. One
+/// that is wanted with weight 0 does not drain: somebody wants it to stay so.
+fn draining(
+    key: &VirtualServerKey,
+    known: &KernelState,
+    desired: &KernelState,
+) -> BTreeSet<SocketAddr> {
+    let have = known.virtual_servers.get(key);
+    let (Some(have), Some(wanted)) = (have, desired.virtual_servers.get(key)) else {
+        return BTreeSet::new();
+    };
+    let drains = have.real_servers.iter().filter(|(address, config)| {
+        config.weight == 0 && !wanted.real_servers.contains_key(address)
+    });
+    drains.map(|(address, _)| *address).collect()
+}
+
+impl<D: Dataplane> Reconciler<D> {
+    /// What drains, with how long its record lets it, in seconds; `None` if the kernel's state is
+    /// unknown.
+    pub fn draining(&mut self, table: &NodeTable) -> Option<BTreeMap<Draining, Option<u32>>> {
+        self.catch_up();
+        let known = self.known.as_ref()?;
+        self.desired.read(|desired| {
+            let seconds = |draining: &Draining| {
+                let record = desired.records.get(&draining.0)?;
+                table.records.get(record)?.drain_seconds
+            };
+            let all = || Drains::new(known, &desired.state);
+            let draining = self.draining.get_or_insert_with(all).iter();
+            Some(draining.map(|d| (d, seconds(&d))).collect())
+        })
+    }
+
+    /// Looks at what drains of some virtual servers. Of all, when it is asked for, if the kernel's
+    /// state is unknown now.
+    pub(crate) fn follow_drains(&mut self, servers: &BTreeSet<VirtualServerKey>) {
+        let Some(known) = &self.known else {
+            self.draining = None;
+            return;
+        };
+        if let Some(drains) = &mut self.draining {
+            self.desired
+                .read(|desired| drains.follow(servers, known, &desired.state));
+        }
+    }
+
+    /// Deletes the draining real servers whose deadline has passed, and those whose connections have
+    /// ended, as many as the kernel stands (see the module `trash`); says how many are left.
+    ///
+    /// # Errors
+    /// If the connections cannot be read. Nothing was changed then.
+    pub async fn finish_drains(
+        &mut self,
+        has_passed: impl Fn(&Draining) -> bool,
+    ) -> Result<usize, DataplaneError> {
+        self.catch_up();
+        let Some(known) = &self.known else {
+            return Ok(0);
+        };
+        let desired = &self.desired;
+        let all = || desired.read(|desired| Drains::new(known, &desired.state));
+        let draining: Vec<Draining> = self.draining.get_or_insert_with(all).iter().collect();
+        let room = self.trash.room(Instant::now());
+        if room == 0 || draining.is_empty() {
+            return Ok(draining.len());
+        }
+        let (mut late, mut idle) = (Vec::new(), Vec::new());
+        for of_one in draining.chunk_by(|(a, _), (b, _)| a == b) {
+            let connections = self.dataplane.connections(&of_one[0].0).await?;
+            for draining @ (key, address) in of_one.iter().copied() {
+                let step = Step::DelRealServer { key, address };
+                let found = connections.get(&address);
+                if has_passed(&draining) {
+                    late.push(step);
+                } else if found.is_none_or(|c| c.active + c.inactive == 0) {
+                    idle.push(step);
+                }
+            }
+        }
+        late.append(&mut idle);
+        late.truncate(room);
+        let (steps, left) = (late, draining.len());
+        let known = self.known.take().unwrap_or_default();
+        let (errors, finished) = (self.apply(&steps, &known).await, steps.len());
+        if errors.is_empty() {
+            let touched = steps.iter().filter_map(Step::virtual_server).copied();
+            let touched = touched.collect();
+            self.behind = Some(Behind {
+                known,
+                steps,
+                touched,
+            });
+            return Ok(left - finished);
+        }
+        self.draining = None;
+        for error in errors {
+            for (_, message) in self.explain(&steps, error) {
+                tracing::warn!(message, "a drained real server could not be deleted");
+            }
+        }
+        Ok(left - finished)
+    }
+}

@@ -1,0 +1,222 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_dataplane::FakeKernel;
+use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
+use portolan_model::ipvs::{
+    ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+};
+use portolan_model::{
+    Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record, RecordKey,
+};
+use portolan_plan::Config;
+
+use super::*;
+
+const STAYS: u8 = 1;
+const GONE: u8 = 2;
+
+fn vip(last: u8) -> IpAddr {
+    [10, 96, 0, last].into()
+}
+
+fn key(last: u8, port: u16) -> VirtualServerKey {
+    VirtualServerKey::new(Protocol::Tcp, vip(last), port)
+}
+
+/// A table with one Service of two endpoints.
+fn table() -> Arc<NodeTable> {
+    let key = RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: "svc".into(),
+        port: "".into(),
+        protocol: Protocol::Tcp,
+    };
+    let address = FrontendAddress::Vip(vip(STAYS));
+    let destinations = ["10.0.0.1:80", "10.0.0.2:80"];
+    let destination = |text: &str| Destination::new(text.parse().unwrap());
+    let record = Record {
+        frontends: vec![Frontend::new(FrontendKind::ClusterIp, address, 80)],
+        destinations: destinations.map(destination).into(),
+        ..Record::new(key)
+    };
+    Arc::new(NodeTable {
+        records: std::iter::once((record.key.clone(), Arc::new(record))).collect(),
+        ..NodeTable::default()
+    })
+}
+
+fn set(kind: SetKind, entries: &[SetEntry]) -> Set {
+    let header = SetHeader {
+        kind,
+        family: Family::V4,
+        max_entries: 65_536,
+    };
+    Set {
+        header,
+        entries: entries.iter().cloned().collect(),
+    }
+}
+
+fn server(real_servers: &[&str]) -> VirtualServer {
+    let config = RealServerConfig {
+        weight: 1,
+        forwarding: ForwardingMethod::Masquerade,
+    };
+    let real = |address: &&str| (address.parse().unwrap(), config);
+    VirtualServer {
+        config: VirtualServerConfig::round_robin(),
+        real_servers: real_servers.iter().map(real).collect(),
+    }
+}
+
+/// What a kube-proxy left that had one endpoint of the Service yet, and another Service; and
+/// somebody else's virtual server of the Service's address.
+fn left() -> FakeKernel {
+    let entry = |last| SetEntry::IpPort(vip(last), Protocol::Tcp, 80);
+    let mut kernel = FakeKernel::default();
+    kernel.state.sets = BTreeMap::from([
+        (
+            "KUBE-CLUSTER-IP".to_owned(),
+            set(SetKind::HashIpPort, &[entry(STAYS), entry(GONE)]),
+        ),
+        (
+            "KUBE-LOAD-BALANCER-SOURCE-IP".to_owned(),
+            set(SetKind::HashIpPortIp, &[]),
+        ),
+    ]);
+    kernel.state.virtual_servers = BTreeMap::from([
+        (key(STAYS, 80), server(&["10.0.0.1:80"])),
+        (key(GONE, 80), server(&["10.0.0.9:80"])),
+        (key(STAYS, 9999), server(&["10.0.0.7:80"])),
+    ]);
+    let bound = BTreeSet::from([vip(STAYS), vip(GONE)]);
+    kernel.devices.insert(VIP_DEVICE.to_owned(), bound);
+    kernel
+}
+
+fn reconciler(kernel: FakeKernel) -> Reconciler<FakeKernel> {
+    Reconciler::new(kernel, Config::default())
+}
+
+/// One life of an agent; whether it came to the end.
+async fn live(reconciler: &mut Reconciler<FakeKernel>, asked: bool) -> bool {
+    let begun = reconciler.begin_takeover(&table(), asked, |_| false).await;
+    if !matches!(begun, Ok(Beginning::Begun(_))) {
+        return matches!(begun, Ok(Beginning::Nothing));
+    }
+    let Ok(outcome) = reconciler.reconcile(&table()).await else {
+        return false;
+    };
+    loop {
+        match reconciler.go_on_with_takeover().await {
+            Ok(Progress::More) => {}
+            Ok(Progress::Done) => return outcome.errors.is_empty(),
+            Ok(Progress::Waiting { .. }) | Err(_) => return false,
+        }
+    }
+}
+
+/// The table, and what is not a kube-proxy's; nothing that stays was ever taken away.
+fn assert_taken_over(reconciler: &Reconciler<FakeKernel>) {
+    let mut wanted = reconciler.desired.read(|desired| desired.state.clone());
+    let foreign = server(&["10.0.0.7:80"]);
+    wanted.virtual_servers.insert(key(STAYS, 9999), foreign);
+    let kernel = &reconciler.dataplane;
+    assert_eq!(kernel.state, wanted);
+    assert!(kernel.devices.is_empty(), "{:?}", kernel.devices);
+    let chain = (Family::V4, "KUBE-IPVS-OUT-FILTER".to_owned());
+    assert!(kernel.removed_chains.contains(&chain));
+    let harmful = kernel.taken.iter().filter(|step| match step {
+        Step::AddVirtualServer { .. } => true,
+        Step::DelVirtualServer { key: of } => *of != key(GONE, 80),
+        Step::DelRealServer { .. } => true,
+        Step::AddRealServer { address, .. } => *address != "10.0.0.2:80".parse().unwrap(),
+        _ => false,
+    });
+    assert_eq!(harmful.count(), 0, "{:#?}", kernel.taken);
+}
+
+#[tokio::test]
+async fn what_stays_is_kept_and_the_rest_goes() {
+    let mut reconciler = reconciler(left());
+    let begun = reconciler.begin_takeover(&table(), true, |_| false).await;
+    let claim = Claim {
+        wanted: [key(STAYS, 80)].into(),
+        unwanted: [key(GONE, 80)].into(),
+        foreign: [key(STAYS, 9999)].into(),
+    };
+    assert_eq!(begun.unwrap(), Beginning::Begun(claim));
+    // Nothing of the data path has changed yet.
+    let servers = reconciler.dataplane.state.virtual_servers.clone();
+    assert_eq!(servers, left().state.virtual_servers);
+    assert!(live(&mut reconciler, true).await);
+    assert_taken_over(&reconciler);
+    // And again: there is nothing left.
+    let steps = reconciler.dataplane.taken.len();
+    assert!(live(&mut reconciler, true).await);
+    assert_eq!(reconciler.dataplane.taken.len(), steps);
+}
+
+#[tokio::test]
+async fn a_crash_anywhere_is_gone_on_from_with_the_flag_or_without() {
+    for asked in [true, false] {
+        let mut limit = 0;
+        loop {
+            let mut kernel = left();
+            kernel.crash_after = Some(limit);
+            let mut first = reconciler(kernel);
+            let finished = live(&mut first, true).await;
+            let mut kernel = first.into_dataplane();
+            kernel.crash_after = None;
+            let begun = kernel.state.sets.contains_key("KUBE-PORTOLAN-TAKEOVER");
+            let mut second = reconciler(kernel);
+            // Of a takeover that had not begun nobody knows but who was told.
+            if begun || asked {
+                assert!(live(&mut second, asked).await, "after {limit} steps");
+                second.reconcile(&table()).await.unwrap();
+                assert_taken_over(&second);
+            }
+            if finished {
+                break;
+            }
+            limit += 1;
+        }
+        assert!(limit > 10, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_stays_on_the_device_until_it_has_a_route() {
+    let mut reconciler = reconciler(left());
+    reconciler
+        .begin_takeover(&table(), true, |_| false)
+        .await
+        .unwrap();
+    let first = reconciler.dataplane.taken.len();
+    reconciler.dataplane.failures = (first..first + 100)
+        .map(|number| (number, "ENOMEM".to_owned()))
+        .collect();
+    let outcome = reconciler.reconcile(&table()).await.unwrap();
+    assert!(!outcome.errors.is_empty());
+    // Nobody wants the other one, but it has its virtual server yet.
+    let progress = reconciler.go_on_with_takeover().await.unwrap();
+    assert_eq!(progress, Progress::Waiting { addresses: 2 });
+    reconciler.dataplane.failures.clear();
+    assert!(live(&mut reconciler, false).await);
+    assert_taken_over(&reconciler);
+}
+
+#[tokio::test]
+async fn without_the_flag_and_on_a_doubtful_table_nothing_is_touched() {
+    let mut reconciler = reconciler(left());
+    let begin = reconciler.begin_takeover(&table(), false, |_| false).await;
+    assert_eq!(begin.unwrap(), Beginning::Nothing);
+    let empty = NodeTable::default();
+    let none_wanted = |claim: &Claim| claim.wanted.is_empty();
+    let begin = reconciler.begin_takeover(&empty, true, none_wanted).await;
+    assert!(matches!(begin.unwrap(), Beginning::Doubtful(claim) if claim.len() == 2));
+    assert!(reconciler.dataplane.taken.is_empty());
+}

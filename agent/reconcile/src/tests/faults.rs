@@ -1,0 +1,315 @@
+//! Whatever goes wrong with any message, and wherever the agent is killed: the next runs converge,
+//! and what is not ours stays as it is.
+
+use std::collections::BTreeMap;
+
+use portolan_dataplane::{Errno, Fault};
+use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
+use portolan_model::ipvs::{
+    ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig,
+};
+use portolan_model::{Lists, NodeLists};
+use portolan_plan::{MarkMask, ownership_entry};
+use proptest::collection::{btree_map, btree_set, vec};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::drains::Drains;
+
+/// What a message may fail with: no privileges, no memory, no room, busy, or that what we know is
+/// not so any more.
+const ERRORS: [i32; 11] = [1, 2, 3, 12, 16, 17, 22, 105, 4100, 4352, 4353];
+
+fn config() -> Config {
+    Config {
+        families: [Family::V4].into(),
+        short_circuit_mask: MarkMask::new(0x7_0000, 0x4000).unwrap(),
+        ..Config::default()
+    }
+}
+
+fn destinations() -> impl Strategy<Value = Vec<Destination>> {
+    let address = |last| Destination::new(([10, 0, 0, last], 80).into());
+    btree_set(1..5u8, 0..4).prop_map(move |all| all.into_iter().map(address).collect())
+}
+
+/// One record of a few, which may have any of a few ways in; records often want the same one.
+fn record() -> impl Strategy<Value = (Record, NodeLists)> {
+    let key = (0..4u8, select(&[Protocol::Tcp, Protocol::Udp][..]));
+    let frontends = btree_map(1..5u8, any::<bool>(), 1..3);
+    (key, frontends, destinations(), destinations()).prop_map(
+        |((number, protocol), frontends, cluster, local)| {
+            let key = RecordKey {
+                service: format!("s{number}").into(),
+                protocol,
+                ..table(&[]).records.keys().next().unwrap().clone()
+            };
+            let frontend = |(last, is_local): (u8, bool)| {
+                let vip = FrontendAddress::Vip([10, 96, 0, last].into());
+                let lists = if is_local {
+                    Lists::Local
+                } else {
+                    Lists::Cluster
+                };
+                Frontend {
+                    lists,
+                    ..Frontend::new(FrontendKind::ExternalIp, vip, 80)
+                }
+            };
+            let local: Vec<_> = local.into_iter().filter(|d| cluster.contains(d)).collect();
+            let record = Record {
+                frontends: frontends.into_iter().map(frontend).collect(),
+                available: cluster.iter().map(|_| Family::V4).collect(),
+                destinations: cluster,
+                ..Record::new(key)
+            };
+            let own = local
+                .iter()
+                .map(|destination| destination.address)
+                .collect();
+            let lists = NodeLists {
+                local,
+                own,
+                ..NodeLists::default()
+            };
+            (record, lists)
+        },
+    )
+}
+
+/// A table and what changes of it, one record at a time: put, or deleted.
+fn edits() -> impl Strategy<Value = Vec<(Record, Option<NodeLists>)>> {
+    let edit = (record(), prop::bool::weighted(0.75));
+    vec(edit, 1..4).prop_map(|edits| {
+        let value = |((record, lists), stays): ((Record, NodeLists), bool)| {
+            (record, stays.then_some(lists))
+        };
+        edits.into_iter().map(value).collect()
+    })
+}
+
+fn edit(table: &mut NodeTable, edits: Vec<(Record, Option<NodeLists>)>) {
+    for (record, lists) in edits {
+        let key = record.key.clone();
+        table.records.remove(&key);
+        table.lists.remove(&key);
+        if let Some(lists) = lists {
+            table.records.insert(key.clone(), Arc::new(record));
+            table.lists.insert(key, Arc::new(lists));
+        }
+    }
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let errno = || select(&ERRORS[..]).prop_map(Errno::new);
+    prop_oneof![
+        errno().prop_map(Fault::Refused),
+        (0..9usize, errno()).prop_map(|(index, errno)| Fault::Entry(index, errno)),
+        Just(Fault::AnswerLost),
+        Just(Fault::Deleted),
+    ]
+}
+
+/// What somebody else has: a virtual server, at an address where we want one, and a set.
+fn foreign() -> KernelState {
+    let forwarding = ForwardingMethod::Masquerade;
+    let real_servers = [(
+        ([10, 9, 9, 9], 80).into(),
+        RealServerConfig {
+            weight: 0,
+            forwarding,
+        },
+    )];
+    let server = VirtualServer {
+        config: VirtualServerConfig {
+            persistence: Some(7),
+            ..VirtualServerConfig::round_robin()
+        },
+        real_servers: real_servers.into(),
+    };
+    let key = VirtualServerKey::new(Protocol::Tcp, [10, 96, 0, 4].into(), 80);
+    let header = SetHeader {
+        kind: SetKind::HashIpPort,
+        family: Family::V4,
+        max_entries: 9,
+    };
+    let entries = [SetEntry::IpPort([10, 96, 0, 1].into(), Protocol::Tcp, 80)].into();
+    KernelState {
+        sets: [("somebody-elses".to_owned(), Set { header, entries })].into(),
+        virtual_servers: [(key, server)].into(),
+        ..KernelState::default()
+    }
+}
+
+/// What is not ours, of all that the kernel holds.
+fn not_ours(state: &KernelState) -> KernelState {
+    let sets = state
+        .sets
+        .iter()
+        .filter(|(name, _)| !name.starts_with("KUBE-"));
+    KernelState {
+        sets: sets
+            .map(|(name, set)| (name.clone(), set.clone()))
+            .collect(),
+        virtual_servers: state.foreign_virtual_servers(&config().names),
+        ..KernelState::default()
+    }
+}
+
+/// What is wanted, of all that the kernel holds: without what drains, and without what is foreign.
+fn wanted_part(state: &KernelState, desired: &KernelState) -> KernelState {
+    let mut state = state.clone();
+    let names = &config().names;
+    let foreign = state.foreign_virtual_servers(names);
+    state
+        .virtual_servers
+        .retain(|key, _| !foreign.contains_key(key));
+    state.sets.retain(|name, _| name.starts_with("KUBE-"));
+    for (key, server) in &mut state.virtual_servers {
+        let wanted = desired.virtual_servers.get(key);
+        let is_wanted = |address: &SocketAddr| {
+            wanted.is_some_and(|wanted| wanted.real_servers.contains_key(address))
+        };
+        let real_servers = &mut server.real_servers;
+        real_servers.retain(|address, config| config.weight != 0 || is_wanted(address));
+    }
+    state
+}
+
+/// What the reconciler has kept is what a look at everything says.
+fn assert_kept(reconciler: &mut Reconciler<FakeKernel>, table: &NodeTable) {
+    let Some(draining) = reconciler.draining(table) else {
+        return;
+    };
+    let draining: BTreeSet<Draining> = draining.into_keys().collect();
+    let known = reconciler.known().unwrap().clone();
+    let anew = reconciler
+        .desired
+        .read(|desired| Drains::new(&known, &desired.state));
+    assert_eq!(draining, anew.iter().collect());
+    let real_servers = known.virtual_servers.values().map(|s| s.real_servers.len());
+    let counts = Counts {
+        virtual_servers: known.virtual_servers.len(),
+        real_servers: real_servers.sum(),
+    };
+    assert_eq!(reconciler.counts(), Some(counts));
+}
+
+/// One of a sequence: what changes, where the agent is killed, and how often reads fail.
+type Round = (Vec<(Record, Option<NodeLists>)>, Option<usize>, usize);
+
+fn rounds() -> impl Strategy<Value = Vec<Round>> {
+    let crash = prop::option::weighted(0.3, 0..30usize);
+    vec(
+        (edits(), crash, prop_oneof![4 => Just(0), 1 => 1..3usize]),
+        1..6,
+    )
+}
+
+async fn converges(rounds: Vec<Round>, faults: BTreeMap<usize, Fault>) {
+    let meddled = faults.values().any(|fault| *fault == Fault::Deleted);
+    let kernel = FakeKernel {
+        state: foreign(),
+        faults,
+        ..FakeKernel::default()
+    };
+    let (mut reconciler, mut table) = (Reconciler::new(kernel, config()), Arc::default());
+    for (edits, crash, unreadable) in rounds {
+        edit(Arc::make_mut(&mut table), edits);
+        reconciler.dataplane.unreadable = unreadable;
+        let taken = reconciler.dataplane.taken.len();
+        reconciler.dataplane.crash_after = crash.map(|after| taken + after);
+        let outcome = reconciler.reconcile(&table).await;
+        assert_eq!(outcome.is_err(), outcome.is_err() && unreadable > 0);
+        assert_kept(&mut reconciler, &table);
+        assert_eq!(not_ours(&reconciler.dataplane.state), foreign());
+        if crash.is_some() {
+            let mut kernel = reconciler.into_dataplane();
+            kernel.crash_after = None;
+            reconciler = Reconciler::new(kernel, config());
+        } else {
+            reconciler.finish_drains(|_| true).await.unwrap();
+            assert_kept(&mut reconciler, &table);
+        }
+    }
+
+    let kernel = &mut reconciler.dataplane;
+    (kernel.faults, kernel.unreadable) = (BTreeMap::new(), 0);
+    // What somebody deleted while we did not look is seen in time, not at once. What failed is
+    // tried again without that.
+    if meddled {
+        reconciler.forget();
+    }
+    // The second time marks may be free that were not.
+    for _ in 0..2 {
+        let outcome = reconciler.reconcile(&table).await.unwrap();
+        let refused = |(_, text): &(Option<RecordKey>, String)| {
+            text.contains("left alone") || text.contains("already belongs") || text.contains("mark")
+        };
+        assert!(outcome.errors.iter().all(refused), "{:?}", outcome.errors);
+    }
+    let wanted = reconciler.desired.read(|desired| desired.state.clone());
+    let state = &reconciler.dataplane.state;
+    assert_eq!(wanted_part(state, &wanted), wanted);
+    assert_eq!(not_ours(state), foreign());
+    for key in wanted.virtual_servers.keys() {
+        let owned = &state.sets["KUBE-PORTOLAN-OWNED"].entries;
+        assert!(owned.contains(&ownership_entry(key)), "{key}");
+    }
+    assert_eq!(reconciler.reconcile(&table).await.unwrap().objects, 0);
+    let mut restarted = Reconciler::new(reconciler.into_dataplane(), config());
+    assert_eq!(restarted.reconcile(&table).await.unwrap().objects, 0);
+}
+
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.unwrap().block_on(test);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn any_message_may_fail_and_the_agent_be_killed_at_any(
+        rounds in rounds(), faults in btree_map(0..120usize, fault(), 0..8),
+    ) {
+        run(converges(rounds, faults));
+    }
+}
+
+/// Not by chance: one change of everything, and each of its messages with each fault.
+#[test]
+fn each_message_fails_once_with_everything() {
+    let change = |destinations: &[&str]| {
+        let record = table(destinations).records.values().next().unwrap().clone();
+        vec![(Record::clone(&record), Some(NodeLists::default()))]
+    };
+    let gone = || vec![(change(&[]).remove(0).0, None)];
+    let rounds = || {
+        let first = change(&["10.0.0.1:80", "10.0.0.2:80"]);
+        let all = [first, change(&["10.0.0.2:80"]), gone()];
+        all.map(|edits| (edits, None, 0))
+    };
+    let mut kernel = Reconciler::new(FakeKernel::default(), config());
+    let mut target = Arc::default();
+    for (edits, ..) in rounds() {
+        edit(Arc::make_mut(&mut target), edits);
+        run(async { drop(kernel.reconcile(&target).await.unwrap()) });
+    }
+    let messages = kernel.dataplane.taken.len();
+    assert!(messages > 30, "{messages}");
+    for message in 0..messages {
+        let refused = ERRORS.map(|errno| Fault::Refused(Errno::new(errno)));
+        let entry = [12, 4352].map(|errno| Fault::Entry(0, Errno::new(errno)));
+        let others = [Fault::AnswerLost, Fault::Deleted];
+        for fault in refused.into_iter().chain(entry).chain(others) {
+            run(converges(rounds().into(), [(message, fault)].into()));
+        }
+        for killed in 0..3 {
+            let mut rounds = rounds();
+            rounds[killed].1 = Some(message);
+            run(converges(rounds.into(), BTreeMap::new()));
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Relays between a controller and agents, over real connections.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use portolan_client::HoldConfig;
+use portolan_model::NodeTable;
+
+use support::{Agent, Relay, Root, any_port, delete, node, own, put, until};
+
+fn some() -> [portolan_select::TableDelta; 3] {
+    [
+        put(&["x", "y", "z"], 1),
+        own("a", "x", Some("east")),
+        own("b", "y", Some("west")),
+    ]
+}
+
+#[tokio::test]
+async fn agents_of_a_relay_have_the_tables_of_the_controller_behind_it() {
+    let mut root = Root::start(any_port(), &some());
+    let relay = Relay::start(any_port(), &[root.server.address]);
+    let mut agents =
+        ["a", "b", "c"].map(|name| (name, Agent::start(name, &[relay.server.address])));
+    for (name, agent) in &mut agents {
+        agent.has(&root.table(name)).await;
+    }
+    for delta in [
+        delete("x"),
+        put(&["w"], 3),
+        own("c", "y", Some("east")),
+        own("a", "x", None),
+        // Many destinations, then one more: a patch, if anything is.
+        put(&["y"], 200),
+        put(&["y"], 201),
+    ] {
+        root.publisher.publish(&delta);
+        for (name, agent) in &mut agents {
+            agent.has(&root.table(name)).await;
+        }
+    }
+    let stats = &agents[0].1.stats;
+    assert_eq!(stats.snapshots.load(Ordering::Relaxed), 1);
+    assert_eq!(stats.hash_mismatches.load(Ordering::Relaxed), 0);
+    assert_eq!(relay.stats.snapshots.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn nothing_is_served_before_there_are_tables() {
+    // The address of nobody, until somebody comes.
+    let root = Root::start(any_port(), &[]);
+    let address = root.server.address;
+    root.stop().await;
+    let relay = Relay::start(any_port(), &[address]);
+    let mut agent = Agent::start("a", &[relay.server.address]);
+    let registry = relay.server.registry.clone();
+    until("the agent connects", || registry.connected() == 1).await;
+    assert!(!relay.server.tables.published().borrow().synced);
+    assert!(agent.has_nothing());
+    let root = Root::start(address, &some());
+    agent.has(&root.table("a")).await;
+}
+
+#[tokio::test]
+async fn a_relay_serves_on_without_a_controller_and_goes_on_with_the_next() {
+    let mut root = Root::start(any_port(), &some());
+    let address = root.server.address;
+    let relay = Relay::start(any_port(), &[address]);
+    let mut agent = Agent::start("a", &[relay.server.address]);
+    agent.has(&root.table("a")).await;
+    root.publisher.publish(&put(&["last"], 2));
+    agent.has(&root.table("a")).await;
+    let last = root.table("b");
+    root.stop().await;
+    until("the relay is alone", || {
+        !relay.stats.connected.load(Ordering::Relaxed)
+    })
+    .await;
+    let mut late = Agent::start("b", &[relay.server.address]);
+    late.has(&last).await;
+
+    let mut all = some().to_vec();
+    all.extend([delete("z"), own("b", "y", None)]);
+    let root = Root::start(address, &all);
+    for (name, agent) in [("a", &mut agent), ("b", &mut late)] {
+        agent.has(&root.table(name)).await;
+        assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_outlives_its_relay() {
+    let mut root = Root::start(any_port(), &some());
+    let relay = Relay::start(any_port(), &[root.server.address]);
+    let address = relay.server.address;
+    let mut agent = Agent::start("a", &[address]);
+    agent.has(&root.table("a")).await;
+    relay.stop().await;
+    root.publisher.publish(&put(&["new"], 2));
+    let _relay = Relay::start(address, &[root.server.address]);
+    agent.has(&root.table("a")).await;
+
+    assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn an_agent_that_moves_from_a_relay_to_a_controller_is_not_sent_what_it_has() {
+    let root = Root::start(any_port(), &some());
+    // The address of a controller that is not there yet.
+    let other = Root::start(any_port(), &[]);
+    let elsewhere = other.server.address;
+    other.stop().await;
+    let relay = Relay::start(any_port(), &[root.server.address]);
+    let mut agent = Agent::start("a", &[relay.server.address, elsewhere]);
+    agent.has(&root.table("a")).await;
+    let mut other = Root::start(elsewhere, &some());
+    relay.stop().await;
+    let registry = other.server.registry.clone();
+    until("it comes", || registry.counters().resumed_equal == 1).await;
+    other.publisher.publish(&put(&["newer"], 2));
+    agent.has(&other.table("a")).await;
+    assert_eq!(agent.stats.snapshots.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn relays_of_relays_serve_the_same_tables() {
+    let mut root = Root::start(any_port(), &some());
+    let first = Relay::start(any_port(), &[root.server.address]);
+    let second = Relay::start(any_port(), &[first.server.address]);
+    let mut agent = Agent::start("a", &[second.server.address]);
+    agent.has(&root.table("a")).await;
+    for destinations in 2..20 {
+        root.publisher.publish(&put(&["x"], destinations));
+        root.publisher.publish(&own("a", "z", Some("south")));
+    }
+    agent.has(&root.table("a")).await;
+    let (ours, theirs) = (&second.server.tables, &root.server.tables);
+    for name in ["a", "b", "c"] {
+        assert_eq!(ours.table(&node(name)), theirs.table(&node(name)));
+    }
+}
+
+#[tokio::test]
+async fn a_relay_has_programmed_what_all_its_agents_have() {
+    let mut root = Root::start(any_port(), &some());
+    let relay = Relay::start(any_port(), &[root.server.address]);
+    let mut agents = ["a", "b"].map(|name| Agent::start(name, &[relay.server.address]));
+    for (name, agent) in ["a", "b"].iter().zip(&mut agents) {
+        agent.has(&root.table(name)).await;
+    }
+    root.publisher.publish(&put(&["new"], 1));
+    let revision = root.server.tables.head("");
+    let registry = root.server.registry.clone();
+    let status = || {
+        let mut all = registry.snapshot().into_iter();
+        all.find(|status| status.node == "relay/r").unwrap()
+    };
+    until("received", || status().received == Some(revision)).await;
+    let first = agents[0].has(&root.table("a")).await;
+    agents[0].program(&first);
+    let ours = relay.server.registry.clone();
+    let said = || {
+        ours.snapshot()
+            .iter()
+            .any(|status| status.programmed.is_some())
+    };
+    until("the relay knows of the first", said).await;
+    assert!(!ours.all_programmed("", relay.server.tables.head("")));
+    assert!(status().programmed < Some(revision));
+    let second = agents[1].has(&root.table("b")).await;
+    agents[1].program(&second);
+    until("programmed", || status().programmed == Some(revision)).await;
+    let standing = root.server.tables.standing(&status());
+    assert!(standing.records_equal && standing.own_equal);
+}
+
+#[tokio::test]
+async fn tables_that_delete_too_much_are_held_until_an_operator_confirms() {
+    let names: Vec<String> = (0..150).map(|n| format!("s{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let root = Root::start(any_port(), &[put(&names, 1)]);
+    let address = root.server.address;
+    let hold = HoldConfig {
+        confirmed_after: None,
+        ..HoldConfig::default()
+    };
+    let relay = Relay::with(any_port(), &[address], hold);
+    let mut agent = Agent::start("a", &[relay.server.address]);
+    agent.has(&root.table("a")).await;
+    let before: NodeTable = root.table("a");
+    root.stop().await;
+    // It came up with little; its agents are not told so.
+    let mut root = Root::start(address, &[put(&names[..10], 1)]);
+    let held = || relay.stats.deletions_held.load(Ordering::Relaxed);
+    until("it is held", || held() == 140).await;
+    root.publisher.publish(&put(&["new"], 1));
+    let registry = root.server.registry.clone();
+    let head = root.server.tables.head("");
+    let holds = || {
+        let status = registry.snapshot().pop();
+        status.is_some_and(|s| s.received == Some(head) && s.held.is_some_and(|h| h.deleted == 140))
+    };
+    until("the controller knows", holds).await;
+    assert_eq!(relay.server.tables.table(&node("a")), before);
+    agent.has(&before).await;
+    registry.confirm(&node("relay/r")).unwrap();
+    agent.has(&root.table("a")).await;
+    assert_eq!(held(), 0);
+}
+
+#[tokio::test]
+async fn what_is_held_is_published_when_its_time_has_come() {
+    let names: Vec<String> = (0..150).map(|n| format!("s{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let root = Root::start(any_port(), &[put(&names, 1)]);
+    let address = root.server.address;
+    let hold = HoldConfig {
+        confirmed_after: Some(Duration::from_millis(1_500)),
+        ..HoldConfig::default()
+    };
+    let relay = Relay::with(any_port(), &[address], hold);
+    let mut agent = Agent::start("a", &[relay.server.address]);
+    agent.has(&root.table("a")).await;
+    root.stop().await;
+    let root = Root::start(address, &[put(&names[..10], 1)]);
+    until("it is held", || {
+        relay.stats.deletions_held.load(Ordering::Relaxed) == 140
+    })
+    .await;
+    agent.has(&root.table("a")).await;
+}

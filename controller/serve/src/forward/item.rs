@@ -1,0 +1,84 @@
+//! Values as another controller sent them: their bytes stay as they are.
+
+use std::sync::Arc;
+
+use portolan_model::{ContentHash, NodeLists, Record, RecordKey};
+use portolan_proto::convert::{
+    decode_hash, decode_key, decode_lists, decode_record, encode_record,
+};
+use portolan_proto::encoded::encode;
+use portolan_proto::v1;
+use prost::Message;
+use prost::bytes::Bytes;
+
+use super::ForwardError;
+use crate::log::{Item, bucket};
+
+/// A key as it was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Key {
+    Known(RecordKey),
+    /// One that the model has no word for, encoded.
+    Foreign(Bytes),
+}
+
+/// A value that can be passed on; without an item if its key is foreign.
+pub(super) struct Value<T> {
+    pub(super) key: Key,
+    pub(super) hash: ContentHash,
+    pub(super) item: Option<Item<T>>,
+}
+
+/// Reads a `RecordKey`.
+pub(super) fn key(bytes: &Bytes, cluster: &Arc<str>) -> Result<Key, ForwardError> {
+    let key = v1::RecordKey::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
+    Ok(key_of(Some(key), cluster))
+}
+
+fn key_of(key: Option<v1::RecordKey>, cluster: &Arc<str>) -> Key {
+    let key = key.unwrap_or_default();
+    decode_key(&key, cluster).map_or_else(|_| Key::Foreign(encode(&key)), Key::Known)
+}
+
+/// Reads a `Record`. What this version does not know of it is passed on all the same.
+pub(super) fn record(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<Record>, ForwardError> {
+    let message = v1::Record::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
+    let hash = decode_hash(&message.hash)?;
+    let key = key_of(message.key.clone(), cluster);
+    let item = match &key {
+        Key::Foreign(_) => None,
+        Key::Known(known) => {
+            let decoded = decode_record(&message, cluster).map(|decoded| decoded.record);
+            let is_whole = |record| encode(&encode_record(record, hash)) == bytes;
+            Some(Item {
+                is_whole: decoded.as_ref().is_ok_and(is_whole),
+                value: Arc::new(decoded.unwrap_or_else(|_| Record::new(known.clone()))),
+                hash,
+                encoded: bytes,
+                bucket: bucket(known),
+            })
+        }
+    };
+    Ok(Value { key, hash, item })
+}
+
+/// Reads a `NodeLists`, as [`record`] does.
+pub(super) fn lists(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<NodeLists>, ForwardError> {
+    let message = v1::NodeLists::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
+    let hash = decode_hash(&message.hash)?;
+    let key = key_of(message.key.clone(), cluster);
+    let item = match &key {
+        Key::Foreign(_) => None,
+        Key::Known(_) => {
+            let decoded = decode_lists(&message, cluster);
+            Some(Item {
+                is_whole: decoded.is_ok(),
+                value: Arc::new(decoded.map(|decoded| decoded.lists).unwrap_or_default()),
+                hash,
+                encoded: bytes,
+                bucket: 0,
+            })
+        }
+    };
+    Ok(Value { key, hash, item })
+}

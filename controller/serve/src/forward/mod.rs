@@ -1,0 +1,360 @@
+//! The tables of another controller, passed on: the writer of a relay.
+//!
+//! Records are published as the bytes that came, with the hashes that came: an agent finds the same
+//! table at the relay as at the controller behind it, also what this version does not understand.
+//! What has arrived is held against the hashes of its Commit before anybody is sent it.
+
+mod item;
+mod staged;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_model::{ContentHash, NodeInfo, NodeKey, SetHash, node_hash};
+use portolan_proto::convert::{DecodeError, decode_set_hash};
+use portolan_proto::encoded::{EncodedOwn, EncodedRecords};
+use portolan_proto::v1;
+
+use crate::log::{Cluster, Hashes};
+use crate::{Origin, Prepared, Publisher, Tables};
+use staged::{Place, Staged};
+
+/// How many trigger times are kept of what waits to be published: no Commit tells more.
+const MAX_TRIGGERS: usize = 64;
+
+/// Why a transition was dropped. The tables stay as they were, and the next must come whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ForwardError {
+    /// What arrived is not what was sent.
+    #[error("{part} of revision {revision} have hash {got}, not {stated}")]
+    Mismatch {
+        /// Which part of the tables.
+        part: &'static str,
+        /// The Commit's revision.
+        revision: u64,
+        /// What the Commit says.
+        stated: SetHash,
+        /// What we have.
+        got: SetHash,
+    },
+    /// A hash that is none.
+    #[error("{0}")]
+    Hash(#[from] DecodeError),
+    /// What is known of a node cannot be read.
+    #[error("node {node}: {reason}")]
+    Node {
+        /// The node.
+        node: Arc<str>,
+        /// Why.
+        reason: DecodeError,
+    },
+    /// Bytes that are no message.
+    #[error("a record, list or key that cannot be read: {0}")]
+    Unreadable(String),
+    /// What no relay asks for.
+    #[error("{0} sent to a relay")]
+    Unexpected(&'static str),
+}
+
+impl ForwardError {
+    fn unreadable(error: impl ToString) -> Self {
+        Self::Unreadable(error.to_string())
+    }
+}
+
+/// What has arrived whole, and waits to be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// The epoch of the controller that sent it.
+    pub epoch: u64,
+    /// Its revision there.
+    pub revision: u64,
+    /// The hash of the shared records.
+    pub records_hash: SetHash,
+    /// The hash of what all nodes have of their own.
+    pub own_hash: SetHash,
+    /// How many of the records that are published would go.
+    pub deleted: usize,
+    /// How many are published.
+    pub records: usize,
+}
+
+/// The one writer of a relay's tables.
+#[derive(Debug)]
+pub struct Forwarder {
+    cluster: Arc<str>,
+    publisher: Publisher,
+    tables: Tables,
+    /// Since the last Commit.
+    arriving: Staged,
+    /// From what is published to the last Commit.
+    pending: Option<Pending>,
+    /// The epoch and revision of what is published; `None` if all must be sent.
+    position: Option<(u64, u64)>,
+    source_versions: Vec<u64>,
+    /// What could not be passed on of what is published, in it.
+    foreign: BTreeMap<Place, ContentHash>,
+    /// The hash of what all nodes have, that included.
+    own: SetHash,
+}
+
+/// A table that fits its hashes.
+#[derive(Debug)]
+struct Pending {
+    staged: Staged,
+    committed: Committed,
+    foreign: BTreeMap<Place, ContentHash>,
+    source_versions: Vec<u64>,
+    trigger_times_ms: Vec<u64>,
+}
+
+impl Forwarder {
+    /// Before anything has arrived.
+    #[must_use]
+    pub fn new(cluster: &str, publisher: Publisher, tables: Tables) -> Self {
+        Self {
+            cluster: cluster.into(),
+            publisher,
+            tables,
+            arriving: Staged::default(),
+            pending: None,
+            position: None,
+            source_versions: Vec::new(),
+            foreign: BTreeMap::new(),
+            own: SetHash::default(),
+        }
+    }
+
+    /// Begins a stream: drops what the last one left unpublished, and says what to say in Hello of
+    /// what there is.
+    pub fn begin(&mut self, hello: v1::Hello) -> v1::Hello {
+        self.arriving = Staged::default();
+        self.pending = None;
+        let Some((epoch, revision)) = self.position else {
+            return hello;
+        };
+        let shared = hash_of(&self.foreign, "");
+        let records = self.tables.read().of(&self.cluster).records().hash();
+        v1::Hello {
+            epoch,
+            revision,
+            records_hash: sum(records, shared).to_bytes().into(),
+            own_hash: self.own.to_bytes().into(),
+            source_versions: self.source_versions.clone(),
+            ..hello
+        }
+    }
+
+    /// Says nothing any more of how far the last controller was. Whether there was anything to
+    /// forget.
+    pub fn forget_source_versions(&mut self) -> bool {
+        !std::mem::take(&mut self.source_versions).is_empty()
+    }
+
+    /// Takes shared records.
+    ///
+    /// # Errors
+    /// If they cannot be read. A new stream must be begun.
+    pub fn take_records(&mut self, records: EncodedRecords) -> Result<(), ForwardError> {
+        let taken = self.arriving.take_records(records, &self.cluster);
+        taken.inspect_err(|_| self.drop_all())
+    }
+
+    /// Takes what a node has of its own.
+    ///
+    /// # Errors
+    /// As [`take_records`](Self::take_records).
+    pub fn take_own(&mut self, own: EncodedOwn) -> Result<(), ForwardError> {
+        let taken = self.arriving.take_own(own, &self.cluster);
+        taken.inspect_err(|_| self.drop_all())
+    }
+
+    /// Takes the end of a transition, of the controller with this epoch. What it completes is not
+    /// published yet.
+    ///
+    /// # Errors
+    /// If it does not fit what came before it. A new stream must be begun.
+    pub fn commit(&mut self, commit: v1::Commit, epoch: u64) -> Result<Committed, ForwardError> {
+        let staged = std::mem::take(&mut self.arriving);
+        let pending = self.complete(staged, commit, epoch);
+        let pending = pending.inspect_err(|_| self.drop_all())?;
+        let committed = pending.committed.clone();
+        self.pending = Some(pending);
+        Ok(committed)
+    }
+
+    fn complete(
+        &mut self,
+        arrived: Staged,
+        commit: v1::Commit,
+        epoch: u64,
+    ) -> Result<Pending, ForwardError> {
+        let (mut staged, mut triggers) = match self.pending.take() {
+            Some(pending) => (pending.staged, pending.trigger_times_ms),
+            None => Default::default(),
+        };
+        staged.merge(arrived, commit.snapshot);
+        let log = self.tables.read();
+        let there = log.of(&self.cluster);
+        staged.name_what_goes(there);
+        let foreign = staged.foreign_after(&self.foreign);
+        let got = self.hashes_after(&staged, &foreign, there);
+        let records_hash = decode_set_hash("records_hash", &commit.records_hash)?;
+        let own_hash = decode_set_hash("own_hash", &commit.own_hash)?;
+        fits("records", commit.revision, records_hash, got.records)?;
+        fits("the nodes' own", commit.revision, own_hash, got.own)?;
+        let gone = staged.records.iter().filter(|(_, item)| item.is_none());
+        let gone = gone.filter(|(key, _)| there.records().get(key).is_some());
+        let committed = Committed {
+            epoch,
+            revision: commit.revision,
+            records_hash,
+            own_hash,
+            deleted: gone.count(),
+            records: there.records().len(),
+        };
+        triggers.extend(commit.trigger_times_ms);
+        triggers.truncate(MAX_TRIGGERS);
+        Ok(Pending {
+            staged,
+            committed,
+            foreign,
+            source_versions: commit.source_versions,
+            trigger_times_ms: triggers,
+        })
+    }
+
+    /// What the hashes will be.
+    fn hashes_after(
+        &self,
+        staged: &Staged,
+        foreign: &BTreeMap<Place, ContentHash>,
+        there: &Cluster,
+    ) -> Hashes {
+        let mut records = sum(there.records().hash(), hash_of(foreign, ""));
+        for (key, item) in &staged.records {
+            let old = there.records().get(key).map(|item| item.hash);
+            old.into_iter().for_each(|old| records.remove(old));
+            item.iter().for_each(|new| records.insert(new.hash));
+        }
+        let mut own = match staged.is_whole() {
+            true => SetHash::default(),
+            false => self.own,
+        };
+        for (name, node) in &staged.nodes {
+            let (mut lists, info) = there.own_parts(name);
+            if !staged.is_whole() {
+                let before = named(name, sum(lists, hash_of(&self.foreign, name)), &info);
+                before.into_iter().for_each(|before| own.remove(before));
+            }
+            for (key, item) in &node.lists {
+                let old = there.list_hash(name, key);
+                old.into_iter().for_each(|old| lists.remove(old));
+                item.iter().for_each(|new| lists.insert(new.hash));
+            }
+            let info = node.info.as_ref().unwrap_or(&info);
+            let after = named(name, sum(lists, hash_of(foreign, name)), info);
+            after.into_iter().for_each(|after| own.insert(after));
+        }
+        Hashes { records, own }
+    }
+
+    /// Whether something has arrived that is not published.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Publishes what has arrived, which was first seen at `observed`; the first time, serving
+    /// begins. The revision that it is here, and what it was there; `None` if there is nothing.
+    pub fn publish(&mut self, observed: Instant) -> Option<(u64, Committed)> {
+        let pending = self.pending.take()?;
+        let origin = Origin {
+            source_versions: pending.source_versions.clone(),
+            trigger_times_ms: pending.trigger_times_ms,
+            observed: Some(observed),
+        };
+        let prepared = self.prepared(pending.staged);
+        self.publisher.publish_prepared(prepared, &origin);
+        self.publisher.set_synced();
+        let committed = pending.committed;
+        self.position = Some((committed.epoch, committed.revision));
+        self.source_versions = pending.source_versions;
+        self.foreign = pending.foreign;
+        self.own = committed.own_hash;
+        Some((self.tables.head(&self.cluster), committed))
+    }
+
+    /// How many records and lists there are that cannot be passed on: this version has no word for
+    /// their keys.
+    #[must_use]
+    pub fn left_out(&self) -> usize {
+        self.foreign.len()
+    }
+
+    fn prepared(&self, staged: Staged) -> Prepared {
+        let mut prepared = Prepared {
+            records: staged.records.into_iter().collect(),
+            lists: Vec::new(),
+            nodes: Vec::new(),
+        };
+        for (name, changes) in staged.nodes {
+            let node = NodeKey {
+                cluster: Arc::clone(&self.cluster),
+                name,
+            };
+            let lists = changes.lists.into_iter();
+            let lists = lists.map(|(key, item)| (node.clone(), key, item));
+            prepared.lists.extend(lists);
+            let info = changes.info.into_iter();
+            prepared.nodes.extend(info.map(|info| (node.clone(), info)));
+        }
+        prepared
+    }
+
+    /// After an error: what we have may not be what the other side believes.
+    fn drop_all(&mut self) {
+        self.arriving = Staged::default();
+        self.pending = None;
+        self.position = None;
+    }
+}
+
+/// What a node adds to the hash of all nodes, if it has anything.
+fn named(name: &str, lists: SetHash, info: &NodeInfo) -> Option<ContentHash> {
+    // A sum of 0 is that of no lists.
+    if lists == SetHash::default() && *info == NodeInfo::default() {
+        return None;
+    }
+    let mut own = lists;
+    own.insert(info.content_hash());
+    Some(node_hash(name, own))
+}
+
+/// The sum of what cannot be passed on of a node, or of what is shared.
+fn hash_of(foreign: &BTreeMap<Place, ContentHash>, node: &str) -> SetHash {
+    let of_node = foreign.iter().filter(|((of, _), _)| **of == *node);
+    of_node.map(|(_, hash)| *hash).collect()
+}
+
+fn sum(one: SetHash, other: SetHash) -> SetHash {
+    SetHash(one.0.wrapping_add(other.0))
+}
+
+fn fits(
+    part: &'static str,
+    revision: u64,
+    stated: SetHash,
+    got: SetHash,
+) -> Result<(), ForwardError> {
+    (stated == got).then_some(()).ok_or(ForwardError::Mismatch {
+        part,
+        revision,
+        stated,
+        got,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! What all nodes have of their own, for relays.
+
+use std::sync::Arc;
+
+use portolan_model::{ContentHash, NodeInfo, RecordKey, SetHash, node_hash};
+
+use super::{Cluster, Node};
+use crate::log::{Hashes, OwnChanges};
+
+/// What changed of one node's own.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NodeChanges {
+    pub(crate) node: Arc<str>,
+    pub(crate) own: OwnChanges,
+    /// Whether that is all that it has: it is not known any more what is gone.
+    pub(crate) replace: bool,
+}
+
+impl Cluster {
+    /// The hashes of the shared records and of all nodes. A node that has nothing of its own is as
+    /// good as one that there is not.
+    pub(crate) fn hashes_of_all(&self) -> Hashes {
+        let busy = self.nodes.iter().filter(|(_, node)| !node.is_idle());
+        let named = busy.map(|(name, node)| node.named(name));
+        Hashes {
+            records: self.records.hash(),
+            own: named.collect(),
+        }
+    }
+
+    /// All that nodes have of their own.
+    pub(crate) fn own_of_all(&self) -> Vec<NodeChanges> {
+        let busy = self.nodes.iter().filter(|(_, node)| !node.is_idle());
+        busy.map(|(name, _)| self.whole(name)).collect()
+    }
+
+    /// What changed of any node's own after `cursor`; `None` if that is not known any more, or
+    /// `cursor` never was a revision here.
+    pub(crate) fn own_of_all_since(&self, cursor: u64) -> Option<Vec<NodeChanges>> {
+        if cursor > self.head || cursor < self.idle_floor {
+            return None;
+        }
+        let changes = self.nodes.keys().map(|name| {
+            let own = self.own_since(name, cursor);
+            own.map_or_else(
+                || self.whole(name),
+                |own| NodeChanges {
+                    node: Arc::clone(name),
+                    own,
+                    replace: false,
+                },
+            )
+        });
+        let is_news = |change: &NodeChanges| change.replace || change.own != OwnChanges::default();
+        Some(changes.filter(is_news).collect())
+    }
+
+    fn whole(&self, name: &Arc<str>) -> NodeChanges {
+        NodeChanges {
+            node: Arc::clone(name),
+            own: self.own(name),
+            replace: true,
+        }
+    }
+
+    /// The names of the nodes of which anything is known.
+    pub(crate) fn node_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.nodes.keys()
+    }
+
+    /// The keys of a node's lists.
+    pub(crate) fn list_keys(&self, node: &str) -> impl Iterator<Item = &RecordKey> {
+        let lists = self.nodes.get(node).into_iter();
+        lists.flat_map(|node| node.lists.iter().map(|(key, _)| key))
+    }
+
+    /// The hash of one of a node's lists, if it has that.
+    pub(crate) fn list_hash(&self, node: &str, key: &RecordKey) -> Option<ContentHash> {
+        self.nodes.get(node)?.lists.get(key).map(|item| item.hash)
+    }
+
+    /// The sum of the hashes of a node's lists, and what is known of the node.
+    pub(crate) fn own_parts(&self, node: &str) -> (SetHash, NodeInfo) {
+        let own = self.nodes.get(node);
+        own.map_or_else(Default::default, |own| (own.lists.hash(), own.info.clone()))
+    }
+}
+
+impl Node {
+    fn named(&self, name: &str) -> ContentHash {
+        *self.named.get_or_init(|| node_hash(name, self.hash()))
+    }
+}

@@ -1,0 +1,83 @@
+//! A controller whose source is another one.
+
+mod args;
+mod metrics;
+
+use std::sync::Arc;
+
+use portolan_relay::{FIRST_COMMIT_TIMEOUT, Outlets, RelayConfig, Stats, run};
+use portolan_runtime::{BlockReady, CredentialCollector};
+use portolan_serve::{Forwarder, Publisher, Registry as Sessions, Tables};
+use portolan_tls::POLL;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::Vital;
+use crate::args::Args;
+use crate::metrics::CatalogMetrics;
+pub(crate) use args::UpstreamArgs;
+use metrics::RelayCollector;
+
+/// What a relay works with.
+pub(crate) struct Parts {
+    pub(crate) publisher: Publisher,
+    pub(crate) tables: Tables,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) metrics: CatalogMetrics,
+    /// Not ready until there are tables.
+    pub(crate) unready: BlockReady,
+    pub(crate) cores: u32,
+}
+
+/// Starts to pass tables on.
+pub(crate) fn start(
+    args: &Args,
+    parts: Parts,
+    registry: &mut Registry,
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    let flags = &args.upstream;
+    let (security, files) = flags.open()?;
+    if let Some(files) = files {
+        registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
+        vital.tasks.spawn(files.follow(POLL, vital.ending.clone()));
+    } else {
+        tracing::warn!("plaintext: anybody on the way to --upstream can change all tables");
+    }
+    let config = RelayConfig {
+        upstreams: flags.upstreams()?,
+        security,
+        cluster: args.cluster.clone(),
+        name: flags.name(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        hold: flags.hold(),
+        first_commit_timeout: FIRST_COMMIT_TIMEOUT,
+        cores: parts.cores,
+    };
+    let stats = Arc::new(Stats::default());
+    registry.register_collector(Box::new(RelayCollector(Arc::clone(&stats))));
+    let ending = vital.ending.clone();
+    vital
+        .tasks
+        .spawn(ready(parts.tables.clone(), parts.unready, ending));
+    let outlets = Outlets {
+        forwarder: Forwarder::new(&args.cluster, parts.publisher, parts.tables),
+        sessions: parts.sessions,
+        stats,
+    };
+    let metrics = parts.metrics;
+    let published = move |revision, took| metrics.published(revision, took);
+    let run = run(config, outlets, published, vital.ending.clone());
+    vital.spawn("source", run);
+    Ok(())
+}
+
+/// Waits until there are tables.
+async fn ready(tables: Tables, unready: BlockReady, token: CancellationToken) {
+    let mut published = tables.published();
+    let synced = published.wait_for(|published| published.synced);
+    if let Some(Ok(_)) = token.run_until_cancelled(synced).await {
+        tracing::info!("tables received, serving");
+    }
+    drop(unready);
+}

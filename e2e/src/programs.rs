@@ -1,0 +1,114 @@
+//! Our two programs, and how all tests start them.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::cluster::POD_RANGES;
+
+/// Where the agents' admin server listens, each in its node's namespace.
+pub const AGENT_ADMIN: u16 = 10249;
+
+/// The path of one of our programs: built beside the running test, or in `PORTOLAN_BIN_DIR`.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let directory = match std::env::var_os("PORTOLAN_BIN_DIR") {
+        Some(directory) => PathBuf::from(directory),
+        None => {
+            let test = std::env::current_exe()?;
+            let profile = test.ancestors().find(|path| path.join(name).is_file());
+            profile
+                .with_context(|| format!("{name} is not built"))?
+                .to_owned()
+        }
+    };
+    let path = directory.join(name);
+    ensure!(path.is_file(), "{} is not built", path.display());
+    Ok(path)
+}
+
+/// Where a controller's objects come from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// A directory of files.
+    Files(PathBuf),
+    /// A real API server.
+    Kubernetes(PathBuf),
+}
+
+/// How the programs know each other.
+#[derive(Debug, Clone)]
+pub enum Trust {
+    /// Not at all.
+    Plaintext,
+    /// By what `portolan-controller certs` made in this directory.
+    Certificates(PathBuf),
+}
+
+impl Trust {
+    /// Makes an authority in a directory, and certificates of the controller at an address and of
+    /// nodes; where they are already, all but the authority's are made anew.
+    pub fn certify(directory: &Path, server: &str, nodes: &[String]) -> Result<Self> {
+        let mut command = Command::new(program("portolan-controller")?);
+        command.args(["certs", "--server-name", server, "--node"]);
+        command.arg(nodes.join(",")).arg("--dir").arg(directory);
+        let made = command.output().context("portolan-controller certs")?;
+        let said = String::from_utf8_lossy(&made.stderr);
+        ensure!(made.status.success(), "portolan-controller certs: {said}");
+        Ok(Self::Certificates(directory.to_owned()))
+    }
+
+    /// Gives a controller what it shows.
+    pub fn of_controller(&self, command: &mut Command) {
+        self.of("controller", command);
+    }
+
+    /// Gives an agent what the agent of a node shows.
+    pub fn of_node(&self, node: &str, command: &mut Command) {
+        self.of(&format!("nodes/{node}"), command);
+    }
+
+    fn of(&self, who: &str, command: &mut Command) {
+        match self {
+            Self::Plaintext => command.arg("--plaintext"),
+            Self::Certificates(directory) => command.arg("--tls-dir").arg(directory.join(who)),
+        };
+    }
+}
+
+/// A controller that serves agents at a port, and admins at the next one; what it shows is left to
+/// say.
+pub fn controller(source: &Source, port: u16) -> Result<Command> {
+    let mut command = Command::new(program("portolan-controller")?);
+    command
+        .arg(format!("--listen=[::]:{port}"))
+        .arg(format!("--admin-listen=[::]:{}", port + 1));
+    match source {
+        Source::Files(objects) => {
+            command.args(["--source=file", "--file-poll-ms=20"]);
+            command.arg("--file").arg(objects);
+        }
+        Source::Kubernetes(kubeconfig) => {
+            command.args(["--source=kubernetes", "--kubeconfig"]);
+            command.arg(kubeconfig);
+        }
+    }
+    Ok(command)
+}
+
+/// The agent of a node, with its state below a directory; what it shows is left to say.
+pub fn agent(node: &str, controllers: &[SocketAddr], directory: &Path) -> Result<Command> {
+    let mut command = Command::new(program("portolan-agent")?);
+    command
+        .arg(format!("--node-name={node}"))
+        .arg(format!("--cluster-cidr={POD_RANGES}"))
+        .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
+        // All nodes of a rig have one file system.
+        .arg("--state-dir")
+        .arg(directory.join(node));
+    for controller in controllers {
+        command.arg(format!("--controller={controller}"));
+    }
+    Ok(command)
+}

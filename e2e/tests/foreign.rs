@@ -1,0 +1,178 @@
+//! What others have in the kernel stays as it is, bit for bit, whatever the agent does: virtual
+//! servers, also of an address of ours, sets, rules, devices, addresses and routes.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::objects::{ports, service, slices};
+use portolan_e2e::rig::Host;
+use serde_json::json;
+
+const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+const MORE: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
+
+/// What others make before the agent comes, one command a line.
+const BEFORE: &str = "
+ipvsadm -A -t 10.96.0.10:9999 -s wrr -p 120
+ipvsadm -a -t 10.96.0.10:9999 -r 192.168.77.200:80 -g -w 3
+ipvsadm -A -t [fd00:10:96::10]:9999 -s rr
+ipvsadm -a -t [fd00:10:96::10]:9999 -r [fd00:77::200]:80 -m -w 1
+ipvsadm -A -u 198.51.100.77:53 -s rr
+ipvsadm -A -f 77 -s sh
+ipvsadm -a -f 77 -r 192.168.77.200:0 -g -w 2
+ipset create OTHERS hash:ip,port
+ipset add OTHERS 10.96.0.10,tcp:80
+ipset create KUBE-OF-OTHERS hash:net
+ipset add KUBE-OF-OTHERS 198.51.100.0/24
+iptables -t nat -N OTHERS
+iptables -t nat -A OTHERS -d 198.51.100.77/32 -j RETURN
+iptables -t nat -A PREROUTING -j OTHERS
+iptables -t filter -N KUBE-FIREWALL
+iptables -t filter -A KUBE-FIREWALL -m set --match-set KUBE-OF-OTHERS src -j DROP
+iptables -t filter -A OUTPUT -j KUBE-FIREWALL
+iptables -t mangle -A PREROUTING -d 198.51.100.78/32 -j MARK --set-mark 0x4d
+iptables -t mangle -N KUBE-KUBELET-CANARY
+ip6tables -t filter -A FORWARD -p tcp --dport 9999 -j ACCEPT
+ip link add others0 type dummy
+ip addr add 198.51.100.77/32 dev others0
+ip addr add 2001:db8:100::77/128 dev others0 nodad
+ip route add local 198.51.100.79/32 dev lo table local proto 42
+ip -6 route add local 2001:db8:100::79/128 dev lo table local proto 42
+";
+
+/// What they make while it is at work.
+const DURING: &str = "
+ipvsadm -A -t 10.96.0.11:9998 -s lc
+ipvsadm -a -t 10.96.0.11:9998 -r 192.168.77.200:81 -m -w 5
+ipset add OTHERS 10.96.0.11,udp:9
+ipset create LATER-OTHERS hash:ip
+ipset add LATER-OTHERS 10.96.0.10
+iptables -t nat -I POSTROUTING 1 -d 198.51.100.80/32 -j ACCEPT
+iptables -t filter -N OTHERS-LATER
+iptables -t filter -I FORWARD 1 -m set --match-set LATER-OTHERS dst -j OTHERS-LATER
+ip addr add 198.51.100.81/32 dev others0
+ip route add 198.51.100.82/32 dev lo proto 42
+";
+
+/// What theirs is known by, in what is ours too.
+const MARKS: [&str; 12] = [
+    ":9999",
+    ":9998",
+    "-f 77",
+    "198.51.100.",
+    "OTHERS",
+    "KUBE-FIREWALL",
+    "KUBE-KUBELET-CANARY",
+    "0x4d",
+    "--dport 9999",
+    "others0",
+    "2001:db8:100:",
+    "proto 42",
+];
+
+fn run(node: &Host, commands: &str) {
+    for command in commands.lines().filter(|line| !line.is_empty()) {
+        let words: Vec<_> = command.split(' ').collect();
+        node.exec(&words)
+            .unwrap_or_else(|error| panic!("{command}: {error:#}"));
+    }
+}
+
+/// All that others have, in the words of the tools.
+fn theirs(node: &Host) -> String {
+    let mut all = String::new();
+    for command in [
+        "ipvsadm -Sn",
+        "ipset -s save",
+        "iptables-save",
+        "ip6tables-save",
+        "ip -o link",
+        "ip -o addr",
+        "ip -4 route show table all",
+        "ip -6 route show table all",
+    ] {
+        let words: Vec<_> = command.split(' ').collect();
+        let text = node.exec(&words).unwrap();
+        let is_theirs = |line: &&str| {
+            // What is changed when, and by how many packets, is nobody's.
+            !line.starts_with('#') && MARKS.iter().any(|mark| line.contains(mark))
+        };
+        let lines = text.lines().filter(is_theirs);
+        let plain = lines.map(without_counters);
+        all += &format!("# {command}\n{}\n", plain.collect::<Vec<_>>().join("\n"));
+    }
+    all
+}
+
+fn publish(
+    cluster: &Cluster,
+    name: &str,
+    ips: [&str; 2],
+    node_port: u16,
+    pods: &[(&EchoPod, usize)],
+) {
+    let spec = json!({ "type": "NodePort", "ports": ports(Some(node_port)) });
+    let objects = [vec![service(name, ips, spec)], slices(name, pods)].concat();
+    cluster.put(&format!("{name}.json"), &objects).unwrap();
+}
+
+/// A chain's declaration ends in how many packets and bytes have passed.
+fn without_counters(line: &str) -> &str {
+    match line.starts_with(':') {
+        true => line.split(" [").next().unwrap_or(line),
+        false => line,
+    }
+}
+
+#[test]
+fn what_others_have_stays_as_it_is() {
+    if !lane::provides("what_others_have_stays_as_it_is", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    let a = cluster.add_pod(0, "a").unwrap();
+    let b = cluster.add_pod(1, "b").unwrap();
+    let pods = [(&a, 0), (&b, 1)];
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    cluster.clean_up(0).unwrap();
+    run(cluster.rig.node(0), BEFORE);
+    let before = theirs(cluster.rig.node(0));
+    println!("{before}");
+
+    let check = |cluster: &Cluster, expected: &str, when: &str| {
+        assert_eq!(theirs(cluster.rig.node(0)), expected, "{when}");
+    };
+    // Else their addresses would take node ports, as they should.
+    let ports = "--node-port-addresses=192.168.77.0/24,fd00:77::/64";
+    let restart = |cluster: &mut Cluster, flag: &str| {
+        cluster.start_agent_with(0, &[ports, flag]).unwrap();
+        cluster.wait_until_ready(0).unwrap();
+    };
+    restart(&mut cluster, "--sync-period=1");
+    check(&cluster, &before, "start");
+    publish(&cluster, "web", WEB, 30080, &pods);
+    check(&cluster, &before, "a Service came");
+
+    run(cluster.rig.node(0), DURING);
+    let during = theirs(cluster.rig.node(0));
+    assert_ne!(during, before);
+    for round in 0..3 {
+        publish(&cluster, "more", MORE, 30081, &pods[..1]);
+        publish(&cluster, "web", WEB, 30080, &pods[1..]);
+        cluster.put("more.json", &[]).unwrap();
+        publish(&cluster, "web", WEB, 30080, &pods);
+        check(&cluster, &during, &format!("churn {round}"));
+    }
+    cluster.agent(0).unwrap().kill9().unwrap();
+    // Here is no kube-proxy's, so that a takeover takes nothing.
+    restart(&mut cluster, "--takeover=kube-proxy");
+    check(&cluster, &during, "restart");
+    publish(&cluster, "more", MORE, 30081, &pods);
+    check(&cluster, &during, "a Service came after the restart");
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    cluster.clean_up(0).unwrap();
+    check(&cluster, &during, "cleanup");
+    let servers = cluster.rig.node(0).exec(&["ipvsadm", "-Sn"]).unwrap();
+    assert!(!servers.contains("10.96.0.10:80 "), "{servers}");
+}

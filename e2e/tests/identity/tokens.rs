@@ -1,0 +1,170 @@
+//! ServiceAccount tokens of a real API server.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, agent_is_ready, control, http_get};
+use portolan_e2e::objects::{service, slices};
+use portolan_e2e::programs::{self, Source, Trust};
+use portolan_e2e::rig::{Process, Protocol, Rig};
+use portolan_e2e::servers::Servers;
+use portolan_e2e::wait::wait_for;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{WEB, kernel, metric};
+
+const PORT: u16 = 9443;
+const ACCOUNT: &str = "portolan-agent";
+const AUDIENCE: &str = "portolan-controller";
+
+/// A control plane, and our controller that takes its tokens.
+struct World {
+    // Fields drop in this order: clients before the servers they use.
+    controller: Process,
+    servers: Servers,
+    directory: TempDir,
+    rig: Rig,
+}
+
+impl World {
+    fn start_or_skip(test: &str) -> Option<Self> {
+        let directory = TempDir::new().unwrap();
+        let (rig, servers) = Servers::in_rig_or_skip(test, directory.path())?;
+        let host = control(&rig);
+        let server = host.v4().to_string();
+        let certs = directory.path().join("certs");
+        let nodes = [Cluster::node_name(0)];
+        let trust = Trust::certify(&certs, &server, &nodes).unwrap();
+        let source = Source::Kubernetes(servers.kubeconfig().to_owned());
+        let mut command = programs::controller(&source, PORT).unwrap();
+        trust.of_controller(&mut command);
+        let configuration = ["get", "--raw", "/.well-known/openid-configuration"];
+        let configuration = host.namespace().run(|| servers.kubectl(&configuration));
+        let configuration: Value = serde_json::from_str(&configuration.unwrap().unwrap()).unwrap();
+        let issuer = configuration["issuer"].as_str().unwrap();
+        command
+            .arg(format!("--token-issuer={issuer}"))
+            .arg(format!("--token-service-account=default/{ACCOUNT}"));
+        let controller = Process::spawn(
+            host.namespace(),
+            "controller",
+            &mut command,
+            directory.path(),
+        );
+        Some(Self {
+            controller: controller.unwrap(),
+            servers,
+            directory,
+            rig,
+        })
+    }
+
+    fn kubectl(&self, args: &[&str], input: &str) -> String {
+        let run = || self.servers.kubectl_with_input(args, input);
+        control(&self.rig).namespace().run(run).unwrap().unwrap()
+    }
+
+    /// Nodes, the agents' account, a pod of theirs on each node, and a Service.
+    fn write_objects(&self, pod: &EchoPod) {
+        let mut objects = vec![json!({
+            "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": ACCOUNT },
+        })];
+        for number in 0..2 {
+            let name = Cluster::node_name(number);
+            objects.push(json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": { "name": name },
+            }));
+            objects.push(json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": { "name": agent_pod(number) },
+                "spec": {
+                    "nodeName": name,
+                    "serviceAccountName": ACCOUNT,
+                    "containers": [{ "name": "agent", "image": "none" }],
+                },
+            }));
+        }
+        let policy = json!({ "ipFamilyPolicy": "RequireDualStack" });
+        objects.push(service("web", WEB, policy));
+        objects.extend(slices("web", &[(pod, 0)]));
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+        let apply = ["apply", "--server-side", "-f", "-"];
+        self.kubectl(&apply, &list.to_string());
+    }
+
+    /// Puts the token of the agent's pod on a node into a file, as a kubelet does.
+    fn write_token(&self, number: usize, file: &Path) {
+        let pod = agent_pod(number);
+        let create = ["create", "token", ACCOUNT, "--audience", AUDIENCE];
+        let bound = ["--bound-object-kind=Pod", "--bound-object-name", &pod];
+        let token = self.kubectl(&[&create[..], &bound[..]].concat(), "");
+        let hidden = file.with_extension("new");
+        fs::write(&hidden, token.trim()).unwrap();
+        fs::rename(hidden, file).unwrap();
+    }
+
+    /// The agent of a node, with a token in a file and no certificate.
+    fn agent(&self, number: usize, token: &Path) -> Process {
+        let name = Cluster::node_name(number);
+        let controllers = [SocketAddr::from((control(&self.rig).v4(), PORT))];
+        let mut command = programs::agent(&name, &controllers, self.directory.path()).unwrap();
+        command
+            .arg("--tls-ca")
+            .arg(self.directory.path().join("certs/ca/tls.crt"))
+            .arg("--token-file")
+            .arg(token);
+        let namespace = self.rig.node(number).namespace();
+        Process::spawn(namespace, &name, &mut command, self.directory.path()).unwrap()
+    }
+
+    fn refused(&self, reason: &str) -> f64 {
+        let namespace = control(&self.rig).namespace();
+        let metrics = http_get(namespace, PORT + 1, "/metrics").unwrap();
+        let name = "portolan_controller_sessions_refused_total";
+        metric(&metrics, &format!("{name}{{reason=\"{reason}\"}}"))
+    }
+}
+
+fn agent_pod(number: usize) -> String {
+    format!("agent-{}", Cluster::node_name(number))
+}
+
+#[test]
+fn a_service_account_token_names_its_node() {
+    let Some(mut world) = World::start_or_skip("a_service_account_token_names_its_node") else {
+        return;
+    };
+    let pod = EchoPod::new(world.rig.node(0), "a").unwrap();
+    world.write_objects(&pod);
+    let tokens = [0, 1].map(|number| world.directory.path().join(format!("token{number}")));
+    world.write_token(0, &tokens[0]);
+    let _first = world.agent(0, &tokens[0]);
+    agent_is_ready(world.rig.node(0), PATIENT)
+        .unwrap_or_else(|error| panic!("{error}: {}", world.controller.log().unwrap()));
+    let visitor = EchoPod::new(world.rig.node(0), "v").unwrap();
+    let vip = SocketAddr::new(WEB[0].parse().unwrap(), 80);
+    wait_for("an answer of the pod", PATIENT, || {
+        let answer = visitor.pod.request(Protocol::Tcp, vip, PATIENT);
+        (answer.ok()?.name == "a").then_some(())
+    })
+    .unwrap();
+
+    // On the other node somebody has the first one's token.
+    world.write_token(0, &tokens[1]);
+    let second = world.agent(1, &tokens[1]);
+    wait_for("refusals", PATIENT, || {
+        (world.refused("wrong_node") >= 2.0).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", second.log().unwrap()));
+    assert_eq!(kernel(world.rig.node(1)), [].into());
+    let log = second.log().unwrap();
+    assert!(log.contains("node2"), "{log}");
+    // Its own one it takes without a restart.
+    world.write_token(1, &tokens[1]);
+    agent_is_ready(world.rig.node(1), PATIENT).unwrap();
+    let table = kernel(world.rig.node(1));
+    assert!(table.iter().any(|line| line.contains(WEB[0])), "{table:?}");
+    assert!(world.controller.is_running());
+}

@@ -1,0 +1,107 @@
+//! `portolanctl` and a controller's program.
+
+use std::process::Command;
+
+use portolan_e2e::cluster::program;
+use portolan_e2e::wait::wait_for;
+use portolan_proto::v1;
+use portolan_proto::v1::agent_message::Message;
+
+use crate::client::{Client, PATIENCE, config, patiently};
+use crate::server::Server;
+
+/// Runs it; what it prints, or what it complains about.
+fn ctl(server: &Server, args: &[&str]) -> Result<String, String> {
+    let done = Command::new(program("portolanctl").unwrap())
+        .env("PORTOLAN_CONTROLLER", format!("http://{}", server.admin()))
+        .args(args)
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    match done.status.success() {
+        true => Ok(text(done.stdout)),
+        false => Err(text(done.stderr)),
+    }
+}
+
+/// Prints until it is as asked for: the controller takes a moment to note what an agent says.
+fn until(server: &Server, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
+    let look = || ctl(server, args).ok().filter(|text| wanted(text));
+    wait_for(&args.join(" "), PATIENCE, look)
+        .unwrap_or_else(|error| panic!("{error}: {:?}", ctl(server, args)))
+}
+
+// The client goes on while the program is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_sees_what_nodes_have_and_what_they_must_have() {
+    let server = Server::start();
+    let mut client = Client::connect(server.agents, config(&server.certs().join("nodes/a")), "a")
+        .await
+        .unwrap();
+    let committed = client.table().await.unwrap();
+    client
+        .say(Message::Programmed(v1::Programmed {
+            revision: committed.revision,
+            records_hash: committed.records_hash.to_bytes().into(),
+            own_hash: committed.own_hash.to_bytes().into(),
+            ..v1::Programmed::default()
+        }))
+        .await;
+
+    let programmed = committed.revision.to_string();
+    let is_programmed = |text: &str| {
+        let words = text.lines().find(|line| line.starts_with("a "));
+        let words = words.map(|line| line.split_whitespace().collect::<Vec<_>>());
+        words.is_some_and(|words| words[4] == programmed)
+    };
+    until(&server, &["nodes"], is_programmed);
+    let json = ctl(&server, &["nodes", "-o", "json"]).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json.to_string().contains("\"a\""), "{json}");
+
+    let table = ctl(&server, &["table", "a"]).unwrap();
+    for part in ["10.96.0.1:80", "10.244.0.100:"] {
+        assert!(table.contains(part), "{part}: {table}");
+    }
+    let before = ctl(&server, &["diff", "a"]).unwrap();
+    let explained = ctl(&server, &["explain", "10.96.0.1:80", "--node", "a"]).unwrap();
+    assert!(explained.contains("10.244.0.7:"), "{explained}");
+    let error = ctl(&server, &["explain", "10.96.9.9:80", "--node", "a"]).unwrap_err();
+    assert!(error.contains("10.96.9.9"), "{error}");
+
+    // What the node lacks is named.
+    server.publish(2);
+    client.until(2).await;
+    let after = until(&server, &["diff", "a"], |text| text.contains("s1"));
+    assert_ne!(before, after);
+    until(&server, &["nodes", "--behind"], |text| {
+        text.lines().any(|line| line.starts_with("a "))
+    });
+}
+
+// The client goes on while the program is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_confirms_a_table_that_is_held() {
+    let server = Server::start();
+    let mut client = Client::connect(server.agents, config(&server.certs().join("nodes/a")), "a")
+        .await
+        .unwrap();
+    let revision = client.table().await.unwrap().revision;
+    let error = ctl(&server, &["confirm", "a"]).unwrap_err();
+    assert!(error.contains("node a"), "{error}");
+    client
+        .say(Message::Received(v1::Received {
+            revision,
+            held: Some(v1::Held {
+                deleted: 150,
+                records: 200,
+                remaining_ms: 0,
+            }),
+            ..v1::Received::default()
+        }))
+        .await;
+    until(&server, &["confirm", "a"], |_| true);
+    assert_eq!(patiently(client.confirmed()).await, revision);
+    let error = ctl(&server, &["confirm", "nobody"]).unwrap_err();
+    assert!(error.contains("nobody"), "{error}");
+}

@@ -1,0 +1,149 @@
+//! Who uses the Services all the time: new connections without end, and connections that stay.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use portolan_e2e::ask::address;
+use portolan_e2e::cluster::PATIENT;
+use portolan_e2e::rig::{Connection, Family, Host, Load, LoadConfig, Protocol};
+use portolan_e2e::wait::wait_for;
+
+use crate::world::{BALANCED, NODE_PORT, STICKY, STICKY_NODE_PORT, WEB, World};
+
+/// An answer takes at most so long, with a whole control plane on the same processor.
+const PROMPT: Duration = Duration::from_secs(20);
+
+/// A connection that stays, and the pod at its other end.
+struct Kept {
+    from: String,
+    protocol: Protocol,
+    to: SocketAddr,
+    connection: Connection,
+    name: String,
+}
+
+/// Somebody with a pod of his own, who asks by new connections.
+struct Regular {
+    from: Host,
+    to: SocketAddr,
+    name: String,
+}
+
+pub(crate) struct Clients {
+    loads: Vec<(String, Load)>,
+    kept: Vec<Kept>,
+    regulars: Vec<Regular>,
+}
+
+impl Clients {
+    pub(crate) fn start(world: &World) -> Self {
+        let (node, client) = (world.node(0), world.cluster.rig.client());
+        let web = Family::ALL.map(|family| address(WEB, family, 80));
+        let node_port = Family::ALL.map(|family| node.socket(family, NODE_PORT));
+        let balanced = Family::ALL.map(|family| address(BALANCED, family, 80));
+        let ways: [(&Host, [SocketAddr; 2]); 4] = [
+            (&world.visitor.pod, web),
+            (client, node_port),
+            (client, balanced),
+            (node, web),
+        ];
+        let mut this = Self {
+            loads: Vec::new(),
+            kept: Vec::new(),
+            regulars: Vec::new(),
+        };
+        for (from, targets) in ways {
+            for protocol in Protocol::ALL {
+                this.load(from, protocol, &targets);
+                for to in targets {
+                    this.keep(from, protocol, to);
+                }
+            }
+        }
+        // Not the node itself: with a kube-proxy its source is the virtual address, with us its own,
+        // so that it is another client.
+        for family in Family::ALL {
+            this.come_regularly(&world.visitor.pod, address(STICKY, family, 80));
+            this.come_regularly(client, node.socket(family, STICKY_NODE_PORT));
+        }
+        this
+    }
+
+    fn load(&mut self, from: &Host, protocol: Protocol, targets: &[SocketAddr]) {
+        let config = LoadConfig {
+            protocol,
+            workers: 1,
+            limit: u64::MAX,
+            pause: Duration::from_millis(20),
+            timeout: PROMPT,
+        };
+        let load = Load::start(from, targets, config).unwrap();
+        self.loads
+            .push((format!("{} {protocol:?}", from.name()), load));
+    }
+
+    fn keep(&mut self, from: &Host, protocol: Protocol, to: SocketAddr) {
+        let mut connection = from.connect(protocol, to, PROMPT).unwrap();
+        let name = connection.ask().unwrap().name;
+        self.kept.push(Kept {
+            from: from.name().to_owned(),
+            protocol,
+            to,
+            connection,
+            name,
+        });
+    }
+
+    fn come_regularly(&mut self, from: &Host, to: SocketAddr) {
+        let name = from.request(Protocol::Tcp, to, PROMPT).unwrap().name;
+        let from = from.clone();
+        self.regulars.push(Regular { from, to, name });
+    }
+
+    /// Waits until each load has had more answers.
+    pub(crate) fn wait_for_more(&self) {
+        for (name, load) in &self.loads {
+            let before = load.answered();
+            wait_for(&format!("more answers to {name}"), PATIENT, || {
+                (load.answered() > before + 20).then_some(())
+            })
+            .unwrap();
+        }
+    }
+
+    /// Every connection is still there, and whoever had a pod has the same.
+    pub(crate) fn assert_kept(&mut self, when: &str) {
+        for kept in &mut self.kept {
+            let (from, protocol, to) = (&kept.from, kept.protocol, kept.to);
+            let answer = kept.connection.ask();
+            let answer = answer
+                .unwrap_or_else(|error| panic!("{when}: {protocol:?} {from} -> {to}: {error}"));
+            assert_eq!(
+                answer.name, kept.name,
+                "{when}: {protocol:?} {from} -> {to}"
+            );
+        }
+        for Regular { from, to, name } in &self.regulars {
+            for _ in 0..3 {
+                let answer = from.request(Protocol::Tcp, *to, PROMPT).unwrap();
+                assert_eq!(answer.name, *name, "{when}: {} -> {to}", from.name());
+            }
+        }
+    }
+
+    /// Not one request of the loads has failed.
+    pub(crate) fn stop(self) {
+        for (name, load) in self.loads {
+            let report = load.stop();
+            println!(
+                "{name}: {} requests, {} failed, slowest {:?}, by {:?}",
+                report.requests,
+                report.failures.len(),
+                report.slowest,
+                report.by_name
+            );
+            assert!(report.failures.is_empty(), "{name}: {:?}", report.failures);
+            assert!(report.requests > 100, "{name}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the kernel of a node holds.
+
+use std::collections::BTreeMap;
+
+use portolan_e2e::rig::Host;
+
+use crate::world::{NODE_PORT, WEB};
+
+fn text(node: &Host, command: &str) -> String {
+    let words: Vec<_> = command.split(' ').collect();
+    node.exec(&words).unwrap()
+}
+
+/// How many connections each real server of the Service under load has had, by virtual server.
+pub(crate) fn connections(node: &Host) -> BTreeMap<(String, String), u64> {
+    let stats = text(node, "ipvsadm -Ln --stats --exact");
+    let mut counts = BTreeMap::new();
+    let mut server = String::new();
+    for line in stats.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match words[..] {
+            ["TCP" | "UDP", address, ..] => server = format!("{} {address}", words[0]),
+            ["->", address, count, ..] if is_loaded(&server) => {
+                if let Ok(count) = count.parse() {
+                    counts.insert((server.clone(), address.to_owned()), count);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(!counts.is_empty(), "{stats}");
+    counts
+}
+
+fn is_loaded(server: &str) -> bool {
+    server.contains(WEB[0]) || server.contains(WEB[1]) || server.ends_with(&NODE_PORT.to_string())
+}
+
+/// The real servers are the very same: their counters go on from where they were.
+pub(crate) fn assert_kept(node: &Host, before: &BTreeMap<(String, String), u64>) {
+    let now = connections(node);
+    for (key, count) in before {
+        let found = now.get(key).copied();
+        assert!(
+            found.is_some_and(|found| found >= *count),
+            "{key:?}: {count} before, now {found:?}"
+        );
+    }
+}
+
+fn assert_without(what: &str, text: &str, words: &[&str]) {
+    let found: Vec<_> = text
+        .lines()
+        .filter(|line| words.iter().any(|word| line.contains(word)))
+        .collect();
+    assert!(found.is_empty(), "{what}: {found:#?}");
+}
+
+fn rules(node: &Host) -> String {
+    text(node, "iptables-save") + &text(node, "ip6tables-save")
+}
+
+fn routes(node: &Host) -> String {
+    let of = |family: &str| {
+        text(
+            node,
+            &format!("ip {family} route show table local proto 99"),
+        )
+    };
+    of("-4") + &of("-6")
+}
+
+/// What only a kube-proxy has.
+pub(crate) fn assert_nothing_of_kube_proxy(node: &Host) {
+    assert_without("links", &text(node, "ip -o link"), &["kube-ipvs0"]);
+    assert_without("rules", &rules(node), &["KUBE-IPVS-OUT-FILTER"]);
+    let sets = text(node, "ipset list -n");
+    assert_without("sets", &sets, &["SOURCE-IP", "PORTOLAN-TAKEOVER"]);
+    let servers = text(node, "ipvsadm -Ln");
+    assert_without(
+        "virtual servers",
+        &servers,
+        &["10.96.0.13:", "[fd00:10:96::13]"],
+    );
+    assert!(servers.contains("FWM"), "{servers}");
+    assert!(routes(node).contains(WEB[0]) && routes(node).contains(WEB[1]));
+}
+
+/// What only we have.
+pub(crate) fn assert_nothing_of_ours(node: &Host) {
+    assert_without("routes", &routes(node), &["local"]);
+    assert_without("virtual servers", &text(node, "ipvsadm -Ln"), &["FWM"]);
+    let sets = text(node, "ipset list -n");
+    assert_without("sets", &sets, &["PORTOLAN", "NO-LOCAL", "SHORT-CIRCUIT"]);
+    let words = ["KUBE-LOCAL-POLICY", "KUBE-SHORT-CIRCUIT", "NO-LOCAL"];
+    assert_without("rules", &rules(node), &words);
+    // Ours have no comment; a kube-proxy has one jump of each kind, with one.
+    assert_without(
+        "jumps",
+        &rules(node),
+        &["-A PREROUTING -j KUBE-", "-A OUTPUT -j KUBE-"],
+    );
+    let addresses = text(node, "ip -o addr show dev kube-ipvs0");
+    assert!(
+        addresses.contains(WEB[0]) && addresses.contains(WEB[1]),
+        "{addresses}"
+    );
+}

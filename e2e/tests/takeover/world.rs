@@ -1,0 +1,190 @@
+//! A control plane with Services, and who programs the nodes from it: kube-proxies or agents.
+
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, program};
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::objects::{merge, ports, service, slices};
+use portolan_e2e::programs::Source;
+use portolan_e2e::rig::{Family, Host, Rig, RigConfig};
+use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Reached by its cluster IP and by [`NODE_PORT`].
+pub(crate) const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+pub(crate) const NODE_PORT: u16 = 30080;
+/// With ClientIP affinity; reached by its cluster IP and by [`STICKY_NODE_PORT`].
+pub(crate) const STICKY: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
+pub(crate) const STICKY_NODE_PORT: u16 = 30081;
+/// With externalTrafficPolicy Local, for which a kube-proxy has no virtual servers by mark.
+const LOCAL: [&str; 2] = ["10.96.0.12", "fd00:10:96::12"];
+const BALANCED_CLUSTER: [&str; 2] = ["10.96.0.14", "fd00:10:96::14"];
+/// The addresses of a load balancer, with source ranges.
+pub(crate) const BALANCED: [&str; 2] = ["203.0.113.10", "2001:db8:113::10"];
+/// Deleted while nobody programs the nodes.
+pub(crate) const GONE: &str = "gone";
+const GONE_IPS: [&str; 2] = ["10.96.0.13", "fd00:10:96::13"];
+
+pub(crate) struct World {
+    // Fields drop in this order: what watches the servers first.
+    pub(crate) cluster: Cluster,
+    api: ApiOnLan,
+    servers: Servers,
+    pub(crate) visitor: EchoPod,
+    _pods: Vec<EchoPod>,
+    directory: TempDir,
+}
+
+impl World {
+    pub(crate) fn start_or_skip(test: &str) -> Option<Self> {
+        if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
+            return None;
+        }
+        let directory = TempDir::new().unwrap();
+        let config = RigConfig {
+            nodes: 2,
+            clients: 2,
+        };
+        let rig = Rig::new(config).unwrap();
+        let control = rig.clients().last().unwrap().clone();
+        let servers = control
+            .namespace()
+            .run(|| Servers::start_or_skip(test, directory.path()))
+            .unwrap()?;
+        let api = ApiOnLan::start(&servers, &control, directory.path()).unwrap();
+        let source = Source::Kubernetes(servers.kubeconfig().to_owned());
+        let cluster = Cluster::without_agents(rig, source).unwrap();
+        let pods = vec![
+            cluster.add_pod(0, "a").unwrap(),
+            cluster.add_pod(1, "b").unwrap(),
+        ];
+        let visitor = cluster.add_pod(0, "v").unwrap();
+        let world = Self {
+            cluster,
+            api,
+            servers,
+            visitor,
+            _pods: pods,
+            directory,
+        };
+        world.publish();
+        Some(world)
+    }
+
+    fn publish(&self) {
+        let node = |number: usize| {
+            let machine = self.node(number);
+            json!({
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": { "name": Cluster::node_name(number) },
+                "status": { "addresses": Family::ALL.map(|family| {
+                    json!({ "type": "InternalIP", "address": machine.address(family) })
+                }) },
+            })
+        };
+        let nodes = [node(0), node(1)];
+        let dual_stack = || json!({ "ipFamilyPolicy": "RequireDualStack" });
+        let node_port = |port: u16, more: Value| {
+            let mut spec = dual_stack();
+            merge(
+                &mut spec,
+                json!({ "type": "NodePort", "ports": ports(Some(port)) }),
+            );
+            merge(&mut spec, more);
+            spec
+        };
+        let ranges = ["192.168.77.0/24", "fd00:77::/64"];
+        let balanced = json!({ "type": "LoadBalancer", "loadBalancerSourceRanges": ranges });
+        let sticky = node_port(STICKY_NODE_PORT, json!({ "sessionAffinity": "ClientIP" }));
+        let local = node_port(30082, json!({ "externalTrafficPolicy": "Local" }));
+        let pods: Vec<(&EchoPod, usize)> = self._pods.iter().zip(0..).collect();
+        let mut objects = nodes.to_vec();
+        for (name, ips, spec) in [
+            ("web", WEB, node_port(NODE_PORT, json!({}))),
+            ("sticky", STICKY, sticky),
+            ("local", LOCAL, local),
+            ("balanced", BALANCED_CLUSTER, node_port(30083, balanced)),
+            (GONE, GONE_IPS, dual_stack()),
+        ] {
+            objects.push(service(name, ips, spec));
+            objects.extend(slices(name, &pods));
+        }
+        self.kubectl(&["create", "-f", "-"], &objects);
+        let replace = ["replace", "--subresource=status", "-f", "-"];
+        self.kubectl(&replace, &nodes);
+        let ingress = BALANCED.map(|ip| json!({ "ip": ip }));
+        let status = json!({ "status": { "loadBalancer": { "ingress": ingress } } });
+        let patch = [
+            "patch",
+            "service",
+            "balanced",
+            "--subresource=status",
+            "--patch",
+        ];
+        self.kubectl(&[&patch[..], &[&status.to_string()]].concat(), &[]);
+        let client = self.cluster.rig.client();
+        for (ip, family) in BALANCED.into_iter().zip(Family::ALL) {
+            client.add_route(ip, self.node(0).address(family)).unwrap();
+        }
+    }
+
+    fn kubectl(&self, args: &[&str], objects: &[Value]) -> String {
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects }).to_string();
+        let run = || self.servers.kubectl_with_input(args, &list);
+        self.cluster
+            .control()
+            .namespace()
+            .run(run)
+            .unwrap()
+            .unwrap()
+    }
+
+    pub(crate) fn delete_service(&self, name: &str) {
+        let slices = format!("kubernetes.io/service-name={name}");
+        self.kubectl(&["delete", "service", name], &[]);
+        self.kubectl(&["delete", "endpointslices", "--selector", &slices], &[]);
+    }
+
+    pub(crate) fn node(&self, number: usize) -> &Host {
+        self.cluster.rig.node(number)
+    }
+
+    /// kube-proxies on all nodes, each through with its first synchronization.
+    pub(crate) fn start_proxies(&self) -> KubeProxies {
+        KubeProxies::start("ipvs", &self.cluster.rig, &self.api, self.directory.path()).unwrap()
+    }
+
+    /// Starts an agent that is to refuse; its log.
+    pub(crate) fn start_agent_in_vain(&mut self, number: usize) -> String {
+        let flag = ["--takeover=kube-proxy"];
+        self.cluster.start_agent_with(number, &flag).unwrap();
+        let agent = self.cluster.agent(number).unwrap();
+        let status = agent.wait(PATIENT).unwrap();
+        assert!(!status.success(), "{status}");
+        agent.log().unwrap()
+    }
+
+    /// What the agent's clean-up for a kube-proxy says.
+    pub(crate) fn hand_over(&self, number: usize) -> String {
+        let agent = program("portolan-agent").unwrap();
+        let command = [agent.to_str().unwrap(), "cleanup", "--hand-over=kube-proxy"];
+        self.node(number).exec(&command).unwrap()
+    }
+
+    /// For whoever wants to know what a kube-proxy leaves.
+    pub(crate) fn print_state(&self, number: usize) {
+        if std::env::var_os("PORTOLAN_PRINT_STATE").is_none() {
+            return;
+        }
+        for command in [
+            "ipvsadm -Sn",
+            "ipset save",
+            "iptables-save",
+            "ip6tables-save",
+            "ip -o addr show dev kube-ipvs0",
+        ] {
+            let words: Vec<_> = command.split(' ').collect();
+            println!("# {command}\n{}", self.node(number).exec(&words).unwrap());
+        }
+    }
+}

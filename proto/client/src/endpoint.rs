@@ -1,0 +1,45 @@
+//! A controller's address as people write it.
+
+use tonic::transport::Uri;
+
+/// Not `host:port`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?}: expected host:port")]
+pub struct AddressError(String);
+
+/// The address of a controller, as `host:port`, as what tonic dials.
+///
+/// # Errors
+/// If it is anything else.
+pub fn endpoint(address: &str) -> Result<Uri, AddressError> {
+    let bad = || AddressError(address.to_owned());
+    let uri: Uri = format!("http://{address}").parse().map_err(|_| bad())?;
+    let plain = uri.port_u16().is_some() && uri.path() == "/" && uri.query().is_none();
+    plain.then_some(uri).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_controllers_address_has_a_host_and_a_port() {
+        for good in [
+            "10.0.0.1:9443",
+            "[fd00::1]:9443",
+            "portolan.kube-system.svc:9443",
+        ] {
+            assert!(endpoint(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "10.0.0.1",
+            "http://10.0.0.1:9443",
+            "10.0.0.1:9443/x",
+            "a b:1",
+        ] {
+            let error = endpoint(bad).unwrap_err().to_string();
+            assert!(error.contains(&format!("{bad:?}")), "{bad}: {error}");
+        }
+    }
+}

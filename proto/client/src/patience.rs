@@ -1,0 +1,55 @@
+//! How long controllers may all be behind.
+
+use std::time::{Duration, Instant};
+
+use crate::End;
+
+/// After so long without a table, because all controllers say that they are behind the one we have,
+/// it is rather that one which was ahead: of an API server that was restored from a backup.
+pub const BEHIND_PATIENCE: Duration = Duration::from_secs(300);
+
+/// Since when controllers are there, and all of them behind. Time comes in.
+#[derive(Debug, Default)]
+pub struct Patience {
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Takes note of how a stream ended; whether this has gone on for too long.
+    pub fn is_over(&mut self, end: End, now: Instant) -> bool {
+        match end {
+            End::Behind => {
+                let since = *self.since.get_or_insert(now);
+                let is_over = now.duration_since(since) >= BEHIND_PATIENCE;
+                self.since = self.since.filter(|_| !is_over);
+                is_over
+            }
+            // One that is not there says nothing.
+            End::Unreachable | End::Refused => false,
+            End::Broken { .. } | End::Suspect | End::Goaway => {
+                self.since = None;
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_ends_when_all_controllers_were_behind_for_long() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut patience = Patience::default();
+        assert!(!patience.is_over(End::Behind, at(0)));
+        assert!(!patience.is_over(End::Unreachable, at(100)));
+        assert!(!patience.is_over(End::Behind, at(299)));
+        assert!(patience.is_over(End::Behind, at(300)));
+        assert!(!patience.is_over(End::Behind, at(301)), "it begins anew");
+        // One that served us ends it.
+        assert!(!patience.is_over(End::Broken { lasted: true }, at(500)));
+        assert!(!patience.is_over(End::Behind, at(700)));
+    }
+}
