@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use portolan_runtime::{Admin, ProblemLog, Readiness, listen, on_signal};
-use portolan_serve::{Publisher, Registry as Sessions, Retention, ServeConfig, TablesServer};
+use portolan_runtime::{Admin, BlockReady, ProblemLog, Readiness, listen, on_signal};
+use portolan_serve::{
+    Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
+};
 use portolan_source::{Sink, file, kubernetes};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -24,7 +26,7 @@ use crate::dns::Dns;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay;
-use crate::writer::{SharedTrouble, Writer};
+use crate::writer::{Question, SharedTrouble, Writer};
 
 /// How many events of the source may wait for the writer.
 const EVENTS: usize = 64;
@@ -72,38 +74,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ending: sources.clone(),
     };
     let mut dns = Dns::start(&args, registry, &vital).await?;
-    let names = dns.as_mut().and_then(Dns::names);
-    let questions = if args.source == Source::Controller {
-        let parts = relay::Parts {
-            publisher,
-            tables: tables.clone(),
-            sessions: Arc::clone(&sessions),
-            metrics: catalog_metrics,
-            unready: readiness.block("source"),
-            cores: cores(),
-        };
-        relay::start(&args, parts, registry, &vital)?;
-        None
-    } else {
-        let (sink, events) = Sink::channel(EVENTS);
-        let stats = watch_source(&args, sink, names, &vital).await?;
-        registry.register_collector(Box::new(SourceCollector { stats }));
-        let writer = Writer {
-            select: args.select(),
-            publisher,
-            tables: tables.clone(),
-            problems,
-            metrics: catalog_metrics,
-            trouble: Arc::clone(&trouble),
-            sessions: Arc::clone(&sessions),
-            unready: Some(readiness.block("source")),
-            audit_pause: args.audit_pause(),
-            cores: cores(),
-        };
-        let (questions, asked) = mpsc::channel(QUESTIONS);
-        vital.spawn("writer", writer.run(events, asked));
-        Some(questions)
+    let publishing = Publishing {
+        publisher,
+        tables: tables.clone(),
+        sessions: Arc::clone(&sessions),
+        problems,
+        metrics: catalog_metrics,
+        trouble: Arc::clone(&trouble),
+        unready: readiness.block("source"),
     };
+    let names = dns.as_mut().and_then(Dns::names);
+    let questions = publishing.start(&args, names, registry, &vital).await?;
 
     let cluster: Arc<str> = args.cluster.as_str().into();
     let debug = Debug {
@@ -150,6 +131,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         Some(error) = failures.recv() => Err(error),
     };
     token.cancel();
+    end(serving, &sources, &tasks).await;
+    result
+}
+
+/// Waits for the streams, and then for everything else.
+async fn end(serving: JoinHandle<()>, sources: &CancellationToken, tasks: &TaskTracker) {
     if timeout(STREAMS_GRACE, serving).await.is_err() {
         tracing::warn!("not all streams ended in time");
     }
@@ -158,7 +145,60 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     if timeout(GRACE, tasks.wait()).await.is_err() {
         tracing::warn!("not everything ended in time");
     }
-    result
+}
+
+/// What tables are published with.
+struct Publishing {
+    publisher: Publisher,
+    tables: Tables,
+    sessions: Arc<Sessions>,
+    problems: ProblemLog,
+    metrics: CatalogMetrics,
+    trouble: SharedTrouble,
+    unready: BlockReady,
+}
+
+impl Publishing {
+    /// Starts the source, and what makes tables of it; where questions about objects are answered,
+    /// if there are any.
+    async fn start(
+        self,
+        args: &Args,
+        names: Option<kubernetes::NameOptions>,
+        registry: &mut Registry,
+        vital: &Vital,
+    ) -> anyhow::Result<Option<mpsc::Sender<Question>>> {
+        if args.source == Source::Controller {
+            let parts = relay::Parts {
+                publisher: self.publisher,
+                tables: self.tables,
+                sessions: self.sessions,
+                metrics: self.metrics,
+                unready: self.unready,
+                cores: cores(),
+            };
+            relay::start(args, parts, registry, vital)?;
+            return Ok(None);
+        }
+        let (sink, events) = Sink::channel(EVENTS);
+        let stats = watch_source(args, sink, names, vital).await?;
+        registry.register_collector(Box::new(SourceCollector { stats }));
+        let writer = Writer {
+            select: args.select(),
+            publisher: self.publisher,
+            tables: self.tables,
+            problems: self.problems,
+            metrics: self.metrics,
+            trouble: self.trouble,
+            sessions: self.sessions,
+            unready: Some(self.unready),
+            audit_pause: args.audit_pause(),
+            cores: cores(),
+        };
+        let (questions, asked) = mpsc::channel(QUESTIONS);
+        vital.spawn("writer", writer.run(events, asked));
+        Ok(Some(questions))
+    }
 }
 
 fn cores() -> u32 {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use portolan_e2e::cluster::program;
 use portolan_e2e::lane;
+use portolan_e2e::servers::Servers;
 
 /// A program that is killed on drop.
 pub(crate) struct Running {
@@ -97,11 +98,11 @@ pub(crate) fn local(port: u16) -> SocketAddr {
     (HOST, port).into()
 }
 
-/// An etcd of the test's own; `None` if there is none here.
+/// An etcd of the test's own.
 pub(crate) fn etcd(directory: &Path, port: u16) -> Result<Running> {
     let [peer] = free_ports()?;
     let (client, peer) = (url(port), url(peer));
-    let mut command = Command::new("etcd");
+    let mut command = Command::new(Servers::binaries()?.program("etcd"));
     command
         .arg("--data-dir")
         .arg(directory.join("dns-etcd"))

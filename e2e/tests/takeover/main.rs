@@ -36,7 +36,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     drop(proxies);
     world.delete_service(GONE);
     let flag = ["--takeover=kube-proxy"];
-    for node in 0..2 {
+    for (node, before) in before.iter().enumerate() {
         world.cluster.start_agent_with(node, &flag).unwrap();
         world.cluster.wait_until_ready(node).unwrap();
         let what = "nothing of kube-proxy's to be left";
@@ -51,7 +51,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
         })
         .unwrap();
         kernel::assert_nothing_of_kube_proxy(world.node(node));
-        kernel::assert_kept(world.node(node), &before[node]);
+        kernel::assert_kept(world.node(node), before);
         clients.assert_kept("taken over");
         clients.wait_for_more();
     }

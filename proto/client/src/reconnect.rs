@@ -149,7 +149,7 @@ impl Departure {
     /// How long this agent stays.
     #[must_use]
     pub fn after(self, spread: Duration) -> Duration {
-        let nanos = spread.min(MAX_SPREAD).as_nanos() * u128::from(self.0) >> 64;
+        let nanos = (spread.min(MAX_SPREAD).as_nanos() * u128::from(self.0)) >> 64;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }

@@ -46,7 +46,7 @@ async fn first_words_go_out_with_the_answer_to_an_agent() {
     say(&mut connection, b"settings").await;
     say(&mut connection, b", window").await;
     nothing(&other);
-    peer.admit();
+    let _admission = peer.admit();
     say(&mut connection, b", answer").await;
     assert_eq!(arrived(&mut other, 24), b"settings, window, answer");
     say(&mut connection, b"change").await;
