@@ -60,6 +60,7 @@ pub(crate) struct DnsArgs {
     /// A name server that is asked for what an ExternalName Service outside of the zones stands
     /// for, as ADDRESS:PORT; may be repeated. Without it, the CNAME record is all of the answer.
     #[arg(
+        id = "dns_upstream",
         long = "dns-upstream",
         env = "PORTOLAN_DNS_UPSTREAM",
         value_delimiter = ','
