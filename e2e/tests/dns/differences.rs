@@ -79,6 +79,22 @@ pub(crate) fn from_plugin(question: &Question, ours: &Seen, plugin: &Seen) -> Op
     None
 }
 
+/// As [`from_plugin`], after the Service svc1 was deleted and its slices were not: the plugin looks
+/// for addresses in slices alone.
+pub(crate) fn from_plugin_without_svc1(
+    question: &Question,
+    ours: &Seen,
+    plugin: &Seen,
+) -> Option<&'static str> {
+    let orphan = |line: &String| line.ends_with(".svc1.testns.svc.cluster.local.");
+    let (gone, left): (BTreeSet<_>, BTreeSet<_>) = plugin.answers.iter().cloned().partition(orphan);
+    let has_rest = ours.answers == left && (!left.is_empty() || ours.is_nothing(NXDomain));
+    if question.kind == RecordType::PTR && !gone.is_empty() && has_rest {
+        return Some("a slice without its Service has no names");
+    }
+    from_plugin(question, ours, plugin)
+}
+
 /// Whether but for weights the SRV records of the Service with an endpoint in two slices are equal.
 fn twice(question: &Question, ours: &Seen, plugin: &Seen) -> bool {
     let without = |seen: &Seen| -> BTreeSet<String> {

@@ -329,7 +329,8 @@ fn coredns_answers_in_all_ways_what_its_kubernetes_plugin_answers() {
         .unwrap();
     world.settle("svc1.testns.svc.cluster.local.", false);
     world.settle("ep1a.svc1.testns.svc.cluster.local.", false);
-    for comparison in comparisons(&world.ports).iter().take(3) {
+    for mut comparison in comparisons(&world.ports).into_iter().take(3) {
+        comparison.why = differences::from_plugin_without_svc1;
         comparison.run(&questions);
     }
     println!("done after {:.1} s", start.elapsed().as_secs_f32());
