@@ -31,8 +31,11 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub struct NamesService {
     zone: Arc<SharedZone>,
     /// The digest of the zone at a serial: agents that come back together ask for the same one.
-    digest: Arc<Mutex<Option<(u32, [u8; 16])>>>,
+    digest: Arc<Mutex<Option<AtSerial>>>,
 }
+
+/// A serial, and the zone's digest then.
+type AtSerial = (u32, [u8; 16]);
 
 impl NamesService {
     /// The service for a tonic server.

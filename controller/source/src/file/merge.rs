@@ -41,7 +41,7 @@ impl<'f> Merged<'f> {
         let mut now = ToldNames::new();
         for (object, (_, entry)) in &self.entries {
             let change = match &*entry.names {
-                Names::Put { change, .. } => Some(change.clone()),
+                Names::Put { change, .. } => Some((**change).clone()),
                 Names::Refused => told.get(*object).cloned(),
                 Names::None => None,
             };

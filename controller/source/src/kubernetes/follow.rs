@@ -133,7 +133,6 @@ impl<T: Watchable> Follower<T> {
             timeout: Some(WATCH_SECONDS),
             bookmarks: true,
             send_initial_events: self.version.is_none(),
-            ..WatchParams::default()
         };
         // A listing is not older than what we had; the first one, without a version, is as new as
         // anything that there is. A stale one would take us back in time.

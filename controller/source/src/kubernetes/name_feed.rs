@@ -45,7 +45,7 @@ impl NameFeed {
     pub(super) fn put(&mut self, object: &ObjectRef, names: Names, is_listing: bool, report: bool) {
         match names {
             Names::Put { change, problems } => {
-                self.batch.push(change);
+                self.batch.push(*change);
                 if report && !problems.is_empty() {
                     warn!(%object, ?problems, "left out of the object's DNS records");
                 }

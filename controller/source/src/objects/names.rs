@@ -18,7 +18,7 @@ pub enum Names {
     /// This.
     Put {
         /// What is so now.
-        change: Change,
+        change: Box<Change>,
         /// What was left out.
         problems: Vec<Problem>,
     },
@@ -31,6 +31,7 @@ pub enum Names {
 
 impl Names {
     pub(super) fn put(change: Change, problems: Vec<Problem>) -> Self {
+        let change = Box::new(change);
         Self::Put { change, problems }
     }
 }

@@ -144,7 +144,7 @@ async fn dns_hears_of_what_the_tables_do_not_have() {
     let namespace = json!({"metadata": {"name": "prod", "resourceVersion": "1"}});
     all.rig
         .server
-        .list(NAMESPACES, &[namespace.clone()], "10")
+        .list(NAMESPACES, std::slice::from_ref(&namespace), "10")
         .await;
     let told = all.until(&["synced"]).await;
     assert_eq!(told, ["namespace prod", "namespaces 1", "synced"]);
