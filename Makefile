@@ -49,3 +49,9 @@ tools: ## Build the real Kubernetes programs that the server lane runs against
 .PHONY: bench-agent
 bench-agent: ## Measure kernel programming against its floor and against others, in a guest
 	@e2e/bench-agent
+
+.PHONY: bench-dns
+bench-dns: ## Measure DNS answers beside CoreDNS's kubernetes plugin (a minute; the first time builds CoreDNS)
+	cargo build --release -p portolan-bench-dns
+	coredns=$$(e2e/tools/build coredns | tail -n 1) && \
+	target/release/portolan-bench-dns --coredns "$$coredns/coredns" $(BENCH_FLAGS)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_client::endpoint;
+use portolan_client::{Security, endpoint};
 use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
 use portolan_model::NodeKey;
 use portolan_plan::takeover::VIP_DEVICE;
@@ -22,6 +22,7 @@ use tonic::transport::Uri;
 
 use crate::addresses;
 use crate::args::{RunArgs, Source};
+use crate::dns::Origin;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
@@ -106,7 +107,16 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
-    follow(&args, node, feeds, registry, &tasks, &token)?;
+    let security = follow(&args, node, feeds, registry, &tasks, &token)?;
+    args.dns.validate(security.is_some())?;
+    if let Some(security) = security {
+        let origin = Origin {
+            endpoints: endpoints(&args.controller)?,
+            security,
+            state_dir: args.state_dir.clone(),
+        };
+        args.dns.start(origin, registry, &tasks, &token).await?;
+    }
 
     let admin = Admin {
         metrics: Arc::new(metrics),
@@ -176,7 +186,7 @@ struct Feeds {
     stats: Arc<Stats>,
 }
 
-/// Starts what brings the table.
+/// Starts what brings the table; how controllers are spoken to, if it comes from them.
 fn follow(
     args: &RunArgs,
     node: NodeKey,
@@ -184,7 +194,7 @@ fn follow(
     registry: &mut Registry,
     tasks: &TaskTracker,
     token: &CancellationToken,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<Security>> {
     match args.source {
         Source::File => {
             let problems = ProblemLog::default();
@@ -208,6 +218,7 @@ fn follow(
                 tables: feeds.tables_out,
             };
             tasks.spawn(standalone.run(events));
+            Ok(None)
         }
         Source::Controller => {
             let stats = Arc::clone(&feeds.stats);
@@ -219,7 +230,7 @@ fn follow(
             }
             let config = SubscribeConfig {
                 endpoints: endpoints(&args.controller)?,
-                security,
+                security: security.clone(),
                 cluster: node.cluster.to_string(),
                 node: node.name.to_string(),
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -242,9 +253,9 @@ fn follow(
                 holding,
                 token.clone(),
             ));
+            Ok(Some(security))
         }
     }
-    Ok(())
 }
 
 /// The controllers' addresses, as what tonic dials.

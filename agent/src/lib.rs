@@ -6,6 +6,7 @@ pub mod addresses;
 pub mod app;
 pub mod args;
 pub mod cleanup;
+pub mod dns;
 mod durable;
 pub mod health;
 pub mod health_check;

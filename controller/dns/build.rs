@@ -7,6 +7,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let dns = protox::compile(["dns.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(dns)?;
+    let names = protox::compile(["names.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(names)?;
     let etcd = protox::compile(["etcd.proto"], ["proto"])?;
     tonic_prost_build::configure()
         .build_server(false)

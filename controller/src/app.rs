@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::args::{Args, Source};
 use crate::debug::Debug;
+use crate::dns::Dns;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay;
@@ -72,6 +73,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         failure: failure.clone(),
         ending: sources.clone(),
     };
+    let mut dns = Dns::start(&args, registry, &vital).await?;
     let publishing = Publishing {
         publisher,
         tables: tables.clone(),
@@ -81,7 +83,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         trouble: Arc::clone(&trouble),
         unready: readiness.block("source"),
     };
-    let questions = publishing.start(&args, registry, &vital).await?;
+    let names = dns.as_mut().and_then(Dns::names);
+    let questions = publishing.start(&args, names, registry, &vital).await?;
 
     let cluster: Arc<str> = args.cluster.as_str().into();
     let debug = Debug {
@@ -94,8 +97,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let admin_server = Admin {
         metrics: Arc::new(metrics),
         readiness,
-        debug: debug.routes(),
+        debug: match &dns {
+            Some(dns) => debug.routes().merge(dns.routes()),
+            None => debug.routes(),
+        },
     };
+    while let Some(server) = dns.as_mut().and_then(|dns| dns.next_listener(&token)) {
+        must_go_on(&tasks, &failure, "DNS server", server);
+    }
     must_go_on(
         &tasks,
         &failure,
@@ -103,6 +112,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         admin_server.serve(admin, token.clone()),
     );
 
+    let names = dns.as_ref().map(Dns::replicas);
     let config = ServeConfig {
         clusters: vec![cluster],
         authentication: identity.authentication,
@@ -113,7 +123,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         &tasks,
         &failure,
         "agent server",
-        service.serve(agents, identity.tls, identity.limits),
+        service.serve_with(agents, identity.tls, identity.limits, names),
     );
 
     let result = tokio::select! {
@@ -154,6 +164,7 @@ impl Publishing {
     async fn start(
         self,
         args: &Args,
+        names: Option<kubernetes::NameOptions>,
         registry: &mut Registry,
         vital: &Vital,
     ) -> anyhow::Result<Option<mpsc::Sender<Question>>> {
@@ -170,7 +181,7 @@ impl Publishing {
             return Ok(None);
         }
         let (sink, events) = Sink::channel(EVENTS);
-        let stats = watch_source(args, sink, vital).await?;
+        let stats = watch_source(args, sink, names, vital).await?;
         registry.register_collector(Box::new(SourceCollector { stats }));
         let writer = Writer {
             select: args.select(),
@@ -262,6 +273,7 @@ impl Vital {
 async fn watch_source(
     args: &Args,
     sink: Sink,
+    names: Option<kubernetes::NameOptions>,
     vital: &Vital,
 ) -> anyhow::Result<Arc<kubernetes::Stats>> {
     let stats = Arc::new(kubernetes::Stats::default());
@@ -269,7 +281,9 @@ async fn watch_source(
     let token = vital.ending.clone();
     match args.source {
         Source::File => {
-            let watch = file::watch(args.file.clone(), cluster, sink, args.file_poll(), token);
+            let (files, poll) = (args.file.clone(), args.file_poll());
+            let names = names.map(|names| names.sink);
+            let watch = file::watch_names(files, cluster, sink, names, poll, token);
             vital.spawn("source", watch);
         }
         Source::Kubernetes => {
@@ -280,7 +294,8 @@ async fn watch_source(
                 ..kubernetes::Options::default()
             };
             let stats = Arc::clone(&stats);
-            let watch = kubernetes::watch(client, cluster, options, sink, stats, token);
+            let watch =
+                kubernetes::watch_names(client, cluster, options, sink, names, stats, token);
             vital.spawn("source", watch);
         }
         // It has no objects.

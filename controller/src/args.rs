@@ -9,6 +9,7 @@ use portolan_runtime::LogFormat;
 use portolan_select::{SelectConfig, SourceRanges};
 
 use crate::certs::CertsArgs;
+use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
 use crate::relay::UpstreamArgs;
 use crate::streams::StreamArgs;
@@ -114,6 +115,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) identity: IdentityArgs,
 
+    /// Names for CoreDNS.
+    #[command(flatten)]
+    pub(crate) dns: DnsArgs,
     /// How agents are served.
     #[command(flatten)]
     pub(crate) streams: StreamArgs,

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::writer::{Question, SharedTrouble};
-use failure::Failure;
+pub(crate) use failure::Failure;
 
 /// What is shown.
 #[derive(Debug, Clone)]

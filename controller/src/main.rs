@@ -6,6 +6,7 @@ mod app;
 mod args;
 mod certs;
 mod debug;
+mod dns;
 mod identity;
 mod keys;
 mod metrics;

@@ -16,11 +16,12 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-const KINDS: [(Kind, &str); 4] = [
+const KINDS: [(Kind, &str); 5] = [
     (Kind::Service, "Service"),
     (Kind::EndpointSlice, "EndpointSlice"),
     (Kind::Node, "Node"),
     (Kind::Pod, "Pod"),
+    (Kind::Namespace, "Namespace"),
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -13,6 +13,7 @@ use portolan_select::SourceRanges;
 
 use super::tune::seconds;
 use super::{KernelArgs, OtherProxy, TuneArgs};
+use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
 use crate::reconcile::TakeoverConfig;
 use crate::subscribe::HoldConfig;
@@ -151,6 +152,10 @@ pub struct RunArgs {
     /// How the stream is secured.
     #[command(flatten)]
     pub identity: IdentityArgs,
+
+    /// Names for CoreDNS.
+    #[command(flatten)]
+    pub dns: DnsArgs,
 }
 
 /// Whole seconds, 1 to a day.

@@ -257,6 +257,7 @@ impl Catalog {
             Kind::EndpointSlice => self.remove_slice(&object.key, dirty),
             Kind::Node => self.remove_node(&object.key, dirty),
             Kind::Pod => self.remove_pod(&object.key, dirty),
+            Kind::Namespace => {}
         }
         self.note(object, Vec::new(), dirty);
     }
@@ -267,7 +268,7 @@ impl Catalog {
             Kind::EndpointSlice => 1,
             Kind::Node => 2,
             // Weights are no reason to turn an agent away.
-            Kind::Pod => return,
+            Kind::Pod | Kind::Namespace => return,
         };
         let versions = self.cluster(cluster).versions.get_or_insert_default();
         versions[index] = versions[index].max(version);

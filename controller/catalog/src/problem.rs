@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::ObjectKey;
 
-/// The kinds of objects that the catalog holds.
+/// The kinds of objects that sources read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Kind {
     /// `v1` Service.
@@ -17,6 +17,8 @@ pub enum Kind {
     Node,
     /// `v1` Pod.
     Pod,
+    /// `v1` Namespace. The catalog has none: DNS does.
+    Namespace,
 }
 
 impl fmt::Display for Kind {
@@ -26,6 +28,7 @@ impl fmt::Display for Kind {
             Self::EndpointSlice => "EndpointSlice",
             Self::Node => "Node",
             Self::Pod => "Pod",
+            Self::Namespace => "Namespace",
         })
     }
 }

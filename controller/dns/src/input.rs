@@ -1,6 +1,7 @@
 //! What the records are made of: Services, EndpointSlices, Pods and Namespaces, reduced to the
 //! fields that a DNS answer depends on.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -145,12 +146,36 @@ pub enum Change {
     Slice(Slice),
     /// An EndpointSlice is gone.
     SliceRemoved(SliceKey),
+    /// A Service with all its slices is so now; with neither, it is gone. For copies of a zone.
+    Whole {
+        /// Its namespace and name.
+        key: ServiceKey,
+        /// The Service; `None` while only slices of it are known.
+        service: Option<Service>,
+        /// All its slices.
+        slices: Vec<Slice>,
+    },
     /// A Pod was added or changed.
     Pod(Pod),
     /// A Pod is gone.
     PodRemoved(PodKey),
+    /// A listing is complete: what it did not have was removed while nobody looked.
+    Listed(Listing),
     /// Everything that exists has been told; from now on "not known" means "does not exist".
     Synced,
+}
+
+/// All objects of a kind that exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listing {
+    /// All Namespaces.
+    Namespaces(BTreeSet<String>),
+    /// All Services.
+    Services(BTreeSet<ServiceKey>),
+    /// All EndpointSlices.
+    Slices(BTreeSet<SliceKey>),
+    /// All Pods that have names.
+    Pods(BTreeSet<PodKey>),
 }
 
 /// Something of which the records changed, for exporters.

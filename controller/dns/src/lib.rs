@@ -17,18 +17,27 @@
 //!   RFC 6604). The plugin leaves it out.
 //! - Until everything is known, everything is SERVFAIL: half of a Service's endpoints are no
 //!   better an answer than none. The plugin answers with what it has.
+//! - A name that does not exist is NXDOMAIN for SOA too, and what is below a Pod's name does not
+//!   exist. The plugin says NODATA to the one, and gives the Pod's address to the other.
+//! - A Pod's name has no SRV record. The plugin gives it one with port 0.
+//! - A slice whose Service does not exist has no PTR records. The plugin's lead to no name.
+//! - An endpoint that is in two slices for a moment weighs once in SRV records.
+//! - A Pod has a name for each of its addresses. The plugin knows the first one.
 //! - A Namespace exists if a Service or a Pod is in it, whether it is declared or not.
 
 #![forbid(unsafe_code)]
 
+mod bind;
 mod compile;
 mod config;
 pub mod grpc;
 mod input;
 mod label;
+mod metrics;
 mod name;
 mod problem;
 mod records;
+pub mod replica;
 mod server;
 mod shared;
 pub mod skydns;
@@ -39,11 +48,14 @@ mod wire;
 mod zone;
 pub mod zone_file;
 
+pub use bind::{Bind, BindError, Bound};
 pub use config::{ConfigError, DEFAULT_TTL, MAX_TTL, PodMode, ZoneConfig};
 pub use hickory_proto::rr::{Name, RecordType};
 pub use input::{
-    Change, Endpoint, Kind, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey, Subject,
+    Change, Endpoint, Kind, Listing, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey,
+    Subject,
 };
+pub use metrics::{LagCollector, Metrics, code_name};
 pub use problem::{Object, Problem};
 pub use records::{RecordSet, ServiceRecords, Srv};
 pub use server::Server;

@@ -1,7 +1,11 @@
 //! Answers queries from a shared zone.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use hickory_proto::op::ResponseCode;
+
+use crate::metrics::Metrics;
 use crate::shared::SharedZone;
 use crate::upstream::Upstream;
 use crate::wire::{Rejected, Request};
@@ -12,6 +16,7 @@ use crate::zone::Answer;
 pub struct Server {
     zone: Arc<SharedZone>,
     upstream: Option<Upstream>,
+    metrics: Option<Metrics>,
 }
 
 impl Server {
@@ -21,6 +26,7 @@ impl Server {
         Self {
             zone,
             upstream: None,
+            metrics: None,
         }
     }
 
@@ -28,6 +34,13 @@ impl Server {
     #[must_use]
     pub fn with_upstream(mut self, upstream: Upstream) -> Self {
         self.upstream = Some(upstream);
+        self
+    }
+
+    /// Counts what [`resolve`](Self::resolve) answers.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: Metrics) -> Self {
+        self.metrics = Some(metrics);
         self
     }
 
@@ -53,16 +66,27 @@ impl Server {
     /// As [`answer`](Self::answer), and aliases that lead outside are followed if there is
     /// somebody to ask.
     pub async fn resolve(&self, packet: &[u8]) -> Option<Vec<u8>> {
-        let request = match Request::parse(packet) {
-            Ok(request) => request,
-            Err(Rejected(reply)) => return reply,
+        let begin = Instant::now();
+        let (kind, code, reply) = match Request::parse(packet) {
+            Ok(request) => {
+                let kind = request.query.query_type();
+                let answer = self.direct(&request);
+                let answer = match &self.upstream {
+                    Some(upstream) => upstream.complete(answer, kind).await,
+                    None => answer,
+                };
+                (Some(kind), answer.code, request.reply(answer))
+            }
+            Err(Rejected(reply)) => {
+                let reply = reply?;
+                let low = reply.get(3).map_or(0, |flags| flags & 0x0f);
+                (None, ResponseCode::from(0, low), reply)
+            }
         };
-        let answer = self.direct(&request);
-        let answer = match &self.upstream {
-            Some(upstream) => upstream.complete(answer, request.query.query_type()).await,
-            None => answer,
-        };
-        Some(request.reply(answer))
+        if let Some(metrics) = &self.metrics {
+            metrics.answered(kind, code, begin.elapsed());
+        }
+        Some(reply)
     }
 
     fn direct(&self, request: &Request) -> Answer {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -56,10 +57,13 @@ impl SharedZone {
         self.zone.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of what changes from now on. At first, all did.
+    /// Tells of what changes from now on, to somebody who is called `who`. At first, all did.
     #[must_use]
-    pub fn subscribe(&self) -> Subscription {
-        let inbox = Arc::new(Inbox::default());
+    pub fn subscribe(&self, who: &'static str) -> Subscription {
+        let inbox = Arc::new(Inbox {
+            who,
+            ..Inbox::default()
+        });
         inbox.put(&Dirty::All);
         let mut subscribers = self
             .subscribers
@@ -67,6 +71,18 @@ impl SharedZone {
             .unwrap_or_else(PoisonError::into_inner);
         subscribers.push(Arc::downgrade(&inbox));
         Subscription { inbox }
+    }
+
+    /// How old the oldest change is that each subscriber has not dealt with: zero if there is
+    /// none.
+    #[must_use]
+    pub fn lags(&self) -> Vec<(&'static str, Duration)> {
+        let subscribers = self
+            .subscribers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let inboxes = subscribers.iter().filter_map(Weak::upgrade);
+        inboxes.map(|inbox| (inbox.who, inbox.age())).collect()
     }
 
     fn tell(&self, dirty: &Dirty) {
@@ -104,6 +120,9 @@ impl Dirty {
 
 #[derive(Debug, Default)]
 struct Inbox {
+    who: &'static str,
+    /// Since when there is something that was not dealt with.
+    since: Mutex<Option<Instant>>,
     /// As large as the zone at most, however slow the subscriber is.
     dirty: Mutex<Option<Dirty>>,
     filled: Notify,
@@ -117,7 +136,23 @@ impl Inbox {
             None => *dirty = Some(more.clone()),
         }
         drop(dirty);
+        self.since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert_with(Instant::now);
         self.filled.notify_one();
+    }
+
+    fn age(&self) -> Duration {
+        let since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// What was taken is dealt with. What came meanwhile counts from now.
+    fn done(&self) {
+        let dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = dirty.is_some().then(Instant::now);
     }
 
     fn take(&self) -> Option<Dirty> {
@@ -143,6 +178,11 @@ impl Subscription {
             }
             self.inbox.filled.notified().await;
         }
+    }
+
+    /// All that was taken is dealt with.
+    pub fn done(&self) {
+        self.inbox.done();
     }
 
     /// Puts back what could not be dealt with.

@@ -230,6 +230,7 @@ async fn keys_follow_the_zone() -> Result<()> {
         retry: Duration::from_millis(100),
         resync: Duration::from_secs(3600),
         timeout: Duration::from_secs(5),
+        user: None,
     };
     let zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
     let zone = Arc::new(SharedZone::new(zone));
@@ -295,6 +296,7 @@ async fn what_others_change_is_repaired() -> Result<()> {
         retry: Duration::from_millis(100),
         resync: Duration::from_millis(500),
         timeout: Duration::from_secs(5),
+        user: None,
     };
     let zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
     let zone = Arc::new(SharedZone::new(zone));

@@ -11,6 +11,7 @@ mod accept;
 mod debounce;
 mod feed;
 mod forward;
+mod guard;
 mod http;
 mod identity;
 mod log;

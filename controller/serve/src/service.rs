@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 
+use hyper::body::Incoming;
 use portolan_proto::limits::MAX_AGENT_MESSAGE_BYTES;
 use portolan_proto::v1;
 use rustls::ServerConfig as TlsConfig;
@@ -23,6 +24,7 @@ use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use crate::accept::Acceptor;
+use crate::guard::Guarded;
 use crate::http;
 use crate::session::{Context, StreamBody, sync};
 use crate::{Limits, Registry, ServeConfig, Tables};
@@ -73,6 +75,32 @@ impl TablesServer {
         tls: Option<watch::Receiver<Arc<TlsConfig>>>,
         limits: Limits,
     ) -> Result<(), Infallible> {
+        self.serve_with(listener, tls, limits, None::<Self>).await
+    }
+
+    /// As [`serve`](Self::serve), with one more service for agents.
+    ///
+    /// # Errors
+    /// Never; others that serve may fail.
+    pub async fn serve_with<S>(
+        self,
+        listener: TcpListener,
+        tls: Option<watch::Receiver<Arc<TlsConfig>>>,
+        limits: Limits,
+        more: Option<S>,
+    ) -> Result<(), Infallible>
+    where
+        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+            + NamedService
+            + Clone
+            + Send
+            + 'static,
+        S::Future: Send + 'static,
+    {
+        let more = more.map(|service| Guarded {
+            service,
+            context: Arc::clone(&self.context),
+        });
         let shutdown = self.context.shutdown.clone();
         let acceptor = Acceptor {
             tls,
@@ -84,7 +112,8 @@ impl TablesServer {
         let tracker = connections.clone();
         let serve = move |connection| {
             let context = Arc::clone(&self.context);
-            let answer = move |request| answer(Arc::clone(&context), request);
+            let beside = more.clone();
+            let answer = move |request| dispatch(Arc::clone(&context), beside.clone(), request);
             tracker.spawn(http::serve(connection, answer, shutdown.clone()));
         };
         acceptor.run(listener, serve).await;
@@ -113,6 +142,25 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         Box::pin(answer(Arc::clone(&self.context), request))
+    }
+}
+
+/// Gives a request to the service that it is for.
+async fn dispatch<S>(
+    context: Arc<Context>,
+    beside: Option<Guarded<S>>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S: NamedService,
+{
+    match beside {
+        Some(beside) if beside.has(request.uri().path()) => {
+            // Seldom, and not to be room in what every agent of the tables has.
+            Box::pin(beside.answer(request.map(Body::new))).await
+        }
+        _ => answer(context, request).await,
     }
 }
 

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::sink::Closed;
-use crate::{Event, Sink};
+use crate::{Event, NameSink, Sink};
 
 pub use files::{Files, Report};
 pub use problem::FileProblem;
@@ -50,12 +50,34 @@ pub async fn watch(
     interval: Duration,
     token: CancellationToken,
 ) {
-    let files = Files::new(paths, cluster);
-    // Ends early only with the sink's reader, whose end its owner knows best.
-    let _ = token.run_until_cancelled(poll(files, sink, interval)).await;
+    watch_names(paths, cluster, sink, None, interval, token).await;
 }
 
-async fn poll(mut files: Files, sink: Sink, interval: Duration) -> Result<(), Closed> {
+/// As [`watch`], and tells DNS what it needs of the same files.
+pub async fn watch_names(
+    paths: Vec<PathBuf>,
+    cluster: Arc<str>,
+    sink: Sink,
+    names: Option<NameSink>,
+    interval: Duration,
+    token: CancellationToken,
+) {
+    let mut files = Files::new(paths, cluster);
+    if names.is_some() {
+        files = files.with_names();
+    }
+    // Ends early only with a sink's reader, whose end its owner knows best.
+    let _ = token
+        .run_until_cancelled(poll(files, sink, names, interval))
+        .await;
+}
+
+async fn poll(
+    mut files: Files,
+    sink: Sink,
+    name_sink: Option<NameSink>,
+    interval: Duration,
+) -> Result<(), Closed> {
     let mut ticks = tokio::time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut problems = Vec::new();
@@ -67,6 +89,7 @@ async fn poll(mut files: Files, sink: Sink, interval: Duration) -> Result<(), Cl
         if !report.changes.is_empty() {
             info!(changes = report.changes.len(), "files changed");
         }
+        let mut names = report.names;
         sink.send_changes(report.changes).await?;
         if report.problems != problems {
             problems.clone_from(&report.problems);
@@ -74,6 +97,10 @@ async fn poll(mut files: Files, sink: Sink, interval: Duration) -> Result<(), Cl
         }
         if report.complete && !std::mem::replace(&mut synced, true) {
             sink.send(Event::Synced).await?;
+            names.push(portolan_dns::Change::Synced);
+        }
+        if let Some(sink) = &name_sink {
+            sink.send(names).await?;
         }
     }
 }

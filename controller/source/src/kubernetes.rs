@@ -8,6 +8,7 @@ mod client;
 mod feed;
 mod follow;
 mod kinds;
+mod name_feed;
 mod prune;
 mod stats;
 #[cfg(test)]
@@ -21,11 +22,12 @@ use kube::{Api, Client};
 use portolan_catalog::Kind;
 use tokio_util::sync::CancellationToken;
 
-use crate::Sink;
-use crate::objects::{EndpointSlice, Node, Pod, Service};
+use crate::objects::{EndpointSlice, Namespace, Node, Pod, Service};
+use crate::{NameSink, Sink};
 use feed::{Feed, Pending};
 use follow::Follower;
-use kinds::Watchable;
+use kinds::{NamedPod, Watchable};
+use name_feed::NameFeed;
 
 pub use client::{ClientError, client};
 pub use stats::{KindStats, Stats};
@@ -40,6 +42,16 @@ pub struct Options {
     pub paged: bool,
 }
 
+/// What DNS is told, beside the tables.
+#[derive(Debug, Clone)]
+pub struct NameOptions {
+    /// Where it is told.
+    pub sink: NameSink,
+    /// The addresses of all Pods, for names of Pods that are verified. In this case weights come
+    /// from the same watch.
+    pub pods: bool,
+}
+
 /// Watches Services, EndpointSlices and Nodes until `token` is cancelled or nobody reads the sink.
 ///
 /// [`Event::Synced`](crate::Event::Synced) follows the first complete listing of all that is
@@ -52,39 +64,98 @@ pub async fn watch(
     stats: Arc<Stats>,
     token: CancellationToken,
 ) {
-    let pending = Arc::new(Pending::new(3 + usize::from(options.pods)));
-    let feed = |kind| {
-        let (cluster, sink) = (Arc::clone(&cluster), sink.clone());
-        Feed::new(
-            kind,
-            cluster,
-            sink,
-            Arc::clone(&stats),
-            Arc::clone(&pending),
-        )
+    watch_names(client, cluster, options, sink, None, stats, token).await;
+}
+
+/// As [`watch`], and tells DNS what it needs: of the same watches, which then select nothing, and
+/// of Namespaces.
+pub async fn watch_names(
+    client: Client,
+    cluster: Arc<str>,
+    options: Options,
+    sink: Sink,
+    names: Option<NameOptions>,
+    stats: Arc<Stats>,
+    token: CancellationToken,
+) {
+    let with_names = names.is_some();
+    let named_pods = names.as_ref().is_some_and(|names| names.pods);
+    let feeds = Feeds {
+        pending: Arc::new(Pending::new(3 + usize::from(options.pods))),
+        pending_names: Arc::new(Pending::new(3 + usize::from(named_pods))),
+        cluster,
+        sink,
+        names,
+        stats,
+    };
+    let follower = Followers {
+        client,
+        options,
+        feeds,
     };
     let pods = async {
-        if options.pods {
-            follower::<Pod>(&client, options, &feed).run().await?;
+        match (named_pods, options.pods) {
+            (true, weights) => follower.of::<NamedPod>(weights, true).run().await,
+            (false, true) => follower.of::<Pod>(true, false).run().await,
+            (false, false) => Ok(()),
+        }
+    };
+    let namespaces = async {
+        if with_names {
+            follower.of::<Namespace>(false, true).run().await?;
         }
         Ok(())
     };
     let watches = async {
         tokio::try_join!(
-            follower::<Service>(&client, options, &feed).run(),
-            follower::<EndpointSlice>(&client, options, &feed).run(),
-            follower::<Node>(&client, options, &feed).run(),
+            follower.of::<Service>(true, with_names).run(),
+            follower.of::<EndpointSlice>(true, with_names).run(),
+            follower.of::<Node>(true, false).run(),
             pods,
+            namespaces,
         )
     };
     // Ends early only with the sink's reader, whose end its owner knows best.
     let _ = token.run_until_cancelled(Box::pin(watches)).await;
 }
 
-fn follower<T: Watchable>(
-    client: &Client,
+/// What all watches have in common.
+struct Feeds {
+    cluster: Arc<str>,
+    sink: Sink,
+    names: Option<NameOptions>,
+    stats: Arc<Stats>,
+    pending: Arc<Pending>,
+    pending_names: Arc<Pending>,
+}
+
+impl Feeds {
+    fn of(&self, kind: Kind, tables: bool, names: bool) -> Feed {
+        let names = self.names.as_ref().filter(|_| names).map(|names| {
+            let pending = Arc::clone(&self.pending_names);
+            NameFeed::new(kind, names.sink.clone(), pending)
+        });
+        Feed::new(
+            kind,
+            Arc::clone(&self.cluster),
+            tables.then(|| self.sink.clone()),
+            names,
+            Arc::clone(&self.stats),
+            Arc::clone(&self.pending),
+        )
+    }
+}
+
+struct Followers {
+    client: Client,
     options: Options,
-    feed: &impl Fn(Kind) -> Feed,
-) -> Follower<T> {
-    Follower::new(Api::all(client.clone()), feed(T::KIND), !options.paged)
+    feeds: Feeds,
+}
+
+impl Followers {
+    /// Follows a kind, for the tables, for DNS or for both.
+    fn of<T: Watchable>(&self, tables: bool, names: bool) -> Follower<T> {
+        let feed = self.feeds.of(T::KIND, tables, names);
+        Follower::new(Api::all(self.client.clone()), feed, !self.options.paged)
+    }
 }

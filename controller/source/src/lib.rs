@@ -10,8 +10,10 @@ pub mod file;
 pub mod kubernetes;
 #[cfg(feature = "kubernetes")]
 pub mod lease;
+mod names;
 pub mod objects;
 mod sink;
 
 pub use file::FileProblem;
+pub use names::NameSink;
 pub use sink::{Closed, Event, Sink};

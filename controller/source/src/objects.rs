@@ -7,6 +7,8 @@ mod address;
 mod annotations;
 mod balancer;
 mod metadata;
+mod names;
+mod namespace;
 mod node;
 mod pod;
 mod ports;
@@ -24,11 +26,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use metadata::{Annotation, Metadata};
+pub use names::{Names, removed};
 pub(crate) use pod::has_weight;
 pub use schema::{
     ClientIpConfig, Conditions, Endpoint, EndpointSlice, HintName, Hints, LoadBalancerIngress,
-    LoadBalancerStatus, Node, NodeAddress, NodeSpec, NodeStatus, Pod, Service, ServicePort,
-    ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort, Taint, TargetRef,
+    LoadBalancerStatus, Namespace, Node, NodeAddress, NodeSpec, NodeStatus, Pod, PodIp, PodStatus,
+    Service, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort, Taint,
+    TargetRef,
 };
 
 /// What an object turned out to be.
@@ -91,6 +95,11 @@ pub trait Manifest: DeserializeOwned {
 
     /// Reduces the object to what the catalog holds.
     fn convert(self, cluster: &Arc<str>) -> Converted;
+
+    /// What DNS makes of the object.
+    fn names(&self) -> Names {
+        Names::default()
+    }
 }
 
 /// Reads an object field by field, so that an error names the field.
@@ -114,7 +123,24 @@ pub fn convert(kind: Kind, value: &Value, cluster: &Arc<str>) -> Converted {
         Kind::EndpointSlice => convert_as::<EndpointSlice>(value, cluster),
         Kind::Node => convert_as::<Node>(value, cluster),
         Kind::Pod => convert_as::<Pod>(value, cluster),
+        Kind::Namespace => convert_as::<Namespace>(value, cluster),
     }
+}
+
+/// What DNS makes of an object of a known kind.
+#[must_use]
+pub fn names(kind: Kind, value: &Value) -> Names {
+    match kind {
+        Kind::Service => names_as::<Service>(value),
+        Kind::EndpointSlice => names_as::<EndpointSlice>(value),
+        Kind::Pod => names_as::<Pod>(value),
+        Kind::Namespace => names_as::<Namespace>(value),
+        Kind::Node => Names::default(),
+    }
+}
+
+fn names_as<T: Manifest>(value: &Value) -> Names {
+    decode::<T>(value).map_or(Names::Refused, |manifest| manifest.names())
 }
 
 fn convert_as<T: Manifest>(value: &Value, cluster: &Arc<str>) -> Converted {
@@ -127,14 +153,14 @@ fn convert_as<T: Manifest>(value: &Value, cluster: &Arc<str>) -> Converted {
 /// Whether objects of this kind live in a namespace.
 #[must_use]
 pub fn is_namespaced(kind: Kind) -> bool {
-    kind != Kind::Node
+    !matches!(kind, Kind::Node | Kind::Namespace)
 }
 
 /// `apiVersion` of this kind.
 #[must_use]
 pub fn api_version(kind: Kind) -> &'static str {
     match kind {
-        Kind::Service | Kind::Node | Kind::Pod => "v1",
+        Kind::Service | Kind::Node | Kind::Pod | Kind::Namespace => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
     }
 }

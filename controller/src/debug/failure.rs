@@ -7,23 +7,23 @@ use serde_json::json;
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     status: StatusCode,
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 impl Failure {
-    pub(super) fn not_found(message: String) -> Self {
+    pub(crate) fn not_found(message: String) -> Self {
         let status = StatusCode::NOT_FOUND;
         Self { status, message }
     }
 
-    pub(super) fn bad_request(message: String) -> Self {
+    pub(crate) fn bad_request(message: String) -> Self {
         let status = StatusCode::BAD_REQUEST;
         Self { status, message }
     }
 
-    pub(super) fn unavailable(message: &str) -> Self {
+    pub(crate) fn unavailable(message: &str) -> Self {
         let (status, message) = (StatusCode::SERVICE_UNAVAILABLE, message.to_owned());
         Self { status, message }
     }

@@ -5,5 +5,6 @@
 
 pub mod agent;
 pub mod controller;
+pub mod dns;
 pub mod input;
 pub mod seeds;

@@ -145,7 +145,10 @@ where
     Ok(client.streaming(request, path, codec).await?.into_inner())
 }
 
-async fn connect(target: &Target, security: &Security) -> Result<Channel, tonic::transport::Error> {
+pub(crate) async fn connect(
+    target: &Target,
+    security: &Security,
+) -> Result<Channel, tonic::transport::Error> {
     Endpoint::from(target.endpoint.clone())
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
@@ -169,7 +172,7 @@ pub fn ended_early(status: &Status) -> End {
 }
 
 /// The innermost cause: the outer ones say no more than "transport error".
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+mod connector;
 mod endpoint;
 mod hold;
 mod inflate;
@@ -16,6 +17,7 @@ mod security;
 mod stay;
 
 pub use connect::{Dialer, Opened, ended_early};
+pub use connector::Connector;
 pub use endpoint::{AddressError, endpoint};
 pub use hold::HoldConfig;
 pub use inflate::inflate;

@@ -117,7 +117,7 @@ impl Namespace {
                 Box::new(slices.map(|slice| slice.name().into()))
             }
             Kind::Pod => Box::new(self.pods.keys().cloned()),
-            Kind::Node => Box::new(std::iter::empty()),
+            Kind::Node | Kind::Namespace => Box::new(std::iter::empty()),
         }
     }
 

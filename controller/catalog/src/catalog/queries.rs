@@ -89,6 +89,7 @@ impl Catalog {
             Kind::EndpointSlice => cluster.counts.slices,
             Kind::Node => cluster.nodes.len(),
             Kind::Pod => cluster.counts.pods,
+            Kind::Namespace => 0,
         });
         counts.sum()
     }

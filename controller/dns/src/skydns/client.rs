@@ -1,8 +1,10 @@
-//! The few requests to etcd. (The crate `etcd-client` needs `protoc` to build.)
+//! The few requests to etcd. (The crate `etcd-client` runs `protoc` when it is built; it has no
+//! generated code in it.)
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
@@ -17,9 +19,14 @@ mod pb {
     tonic::include_proto!("etcdserverpb");
 }
 
+use pb::auth_client::AuthClient;
 use pb::kv_client::KvClient;
 use pb::request_op::Request as Operation;
-use pb::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use pb::{
+    AuthenticateRequest, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+};
+
+use super::export::User;
 
 /// How many keys are read at once.
 const PAGE: i64 = 1000;
@@ -33,20 +40,49 @@ pub(super) type Values = BTreeMap<String, String>;
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     kv: KvClient<Channel>,
+    auth: AuthClient<Channel>,
     timeout: Duration,
+    user: Option<User>,
+    /// What shows that we have said the password.
+    token: Option<MetadataValue<Ascii>>,
 }
 
 impl Client {
-    pub(super) fn new(channel: Channel, timeout: Duration) -> Self {
+    pub(super) fn new(channel: Channel, timeout: Duration, user: Option<User>) -> Self {
         Self {
-            kv: KvClient::new(channel),
+            kv: KvClient::new(channel.clone()),
+            auth: AuthClient::new(channel),
             timeout,
+            user,
+            token: None,
         }
+    }
+
+    /// Says the password, if there is one.
+    pub(super) async fn log_in(&mut self) -> Result<(), Status> {
+        let Some(user) = self.user.clone() else {
+            return Ok(());
+        };
+        self.token = None;
+        let request = self.request(AuthenticateRequest {
+            name: user.name,
+            password: user.password,
+        });
+        let token = self.auth.authenticate(request).await?.into_inner().token;
+        let mut token: MetadataValue<Ascii> = token
+            .parse()
+            .map_err(|_| Status::internal("etcd's token cannot be sent back"))?;
+        token.set_sensitive(true);
+        self.token = Some(token);
+        Ok(())
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.set_timeout(self.timeout);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.clone());
+        }
         request
     }
 

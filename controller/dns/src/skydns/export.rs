@@ -1,6 +1,7 @@
 //! Keeps the keys in etcd up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,25 @@ pub struct ExportConfig {
     pub resync: Duration,
     /// How long one request may take.
     pub timeout: Duration,
+    /// Who we are, if etcd wants to know a name and a password. (A certificate is the channel's.)
+    pub user: Option<User>,
+}
+
+/// A name and a password.
+#[derive(Clone)]
+pub struct User {
+    /// The name.
+    pub name: String,
+    /// The password.
+    pub password: String,
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("User")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Makes the keys of the zones what they should be, and keeps them so until `shutdown`. One
@@ -40,7 +60,7 @@ pub async fn export(
     shutdown: impl Future<Output = ()>,
 ) {
     let exporter = Exporter {
-        client: Client::new(channel, config.timeout),
+        client: Client::new(channel, config.timeout, config.user.clone()),
         written: BTreeMap::new(),
         zone,
         config,
@@ -61,21 +81,30 @@ struct Exporter {
 
 impl Exporter {
     async fn run(mut self) {
-        let mut subscription = self.zone.subscribe();
+        let mut subscription = self.zone.subscribe("etcd");
         let mut resync = Instant::now() + self.config.resync;
+        // Whether something changed before everything was known.
+        let mut missed = false;
         loop {
             let dirty = tokio::select! {
                 dirty = subscription.changed() => dirty,
                 () = tokio::time::sleep_until(resync) => Dirty::All,
             };
             if !self.zone.read().is_synced() {
+                missed = true;
                 continue;
             }
+            let dirty = if std::mem::take(&mut missed) {
+                Dirty::All
+            } else {
+                dirty
+            };
             if dirty == Dirty::All {
                 resync = Instant::now() + self.config.resync;
             }
             match self.round(dirty).await {
                 Ok(operations) => {
+                    subscription.done();
                     tracing::debug!(operations, "wrote records to etcd");
                     tokio::time::sleep(self.config.interval).await;
                 }
@@ -115,6 +144,8 @@ impl Exporter {
 
     /// Finds out what is in etcd. Returns everything that has keys, or should have.
     async fn observe(&mut self) -> Result<BTreeSet<Subject>, Status> {
+        // The last token may have expired, or have been the reason why all is read again.
+        self.client.log_in().await?;
         let roots = self.config.layout.roots(&self.zone.read());
         let mut observed = Values::new();
         for root in roots {

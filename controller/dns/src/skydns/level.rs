@@ -36,9 +36,14 @@ impl Level<'_> {
         }
     }
 
+    /// Makes a name exist for the types that are read at its own key: PTR and CNAME.
+    fn shadow(&mut self, name: &str) {
+        self.put(name, "", Message::default());
+    }
+
     /// A shadow and a marker.
     fn mark(&mut self, name: &str, group: &str) {
-        self.put(name, "", Message::default());
+        self.shadow(name);
         let host = name::below(&join("_", name), self.origin);
         let marker = Message {
             host: host.map(|host| text(&host)).unwrap_or_default(),
@@ -54,7 +59,9 @@ impl Level<'_> {
         self.mark("", "z");
         self.mark("svc", "k");
         self.mark("pod", "k");
-        self.put("apex.dns", "", Message::default());
+        self.shadow("dns");
+        self.shadow("apex.dns");
+        self.shadow("ns.dns");
         let version = Message {
             text: crate::zone::SCHEMA_VERSION.to_owned(),
             ttl: VERSION_TTL,
@@ -90,6 +97,7 @@ impl Level<'_> {
         {
             let name = format!("{}.{namespace}.pod", label::dashed(address));
             let message = self.address(address, 1, "p");
+            self.shadow(&name);
             self.put(&name, "/x", message);
         }
     }
@@ -170,6 +178,9 @@ impl Level<'_> {
     fn port(&mut self, records: &ServiceRecords, name: &str, set: &RecordSet, own: &RecordSet) {
         let at = join(name, &records.base);
         let strip = if name.is_empty() { 1 } else { 3 };
+        if !name.is_empty() {
+            self.shadow(&at);
+        }
         let mut count = 0;
         for srv in &set.srv {
             let mut messages = Vec::new();
@@ -199,6 +210,7 @@ impl Level<'_> {
     /// show at the Service's name, so their group is another.
     fn host(&mut self, records: &ServiceRecords, name: &str, set: &RecordSet) {
         let group = if records.headless { "s" } else { "e" };
+        self.shadow(&join(name, &records.base));
         for (index, address) in set.addresses.iter().enumerate() {
             let message = self.address(*address, 1, group);
             self.put(&join(name, &records.base), &format!("/x{index}"), message);

@@ -361,7 +361,10 @@ fn keys_and_values_are_as_specified() {
         svc1["/ep1a/x0"],
         r#"{"host":"172.0.0.1","port":-1,"ttl":5,"targetstrip":1,"group":"e"}"#
     );
-    assert_eq!(svc1.len(), 5);
+    for shadow in ["/ep1a", "/double-ep", "/_tcp", "/_tcp/_http"] {
+        assert_eq!(svc1[shadow], "{}");
+    }
+    assert_eq!(svc1.len(), 9);
     let hdls1 = of("hdls1");
     assert_eq!(
         hdls1["/_tcp/_http/s0"],

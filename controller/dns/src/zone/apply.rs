@@ -1,13 +1,13 @@
 //! How a change becomes part of a zone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::reverse::Reverse;
 use super::service::ServiceEntry;
 use super::{Applied, Namespace, Zone};
 use crate::config::ZoneConfig;
-use crate::input::{Change, Pod, PodKey, Service, ServiceKey, Slice, SliceKey, Subject};
+use crate::input::{Change, Listing, Pod, PodKey, Service, ServiceKey, Slice, SliceKey, Subject};
 use crate::label;
 use crate::problem::{Object, Problem};
 
@@ -15,7 +15,14 @@ impl Zone {
     /// Takes one change.
     pub fn apply(&mut self, change: Change) -> Applied {
         let mut applied = Applied::default();
-        let out = &mut applied;
+        self.take(change, &mut applied);
+        if !applied.subjects.is_empty() {
+            self.serial = self.serial.wrapping_add(1);
+        }
+        applied
+    }
+
+    fn take(&mut self, change: Change, out: &mut Applied) {
         match change {
             Change::Namespace(name) => self.declare(name, true, out),
             Change::NamespaceRemoved(name) => self.declare(name, false, out),
@@ -23,20 +30,60 @@ impl Zone {
             Change::ServiceRemoved(key) => self.remove_service(&key, out),
             Change::Slice(slice) => self.set_slice(slice, out),
             Change::SliceRemoved(key) => self.remove_slice(&lower_slice(key), None, out),
+            Change::Whole {
+                key,
+                service,
+                slices,
+            } => self.set_whole(key, service, slices, out),
             Change::Pod(pod) => self.set_pod(pod, out),
             Change::PodRemoved(key) => self.set_addresses(lower_pod(key), BTreeSet::new(), out),
+            Change::Listed(listing) => self.retain(listing, out),
             Change::Synced => self.sync(out),
         }
-        if !applied.subjects.is_empty() {
-            self.serial = self.serial.wrapping_add(1);
-        }
-        applied
     }
 
     fn sync(&mut self, out: &mut Applied) {
         if !std::mem::replace(&mut self.synced, true) {
             out.subjects.insert(Subject::Apex);
         }
+    }
+
+    /// Removes everything of a kind that a listing did not have.
+    fn retain(&mut self, listing: Listing, out: &mut Applied) {
+        let gone = match listing {
+            Listing::Namespaces(keep) => {
+                let keep = lower_all(keep, |name| name.to_ascii_lowercase());
+                let declared = self.namespaces.iter().filter(|(_, entry)| entry.declared);
+                let gone = declared.filter(|(name, _)| !keep.contains(*name));
+                gone.map(|(name, _)| Change::NamespaceRemoved(name.clone()))
+                    .collect()
+            }
+            Listing::Services(keep) => self.services_but(&lower_all(keep, lower_service)),
+            Listing::Slices(keep) => {
+                let keep = lower_all(keep, lower_slice);
+                let gone = self.slices.keys().filter(|key| !keep.contains(*key));
+                gone.cloned().map(Change::SliceRemoved).collect()
+            }
+            Listing::Pods(keep) => {
+                let keep = lower_all(keep, lower_pod);
+                let gone = self.pods.keys().filter(|key| !keep.contains(*key));
+                gone.cloned().map(Change::PodRemoved).collect::<Vec<_>>()
+            }
+        };
+        for change in gone {
+            self.take(change, out);
+        }
+    }
+
+    fn services_but(&self, keep: &BTreeSet<ServiceKey>) -> Vec<Change> {
+        let mut gone = Vec::new();
+        for (namespace, entry) in &self.namespaces {
+            let existing = entry.services.iter().filter(|(_, of)| of.service.is_some());
+            let keys = existing.map(|(name, _)| ServiceKey::new(namespace, name));
+            let keys = keys.filter(|key| !keep.contains(key));
+            gone.extend(keys.map(Change::ServiceRemoved));
+        }
+        gone
     }
 
     fn declare(&mut self, name: String, declared: bool, out: &mut Applied) {
@@ -71,6 +118,42 @@ impl Zone {
         self.slices.insert(slice.key.clone(), slice.service.clone());
         self.update(&service, out, |entry| {
             entry.slices.insert(slice.key.name.clone(), slice);
+        });
+    }
+
+    fn set_whole(
+        &mut self,
+        key: ServiceKey,
+        service: Option<Service>,
+        slices: Vec<Slice>,
+        out: &mut Applied,
+    ) {
+        let key = lower_service(key);
+        let entry = self.namespaces.get(&key.namespace);
+        let entry = entry.and_then(|namespace| namespace.services.get(&key.name));
+        let before: Vec<_> = entry.iter().flat_map(|entry| entry.slices.keys()).collect();
+        for name in before {
+            self.slices.remove(&SliceKey {
+                namespace: key.namespace.clone(),
+                name: name.clone(),
+            });
+        }
+        let mut whole = BTreeMap::new();
+        for mut slice in slices {
+            slice.key = lower_slice(slice.key);
+            slice.service.clone_from(&key.name);
+            // It may have been another's before.
+            self.remove_slice(&slice.key, Some(&key.name), out);
+            self.slices.insert(slice.key.clone(), key.name.clone());
+            whole.insert(slice.key.name.clone(), slice);
+        }
+        let service = service.map(|service| Service {
+            key: key.clone(),
+            ..service
+        });
+        self.update(&key, out, |entry| {
+            entry.service = service;
+            entry.slices = whole;
         });
     }
 
@@ -177,6 +260,10 @@ fn pod_subject(namespace: &str, address: IpAddr) -> Subject {
         namespace: namespace.to_owned(),
         address,
     }
+}
+
+fn lower_all<K: Ord>(keys: BTreeSet<K>, lower: impl Fn(K) -> K) -> BTreeSet<K> {
+    keys.into_iter().map(lower).collect()
 }
 
 fn lower_service(key: ServiceKey) -> ServiceKey {

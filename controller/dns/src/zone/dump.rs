@@ -8,7 +8,7 @@ use hickory_proto::rr::Name;
 use super::Zone;
 use super::lookup::SCHEMA_VERSION;
 use crate::config::PodMode;
-use crate::input::ServiceKey;
+use crate::input::{Service, ServiceKey, Slice};
 use crate::label;
 use crate::name;
 use crate::records::{RecordSet, ServiceRecords};
@@ -48,6 +48,41 @@ impl Zone {
             .services
             .get(&key.name)?;
         entry.records.exist().then_some(&entry.records)
+    }
+
+    /// The objects that a Service's records are made of: itself, and its slices by name.
+    pub(crate) fn service_object(
+        &self,
+        key: &ServiceKey,
+    ) -> Option<(Option<&Service>, impl Iterator<Item = &Slice>)> {
+        let namespace = self.namespaces.get(&key.namespace)?;
+        let entry = namespace.services.get(&key.name)?;
+        Some((entry.service.as_ref(), entry.slices.values()))
+    }
+
+    /// The same of all Services, with namespace and name, in no order.
+    pub(crate) fn service_objects(
+        &self,
+    ) -> impl Iterator<Item = (&str, &str, Option<&Service>, impl Iterator<Item = &Slice>)> {
+        self.namespaces.iter().flat_map(|(namespace, entry)| {
+            let services = entry.services.iter();
+            services.map(move |(name, of)| {
+                let slices = of.slices.values();
+                (
+                    namespace.as_str(),
+                    name.as_str(),
+                    of.service.as_ref(),
+                    slices,
+                )
+            })
+        })
+    }
+
+    /// Whether a Namespace exists.
+    pub(crate) fn has_namespace(&self, name: &str) -> bool {
+        self.namespaces
+            .get(name)
+            .is_some_and(|entry| entry.exists())
     }
 
     /// All Services that have records, sorted.

@@ -116,6 +116,11 @@ impl Zone {
         self.serial
     }
 
+    /// Gives the SOA records the serial of the zone that this is a copy of.
+    pub(crate) fn set_serial(&mut self, serial: u32) {
+        self.serial = serial;
+    }
+
     /// Lets the serial go on from another zone's, whose place this one takes.
     pub(crate) fn succeed(&mut self, old: &Self) {
         self.serial = self.serial.max(old.serial.wrapping_add(1));

@@ -37,7 +37,7 @@ pub async fn export(
 }
 
 async fn run(zone: Arc<SharedZone>, config: Arc<ExportConfig>) {
-    let mut subscription = zone.subscribe();
+    let mut subscription = zone.subscribe("zone_file");
     loop {
         // Which names changed makes no difference: a file is written as a whole.
         let dirty = subscription.changed().await;
@@ -47,6 +47,7 @@ async fn run(zone: Arc<SharedZone>, config: Arc<ExportConfig>) {
         let (zone, files) = (Arc::clone(&zone), Arc::clone(&config));
         let done = spawn_blocking(move || round(&zone, &files)).await;
         if done.is_ok_and(|all| all) {
+            subscription.done();
             tokio::time::sleep(config.interval).await;
         } else {
             subscription.put_back(&dirty);

@@ -263,6 +263,7 @@ async fn through_etcd() -> Result<()> {
         retry: Duration::from_millis(100),
         resync: Duration::from_secs(3600),
         timeout: Duration::from_secs(5),
+        user: None,
     };
     let channel = tonic::transport::Endpoint::from_shared(url.clone())?.connect_lazy();
     let exporting = skydns::export(Arc::clone(&zone), channel, config, std::future::pending());

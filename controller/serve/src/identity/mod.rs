@@ -98,6 +98,18 @@ impl Identity {
         }
     }
 
+    /// Whether it is of one of these clusters.
+    pub(crate) fn authorize_cluster(&self, clusters: &[Arc<str>]) -> Result<(), Refusal> {
+        let Self::Known(Certified { name, .. }) = self else {
+            return Ok(());
+        };
+        if clusters.iter().any(|cluster| **cluster == *name.cluster()) {
+            return Ok(());
+        }
+        let message = format!("cluster: yours is {:?}", name.cluster());
+        Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
+    }
+
     /// How long a stream of it may last, with a grace after what it has shown expires.
     pub(crate) fn remaining(&self, grace: Duration) -> Option<Duration> {
         let Self::Known(Certified { until, .. }) = self else {

@@ -274,6 +274,13 @@ fn a_token_is_taken_from_the_request() {
         let reason = |key| identity.authorize(&key, false).unwrap_err().reason;
         assert_eq!(reason(node("eu", "b")), RefusalReason::WrongNode);
         assert_eq!(reason(node("us", "a")), RefusalReason::WrongCluster);
+        assert!(
+            identity
+                .authorize_cluster(&["us".into(), "eu".into()])
+                .is_ok()
+        );
+        let refusal = identity.authorize_cluster(&["us".into()]).unwrap_err();
+        assert_eq!(refusal.reason, RefusalReason::WrongCluster);
     }
     for bad in [token.as_str(), "Basic dTpw", "Bearer", "Bearer "] {
         let refusal = of(bad).unwrap_err();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use portolan_catalog::Change;
 
-use super::merge::{Merged, Told};
+use super::merge::{Merged, Told, ToldNames};
 use super::parse::{Contents, parse};
 use super::problem::FileProblem;
 use super::scan::{self, Reading, Seen};
@@ -17,6 +17,8 @@ use super::scan::{self, Reading, Seen};
 pub struct Report {
     /// What changed since the last time; at the first time, everything.
     pub changes: Vec<Change>,
+    /// What DNS is to be told of it, if it wants to know.
+    pub names: Vec<portolan_dns::Change>,
     /// All that is wrong now and not with one known object: those problems are in the changes.
     pub problems: Vec<FileProblem>,
     /// Whether every path could be read at least once.
@@ -30,6 +32,8 @@ pub struct Files {
     cluster: Arc<str>,
     files: BTreeMap<PathBuf, Reader>,
     told: Told,
+    /// What DNS was told, if it wants to know.
+    told_names: Option<ToldNames>,
     /// Paths that cannot be listed.
     unlisted: Vec<FileProblem>,
     /// All that is wrong and not with one known object.
@@ -64,10 +68,18 @@ impl Files {
             cluster,
             files: BTreeMap::new(),
             told: Told::new(),
+            told_names: None,
             unlisted: Vec::new(),
             problems: Vec::new(),
             complete: false,
         }
+    }
+
+    /// Reads also what only DNS needs: headless Services, Namespaces, all Pods.
+    #[must_use]
+    pub fn with_names(mut self) -> Self {
+        self.told_names = Some(ToldNames::new());
+        self
     }
 
     /// Reads what changed. Blocks.
@@ -76,9 +88,13 @@ impl Files {
         let is_news = self.read() || unlisted != self.unlisted;
         self.unlisted = unlisted;
         self.complete |= self.is_complete();
-        let changes = if is_news { self.merge() } else { Vec::new() };
+        let (changes, names) = match is_news {
+            true => self.merge(),
+            false => Default::default(),
+        };
         Report {
             changes,
+            names,
             problems: self.problems.clone(),
             complete: self.complete,
         }
@@ -103,16 +119,17 @@ impl Files {
     fn read(&mut self) -> bool {
         let mut before = std::mem::take(&mut self.files);
         let mut is_news = false;
+        let with_names = self.told_names.is_some();
         for path in order(&self.roots) {
             let mut reader = before.remove(path).unwrap_or_default();
-            is_news |= reader.refresh(path, &self.cluster);
+            is_news |= reader.refresh(path, &self.cluster, with_names);
             self.files.insert(path.clone(), reader);
         }
         is_news || !before.is_empty()
     }
 
     /// Puts what the files say together.
-    fn merge(&mut self) -> Vec<Change> {
+    fn merge(&mut self) -> (Vec<Change>, Vec<portolan_dns::Change>) {
         let mut merged = Merged::default();
         let mut problems = self.unlisted.clone();
         for path in order(&self.roots) {
@@ -134,12 +151,14 @@ impl Files {
                 .filter(|found| found.object.is_none());
             problems.extend(of_files.map(|found| found.problem.clone()));
         }
+        let told = self.told_names.as_mut();
+        let names = told.map(|told| merged.names(told)).unwrap_or_default();
         let changes = merged.changes(&mut self.told);
         // A path that is a missing file is reported twice.
         problems.sort();
         problems.dedup();
         self.problems = problems;
-        changes
+        (changes, names)
     }
 
     fn is_complete(&self) -> bool {
@@ -157,12 +176,13 @@ fn order(roots: &[Root]) -> Vec<&PathBuf> {
 
 impl Reader {
     /// Reads the file if it changed; whether anything is different now.
-    fn refresh(&mut self, path: &Path, cluster: &Arc<str>) -> bool {
+    fn refresh(&mut self, path: &Path, cluster: &Arc<str>, names: bool) -> bool {
         let stale = match scan::read(path, self.seen.as_mut()) {
             Ok(Reading::Busy) => return false,
             Ok(Reading::Unchanged) => None,
             Ok(Reading::Content(text, seen)) => {
-                if self.take(path, &text, seen, cluster) {
+                let contents = parse(path, &text, cluster, names);
+                if self.take(&text, seen, contents) {
                     self.stale = None;
                     return true;
                 }
@@ -179,12 +199,12 @@ impl Reader {
 
     /// Takes new content; whether it does, because a file that is empty all of a sudden is most
     /// likely being written in place. A comment is enough to say that it should be without objects.
-    fn take(&mut self, path: &Path, text: &str, seen: Seen, cluster: &Arc<str>) -> bool {
+    fn take(&mut self, text: &str, seen: Seen, contents: Contents) -> bool {
         if text.trim().is_empty() && !self.contents.entries.is_empty() {
             return false;
         }
         self.seen = Some(seen);
-        let before = std::mem::replace(&mut self.contents, parse(path, text, cluster));
+        let before = std::mem::replace(&mut self.contents, contents);
         if self.contents.torn {
             for (object, mut entry) in before.entries {
                 entry.is_carried = true;

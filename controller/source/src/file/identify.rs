@@ -37,6 +37,7 @@ pub(super) fn identify(text: &str, cluster: &Arc<str>) -> Option<ObjectRef> {
         "EndpointSlice" => Kind::EndpointSlice,
         "Node" => Kind::Node,
         "Pod" => Kind::Pod,
+        "Namespace" => Kind::Namespace,
         _ => return None,
     };
     objects::named(kind, name.once(), namespace.once(), cluster)

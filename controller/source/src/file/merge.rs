@@ -8,7 +8,7 @@ use portolan_catalog::{Change, ObjectRef, Problem, Reason};
 
 use super::parse::Entry;
 use super::problem::{FileProblem, Found};
-use crate::objects::Converted;
+use crate::objects::{Converted, Names, removed};
 
 /// All objects, each as its first mention has it.
 #[derive(Debug, Default)]
@@ -35,6 +35,28 @@ impl<'f> Merged<'f> {
         first.converted = with_conflict(first, &found);
     }
 
+    /// What DNS must be told so that who knows `told` knows this; and what is told then. What
+    /// cannot be read stays as it was.
+    pub(super) fn names(&self, told: &mut ToldNames) -> Vec<portolan_dns::Change> {
+        let mut now = ToldNames::new();
+        for (object, (_, entry)) in &self.entries {
+            let change = match &*entry.names {
+                Names::Put { change, .. } => Some((**change).clone()),
+                Names::Refused => told.get(*object).cloned(),
+                Names::None => None,
+            };
+            now.extend(change.map(|change| (ObjectRef::clone(object), change)));
+        }
+        let news = now
+            .iter()
+            .filter(|(object, change)| told.get(*object) != Some(*change));
+        let mut changes: Vec<_> = news.map(|(_, change)| change.clone()).collect();
+        let gone = told.keys().filter(|object| !now.contains_key(*object));
+        changes.extend(gone.filter_map(removed));
+        *told = now;
+        changes
+    }
+
     /// What must be told so that who knows `told` knows this; and what is told then.
     pub(super) fn changes(self, told: &mut Told) -> Vec<Change> {
         let now: Told = self
@@ -56,6 +78,9 @@ impl<'f> Merged<'f> {
         changes
     }
 }
+
+/// What DNS was told.
+pub(super) type ToldNames = BTreeMap<ObjectRef, portolan_dns::Change>;
 
 /// What the catalog was told, without what it was told to delete.
 pub(super) type Told = BTreeMap<ObjectRef, Arc<Converted>>;

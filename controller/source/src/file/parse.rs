@@ -12,7 +12,7 @@ use super::document::{self, Document};
 use super::identify::identify;
 use super::problem::{FileProblem, Found};
 use super::syntax::{self, Located, SyntaxError};
-use crate::objects::{self, Converted};
+use crate::objects::{self, Converted, Names};
 
 /// What a file says.
 #[derive(Debug, Default)]
@@ -37,13 +37,16 @@ pub(super) struct Entry {
     pub(super) is_carried: bool,
     /// What it turned out to be. Always knows its name.
     pub(super) converted: Arc<Converted>,
+    /// What DNS makes of it, if it wants to know.
+    pub(super) names: Arc<Names>,
 }
 
-/// Parses a file.
-pub(super) fn parse(file: &Path, text: &str, cluster: &Arc<str>) -> Contents {
+/// Parses a file; with `names`, also what only DNS needs.
+pub(super) fn parse(file: &Path, text: &str, cluster: &Arc<str>, names: bool) -> Contents {
     let mut parser = Parser {
         file,
         cluster,
+        names,
         contents: Contents::default(),
         ignored: BTreeSet::new(),
     };
@@ -94,6 +97,7 @@ impl Place<'_> {
 struct Parser<'t> {
     file: &'t Path,
     cluster: &'t Arc<str>,
+    names: bool,
     contents: Contents,
     /// Kinds of which it was said that they are ignored.
     ignored: BTreeSet<String>,
@@ -106,7 +110,12 @@ impl Parser<'_> {
         self.contents.torn |= is_last;
         let position = place.located.in_file(error.position);
         let problem = FileProblem::new(self.file, position, String::new(), error.message);
-        self.refuse(place, object, vec![(problem, Reason::Malformed)]);
+        self.refuse(
+            place,
+            object,
+            vec![(problem, Reason::Malformed)],
+            Names::Refused,
+        );
     }
 
     /// One object, or a list of them, which lends its items the apiVersion and kind in `lent`.
@@ -118,7 +127,7 @@ impl Parser<'_> {
             let message = "missing: expected an object with apiVersion and kind";
             let problem = Problem::new("kind", Reason::Malformed, message);
             let problems = self.place(place, vec![problem]);
-            self.refuse(place, None, problems);
+            self.refuse(place, None, problems, Names::Refused);
             return;
         };
         if let Some(of) = kind.strip_suffix("List") {
@@ -138,7 +147,10 @@ impl Parser<'_> {
             "Service" => self.known(place, value, Kind::Service, version),
             "EndpointSlice" => self.known(place, value, Kind::EndpointSlice, version),
             "Node" => self.known(place, value, Kind::Node, version),
-            "Pod" if objects::has_weight(value) => self.known(place, value, Kind::Pod, version),
+            "Pod" if self.names || objects::has_weight(value) => {
+                self.known(place, value, Kind::Pod, version);
+            }
+            "Namespace" if self.names => self.known(place, value, Kind::Namespace, version),
             other => {
                 if self.ignored.insert(other.to_owned()) {
                     warn!(file = %self.file.display(), kind = other, "kind is not read; ignored");
@@ -149,7 +161,11 @@ impl Parser<'_> {
 
     fn known(&mut self, place: Place<'_>, value: &Value, kind: Kind, version: &str) {
         let expected = objects::api_version(kind);
+        let mut names = Names::Refused;
         let converted = if version == expected {
+            if self.names {
+                names = objects::names(kind, value);
+            }
             objects::convert(kind, value, self.cluster)
         } else {
             let message = format!("{version:?} is not read: expected {expected}");
@@ -159,15 +175,18 @@ impl Parser<'_> {
             }
         };
         match converted {
-            Converted::NotOurs(_) => self.insert(place, converted),
+            Converted::NotOurs(_) => {
+                self.note_names(place, &names);
+                self.insert(place, converted, names);
+            }
             Converted::Refused { object, problems } => {
                 let problems = self.place(place, problems);
-                self.refuse(place, object, problems);
+                self.refuse(place, object, problems, names);
             }
             Converted::Put { object, problems } => {
                 let problems = self.place(place, problems);
                 let problems = self.note(Some(&object.reference()), problems);
-                self.insert(place, Converted::Put { object, problems });
+                self.insert(place, Converted::Put { object, problems }, names);
             }
         }
     }
@@ -193,11 +212,12 @@ impl Parser<'_> {
         place: Place<'_>,
         object: Option<ObjectRef>,
         problems: Vec<(FileProblem, Reason)>,
+        names: Names,
     ) {
         self.contents.torn |= object.is_none();
         let problems = self.note(object.as_ref(), problems);
         if object.is_some() {
-            self.insert(place, Converted::Refused { object, problems });
+            self.insert(place, Converted::Refused { object, problems }, names);
         }
     }
 
@@ -218,8 +238,18 @@ impl Parser<'_> {
         noted.collect()
     }
 
+    /// What is wrong with an object that only DNS has: the catalog knows nothing of it, so it is
+    /// told as a problem of the file.
+    fn note_names(&mut self, place: Place<'_>, names: &Names) {
+        let Names::Put { problems, .. } = names else {
+            return;
+        };
+        let problems = self.place(place, problems.clone());
+        self.note(None, problems);
+    }
+
     /// The first mention counts.
-    fn insert(&mut self, place: Place<'_>, converted: Converted) {
+    fn insert(&mut self, place: Place<'_>, converted: Converted, names: Names) {
         let Some(object) = converted.reference() else {
             return;
         };
@@ -228,6 +258,7 @@ impl Parser<'_> {
             path: place.path.to_owned(),
             is_carried: false,
             converted: Arc::new(converted),
+            names: Arc::new(names),
         };
         let first = match self.contents.entries.entry(object.clone()) {
             std::collections::btree_map::Entry::Vacant(vacant) => {

@@ -1,4 +1,5 @@
 //! Turns the events of one watch into changes, in batches, and sweeps at the end of a listing.
+//! Names go the same way, at the same moments, to a sink of their own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use portolan_catalog::{Change, Kind, ObjectKey, Problem};
 use tracing::{info, warn};
 
 use super::kinds::Watchable;
+use super::name_feed::NameFeed;
 use super::stats::{KindStats, Stats};
 use super::watched::Watched;
 use crate::objects::Converted;
@@ -27,7 +29,7 @@ impl Pending {
     }
 
     /// Notes that one more kind is listed; whether it was the last one.
-    fn done(&self) -> bool {
+    pub(super) fn done(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
@@ -37,7 +39,9 @@ impl Pending {
 pub(super) struct Feed {
     kind: Kind,
     cluster: Arc<str>,
-    sink: Sink,
+    /// `None` for what only DNS has.
+    sink: Option<Sink>,
+    names: Option<NameFeed>,
     stats: Arc<Stats>,
     pending: Arc<Pending>,
     listed: bool,
@@ -54,7 +58,8 @@ impl Feed {
     pub(super) fn new(
         kind: Kind,
         cluster: Arc<str>,
-        sink: Sink,
+        sink: Option<Sink>,
+        names: Option<NameFeed>,
         stats: Arc<Stats>,
         pending: Arc<Pending>,
     ) -> Self {
@@ -62,6 +67,7 @@ impl Feed {
             kind,
             cluster,
             sink,
+            names,
             stats,
             pending,
             listed: false,
@@ -80,6 +86,12 @@ impl Feed {
         &self.cluster
     }
 
+    /// What the server need not send: nothing, if DNS has a use for it.
+    pub(super) fn selector<T: Watchable>(&self) -> Option<String> {
+        let selector = T::SELECTOR.filter(|_| self.names.is_none());
+        selector.map(str::to_owned)
+    }
+
     pub(super) fn stats(&self) -> &KindStats {
         self.stats.of(self.kind)
     }
@@ -87,11 +99,14 @@ impl Feed {
     /// A listing begins. Nothing is deleted here: it may still fail.
     pub(super) fn begin(&mut self) {
         self.keep.clear();
+        if let Some(names) = &mut self.names {
+            names.begin();
+        }
     }
 
     /// An object of a listing.
     pub(super) async fn listed<T: Watchable>(&mut self, object: Watched<T>) -> Result<(), Closed> {
-        let converted = self.convert(object);
+        let converted = self.convert(object, true);
         if !matches!(converted, Converted::NotOurs(_)) {
             self.keep
                 .extend(converted.reference().map(|object| object.key));
@@ -101,7 +116,7 @@ impl Feed {
 
     /// An object that is so now.
     pub(super) async fn put<T: Watchable>(&mut self, object: Watched<T>) -> Result<(), Closed> {
-        let converted = self.convert(object);
+        let converted = self.convert(object, false);
         self.push(converted.into_change()).await
     }
 
@@ -112,6 +127,9 @@ impl Feed {
         };
         // In a listing that is streamed the server may still delete what it had listed.
         self.keep.remove(&object.key);
+        if let Some(names) = &mut self.names {
+            names.delete(&object);
+        }
         self.push(Some(Change::Delete(object))).await
     }
 
@@ -127,8 +145,14 @@ impl Feed {
         });
         self.reached(version);
         self.flush().await?;
-        if !std::mem::replace(&mut self.listed, true) && self.pending.done() {
-            self.sink.send(Event::Synced).await?;
+        if let Some(sink) = &self.sink
+            && !std::mem::replace(&mut self.listed, true)
+            && self.pending.done()
+        {
+            sink.send(Event::Synced).await?;
+        }
+        if let Some(names) = &mut self.names {
+            names.complete().await?;
         }
         Ok(())
     }
@@ -147,9 +171,14 @@ impl Feed {
                 cluster: Arc::clone(&self.cluster),
                 version,
             }));
-        self.sink
-            .send_changes(std::mem::take(&mut self.batch))
-            .await
+        let batch = std::mem::take(&mut self.batch);
+        if let Some(sink) = &self.sink {
+            sink.send_changes(batch).await?;
+        }
+        match &mut self.names {
+            Some(names) => names.flush().await,
+            None => Ok(()),
+        }
     }
 
     async fn push(&mut self, change: Option<Change>) -> Result<(), Closed> {
@@ -160,11 +189,17 @@ impl Feed {
         Ok(())
     }
 
-    fn convert<T: Watchable>(&mut self, object: Watched<T>) -> Converted {
+    fn convert<T: Watchable>(&mut self, object: Watched<T>, is_listing: bool) -> Converted {
+        let named = self.names.is_some().then(|| object.names());
+        let named = named.zip(object.reference(&self.cluster));
         let converted = object.convert(&self.cluster);
         if let Converted::Refused { object, problems } = &converted {
             let key = object.as_ref().map(|object| &object.key);
             self.note_refused(key, problems);
+        }
+        if let (Some(feed), Some((names, object))) = (&mut self.names, named) {
+            let report = matches!(converted, Converted::NotOurs(_));
+            feed.put(&object, names, is_listing, report);
         }
         converted
     }

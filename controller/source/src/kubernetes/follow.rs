@@ -86,7 +86,8 @@ impl<T: Watchable> Follower<T> {
     async fn list(&mut self) -> Result<(), Stop> {
         self.feed.begin();
         let mut params = ListParams {
-            label_selector: T::SELECTOR.map(str::to_owned),
+            label_selector: self.feed.selector::<T>(),
+            field_selector: T::FIELDS.map(str::to_owned),
             limit: Some(PAGE_SIZE),
             ..ListParams::default()
         };
@@ -127,11 +128,11 @@ impl<T: Watchable> Follower<T> {
             self.feed.begin();
         }
         let params = WatchParams {
-            label_selector: T::SELECTOR.map(str::to_owned),
+            label_selector: self.feed.selector::<T>(),
+            field_selector: T::FIELDS.map(str::to_owned),
             timeout: Some(WATCH_SECONDS),
             bookmarks: true,
             send_initial_events: self.version.is_none(),
-            ..WatchParams::default()
         };
         // A listing is not older than what we had; the first one, without a version, is as new as
         // anything that there is. A stale one would take us back in time.

@@ -1,9 +1,13 @@
 //! How each kind is asked for, and what is read of it.
 
 use std::fmt;
+use std::sync::Arc;
+
+use portolan_catalog::Kind;
+use serde::Deserialize;
 
 use super::prune::Keep::{self, All, Only};
-use crate::objects::{EndpointSlice, Manifest, Node, Pod, Service};
+use crate::objects::{Converted, EndpointSlice, Manifest, Names, Namespace, Node, Pod, Service};
 
 /// What is for another proxy, or headless, the API server need not even send.
 const OURS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
@@ -22,6 +26,8 @@ const ENDPOINT: Keep = Only(&[
     ("addresses", All),
     ("conditions", All),
     ("nodeName", All),
+    ("hostname", All),
+    ("zone", All),
     ("targetRef", Only(&[("kind", All), ("name", All)])),
     ("hints", All),
 ]);
@@ -31,7 +37,10 @@ pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
     const GROUP: &'static str;
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str;
+    /// Which of them the tables need. DNS needs all.
     const SELECTOR: Option<&'static str>;
+    /// By fields, whoever needs them.
+    const FIELDS: Option<&'static str> = None;
     /// Whether metadata is all that we want of it.
     const METADATA_ONLY: bool = false;
     /// What is read of it.
@@ -74,6 +83,47 @@ impl Watchable for Pod {
     // Annotations cannot be selected.
     const SELECTOR: Option<&'static str> = None;
     // Pods are many, and their spec and status are most of their bytes.
+    const METADATA_ONLY: bool = true;
+    const KEEP: &'static Keep = &Only(&[("metadata", METADATA)]);
+}
+
+/// A Pod with its addresses, for DNS; its weight is read too.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct NamedPod(Pod);
+
+impl Manifest for NamedPod {
+    const KIND: Kind = Kind::Pod;
+
+    fn convert(self, cluster: &Arc<str>) -> Converted {
+        self.0.convert(cluster)
+    }
+
+    fn names(&self) -> Names {
+        self.0.names()
+    }
+}
+
+impl Watchable for NamedPod {
+    const GROUP: &'static str = "";
+    const PLURAL: &'static str = "pods";
+    const SELECTOR: Option<&'static str> = None;
+    // As CoreDNS: Pods that have ended have no address of their own.
+    const FIELDS: Option<&'static str> =
+        Some("status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown");
+    const KEEP: &'static Keep = &Only(&[
+        ("metadata", METADATA),
+        (
+            "status",
+            Only(&[("phase", All), ("podIP", All), ("podIPs", All)]),
+        ),
+    ]);
+}
+
+impl Watchable for Namespace {
+    const GROUP: &'static str = "";
+    const PLURAL: &'static str = "namespaces";
+    const SELECTOR: Option<&'static str> = None;
     const METADATA_ONLY: bool = true;
     const KEEP: &'static Keep = &Only(&[("metadata", METADATA)]);
 }

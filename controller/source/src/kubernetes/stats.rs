@@ -11,6 +11,7 @@ pub struct Stats {
     slices: KindStats,
     nodes: KindStats,
     pods: KindStats,
+    namespaces: KindStats,
 }
 
 impl Stats {
@@ -22,6 +23,7 @@ impl Stats {
             Kind::EndpointSlice => &self.slices,
             Kind::Node => &self.nodes,
             Kind::Pod => &self.pods,
+            Kind::Namespace => &self.namespaces,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The watches against an API server that does what a test says.
 
 mod malformed;
+mod names;
 mod pods;
 mod recovery;
 mod server;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::kinds::Watchable;
 use super::prune::Pruned;
-use crate::objects::{self, Converted};
+use crate::objects::{self, Converted, Names};
 
 /// An object, or what is wrong with it: any JSON value becomes one.
 #[derive(Debug, Clone)]
@@ -32,6 +32,14 @@ impl<T: Watchable> Watched<T> {
     /// Its `resourceVersion`.
     pub(super) fn version(&self) -> Option<&str> {
         self.metadata.resource_version.as_deref()
+    }
+
+    /// What DNS makes of it.
+    pub(super) fn names(&self) -> Names {
+        match &self.manifest {
+            Ok(manifest) => manifest.names(),
+            Err(_) => Names::Refused,
+        }
     }
 
     pub(super) fn convert(self, cluster: &Arc<str>) -> Converted {

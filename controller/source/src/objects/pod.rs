@@ -6,7 +6,7 @@ use portolan_catalog::{self as catalog, Kind, Object};
 use serde_json::Value;
 
 use super::problems::Problems;
-use super::{Converted, Manifest, Pod, annotations};
+use super::{Converted, Manifest, Names, Pod, annotations, names};
 
 impl Manifest for Pod {
     const KIND: Kind = Kind::Pod;
@@ -32,6 +32,10 @@ impl Manifest for Pod {
                 problems: problems.into_vec(),
             },
         }
+    }
+
+    fn names(&self) -> Names {
+        names::of_pod(self)
     }
 }
 

@@ -39,6 +39,8 @@ pub struct ServiceSpec {
     pub session_affinity: Option<String>,
     pub session_affinity_config: Option<SessionAffinityConfig>,
     pub health_check_node_port: Option<i64>,
+    pub external_name: Option<String>,
+    pub publish_not_ready_addresses: Option<bool>,
     pub ports: Option<Vec<ServicePort>>,
 }
 
@@ -124,6 +126,8 @@ pub struct Endpoint {
     pub addresses: Option<Vec<String>>,
     pub conditions: Option<Conditions>,
     pub node_name: Option<String>,
+    pub hostname: Option<String>,
+    pub zone: Option<String>,
     pub target_ref: Option<TargetRef>,
     pub hints: Option<Hints>,
 }
@@ -218,6 +222,36 @@ pub struct NodeAddress {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Pod {
+    /// `metadata`.
+    pub metadata: Metadata,
+    /// `status`.
+    pub status: Option<PodStatus>,
+}
+
+/// `status` of a Pod.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct PodStatus {
+    pub phase: Option<String>,
+    #[serde(rename = "podIP")]
+    pub pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pub pod_ips: Option<Vec<PodIp>>,
+}
+
+/// `status.podIPs[]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct PodIp {
+    /// `ip`.
+    pub ip: Option<String>,
+}
+
+/// `v1` Namespace.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
     /// `metadata`.
     pub metadata: Metadata,
 }

@@ -10,7 +10,9 @@ use portolan_model::Family;
 use super::address::{self, Wanted};
 use super::balancer::{Balancer, health_check_port};
 use super::problems::Problems;
-use super::{Converted, Manifest, Service, ServicePort, ServiceSpec, annotations, ports};
+use super::{
+    Converted, Manifest, Names, Service, ServicePort, ServiceSpec, annotations, names, ports,
+};
 
 /// The API server's default and limit of `timeoutSeconds`.
 const AFFINITY_DEFAULT_SECONDS: u32 = 10_800;
@@ -69,11 +71,15 @@ impl Manifest for Service {
             problems: problems.into_vec(),
         }
     }
+
+    fn names(&self) -> Names {
+        names::of_service(self)
+    }
 }
 
 impl ServiceSpec {
     /// `clusterIPs`, or `clusterIP` with the field's name.
-    fn cluster_ip_fields(&self) -> Vec<(String, &str)> {
+    pub(super) fn cluster_ip_fields(&self) -> Vec<(String, &str)> {
         let list = self.cluster_ips.as_deref().unwrap_or(&[]);
         if list.is_empty() {
             let single = self.cluster_ip.as_deref().unwrap_or_default();

@@ -8,7 +8,8 @@ use portolan_model::Family;
 
 use super::problems::Problems;
 use super::{
-    Converted, Endpoint, EndpointSlice, HintName, Manifest, Metadata, SlicePort, address, ports,
+    Converted, Endpoint, EndpointSlice, HintName, Manifest, Metadata, Names, SlicePort, address,
+    names, ports,
 };
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -53,6 +54,10 @@ impl Manifest for EndpointSlice {
             object: Object::EndpointSlice(object),
             problems: problems.into_vec(),
         }
+    }
+
+    fn names(&self) -> Names {
+        names::of_slice(self, self.metadata.label(SERVICE_NAME))
     }
 }
 

@@ -5,6 +5,7 @@
 mod client;
 mod columns;
 mod diff;
+mod dns;
 mod explain;
 mod nodes;
 mod table;
@@ -72,6 +73,14 @@ enum Command {
         /// The node.
         #[arg(long)]
         node: String,
+    },
+    /// What is answered to a DNS question.
+    Dns {
+        /// The name.
+        name: String,
+        /// The type of records.
+        #[arg(default_value = "A")]
+        r#type: String,
     },
     /// Let a node program a table that its agent holds back because it would delete too much.
     Confirm {
@@ -147,6 +156,11 @@ async fn run(cli: Cli) -> anyhow::Result<String> {
             let explanation: Explanation =
                 serde_json::from_value(answer).context("the controller's answer")?;
             Ok(explain::show(&explanation))
+        }
+        Command::Dns { name, r#type } => {
+            let (name, kind) = (encoded(&name), encoded(&r#type));
+            let path = format!("/debug/dns?name={name}&type={kind}");
+            Ok(dns::show(&client.get(&path).await?))
         }
         Command::Confirm { node } => {
             let path = format!("/debug/confirm/{}", encoded(&node));

@@ -1,4 +1,4 @@
-//! Writes the seeds of both targets: `portolan-fuzz-seeds DIRECTORY`.
+//! Writes the seeds of all targets: `portolan-fuzz-seeds DIRECTORY`.
 
 use std::path::PathBuf;
 
@@ -11,6 +11,7 @@ fn main() -> anyhow::Result<()> {
     for (target, seeds) in [
         ("agent", seeds::agent()),
         ("controller", seeds::controller()),
+        ("dns", portolan_fuzz::dns::seeds()),
     ] {
         let directory = directory.join(target);
         std::fs::create_dir_all(&directory)?;

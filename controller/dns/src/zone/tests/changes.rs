@@ -150,6 +150,49 @@ fn bad_input_is_named_once_and_costs_nothing_else() {
     }
 }
 
+#[test]
+fn a_listing_removes_what_it_does_not_have() {
+    let mut zone = zone_of(full(), changes());
+    let before = zone.services().len();
+    let mut all: BTreeSet<_> = zone.services().into_iter().collect();
+    all.remove(&key("svc1"));
+    // Slices whose Service is not known are no Services.
+    all.insert(key("orphaned"));
+    all.extend(["pending", "unready"].map(key));
+    let applied = zone.apply(Change::Listed(crate::Listing::Services(all)));
+    assert!(applied.subjects.contains(&Subject::Service(key("svc1"))));
+    assert_eq!(zone.services().len(), before - 1);
+
+    let one = SliceKey {
+        namespace: "testns".into(),
+        name: "hdls1-b".into(),
+    };
+    zone.apply(Change::Listed(crate::Listing::Slices([one].into())));
+    assert_eq!(
+        zone.service(&key("hdls1")).unwrap().names[""]
+            .addresses
+            .len(),
+        1
+    );
+    assert!(
+        zone.service(&key("zoned"))
+            .is_none_or(|of| !of.names.contains_key(""))
+    );
+
+    let keep = ["testns".to_owned()].into();
+    zone.apply(Change::Listed(crate::Listing::Namespaces(keep)));
+    // There is a Pod in podns.
+    assert_eq!(zone.namespaces(), ["podns", "testns"]);
+    zone.apply(Change::Listed(crate::Listing::Pods(BTreeSet::new())));
+    assert_eq!(zone.namespaces(), ["testns"]);
+    assert_eq!(
+        zone.addresses()
+            .filter(|ip| ip.to_string() == "172.0.0.1")
+            .count(),
+        0
+    );
+}
+
 pub(crate) fn any_change() -> impl Strategy<Value = Change> {
     let name = || prop::sample::select(vec!["a", "b", "c"]);
     let address = || {
@@ -217,7 +260,7 @@ fn final_state(changes: &[Change]) -> Vec<Change> {
             Change::SliceRemoved(key) => (format!("slice {}", key.name), false),
             Change::Pod(pod) => (format!("pod {}", pod.key.name), true),
             Change::PodRemoved(key) => (format!("pod {}", key.name), false),
-            Change::Synced => continue,
+            Change::Whole { .. } | Change::Listed(_) | Change::Synced => continue,
         };
         if there {
             last.insert(key, change.clone());

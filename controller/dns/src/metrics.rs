@@ -1,0 +1,118 @@
+//! What there is to count of answers and exports.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::RecordType;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::shared::SharedZone;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueryLabels {
+    r#type: &'static str,
+    rcode: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WayLabel {
+    way: &'static str,
+}
+
+/// Counts answers. Clones count together.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    queries: Family<QueryLabels, Counter>,
+    duration: Histogram,
+}
+
+impl Metrics {
+    /// Adds the metrics to a registry: `dns_queries` by type and rcode, and
+    /// `dns_query_duration_seconds`.
+    pub fn register(registry: &mut Registry) -> Self {
+        let this = Self {
+            queries: Family::default(),
+            duration: Histogram::new(exponential_buckets(0.000_001, 4.0, 12)),
+        };
+        registry.register(
+            "dns_queries",
+            "DNS queries, by type and by the answer's code",
+            this.queries.clone(),
+        );
+        registry.register_with_unit(
+            "dns_query_duration",
+            "From a DNS query to its answer",
+            Unit::Seconds,
+            this.duration.clone(),
+        );
+        this
+    }
+
+    /// One answer. Without a type the query could not be read.
+    pub(crate) fn answered(&self, kind: Option<RecordType>, code: ResponseCode, took: Duration) {
+        let labels = QueryLabels {
+            r#type: label(kind),
+            rcode: code_name(code),
+        };
+        self.queries.get_or_create(&labels).inc();
+        self.duration.observe(took.as_secs_f64());
+    }
+}
+
+/// The code as name servers write it.
+#[must_use]
+pub fn code_name(code: ResponseCode) -> &'static str {
+    match code {
+        ResponseCode::NoError => "NOERROR",
+        ResponseCode::FormErr => "FORMERR",
+        ResponseCode::ServFail => "SERVFAIL",
+        ResponseCode::NXDomain => "NXDOMAIN",
+        ResponseCode::NotImp => "NOTIMP",
+        ResponseCode::Refused => "REFUSED",
+        ResponseCode::BADVERS | ResponseCode::BADSIG => "BADVERS",
+        _ => "other",
+    }
+}
+
+/// Types that nobody should ask for are one: a client must not make metrics grow.
+fn label(kind: Option<RecordType>) -> &'static str {
+    match kind {
+        None => "none",
+        Some(RecordType::A) => "A",
+        Some(RecordType::AAAA) => "AAAA",
+        Some(RecordType::CNAME) => "CNAME",
+        Some(RecordType::MX) => "MX",
+        Some(RecordType::NS) => "NS",
+        Some(RecordType::PTR) => "PTR",
+        Some(RecordType::SOA) => "SOA",
+        Some(RecordType::SRV) => "SRV",
+        Some(RecordType::TXT) => "TXT",
+        Some(_) => "other",
+    }
+}
+
+/// How far each export is behind: `dns_export_lag_seconds`.
+#[derive(Debug)]
+pub struct LagCollector(pub Arc<SharedZone>);
+
+impl Collector for LagCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let help = "Age of the oldest change that an export has not written, 0 if there is none";
+        let seconds = Some(&Unit::Seconds);
+        let mut family =
+            encoder.encode_descriptor("dns_export_lag", help, seconds, MetricType::Gauge)?;
+        for (way, age) in self.0.lags() {
+            let label = WayLabel { way };
+            ConstGauge::new(age.as_secs_f64()).encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}

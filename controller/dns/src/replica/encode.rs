@@ -1,0 +1,172 @@
+//! From a zone to the items that make a copy of it.
+
+use std::net::IpAddr;
+
+use prost::Message as _;
+
+use super::pb::item::Item as Kind;
+use super::pb::{self, Item};
+use crate::config::{PodMode, ZoneConfig};
+use crate::input::{self, ServiceKey, Slice, Subject};
+use crate::zone::Zone;
+
+fn item(kind: Kind) -> Item {
+    Item { item: Some(kind) }
+}
+
+/// Everything, without the Commit.
+pub(super) fn everything(zone: &Zone) -> impl Iterator<Item = Item> {
+    let begin = item(Kind::Begin(settings(zone.config())));
+    let namespaces = zone.namespaces();
+    let pods: Vec<_> = namespaces
+        .iter()
+        .flat_map(|namespace| {
+            let addresses = zone.pod_addresses(namespace);
+            addresses.map(move |address| pod(namespace, address, true))
+        })
+        .collect();
+    let namespaces: Vec<_> = namespaces
+        .into_iter()
+        .map(|name| namespace(name, true))
+        .collect();
+    // Slices that no Service is known for come with it.
+    let services = zone
+        .service_objects()
+        .filter(|(_, _, service, _)| service.is_some())
+        .map(|(namespace, name, service, slices)| of_service(namespace, name, service, slices));
+    std::iter::once(begin)
+        .chain(namespaces)
+        .chain(services)
+        .chain(pods)
+}
+
+/// What a copy must be told of one subject; `None` if that follows from others.
+pub(super) fn of_subject(zone: &Zone, subject: &Subject) -> Option<Item> {
+    match subject {
+        Subject::Apex | Subject::Address(_) => None,
+        Subject::Namespace(name) => Some(namespace(name, zone.has_namespace(name))),
+        Subject::Service(key) => Some(whole_service(zone, key)),
+        Subject::Pod { namespace, address } => {
+            let exists = zone.pod_addresses(namespace).any(|one| one == *address);
+            Some(pod(namespace, *address, exists))
+        }
+    }
+}
+
+pub(super) fn commit(serial: u32) -> Item {
+    item(Kind::Commit(pb::Commit { serial }))
+}
+
+/// A number that is the same for zones with the same items, in whatever order they came.
+#[must_use]
+pub fn digest(zone: &Zone) -> [u8; 16] {
+    let sum = everything(zone).fold(0_u128, |sum, item| {
+        let hash = blake3::hash(&item.encode_to_vec());
+        let mut first = [0; 16];
+        first.copy_from_slice(&hash.as_bytes()[..16]);
+        sum.wrapping_add(u128::from_le_bytes(first))
+    });
+    sum.to_le_bytes()
+}
+
+fn settings(config: &ZoneConfig) -> pb::Settings {
+    let names = |zones: &[crate::Name]| zones.iter().map(ToString::to_string).collect();
+    let server = config.name_server.clone();
+    let server = server.unwrap_or_else(|| ServiceKey::new("", ""));
+    pb::Settings {
+        zones: names(&config.zones),
+        reverse_zones: names(&config.reverse),
+        ttl_seconds: config.ttl,
+        pods: match config.pods {
+            PodMode::Disabled => 0,
+            PodMode::Insecure => 1,
+            PodMode::Verified => 2,
+        },
+        endpoint_pod_names: config.endpoint_pod_names,
+        zonal: config.zonal,
+        name_server_namespace: server.namespace,
+        name_server: server.name,
+    }
+}
+
+fn namespace(name: &str, exists: bool) -> Item {
+    item(Kind::Namespace(pb::Namespace {
+        name: name.to_owned(),
+        exists,
+    }))
+}
+
+fn pod(namespace: &str, address: IpAddr, exists: bool) -> Item {
+    item(Kind::Pod(pb::Pod {
+        namespace: namespace.to_owned(),
+        address: address.to_string(),
+        exists,
+    }))
+}
+
+fn whole_service(zone: &Zone, key: &ServiceKey) -> Item {
+    match zone.service_object(key) {
+        Some((service, slices)) => of_service(&key.namespace, &key.name, service, slices),
+        None => of_service(&key.namespace, &key.name, None, std::iter::empty()),
+    }
+}
+
+fn of_service<'a>(
+    namespace: &str,
+    name: &str,
+    service: Option<&input::Service>,
+    slices: impl Iterator<Item = &'a Slice>,
+) -> Item {
+    item(Kind::Service(pb::Service {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        spec: service.map(spec),
+        slices: slices
+            .map(|of| slice(of, service.is_some_and(|service| service.publish_not_ready)))
+            .filter(|slice| !slice.endpoints.is_empty())
+            .collect(),
+    }))
+}
+
+fn spec(service: &input::Service) -> pb::ServiceSpec {
+    let (mut cluster_ips, mut headless, mut external_name) = (Vec::new(), false, None);
+    match &service.kind {
+        input::Kind::ClusterIp { ips } => {
+            cluster_ips = ips.iter().map(ToString::to_string).collect();
+        }
+        input::Kind::Headless => headless = true,
+        input::Kind::ExternalName { target } => external_name = Some(target.clone()),
+    }
+    pb::ServiceSpec {
+        cluster_ips,
+        headless,
+        external_name,
+        ports: service.ports.iter().map(port).collect(),
+    }
+}
+
+/// A slice with the endpoints that count: what does not show in a record is no news to anybody, and
+/// makes no digest differ.
+fn slice(slice: &Slice, publish_not_ready: bool) -> pb::Slice {
+    let counting = slice.endpoints.iter();
+    let counting = counting.filter(|from| from.ready || publish_not_ready);
+    let endpoints = counting.map(|from| pb::Endpoint {
+        addresses: from.addresses.iter().map(ToString::to_string).collect(),
+        hostname: from.hostname.clone().unwrap_or_default(),
+        pod: from.pod.clone().unwrap_or_default(),
+        zone: from.zone.clone().unwrap_or_default(),
+    });
+    pb::Slice {
+        name: slice.key.name.clone(),
+        endpoints: endpoints.collect(),
+        ports: slice.ports.iter().map(port).collect(),
+    }
+}
+
+fn port(port: &input::Port) -> pb::Port {
+    pb::Port {
+        name: port.name.clone(),
+        protocol: port.protocol.to_string(),
+        number: port.number.map_or(0, u32::from),
+    }
+}

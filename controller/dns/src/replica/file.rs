@@ -1,0 +1,44 @@
+//! A copy on disk.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+
+use super::encode;
+use super::follow::{Follower, FrameError};
+use super::pb::Frame;
+use crate::shared::SharedZone;
+use crate::zone::Zone;
+
+/// What a file begins with: the version of its form.
+const MAGIC: &[u8] = b"portolan names 1\n";
+
+/// The zone as bytes, with a hash that tells whether they are whole.
+#[must_use]
+pub fn save(zone: &Zone) -> Vec<u8> {
+    let mut items: Vec<_> = encode::everything(zone).collect();
+    items.push(encode::commit(zone.serial()));
+    let frame = Frame { items }.encode_to_vec();
+    let hash = blake3::hash(&frame);
+    [MAGIC, hash.as_bytes(), &frame].concat()
+}
+
+/// Puts what was saved in place.
+///
+/// # Errors
+/// If the bytes are not what [`save`] made.
+pub fn load(zone: &Arc<SharedZone>, bytes: &[u8]) -> Result<(), FrameError> {
+    let wrong = |field, value: &str| FrameError {
+        field,
+        value: value.to_owned(),
+    };
+    let rest = bytes.strip_prefix(MAGIC);
+    let rest = rest.ok_or_else(|| wrong("file", "not a file of names"))?;
+    let parts = rest.split_at_checked(32);
+    let (hash, frame) = parts.ok_or_else(|| wrong("file", "cut short"))?;
+    if blake3::hash(frame).as_bytes() != hash {
+        return Err(wrong("file", "not what its hash says"));
+    }
+    let frame = Frame::decode(frame).map_err(|error| wrong("file", &error.to_string()))?;
+    Follower::new(Arc::clone(zone)).take(frame).map(|_| ())
+}

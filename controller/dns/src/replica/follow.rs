@@ -1,0 +1,82 @@
+//! Keeps a copy up to date with the frames that come.
+
+use std::sync::Arc;
+
+use super::decode;
+use super::pb::item::Item as Kind;
+use super::pb::{Frame, Item};
+use crate::input::Change;
+use crate::shared::SharedZone;
+use crate::zone::Zone;
+
+/// A frame that makes no sense: whoever sent it is not to be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {value:?} makes no sense")]
+pub struct FrameError {
+    /// The field.
+    pub field: &'static str,
+    /// What is in it.
+    pub value: String,
+}
+
+/// Takes frames. Everything at once is put in place at its Commit, and not before; changes after
+/// that are put in place as they come.
+#[derive(Debug)]
+pub struct Follower {
+    zone: Arc<SharedZone>,
+    /// A copy that is not complete yet.
+    coming: Option<Zone>,
+}
+
+impl Follower {
+    /// Of one stream, which begins with everything, or with a Commit if the copy is as it should
+    /// be.
+    #[must_use]
+    pub fn new(zone: Arc<SharedZone>) -> Self {
+        Self { zone, coming: None }
+    }
+
+    /// Takes a frame; whether a Commit was in it.
+    ///
+    /// # Errors
+    /// If it makes no sense; what was before it stays.
+    pub fn take(&mut self, frame: Frame) -> Result<bool, FrameError> {
+        let mut committed = false;
+        for item in frame.items {
+            committed |= self.item(item)?;
+        }
+        Ok(committed)
+    }
+
+    fn item(&mut self, Item { item }: Item) -> Result<bool, FrameError> {
+        let change = match item {
+            // Of a controller that is newer than we are.
+            None => return Ok(false),
+            Some(Kind::Begin(settings)) => {
+                let config = decode::settings(settings)?;
+                let zone = Zone::new(config, 0).map_err(|error| FrameError {
+                    field: "begin",
+                    value: error.to_string(),
+                })?;
+                self.coming = Some(zone);
+                return Ok(false);
+            }
+            Some(Kind::Commit(commit)) => {
+                if let Some(mut zone) = self.coming.take() {
+                    zone.apply(Change::Synced);
+                    zone.set_serial(commit.serial);
+                    self.zone.replace(zone);
+                }
+                return Ok(true);
+            }
+            Some(Kind::Namespace(namespace)) => decode::namespace(namespace),
+            Some(Kind::Service(service)) => decode::service(service)?,
+            Some(Kind::Pod(pod)) => decode::pod(pod)?,
+        };
+        match &mut self.coming {
+            Some(zone) => _ = zone.apply(change),
+            None => _ = self.zone.apply([change]),
+        }
+        Ok(false)
+    }
+}

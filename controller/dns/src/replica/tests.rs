@@ -1,0 +1,129 @@
+//! A copy answers what the zone answers, however it came to be.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tonic::transport::Endpoint;
+
+use super::pb::names_client::NamesClient;
+use super::pb::{Frame, WatchRequest};
+use super::*;
+use crate::testing::{changes, config, zone_of};
+use crate::zone::tests::changes::any_change;
+use crate::{Change, PodMode, SharedZone, Zone, ZoneConfig};
+
+fn full() -> ZoneConfig {
+    ZoneConfig {
+        pods: PodMode::Verified,
+        zonal: true,
+        ..config()
+    }
+}
+
+fn shared(zone: Zone) -> Arc<SharedZone> {
+    Arc::new(SharedZone::new(zone))
+}
+
+fn empty() -> Arc<SharedZone> {
+    shared(Zone::new(config(), 0).unwrap())
+}
+
+/// Everything that zone files have, which is everything but the serial.
+fn text(zone: &SharedZone) -> String {
+    let zone = zone.read();
+    let names = zone.config().zones.iter().chain(&zone.config().reverse);
+    names
+        .map(|name| crate::zone_file::render(&zone, name, 1))
+        .collect()
+}
+
+#[test]
+fn a_copy_from_disk_is_the_zone() {
+    let zone = shared(zone_of(full(), changes()));
+    let saved = save(&zone.read());
+    let copy = empty();
+    load(&copy, &saved).unwrap();
+    assert!(copy.read().is_synced());
+    assert_eq!(copy.read().config(), zone.read().config());
+    assert_eq!(text(&copy), text(&zone));
+    assert_eq!(digest(&copy.read()), digest(&zone.read()));
+}
+
+#[test]
+fn a_file_that_is_not_whole_changes_nothing() {
+    let saved = save(&zone_of(full(), changes()));
+    for bytes in [
+        &b""[..],
+        &saved[..20],
+        &saved[..saved.len() - 1],
+        &saved[1..],
+    ] {
+        let copy = empty();
+        assert!(load(&copy, bytes).is_err());
+        assert!(!copy.read().is_synced());
+    }
+    let mut flipped = saved;
+    let last = flipped.len() - 1;
+    flipped[last] ^= 1;
+    assert!(load(&empty(), &flipped).is_err());
+}
+
+proptest! {
+    /// Deltas by subject make what everything at once makes.
+    #[test]
+    fn a_copy_that_follows_is_the_zone(all in prop::collection::vec(any_change(), 0..40)) {
+        let zone = shared(zone_of(full(), []));
+        let copy = empty();
+        load(&copy, &save(&zone.read())).unwrap();
+        let mut follower = Follower::new(Arc::clone(&copy));
+        for change in all {
+            let subjects = zone.apply([change]).subjects;
+            let now = zone.read();
+            let items = subjects.iter().filter_map(|one| encode::of_subject(&now, one));
+            let items = items.collect();
+            drop(now);
+            follower.take(Frame { items }).unwrap();
+            prop_assert_eq!(text(&copy), text(&zone));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_copy_follows_over_grpc_and_is_sent_nothing_that_it_has() {
+    let zone = shared(zone_of(full(), changes()));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let incoming = tonic::transport::server::TcpIncoming::from(listener);
+    let service = NamesService::service(Arc::clone(&zone));
+    let server = tonic::transport::Server::builder().add_service(service);
+    let task = tokio::spawn(server.serve_with_incoming(incoming));
+    let channel = Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect_lazy();
+    let mut client = NamesClient::new(channel);
+
+    let copy = empty();
+    let mut follower = Follower::new(Arc::clone(&copy));
+    let watch = client.watch(WatchRequest::default()).await.unwrap();
+    let mut frames = watch.into_inner();
+    while !follower
+        .take(frames.message().await.unwrap().unwrap())
+        .unwrap()
+    {}
+    assert_eq!(text(&copy), text(&zone));
+
+    zone.apply([Change::ServiceRemoved(crate::ServiceKey::new(
+        "testns", "svc1",
+    ))]);
+    while !follower
+        .take(frames.message().await.unwrap().unwrap())
+        .unwrap()
+    {}
+    assert_eq!(text(&copy), text(&zone));
+
+    let known = digest(&copy.read()).to_vec();
+    let watch = client.watch(WatchRequest { digest: known }).await.unwrap();
+    let first = watch.into_inner().message().await.unwrap().unwrap();
+    assert_eq!(first.items.len(), 1, "{first:?}");
+    task.abort();
+}

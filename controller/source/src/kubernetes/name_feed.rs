@@ -1,0 +1,105 @@
+//! Tells DNS of the same objects that the catalog is told of, and of those that only DNS has.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portolan_catalog::{Kind, ObjectRef};
+use portolan_dns::{Change, Listing, PodKey, ServiceKey, SliceKey};
+use tracing::warn;
+
+use super::feed::Pending;
+use crate::names::NameSink;
+use crate::objects::{self, Names};
+use crate::sink::Closed;
+
+/// What one watch tells DNS.
+#[derive(Debug)]
+pub(super) struct NameFeed {
+    kind: Kind,
+    sink: NameSink,
+    pending: Arc<Pending>,
+    listed: bool,
+    /// Changes that were not sent yet.
+    batch: Vec<Change>,
+    /// Namespace and name of what the listing in progress has had so far.
+    keep: BTreeSet<(String, String)>,
+}
+
+impl NameFeed {
+    pub(super) fn new(kind: Kind, sink: NameSink, pending: Arc<Pending>) -> Self {
+        Self {
+            kind,
+            sink,
+            pending,
+            listed: false,
+            batch: Vec::new(),
+            keep: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.keep.clear();
+    }
+
+    /// An object is so now; `report` says whether nobody else tells what is wrong with it.
+    pub(super) fn put(&mut self, object: &ObjectRef, names: Names, is_listing: bool, report: bool) {
+        match names {
+            Names::Put { change, problems } => {
+                self.batch.push(*change);
+                if report && !problems.is_empty() {
+                    warn!(%object, ?problems, "left out of the object's DNS records");
+                }
+            }
+            Names::None => {
+                // A listing sweeps what it does not have.
+                if !is_listing {
+                    self.batch.extend(objects::removed(object));
+                }
+                return;
+            }
+            Names::Refused => {}
+        }
+        if is_listing {
+            self.keep.insert(key(object));
+        }
+    }
+
+    pub(super) fn delete(&mut self, object: &ObjectRef) {
+        self.keep.remove(&key(object));
+        self.batch.extend(objects::removed(object));
+    }
+
+    pub(super) async fn complete(&mut self) -> Result<(), Closed> {
+        let keep = std::mem::take(&mut self.keep).into_iter();
+        let listing = match self.kind {
+            Kind::Namespace => Some(Listing::Namespaces(keep.map(|(_, name)| name).collect())),
+            Kind::Service => {
+                let keys = keep.map(|(namespace, name)| ServiceKey { namespace, name });
+                Some(Listing::Services(keys.collect()))
+            }
+            Kind::EndpointSlice => {
+                let keys = keep.map(|(namespace, name)| SliceKey { namespace, name });
+                Some(Listing::Slices(keys.collect()))
+            }
+            Kind::Pod => {
+                let keys = keep.map(|(namespace, name)| PodKey { namespace, name });
+                Some(Listing::Pods(keys.collect()))
+            }
+            Kind::Node => None,
+        };
+        self.batch.extend(listing.map(Change::Listed));
+        if !std::mem::replace(&mut self.listed, true) && self.pending.done() {
+            self.batch.push(Change::Synced);
+        }
+        self.flush().await
+    }
+
+    pub(super) async fn flush(&mut self) -> Result<(), Closed> {
+        self.sink.send(std::mem::take(&mut self.batch)).await
+    }
+}
+
+fn key(object: &ObjectRef) -> (String, String) {
+    let key = &object.key;
+    (key.namespace.to_string(), key.name.to_string())
+}

@@ -1,0 +1,24 @@
+//! Namespaces: that they exist is all that counts, and only for DNS.
+
+use std::sync::Arc;
+
+use portolan_catalog::Kind;
+use portolan_dns as dns;
+
+use super::{Converted, Manifest, Names, Namespace};
+
+impl Manifest for Namespace {
+    const KIND: Kind = Kind::Namespace;
+
+    fn convert(self, cluster: &Arc<str>) -> Converted {
+        match self.metadata.reference(Self::KIND, cluster) {
+            Ok(namespace) => Converted::NotOurs(namespace),
+            Err(problem) => Converted::refused(None, problem),
+        }
+    }
+
+    fn names(&self) -> Names {
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        Names::put(dns::Change::Namespace(name.to_owned()), Vec::new())
+    }
+}

@@ -1,0 +1,250 @@
+//! The flags of DNS.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+use portolan_dns::{Bind, DEFAULT_TTL, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
+
+use super::etcd::EtcdArgs;
+use crate::args::Source;
+
+/// Which names are served, and how CoreDNS gets them.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct DnsArgs {
+    /// A zone with the cluster's names, such as cluster.local; may be repeated, PTR records point
+    /// into the first one. Without it there is no DNS. Needs permission to list and watch
+    /// Namespaces.
+    #[arg(long = "dns-zone", env = "PORTOLAN_DNS_ZONE", value_delimiter = ',')]
+    zones: Vec<String>,
+
+    /// The networks that PTR records are served for; may be repeated. Default: all.
+    #[arg(
+        long = "dns-network",
+        env = "PORTOLAN_DNS_NETWORK",
+        value_delimiter = ','
+    )]
+    networks: Vec<ipnet::IpNet>,
+
+    /// How long answers may be kept, in seconds.
+    #[arg(long = "dns-ttl", env = "PORTOLAN_DNS_TTL", default_value_t = DEFAULT_TTL,
+        value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TTL)))]
+    ttl: u32,
+
+    /// Which Pods have names (a-b-c-d.NAMESPACE.pod.ZONE). `verified` needs permission to list and
+    /// watch Pods.
+    #[arg(
+        long = "dns-pods",
+        env = "PORTOLAN_DNS_PODS",
+        default_value = "disabled"
+    )]
+    pods: Pods,
+
+    /// Name endpoints without a hostname after their Pod instead of their address.
+    #[arg(
+        long = "dns-endpoint-pod-names",
+        env = "PORTOLAN_DNS_ENDPOINT_POD_NAMES"
+    )]
+    endpoint_pod_names: bool,
+
+    /// Give headless Services names for their endpoints in one topology zone.
+    #[arg(long = "dns-zonal", env = "PORTOLAN_DNS_ZONAL")]
+    zonal: bool,
+
+    /// The Service of the name servers, as namespace/name, which NS records point to.
+    #[arg(long = "dns-name-server", env = "PORTOLAN_DNS_NAME_SERVER", value_parser = name_server)]
+    name_server: Option<ServiceKey>,
+
+    /// A name server that is asked for what an ExternalName Service outside of the zones stands
+    /// for, as ADDRESS:PORT; may be repeated. Without it, the CNAME record is all of the answer.
+    #[arg(
+        id = "dns_upstream",
+        long = "dns-upstream",
+        env = "PORTOLAN_DNS_UPSTREAM",
+        value_delimiter = ','
+    )]
+    upstream: Vec<SocketAddr>,
+
+    /// Where CoreDNS's grpc plugin asks: ADDRESS:PORT or unix:///PATH; may be repeated.
+    #[arg(
+        long = "dns-bind-address",
+        env = "PORTOLAN_DNS_BIND_ADDRESS",
+        value_delimiter = ','
+    )]
+    bind: Vec<Bind>,
+
+    /// A directory for zone files, one of each zone, as CoreDNS's file and auto plugins read them.
+    #[arg(long = "dns-zone-dir", env = "PORTOLAN_DNS_ZONE_DIR")]
+    zone_dir: Option<PathBuf>,
+
+    /// The shortest time from one write of the zone files to the next, in seconds.
+    #[arg(long = "dns-zone-interval", env = "PORTOLAN_DNS_ZONE_INTERVAL", default_value = "5",
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    zone_interval: u64,
+
+    #[command(flatten)]
+    pub(super) etcd: EtcdArgs,
+}
+
+/// `--dns-pods`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Pods {
+    /// None has a name.
+    #[default]
+    Disabled,
+    /// Any address in a Namespace that exists has.
+    Insecure,
+    /// Pods that exist have.
+    Verified,
+}
+
+fn name_server(text: &str) -> Result<ServiceKey, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok(ServiceKey::new(namespace, name))
+        }
+        _ => Err("expected namespace/name".to_owned()),
+    }
+}
+
+impl DnsArgs {
+    pub(crate) fn is_on(&self) -> bool {
+        !self.zones.is_empty()
+    }
+
+    /// Checks what clap cannot.
+    pub(crate) fn validate(&self, source: Source) -> anyhow::Result<()> {
+        let exports = self.zone_dir.is_some() || !self.bind.is_empty() || self.etcd.is_on();
+        ensure!(
+            self.is_on() || !exports,
+            "--dns-bind-address, --dns-zone-dir and --dns-etcd-endpoint need --dns-zone"
+        );
+        if self.is_on() {
+            ensure!(
+                source != Source::Controller,
+                "--dns-zone: a relay has no names; ask the controllers behind it for them"
+            );
+            self.zone_config()?;
+        }
+        self.etcd.validate()
+    }
+
+    pub(super) fn zone_config(&self) -> anyhow::Result<ZoneConfig> {
+        let mut zones = self.zones.iter();
+        let first = zones.next().context("--dns-zone: missing")?;
+        let mut config = ZoneConfig::new(first).context("--dns-zone")?;
+        for zone in zones {
+            config.add_zone(zone).context("--dns-zone")?;
+        }
+        if !self.networks.is_empty() {
+            config = config.with_networks(&self.networks);
+        }
+        let config = ZoneConfig {
+            ttl: self.ttl,
+            pods: self.pod_mode(),
+            endpoint_pod_names: self.endpoint_pod_names,
+            zonal: self.zonal,
+            name_server: self.name_server.clone(),
+            ..config
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Whether the addresses of Pods have to be known.
+    pub(crate) fn needs_pods(&self) -> bool {
+        self.is_on() && self.pods == Pods::Verified
+    }
+
+    fn pod_mode(&self) -> PodMode {
+        match self.pods {
+            Pods::Disabled => PodMode::Disabled,
+            Pods::Insecure => PodMode::Insecure,
+            Pods::Verified => PodMode::Verified,
+        }
+    }
+
+    pub(super) fn upstream(&self) -> &[SocketAddr] {
+        &self.upstream
+    }
+
+    pub(super) fn bind(&self) -> &[Bind] {
+        &self.bind
+    }
+
+    pub(super) fn zone_dir(&self) -> Option<&PathBuf> {
+        self.zone_dir.as_ref()
+    }
+
+    pub(super) fn zone_interval(&self) -> Duration {
+        Duration::from_secs(self.zone_interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        dns: DnsArgs,
+    }
+
+    fn parse(args: &str) -> Result<DnsArgs, String> {
+        let args = ["x"].into_iter().chain(args.split_whitespace());
+        let cli = Cli::try_parse_from(args).map_err(|error| error.to_string())?;
+        cli.dns
+            .validate(Source::Kubernetes)
+            .map_err(|error| format!("{error:#}"))?;
+        Ok(cli.dns)
+    }
+
+    #[test]
+    fn flags_become_a_zone() {
+        assert!(!parse("").unwrap().is_on());
+        let args = "--dns-zone Cluster.Local --dns-zone b.test --dns-ttl 30 --dns-pods verified \
+            --dns-network 10.0.0.0/8 --dns-name-server kube-system/kube-dns --dns-zonal";
+        let args = parse(args).unwrap();
+        assert!(args.is_on() && args.needs_pods());
+        let config = args.zone_config().unwrap();
+        let text = |names: &[portolan_dns::Name]| {
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(text(&config.zones), ["cluster.local.", "b.test."]);
+        assert_eq!(text(&config.reverse), ["10.in-addr.arpa."]);
+        assert_eq!((config.ttl, config.pods), (30, PodMode::Verified));
+        assert_eq!(config.name_server.unwrap().name, "kube-dns");
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        for (args, field) in [
+            ("--dns-bind-address 127.0.0.1:1", "--dns-zone"),
+            ("--dns-etcd-endpoint http://127.0.0.1:1", "--dns-zone"),
+            ("--dns-zone a..b", "--dns-zone"),
+            ("--dns-zone a --dns-ttl 3601", "--dns-ttl"),
+            ("--dns-zone a --dns-bind-address 53", "--dns-bind-address"),
+            ("--dns-zone a --dns-name-server x", "--dns-name-server"),
+            (
+                "--dns-zone a --dns-etcd-endpoint 127.0.0.1",
+                "--dns-etcd-endpoint",
+            ),
+            (
+                "--dns-zone a --dns-etcd-endpoint http://a:1 --dns-etcd-prefix a/b",
+                "--dns-etcd-prefix",
+            ),
+            (
+                "--dns-zone a --dns-etcd-endpoint http://a:1 --dns-etcd-ca x",
+                "--dns-etcd-ca",
+            ),
+        ] {
+            let error = parse(args).unwrap_err();
+            assert!(error.contains(field), "{args}: {error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! DNS: one task keeps the names up to date, and what reads them answers and exports.
+
+mod args;
+mod ask;
+mod etcd;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use axum::Router;
+use portolan_dns::replica::NamesService;
+use portolan_dns::replica::pb::names_server::NamesServer;
+use portolan_dns::{
+    Bound, Change, LagCollector, Metrics, Server, SharedZone, Upstream, Zone, zone_file,
+};
+use portolan_source::NameSink;
+use portolan_source::kubernetes::{self, NameOptions};
+use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::Vital;
+use crate::args::{Args, Source};
+
+pub(crate) use args::DnsArgs;
+
+/// How many batches of the source may wait.
+const BATCHES: usize = 64;
+/// The time to try again after a zone file could not be written.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long one of the name servers outside may take. CoreDNS waits 5 s for all that we do.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// DNS that is on: its names are not known yet.
+pub(crate) struct Dns {
+    zone: Arc<SharedZone>,
+    server: Server,
+    bound: Vec<Bound>,
+    /// Until the source has it: the names end with the source.
+    names: Option<NameSink>,
+    needs_pods: bool,
+}
+
+impl Dns {
+    /// Binds, and starts everything but the source; `None` if there is no zone.
+    ///
+    /// # Errors
+    /// If a flag cannot be used, or an address cannot be bound.
+    pub(crate) async fn start(
+        args: &Args,
+        registry: &mut Registry,
+        vital: &Vital,
+    ) -> anyhow::Result<Option<Self>> {
+        let dns = &args.dns;
+        dns.validate(args.source)?;
+        if !dns.is_on() {
+            return Ok(None);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        // Serials wrap around.
+        let serial = now.map_or(1, |now| {
+            u32::try_from(now.as_secs() & 0xffff_ffff).unwrap_or(1)
+        });
+        let zone = Zone::new(dns.zone_config()?, serial)?;
+        let zone = Arc::new(SharedZone::new(zone));
+        registry.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
+        let mut server = Server::new(Arc::clone(&zone)).with_metrics(Metrics::register(registry));
+        if !dns.upstream().is_empty() {
+            server = server.with_upstream(Upstream::new(dns.upstream(), UPSTREAM_TIMEOUT));
+        }
+        let mut bound = Vec::new();
+        for bind in dns.bind() {
+            bound.push(bind.bind().await.context("--dns-bind-address")?);
+        }
+        write_files(dns, &zone, serial, vital)?;
+        let client = match args.source {
+            Source::Kubernetes if dns.etcd.is_on() => {
+                let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+                Some(kubernetes::client(kubeconfig, context).await?)
+            }
+            _ => None,
+        };
+        dns.etcd.start(&zone, client, vital)?;
+        let (names, batches) = NameSink::channel(BATCHES);
+        vital.spawn("names", follow(Arc::clone(&zone), batches));
+        Ok(Some(Self {
+            zone,
+            server,
+            bound,
+            names: Some(names),
+            needs_pods: dns.needs_pods(),
+        }))
+    }
+
+    /// Where the source tells what there is; `None` if it was taken before.
+    pub(crate) fn names(&mut self) -> Option<NameOptions> {
+        let sink = self.names.take()?;
+        let pods = self.needs_pods;
+        Some(NameOptions { sink, pods })
+    }
+
+    /// What streams the names to agents.
+    pub(crate) fn replicas(&self) -> NamesServer<NamesService> {
+        NamesService::service(Arc::clone(&self.zone))
+    }
+
+    /// What can be asked at the admin address.
+    pub(crate) fn routes(&self) -> Router {
+        ask::routes(Arc::clone(&self.zone))
+    }
+
+    /// Serves on one of the addresses that are left; `None` if there is none.
+    pub(crate) fn next_listener(
+        &mut self,
+        token: &CancellationToken,
+    ) -> Option<impl Future<Output = Result<(), tonic::transport::Error>> + Send + 'static> {
+        let bound = self.bound.pop()?;
+        let server = self.server.clone();
+        Some(bound.serve(server, token.clone().cancelled_owned()))
+    }
+}
+
+/// Applies what the source says, until it ends.
+async fn follow(zone: Arc<SharedZone>, mut batches: mpsc::Receiver<Vec<Change>>) {
+    while let Some(changes) = batches.recv().await {
+        let was_synced = zone.read().is_synced();
+        for problem in zone.apply(changes).problems {
+            tracing::warn!("{problem}");
+        }
+        let now = zone.read();
+        if now.is_synced() && !was_synced {
+            let (services, namespaces) = (now.services().len(), now.namespaces().len());
+            tracing::info!(services, namespaces, "names synced, answering");
+        }
+    }
+}
+
+fn write_files(
+    dns: &DnsArgs,
+    zone: &Arc<SharedZone>,
+    first_serial: u32,
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    let Some(directory) = dns.zone_dir() else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("--dns-zone-dir {}", directory.display()))?;
+    let config = zone.read().config().clone();
+    let zones = config.zones.iter().chain(&config.reverse);
+    let files = zones.map(|zone| {
+        let name = zone.to_ascii();
+        let file = format!("db.{}", name.trim_end_matches('.'));
+        (zone.clone(), directory.join(file))
+    });
+    let config = zone_file::ExportConfig {
+        files: files.collect(),
+        interval: dns.zone_interval(),
+        retry: RETRY,
+        first_serial,
+    };
+    let stop = vital.ending.clone().cancelled_owned();
+    let export = zone_file::export(Arc::clone(zone), config, stop);
+    vital.spawn("zone files", export);
+    Ok(())
+}

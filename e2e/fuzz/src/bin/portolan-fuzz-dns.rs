@@ -1,0 +1,15 @@
+//! Fuzzes DNS queries and files of names. Without coverage it plays the files that are named.
+#![cfg_attr(fuzzing, no_main, allow(unsafe_code, missing_docs))]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    portolan_fuzz::dns::check(input);
+});
+
+#[cfg(not(fuzzing))]
+fn main() -> anyhow::Result<()> {
+    for path in std::env::args_os().skip(1) {
+        portolan_fuzz::dns::check(&std::fs::read(path)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! The agent's own answers: from what the controller streams to it, and without a controller.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Parser;
+use hickory_proto::rr::RecordType;
+use portolan_agent::dns::{DnsArgs, Origin};
+use portolan_agent::subscribe::Security;
+use portolan_e2e::cluster::program;
+use portolan_e2e::wait::wait_for;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::ask::{Question, ask};
+use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, free_ports, local, url};
+
+/// The part of the agent that serves names; the rest needs a kernel with IPVS.
+struct Agent {
+    runtime: tokio::runtime::Runtime,
+    token: CancellationToken,
+}
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    dns: DnsArgs,
+}
+
+impl Agent {
+    fn start(directory: &Path, controller: u16) -> Self {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let socket = directory.join("dns.sock");
+        let bind = format!("--dns-bind-address=unix://{}", socket.display());
+        let cli = Cli::try_parse_from(["agent", &bind]).unwrap();
+        let origin = Origin {
+            endpoints: vec![url(controller).parse().unwrap()],
+            security: Security::Plaintext,
+            state_dir: directory.join("state"),
+        };
+        let (tasks, token) = (TaskTracker::new(), CancellationToken::new());
+        let mut registry = Registry::default();
+        let started = cli.dns.start(origin, &mut registry, &tasks, &token);
+        runtime.block_on(started).unwrap();
+        Self { runtime, token }
+    }
+
+    fn stop(self) {
+        self.token.cancel();
+        self.runtime.shutdown_timeout(Duration::from_secs(5));
+    }
+}
+
+fn controller(directory: &Path, port: u16) -> Running {
+    let mut command = Command::new(program("portolan-controller").unwrap());
+    command
+        .args([
+            "--source=file",
+            "--file-poll-ms=50",
+            "--plaintext",
+            "--dns-zone=cluster.local",
+        ])
+        .arg("--file")
+        .arg(directory.join("objects"))
+        .arg(format!("--listen={}", local(port)))
+        .arg("--admin-listen=127.0.0.1:0");
+    Running::start(directory, "controller", &mut command).unwrap()
+}
+
+fn write(directory: &Path, address: &str) {
+    let objects = directory.join("objects");
+    std::fs::create_dir_all(&objects).unwrap();
+    let text = format!(
+        "kind: Service\napiVersion: v1\nmetadata: {{name: web, namespace: prod}}\n\
+         spec: {{clusterIP: {address}, ports: [{{name: http, port: 80}}]}}\n"
+    );
+    let hidden = objects.join(".new");
+    std::fs::write(&hidden, text).unwrap();
+    std::fs::rename(hidden, objects.join("web.yaml")).unwrap();
+}
+
+#[test]
+fn without_a_controller_the_agent_keeps_answering_also_after_a_restart() {
+    let Some(coredns) = coredns_or_skip("dns agent") else {
+        return;
+    };
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path();
+    let [dns, port] = free_ports().unwrap();
+    let socket = directory.join("dns.sock");
+    let text = format!(
+        ".:{dns} {{\n bind {HOST}\n errors\n grpc . unix://{}\n}}\n",
+        socket.display()
+    );
+    std::fs::write(directory.join("Corefile"), text).unwrap();
+    let web = Question {
+        name: "web.prod.svc.cluster.local.".to_owned(),
+        kind: RecordType::A,
+    };
+    let is = |address: &str| {
+        let wanted = format!(" A {address}");
+        let seen = ask(local(dns), &web, Duration::from_secs(2)).ok()?;
+        let found = seen.answers.iter().any(|line| line.ends_with(&wanted));
+        found.then_some(())
+    };
+
+    write(directory, "10.96.0.1");
+    let agent = Agent::start(directory, port);
+    let mut command = Command::new(coredns);
+    command.arg("-conf").arg(directory.join("Corefile"));
+    let _coredns = Running::start(directory, "coredns", &mut command).unwrap();
+    // Before anything is known, nobody is told that a name does not exist.
+    let refused = wait_for("CoreDNS", PATIENT, || {
+        ask(local(dns), &web, Duration::from_secs(2)).ok()
+    });
+    assert_eq!(
+        refused.unwrap().code,
+        hickory_proto::op::ResponseCode::ServFail
+    );
+
+    let mut first = controller(directory, port);
+    wait_for("the agent to answer", PATIENT, || is("10.96.0.1")).unwrap();
+    write(directory, "10.96.0.2");
+    wait_for("a change", PATIENT, || is("10.96.0.2")).unwrap();
+    let file = directory.join("state/names");
+    let saved = || {
+        let bytes = std::fs::read(&file).ok()?;
+        bytes
+            .windows(9)
+            .any(|part| part == b"10.96.0.2")
+            .then_some(())
+    };
+    wait_for("the change on disk", PATIENT, saved).unwrap();
+
+    first.kill().unwrap();
+    for _ in 0..20 {
+        assert!(is("10.96.0.2").is_some(), "without a controller");
+    }
+    agent.stop();
+    let agent = Agent::start(directory, port);
+    wait_for("answers from disk", PATIENT, || is("10.96.0.2")).unwrap();
+
+    write(directory, "10.96.0.3");
+    let _second = controller(directory, port);
+    wait_for("another controller's names", PATIENT, || is("10.96.0.3")).unwrap();
+    agent.stop();
+}

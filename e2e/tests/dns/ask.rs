@@ -1,0 +1,94 @@
+//! Questions, and answers that can be compared.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+
+/// A name and a type.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Question {
+    pub(crate) name: String,
+    pub(crate) kind: RecordType,
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.kind)
+    }
+}
+
+/// What of an answer is compared: everything but the order and the SOA's serial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) code: ResponseCode,
+    pub(crate) answers: BTreeSet<String>,
+    pub(crate) authorities: BTreeSet<String>,
+    pub(crate) additionals: BTreeSet<String>,
+}
+
+impl Seen {
+    /// Nothing but the SOA, because of the type or of the name.
+    pub(crate) fn is_nothing(&self, code: ResponseCode) -> bool {
+        self.code == code && self.answers.is_empty()
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (answers, authorities) = (&self.answers, &self.authorities);
+        write!(
+            f,
+            "{:?} {answers:?} {authorities:?} {:?}",
+            self.code, self.additionals
+        )
+    }
+}
+
+fn line(record: &Record) -> String {
+    match &record.data {
+        RData::SOA(soa) => format!(
+            "{} {} SOA {} {} {} {} {} {}",
+            record.name,
+            record.ttl,
+            soa.mname,
+            soa.rname,
+            soa.refresh,
+            soa.retry,
+            soa.expire,
+            soa.minimum
+        ),
+        _ => record.to_string(),
+    }
+}
+
+/// Asks a name server, over UDP.
+pub(crate) fn ask(server: SocketAddr, question: &Question, patience: Duration) -> Result<Seen> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    socket.set_read_timeout(Some(patience))?;
+    socket.connect(server)?;
+    let mut query = Message::new(7, MessageType::Query, OpCode::Query);
+    query.add_query(Query::query(
+        Name::from_ascii(&question.name)?,
+        question.kind,
+    ));
+    let mut edns = Edns::new();
+    edns.set_max_payload(4096);
+    query.set_edns(edns);
+    socket.send(&query.to_vec()?)?;
+    let mut packet = vec![0; 65_535];
+    let length = socket.recv(&mut packet)?;
+    let reply = Message::from_vec(&packet[..length])?;
+    ensure!(!reply.metadata.truncation, "{question}: truncated");
+    let lines = |records: &[Record]| records.iter().map(line).collect();
+    Ok(Seen {
+        code: reply.metadata.response_code,
+        answers: lines(&reply.answers),
+        authorities: lines(&reply.authorities),
+        additionals: lines(&reply.additionals),
+    })
+}

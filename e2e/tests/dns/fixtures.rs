@@ -1,0 +1,287 @@
+//! Objects that have each row of the specification, and all names of them with their neighbours.
+
+use std::collections::BTreeSet;
+
+use hickory_proto::rr::RecordType;
+use serde_json::{Value, json};
+
+use crate::ask::Question;
+
+const SLICE: &str = "discovery.k8s.io/v1";
+
+fn object(kind: &str, namespace: &str, name: &str) -> Value {
+    let version = if kind == "EndpointSlice" { SLICE } else { "v1" };
+    json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}})
+}
+
+fn service(name: &str, spec: Value) -> Value {
+    let mut service = object("Service", "testns", name);
+    service["spec"] = spec;
+    service
+}
+
+fn slice(service: &str, name: &str, family: &str, ports: Value, endpoints: Value) -> Value {
+    let mut slice = object("EndpointSlice", "testns", name);
+    slice["metadata"]["labels"] = json!({"kubernetes.io/service-name": service});
+    slice["addressType"] = family.into();
+    slice["ports"] = ports;
+    slice["endpoints"] = endpoints;
+    slice
+}
+
+fn pod(namespace: &str, name: &str, spec: Value) -> Value {
+    let mut pod = object("Pod", namespace, name);
+    pod["metadata"]["labels"] = json!({"app": name.rsplit_once('-').map_or(name, |(app, _)| app)});
+    pod["spec"] = json!({"nodeName": "node-a", "containers": [{"name": "c", "image": "none"}]});
+    portolan_e2e::objects::merge(&mut pod["spec"], spec);
+    pod
+}
+
+fn single(ip: &str) -> Value {
+    json!({"clusterIP": ip, "clusterIPs": [ip], "ports": http()})
+}
+
+fn http() -> Value {
+    json!([{"name": "http", "protocol": "TCP", "port": 80}])
+}
+
+fn named(address: &str, hostname: &str) -> Value {
+    json!({"addresses": [address], "hostname": hostname})
+}
+
+fn plain(address: &str) -> Value {
+    json!({"addresses": [address]})
+}
+
+fn external(name: &str, target: &str) -> Value {
+    service(
+        name,
+        json!({"type": "ExternalName", "externalName": target}),
+    )
+}
+
+/// Everything but the status of Pods.
+pub(crate) fn objects() -> Vec<Value> {
+    let mut objects: Vec<_> = ["testns", "emptyns", "podns"]
+        .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
+        .into();
+    // Pods of a Node that does not exist are in no slice.
+    objects.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}));
+    objects.extend(cluster_ips());
+    objects.extend(headless());
+    objects.extend([
+        external("external", "ext.interwebs.test"),
+        external("external-to-service", "svc1.testns.svc.cluster.local"),
+        external("external-to-nothing", "svc0.testns.svc.cluster.local"),
+        external(
+            "external-twice",
+            "external-to-service.testns.svc.cluster.local",
+        ),
+        external("external-to-headless", "hdls1.testns.svc.cluster.local"),
+        external("loop-a", "loop-b.testns.svc.cluster.local"),
+        external("loop-b", "loop-a.testns.svc.cluster.local"),
+        external("external-address", "1.2.3.4"),
+    ]);
+    objects.extend([
+        pod("podns", "foo", json!({})),
+        pod("podns", "foo6", json!({})),
+        pod(
+            "testns",
+            "set-0",
+            json!({"hostname": "set-0", "subdomain": "set"}),
+        ),
+        pod(
+            "testns",
+            "set-1",
+            json!({"hostname": "set-1", "subdomain": "set"}),
+        ),
+        pod("testns", "late-0", json!({})),
+        pod("testns", "early-0", json!({})),
+    ]);
+    objects
+}
+
+fn cluster_ips() -> Vec<Value> {
+    let mut proxied = service("proxied", single("10.96.1.9"));
+    proxied["metadata"]["labels"] = json!({"service.kubernetes.io/service-proxy-name": "other"});
+    let mut v6 = single("fd00:10:96::6");
+    v6["ipFamilies"] = json!(["IPv6"]);
+    let dual = json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv4", "IPv6"],
+        "clusterIP": "10.96.1.3", "clusterIPs": ["10.96.1.3", "fd00:10:96::3"], "ports": http()});
+    let many = json!({"clusterIP": "10.96.1.4", "ports": [
+        {"name": "http", "protocol": "TCP", "port": 80}, {"name": "https", "protocol": "TCP", "port": 443},
+        {"name": "dns", "protocol": "UDP", "port": 53}, {"name": "sctp", "protocol": "SCTP", "port": 99}]});
+    let mut outside = single("10.96.1.7");
+    outside["type"] = "LoadBalancer".into();
+    outside["externalIPs"] = json!(["198.51.100.7"]);
+    let own = json!([named("172.16.0.1", "ep1a"), named("172.16.0.99", "shared"), plain("172.16.0.3"),
+        {"addresses": ["172.16.0.4"], "conditions": {"ready": false}}]);
+    vec![
+        service("svc1", single("10.96.1.1")),
+        slice("svc1", "svc1-a", "IPv4", http(), own),
+        service("svc6", v6),
+        slice(
+            "svc6",
+            "svc6-a",
+            "IPv6",
+            http(),
+            json!([plain("fd00:99::6"), named("fd00:99::7", "ep6")]),
+        ),
+        service("dual", dual),
+        slice(
+            "dual",
+            "dual-a",
+            "IPv4",
+            http(),
+            json!([named("172.16.3.1", "pair")]),
+        ),
+        slice(
+            "dual",
+            "dual-b",
+            "IPv6",
+            http(),
+            json!([named("fd00:99::31", "pair")]),
+        ),
+        service("many", many),
+        service(
+            "unnamed",
+            json!({"clusterIP": "10.96.1.5", "ports": [{"port": 81}]}),
+        ),
+        service("outside", outside),
+        proxied,
+    ]
+}
+
+fn headless() -> Vec<Value> {
+    let none = |more: Value| {
+        let mut spec = json!({"clusterIP": "None", "ports": http()});
+        portolan_e2e::objects::merge(&mut spec, more);
+        spec
+    };
+    let v6 = json!({"ipFamilyPolicy": "PreferDualStack"});
+    let first = json!([
+        plain("172.16.1.2"),
+        plain("172.16.1.3"),
+        named("172.16.1.4", "dup-name"),
+        named("172.16.1.5", "dup-name"),
+        named("172.16.0.99", "shared"),
+        named("172.16.1.6", "Upper-Case".to_lowercase().as_str())
+    ]);
+    let sixth = json!([
+        plain("5678:abcd::1"),
+        plain("5678:abcd::2"),
+        plain("fd00:0:0:1::")
+    ]);
+    let not_ready = json!([{"addresses": ["172.16.2.1"], "conditions": {"ready": false}}]);
+    let early = json!({"selector": {"app": "early"}, "publishNotReadyAddresses": true});
+    vec![
+        service("hdls1", none(v6)),
+        slice("hdls1", "hdls1-a", "IPv4", http(), first),
+        // The same endpoint in two slices, as for a moment when one replaces the other.
+        slice(
+            "hdls1",
+            "hdls1-b",
+            "IPv4",
+            http(),
+            json!([plain("172.16.1.2")]),
+        ),
+        slice("hdls1", "hdls1-c", "IPv6", http(), sixth),
+        service("portless", json!({"clusterIP": "None"})),
+        slice(
+            "portless",
+            "portless-a",
+            "IPv4",
+            json!([]),
+            json!([plain("172.16.2.20")]),
+        ),
+        service("unready", none(json!({}))),
+        slice("unready", "unready-a", "IPv4", http(), not_ready),
+        service("nothing", none(json!({}))),
+        // Of real Pods, by the real endpointslice controller.
+        service("set", none(json!({"selector": {"app": "set"}}))),
+        service("late", none(json!({"selector": {"app": "late"}}))),
+        service("early", none(early)),
+        slice(
+            "orphan",
+            "orphan-a",
+            "IPv4",
+            http(),
+            json!([plain("172.16.9.9")]),
+        ),
+    ]
+}
+
+/// Pods with their address, and whether they are ready.
+pub(crate) const PODS: [(&str, &str, &str, bool); 6] = [
+    ("podns", "foo", "10.240.0.1", true),
+    ("podns", "foo6", "fd00:240::6", true),
+    ("testns", "set-0", "10.240.1.10", true),
+    ("testns", "set-1", "10.240.1.11", true),
+    ("testns", "late-0", "10.240.1.20", false),
+    ("testns", "early-0", "10.240.1.21", false),
+];
+
+const SERVICES: &str = "svc1 svc6 dual many unnamed outside proxied hdls1 portless unready nothing set late early \
+    orphan svc0 external external-to-service external-to-nothing external-twice external-to-headless loop-a loop-b \
+    external-address SVC1 Hdls1";
+
+const BELOW: &str = "ep1a.svc1 shared.svc1 172-16-0-3.svc1 172-16-0-4.svc1 x.svc1 x.ep1a.svc1 10-96-1-1.svc1 \
+    ep6.svc6 fd00-99--6.svc6 pair.dual x.dual 172-16-1-2.hdls1 172-16-1-3.hdls1 dup-name.hdls1 shared.hdls1 \
+    upper-case.hdls1 UPPER-CASE.hdls1 5678-abcd--1.hdls1 5678-abcd--2.hdls1 fd00-0-0-1--0.hdls1 x.hdls1 \
+    172-16-2-20.portless 172-16-2-1.unready set-0.set set-1.set 10-240-1-10.set 10-240-1-20.late 10-240-1-21.early \
+    172-16-9-9.orphan x.external x.external-to-service x.svc0";
+
+const PORTS: &str = "_http._tcp.svc1 _http._tcp.svc6 _http._tcp.dual _http._tcp.many _https._tcp.many _dns._udp.many \
+    _sctp._sctp.many _http._udp.svc1 _x._tcp.svc1 _http._tcp.unnamed _http._tcp.hdls1 _http._tcp.portless \
+    _http._tcp.unready _http._tcp.set _http._tcp.late _http._tcp.early _http._tcp.nothing _http._udp.hdls1 \
+    _http._tcp.external _http._tcp.svc0 _tcp.svc1 _tcp.hdls1 _http._tcp.orphan";
+
+const OTHERS: &str = "@ svc pod testns.svc emptyns.svc podns.svc nons.svc kube-system.svc testns.pod emptyns.pod \
+    nons.pod svc1.emptyns.svc svc1.nons.svc kubernetes.default.svc _https._tcp.kubernetes.default.svc x foo.x dns \
+    ns.dns x.dns dns-version x.dns-version 10-240-0-1.podns.pod 10-240-0-1.testns.pod 10-240-1-10.testns.pod \
+    fd00-240--6.podns.pod 172-16-0-1.podns.pod 10-240-0-1.nons.pod blah.podns.pod 10-240-0.podns.pod \
+    x.10-240-0-1.podns.pod";
+
+const REVERSE: &str = "1.1.96.10.in-addr.arpa 3.1.96.10.in-addr.arpa 9.1.96.10.in-addr.arpa 1.0.96.10.in-addr.arpa \
+    2.1.16.172.in-addr.arpa 4.1.16.172.in-addr.arpa 1.0.16.172.in-addr.arpa 4.0.16.172.in-addr.arpa \
+    99.0.16.172.in-addr.arpa 1.2.16.172.in-addr.arpa 9.9.16.172.in-addr.arpa 7.100.51.198.in-addr.arpa \
+    10.1.240.10.in-addr.arpa 20.1.240.10.in-addr.arpa 21.1.240.10.in-addr.arpa 1.0.240.10.in-addr.arpa \
+    1.0.0.127.in-addr.arpa 1.16.172.in-addr.arpa \
+    6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa \
+    3.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa \
+    1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.c.b.a.8.7.6.5.ip6.arpa \
+    9.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.c.b.a.8.7.6.5.ip6.arpa";
+
+const KINDS: [RecordType; 9] = [
+    RecordType::A,
+    RecordType::AAAA,
+    RecordType::SRV,
+    RecordType::CNAME,
+    RecordType::TXT,
+    RecordType::PTR,
+    RecordType::MX,
+    RecordType::SOA,
+    RecordType::NS,
+];
+
+/// Every name that exists and many that do not, each with every type.
+pub(crate) fn questions() -> BTreeSet<Question> {
+    let mut names: Vec<String> = Vec::new();
+    for list in [SERVICES, BELOW, PORTS] {
+        let in_namespace = |name| format!("{name}.testns.svc.cluster.local.");
+        names.extend(list.split_whitespace().map(in_namespace));
+    }
+    let others = OTHERS.split_whitespace();
+    names.extend(others.map(|name| match name {
+        "@" => "cluster.local.".to_owned(),
+        name => format!("{name}.cluster.local."),
+    }));
+    names.extend(REVERSE.split_whitespace().map(|name| format!("{name}.")));
+    let with_kinds = names.into_iter().flat_map(|name| {
+        KINDS.map(|kind| Question {
+            name: name.clone(),
+            kind,
+        })
+    });
+    with_kinds.collect()
+}

@@ -1,0 +1,141 @@
+//! What a test runs: CoreDNS, an etcd of its own, the controller.
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use portolan_e2e::cluster::program;
+use portolan_e2e::lane;
+use portolan_e2e::servers::Servers;
+
+/// A program that is killed on drop.
+pub(crate) struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    /// Starts a program; what it prints goes to `<directory>/<name>.log`.
+    pub(crate) fn start(directory: &Path, name: &str, command: &mut Command) -> Result<Self> {
+        let log = directory.join(format!("{name}.log"));
+        let file = File::options().create(true).append(true).open(&log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("start {name}: {command:?}"))?;
+        Ok(Self { child, log })
+    }
+
+    /// Kills it, and waits for its end.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.kill();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<_> = log.lines().rev().take(15).collect();
+            println!("{}:", self.log.display());
+            lines.iter().rev().for_each(|line| println!("  {line}"));
+        }
+    }
+}
+
+/// CoreDNS: of `PORTOLAN_COREDNS`, or built by `e2e/tools/build`. Without it the test is skipped,
+/// which is said.
+pub(crate) fn coredns_or_skip(test: &str) -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("PORTOLAN_COREDNS") {
+        return Some(path.into());
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/build");
+    let built = Command::new(script).arg("coredns").output();
+    let built = built.expect("the build script starts");
+    if built.status.code() == Some(3) {
+        lane::missing(test, "no Go to build CoreDNS with");
+        return None;
+    }
+    let said = String::from_utf8_lossy(&built.stdout);
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let directory = said.lines().next_back().expect("a directory");
+    Some(Path::new(directory).join("coredns"))
+}
+
+/// Where everything listens: no client's own port is on this address, so what was free stays free.
+pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
+
+/// Ports of UDP and TCP that were free a moment ago.
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let mut ports = [0; N];
+    let mut held = Vec::new();
+    for port in &mut ports {
+        let (tcp, udp) = loop {
+            let tcp = TcpListener::bind((HOST, 0))?;
+            if let Ok(udp) = UdpSocket::bind(tcp.local_addr()?) {
+                break (tcp, udp);
+            }
+        };
+        *port = tcp.local_addr()?.port();
+        held.push((tcp, udp));
+    }
+    Ok(ports)
+}
+
+pub(crate) fn local(port: u16) -> SocketAddr {
+    (HOST, port).into()
+}
+
+/// An etcd of the test's own.
+pub(crate) fn etcd(directory: &Path, port: u16) -> Result<Running> {
+    let [peer] = free_ports()?;
+    let (client, peer) = (url(port), url(peer));
+    let mut command = Command::new(Servers::binaries()?.program("etcd"));
+    command
+        .arg("--data-dir")
+        .arg(directory.join("dns-etcd"))
+        .args(["--listen-client-urls", &client])
+        .args(["--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer])
+        .args(["--initial-advertise-peer-urls", &peer])
+        .args(["--initial-cluster", &format!("default={peer}")])
+        .arg("--unsafe-no-fsync");
+    Running::start(directory, "dns-etcd", &mut command)
+}
+
+pub(crate) fn url(port: u16) -> String {
+    format!("http://{HOST}:{port}")
+}
+
+/// The controller, for an API server.
+pub(crate) fn controller(
+    directory: &Path,
+    name: &str,
+    kubeconfig: &Path,
+    args: &[String],
+) -> Result<Running> {
+    let mut command = Command::new(program("portolan-controller")?);
+    command
+        .arg("--plaintext")
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
+        .args(["--dns-zone", "cluster.local"])
+        .args(args);
+    Running::start(directory, name, &mut command)
+}
+
+/// Long enough for a loaded machine; only a failure ever waits this long.
+pub(crate) const PATIENT: Duration = Duration::from_secs(120);
