@@ -217,7 +217,6 @@ impl Outbound {
     }
 
     fn begin(&mut self, first: First, waker: &mut task::Context<'_>) -> Result<bool, Status> {
-        let registry = &self.context.registry;
         let is_behind = matches!(first, First::Behind);
         if is_behind != self.behind {
             self.behind = is_behind;
@@ -234,7 +233,7 @@ impl Outbound {
         match first {
             First::Deliver(delivery, how) => {
                 debug!(node = %self.node, ?how, items = delivery.items(), "resumed");
-                registry.count(
+                self.context.registry.count(
                     match how {
                         How::Equal => Counter::ResumedEqual,
                         How::Resume => Counter::Resumed,

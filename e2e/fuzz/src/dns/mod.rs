@@ -35,7 +35,7 @@ fn zone() -> Arc<SharedZone> {
             _ => continue,
         };
         if let Names::Put { change, .. } = names(kind, &object) {
-            zone.apply(change);
+            zone.apply(*change);
         }
     }
     zone.apply(portolan_dns::Change::Synced);
