@@ -3,8 +3,8 @@
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ struct State {
     cut: AtomicBool,
     /// Whether what is written goes out at once.
     open: AtomicBool,
+    /// Whether a stream has more to say soon, with which what is held back is to go.
+    waiting: AtomicBool,
     /// Woken when it is cut, and when a stream on it ends, as often as that happens.
     connection: Mutex<Option<Waker>>,
 }
@@ -41,6 +43,7 @@ impl Peer {
             streams: AtomicUsize::new(0),
             cut: AtomicBool::new(false),
             open: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
             connection: Mutex::default(),
         }))
     }
@@ -60,10 +63,23 @@ impl Peer {
         Admission(self.clone())
     }
 
-    /// What is written goes out from now on, and what was held back with it. Whether it was held
-    /// back until now.
+    /// There is nothing more to say for now: what is written goes out from now on, and what was
+    /// held back with it, unless a stream [waits](Self::wait). Whether it was held back until now.
     pub(crate) fn open(&self) -> bool {
-        !self.is_open() && !self.0.open.swap(true, Ordering::Relaxed)
+        !self.is_waiting() && !self.is_open() && !self.0.open.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether a stream has more to say soon: until then nothing goes out.
+    pub(crate) fn wait(&self, waits: bool) {
+        self.0.waiting.store(waits, Ordering::Relaxed);
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.0.waiting.load(Ordering::Relaxed)
+    }
+
+    fn open_now(&self) {
+        self.0.open.store(true, Ordering::Relaxed);
     }
 
     fn is_open(&self) -> bool {
@@ -105,6 +121,11 @@ impl Peer {
 pub(crate) struct Admission(Peer);
 
 impl Admission {
+    /// The connection.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.0
+    }
+
     /// Closes the connection, whatever is on its way.
     pub(crate) fn cut(&self) {
         self.0.cut();
@@ -136,6 +157,10 @@ pub(super) enum Io {
 /// How much is held back, in bytes: more than HTTP/2 says before the first answer.
 const HELD_BYTES: usize = 512;
 
+/// How much is read first, in bytes. HTTP/2 would read its preface by itself, which comes together
+/// with the agent's first words.
+const FIRST_BYTES: usize = 1024;
+
 /// A connection that counts, and ends if there is no agent's stream on it for a while.
 ///
 /// HTTP/2 begins with some words of its own, each of which would be a packet of its own. They are
@@ -145,6 +170,9 @@ pub(crate) struct Connection {
     io: Io,
     peer: Peer,
     held: Vec<u8>,
+    ahead: Ahead,
+    /// Whether the other end has closed its half.
+    ended: bool,
     /// Whom [`Self::register`] has told to wake.
     waker: Option<Waker>,
     _permit: OwnedSemaphorePermit,
@@ -154,12 +182,24 @@ pub(crate) struct Connection {
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
+/// What was read, and not asked for yet.
+#[derive(Debug)]
+enum Ahead {
+    /// Nothing was read yet.
+    Unread,
+    Bytes(Vec<u8>),
+    /// What is read is what is asked for.
+    Nothing,
+}
+
 impl Connection {
     pub(super) fn new(io: Io, peer: Peer, permit: OwnedSemaphorePermit, within: Duration) -> Self {
         Self {
             io,
             peer,
             held: Vec::new(),
+            ahead: Ahead::Unread,
+            ended: false,
             waker: None,
             _permit: permit,
             within,
@@ -213,8 +253,9 @@ impl Connection {
             return None;
         }
         let bytes = slices.iter().map(|slice| slice.len()).sum::<usize>();
-        if self.peer.is_admitted() || self.held.len() + bytes > HELD_BYTES {
-            self.peer.open();
+        let is_answer = self.peer.is_admitted() && !self.peer.is_waiting();
+        if is_answer || self.held.len() + bytes > HELD_BYTES {
+            self.peer.open_now();
             return None;
         }
         for slice in slices {
@@ -321,7 +362,26 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.alive(context)?;
-        Pin::new(&mut self.io).poll_read(context, buffer)
+        if let Ahead::Unread = self.ahead {
+            let mut bytes = [0; FIRST_BYTES];
+            let mut first = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut self.io).poll_read(context, &mut first))?;
+            self.ended = first.filled().is_empty();
+            self.ahead = Ahead::Bytes(first.filled().to_vec());
+        }
+        if let Ahead::Bytes(bytes) = &mut self.ahead {
+            let count = bytes.len().min(buffer.remaining());
+            buffer.put_slice(&bytes[..count]);
+            bytes.drain(..count);
+            if bytes.is_empty() {
+                self.ahead = Ahead::Nothing;
+            }
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
+        self.ended = buffer.filled().len() == before;
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -360,8 +420,12 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.peer.open();
+        self.peer.open_now();
         ready!(self.write_held(context, &[]))?;
+        if self.ended && matches!(self.io, Io::Plain(_)) {
+            // Both halves are closed together, when this is dropped.
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.io).poll_shutdown(context)
     }
 }

@@ -6,6 +6,7 @@
 mod connection;
 mod handshakes;
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use rustls::ServerConfig as TlsConfig;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +41,11 @@ const UNSENT_BYTES: u32 = 16 * 1024;
 
 /// How long a peer may not acknowledge what was sent, before its connection is closed.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often the timers are looked at anyway. A connection begins with some timers, each of them
+/// later than this: one that is the next of all interrupts the thread that waits for all, with a
+/// system call for each agent.
+const TICK: Duration = Duration::from_secs(1);
 
 /// How much unknown peers may hold.
 #[derive(Debug, Clone)]
@@ -86,15 +92,15 @@ impl Acceptor {
         listener: TcpListener,
         serve: impl Fn(Connection) + Clone + Send + 'static,
     ) {
-        // On a listening socket this only changes the length of the queue.
-        if let Err(error) = rustix::net::listen(&listener, BACKLOG) {
-            tracing::warn!(%error, "the queue of the listening socket stays short");
+        if let Err(error) = tune(&listener) {
+            tracing::warn!(%error, "connections are not set up as they should be");
         }
         let mut handshakes = Handshakes::new(self.limits.handshakes, self.limits.crowded_timeout);
         let room = Arc::new(Semaphore::new(self.limits.connections));
         loop {
             let accepted = tokio::select! {
                 () = self.shutdown.cancelled() => return,
+                never = tick() => match never {},
                 // Does not accept while there is no room: the system's queue keeps the order.
                 accepted = handshakes.room_then(listener.accept()) => accepted,
             };
@@ -116,10 +122,6 @@ impl Acceptor {
                 address,
                 permit,
             };
-            if let Err(error) = tune(&stream) {
-                failed(&self.registry, address, &error);
-                continue;
-            }
             let Some(tls) = &self.tls else {
                 serve(accepted.plain(stream));
                 continue;
@@ -148,12 +150,25 @@ impl Acceptor {
     }
 }
 
-fn tune(stream: &TcpStream) -> io::Result<()> {
+/// Sets up a listening socket; its connections inherit what is set here, which saves them three
+/// system calls each.
+fn tune(listener: &TcpListener) -> io::Result<()> {
+    // On a listening socket this only changes the length of the queue.
+    rustix::net::listen(listener, BACKLOG)?;
+    let socket = SockRef::from(listener);
     // Without nodelay each Commit would wait for a delayed ACK.
-    stream.set_nodelay(true)?;
-    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
     socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
     socket.set_tcp_user_timeout(Some(ACKNOWLEDGED_WITHIN))
+}
+
+/// Never completes.
+async fn tick() -> Infallible {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+    }
 }
 
 /// Who opens a connection and closes it again is most often a health check.
@@ -189,3 +204,6 @@ impl Accepted {
         Connection::new(io, peer, self.permit, self.admission_timeout)
     }
 }
+
+#[cfg(test)]
+mod tests;

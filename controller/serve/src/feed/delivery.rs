@@ -9,6 +9,10 @@ use prost::bytes::Bytes;
 use crate::log::{Hashes, OwnChanges};
 use crate::wire::{Chunks, Writer};
 
+/// A shared chunk of at most this is copied to go with what is a node's own, in bytes: to write
+/// it by itself costs more.
+const SMALL_BYTES: usize = 16 * 1024;
+
 /// One transition of one node's table: what it shares with others, by reference, then what is its
 /// own.
 #[derive(Debug, Clone)]
@@ -53,7 +57,7 @@ impl Delivery {
     pub(crate) fn with_rest(shared: &Arc<Chunks>, own: Chunks, revision: u64) -> Self {
         let chunks = &shared.chunks;
         let (whole, last) = match chunks.split_last() {
-            Some((last, _)) if shared.commit_at < last.len() => {
+            Some((last, _)) if shared.commit_at < last.len() || last.len() <= SMALL_BYTES => {
                 (chunks.len() - 1, &last[..shared.commit_at])
             }
             _ => (chunks.len(), &[][..]),
@@ -87,6 +91,12 @@ impl Delivery {
     /// How many messages there are, about.
     pub(crate) fn frames(&self) -> usize {
         self.shared.frames + self.own.len()
+    }
+
+    /// Whether both were made from the same.
+    #[cfg(test)]
+    pub(crate) fn shares(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// How many records, lists and deletions are in it.
@@ -126,4 +136,42 @@ pub(crate) fn commit(
 /// As [`commit`], with all hashes.
 pub(crate) fn full_commit(revision: u64, hashes: Hashes, source_versions: &[u64]) -> v1::Commit {
     commit(revision, hashes.records, Some(hashes.own), source_versions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shared chunks of so many bytes, without a Commit, and one that is a node's own.
+    fn delivery(shared: &[usize]) -> (Vec<Bytes>, Vec<Bytes>) {
+        let chunks: Vec<_> = shared.iter().map(|&size| vec![b's'; size].into()).collect();
+        let shared = Arc::new(Chunks {
+            commit_at: chunks.last().map_or(0, Bytes::len),
+            chunks: chunks.clone(),
+            ..Chunks::default()
+        });
+        let own = Writer::default().commit(v1::Commit::default()).finish();
+        let mut delivery = Delivery::with_rest(&shared, own, 1);
+        let sent = std::iter::from_fn(|| delivery.next_chunk()).collect();
+        assert!(delivery.is_done());
+        (chunks, sent)
+    }
+
+    #[test]
+    fn what_is_large_is_sent_by_reference() {
+        let (shared, sent) = delivery(&[SMALL_BYTES + 1]);
+        assert_eq!(sent.len(), 2);
+        assert_eq!(sent[0].as_ptr(), shared[0].as_ptr());
+    }
+
+    #[test]
+    fn what_is_small_goes_with_the_commit() {
+        let (shared, sent) = delivery(&[SMALL_BYTES, SMALL_BYTES]);
+        assert_eq!(sent.len(), 2);
+        assert_eq!(sent[0].as_ptr(), shared[0].as_ptr());
+        assert!(sent[1].starts_with(&shared[1]));
+        assert!(sent[1].len() > shared[1].len());
+        let (_, sent) = delivery(&[]);
+        assert_eq!(sent.len(), 1);
+    }
 }

@@ -15,16 +15,29 @@ use tracing::debug;
 
 use super::link::Link;
 use super::{Authentication, Context};
-use crate::accept::Admission;
+use crate::accept::{Admission, Peer};
 use crate::registry::{Counter, Session};
 
 /// The inbound half. It stops when this is dropped.
 #[derive(Debug)]
-pub(super) struct Inbound(JoinHandle<()>);
+pub(super) struct Inbound {
+    task: JoinHandle<()>,
+    peer: Option<Peer>,
+}
+
+impl Inbound {
+    /// Whether there is more to say soon: then the connection sends nothing before.
+    pub(super) fn hold(&self, held: bool) {
+        if let Some(peer) = &self.peer {
+            peer.wait(held);
+        }
+    }
+}
 
 impl Drop for Inbound {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
+        self.hold(false);
     }
 }
 
@@ -43,7 +56,8 @@ pub(super) struct Half {
 
 /// Reads until something ends the stream, and sees that it does end.
 pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inbound {
-    Inbound(tokio::spawn(async move {
+    let peer = half.admission.as_ref().map(Admission::peer).cloned();
+    let task = tokio::spawn(async move {
         let how = half.run(messages).await;
         if let Err(status) = &how {
             debug!(node = %half.session.node(), reason = status.message(), "stream ends");
@@ -53,9 +67,15 @@ pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inboun
         // was replaced keeps nothing for long: not its turn to get a snapshot either.
         let stall = half.context.config.stall_timeout;
         let is_replaced = half.session.replaced().is_cancelled();
-        sleep(if is_replaced { stall.min(REPLACED) } else { stall }).await;
+        sleep(if is_replaced {
+            stall.min(REPLACED)
+        } else {
+            stall
+        })
+        .await;
         half.cut();
-    }))
+    });
+    Inbound { task, peer }
 }
 
 impl Half {

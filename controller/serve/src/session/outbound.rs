@@ -35,14 +35,16 @@ pub(super) struct Outbound {
     context: Arc<Context>,
     session: Arc<Session>,
     link: Arc<Link>,
-    _inbound: Inbound,
+    inbound: Inbound,
     feed: Arc<Feed>,
     node: NodeKey,
     /// Whether it is a relay, which is sent what all nodes have.
     pub(super) wants_all: bool,
     position: Position,
-    /// One message that belongs to no transition.
+    /// Messages that belong to no transition.
     message: Option<Bytes>,
+    /// Whether the message waits for what is known soon, to go with it.
+    held: bool,
     sending: Option<Delivery>,
     /// Whose turn it is, while a snapshot is due or on its way.
     turn: Turn,
@@ -81,6 +83,7 @@ impl Outbound {
         let feed = context.tables.feed(&node.cluster);
         let epoch = context.tables.epoch();
         let welcome = Frame::Welcome(v1::Welcome { version, epoch });
+        inbound.hold(true);
         Self {
             woken: Box::pin(feed.woken()),
             waker: None,
@@ -89,12 +92,13 @@ impl Outbound {
             context,
             session,
             link,
-            _inbound: inbound,
+            inbound,
             feed,
             node,
             wants_all: false,
             position: Position::Start(Box::new(have)),
             message: Some(single(welcome)),
+            held: true,
             sending: None,
             deadline: None,
         }
@@ -106,6 +110,9 @@ impl Outbound {
         waker: &mut task::Context<'_>,
     ) -> Poll<Result<Option<Bytes>, Status>> {
         let polled = self.poll(waker);
+        if polled.is_ready() {
+            self.hold(false);
+        }
         self.link.polled(matches!(polled, Poll::Ready(Ok(Some(_)))));
         polled
     }
@@ -118,9 +125,10 @@ impl Outbound {
                 return Poll::Ready(how.clone().map(|()| None));
             }
             if self.link.take_goaway() {
-                return Poll::Ready(Ok(Some(goaway(&self.context))));
+                self.say(goaway(&self.context));
+                self.hold(false);
             }
-            if let Some(message) = self.message.take() {
+            if let Some(message) = self.message.take_if(|_| !self.held) {
                 self.context.registry.count(Counter::Frames, 1);
                 return Poll::Ready(Ok(Some(message)));
             }
@@ -131,13 +139,30 @@ impl Outbound {
             if let Some(chunk) = self.next_chunk() {
                 return Poll::Ready(Ok(Some(chunk)));
             }
-            let moved = self.advance(waker)?;
-            if !moved && self.woken.as_mut().poll(waker).is_pending() {
+            if self.advance(waker)? || (!self.held && self.message.is_some()) {
+                continue;
+            }
+            if self.woken.as_mut().poll(waker).is_pending() {
                 return Poll::Pending;
             }
-            if !moved {
-                self.watch();
-            }
+            self.watch();
+        }
+    }
+
+    /// Says a message, after those that were not taken yet.
+    fn say(&mut self, frame: Frame) {
+        let next = single(frame);
+        self.message = Some(match self.message.take() {
+            Some(before) => [before, next].concat().into(),
+            None => next,
+        });
+    }
+
+    /// Holds messages back, or no more.
+    fn hold(&mut self, held: bool) {
+        if self.held != held {
+            self.held = held;
+            self.inbound.hold(held);
         }
     }
 
@@ -178,7 +203,10 @@ impl Outbound {
     /// Finds out what to send next. `false` if there is nothing before something happens.
     fn advance(&mut self, waker: &mut task::Context<'_>) -> Result<bool, Status> {
         match self.context.tables.state() {
-            State::Starting => return Ok(false),
+            State::Starting => {
+                self.hold(false);
+                return Ok(false);
+            }
             State::Synced => {}
             State::Closed => return Err(Status::unavailable("nothing is published any more")),
         }
@@ -230,6 +258,8 @@ impl Outbound {
         if !matches!(first, First::Behind | First::Wait(_)) {
             self.deadline = None;
         }
+        // Another agent's answer comes soon; for all else there is something to say, or it takes long.
+        self.hold(matches!(first, First::Wait(_)));
         match first {
             First::Deliver(delivery, how) => {
                 debug!(node = %self.node, ?how, items = delivery.items(), "resumed");
@@ -266,7 +296,8 @@ impl Outbound {
             _ => Position::Nothing,
         };
         self.link.ask(count);
-        self.message = Some(single(Frame::AskBuckets(v1::AskBuckets { count })));
+        self.say(Frame::AskBuckets(v1::AskBuckets { count }));
+        self.hold(false);
         self.deadline = Some(Box::pin(sleep(self.context.config.buckets_timeout)));
         true
     }
@@ -320,8 +351,8 @@ impl Outbound {
     }
 }
 
-fn goaway(context: &Context) -> Bytes {
+fn goaway(context: &Context) -> Frame {
     let spread = context.spread().as_millis();
     let spread_ms = u32::try_from(spread).unwrap_or(u32::MAX);
-    single(Frame::Goaway(v1::Goaway { spread_ms }))
+    Frame::Goaway(v1::Goaway { spread_ms })
 }

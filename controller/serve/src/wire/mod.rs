@@ -18,7 +18,7 @@ use compress::Compressor;
 use pieces::pieces;
 
 /// About how long a chunk is, in bytes. A message is never cut: a longer one is a chunk.
-pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
+pub(crate) const CHUNK_BYTES: usize = 128 * 1024;
 
 /// Before each message: whether gRPC compressed it (it never does), and its length.
 const PREFIX_BYTES: usize = 5;

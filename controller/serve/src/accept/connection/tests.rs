@@ -75,3 +75,36 @@ async fn only_so_much_is_held_back_and_nothing_at_the_end() {
     connection.shutdown().await.unwrap();
     assert_eq!(arrived(&mut other, 7), b"goodbye");
 }
+
+#[tokio::test]
+async fn first_words_wait_for_a_stream_that_has_more_to_say() {
+    let (mut connection, peer, mut other) = connected().await;
+    peer.wait(true);
+    say(&mut connection, b"settings").await;
+    let _admission = peer.admit();
+    say(&mut connection, b", headers").await;
+    assert!(!peer.open());
+    nothing(&other);
+    peer.wait(false);
+    say(&mut connection, b", table").await;
+    assert_eq!(arrived(&mut other, 24), b"settings, headers, table");
+}
+
+#[tokio::test]
+async fn nothing_that_was_read_first_is_lost() {
+    use std::io::Write as _;
+
+    use tokio::io::AsyncReadExt as _;
+
+    let (mut connection, _, mut other) = connected().await;
+    let said: Vec<u8> = (0_u8..=255).cycle().take(3 * FIRST_BYTES).collect();
+    other.write_all(&said).unwrap();
+    other.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut heard = vec![0; 24];
+    connection.read_exact(&mut heard).await.unwrap();
+    connection.read_to_end(&mut heard).await.unwrap();
+    assert_eq!(heard, said);
+    connection.shutdown().await.unwrap();
+    drop(connection);
+    assert_eq!(other.read(&mut [0]).unwrap(), 0);
+}

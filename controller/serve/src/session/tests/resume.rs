@@ -1,5 +1,6 @@
 //! Agents that come from another controller.
 
+use futures_util::future::{join, join_all};
 use std::time::Duration;
 
 use portolan_model::NodeTable;
@@ -152,17 +153,19 @@ async fn what_one_tells_helps_all_who_have_the_same() {
     let (server, table) = moved(ServeConfig::default()).await;
     let mut first = server.connect(with(&table)).await;
     let count = asked(&mut first).await;
-    let mut others = Vec::new();
-    for name in ["b", "c"] {
-        let hello = v1::Hello {
-            node: name.to_owned(),
-            ..with(&table)
-        };
-        others.push(server.connect(hello).await);
-    }
-    first.say(buckets(&table, count)).await;
-    let told = first.batch().await;
-    for other in &mut others {
+    let others = ["b", "c"].map(|name| v1::Hello {
+        node: name.to_owned(),
+        ..with(&table)
+    });
+    // They hear nothing before the first one has told.
+    let others = join_all(others.map(|hello| server.connect(hello)));
+    let first = async {
+        server.until(|registry| registry.connected() == 3).await;
+        first.say(buckets(&table, count)).await;
+        first.batch().await
+    };
+    let (told, others) = join(first, others).await;
+    for mut other in others {
         let batch = other.batch().await;
         assert!(!batch.commit.snapshot);
         assert_eq!(batch.put, told.put);
