@@ -48,12 +48,12 @@ pub(crate) async fn serve<A, B>(
     let (peer, of_connection) = (connection.peer(), connection.peer());
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
-        answer(request)
+        // By itself: what it takes to answer is not to be room that the stream has for good.
+        Box::pin(answer(request))
     });
     let begun = Begun::default();
-    let http = builder(&begun).serve_connection(TokioIo::new(connection), service);
+    let mut http = Box::pin(builder(&begun).serve_connection(TokioIo::new(connection), service));
     let connection = async move {
-        let mut http = std::pin::pin!(http);
         let ended = tokio::select! {
             biased;
             ended = &mut http => ended,

@@ -5,7 +5,7 @@ use anyhow::Result;
 use portolan_select::TableDelta;
 
 use super::child::Client;
-use super::figures::{at_most, quantile, remark, say};
+use super::figures::{at_most, median, quantile, remark, say};
 use super::verify::Verifier;
 use super::{Bench, Running};
 use crate::server::Kind;
@@ -14,6 +14,9 @@ use crate::world::World;
 
 /// So many changes go first and are not counted.
 pub(super) const WARM_UP: u32 = 10;
+
+/// What is compared is measured in so many turns, the one and the other.
+const TURNS: u32 = 5;
 
 /// Memory per stream, in KiB, at most.
 const KIB: f64 = 40.0;
@@ -52,14 +55,30 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
 }
 
 fn compare(bench: &Bench<'_>, name: &str, agents: u32, count: u32, goals: &Goals) -> Result<()> {
-    let ours = ours(bench, name, agents, count)?;
+    let mut ours = Ours::start(bench, agents)?;
+    let first = ours.changes(agents, WARM_UP)?;
     // The same bytes as one change of ours.
-    let bytes = u32::try_from(ours.received / messages(agents, count))?.max(1);
-    let mut running = bench.serve_bare(bytes)?;
-    let mut client = bench.agents()?;
-    let how = running.fresh(agents);
-    running.take_in(&mut client, how)?;
-    let bare = changes(&mut running, &mut client, agents, count)?;
+    let bytes = u32::try_from(first.received / messages(agents, WARM_UP))?.max(1);
+    let mut bare = Bare::start(bench, agents, bytes)?;
+    let (mut of_ours, mut of_bare) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        of_ours.push(ours.changes(agents, count / TURNS)?);
+        of_bare.push(changes(
+            &mut bare.running,
+            &mut bare.client,
+            agents,
+            count / TURNS,
+        )?);
+    }
+    drop(bare);
+    ours.check()?;
+    let with_acks = ours.with_acks(agents, count / 3)?;
+    say(
+        &format!("stream_change_{name}_cpu_with_acks"),
+        with_acks.cpu_us,
+        "us/agent",
+    );
+    let (ours, bare) = (together(of_ours)?, together(of_bare)?);
     say(
         &format!("stream_change_{name}_bytes"),
         bytes.into(),
@@ -102,32 +121,92 @@ fn compare(bench: &Bench<'_>, name: &str, agents: u32, count: u32, goals: &Goals
     Ok(())
 }
 
-fn ours(bench: &Bench<'_>, name: &str, agents: u32, count: u32) -> Result<Changes> {
-    let mut running = bench.serve(Kind::Ours, &[])?;
-    let mut client = bench.agents()?;
-    let mut world = bench.world.clone();
-    let mut verifier = Verifier::start(&world, None)?;
-    verifier.lead_to(running.port);
-    verifier.check(&world, 1)?;
-    let how = running.fresh(agents);
-    let intake = running.take_in(&mut client, how)?;
-    let of = format!("stream_resident_{agents}");
-    at_most(&of, intake.kib, "KiB/stream", KIB);
-    let ours = changes(&mut running, &mut client, agents, count)?;
-    advance(&mut world, WARM_UP + count);
-    verifier.check(&world, ours.revision)?;
-    remark(&format!("checked: the table after {count} changes"));
-    // The same once more with agents that say what they have; no goal holds for that.
-    leave(&mut running, &mut client, 1)?;
-    let how = Connect {
-        acks: true,
-        ..running.fresh(agents)
-    };
-    running.take_in(&mut client, how)?;
-    let acked = changes(&mut running, &mut client, agents, count / 3)?;
-    let of = format!("stream_change_{name}_cpu_with_acks");
-    say(&of, acked.cpu_us, "us/agent");
-    Ok(ours)
+/// Our server, and agents of it.
+struct Ours {
+    running: Running,
+    client: Client,
+    verifier: Verifier,
+    /// As the server's must be.
+    world: World,
+    revision: u64,
+}
+
+impl Ours {
+    fn start(bench: &Bench<'_>, agents: u32) -> Result<Self> {
+        let mut running = bench.serve(Kind::Ours, &[])?;
+        let mut client = bench.agents()?;
+        let world = bench.world.clone();
+        let mut verifier = Verifier::start(&world, None)?;
+        verifier.lead_to(running.port);
+        verifier.check(&world, 1)?;
+        let how = running.fresh(agents);
+        let intake = running.take_in(&mut client, how)?;
+        let of = format!("stream_resident_{agents}");
+        at_most(&of, intake.kib, "KiB/stream", KIB);
+        Ok(Self {
+            running,
+            client,
+            verifier,
+            world,
+            revision: 1,
+        })
+    }
+
+    fn changes(&mut self, agents: u32, count: u32) -> Result<Changes> {
+        let changes = changes(&mut self.running, &mut self.client, agents, count)?;
+        advance(&mut self.world, WARM_UP + count);
+        self.revision = changes.revision;
+        Ok(changes)
+    }
+
+    /// Whether the whole agent has what it should.
+    fn check(&mut self) -> Result<()> {
+        self.verifier.check(&self.world, self.revision)?;
+        remark(&format!("checked: the table of revision {}", self.revision));
+        Ok(())
+    }
+
+    /// The same once more with agents that say what they have; no goal holds for that.
+    fn with_acks(&mut self, agents: u32, count: u32) -> Result<Changes> {
+        leave(&mut self.running, &mut self.client, 1)?;
+        let how = Connect {
+            acks: true,
+            ..self.running.fresh(agents)
+        };
+        self.running.take_in(&mut self.client, how)?;
+        self.changes(agents, count)
+    }
+}
+
+/// The bare server, and what reads from it.
+struct Bare {
+    running: Running,
+    client: Client,
+}
+
+impl Bare {
+    fn start(bench: &Bench<'_>, agents: u32, bytes: u32) -> Result<Self> {
+        let mut running = bench.serve_bare(bytes)?;
+        let mut client = bench.agents()?;
+        let how = running.fresh(agents);
+        running.take_in(&mut client, how)?;
+        Ok(Self { running, client })
+    }
+}
+
+/// What changes cost that were measured in turns.
+fn together(turns: Vec<Changes>) -> Result<Changes> {
+    let cpu_us = median(turns.iter().map(|turn| turn.cpu_us))?;
+    let received = turns.iter().map(|turn| turn.received).sum();
+    let revision = turns.last().map_or(0, |turn| turn.revision);
+    let mut last_ns: Vec<u64> = turns.into_iter().flat_map(|turn| turn.last_ns).collect();
+    last_ns.sort_unstable();
+    Ok(Changes {
+        cpu_us,
+        received,
+        last_ns,
+        revision,
+    })
 }
 
 /// Ends the streams of thin agents, and waits until the server has so many others left.

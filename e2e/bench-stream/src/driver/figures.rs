@@ -38,9 +38,28 @@ pub(super) fn quantile(sorted: &[u64], share: f64) -> Result<f64> {
     Ok(sorted[index.min(last)] as f64)
 }
 
+/// The middle of some figures: what one of them was disturbed by does not count.
+pub(super) fn median(figures: impl IntoIterator<Item = f64>) -> Result<f64> {
+    let mut sorted: Vec<f64> = figures.into_iter().collect();
+    ensure!(!sorted.is_empty(), "nothing was measured");
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    Ok(match sorted.len() % 2 {
+        0 => f64::midpoint(sorted[half - 1], sorted[half]),
+        _ => sorted[half],
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_median_is_the_middle() {
+        assert_eq!(median([9.0, 1.0, 2.0]).unwrap(), 2.0);
+        assert_eq!(median([4.0, 1.0]).unwrap(), 2.5);
+        assert!(median([]).is_err());
+    }
 
     #[test]
     fn a_quantile_is_of_the_list() {

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use super::child::Client;
 use super::delta::{advance, leave};
-use super::figures::{at_least, at_most, remark, say};
+use super::figures::{at_least, at_most, median, remark, say};
 use super::verify::Verifier;
 use super::{Bench, Intake, Running};
 use crate::server::Kind;
@@ -20,6 +20,9 @@ const OTHER: Goals = Goals {
     cpu: 2.5,
     bytes: 6.0,
 };
+
+/// What is compared is measured so often, the one and the other in turn.
+const ROUNDS: usize = 5;
 
 /// However many have changed, it must not cost more than this of a whole table.
 const NEVER_MORE: f64 = 1.1;
@@ -62,26 +65,37 @@ fn same(bench: &Bench<'_>, running: &mut Running, client: &mut Client, full: Int
     let mut most = 0.0_f64;
     let mut revision = 1;
     for &changed in &bench.args.sweep {
-        verifier.cut_off();
-        running.server.streams(0)?;
-        for _ in 0..changed / SOME {
-            revision = running.server.change(SOME)?.revision;
+        let (mut fulls, mut intakes) = (vec![full], Vec::new());
+        for _ in 0..rounds(changed) {
+            verifier.cut_off();
+            running.server.streams(0)?;
+            for _ in 0..changed / SOME {
+                revision = running.server.change(SOME)?.revision;
+            }
+            advance(&mut world, changed / SOME * SOME);
+            let how = Connect {
+                resume: true,
+                ..running.fresh(bench.args.many)
+            };
+            let intake = running.take_in(client, how)?;
+            ensure!(
+                intake.connected.revision == revision,
+                "not all came to the head"
+            );
+            intakes.push(intake);
+            verifier.lead_to(running.port);
+            verifier.check(&world, revision)?;
+            leave(running, client, 1)?;
+            if changed == SOME {
+                verifier.cut_off();
+                let how = running.fresh(bench.args.many);
+                fulls.push(fresh(running, client, &how)?);
+                leave(running, client, 0)?;
+                verifier.lead_to(running.port);
+                verifier.check(&world, revision)?;
+            }
         }
-        advance(&mut world, changed / SOME * SOME);
-        let how = Connect {
-            resume: true,
-            ..running.fresh(bench.args.many)
-        };
-        let intake = running.take_in(client, how)?;
-        ensure!(
-            intake.connected.revision == revision,
-            "not all came to the head"
-        );
-        verifier.lead_to(running.port);
-        verifier.check(&world, revision)?;
-        judge("resume", changed, intake, full, &SAME);
-        most = most.max(intake.cpu_us / full.cpu_us);
-        leave(running, client, 1)?;
+        most = most.max(judge("resume", changed, &intakes, &fulls, &SAME)?);
     }
     remark("checked: the table after each resumption");
     at_most("stream_resume_most_to_full", most, "x", NEVER_MORE);
@@ -92,42 +106,79 @@ fn same(bench: &Bench<'_>, running: &mut Running, client: &mut Client, full: Int
 fn other(bench: &Bench<'_>, client: &mut Client, full: Intake) -> Result<()> {
     let mut most = 0.0_f64;
     for &changed in &bench.args.sweep {
-        let first = bench.serve(Kind::Ours, &[])?;
-        let mut verifier = Verifier::start(&bench.world, None)?;
-        verifier.lead_to(first.port);
-        verifier.check(&bench.world, 1)?;
-        verifier.cut_off();
-        let mut second = bench.serve(Kind::Ours, &[format!("--changes={changed}")])?;
-        client.ask(&Order::Restore)?;
-        let how = Connect {
-            resume: true,
-            ..second.fresh(bench.args.many)
-        };
-        let intake = second.take_in(client, how)?;
-        verifier.lead_to(second.port);
-        let mut world = bench.world.clone();
-        advance(&mut world, changed);
-        verifier.check(&world, 1)?;
-        judge("other", changed, intake, full, &OTHER);
-        let asked = f64::from(intake.connected.asked);
-        say(&format!("stream_other_{changed}_asked"), asked, "agents");
-        most = most.max(intake.cpu_us / full.cpu_us);
-        client.ask(&Order::Leave)?;
+        let (mut fulls, mut intakes) = (vec![full], Vec::new());
+        for _ in 0..rounds(changed) {
+            let mut first = bench.serve(Kind::Ours, &[])?;
+            if changed == SOME {
+                let how = first.fresh(bench.args.many);
+                fulls.push(first.take_in(client, how)?);
+                leave(&mut first, client, 0)?;
+            }
+            let mut verifier = Verifier::start(&bench.world, None)?;
+            verifier.lead_to(first.port);
+            verifier.check(&bench.world, 1)?;
+            verifier.cut_off();
+            let mut second = bench.serve(Kind::Ours, &[format!("--changes={changed}")])?;
+            client.ask(&Order::Restore)?;
+            let how = Connect {
+                resume: true,
+                ..second.fresh(bench.args.many)
+            };
+            intakes.push(second.take_in(client, how)?);
+            verifier.lead_to(second.port);
+            let mut world = bench.world.clone();
+            advance(&mut world, changed);
+            verifier.check(&world, 1)?;
+            client.ask(&Order::Leave)?;
+        }
+        most = most.max(judge("other", changed, &intakes, &fulls, &OTHER)?);
+        let asked = intakes
+            .iter()
+            .map(|intake| f64::from(intake.connected.asked));
+        say(
+            &format!("stream_other_{changed}_asked"),
+            median(asked)?,
+            "agents",
+        );
     }
     remark("checked: the table from each other controller");
     at_most("stream_other_most_to_full", most, "x", NEVER_MORE);
     Ok(())
 }
 
-fn judge(name: &str, changed: u32, intake: Intake, full: Intake, goals: &Goals) {
-    let of = format!("stream_{name}_{changed}");
-    say(&format!("{of}_cpu"), intake.cpu_us, "us/agent");
-    say(&format!("{of}_bytes"), intake.down, "bytes/agent");
-    say(&format!("{of}_bytes_up"), intake.up, "bytes/agent");
-    if changed == SOME {
-        let cpu = full.cpu_us / intake.cpu_us;
-        at_least(&format!("{of}_cpu_full_to_this"), cpu, "x", goals.cpu);
-        let bytes = full.down / intake.down;
-        at_least(&format!("{of}_bytes_full_to_this"), bytes, "x", goals.bytes);
-    }
+/// How often to measure with so many changes.
+fn rounds(changed: u32) -> usize {
+    if changed == SOME { ROUNDS } else { 1 }
 }
+
+/// Says what it cost to take agents in, beside a whole table; and how much more that is than that.
+fn judge(
+    name: &str,
+    changed: u32,
+    intakes: &[Intake],
+    fulls: &[Intake],
+    goals: &Goals,
+) -> Result<f64> {
+    let of = format!("stream_{name}_{changed}");
+    let middle = |of: &[Intake], figure: fn(&Intake) -> f64| median(of.iter().map(figure));
+    let (cpu, full) = (middle(intakes, CPU)?, middle(fulls, CPU)?);
+    say(&format!("{of}_cpu"), cpu, "us/agent");
+    let (bytes, full_bytes) = (middle(intakes, DOWN)?, middle(fulls, DOWN)?);
+    say(&format!("{of}_bytes"), bytes, "bytes/agent");
+    say(
+        &format!("{of}_bytes_up"),
+        middle(intakes, |intake| intake.up)?,
+        "bytes/agent",
+    );
+    if changed == SOME {
+        say(&format!("{of}_full_cpu"), full, "us/agent");
+        let less = full / cpu;
+        at_least(&format!("{of}_cpu_full_to_this"), less, "x", goals.cpu);
+        let less = full_bytes / bytes;
+        at_least(&format!("{of}_bytes_full_to_this"), less, "x", goals.bytes);
+    }
+    Ok(cpu / full)
+}
+
+const CPU: fn(&Intake) -> f64 = |intake| intake.cpu_us;
+const DOWN: fn(&Intake) -> f64 = |intake| intake.down;
