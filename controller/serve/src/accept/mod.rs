@@ -97,10 +97,11 @@ impl Acceptor {
         }
         let mut handshakes = Handshakes::new(self.limits.handshakes, self.limits.crowded_timeout);
         let room = Arc::new(Semaphore::new(self.limits.connections));
+        let mut tick = std::pin::pin!(tick());
         loop {
             let accepted = tokio::select! {
                 () = self.shutdown.cancelled() => return,
-                never = tick() => match never {},
+                never = &mut tick => match never {},
                 // Does not accept while there is no room: the system's queue keeps the order.
                 accepted = handshakes.room_then(listener.accept()) => accepted,
             };
