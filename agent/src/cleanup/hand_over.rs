@@ -28,8 +28,6 @@ pub(super) async fn hand_over<D: Dataplane + Predecessor>(
         let all = rules(*family, config, &NodeInfo::default());
         kernel.remove_second_jumps(&all, *family).await?;
     }
-    let replaced: Vec<_> = plan.replaced().collect();
-    kernel.bind_again(VIP_DEVICE, &replaced).await?;
     let errors = kernel.apply(&plan.steps).await;
     for error in &errors {
         tracing::error!("{}: {}", plan.steps[error.index], error.message);

@@ -23,6 +23,7 @@ use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
+use portolan_netlink::route::Request;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 
 use crate::gate::Gate;
@@ -30,7 +31,7 @@ use crate::{Dataplane, DataplaneError, Flow, NodePortAddresses, StepError};
 
 pub use binding::DEVICE as VIP_DEVICE;
 pub use iptables::IptablesMode;
-pub use routes::ROUTE_PROTOCOL;
+pub use routes::ROUTE_MARK;
 pub use tuning::{ConntrackTuning, Tuning};
 
 use binding::Device;
@@ -207,17 +208,16 @@ fn class(step: &Step) -> Class {
         | Step::AddEntries { .. }
         | Step::DelEntries { .. } => Class::Set,
         Step::WriteRules { .. } => Class::Rules,
-        Step::PutRoute { .. } | Step::DelRoute { .. } => Class::Route,
+        Step::AddRoute { .. } | Step::SetRoute { .. } | Step::DelRoute { .. } => Class::Route,
         _ => Class::Ipvs,
     }
 }
 
-fn route_change(step: &Step) -> Option<portolan_netlink::route::Request> {
+fn route_change(step: &Step) -> Option<Request> {
     match step {
-        Step::PutRoute { vip, source } => {
-            Some(portolan_netlink::route::Request::Put(*vip, *source))
-        }
-        Step::DelRoute { vip } => Some(portolan_netlink::route::Request::Del(*vip)),
+        Step::AddRoute { vip, source } => Some(Request::Add(*vip, *source)),
+        Step::SetRoute { vip, source } => Some(Request::Set(*vip, *source)),
+        Step::DelRoute { vip } => Some(Request::Del(*vip)),
         _ => None,
     }
 }
@@ -232,10 +232,13 @@ impl Dataplane for Kernel {
         self.seen = None;
         let listing = self.ipset.list()?;
         let state = self.ipvs.dump()?;
+        let rules = self.iptables.observe().await?;
+        let routes = self.observe_vips().await?;
         Ok(KernelState {
             sets: listing.sets,
-            rules: self.iptables.observe().await?,
-            routes: self.observe_vips().await?,
+            rules,
+            routes: routes.ours,
+            foreign_routes: routes.foreign,
             virtual_servers: state.virtual_servers,
         })
     }
@@ -250,7 +253,7 @@ impl Dataplane for Kernel {
             if let Some(found) = glance::servers(&self.ipvs, known, names)? {
                 return Ok(Some(found));
             }
-            if let Some(found) = self.routes.glance(&known.routes)? {
+            if let Some(found) = self.routes.glance(known)? {
                 return Ok(Some(found));
             }
             self.seen = Some(seen);

@@ -50,23 +50,6 @@ impl Predecessor for Kernel {
         }
     }
 
-    async fn bind_again(&mut self, name: &str, wanted: &[IpAddr]) -> Result<(), DataplaneError> {
-        let handle = self.routes.handle();
-        let Some(index) = index_of(handle, name).await? else {
-            return Ok(());
-        };
-        let wanted: BTreeSet<_> = wanted.iter().collect();
-        for message in addresses(handle, index).await? {
-            let length = message.header.prefix_len;
-            let address = own_address(&message.attributes);
-            if let Some(ip) = address.filter(|ip| wanted.contains(ip)) {
-                unless_gone(handle.address().del(message).execute().await)?;
-                handle.address().add(index, ip, length).execute().await?;
-            }
-        }
-        Ok(())
-    }
-
     async fn remove_second_jumps(
         &mut self,
         rules: &Rules,

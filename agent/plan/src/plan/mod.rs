@@ -100,11 +100,13 @@ impl Planner<'_> {
 
     fn routes(&mut self, desired: &KernelState, observed: &KernelState) {
         for (vip, source) in &desired.routes {
-            if observed.routes.get(vip) != Some(source) {
-                self.additions.push(Step::PutRoute {
-                    vip: *vip,
-                    source: *source,
-                });
+            let (vip, source) = (*vip, *source);
+            match observed.routes.get(&vip) {
+                None => self.additions.push(Step::AddRoute { vip, source }),
+                Some(before) if *before != source => {
+                    self.additions.push(Step::SetRoute { vip, source });
+                }
+                Some(_) => {}
             }
         }
         for vip in observed

@@ -92,10 +92,6 @@ impl Predecessor for Shared {
         self.0.lock().await.delete_vip_device(name).await
     }
 
-    async fn bind_again(&mut self, name: &str, ips: &[IpAddr]) -> Result<(), DataplaneError> {
-        self.0.lock().await.bind_again(name, ips).await
-    }
-
     async fn remove_second_jumps(
         &mut self,
         rules: &Rules,
