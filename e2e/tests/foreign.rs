@@ -127,7 +127,8 @@ fn routes_beside_ours(cluster: &Cluster) -> String {
     };
     run(node, ROUTES);
     let routed = theirs(node);
-    wait_for_errors(2);
+    // Two ports at two addresses.
+    wait_for_errors(4);
     assert_eq!(theirs(node), routed, "told of");
     let client = cluster.rig.client();
     let ask = || {

@@ -19,7 +19,8 @@ use portolan_dataplane::{Dataplane, DataplaneError, Flow, HELD_WITH_SERVER, Step
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, NodeTable, RecordKey};
 use portolan_plan::{
-    Config, Desired, Kept, KernelState, NodeFacts, Refused, Step, plan, plan_touched,
+    Config, Desired, Kept, KernelState, NodeFacts, Refused, Step, plan, plan_additions,
+    plan_touched,
 };
 
 pub use drains::Draining;
@@ -98,6 +99,13 @@ struct Behind {
     known: KernelState,
     steps: Vec<Step>,
     touched: BTreeSet<VirtualServerKey>,
+}
+
+/// What becomes of what is ours in the kernel and not desired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Surplus {
+    Goes,
+    Stays,
 }
 
 /// What is to be done.
@@ -232,6 +240,26 @@ impl<D: Dataplane> Reconciler<D> {
     /// # Errors
     /// If the kernel cannot be read. Nothing was changed then.
     pub async fn reconcile(&mut self, table: &Arc<NodeTable>) -> Result<Outcome, DataplaneError> {
+        self.bring_about(table, Surplus::Goes).await
+    }
+
+    /// Adds to the kernel what a table has, and changes what both have. What of ours the table does
+    /// not have stays as it is: for a table that may be older than what the kernel holds.
+    ///
+    /// # Errors
+    /// As [`Self::reconcile`].
+    pub async fn reconcile_additions(
+        &mut self,
+        table: &Arc<NodeTable>,
+    ) -> Result<Outcome, DataplaneError> {
+        self.bring_about(table, Surplus::Stays).await
+    }
+
+    async fn bring_about(
+        &mut self,
+        table: &Arc<NodeTable>,
+        surplus: Surplus,
+    ) -> Result<Outcome, DataplaneError> {
         let start = Instant::now();
         self.catch_up();
         let facts = match self.facts.take() {
@@ -251,7 +279,7 @@ impl<D: Dataplane> Reconciler<D> {
             steps,
             touched,
             since,
-        } = self.steps(table, &facts, &known);
+        } = self.steps(table, &facts, &known, surplus);
         let affected = self.desired.read(|d| flows::affected(&steps, &known, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
         let objects = steps.iter().map(Step::objects).sum();
@@ -269,7 +297,8 @@ impl<D: Dataplane> Reconciler<D> {
         if is_known {
             let taken = steps.into_iter().enumerate();
             let taken = taken.filter(|(index, _)| !refused_steps.contains(index));
-            self.settled = Some((Arc::clone(table), facts.clone()));
+            let is_equal = surplus == Surplus::Goes;
+            self.settled = is_equal.then(|| (Arc::clone(table), facts.clone()));
             self.behind = Some(Behind {
                 known,
                 steps: taken.map(|(_, step)| step).collect(),
@@ -306,8 +335,17 @@ impl<D: Dataplane> Reconciler<D> {
 
     /// Makes the desired state that of a table, and says the steps that lead there. Whether that is
     /// done for all of it or for what has changed alone makes no difference but in time.
-    fn steps(&mut self, table: &Arc<NodeTable>, facts: &NodeFacts, known: &KernelState) -> Planned {
+    fn steps(
+        &mut self,
+        table: &Arc<NodeTable>,
+        facts: &NodeFacts,
+        known: &KernelState,
+        surplus: Surplus,
+    ) -> Planned {
         let config = &self.config;
+        if surplus == Surplus::Stays {
+            self.settled = None;
+        }
         if let Some((before, _)) = self.settled.take_if(|(_, of)| of == facts) {
             let update = |kept: &mut Kept| kept.update(&before, table, facts, config, known);
             if let Some(touched) = self.desired.write(update) {
@@ -332,7 +370,10 @@ impl<D: Dataplane> Reconciler<D> {
             }
             *before = kept;
         });
-        let steps = self.desired.read(|desired| plan(desired, known, config));
+        let steps = self.desired.read(|desired| match surplus {
+            Surplus::Goes => plan(desired, known, config),
+            Surplus::Stays => plan_additions(desired, known, config),
+        });
         Planned {
             steps,
             ..Planned::default()

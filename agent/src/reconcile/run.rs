@@ -253,7 +253,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         let start = Instant::now();
         self.retry_at = None;
         let target = self.inlets.tables.borrow_and_update().clone()?;
-        let outcome = self.program(&target.table).await;
+        let outcome = self.program(&target).await;
         let good = outcome.errors.is_empty();
         let objects = outcome.objects;
         self.programmed = good.then(|| Arc::clone(&target.table));
@@ -292,7 +292,8 @@ impl<D: Dataplane + Predecessor> Loop<D> {
     }
 
     /// Makes the kernel equal to a table, and ours what a kube-proxy left.
-    async fn program(&mut self, table: &Arc<NodeTable>) -> Outcome {
+    async fn program(&mut self, target: &Subscribed) -> Outcome {
+        let table = &target.table;
         if let Err(message) = self.takeover.before(&mut self.reconciler, table).await {
             return Outcome {
                 errors: vec![(None, message)],
@@ -301,7 +302,11 @@ impl<D: Dataplane + Predecessor> Loop<D> {
                 ..Outcome::default()
             };
         }
-        let outcome = match self.reconciler.reconcile(table).await {
+        let outcome = match target.is_from_disk {
+            true => self.reconciler.reconcile_additions(table).await,
+            false => self.reconciler.reconcile(table).await,
+        };
+        let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => Outcome::unreadable(&error),
         };
@@ -319,6 +324,10 @@ impl<D: Dataplane + Predecessor> Loop<D> {
     }
 
     async fn forget_stale_flows(&mut self, target: &Subscribed) {
+        if target.is_from_disk {
+            // They may lead to where a newer table had them go.
+            return;
+        }
         let start = Instant::now();
         match self.reconciler.forget_stale_flows(&target.table).await {
             Ok(None) => {}
@@ -358,6 +367,12 @@ impl<D: Dataplane + Predecessor> Loop<D> {
 
     async fn drain(&mut self) {
         self.drain_at = None;
+        let target = self.inlets.tables.borrow().clone();
+        if target.is_some_and(|target| target.is_from_disk) {
+            // It deletes nothing: not before a controller has said what is wanted.
+            self.drain_at = Some(Instant::now() + self.timing.drain);
+            return;
+        }
         let drainer = &self.drainer;
         let finished = self
             .reconciler
