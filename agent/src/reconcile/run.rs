@@ -118,12 +118,12 @@ pub async fn run<D: Dataplane + Predecessor>(
     };
     loop {
         let wake = tokio::select! {
-            () = token.cancelled() => return,
+            () = token.cancelled() => break,
             _ = beat.tick() => Some(Wake::Beat),
             wake = this.wait(&mut sync, &mut check) => wake,
         };
         match wake {
-            None => return,
+            None => break,
             Some(Wake::Beat) => {}
             Some(Wake::Drain) => this.drain().await,
             Some(Wake::Addresses) => this.look_at_addresses().await,
@@ -138,6 +138,7 @@ pub async fn run<D: Dataplane + Predecessor>(
         }
         this.outlets.health.beat(Instant::now());
     }
+    this.drainer.close().await;
 }
 
 /// Why the loop does something.
@@ -287,7 +288,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
             self.backoff = self.timing.retry;
         }
         self.forget_stale_flows(&target).await;
-        self.note_drains(&target).await;
+        self.note_drains(&target);
         Some((Arc::clone(&target.table), objects))
     }
 
@@ -347,11 +348,11 @@ impl<D: Dataplane + Predecessor> Loop<D> {
     }
 
     /// Keeps the deadlines of what drains now; they may bring the next look nearer, not put it off.
-    async fn note_drains(&mut self, target: &Subscribed) {
+    fn note_drains(&mut self, target: &Subscribed) {
         let Some(draining) = self.reconciler.draining(&target.table) else {
             return;
         };
-        self.drainer.note(&draining).await;
+        self.drainer.note(&draining);
         let next = self.next_look();
         self.drain_at = match (self.drain_at, next) {
             (Some(planned), Some(next)) => Some(planned.min(next)),
@@ -390,7 +391,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         let Some(target) = self.inlets.tables.borrow().clone() else {
             return;
         };
-        self.note_drains(&target).await;
+        self.note_drains(&target);
         // What could be deleted is: the rest waits, also where its deadline has passed.
         let soonest = Instant::now() + DRAIN_PAUSE.min(self.timing.drain);
         self.drain_at = self.drain_at.map(|at| at.max(soonest));
