@@ -103,9 +103,9 @@ impl LocalRoutes {
     /// # Errors
     /// [`SocketError::Open`].
     pub fn open(mark: Mark) -> Result<Self, SocketError> {
-        let socket = Socket::open(Bus::Route)?;
+        let mut socket = Socket::open(Bus::Route)?;
         // So that the kernel shows what is asked for and no more; without it we look for ourselves.
-        let _ = socket.check_strictly();
+        socket.check_strictly();
         Ok(Self { socket, mark })
     }
 

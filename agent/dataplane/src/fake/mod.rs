@@ -12,7 +12,7 @@ use portolan_netlink::Errno;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
-use crate::kernel::glance;
+use crate::kernel::{REPLACEMENT_SET, glance};
 use crate::{Dataplane, DataplaneError, Flow, StepError, is_certain};
 
 /// What goes wrong with a step.
@@ -247,6 +247,7 @@ fn fits(set: &Set, entry: &SetEntry) -> Result<(), String> {
 
 impl Dataplane for FakeKernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
+        self.state.sets.remove(REPLACEMENT_SET);
         Ok(())
     }
 

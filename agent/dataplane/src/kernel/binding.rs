@@ -73,7 +73,7 @@ impl Kernel {
         changes: &[Request],
         by_address: bool,
     ) -> Result<Vec<Result<(), String>>, DataplaneError> {
-        let handle = self.routes.handle().clone();
+        let handle = self.routes.handle()?.clone();
         let gone = |change: &Request| match *change {
             Request::Add(ip, _) | Request::Set(ip, _) | Request::Del(ip) => Request::Del(ip),
         };

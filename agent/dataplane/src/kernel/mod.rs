@@ -30,6 +30,7 @@ use crate::gate::Gate;
 use crate::{Dataplane, DataplaneError, Flow, NodePortAddresses, StepError};
 
 pub use binding::DEVICE as VIP_DEVICE;
+pub use ipset::REPLACEMENT as REPLACEMENT_SET;
 pub use iptables::IptablesMode;
 pub use routes::ROUTE_MARK;
 pub use tuning::{ConntrackTuning, Tuning};
@@ -225,6 +226,10 @@ fn route_change(step: &Step) -> Option<Request> {
 impl Dataplane for Kernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
         sysctl::write_settings()?;
+        if let Err(error) = self.destroy_sets(&[REPLACEMENT_SET.to_owned()]).await {
+            // It is in nobody's way before a set has to be replaced, and then that says so.
+            tracing::warn!(%error, "what a killed agent left cannot be taken away");
+        }
         tuning::apply(&self.config.tuning, &mut self.ipvs)
     }
 

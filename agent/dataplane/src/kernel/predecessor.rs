@@ -19,7 +19,7 @@ const GONE: [i32; 2] = [-19, -99];
 
 impl Predecessor for Kernel {
     async fn vip_device(&mut self, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
-        let handle = self.routes.handle();
+        let handle = self.routes.handle()?;
         let Some(index) = index_of(handle, name).await? else {
             return Ok(None);
         };
@@ -29,7 +29,7 @@ impl Predecessor for Kernel {
     }
 
     async fn delete_vips(&mut self, name: &str, wanted: &[IpAddr]) -> Result<(), DataplaneError> {
-        let handle = self.routes.handle();
+        let handle = self.routes.handle()?;
         let Some(index) = index_of(handle, name).await? else {
             return Ok(());
         };
@@ -43,7 +43,7 @@ impl Predecessor for Kernel {
     }
 
     async fn delete_vip_device(&mut self, name: &str) -> Result<(), DataplaneError> {
-        let handle = self.routes.handle();
+        let handle = self.routes.handle()?;
         match index_of(handle, name).await? {
             Some(index) => unless_gone(handle.link().del(index).execute().await),
             None => Ok(()),

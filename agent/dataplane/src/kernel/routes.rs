@@ -15,6 +15,7 @@ use portolan_netlink::Errno;
 use portolan_netlink::route::{LocalRoutes, Mark, Request, Route};
 use portolan_plan::{KernelState, NodeFacts};
 use rtnetlink::Handle;
+use tokio::task::JoinHandle;
 
 use super::glance::Sum;
 use crate::{DataplaneError, NodePortAddresses};
@@ -44,25 +45,34 @@ pub(crate) struct Seen {
 #[derive(Debug)]
 pub(crate) struct Routes {
     handle: Handle,
+    /// Ends with the last handle, or by an error of its socket.
+    connection: JoinHandle<()>,
     local: LocalRoutes,
 }
 
 impl Routes {
     /// Opens the connection; must be called within a tokio runtime.
     pub(crate) fn open() -> Result<Self, DataplaneError> {
-        let (connection, handle, _) = rtnetlink::new_connection()?;
-        tokio::spawn(connection);
+        let (handle, connection) = connect()?;
         let local = LocalRoutes::open(ROUTE_MARK).map_err(DataplaneError::RouteSocket)?;
-        Ok(Self { handle, local })
+        Ok(Self {
+            handle,
+            connection,
+            local,
+        })
     }
 
     pub(crate) fn requests(&self) -> u32 {
         self.local.requests()
     }
 
-    /// What reads.
-    pub(super) fn handle(&self) -> &Handle {
-        &self.handle
+    /// What reads: over a new connection if the last one has ended.
+    pub(super) fn handle(&mut self) -> std::io::Result<&Handle> {
+        if self.connection.is_finished() {
+            tracing::warn!("the connection to rtnetlink has ended: there is a new one");
+            (self.handle, self.connection) = connect()?;
+        }
+        Ok(&self.handle)
     }
 
     /// Our local routes, and others'.
@@ -129,14 +139,15 @@ impl Routes {
     /// Reads the node's addresses. `node_ips` are the sources to use for the node's own
     /// connections; for a family without one the first address of the lowest interface is taken.
     pub(crate) async fn facts(
-        &self,
+        &mut self,
         node_ips: &[IpAddr],
         node_ports: &NodePortAddresses,
     ) -> Result<NodeFacts, DataplaneError> {
-        let ignored = self.ignored_links().await?;
+        let handle = self.handle()?;
+        let ignored = ignored_links(handle).await?;
         let mut facts = NodeFacts::default();
         let mut sources: BTreeMap<(Family, u32), IpAddr> = BTreeMap::new();
-        let mut addresses = self.handle.address().get().execute();
+        let mut addresses = handle.address().get().execute();
         while let Some(message) = addresses.try_next().await? {
             if ignored.contains(&message.header.index) {
                 continue;
@@ -165,19 +176,24 @@ impl Routes {
             .retain(|ip| node_ports.take(*ip, source.get(&Family::of(*ip)).copied()));
         Ok(facts)
     }
+}
 
-    /// Dummy devices, a kube-proxy's and ours: the addresses on them are VIPs, not the node's.
-    async fn ignored_links(&self) -> Result<BTreeSet<u32>, DataplaneError> {
-        let mut ignored = BTreeSet::new();
-        let mut links = self.handle.link().get().execute();
-        while let Some(link) = links.try_next().await? {
-            let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if VIP_DEVICES.contains(&name.as_str()));
-            if link.attributes.iter().any(name) {
-                ignored.insert(link.header.index);
-            }
+fn connect() -> std::io::Result<(Handle, JoinHandle<()>)> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    Ok((handle, tokio::spawn(connection)))
+}
+
+/// Dummy devices, a kube-proxy's and ours: the addresses on them are VIPs, not the node's.
+async fn ignored_links(handle: &Handle) -> Result<BTreeSet<u32>, DataplaneError> {
+    let mut ignored = BTreeSet::new();
+    let mut links = handle.link().get().execute();
+    while let Some(link) = links.try_next().await? {
+        let name = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(name) if VIP_DEVICES.contains(&name.as_str()));
+        if link.attributes.iter().any(name) {
+            ignored.insert(link.header.index);
         }
-        Ok(ignored)
     }
+    Ok(ignored)
 }
 
 /// The interface's own address: `Local` on a point-to-point link, where `Address` is the peer's.
@@ -192,4 +208,21 @@ pub(super) fn own_address(attributes: &[AddressAttribute]) -> Option<IpAddr> {
             _ => None,
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn there_is_a_new_connection_when_the_last_one_has_ended() {
+        let mut routes = Routes::open().unwrap();
+        let node_ports = NodePortAddresses::default();
+        let before = routes.facts(&[], &node_ports).await.unwrap();
+        routes.connection.abort();
+        while !routes.connection.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(routes.facts(&[], &node_ports).await.unwrap(), before);
+    }
 }
