@@ -15,9 +15,8 @@ use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, Vital,
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
 use prometheus_client::registry::{Registry, Unit};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use tokio_util::task::TaskTracker;
 use tonic::transport::Uri;
 
 use crate::addresses;
@@ -58,12 +57,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         predecessor::ensure_stopped().await?;
     }
     let token = on_signal()?;
-    let (failure, mut failures) = mpsc::channel(1);
-    let vital = Vital {
-        tasks: TaskTracker::new(),
-        failure,
-        ending: token.clone(),
-    };
+    let (vital, mut failures) = Vital::new(token.clone());
     let ports = Ports::bind(&args).await?;
     let mut kernel = Kernel::open(kernel_config)
         .await

@@ -20,6 +20,18 @@ pub struct Vital {
 }
 
 impl Vital {
+    /// Runs nothing yet; the first reason to fail comes out of the receiver.
+    #[must_use]
+    pub fn new(ending: CancellationToken) -> (Self, mpsc::Receiver<anyhow::Error>) {
+        let (failure, failures) = mpsc::channel(1);
+        let this = Self {
+            tasks: TaskTracker::new(),
+            failure,
+            ending,
+        };
+        (this, failures)
+    }
+
     /// Runs a task; `what` is what it is called if it ends too early.
     pub fn spawn(&self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let (failure, ending) = (self.failure.clone(), self.ending.clone());
@@ -52,20 +64,9 @@ impl Vital {
 mod tests {
     use super::*;
 
-    fn vital() -> (Vital, mpsc::Receiver<anyhow::Error>) {
-        let (failure, failures) = mpsc::channel(1);
-        let (tasks, ending) = (TaskTracker::new(), CancellationToken::new());
-        let vital = Vital {
-            tasks,
-            failure,
-            ending,
-        };
-        (vital, failures)
-    }
-
     #[tokio::test]
     async fn a_task_that_ends_or_panics_fails_the_program() {
-        let (vital, mut failures) = vital();
+        let (vital, mut failures) = Vital::new(CancellationToken::new());
         vital.spawn("loop", async {});
         let error = failures.recv().await.unwrap();
         assert_eq!(error.to_string(), "loop: has ended");
@@ -82,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_told_to_end_may() {
-        let (vital, mut failures) = vital();
+        let (vital, mut failures) = Vital::new(CancellationToken::new());
         vital.spawn("loop", vital.ending.clone().cancelled_owned());
         vital.spawn_endless("follower", std::future::pending());
         vital.ending.cancel();
