@@ -8,12 +8,14 @@
 mod drains;
 mod failed;
 mod flows;
+mod outcome;
+mod spread;
 pub mod takeover;
 mod trash;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use portolan_dataplane::{Dataplane, DataplaneError, Flow, HELD_WITH_SERVER, StepError};
 use portolan_model::ipvs::VirtualServerKey;
@@ -25,52 +27,17 @@ use portolan_plan::{
 
 pub use drains::Draining;
 pub use flows::StaleFlows;
+pub use outcome::{Counts, Outcome};
 
 use drains::Drains;
 use failed::Failed;
-use trash::Trash;
+use outcome::breaks;
+use spread::PutOff;
+use trash::{Trash, deleted_by};
 
 /// Of how many missing entries of a set the records are looked for: enough to see what is wrong,
 /// and not too dear for a set that is missing as a whole.
 const EXPLAINED: usize = 64;
-
-/// What one reconciliation did.
-#[derive(Debug, Clone, Default)]
-pub struct Outcome {
-    /// How many kernel objects it changed or tried to.
-    pub objects: usize,
-    /// How long it took.
-    pub duration: Duration,
-    /// What did not work, with the record it belongs to where it belongs to one.
-    pub errors: Vec<(Option<RecordKey>, String)>,
-    /// The families for which nothing can be relied on: the kernel could not be read, or what all
-    /// virtual servers need could not be written.
-    pub broken: Families,
-    /// Whether the same may work at another attempt.
-    pub again: bool,
-}
-
-impl Outcome {
-    /// That of a kernel that cannot be read.
-    #[must_use]
-    pub fn unreadable(error: &DataplaneError) -> Self {
-        Self {
-            errors: vec![(None, format!("the kernel cannot be read: {error}"))],
-            broken: Family::ALL.into_iter().collect(),
-            again: true,
-            ..Self::default()
-        }
-    }
-}
-
-/// How much there is in the kernel, foreign objects included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Virtual servers.
-    pub virtual_servers: usize,
-    /// Real servers of all of them.
-    pub real_servers: usize,
-}
 
 /// The desired state, for dumps too. Whoever reads it holds up the reconciliation meanwhile.
 #[derive(Debug, Clone, Default)]
@@ -139,6 +106,8 @@ pub struct Reconciler<D> {
     /// The families whose UDP flows may be stale.
     flows_due: Families,
     trash: Trash,
+    /// What could not be deleted at once with much else.
+    put_off: PutOff,
     /// What the kernel refused and lacks since: tried again when it is asked for, and not whenever
     /// anything else changes.
     failed: Failed,
@@ -161,6 +130,7 @@ impl<D: Dataplane> Reconciler<D> {
             // One that was killed before may have left some.
             flows_due,
             trash: Trash::default(),
+            put_off: PutOff::default(),
             failed: Failed::default(),
         }
     }
@@ -282,6 +252,7 @@ impl<D: Dataplane> Reconciler<D> {
         } = self.steps(table, &facts, &known, surplus);
         let affected = self.desired.read(|d| flows::affected(&steps, &known, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
+        let steps = self.spread(steps, &known, since.is_none()).await?;
         let objects = steps.iter().map(Step::objects).sum();
         let step_errors = self.apply(&steps, &known).await;
         let broken = step_errors
@@ -488,28 +459,6 @@ impl<D: Dataplane> Reconciler<D> {
 fn real_servers(known: &KernelState) -> usize {
     let servers = known.virtual_servers.values();
     servers.map(|server| server.real_servers.len()).sum()
-}
-
-/// The family for which nothing can be relied on after such a step has failed.
-fn breaks(step: &Step) -> Option<Family> {
-    match step {
-        Step::CreateSet { header, .. } => Some(header.family),
-        Step::ReplaceSet { set, .. } => Some(set.header.family),
-        Step::WriteRules { family, .. } => Some(*family),
-        _ => None,
-    }
-}
-
-/// How many real servers a step deletes.
-fn deleted_by(step: &Step, known: &KernelState) -> usize {
-    match step {
-        Step::DelRealServer { .. } => 1,
-        Step::DelVirtualServer { key } => {
-            let server = known.virtual_servers.get(key);
-            server.map_or(0, |server| server.real_servers.len())
-        }
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

@@ -360,9 +360,10 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         };
     }
 
-    /// At the nearest deadline, and every few seconds while anything drains.
+    /// At the nearest deadline, and every few seconds while anything drains or waits to be deleted.
     fn next_look(&self) -> Option<Instant> {
-        let nearest = self.drainer.until_nearest()?;
+        let put_off = || self.reconciler.has_put_off().then_some(self.timing.drain);
+        let nearest = self.drainer.until_nearest().or_else(put_off)?;
         Some(Instant::now() + nearest.min(self.timing.drain))
     }
 
