@@ -11,13 +11,12 @@ use portolan_client::{Security, endpoint};
 use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
 use portolan_model::NodeKey;
 use portolan_plan::takeover::VIP_DEVICE;
-use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, on_signal};
+use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, Vital, on_signal};
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio::time::timeout;
 use tonic::transport::Uri;
 
 use crate::addresses;
@@ -58,6 +57,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         predecessor::ensure_stopped().await?;
     }
     let token = on_signal()?;
+    let (vital, mut failures) = Vital::new(token.clone());
     let ports = Ports::bind(&args).await?;
     let mut kernel = Kernel::open(kernel_config)
         .await
@@ -86,19 +86,13 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         health: health.clone(),
         unready: Some(readiness.block("first table")),
     };
-    let tasks = TaskTracker::new();
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
-    tasks.spawn(arrivals.follow(tables.clone()));
+    vital.spawn("arrivals", arrivals.follow(tables.clone()));
     let reconciler = Reconciler::new(kernel, plan_config);
-    start_reconciling(&args, reconciler, tables, outlets, &tasks, &token);
+    start_reconciling(&args, reconciler, tables, outlets, &vital);
     let stats = Arc::new(Stats::default());
     if args.source == Source::Controller {
-        metrics.register_with_unit(
-            "kubeproxy_network_programming_duration",
-            "From what triggered a change of endpoints until the kernel had it",
-            Unit::Seconds,
-            stats.network_programming.clone(),
-        );
+        register_latency(&stats, &mut metrics);
     }
     let feeds = Feeds {
         tables_out,
@@ -107,29 +101,52 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
-    let security = follow(&args, node, feeds, registry, &tasks, &token)?;
-    args.dns.validate(security.is_some())?;
-    if let Some(security) = security {
-        let origin = Origin {
-            endpoints: endpoints(&args.controller)?,
-            security,
-            state_dir: args.state_dir.clone(),
-        };
-        args.dns.start(origin, registry, &tasks, &token).await?;
-    }
+    let security = follow(&args, node, feeds, registry, &vital)?;
+    serve_names(&args, security, registry, &vital).await?;
 
     let admin = Admin {
         metrics: Arc::new(metrics),
         readiness,
         debug: status.routes(),
     };
-    let result = ports.serve(admin, healthz, &token).await;
+    let result = tokio::select! {
+        served = ports.serve(admin, healthz, &token) => served,
+        Some(error) = failures.recv() => Err(error),
+    };
     token.cancel();
-    tasks.close();
-    if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
+    vital.tasks.close();
+    if timeout(GRACE, vital.tasks.wait()).await.is_err() {
         tracing::warn!("not everything ended in time");
     }
     result
+}
+
+fn register_latency(stats: &Stats, metrics: &mut Registry) {
+    metrics.register_with_unit(
+        "kubeproxy_network_programming_duration",
+        "From what triggered a change of endpoints until the kernel had it",
+        Unit::Seconds,
+        stats.network_programming.clone(),
+    );
+}
+
+/// Answers for DNS from a copy, if that is wanted.
+async fn serve_names(
+    args: &RunArgs,
+    security: Option<Security>,
+    registry: &mut Registry,
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    args.dns.validate(security.is_some())?;
+    let Some(security) = security else {
+        return Ok(());
+    };
+    let origin = Origin {
+        endpoints: endpoints(&args.controller)?,
+        security,
+        state_dir: args.state_dir.clone(),
+    };
+    args.dns.start(origin, registry, vital).await
 }
 
 /// Where a kube-proxy has programmed the node since, the table of an earlier run must not cost its
@@ -151,13 +168,12 @@ fn start_reconciling(
     reconciler: Reconciler<Kernel>,
     tables: watch::Receiver<Option<Arc<Subscribed>>>,
     outlets: Outlets,
-    tasks: &TaskTracker,
-    token: &CancellationToken,
+    vital: &Vital,
 ) {
     let drainer = Drainer::open(&args.state_dir, args.drain_timeout(), WallClock::default());
     let addresses = Arc::new(Notify::new());
     let following = addresses::follow(Arc::clone(&addresses));
-    tasks.spawn(token.clone().run_until_cancelled_owned(following));
+    vital.spawn_endless("address changes", following);
     let timing = Timing {
         sync_period: args.sync_period(),
         check_period: args.check_period(),
@@ -168,14 +184,9 @@ fn start_reconciling(
         addresses,
         takeover: args.takeover(),
     };
-    tasks.spawn(reconcile(
-        reconciler,
-        drainer,
-        inlets,
-        timing,
-        outlets,
-        token.clone(),
-    ));
+    let ending = vital.ending.clone();
+    let task = reconcile(reconciler, drainer, inlets, timing, outlets, ending);
+    vital.spawn("reconciliation", task);
 }
 
 /// The ends of the channels between the table's source and the reconcile loop.
@@ -192,9 +203,9 @@ fn follow(
     node: NodeKey,
     feeds: Feeds,
     registry: &mut Registry,
-    tasks: &TaskTracker,
-    token: &CancellationToken,
+    vital: &Vital,
 ) -> anyhow::Result<Option<Security>> {
+    let token = &vital.ending;
     match args.source {
         Source::File => {
             let problems = ProblemLog::default();
@@ -208,7 +219,7 @@ fn follow(
                 args.file_poll(),
                 token.clone(),
             );
-            tasks.spawn(watch);
+            vital.spawn("source", watch);
             let standalone = Standalone {
                 node,
                 problems,
@@ -217,7 +228,7 @@ fn follow(
                 },
                 tables: feeds.tables_out,
             };
-            tasks.spawn(standalone.run(events));
+            vital.spawn("selection", standalone.run(events));
             Ok(None)
         }
         Source::Controller => {
@@ -226,7 +237,8 @@ fn follow(
             let (security, files) = args.identity.open(args.plaintext)?;
             if let Some(files) = files {
                 registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
-                tasks.spawn(files.follow(portolan_tls::POLL, token.clone()));
+                let task = files.follow(portolan_tls::POLL, token.clone());
+                vital.spawn("credentials", task);
             }
             let config = SubscribeConfig {
                 endpoints: endpoints(&args.controller)?,
@@ -245,14 +257,9 @@ fn follow(
                 holding,
                 stats,
             } = feeds;
-            tasks.spawn(subscribe::run(
-                config,
-                tables_out,
-                reports,
-                stats,
-                holding,
-                token.clone(),
-            ));
+            let ending = token.clone();
+            let task = subscribe::run(config, tables_out, reports, stats, holding, ending);
+            vital.spawn("subscription", task);
             Ok(Some(security))
         }
     }

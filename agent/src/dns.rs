@@ -14,10 +14,10 @@ use portolan_dns::{
     Bind, Bound, LagCollector, Metrics, Server, SharedZone, Subscription, Upstream, Zone,
     ZoneConfig,
 };
+use portolan_runtime::Vital;
 use prometheus_client::registry::Registry;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tonic::Request;
 use tonic::transport::Uri;
 
@@ -91,8 +91,7 @@ impl DnsArgs {
         &self,
         origin: Origin,
         registry: &mut Registry,
-        tasks: &TaskTracker,
-        token: &CancellationToken,
+        vital: &Vital,
     ) -> anyhow::Result<()> {
         if self.bind.is_empty() {
             return Ok(());
@@ -108,21 +107,20 @@ impl DnsArgs {
         read(&zone, &origin.state_dir.join(FILE));
         for bind in &self.bind {
             let bound = bind.bind().await.context("--dns-bind-address")?;
-            tasks.spawn(answer(bound, server.clone(), token.clone()));
+            let answer = answer(bound, server.clone(), vital.ending.clone());
+            vital.spawn("DNS server", answer);
         }
         let subscription = zone.subscribe("file");
         let writing = write(Arc::clone(&zone), subscription, origin.state_dir.clone());
-        tasks.spawn(token.clone().run_until_cancelled_owned(writing));
-        let following = follow(zone, origin);
-        tasks.spawn(token.clone().run_until_cancelled_owned(following));
+        vital.spawn_endless("names' file", writing);
+        vital.spawn_endless("names", follow(zone, origin));
         Ok(())
     }
 }
 
 async fn answer(bound: Bound, server: Server, token: CancellationToken) {
-    if let Err(error) = bound.serve(server, token.clone().cancelled_owned()).await {
+    if let Err(error) = bound.serve(server, token.cancelled_owned()).await {
         tracing::error!(%error, "DNS is not served any more");
-        token.cancel();
     }
 }
 

@@ -52,6 +52,7 @@ impl Standalone {
                     table: Arc::new(table.clone()),
                     received_at: Instant::now(),
                     trigger_times_ms: vec![],
+                    is_from_disk: false,
                 })));
             }
         }

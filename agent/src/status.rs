@@ -50,6 +50,7 @@ impl Status {
         dumps.state = json!({
             "epoch": format!("{:016x}", target.epoch),
             "revision": target.revision,
+            "is_from_disk": target.is_from_disk,
             "objects": outcome.objects,
             "duration_us": u64::try_from(outcome.duration.as_micros()).unwrap_or(u64::MAX),
             "errors": errors,

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
+pub(crate) use portolan_runtime::Vital;
 use portolan_runtime::{Admin, BlockReady, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{
     Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
@@ -235,38 +236,6 @@ where
             let _ = failure.try_send(anyhow::Error::new(error).context(what));
         }
     })
-}
-
-/// Runs what the program is nothing without, until it is told to end: if one ends before that,
-/// even by a panic, the program fails instead of going on with what there was.
-#[derive(Debug, Clone)]
-pub(crate) struct Vital {
-    pub(crate) tasks: TaskTracker,
-    failure: mpsc::Sender<anyhow::Error>,
-    /// Cancelled when they are to end.
-    pub(crate) ending: CancellationToken,
-}
-
-impl Vital {
-    pub(crate) fn spawn(
-        &self,
-        what: &'static str,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let (failure, ending) = (self.failure.clone(), self.ending.clone());
-        // A task of its own, so that its panic ends only itself.
-        let task = tokio::spawn(task);
-        self.tasks.spawn(async move {
-            let error = match task.await {
-                Ok(()) => anyhow!("{what}: has ended"),
-                Err(error) => anyhow::Error::new(error).context(what),
-            };
-            if !ending.is_cancelled() {
-                // The first failure ends the program; what fails then is of no account.
-                let _ = failure.try_send(error);
-            }
-        });
-    }
 }
 
 /// Starts the source; what it counts while it watches an API server.

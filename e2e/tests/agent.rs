@@ -164,6 +164,32 @@ fn load_balancers_are_told_of_endpoints_and_of_nodes_that_go() {
     ask(0, 10256, "/livez").unwrap();
 }
 
+/// What an agent leaves that is killed while it puts one set in the place of another.
+#[test]
+fn a_set_that_was_to_replace_another_goes_at_start_and_at_cleanup() {
+    if skip("a_set_that_was_to_replace_another_goes_at_start_and_at_cleanup") {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    let run = |cluster: &Cluster, command: &str| {
+        let words: Vec<_> = command.split(' ').collect();
+        cluster.rig.node(0).exec(&words).unwrap()
+    };
+    let leave = |cluster: &mut Cluster| {
+        cluster.agent(0).unwrap().kill9().unwrap();
+        run(cluster, "ipset create PORTOLAN-REPLACEMENT hash:ip,port");
+    };
+    let is_there = |cluster: &Cluster| run(cluster, "ipset list -n").contains("PORTOLAN-R");
+    leave(&mut cluster);
+    assert!(is_there(&cluster));
+    cluster.start_agent(0).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    assert!(!is_there(&cluster));
+    leave(&mut cluster);
+    cluster.clean_up(0).unwrap();
+    assert_eq!(run(&cluster, "ipset list -n"), "");
+}
+
 #[test]
 fn health_and_mode_are_told() {
     if skip("health_and_mode_are_told") {

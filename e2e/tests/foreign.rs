@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+use portolan_e2e::ask::address;
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{ports, service, slices};
-use portolan_e2e::rig::Host;
+use portolan_e2e::rig::{Family, Host, Protocol};
+use portolan_e2e::wait::wait_for;
 use serde_json::json;
 
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
@@ -53,6 +55,12 @@ iptables -t filter -N OTHERS-LATER
 iptables -t filter -I FORWARD 1 -m set --match-set LATER-OTHERS dst -j OTHERS-LATER
 ip addr add 198.51.100.81/32 dev others0
 ip route add 198.51.100.82/32 dev lo proto 42
+";
+
+/// Routes of a VIP of ours, which do what ours do.
+const ROUTES: &str = "
+ip route add local 10.96.0.10/32 dev lo table local proto 42
+ip -6 route add local fd00:10:96::10/128 dev lo table local proto 42
 ";
 
 /// What theirs is known by, in what is ours too.
@@ -103,6 +111,39 @@ fn theirs(node: &Host) -> String {
         all += &format!("# {command}\n{}\n", plain.collect::<Vec<_>>().join("\n"));
     }
     all
+}
+
+/// While somebody else has routes of a VIP they stay as they are, and the agent says so; from then on
+/// its own do. What others had meanwhile.
+fn routes_beside_ours(cluster: &Cluster) -> String {
+    let node = cluster.rig.node(0);
+    let wait_for_errors = |count: usize| {
+        let line = format!("portolan_agent_errors_current {count}");
+        wait_for(&line, PATIENT, || {
+            let metrics = cluster.agent_metrics(0).ok()?;
+            metrics.lines().any(|found| found == line).then_some(())
+        })
+        .unwrap();
+    };
+    run(node, ROUTES);
+    let routed = theirs(node);
+    // Two ports at two addresses.
+    wait_for_errors(4);
+    assert_eq!(theirs(node), routed, "told of");
+    let client = cluster.rig.client();
+    let ask = || {
+        for family in Family::ALL {
+            let answer = client.request(Protocol::Tcp, node.socket(family, 30080), PATIENT);
+            answer.unwrap();
+            let answer = node.request(Protocol::Tcp, address(WEB, family, 80), PATIENT);
+            answer.unwrap();
+        }
+    };
+    ask();
+    run(node, &ROUTES.replace(" add ", " del "));
+    ask();
+    wait_for_errors(0);
+    routed
 }
 
 fn publish(
@@ -170,9 +211,12 @@ fn what_others_have_stays_as_it_is() {
     check(&cluster, &during, "restart");
     publish(&cluster, "more", MORE, 30081, &pods);
     check(&cluster, &during, "a Service came after the restart");
+    let routed = routes_beside_ours(&cluster);
+    check(&cluster, &during, "a VIP's routes went");
+    run(cluster.rig.node(0), ROUTES);
     cluster.agent(0).unwrap().stop(PATIENT).unwrap();
     cluster.clean_up(0).unwrap();
-    check(&cluster, &during, "cleanup");
+    check(&cluster, &routed, "cleanup");
     let servers = cluster.rig.node(0).exec(&["ipvsadm", "-Sn"]).unwrap();
     assert!(!servers.contains("10.96.0.10:80 "), "{servers}");
 }

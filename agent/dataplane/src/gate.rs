@@ -52,7 +52,9 @@ impl Gate {
     /// Why a step must not be taken, if so.
     pub(crate) fn holds(&mut self, step: &Step) -> Option<&'static str> {
         let reason = match step {
-            Step::PutRoute { vip, .. } if self.families.contains(&Family::of(*vip)) => {
+            Step::AddRoute { vip, .. } | Step::SetRoute { vip, .. }
+                if self.families.contains(&Family::of(*vip)) =>
+            {
                 Some("held back: the masquerade rules are not in place")
             }
             Step::AddVirtualServer { key, .. } => self.holds_server(*key),

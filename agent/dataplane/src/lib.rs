@@ -27,7 +27,8 @@ pub use gate::HELD_WITH_SERVER;
 pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeKernel, Fault};
 pub use kernel::{
-    ConntrackTuning, IptablesMode, Kernel, KernelConfig, ROUTE_PROTOCOL, Tuning, VIP_DEVICE,
+    ConntrackTuning, IptablesMode, Kernel, KernelConfig, REPLACEMENT_SET, ROUTE_MARK, Tuning,
+    VIP_DEVICE,
 };
 pub use portolan_netlink::ipvs::Timeouts;
 pub use predecessor::Predecessor;
@@ -113,7 +114,8 @@ fn is_certain(step: &Step, errno: Errno) -> bool {
 
 /// A kernel that can be observed and changed.
 pub trait Dataplane: Send {
-    /// Loads modules and writes the kernel settings that the rest depends on.
+    /// Writes the kernel settings that the rest depends on, and takes away what one that was killed
+    /// in the middle of a change left.
     fn prepare(&mut self) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
     /// Reads all that the kernel holds of what we look after, and whose it may be.
@@ -123,8 +125,8 @@ pub trait Dataplane: Send {
     /// milliseconds tell; says what it found otherwise, if anything.
     ///
     /// Of IPv4 virtual servers that is what they do and how many real servers they have, of sets
-    /// what they are and how many entries they have, and the local routes. IPv6 virtual servers,
-    /// weights, single entries and rules are left to [`Self::observe`].
+    /// what they are and how many entries they have, and the local routes, others' too. IPv6 virtual
+    /// servers, weights, single entries and rules are left to [`Self::observe`].
     fn glance(
         &mut self,
         known: &KernelState,

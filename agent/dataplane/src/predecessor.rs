@@ -39,17 +39,6 @@ pub trait Predecessor: Send {
         name: &str,
     ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
-    /// Deletes addresses of a device and adds them again, so that the device's own local routes
-    /// are there too. While there is another local route of an address, no packet notices.
-    ///
-    /// # Errors
-    /// At the first one that cannot be deleted or added.
-    fn bind_again(
-        &mut self,
-        name: &str,
-        addresses: &[IpAddr],
-    ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
-
     /// Deletes those of our jumps that have a second one with the same aim beside them: a
     /// kube-proxy's have a comment, and are not taken for ours.
     ///

@@ -1,7 +1,9 @@
 //! Local routes, many at a time (kernel: `net/ipv4/fib_frontend.c`, `net/ipv6/route.c`).
 //!
-//! `local ADDRESS dev lo table local proto N src SOURCE`: packets to the address are delivered here.
-//! Of other routes nothing is known here.
+//! `local ADDRESS dev lo table local proto N metric M src SOURCE`: packets to the address are delivered
+//! here. The kernel tells routes of one destination apart by their metric, and replaces none that has
+//! another: a metric of our own keeps somebody else's route as it is. While both are there, the one
+//! with the lower metric counts.
 
 use std::net::IpAddr;
 
@@ -14,8 +16,12 @@ use crate::wire::{Attributes, Malformed, Writer, array};
 const NEW_ROUTE: u16 = 24;
 const DEL_ROUTE: u16 = 25;
 const GET_ROUTE: u16 = 26;
+/// `NLM_F_CREATE | NLM_F_EXCL`.
+const CREATE_ONLY: u16 = 0x600;
 /// `NLM_F_CREATE | NLM_F_REPLACE`.
 const CREATE_OR_REPLACE: u16 = 0x500;
+/// `RTPROT_KERNEL`: what the kernel makes for addresses.
+const PROTOCOL_KERNEL: u8 = 2;
 /// `RT_TABLE_LOCAL`.
 const TABLE_LOCAL: u8 = 255;
 /// `RT_SCOPE_HOST`; IPv6 has no scopes.
@@ -32,16 +38,38 @@ const HEADER_LEN: usize = 12;
 mod attr {
     pub(super) const DESTINATION: u16 = 1;
     pub(super) const OUTPUT: u16 = 4;
+    pub(super) const PRIORITY: u16 = 6;
     pub(super) const PREFERRED_SOURCE: u16 = 7;
 }
 
 /// A change of the local route of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// Adds it, or gives it another source. `EINVAL` if the source is no address of the node.
-    Put(IpAddr, Option<IpAddr>),
+    /// Adds it. `EINVAL` if the source is no address of the node, `EEXIST` if there is one of this
+    /// metric.
+    Add(IpAddr, Option<IpAddr>),
+    /// Gives it another source, or adds it.
+    Set(IpAddr, Option<IpAddr>),
     /// Deletes it. `ESRCH` if there is none.
     Del(IpAddr),
+}
+
+/// A route of one address alone in the table of local routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// It has our protocol number.
+    Ours {
+        /// Of which address.
+        address: IpAddr,
+        /// The source of the node's own connections to it.
+        source: Option<IpAddr>,
+    },
+    /// Somebody else's, whatever it does with packets. What the kernel made for an address of a
+    /// device is not shown.
+    Foreign {
+        /// Of which address.
+        address: IpAddr,
+    },
 }
 
 /// A request that failed; all others are done.
@@ -57,8 +85,16 @@ pub struct RequestError {
 #[derive(Debug)]
 pub struct LocalRoutes {
     socket: Socket,
-    /// The routing protocol number that says whose routes they are.
-    protocol: u8,
+    mark: Mark,
+}
+
+/// What our routes are known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// The routing protocol number.
+    pub protocol: u8,
+    /// The metric; not 0, which is the kernel's own for addresses.
+    pub metric: u32,
 }
 
 impl LocalRoutes {
@@ -66,11 +102,11 @@ impl LocalRoutes {
     ///
     /// # Errors
     /// [`SocketError::Open`].
-    pub fn open(protocol: u8) -> Result<Self, SocketError> {
-        let socket = Socket::open(Bus::Route)?;
+    pub fn open(mark: Mark) -> Result<Self, SocketError> {
+        let mut socket = Socket::open(Bus::Route)?;
         // So that the kernel shows what is asked for and no more; without it we look for ourselves.
-        let _ = socket.check_strictly();
-        Ok(Self { socket, protocol })
+        socket.check_strictly();
+        Ok(Self { socket, mark })
     }
 
     /// How many netlink requests were made so far.
@@ -79,25 +115,25 @@ impl LocalRoutes {
         self.socket.requests()
     }
 
-    /// Shows the local routes of a family that have the protocol number: address and source.
+    /// Shows the routes of a family.
     ///
     /// # Errors
     /// [`SocketError`].
     pub fn read<T: Default>(
         &mut self,
         family: Family,
-        each: impl Fn(&mut T, IpAddr, Option<IpAddr>),
+        each: impl Fn(&mut T, Route),
     ) -> Result<T, SocketError> {
-        let (number, length) = numbers(family);
-        let header = [number, 0, 0, 0, TABLE_LOCAL, self.protocol, 0, TYPE_LOCAL];
+        let (number, _) = numbers(family);
+        let header = [number, 0, 0, 0, TABLE_LOCAL, 0, 0, 0];
         let fill = |writer: &mut Writer| {
             writer.raw(&header);
             writer.raw(&[0; 4]);
         };
-        let is_ours = [number, length, TABLE_LOCAL, self.protocol, TYPE_LOCAL];
+        let protocol = self.mark.protocol;
         let decode = |found: &mut T, payload: &[u8]| {
-            if let Some((address, source)) = read(payload, is_ours)? {
-                each(found, address, source);
+            if let Some(route) = read(payload, family, protocol)? {
+                each(found, route);
             }
             Ok(())
         };
@@ -113,15 +149,16 @@ impl LocalRoutes {
     /// # Errors
     /// [`SocketError`]: it is unknown which requests were executed.
     pub fn apply(&mut self, requests: &[Request]) -> Result<Vec<RequestError>, SocketError> {
-        let protocol = self.protocol;
+        let mark = self.mark;
         let mut batch = self.socket.batch(SEND_SIZE);
         for request in requests {
             let (kind, flags, address, source) = match *request {
-                Request::Put(address, source) => (NEW_ROUTE, CREATE_OR_REPLACE, address, source),
+                Request::Add(address, source) => (NEW_ROUTE, CREATE_ONLY, address, source),
+                Request::Set(address, source) => (NEW_ROUTE, CREATE_OR_REPLACE, address, source),
                 Request::Del(address) => (DEL_ROUTE, 0, address, None),
             };
             batch.push(kind, flags, |writer| {
-                write(writer, protocol, address, source);
+                write(writer, mark, address, source);
             })?;
         }
         let refused = batch.finish()?;
@@ -142,10 +179,12 @@ fn numbers(family: Family) -> (u8, u8) {
     (u8::try_from(number).unwrap_or_default(), length)
 }
 
-/// The address and the source of a route of this family, length of prefix, table, protocol and type.
-fn read(payload: &[u8], expected: [u8; 5]) -> Result<Option<(IpAddr, Option<IpAddr>)>, Malformed> {
-    let [family, length, _, _, table, protocol, _, kind] = array::<8>(payload, 0)?;
-    if [family, length, table, protocol, kind] != expected {
+/// The route, if it is of this family and one that is to be shown; `ours` is our protocol number.
+fn read(payload: &[u8], family: Family, ours: u8) -> Result<Option<Route>, Malformed> {
+    let [number, length, _, _, table, protocol, _, kind] = array::<8>(payload, 0)?;
+    let of_one_address = (number, length) == numbers(family) && table == TABLE_LOCAL;
+    let is_ours = (protocol, kind) == (ours, TYPE_LOCAL);
+    if !of_one_address || protocol == PROTOCOL_KERNEL {
         return Ok(None);
     }
     let attributes = Attributes::new(payload, HEADER_LEN)?;
@@ -164,11 +203,14 @@ fn read(payload: &[u8], expected: [u8; 5]) -> Result<Option<(IpAddr, Option<IpAd
             _ => {}
         }
     }
-    Ok(address.map(|address| (address, source)))
+    Ok(address.map(|address| match is_ours {
+        true => Route::Ours { address, source },
+        false => Route::Foreign { address },
+    }))
 }
 
 /// `struct rtmsg` and attributes.
-fn write(writer: &mut Writer, protocol: u8, address: IpAddr, source: Option<IpAddr>) {
+fn write(writer: &mut Writer, mark: Mark, address: IpAddr, source: Option<IpAddr>) {
     let (family, length) = numbers(Family::of(address));
     let scope = if address.is_ipv4() { SCOPE_HOST } else { 0 };
     writer.raw(&[
@@ -177,13 +219,14 @@ fn write(writer: &mut Writer, protocol: u8, address: IpAddr, source: Option<IpAd
         0,
         0,
         TABLE_LOCAL,
-        protocol,
+        mark.protocol,
         scope,
         TYPE_LOCAL,
     ]);
     writer.raw(&[0; 4]);
     write_address(writer, attr::DESTINATION, address);
     writer.u32(attr::OUTPUT, LOOPBACK);
+    writer.u32(attr::PRIORITY, mark.metric);
     if let Some(source) = source {
         write_address(writer, attr::PREFERRED_SOURCE, source);
     }
@@ -200,15 +243,21 @@ fn write_address(writer: &mut Writer, kind: u16, address: IpAddr) {
 mod tests {
     use super::*;
 
+    const MARK: Mark = Mark {
+        protocol: 99,
+        metric: 1099,
+    };
+
     #[test]
     fn a_route_is_written_as_the_kernel_reads_it() {
         let mut writer = Writer::default();
         let (vip, node) = ([10, 96, 0, 1].into(), [192, 0, 2, 1].into());
-        write(&mut writer, 99, vip, Some(node));
+        write(&mut writer, MARK, vip, Some(node));
         let expected = [
             &[2, 32, 0, 0, 255, 99, 254, 2, 0, 0, 0, 0][..],
             &[8, 0, 1, 0, 10, 96, 0, 1],
             &[8, 0, 4, 0, 1, 0, 0, 0],
+            &[8, 0, 6, 0, 0x4b, 4, 0, 0],
             &[8, 0, 7, 0, 192, 0, 2, 1],
         ];
         if cfg!(target_endian = "little") {
@@ -217,24 +266,41 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_read_as_it_is_written_and_no_other_is() {
+    fn a_route_is_read_as_it_is_written() {
         for (address, source) in [("10.96.0.1", Some("192.0.2.1")), ("fd00:96::1", None)] {
             let address: IpAddr = address.parse().unwrap();
             let source: Option<IpAddr> = source.map(|source| source.parse().unwrap());
-            let (family, length) = numbers(Family::of(address));
-            let expected = [family, length, TABLE_LOCAL, 99, TYPE_LOCAL];
+            let family = Family::of(address);
             let mut writer = Writer::default();
-            write(&mut writer, 99, address, source);
+            write(&mut writer, MARK, address, source);
             let bytes = writer.as_bytes();
-            assert_eq!(read(bytes, expected), Ok(Some((address, source))));
-            // Another family, length, table, protocol or type.
-            for at in [0, 1, 4, 5, 7] {
-                let mut other = bytes.to_vec();
-                other[at] ^= 4;
-                assert_eq!(read(&other, expected), Ok(None), "{at}");
-            }
+            let ours = Route::Ours { address, source };
+            assert_eq!(read(bytes, family, 99), Ok(Some(ours)));
             for cut in 0..HEADER_LEN {
-                assert_eq!(read(&bytes[..cut], expected), Err(Malformed::Truncated));
+                assert_eq!(read(&bytes[..cut], family, 99), Err(Malformed::Truncated));
+            }
+        }
+    }
+
+    #[test]
+    fn of_others_only_routes_of_one_address_in_the_same_table_are_shown() {
+        for address in ["10.96.0.1", "fd00:96::1"] {
+            let address: IpAddr = address.parse().unwrap();
+            let family = Family::of(address);
+            let mut writer = Writer::default();
+            write(&mut writer, MARK, address, None);
+            let changed = |at: usize, to: u8| {
+                let mut bytes = writer.as_bytes().to_vec();
+                bytes[at] = to;
+                read(&bytes, family, 99)
+            };
+            let foreign = Ok(Some(Route::Foreign { address }));
+            // Another protocol; a type that takes packets elsewhere: `RTN_BLACKHOLE`.
+            assert_eq!(changed(5, 42), foreign);
+            assert_eq!(changed(7, 6), foreign);
+            // Another family, length and table; the kernel's own of an address.
+            for (at, to) in [(0, 7), (1, 24), (4, 254), (5, PROTOCOL_KERNEL)] {
+                assert_eq!(changed(at, to), Ok(None), "{at}");
             }
         }
     }

@@ -35,7 +35,7 @@ impl KernelState {
             Step::WriteRules { family, rules } => {
                 self.rules.insert(*family, rules.clone());
             }
-            Step::PutRoute { vip, source } => {
+            Step::AddRoute { vip, source } | Step::SetRoute { vip, source } => {
                 self.routes.insert(*vip, *source);
             }
             Step::DelRoute { vip } => {

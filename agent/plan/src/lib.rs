@@ -19,6 +19,6 @@ pub mod takeover;
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, VipBinding};
 pub use desire::{Desired, Kept, Note, Refused, Touched, desire};
 pub use names::{Names, SetName, ownership_entry};
-pub use plan::{plan, plan_touched};
+pub use plan::{plan, plan_additions, plan_touched};
 pub use rules::{Jump, Rules, Table, rules};
 pub use state::{KernelState, Step};

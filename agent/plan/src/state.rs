@@ -24,6 +24,8 @@ pub struct KernelState {
     pub rules: BTreeMap<Family, Rules>,
     /// Our local routes: the VIP and the source that the node's own connections to it get.
     pub routes: BTreeMap<IpAddr, Option<IpAddr>>,
+    /// The addresses of which somebody else has a route in the table of local ones.
+    pub foreign_routes: BTreeSet<IpAddr>,
     /// The virtual servers.
     pub virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>,
 }
@@ -66,8 +68,15 @@ pub enum Step {
         /// The rules.
         rules: Rules,
     },
-    /// Adds a local route for a VIP, or changes its source.
-    PutRoute {
+    /// Adds a local route for a VIP.
+    AddRoute {
+        /// The VIP.
+        vip: IpAddr,
+        /// The source of the node's own connections to it.
+        source: Option<IpAddr>,
+    },
+    /// Gives the local route of a VIP another source.
+    SetRoute {
         /// The VIP.
         vip: IpAddr,
         /// The source of the node's own connections to it.
@@ -176,7 +185,8 @@ impl fmt::Display for Step {
                 write!(f, "delete {} entries from set {name}", entries.len())
             }
             Self::WriteRules { family, .. } => write!(f, "write the {family} rules"),
-            Self::PutRoute { vip, .. } => write!(f, "put local route {vip}"),
+            Self::AddRoute { vip, .. } => write!(f, "add local route {vip}"),
+            Self::SetRoute { vip, .. } => write!(f, "set local route {vip}"),
             Self::DelRoute { vip } => write!(f, "delete local route {vip}"),
             Self::AddVirtualServer { key, .. } => write!(f, "add virtual server {key}"),
             Self::SetVirtualServer { key, .. } => write!(f, "set virtual server {key}"),

@@ -96,8 +96,9 @@ impl<D: Dataplane> Reconciler<D> {
         }
     }
 
-    /// Deletes the draining real servers whose deadline has passed, and those whose connections have
-    /// ended, as many as the kernel stands (see the module `trash`); says how many are left.
+    /// Deletes virtual servers that wait for it, then the draining real servers whose deadline has
+    /// passed, and those whose connections have ended, as many as the kernel stands (see the module
+    /// `trash`); says how many are left.
     ///
     /// # Errors
     /// If the connections cannot be read. Nothing was changed then.
@@ -112,10 +113,16 @@ impl<D: Dataplane> Reconciler<D> {
         let desired = &self.desired;
         let all = || desired.read(|desired| Drains::new(known, &desired.state));
         let draining: Vec<Draining> = self.draining.get_or_insert_with(all).iter().collect();
+        let names = &self.config.names;
+        let wanted = |key: &_| desired.read(|d| d.state.virtual_servers.contains_key(key));
+        let is_there = |key: &_| known.virtual_servers.contains_key(key) && known.owns(names, key);
+        self.put_off.retain(|key| is_there(key) && !wanted(key));
+        let left = draining.len() + self.put_off.len();
         let room = self.trash.room(Instant::now());
-        if room == 0 || draining.is_empty() {
-            return Ok(draining.len());
+        if room == 0 || left == 0 {
+            return Ok(left);
         }
+        let (mut steps, disowned, room) = self.put_off.finish(known, names, room);
         let (mut late, mut idle) = (Vec::new(), Vec::new());
         for of_one in draining.chunk_by(|(a, _), (b, _)| a == b) {
             let connections = self.dataplane.connections(&of_one[0].0).await?;
@@ -131,9 +138,11 @@ impl<D: Dataplane> Reconciler<D> {
         }
         late.append(&mut idle);
         late.truncate(room);
-        let (steps, left) = (late, draining.len());
+        steps.append(&mut late);
+        let finished = steps.len();
+        steps.extend(disowned);
         let known = self.known.take().unwrap_or_default();
-        let (errors, finished) = (self.apply(&steps, &known).await, steps.len());
+        let errors = self.apply(&steps, &known).await;
         if errors.is_empty() {
             let touched = steps.iter().filter_map(Step::virtual_server).copied();
             let touched = touched.collect();

@@ -8,68 +8,36 @@
 mod drains;
 mod failed;
 mod flows;
+mod outcome;
+mod spread;
 pub mod takeover;
 mod trash;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use portolan_dataplane::{Dataplane, DataplaneError, Flow, HELD_WITH_SERVER, StepError};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, NodeTable, RecordKey};
 use portolan_plan::{
-    Config, Desired, Kept, KernelState, NodeFacts, Refused, Step, plan, plan_touched,
+    Config, Desired, Kept, KernelState, NodeFacts, Refused, Step, plan, plan_additions,
+    plan_touched,
 };
 
 pub use drains::Draining;
 pub use flows::StaleFlows;
+pub use outcome::{Counts, Outcome};
 
 use drains::Drains;
 use failed::Failed;
-use trash::Trash;
+use outcome::breaks;
+use spread::PutOff;
+use trash::{Trash, deleted_by};
 
 /// Of how many missing entries of a set the records are looked for: enough to see what is wrong,
 /// and not too dear for a set that is missing as a whole.
 const EXPLAINED: usize = 64;
-
-/// What one reconciliation did.
-#[derive(Debug, Clone, Default)]
-pub struct Outcome {
-    /// How many kernel objects it changed or tried to.
-    pub objects: usize,
-    /// How long it took.
-    pub duration: Duration,
-    /// What did not work, with the record it belongs to where it belongs to one.
-    pub errors: Vec<(Option<RecordKey>, String)>,
-    /// The families for which nothing can be relied on: the kernel could not be read, or what all
-    /// virtual servers need could not be written.
-    pub broken: Families,
-    /// Whether the same may work at another attempt.
-    pub again: bool,
-}
-
-impl Outcome {
-    /// That of a kernel that cannot be read.
-    #[must_use]
-    pub fn unreadable(error: &DataplaneError) -> Self {
-        Self {
-            errors: vec![(None, format!("the kernel cannot be read: {error}"))],
-            broken: Family::ALL.into_iter().collect(),
-            again: true,
-            ..Self::default()
-        }
-    }
-}
-
-/// How much there is in the kernel, foreign objects included.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Virtual servers.
-    pub virtual_servers: usize,
-    /// Real servers of all of them.
-    pub real_servers: usize,
-}
 
 /// The desired state, for dumps too. Whoever reads it holds up the reconciliation meanwhile.
 #[derive(Debug, Clone, Default)]
@@ -98,6 +66,13 @@ struct Behind {
     known: KernelState,
     steps: Vec<Step>,
     touched: BTreeSet<VirtualServerKey>,
+}
+
+/// What becomes of what is ours in the kernel and not desired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Surplus {
+    Goes,
+    Stays,
 }
 
 /// What is to be done.
@@ -131,6 +106,8 @@ pub struct Reconciler<D> {
     /// The families whose UDP flows may be stale.
     flows_due: Families,
     trash: Trash,
+    /// What could not be deleted at once with much else.
+    put_off: PutOff,
     /// What the kernel refused and lacks since: tried again when it is asked for, and not whenever
     /// anything else changes.
     failed: Failed,
@@ -153,6 +130,7 @@ impl<D: Dataplane> Reconciler<D> {
             // One that was killed before may have left some.
             flows_due,
             trash: Trash::default(),
+            put_off: PutOff::default(),
             failed: Failed::default(),
         }
     }
@@ -232,6 +210,26 @@ impl<D: Dataplane> Reconciler<D> {
     /// # Errors
     /// If the kernel cannot be read. Nothing was changed then.
     pub async fn reconcile(&mut self, table: &Arc<NodeTable>) -> Result<Outcome, DataplaneError> {
+        self.bring_about(table, Surplus::Goes).await
+    }
+
+    /// Adds to the kernel what a table has, and changes what both have. What of ours the table does
+    /// not have stays as it is: for a table that may be older than what the kernel holds.
+    ///
+    /// # Errors
+    /// As [`Self::reconcile`].
+    pub async fn reconcile_additions(
+        &mut self,
+        table: &Arc<NodeTable>,
+    ) -> Result<Outcome, DataplaneError> {
+        self.bring_about(table, Surplus::Stays).await
+    }
+
+    async fn bring_about(
+        &mut self,
+        table: &Arc<NodeTable>,
+        surplus: Surplus,
+    ) -> Result<Outcome, DataplaneError> {
         let start = Instant::now();
         self.catch_up();
         let facts = match self.facts.take() {
@@ -251,9 +249,10 @@ impl<D: Dataplane> Reconciler<D> {
             steps,
             touched,
             since,
-        } = self.steps(table, &facts, &known);
+        } = self.steps(table, &facts, &known, surplus);
         let affected = self.desired.read(|d| flows::affected(&steps, &known, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
+        let steps = self.spread(steps, &known, since.is_none()).await?;
         let objects = steps.iter().map(Step::objects).sum();
         let step_errors = self.apply(&steps, &known).await;
         let broken = step_errors
@@ -269,7 +268,8 @@ impl<D: Dataplane> Reconciler<D> {
         if is_known {
             let taken = steps.into_iter().enumerate();
             let taken = taken.filter(|(index, _)| !refused_steps.contains(index));
-            self.settled = Some((Arc::clone(table), facts.clone()));
+            let is_equal = surplus == Surplus::Goes;
+            self.settled = is_equal.then(|| (Arc::clone(table), facts.clone()));
             self.behind = Some(Behind {
                 known,
                 steps: taken.map(|(_, step)| step).collect(),
@@ -306,8 +306,17 @@ impl<D: Dataplane> Reconciler<D> {
 
     /// Makes the desired state that of a table, and says the steps that lead there. Whether that is
     /// done for all of it or for what has changed alone makes no difference but in time.
-    fn steps(&mut self, table: &Arc<NodeTable>, facts: &NodeFacts, known: &KernelState) -> Planned {
+    fn steps(
+        &mut self,
+        table: &Arc<NodeTable>,
+        facts: &NodeFacts,
+        known: &KernelState,
+        surplus: Surplus,
+    ) -> Planned {
         let config = &self.config;
+        if surplus == Surplus::Stays {
+            self.settled = None;
+        }
         if let Some((before, _)) = self.settled.take_if(|(_, of)| of == facts) {
             let update = |kept: &mut Kept| kept.update(&before, table, facts, config, known);
             if let Some(touched) = self.desired.write(update) {
@@ -332,7 +341,10 @@ impl<D: Dataplane> Reconciler<D> {
             }
             *before = kept;
         });
-        let steps = self.desired.read(|desired| plan(desired, known, config));
+        let steps = self.desired.read(|desired| match surplus {
+            Surplus::Goes => plan(desired, known, config),
+            Surplus::Stays => plan_additions(desired, known, config),
+        });
         Planned {
             steps,
             ..Planned::default()
@@ -447,28 +459,6 @@ impl<D: Dataplane> Reconciler<D> {
 fn real_servers(known: &KernelState) -> usize {
     let servers = known.virtual_servers.values();
     servers.map(|server| server.real_servers.len()).sum()
-}
-
-/// The family for which nothing can be relied on after such a step has failed.
-fn breaks(step: &Step) -> Option<Family> {
-    match step {
-        Step::CreateSet { header, .. } => Some(header.family),
-        Step::ReplaceSet { set, .. } => Some(set.header.family),
-        Step::WriteRules { family, .. } => Some(*family),
-        _ => None,
-    }
-}
-
-/// How many real servers a step deletes.
-fn deleted_by(step: &Step, known: &KernelState) -> usize {
-    match step {
-        Step::DelRealServer { .. } => 1,
-        Step::DelVirtualServer { key } => {
-            let server = known.virtual_servers.get(key);
-            server.map_or(0, |server| server.real_servers.len())
-        }
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

@@ -62,6 +62,31 @@ async fn what_somebody_deleted_comes_back_after_forgetting() {
 }
 
 #[tokio::test]
+async fn a_route_of_somebody_else_is_told_of_until_it_goes_and_never_touched() {
+    let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
+    let theirs = BTreeSet::from(["10.96.0.1".parse().unwrap()]);
+    reconciler.dataplane.state.foreign_routes = theirs.clone();
+    let (one, other) = (table(&["10.0.0.1:80"]), table(&["10.0.0.2:80"]));
+    for table in [&one, &other, &Arc::default(), &one] {
+        let outcome = reconciler.reconcile(table).await.unwrap();
+        let told = outcome.errors.iter().filter_map(|(record, message)| {
+            assert!(message.contains("10.96.0.1 "), "{message}");
+            record.as_ref()
+        });
+        let told: Vec<_> = told.collect();
+        assert_eq!(told, table.records.keys().collect::<Vec<_>>());
+        assert_eq!(reconciler.dataplane.state.foreign_routes, theirs);
+    }
+    // Ours is there when it goes, and nobody is told of anything any more.
+    assert_eq!(reconciler.glance().await.unwrap(), None);
+    reconciler.dataplane.state.foreign_routes.clear();
+    assert!(reconciler.glance().await.unwrap().is_some());
+    let outcome = reconciler.reconcile(&one).await.unwrap();
+    assert_eq!((outcome.objects, outcome.errors), (0, vec![]));
+    assert_eq!(reconciler.dataplane.state.routes.len(), 1);
+}
+
+#[tokio::test]
 async fn an_error_names_the_record_and_the_next_run_mends_it() {
     let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
     reconciler.reconcile(&Arc::default()).await.unwrap();
@@ -274,6 +299,6 @@ async fn only_what_a_whole_family_needs_breaks_it() {
     assert_eq!(broken(v4_rules).await, [Family::V4]);
     let server = |step: &Step| matches!(step, Step::AddVirtualServer { .. });
     assert_eq!(broken(server).await, []);
-    let route = |step: &Step| matches!(step, Step::PutRoute { .. });
+    let route = |step: &Step| matches!(step, Step::AddRoute { .. });
     assert_eq!(broken(route).await, []);
 }

@@ -1,17 +1,19 @@
 //! How many real servers may be deleted now.
 //!
 //! The kernel keeps deleted ones for two to three minutes in a list, and each addition walks through
-//! it: with 10,000 there an addition costs 100 times as much. One that drains costs nothing where it
+//! it: with 10,000 there an addition costs 100 times as much. One at weight 0 costs nothing where it
 //! is, and may come back. So few are deleted at once, and the others wait at weight 0.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use portolan_plan::{KernelState, Step};
+
 /// How long the kernel keeps what was deleted: measured, 125 to 188 seconds.
 const KEPT: Duration = Duration::from_secs(190);
 /// With so many in the list an addition costs ten times as much as with none, still some
 /// microseconds.
-const MOST: usize = 1_000;
+pub(crate) const MOST: usize = 1_000;
 
 /// What the kernel still keeps of what was deleted.
 #[derive(Debug, Default)]
@@ -36,6 +38,18 @@ impl Trash {
         if count > 0 {
             self.deleted.push_back((now, count));
         }
+    }
+}
+
+/// How many real servers a step deletes.
+pub(crate) fn deleted_by(step: &Step, known: &KernelState) -> usize {
+    match step {
+        Step::DelRealServer { .. } => 1,
+        Step::DelVirtualServer { key } => {
+            let server = known.virtual_servers.get(key);
+            server.map_or(0, |server| server.real_servers.len())
+        }
+        _ => 0,
     }
 }
 

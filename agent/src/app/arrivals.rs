@@ -105,6 +105,7 @@ mod tests {
             table: Arc::new(NodeTable::default()),
             received_at: std::time::Instant::now(),
             trigger_times_ms: vec![],
+            is_from_disk: false,
         })));
         tokio::time::sleep(Duration::from_secs(1)).await;
         let report = health.now();

@@ -1,7 +1,7 @@
 //! `portolan-agent cleanup --hand-over kube-proxy`: the way back, without a gap.
 
 use anyhow::Context as _;
-use portolan_dataplane::{Dataplane, Predecessor};
+use portolan_dataplane::{Dataplane, Predecessor, REPLACEMENT_SET};
 use portolan_model::NodeInfo;
 use portolan_plan::takeover::{HandOver, VIP_DEVICE};
 use portolan_plan::{Config, rules};
@@ -28,8 +28,6 @@ pub(super) async fn hand_over<D: Dataplane + Predecessor>(
         let all = rules(*family, config, &NodeInfo::default());
         kernel.remove_second_jumps(&all, *family).await?;
     }
-    let replaced: Vec<_> = plan.replaced().collect();
-    kernel.bind_again(VIP_DEVICE, &replaced).await?;
     let errors = kernel.apply(&plan.steps).await;
     for error in &errors {
         tracing::error!("{}: {}", plan.steps[error.index], error.message);
@@ -45,7 +43,9 @@ pub(super) async fn hand_over<D: Dataplane + Predecessor>(
             named.collect::<Vec<_>>().join(", ")
         );
     }
-    kernel.destroy_sets(&plan.sets).await?;
+    let mut sets = plan.sets;
+    sets.push(REPLACEMENT_SET.to_owned());
+    kernel.destroy_sets(&sets).await?;
     tracing::info!(steps, "handed over to kube-proxy");
     Ok(())
 }
@@ -90,7 +90,12 @@ mod tests {
                 .collect(),
         };
         let mut kernel = FakeKernel::default();
-        let names = ["KUBE-PORTOLAN-OWNED", "KUBE-CLUSTER-IP", "KUBE-NO-LOCAL"];
+        let names = [
+            "KUBE-PORTOLAN-OWNED",
+            "KUBE-CLUSTER-IP",
+            "KUBE-NO-LOCAL",
+            "PORTOLAN-REPLACEMENT",
+        ];
         kernel.state.sets = names.map(|name| (name.to_owned(), set.clone())).into();
         kernel.state.virtual_servers = [mark, keys[0], keys[1]]
             .map(|key| (key, server.clone()))

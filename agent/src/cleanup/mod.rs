@@ -6,7 +6,7 @@
 
 mod hand_over;
 
-use portolan_dataplane::{Dataplane, Kernel, Predecessor, VIP_DEVICE};
+use portolan_dataplane::{Dataplane, Kernel, Predecessor, REPLACEMENT_SET, VIP_DEVICE};
 use portolan_model::{Family, NodeInfo};
 use portolan_plan::takeover::marker;
 use portolan_plan::{Config, Desired, SetName, plan, rules};
@@ -54,6 +54,7 @@ async fn clean(kernel: &mut (impl Dataplane + Predecessor), config: &Config) -> 
         .flat_map(|family| SetName::ALL.map(|set| config.names.set(set, *family)))
         .collect();
     names.push(marker(&config.names));
+    names.push(REPLACEMENT_SET.to_owned());
     kernel.destroy_sets(&names).await?;
     tracing::info!(steps = steps.len(), "cleaned up");
     Ok(())
@@ -105,6 +106,7 @@ mod tests {
         kernel.state.sets = BTreeMap::from([
             ("KUBE-PORTOLAN-OWNED".to_owned(), set(&ours)),
             ("KUBE-CLUSTER-IP".to_owned(), set(&ours[..1])),
+            ("PORTOLAN-REPLACEMENT".to_owned(), set(&[])),
             ("somebody-elses".to_owned(), set(&[])),
         ]);
         kernel.state.virtual_servers = [key(80), key(81), mark(1), mark(2)]

@@ -118,12 +118,12 @@ pub async fn run<D: Dataplane + Predecessor>(
     };
     loop {
         let wake = tokio::select! {
-            () = token.cancelled() => return,
+            () = token.cancelled() => break,
             _ = beat.tick() => Some(Wake::Beat),
             wake = this.wait(&mut sync, &mut check) => wake,
         };
         match wake {
-            None => return,
+            None => break,
             Some(Wake::Beat) => {}
             Some(Wake::Drain) => this.drain().await,
             Some(Wake::Addresses) => this.look_at_addresses().await,
@@ -138,6 +138,7 @@ pub async fn run<D: Dataplane + Predecessor>(
         }
         this.outlets.health.beat(Instant::now());
     }
+    this.drainer.close().await;
 }
 
 /// Why the loop does something.
@@ -253,7 +254,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         let start = Instant::now();
         self.retry_at = None;
         let target = self.inlets.tables.borrow_and_update().clone()?;
-        let outcome = self.program(&target.table).await;
+        let outcome = self.program(&target).await;
         let good = outcome.errors.is_empty();
         let objects = outcome.objects;
         self.programmed = good.then(|| Arc::clone(&target.table));
@@ -287,12 +288,13 @@ impl<D: Dataplane + Predecessor> Loop<D> {
             self.backoff = self.timing.retry;
         }
         self.forget_stale_flows(&target).await;
-        self.note_drains(&target).await;
+        self.note_drains(&target);
         Some((Arc::clone(&target.table), objects))
     }
 
     /// Makes the kernel equal to a table, and ours what a kube-proxy left.
-    async fn program(&mut self, table: &Arc<NodeTable>) -> Outcome {
+    async fn program(&mut self, target: &Subscribed) -> Outcome {
+        let table = &target.table;
         if let Err(message) = self.takeover.before(&mut self.reconciler, table).await {
             return Outcome {
                 errors: vec![(None, message)],
@@ -301,7 +303,11 @@ impl<D: Dataplane + Predecessor> Loop<D> {
                 ..Outcome::default()
             };
         }
-        let outcome = match self.reconciler.reconcile(table).await {
+        let outcome = match target.is_from_disk {
+            true => self.reconciler.reconcile_additions(table).await,
+            false => self.reconciler.reconcile(table).await,
+        };
+        let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => Outcome::unreadable(&error),
         };
@@ -319,6 +325,10 @@ impl<D: Dataplane + Predecessor> Loop<D> {
     }
 
     async fn forget_stale_flows(&mut self, target: &Subscribed) {
+        if target.is_from_disk {
+            // They may lead to where a newer table had them go.
+            return;
+        }
         let start = Instant::now();
         match self.reconciler.forget_stale_flows(&target.table).await {
             Ok(None) => {}
@@ -338,11 +348,11 @@ impl<D: Dataplane + Predecessor> Loop<D> {
     }
 
     /// Keeps the deadlines of what drains now; they may bring the next look nearer, not put it off.
-    async fn note_drains(&mut self, target: &Subscribed) {
+    fn note_drains(&mut self, target: &Subscribed) {
         let Some(draining) = self.reconciler.draining(&target.table) else {
             return;
         };
-        self.drainer.note(&draining).await;
+        self.drainer.note(&draining);
         let next = self.next_look();
         self.drain_at = match (self.drain_at, next) {
             (Some(planned), Some(next)) => Some(planned.min(next)),
@@ -350,14 +360,21 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         };
     }
 
-    /// At the nearest deadline, and every few seconds while anything drains.
+    /// At the nearest deadline, and every few seconds while anything drains or waits to be deleted.
     fn next_look(&self) -> Option<Instant> {
-        let nearest = self.drainer.until_nearest()?;
+        let put_off = || self.reconciler.has_put_off().then_some(self.timing.drain);
+        let nearest = self.drainer.until_nearest().or_else(put_off)?;
         Some(Instant::now() + nearest.min(self.timing.drain))
     }
 
     async fn drain(&mut self) {
         self.drain_at = None;
+        let target = self.inlets.tables.borrow().clone();
+        if target.is_some_and(|target| target.is_from_disk) {
+            // It deletes nothing: not before a controller has said what is wanted.
+            self.drain_at = Some(Instant::now() + self.timing.drain);
+            return;
+        }
         let drainer = &self.drainer;
         let finished = self
             .reconciler
@@ -375,7 +392,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         let Some(target) = self.inlets.tables.borrow().clone() else {
             return;
         };
-        self.note_drains(&target).await;
+        self.note_drains(&target);
         // What could be deleted is: the rest waits, also where its deadline has passed.
         let soonest = Instant::now() + DRAIN_PAUSE.min(self.timing.drain);
         self.drain_at = self.drain_at.map(|at| at.max(soonest));

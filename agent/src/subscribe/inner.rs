@@ -83,6 +83,7 @@ fn subscribed(committed: Committed) -> Subscribed {
         table: committed.table,
         received_at: Instant::now(),
         trigger_times_ms: committed.trigger_times_ms,
+        is_from_disk: false,
     }
 }
 
@@ -131,7 +132,10 @@ impl Inner {
                 );
                 self.staging = staging;
                 if let Some(committed) = self.hold.judge(committed, Instant::now()) {
-                    let table = Arc::new(subscribed(committed));
+                    let table = Arc::new(Subscribed {
+                        is_from_disk: true,
+                        ..subscribed(committed)
+                    });
                     self.loaded = Some(Loaded::new(table, self.tables.clone(), patience));
                 }
             }

@@ -61,7 +61,7 @@ pub const FIRST_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What [`SubscribeConfig::disk_patience`] is, if nothing speaks against it. Longer than it takes a busy
 /// machine to connect: what was programmed in the last seconds before an agent was killed is not on
-/// disk yet, and would be deleted until the controller's table comes.
+/// disk yet, and would be changed back until the controller's table comes.
 pub const DISK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A table that is in force, until the next one.
@@ -78,6 +78,9 @@ pub struct Subscribed {
     /// When what it changes was triggered, in milliseconds of Unix time: of each EndpointSlice with
     /// one, its last-change-trigger-time. Empty of a table that came whole, or from elsewhere.
     pub trigger_times_ms: Vec<u64>,
+    /// Whether it is that of an earlier run, from disk. The kernel may have been programmed with a
+    /// newer one since, so it deletes nothing until a controller has sent one.
+    pub is_from_disk: bool,
 }
 
 /// What became of a table in the kernel.

@@ -10,9 +10,9 @@ use portolan_agent::dns::{DnsArgs, Origin};
 use portolan_agent::subscribe::Security;
 use portolan_e2e::cluster::program;
 use portolan_e2e::wait::wait_for;
+use portolan_runtime::Vital;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::ask::{Question, ask};
 use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, free_ports, local, url};
@@ -40,9 +40,10 @@ impl Agent {
             security: Security::Plaintext,
             state_dir: directory.join("state"),
         };
-        let (tasks, token) = (TaskTracker::new(), CancellationToken::new());
+        let token = CancellationToken::new();
+        let (vital, _failures) = Vital::new(token.clone());
         let mut registry = Registry::default();
-        let started = cli.dns.start(origin, &mut registry, &tasks, &token);
+        let started = cli.dns.start(origin, &mut registry, &vital);
         runtime.block_on(started).unwrap();
         Self { runtime, token }
     }

@@ -10,6 +10,7 @@ mod logs;
 mod problems;
 mod readiness;
 mod shutdown;
+mod vital;
 
 pub use admin::{Admin, Metrics};
 pub use bounded::{Bounded, BoundedIo};
@@ -19,3 +20,4 @@ pub use logs::LogFormat;
 pub use problems::{ProblemLabels, ProblemLog};
 pub use readiness::{BlockReady, Readiness};
 pub use shutdown::on_signal;
+pub use vital::Vital;

@@ -12,7 +12,7 @@ use portolan_netlink::Errno;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
 use crate::gate::Gate;
-use crate::kernel::glance;
+use crate::kernel::{REPLACEMENT_SET, glance};
 use crate::{Dataplane, DataplaneError, Flow, StepError, is_certain};
 
 /// What goes wrong with a step.
@@ -151,7 +151,9 @@ fn delete(state: &mut KernelState, step: &Step) {
             }
         }
         Step::WriteRules { family, .. } => drop(state.rules.remove(family)),
-        Step::PutRoute { vip, .. } | Step::DelRoute { vip } => drop(state.routes.remove(vip)),
+        Step::AddRoute { vip, .. } | Step::SetRoute { vip, .. } | Step::DelRoute { vip } => {
+            state.routes.remove(vip);
+        }
         Step::AddRealServer { key, address, .. }
         | Step::SetRealServer { key, address, .. }
         | Step::DelRealServer { key, address } => {
@@ -197,7 +199,8 @@ fn check(state: &KernelState, step: &Step) -> Result<(), String> {
         Step::WriteRules { rules, .. } => {
             rules.sets.iter().try_for_each(|name| set(name).map(drop))
         }
-        Step::PutRoute { .. } | Step::DelRoute { .. } => Ok(()),
+        Step::AddRoute { vip, .. } => same(!state.routes.contains_key(vip), "EEXIST"),
+        Step::SetRoute { .. } | Step::DelRoute { .. } => Ok(()),
         Step::AddVirtualServer { key, .. } => same(server(key).is_err(), "EEXIST"),
         Step::SetVirtualServer { key, .. } | Step::DelVirtualServer { key } => {
             server(key).map(drop)
@@ -244,6 +247,7 @@ fn fits(set: &Set, entry: &SetEntry) -> Result<(), String> {
 
 impl Dataplane for FakeKernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
+        self.state.sets.remove(REPLACEMENT_SET);
         Ok(())
     }
 
@@ -277,6 +281,9 @@ impl Dataplane for FakeKernel {
             .all(|(vip, source)| self.state.routes.get(vip) == Some(source));
         if !same {
             return Ok(Some("local routes are not as they were".to_owned()));
+        }
+        if self.state.foreign_routes != known.foreign_routes {
+            return Ok(Some("others' local routes are not as they were".to_owned()));
         }
         let sets = self.state.sets.iter();
         let sets = sets.map(|(name, set)| {

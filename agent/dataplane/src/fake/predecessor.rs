@@ -32,10 +32,6 @@ impl Predecessor for FakeKernel {
         Ok(())
     }
 
-    async fn bind_again(&mut self, _: &str, _: &[IpAddr]) -> Result<(), DataplaneError> {
-        self.work()
-    }
-
     async fn remove_second_jumps(&mut self, _: &Rules, _: Family) -> Result<(), DataplaneError> {
         self.work()
     }

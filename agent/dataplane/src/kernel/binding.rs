@@ -2,7 +2,7 @@
 //!
 //! To the plan it is all the same: what it calls the route of a VIP is then its address on the
 //! device, without a source. The other way of binding may be in place from an earlier run: such a
-//! VIP is shown with a source that nobody wants, so that the plan puts it anew, and it gets the
+//! VIP is shown with a source that nobody wants, so that the plan sets it anew, and it gets the
 //! right binding before it loses the other one.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,7 @@ use portolan_plan::VipBinding;
 use rtnetlink::{Handle, LinkDummy};
 
 use super::predecessor::{index_of, is_error};
+use super::routes::Seen;
 use super::{Failure, Kernel};
 use crate::{DataplaneError, Predecessor as _};
 
@@ -34,10 +35,8 @@ pub(super) enum Device {
 
 impl Kernel {
     /// The VIPs that are bound, with their sources.
-    pub(super) async fn observe_vips(
-        &mut self,
-    ) -> Result<BTreeMap<IpAddr, Option<IpAddr>>, DataplaneError> {
-        let mut vips = self.routes.observe()?;
+    pub(super) async fn observe_vips(&mut self) -> Result<Seen, DataplaneError> {
+        let mut seen = self.routes.observe()?;
         let by_address = self.config.vip_binding == VipBinding::Address;
         // Nobody but we make the device, so it is looked for once if we do not.
         if by_address || !matches!(self.device, Device::Missing) {
@@ -46,16 +45,15 @@ impl Kernel {
                 None => Device::Missing,
             };
         }
-        let Device::Present(addresses) = &self.device else {
-            return Ok(mark_if(by_address, vips));
-        };
-        vips = mark_if(by_address, vips);
-        for ip in addresses {
-            // One that is bound in both ways is put anew too.
-            let wrong = !by_address || vips.contains_key(ip);
-            vips.insert(*ip, wrong.then_some(NOBODY));
+        seen.ours = mark_if(by_address, seen.ours);
+        if let Device::Present(addresses) = &self.device {
+            for ip in addresses {
+                // One that is bound in both ways is set anew too.
+                let wrong = !by_address || seen.ours.contains_key(ip);
+                seen.ours.insert(*ip, wrong.then_some(NOBODY));
+            }
         }
-        Ok(vips)
+        Ok(seen)
     }
 
     /// Binds and unbinds VIPs; one result each.
@@ -75,9 +73,9 @@ impl Kernel {
         changes: &[Request],
         by_address: bool,
     ) -> Result<Vec<Result<(), String>>, DataplaneError> {
-        let handle = self.routes.handle().clone();
+        let handle = self.routes.handle()?.clone();
         let gone = |change: &Request| match *change {
-            Request::Put(ip, _) | Request::Del(ip) => Request::Del(ip),
+            Request::Add(ip, _) | Request::Set(ip, _) | Request::Del(ip) => Request::Del(ip),
         };
         if !by_address {
             let results = self.routes.apply(changes);
@@ -94,7 +92,7 @@ impl Kernel {
         let mut results = Vec::with_capacity(changes.len());
         for change in changes {
             results.push(match change {
-                Request::Put(ip, _) => add(&handle, index, *ip).await,
+                Request::Add(ip, _) | Request::Set(ip, _) => add(&handle, index, *ip).await,
                 Request::Del(_) => Ok(()),
             });
         }
@@ -137,7 +135,7 @@ fn whole(results: Vec<Result<(), String>>) -> Vec<Result<(), Failure>> {
 
 fn address(change: &Request) -> IpAddr {
     match *change {
-        Request::Put(ip, _) | Request::Del(ip) => ip,
+        Request::Add(ip, _) | Request::Set(ip, _) | Request::Del(ip) => ip,
     }
 }
 

@@ -7,8 +7,9 @@ use portolan_plan::Step;
 use super::Failure;
 use crate::DataplaneError;
 
-/// The set in which a replacement is filled before it is swapped in.
-const REPLACEMENT: &str = "PORTOLAN-REPLACEMENT";
+/// The set in which a replacement is filled before it is swapped in. One that was killed meanwhile
+/// leaves it.
+pub const REPLACEMENT: &str = "PORTOLAN-REPLACEMENT";
 
 /// Takes steps; one result each.
 pub(super) fn take(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), Failure>> {

@@ -23,14 +23,16 @@ use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
+use portolan_netlink::route::Request;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 
 use crate::gate::Gate;
 use crate::{Dataplane, DataplaneError, Flow, NodePortAddresses, StepError};
 
 pub use binding::DEVICE as VIP_DEVICE;
+pub use ipset::REPLACEMENT as REPLACEMENT_SET;
 pub use iptables::IptablesMode;
-pub use routes::ROUTE_PROTOCOL;
+pub use routes::ROUTE_MARK;
 pub use tuning::{ConntrackTuning, Tuning};
 
 use binding::Device;
@@ -207,17 +209,16 @@ fn class(step: &Step) -> Class {
         | Step::AddEntries { .. }
         | Step::DelEntries { .. } => Class::Set,
         Step::WriteRules { .. } => Class::Rules,
-        Step::PutRoute { .. } | Step::DelRoute { .. } => Class::Route,
+        Step::AddRoute { .. } | Step::SetRoute { .. } | Step::DelRoute { .. } => Class::Route,
         _ => Class::Ipvs,
     }
 }
 
-fn route_change(step: &Step) -> Option<portolan_netlink::route::Request> {
+fn route_change(step: &Step) -> Option<Request> {
     match step {
-        Step::PutRoute { vip, source } => {
-            Some(portolan_netlink::route::Request::Put(*vip, *source))
-        }
-        Step::DelRoute { vip } => Some(portolan_netlink::route::Request::Del(*vip)),
+        Step::AddRoute { vip, source } => Some(Request::Add(*vip, *source)),
+        Step::SetRoute { vip, source } => Some(Request::Set(*vip, *source)),
+        Step::DelRoute { vip } => Some(Request::Del(*vip)),
         _ => None,
     }
 }
@@ -225,6 +226,10 @@ fn route_change(step: &Step) -> Option<portolan_netlink::route::Request> {
 impl Dataplane for Kernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
         sysctl::write_settings()?;
+        if let Err(error) = self.destroy_sets(&[REPLACEMENT_SET.to_owned()]).await {
+            // It is in nobody's way before a set has to be replaced, and then that says so.
+            tracing::warn!(%error, "what a killed agent left cannot be taken away");
+        }
         tuning::apply(&self.config.tuning, &mut self.ipvs)
     }
 
@@ -232,10 +237,13 @@ impl Dataplane for Kernel {
         self.seen = None;
         let listing = self.ipset.list()?;
         let state = self.ipvs.dump()?;
+        let rules = self.iptables.observe().await?;
+        let routes = self.observe_vips().await?;
         Ok(KernelState {
             sets: listing.sets,
-            rules: self.iptables.observe().await?,
-            routes: self.observe_vips().await?,
+            rules,
+            routes: routes.ours,
+            foreign_routes: routes.foreign,
             virtual_servers: state.virtual_servers,
         })
     }
@@ -250,7 +258,7 @@ impl Dataplane for Kernel {
             if let Some(found) = glance::servers(&self.ipvs, known, names)? {
                 return Ok(Some(found));
             }
-            if let Some(found) = self.routes.glance(&known.routes)? {
+            if let Some(found) = self.routes.glance(known)? {
                 return Ok(Some(found));
             }
             self.seen = Some(seen);

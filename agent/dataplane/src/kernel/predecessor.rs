@@ -19,7 +19,7 @@ const GONE: [i32; 2] = [-19, -99];
 
 impl Predecessor for Kernel {
     async fn vip_device(&mut self, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
-        let handle = self.routes.handle();
+        let handle = self.routes.handle()?;
         let Some(index) = index_of(handle, name).await? else {
             return Ok(None);
         };
@@ -29,7 +29,7 @@ impl Predecessor for Kernel {
     }
 
     async fn delete_vips(&mut self, name: &str, wanted: &[IpAddr]) -> Result<(), DataplaneError> {
-        let handle = self.routes.handle();
+        let handle = self.routes.handle()?;
         let Some(index) = index_of(handle, name).await? else {
             return Ok(());
         };
@@ -43,28 +43,11 @@ impl Predecessor for Kernel {
     }
 
     async fn delete_vip_device(&mut self, name: &str) -> Result<(), DataplaneError> {
-        let handle = self.routes.handle();
+        let handle = self.routes.handle()?;
         match index_of(handle, name).await? {
             Some(index) => unless_gone(handle.link().del(index).execute().await),
             None => Ok(()),
         }
-    }
-
-    async fn bind_again(&mut self, name: &str, wanted: &[IpAddr]) -> Result<(), DataplaneError> {
-        let handle = self.routes.handle();
-        let Some(index) = index_of(handle, name).await? else {
-            return Ok(());
-        };
-        let wanted: BTreeSet<_> = wanted.iter().collect();
-        for message in addresses(handle, index).await? {
-            let length = message.header.prefix_len;
-            let address = own_address(&message.attributes);
-            if let Some(ip) = address.filter(|ip| wanted.contains(ip)) {
-                unless_gone(handle.address().del(message).execute().await)?;
-                handle.address().add(index, ip, length).execute().await?;
-            }
-        }
-        Ok(())
     }
 
     async fn remove_second_jumps(

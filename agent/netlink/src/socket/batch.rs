@@ -118,7 +118,12 @@ impl<'a> Batch<'a> {
     }
 
     /// Reads a datagram; tells if it ends the batch.
-    fn read(&mut self, len: usize, barrier: Option<u32>) -> Result<bool, Malformed> {
+    fn read(&mut self, len: usize, barrier: Option<u32>) -> Result<bool, SocketError> {
+        let read = self.read_messages(len, barrier);
+        read.or_else(|error| self.socket.broke(error))
+    }
+
+    fn read_messages(&mut self, len: usize, barrier: Option<u32>) -> Result<bool, Malformed> {
         for message in Messages::new(&self.socket.buffer[..len]) {
             let message = message?;
             if message.kind != wire::ERROR {

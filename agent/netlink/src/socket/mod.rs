@@ -34,8 +34,8 @@ const DUMP_ATTEMPTS: usize = 5;
 ///
 /// After any of them but [`Refused`](Self::Refused) and [`Interrupted`](Self::Interrupted) the
 /// outcome of a batch is unknown: requests may or may not have been executed. Read the kernel's
-/// state again before the next batch. The socket stays usable, but open a new one after a
-/// [`Timeout`](Self::Timeout) of a dump.
+/// state again before the next batch. What comes next goes over a new socket: an old one may still be
+/// at a dump, or never work again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SocketError {
     /// The socket cannot be made.
@@ -47,7 +47,7 @@ pub enum SocketError {
     /// The kernel's answer cannot be received.
     #[error("cannot receive from the kernel: {0}")]
     Receive(Errno),
-    /// The receive buffer was full and answers are lost (`ENOBUFS`). The rest of them is discarded.
+    /// The receive buffer was full and answers are lost (`ENOBUFS`).
     #[error("answers of the kernel were lost, what it did is unknown")]
     Overrun,
     /// No answer came within five seconds.
@@ -78,6 +78,11 @@ pub(crate) enum Bus {
 /// A netlink socket of the network namespace of the thread that opened it.
 pub(crate) struct Socket {
     fd: OwnedFd,
+    bus: Bus,
+    /// Whether the kernel was asked to check dumps strictly.
+    strict: bool,
+    /// Whether the next send needs a new socket.
+    broken: bool,
     sequence: u32,
     /// At most this many bytes fit a send, less one message.
     send_limit: usize,
@@ -86,16 +91,12 @@ pub(crate) struct Socket {
 
 impl Socket {
     pub(crate) fn open(bus: Bus) -> Result<Self, SocketError> {
-        let protocol = match bus {
-            Bus::Generic => libc::NETLINK_GENERIC,
-            Bus::Netfilter => libc::NETLINK_NETFILTER,
-            Bus::Route => libc::NETLINK_ROUTE,
-        };
-        let fd =
-            sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol).map_err(SocketError::Open)?;
-        let send_limit = set_options(&fd).map_err(SocketError::Open)?;
+        let (fd, send_limit) = open(bus).map_err(SocketError::Open)?;
         Ok(Self {
             fd,
+            bus,
+            strict: false,
+            broken: false,
             sequence: 0,
             send_limit,
             buffer: vec![0; DATAGRAM_MAX].into(),
@@ -103,10 +104,28 @@ impl Socket {
     }
 
     /// Has the kernel refuse dumps with headers that it does not understand, and otherwise heed all
-    /// that they ask for.
-    pub(crate) fn check_strictly(&self) -> Result<(), Errno> {
+    /// that they ask for, if it can.
+    pub(crate) fn check_strictly(&mut self) {
         let name = libc::NETLINK_GET_STRICT_CHK;
-        sys::set_option(&self.fd, libc::SOL_NETLINK, name, 1)
+        // A kernel that cannot shows more than was asked for.
+        let _ = sys::set_option(&self.fd, libc::SOL_NETLINK, name, 1);
+        self.strict = true;
+    }
+
+    /// Takes a new socket in place of one that had an error of its own.
+    fn renew(&mut self) -> Result<(), SocketError> {
+        (self.fd, self.send_limit) = open(self.bus).map_err(SocketError::Open)?;
+        if self.strict {
+            self.check_strictly();
+        }
+        self.broken = false;
+        Ok(())
+    }
+
+    /// Takes note of an error after which the socket is not used any more.
+    fn broke<T>(&mut self, error: impl Into<SocketError>) -> Result<T, SocketError> {
+        self.broken = true;
+        Err(error.into())
     }
 
     /// How many requests were made so far.
@@ -193,7 +212,13 @@ impl Socket {
         loop {
             let len = self.receive()?;
             for message in Messages::new(&self.buffer[..len]) {
-                let message = message?;
+                let message = match message {
+                    Ok(message) => message,
+                    Err(error) => {
+                        self.broken = true;
+                        return Err(error.into());
+                    }
+                };
                 if message.sequence != sequence {
                     continue;
                 }
@@ -219,41 +244,40 @@ impl Socket {
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), SocketError> {
+        if self.broken {
+            self.renew()?;
+        }
         loop {
             match sys::send(&self.fd, bytes) {
+                Ok(()) => return Ok(()),
                 Err(errno) if errno.number() == libc::EINTR => {}
-                result => return result.map_err(SocketError::Send),
+                Err(errno) => return self.broke(SocketError::Send(errno)),
             }
         }
     }
 
     /// Waits for a datagram and returns its length in the buffer.
     fn receive(&mut self) -> Result<usize, SocketError> {
-        self.receive_if(true)?.ok_or(SocketError::Timeout)
+        match self.receive_if(true)? {
+            Some(len) => Ok(len),
+            None => self.broke(SocketError::Timeout),
+        }
     }
 
     /// Without `wait`, `None` if there is no datagram now.
     fn receive_if(&mut self, wait: bool) -> Result<Option<usize>, SocketError> {
         loop {
             match sys::receive(&self.fd, &mut self.buffer, wait) {
-                Ok(len) if len > self.buffer.len() => return Err(Malformed::Truncated.into()),
+                Ok(len) if len > self.buffer.len() => return self.broke(Malformed::Truncated),
                 Ok(len) => return Ok(Some(len)),
                 Err(errno) => match errno.number() {
                     libc::EINTR => {}
                     libc::EAGAIN => return Ok(None),
-                    libc::ENOBUFS => {
-                        self.discard();
-                        return Err(SocketError::Overrun);
-                    }
-                    _ => return Err(SocketError::Receive(errno)),
+                    libc::ENOBUFS => return self.broke(SocketError::Overrun),
+                    _ => return self.broke(SocketError::Receive(errno)),
                 },
             }
         }
-    }
-
-    /// Empties the queue, since the kernel drops all answers to a full one until it was empty.
-    fn discard(&mut self) {
-        while sys::receive(&self.fd, &mut self.buffer, false).is_ok() {}
     }
 }
 
@@ -263,6 +287,18 @@ impl fmt::Debug for Socket {
             .field("fd", &self.fd)
             .finish_non_exhaustive()
     }
+}
+
+/// A socket, and how many bytes may be collected before a send.
+fn open(bus: Bus) -> Result<(OwnedFd, usize), Errno> {
+    let protocol = match bus {
+        Bus::Generic => libc::NETLINK_GENERIC,
+        Bus::Netfilter => libc::NETLINK_NETFILTER,
+        Bus::Route => libc::NETLINK_ROUTE,
+    };
+    let fd = sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)?;
+    let send_limit = set_options(&fd)?;
+    Ok((fd, send_limit))
 }
 
 /// Sets buffers and timeout and returns how many bytes may be collected before a send.

@@ -103,6 +103,54 @@ fn a_missing_answer_is_a_timeout() {
     assert_eq!(socket.receive(), Err(SocketError::Timeout));
 }
 
+/// Any other kind of socket is one that does not work any more.
+fn replaced(socket: &mut Socket) -> OwnedFd {
+    let (this, other) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    socket.fd = this.into();
+    sys::set_receive_timeout(&socket.fd, Duration::from_millis(20)).unwrap();
+    other.into()
+}
+
+#[test]
+fn after_an_error_of_its_own_there_is_a_new_socket() {
+    let mut socket = socket();
+    socket.check_strictly();
+    let fill = |writer: &mut Writer| writer.raw(&[3, 1, 0, 0]);
+    let count = |count: &mut usize, _: &[u8]| {
+        *count += 1;
+        Ok(())
+    };
+    let requests = socket.requests();
+    // Nobody answers.
+    let other = replaced(&mut socket);
+    assert_eq!(socket.dump(16, fill, count), Err(SocketError::Timeout));
+    assert!(socket.dump(16, fill, count).unwrap() >= 1);
+    drop(other);
+
+    // Nobody is there.
+    drop(replaced(&mut socket));
+    let mut batch = socket.batch(1 << 18);
+    push(&mut batch, NO_FAMILY).unwrap();
+    let failed = batch.finish().unwrap_err();
+    assert!(matches!(failed, SocketError::Send(_)), "{failed}");
+    let mut batch = socket.batch(1 << 18);
+    push(&mut batch, NO_FAMILY).unwrap();
+    assert_eq!(batch.finish().unwrap().len(), 1);
+
+    // What comes makes no sense.
+    let other = std::os::unix::net::UnixDatagram::from(replaced(&mut socket));
+    other.send(&[0xff; 20]).unwrap();
+    let failed = socket.dump(16, fill, count).unwrap_err();
+    assert!(matches!(failed, SocketError::Malformed(_)), "{failed}");
+    assert!(socket.dump(16, fill, count).unwrap() >= 1);
+    // They go on counting.
+    assert_eq!(socket.requests(), requests + 6);
+    let mut strict = [0; 4];
+    let name = libc::NETLINK_GET_STRICT_CHK;
+    sys::get_option(&socket.fd, libc::SOL_NETLINK, name, &mut strict).unwrap();
+    assert_eq!(i32::from_ne_bytes(strict), 1);
+}
+
 /// The controller family (16), `CTRL_CMD_GETFAMILY` (3) of everything.
 #[test]
 fn dumps_and_refuses() {

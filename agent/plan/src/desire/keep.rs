@@ -56,6 +56,7 @@ impl Touched {
             sets: self.entries.iter().filter_map(set).collect(),
             rules: BTreeMap::new(),
             routes: self.routes.iter().filter_map(route).collect(),
+            foreign_routes: BTreeSet::new(),
             virtual_servers: self.servers.iter().filter_map(server).collect(),
         }
     }
@@ -107,8 +108,8 @@ impl Kept {
         }
         let mut changes = Vec::new();
         for key in keys {
-            let old = self.part(from, &key, facts, config)?;
-            let new = self.part(to, &key, facts, config)?;
+            let old = self.part(from, &key, facts, config, observed)?;
+            let new = self.part(to, &key, facts, config, observed)?;
             changes.push(Change { old, new });
         }
         if !self.are_free(&changes, observed) {
@@ -140,7 +141,9 @@ impl Kept {
     /// anything, or has what another one is refused. Any of them may give a mark back.
     fn stay_refused(&self, changed: &BTreeSet<RecordKey>) -> bool {
         self.desired.refused.iter().all(|refused| match refused {
-            Refused::Foreign { record, .. } => !changed.contains(record),
+            Refused::Foreign { record, .. } | Refused::ForeignRoute { record, .. } => {
+                !changed.contains(record)
+            }
             Refused::Taken { record, holder, .. } => {
                 !changed.contains(record) && !changed.contains(holder)
             }
@@ -155,8 +158,9 @@ impl Kept {
         key: &RecordKey,
         facts: &NodeFacts,
         config: &Config,
+        observed: &KernelState,
     ) -> Option<Desired> {
-        let mut builder = Builder::new(table, facts, config);
+        let mut builder = Builder::new(table, facts, config, observed);
         let Some(record) = table.records.get(key) else {
             return Some(builder.desired);
         };

@@ -20,9 +20,9 @@ pub use outcome::{Desired, Note, Refused};
 
 use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks, ownership_entry, rules};
 
-/// Says what the kernel should hold. Of what it does hold two things count: virtual servers that
-/// are not ours (one that is just as we want it is adopted, any other is left alone), and the marks
-/// that are in use.
+/// Says what the kernel should hold. Of what it does hold three things count: virtual servers that
+/// are not ours (one that is just as we want it is adopted, any other is left alone), routes that are
+/// not ours (they are told of), and the marks that are in use.
 #[must_use]
 pub fn desire(
     table: &NodeTable,
@@ -38,9 +38,9 @@ fn build<'a>(
     table: &'a NodeTable,
     facts: &'a NodeFacts,
     config: &'a Config,
-    observed: &KernelState,
+    observed: &'a KernelState,
 ) -> Builder<'a> {
-    let mut builder = Builder::new(table, facts, config);
+    let mut builder = Builder::new(table, facts, config, observed);
     builder.foreign = observed.foreign_virtual_servers(&config.names);
     for record in table.records.values() {
         builder.record(record);
@@ -73,6 +73,7 @@ struct Builder<'a> {
     facts: &'a NodeFacts,
     config: &'a Config,
     foreign: BTreeMap<VirtualServerKey, VirtualServer>,
+    foreign_routes: &'a BTreeSet<IpAddr>,
     desired: Desired,
     /// The names of the sets, which every entry is noted with.
     names: BTreeMap<(SetName, Family), Arc<str>>,
@@ -94,12 +95,18 @@ enum Want {
 }
 
 impl<'a> Builder<'a> {
-    fn new(table: &'a NodeTable, facts: &'a NodeFacts, config: &'a Config) -> Self {
+    fn new(
+        table: &'a NodeTable,
+        facts: &'a NodeFacts,
+        config: &'a Config,
+        observed: &'a KernelState,
+    ) -> Self {
         let mut builder = Self {
             table,
             facts,
             config,
             foreign: BTreeMap::new(),
+            foreign_routes: &observed.foreign_routes,
             desired: Desired::default(),
             names: BTreeMap::new(),
             short_circuits: BTreeMap::new(),
@@ -241,6 +248,7 @@ impl<'a> Builder<'a> {
                 .insert(Note::OwnAddress { record, address });
             return;
         }
+        self.tell_of_foreign_route(record, address);
         let family = Family::of(address);
         let source = match self.config.vip_binding {
             VipBinding::Route => self.facts.source.get(&family).copied(),
@@ -249,6 +257,20 @@ impl<'a> Builder<'a> {
         let before = self.desired.state.routes.insert(address, source);
         self.count(Want::Route(address), before.is_none());
         self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));
+    }
+
+    /// Somebody else's route counts while it is there, and ours from then on: it may do what ours
+    /// does, or not.
+    fn tell_of_foreign_route(&mut self, record: &Record, address: IpAddr) {
+        if !self.foreign_routes.contains(&address) {
+            return;
+        }
+        let record = record.key.clone();
+        let refused = Refused::ForeignRoute { record, address };
+        // Once, however many ways in the record has there.
+        if !self.desired.refused.contains(&refused) {
+            self.desired.refused.push(refused);
+        }
     }
 
     /// A virtual server by mark for each record that has a short circuit, and the entries that lead

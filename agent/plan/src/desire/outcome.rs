@@ -53,7 +53,7 @@ impl Desired {
     }
 }
 
-/// Something that was left out.
+/// Something that was left out, or cannot be relied on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// Somebody else's virtual server is in the way.
@@ -63,6 +63,17 @@ pub enum Refused {
         record: RecordKey,
         /// The virtual server.
         key: VirtualServerKey,
+    },
+    /// Somebody else's route of a virtual address goes before ours.
+    #[error(
+        "{record}: a route of {address} in the table of local ones is not ours: left alone, and what \
+         it says counts as long as it is there"
+    )]
+    ForeignRoute {
+        /// The record.
+        record: RecordKey,
+        /// The virtual address.
+        address: IpAddr,
     },
     /// Two records want the same virtual server; the other one has it.
     #[error("{record}: virtual server {key} already belongs to {holder}")]
@@ -93,6 +104,7 @@ impl Refused {
     pub fn record(&self) -> &RecordKey {
         match self {
             Self::Foreign { record, .. }
+            | Self::ForeignRoute { record, .. }
             | Self::Taken { record, .. }
             | Self::NoMark { record, .. } => record,
         }

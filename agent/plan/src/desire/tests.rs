@@ -289,6 +289,44 @@ fn a_foreign_virtual_server_is_left_alone_unless_it_is_just_as_wanted() {
 }
 
 #[test]
+fn somebody_elses_route_is_told_of_once_and_ours_stands_beside_it() {
+    let address = "198.51.100.1";
+    let ways_in = [FrontendKind::ExternalIp, FrontendKind::LoadBalancer];
+    let frontends = ways_in.map(|kind| Frontend {
+        port: if kind == FrontendKind::ExternalIp {
+            80
+        } else {
+            81
+        },
+        ..vip(kind, address, true)
+    });
+    let records = || vec![record("svc", Protocol::Tcp, frontends.to_vec())];
+    let of = |address: &str| KernelState {
+        foreign_routes: [address.parse().unwrap()].into(),
+        ..KernelState::default()
+    };
+    let alone = desire_all(records());
+    let desired = desire(
+        &table(records()),
+        &facts(),
+        &Config::default(),
+        &of(address),
+    );
+    assert_eq!(desired.state, alone.state);
+    let told: Vec<_> = desired.refused.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "ns/svc/TCP: a route of 198.51.100.1 in the table of local ones is not ours: left alone, \
+          and what it says counts as long as it is there"
+        ]
+    );
+    let elsewhere = of("198.51.100.2");
+    let desired = desire(&table(records()), &facts(), &Config::default(), &elsewhere);
+    assert_eq!(desired, alone);
+}
+
+#[test]
 fn two_records_never_share_a_virtual_server() {
     let frontend = || vec![vip(FrontendKind::ExternalIp, "198.51.100.1", true)];
     let desired = desire_all(vec![

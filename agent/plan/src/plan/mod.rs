@@ -27,19 +27,14 @@ use crate::{Config, Desired, KernelState, Names, SetName, Step, Touched, ownersh
 /// connections deletes it when they have ended. UDP and SCTP ones go at once, as upstream does.
 #[must_use]
 pub fn plan(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<Step> {
-    let mut planner = Planner {
-        config,
-        additions: Vec::new(),
-        removals: Vec::new(),
-    };
-    planner.sets(&desired.state, observed);
-    planner.rules(&desired.state, observed);
-    planner.routes(&desired.state, observed);
-    planner.reserve(&desired.state, observed);
-    planner.virtual_servers(desired, observed, true);
-    planner.late_entries(&desired.state, observed);
-    planner.virtual_servers(desired, observed, false);
-    planner.finish()
+    Planner::new(desired, observed, config).finish()
+}
+
+/// As [`plan`], without removals: what is there and not desired stays as it is, and no real server's
+/// weight becomes 0 for not being desired.
+#[must_use]
+pub fn plan_additions(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<Step> {
+    Planner::new(desired, observed, config).additions
 }
 
 /// As [`plan`], as far as what was touched goes: what it costs depends on that alone. What the
@@ -70,7 +65,23 @@ struct Planner<'a> {
     removals: Vec<Step>,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    fn new(desired: &Desired, observed: &KernelState, config: &'a Config) -> Self {
+        let mut planner = Self {
+            config,
+            additions: Vec::new(),
+            removals: Vec::new(),
+        };
+        planner.sets(&desired.state, observed);
+        planner.rules(&desired.state, observed);
+        planner.routes(&desired.state, observed);
+        planner.reserve(&desired.state, observed);
+        planner.virtual_servers(desired, observed, true);
+        planner.late_entries(&desired.state, observed);
+        planner.virtual_servers(desired, observed, false);
+        planner
+    }
+
     /// Makes room for what it takes to fill an empty kernel: then a list that grows by and by would
     /// be copied many times.
     fn reserve(&mut self, desired: &KernelState, observed: &KernelState) {
@@ -100,11 +111,13 @@ impl Planner<'_> {
 
     fn routes(&mut self, desired: &KernelState, observed: &KernelState) {
         for (vip, source) in &desired.routes {
-            if observed.routes.get(vip) != Some(source) {
-                self.additions.push(Step::PutRoute {
-                    vip: *vip,
-                    source: *source,
-                });
+            let (vip, source) = (*vip, *source);
+            match observed.routes.get(&vip) {
+                None => self.additions.push(Step::AddRoute { vip, source }),
+                Some(before) if *before != source => {
+                    self.additions.push(Step::SetRoute { vip, source });
+                }
+                Some(_) => {}
             }
         }
         for vip in observed

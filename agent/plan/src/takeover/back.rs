@@ -24,18 +24,13 @@ pub struct HandOver {
     /// Virtual addresses that have a virtual server and are not on the kube-proxy's device: it has
     /// not got as far, or will never serve them. Their routes stay.
     pub unbound: BTreeSet<IpAddr>,
-    /// Whether a takeover from it had not ended: then its device's own routes may be missing.
-    pub was_taken_over: bool,
 }
 
 impl HandOver {
     /// Looks at what there is; `bound` are the addresses on the kube-proxy's device.
     #[must_use]
     pub fn new(observed: &KernelState, bound: &BTreeSet<IpAddr>, config: &Config) -> Self {
-        let mut this = Self {
-            was_taken_over: observed.sets.contains_key(&marker(&config.names)),
-            ..Self::default()
-        };
+        let mut this = Self::default();
         let served = observed.virtual_servers.keys();
         let served: BTreeSet<_> = served.filter_map(|key| Some(key.socket()?.ip())).collect();
         for key in observed.virtual_servers.keys() {
@@ -65,17 +60,5 @@ impl HandOver {
         this.sets.extend(alone.into_iter().flat_map(of));
         this.sets.push(marker(&config.names));
         this
-    }
-
-    /// The addresses of which the device's own routes may have been replaced by ours.
-    pub fn replaced(&self) -> impl Iterator<Item = IpAddr> {
-        let all = self.was_taken_over.then_some(&self.steps);
-        let vip = |step: &Step| match step {
-            // A route of ours takes the place of one of the same prefix and priority; in IPv6 that
-            // of an address has another priority.
-            Step::DelRoute { vip } if vip.is_ipv4() => Some(*vip),
-            _ => None,
-        };
-        all.into_iter().flatten().filter_map(vip)
     }
 }

@@ -159,7 +159,7 @@ fn entry(out: &mut Vec<u8>, vip: Ipv4Addr, with_port: bool) {
     });
 }
 
-/// `local VIP/32 dev lo src SOURCE proto 99 table local scope host`.
+/// `local VIP/32 dev lo src SOURCE proto 99 metric 1099 table local scope host`.
 pub(crate) fn routes(load: Load, source: Ipv4Addr) -> Pack {
     let mut pack = Pack::default();
     for number in 0..load.services {
@@ -167,6 +167,7 @@ pub(crate) fn routes(load: Load, source: Ipv4Addr) -> Pack {
             out.extend([2, 32, 0, 0, 255, 99, 254, 2, 0, 0, 0, 0]);
             attribute(out, 1, &load.vip(number).octets());
             attribute(out, 4, &1u32.to_ne_bytes());
+            attribute(out, 6, &1_099u32.to_ne_bytes());
             attribute(out, 7, &source.octets());
         });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
-use portolan_dataplane::{Dataplane as _, Kernel, KernelConfig, ROUTE_PROTOCOL};
+use portolan_dataplane::{Dataplane as _, Kernel, KernelConfig, ROUTE_MARK};
 use portolan_model::{Destination, Family, NodeTable};
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
@@ -71,7 +71,7 @@ const CLASSES: [Class; 4] = [
         matches!(step, Step::CreateSet { .. } | Step::AddEntries { .. })
     }),
     ("rules", |step| matches!(step, Step::WriteRules { .. })),
-    ("routes", |step| matches!(step, Step::PutRoute { .. })),
+    ("routes", |step| matches!(step, Step::AddRoute { .. })),
     ("ipvs", |step| step.virtual_server().is_some()),
 ];
 
@@ -161,8 +161,8 @@ async fn restart(product: Product, table: &Arc<NodeTable>) -> Result<Product> {
     say("read_ipvs", milliseconds(start));
     ipset.list()?;
     say("read_sets", milliseconds(start));
-    let mut routes = LocalRoutes::open(ROUTE_PROTOCOL)?;
-    let found = routes.read(Family::V4, |found: &mut u32, _, _| *found += 1)?;
+    let mut routes = LocalRoutes::open(ROUTE_MARK)?;
+    let found = routes.read(Family::V4, |found: &mut u32, _| *found += 1)?;
     say("read_fastest", milliseconds(start));
     ensure!(found as usize == table.records.len(), "{found} routes");
     let mut product = Reconciler::new(kernel, Config::default());

@@ -8,6 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portolan_model::ipvs::VirtualServerKey;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
 
 use super::Deadlines;
 use crate::durable;
@@ -15,6 +18,8 @@ use crate::durable;
 /// The version of the format; a file of another one is set aside.
 const VERSION: u32 = 1;
 const NAME: &str = "drains.json";
+/// After so long what could not be written is tried again, if it does not change before.
+const RETRY: Duration = Duration::from_secs(60);
 
 /// The file's content.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,18 +36,17 @@ struct Drain {
     deadline_ms: u64,
 }
 
-/// The file and what it holds.
+/// The file, which a task of its own writes: a disk that is slow holds up nobody who programs the
+/// kernel. What is newest is written; what came while the last was being written is left out.
 #[derive(Debug)]
 pub(super) struct DrainFile {
-    directory: PathBuf,
-    saved: Deadlines,
-    /// Whether it was said that the file cannot be written.
-    warned: bool,
+    newest: watch::Sender<Deadlines>,
+    writing: JoinHandle<()>,
 }
 
 impl DrainFile {
     /// Reads the file, if there is one. One that makes no sense is renamed to
-    /// `drains.json.corrupt`: the drains in it begin anew.
+    /// `drains.json.corrupt`: the drains in it begin anew. To be called within a tokio runtime.
     pub(super) fn open(directory: &Path) -> (Self, Deadlines) {
         let path = directory.join(NAME);
         let saved = match read(&path) {
@@ -57,33 +61,54 @@ impl DrainFile {
                 Deadlines::default()
             }
         };
-        let file = Self {
-            directory: directory.to_owned(),
-            saved: saved.clone(),
-            warned: false,
-        };
-        (file, saved)
+        let (newest, to_write) = watch::channel(saved.clone());
+        let writing = tokio::spawn(write_newest(directory.to_owned(), to_write));
+        (Self { newest, writing }, saved)
     }
 
-    /// Writes the deadlines, if they are others than those in the file.
-    pub(super) async fn save(&mut self, deadlines: &Deadlines) {
-        if *deadlines == self.saved {
+    /// Has the deadlines written, if they are others than before.
+    pub(super) fn save(&self, deadlines: &Deadlines) {
+        self.newest.send_if_modified(|newest| {
+            let differs = newest != deadlines;
+            if differs {
+                newest.clone_from(deadlines);
+            }
+            differs
+        });
+    }
+
+    /// Waits until what is newest was written, or could not be.
+    pub(super) async fn close(self) {
+        drop(self.newest);
+        if let Err(error) = self.writing.await {
+            tracing::warn!(%error, "deadlines of drains were not saved");
+        }
+    }
+}
+
+/// Writes until there is nobody any more who could say something new.
+async fn write_newest(directory: PathBuf, mut newest: watch::Receiver<Deadlines>) {
+    let mut failed = false;
+    loop {
+        let changed = match failed {
+            false => newest.changed().await,
+            true => timeout(RETRY, newest.changed()).await.unwrap_or(Ok(())),
+        };
+        if changed.is_err() {
             return;
         }
-        let (directory, content) = (self.directory.clone(), encode(deadlines));
-        let written =
-            tokio::task::spawn_blocking(move || durable::write(&directory, NAME, &content?)).await;
+        let (to, deadlines) = (directory.clone(), newest.borrow_and_update().clone());
+        let write = move || durable::write(&to, NAME, &encode(&deadlines)?);
+        let written = spawn_blocking(write).await;
         match written.map_err(io::Error::other).flatten() {
-            Ok(()) => {
-                self.saved = deadlines.clone();
-                self.warned = false;
+            Ok(()) => failed = false,
+            Err(error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    tracing::warn!(directory = %directory.display(), %error,
+                        "deadlines of drains cannot be saved: an agent that starts anew begins \
+                         them anew");
+                }
             }
-            Err(error) if !self.warned => {
-                self.warned = true;
-                tracing::warn!(directory = %self.directory.display(), %error,
-                    "deadlines of drains cannot be saved: an agent that starts anew begins them anew");
-            }
-            Err(_) => {}
         }
     }
 }

@@ -103,7 +103,8 @@ impl Drainer {
     }
 
     /// As [`Self::new`], with the deadlines in a file in this directory. Neither a file that makes
-    /// no sense nor a directory that cannot be used is an obstacle: both are logged.
+    /// no sense nor a directory that cannot be used is an obstacle: both are logged. To be called within
+    /// a tokio runtime.
     #[must_use]
     pub fn open(directory: &Path, timeout: Duration, wall: WallClock) -> Self {
         let (file, deadlines) = DrainFile::open(directory);
@@ -114,8 +115,9 @@ impl Drainer {
         }
     }
 
-    /// Takes note of all that drains, with what each one's record says in seconds.
-    pub async fn note(&mut self, draining: &BTreeMap<Draining, Option<u32>>) {
+    /// Takes note of all that drains, with what each one's record says in seconds. It is written
+    /// meanwhile; see [`Self::close`].
+    pub fn note(&mut self, draining: &BTreeMap<Draining, Option<u32>>) {
         let limit = |seconds: &Option<u32>| {
             seconds.map_or(self.timeout, |seconds| Duration::from_secs(seconds.into()))
         };
@@ -124,8 +126,15 @@ impl Drainer {
             .map(|(draining, seconds)| (*draining, limit(seconds)))
             .collect();
         self.deadlines.update(&limits, self.wall.now());
-        if let Some(file) = &mut self.file {
-            file.save(&self.deadlines).await;
+        if let Some(file) = &self.file {
+            file.save(&self.deadlines);
+        }
+    }
+
+    /// Waits until what was noted last is in the file.
+    pub async fn close(self) {
+        if let Some(file) = self.file {
+            file.close().await;
         }
     }
 

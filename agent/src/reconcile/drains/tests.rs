@@ -62,11 +62,14 @@ async fn a_restart_changes_no_deadline() {
     let state = directory.path().join("not/there/yet");
     let open = |now: u64| Drainer::open(&state, MINUTE, WallClock::new(move || at(now)));
     let both = BTreeMap::from([(draining(1), None), (draining(2), Some(600))]);
-    open(0).note(&both).await;
+    let mut first = open(0);
+    first.note(&both);
+    first.close().await;
 
     let mut restarted = open(45);
-    restarted.note(&both).await;
+    restarted.note(&both);
     assert_eq!(restarted.until_nearest(), Some(MINUTE / 4));
+    restarted.close().await;
     assert!(open(60).has_passed(&draining(1)));
     assert!(!open(599).has_passed(&draining(2)));
     assert!(open(600).has_passed(&draining(2)));
@@ -83,7 +86,8 @@ async fn a_file_that_makes_no_sense_is_set_aside() {
         let aside = directory.path().join("drains.json.corrupt");
         assert_eq!(std::fs::read_to_string(aside).unwrap(), text);
 
-        drainer.note(&[(draining(1), None)].into()).await;
+        drainer.note(&[(draining(1), None)].into());
+        drainer.close().await;
         assert!(
             std::fs::read_to_string(&path)
                 .unwrap()
@@ -99,6 +103,41 @@ async fn a_directory_that_cannot_be_written_is_no_obstacle() {
     std::fs::write(&occupied, "").unwrap();
     let clock = WallClock::new(|| at(0));
     let mut drainer = Drainer::open(&occupied.join("state"), MINUTE, clock);
-    drainer.note(&[(draining(1), None)].into()).await;
+    drainer.note(&[(draining(1), None)].into());
     assert_eq!(drainer.until_nearest(), Some(MINUTE));
+    drainer.close().await;
+    assert_eq!(std::fs::read_to_string(occupied).unwrap(), "");
+}
+
+#[tokio::test]
+async fn what_could_not_be_written_is_when_it_can_and_the_newest_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    std::fs::write(&state, "").unwrap();
+    let mut drainer = Drainer::open(&state, MINUTE, WallClock::new(|| at(0)));
+    drainer.note(&[(draining(1), None)].into());
+    tokio::task::yield_now().await;
+    std::fs::remove_file(&state).unwrap();
+    for last in 2..=100 {
+        drainer.note(&[(draining(last), None)].into());
+    }
+    drainer.close().await;
+    let written = std::fs::read_to_string(state.join("drains.json")).unwrap();
+    assert!(written.contains("10.0.0.100:80"), "{written}");
+    assert!(!written.contains("10.0.0.99:80"), "{written}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_can_be_written_later_gets_what_nobody_says_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    std::fs::write(&state, "").unwrap();
+    let mut drainer = Drainer::open(&state, MINUTE, WallClock::new(|| at(0)));
+    drainer.note(&[(draining(1), None)].into());
+    tokio::time::sleep(MINUTE / 2).await;
+    std::fs::remove_file(&state).unwrap();
+    tokio::time::sleep(MINUTE).await;
+    drainer.close().await;
+    let written = std::fs::read_to_string(state.join("drains.json")).unwrap();
+    assert!(written.contains("10.0.0.1:80"), "{written}");
 }

@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 use super::super::WallClock;
 use super::*;
 
+mod disk;
 mod others;
 
 /// A kernel that the test can look at while the loop uses it.
@@ -90,10 +91,6 @@ impl Predecessor for Shared {
 
     async fn delete_vip_device(&mut self, name: &str) -> Result<(), DataplaneError> {
         self.0.lock().await.delete_vip_device(name).await
-    }
-
-    async fn bind_again(&mut self, name: &str, ips: &[IpAddr]) -> Result<(), DataplaneError> {
-        self.0.lock().await.bind_again(name, ips).await
     }
 
     async fn remove_second_jumps(
@@ -177,12 +174,17 @@ impl Rig {
 
     /// Puts a table and waits until it is programmed.
     async fn put(&mut self, revision: u64, table: NodeTable) {
+        self.put_from(false, revision, table).await;
+    }
+
+    async fn put_from(&mut self, is_from_disk: bool, revision: u64, table: NodeTable) {
         self.tables.send_replace(Some(Arc::new(Subscribed {
             epoch: 1,
             revision,
             table: Arc::new(table),
             received_at: std::time::Instant::now(),
             trigger_times_ms: vec![],
+            is_from_disk,
         })));
         self.programmed(revision).await;
     }

@@ -82,6 +82,7 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
     let after = agent.table(|_| true).await;
     assert_eq!(after.table, before.table);
     assert_eq!((after.epoch, after.revision), (5, 7));
+    assert!(after.is_from_disk && !before.is_from_disk);
     agent.until(|stats| &stats.connect_failures, 1).await;
     agent.stop().await;
     // And resumes with it.
@@ -96,6 +97,7 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
     stream.commit(8, false, &more).await;
     let table = agent.table(|table| table.revision == 8).await;
     assert_eq!(services(&table), ["s0", "s1", "s2", "x"]);
+    assert!(!table.is_from_disk);
 }
 
 #[tokio::test]

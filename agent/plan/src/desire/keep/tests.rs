@@ -125,9 +125,13 @@ proptest! {
     #[test]
     fn what_is_kept_is_what_would_be_made_anew(
         rounds in prop::collection::vec(prop::collection::vec(edit(), 1..4), 1..8),
+        routed in prop::bool::weighted(0.2),
     ) {
         let (facts, config) = (facts(), config());
         let (mut table, mut state) = (NodeTable::default(), KernelState::default());
+        if routed {
+            state.foreign_routes.insert([10, 96, 0, 1].into());
+        }
         let mut kept = Kept::new(&table, &facts, &config, &state);
         plan(kept.desired(), &state, &config).iter().for_each(|step| state.advance(step));
         for edits in rounds {

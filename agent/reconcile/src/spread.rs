@@ -1,0 +1,213 @@
+//! Deletions of many real servers at once, spread over time (see the module `trash`).
+//!
+//! What exceeds the room gets weight 0 and waits, so that it takes no new connections. A virtual
+//! server that nobody wants any more waits as a whole: without its route and its entries, and still
+//! in the ownership record. [`Reconciler::finish_drains`] deletes what waits as room comes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use portolan_dataplane::{Dataplane, DataplaneError};
+use portolan_model::ipset::SetEntry;
+use portolan_model::ipvs::{Connections, RealServerConfig, VirtualServerKey};
+use portolan_plan::{KernelState, Names, SetName, Step, ownership_entry};
+
+use crate::Reconciler;
+use crate::trash::{MOST, deleted_by};
+
+/// So many more are deleted at once of those that do not wait yet: a change of few Services is not held
+/// up by an earlier one of many.
+const FEW: usize = 100;
+
+/// Virtual servers of ours that nobody wants any more and that are still there.
+#[derive(Debug, Default)]
+pub(crate) struct PutOff(BTreeSet<VirtualServerKey>);
+
+impl PutOff {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn extend(&mut self, keys: BTreeSet<VirtualServerKey>) {
+        self.0.extend(keys);
+    }
+
+    /// Forgets those that do not wait any more.
+    pub(crate) fn retain(&mut self, waits: impl Fn(&VirtualServerKey) -> bool) {
+        self.0.retain(waits);
+    }
+
+    /// The steps that delete as many as there is room for and that take them out of the record, and
+    /// the room that is left. They do not wait any more.
+    pub(crate) fn finish(
+        &mut self,
+        known: &KernelState,
+        names: &Names,
+        mut room: usize,
+    ) -> (Vec<Step>, Vec<Step>, usize) {
+        let mut servers = Vec::new();
+        let mut entries: BTreeMap<String, BTreeSet<SetEntry>> = BTreeMap::new();
+        self.0.retain(|key| {
+            let server = known.virtual_servers.get(key);
+            let count = server.map_or(0, |server| server.real_servers.len());
+            let Some(left) = room_after(room, count) else {
+                return true;
+            };
+            room = left;
+            servers.push(Step::DelVirtualServer { key: *key });
+            let name = names.set(SetName::VirtualServers, key.family());
+            let of_family = entries.entry(name).or_default();
+            of_family.insert(ownership_entry(key));
+            false
+        });
+        let entries = entries.into_iter();
+        let entries = entries.map(|(name, entries)| Step::DelEntries { name, entries });
+        (servers, entries.collect(), room)
+    }
+}
+
+/// The room that is left after so many are deleted together; `None` if they have to wait. Those that
+/// never have room go when there is most.
+fn room_after(room: usize, count: usize) -> Option<usize> {
+    (count <= room || room == MOST).then(|| room.saturating_sub(count))
+}
+
+/// How many real servers may be deleted together.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    room: usize,
+    few: usize,
+}
+
+impl Room {
+    /// Takes the room for so many, if there is any. Those that wait already have only that which comes
+    /// by and by.
+    fn take(&mut self, count: usize, waits: bool) -> bool {
+        if let Some(left) = room_after(self.room, count) {
+            self.room = left;
+            return true;
+        }
+        let is_few = !waits && count <= self.few;
+        if is_few {
+            self.few -= count;
+        }
+        is_few
+    }
+}
+
+type Busy = BTreeMap<VirtualServerKey, BTreeMap<SocketAddr, Connections>>;
+
+/// Steps of which those that delete more than there is room for only set weights, and the virtual
+/// servers that wait. Real servers with connections never wait: at once is when these must go
+/// elsewhere.
+fn spread(
+    steps: Vec<Step>,
+    known: &KernelState,
+    names: &Names,
+    busy: &Busy,
+    mut room: Room,
+) -> (Vec<Step>, BTreeSet<VirtualServerKey>) {
+    let records = portolan_model::Family::ALL.map(|f| names.set(SetName::VirtualServers, f));
+    let is_busy = |key: &VirtualServerKey, address: &SocketAddr| {
+        let connections = busy.get(key).and_then(|of_server| of_server.get(address));
+        connections.is_some_and(|c| c.active + c.inactive > 0)
+    };
+    let (mut spread, mut waiting) = (Vec::with_capacity(steps.len()), BTreeSet::new());
+    for step in steps {
+        match step {
+            Step::DelVirtualServer { key } => {
+                let mut weights = quiet(known, key, |_| true).peekable();
+                let waits = weights.peek().is_none();
+                if room.take(deleted_by(&step, known), waits) {
+                    spread.push(step);
+                } else {
+                    waiting.insert(key);
+                    spread.extend(weights);
+                }
+            }
+            Step::DelRealServer { key, address } => {
+                let mut weight = quiet(known, key, |there| *there == address).peekable();
+                let waits = weight.peek().is_none();
+                if room.take(1, waits) || is_busy(&key, &address) {
+                    spread.push(step);
+                } else {
+                    spread.extend(weight);
+                }
+            }
+            Step::DelEntries { name, mut entries } if records.contains(&name) => {
+                for key in &waiting {
+                    entries.remove(&ownership_entry(key));
+                }
+                if !entries.is_empty() {
+                    spread.push(Step::DelEntries { name, entries });
+                }
+            }
+            other => spread.push(other),
+        }
+    }
+    (spread, waiting)
+}
+
+/// The steps that give real servers of a virtual server weight 0, where they have another.
+fn quiet(
+    known: &KernelState,
+    key: VirtualServerKey,
+    which: impl Fn(&SocketAddr) -> bool,
+) -> impl Iterator<Item = Step> {
+    let server = known.virtual_servers.get(&key);
+    let real_servers = server.into_iter().flat_map(|server| &server.real_servers);
+    let chosen = real_servers.filter(move |(there, config)| config.weight != 0 && which(there));
+    chosen.map(move |(address, config)| Step::SetRealServer {
+        key,
+        address: *address,
+        config: RealServerConfig {
+            weight: 0,
+            ..*config
+        },
+    })
+}
+
+impl<D: Dataplane> Reconciler<D> {
+    /// Whether virtual servers that nobody wants any more wait to be deleted.
+    #[must_use]
+    pub fn has_put_off(&self) -> bool {
+        self.put_off.len() > 0
+    }
+
+    /// Puts off what would delete too much at once; of all that is known if `anew`.
+    pub(crate) async fn spread(
+        &mut self,
+        steps: Vec<Step>,
+        known: &KernelState,
+        anew: bool,
+    ) -> Result<Vec<Step>, DataplaneError> {
+        if anew {
+            self.put_off.clear();
+        }
+        let deleted: usize = steps.iter().map(|step| deleted_by(step, known)).sum();
+        let room = self.trash.room(Instant::now());
+        if deleted <= room {
+            return Ok(steps);
+        }
+        let room = Room { room, few: FEW };
+        let mut busy = Busy::new();
+        for step in &steps {
+            if let Step::DelRealServer { key, .. } = step
+                && !busy.contains_key(key)
+            {
+                busy.insert(*key, self.dataplane.connections(key).await?);
+            }
+        }
+        let (steps, waiting) = spread(steps, known, &self.config.names, &busy, room);
+        self.put_off.extend(waiting);
+        Ok(steps)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! A table from disk may be older than what the kernel was programmed with.
+
+use portolan_dataplane::{Flow, Tuple};
+use portolan_plan::Step;
+
+use super::*;
+
+const NEWER: &str = "10.0.0.3:80";
+/// In no table any more.
+const GONE: &str = "10.0.0.4:80";
+
+fn of_service(service: &str, vip: &str, protocol: Protocol, destinations: &[&str]) -> Record {
+    let mut record = record(protocol, destinations);
+    record.key.service = service.into();
+    let vip = FrontendAddress::Vip(vip.parse().unwrap());
+    record.frontends = vec![Frontend::new(FrontendKind::ExternalIp, vip, 80)];
+    record
+}
+
+fn tables(records: Vec<Record>) -> NodeTable {
+    let records = records.into_iter();
+    NodeTable {
+        records: records.map(|r| (r.key.clone(), Arc::new(r))).collect(),
+        ..NodeTable::default()
+    }
+}
+
+/// What was programmed last, by an agent that was killed before it was on disk.
+fn newer() -> NodeTable {
+    tables(vec![
+        of_service("old", "10.96.0.1", Protocol::Tcp, &[STAYS, NEWER]),
+        of_service("udp", "10.96.0.2", Protocol::Udp, &[NEWER]),
+        of_service("new", "10.96.0.3", Protocol::Tcp, &[NEWER]),
+    ])
+}
+
+fn older() -> NodeTable {
+    tables(vec![
+        of_service("old", "10.96.0.1", Protocol::Tcp, &[STAYS, LEAVES]),
+        of_service("udp", "10.96.0.2", Protocol::Udp, &[LEAVES]),
+        of_service("other", "10.96.0.4", Protocol::Tcp, &[STAYS]),
+    ])
+}
+
+fn flow() -> Flow {
+    let tuple = |source: &str, destination: &str| Tuple {
+        source: source.parse().unwrap(),
+        destination: destination.parse().unwrap(),
+    };
+    Flow {
+        original: tuple("10.244.0.9:5000", "10.96.0.2:80"),
+        reply: tuple(NEWER, "10.244.0.9:5000"),
+        id: 1,
+    }
+}
+
+fn deletes(step: &Step) -> bool {
+    match step {
+        Step::SetRealServer { config, .. } => config.weight == 0,
+        Step::DelEntries { .. }
+        | Step::DelRoute { .. }
+        | Step::DelVirtualServer { .. }
+        | Step::DelRealServer { .. } => true,
+        _ => false,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_from_disk_adds_and_deletes_nothing_until_a_controllers_is_there() {
+    let mut rig = Rig::start();
+    // They drain then, and have no connections any more.
+    let drained = of_service("old", "10.96.0.1", Protocol::Tcp, &[LEAVES, GONE]);
+    rig.put(1, tables(vec![drained])).await;
+    rig.put(2, newer()).await;
+    rig.kernel.0.lock().await.flows = vec![flow()];
+    let before = rig.kernel.0.lock().await.state.clone();
+    let (kernel, state) = rig.stop().await;
+    kernel.0.lock().await.taken.clear();
+
+    let mut rig = Rig::with(kernel, state, wall_clock(Instant::now()));
+    rig.put_from(true, 1, older()).await;
+    pass(1_000).await;
+    {
+        let kernel = rig.kernel.0.lock().await;
+        let deleting: Vec<_> = kernel.taken.iter().filter(|step| deletes(step)).collect();
+        assert!(deleting.is_empty(), "{deleting:?}");
+        assert_eq!(kernel.flows, [flow()]);
+        for (key, server) in &before.virtual_servers {
+            let now = &kernel.state.virtual_servers[key].real_servers;
+            for address in server.real_servers.keys() {
+                assert!(now.contains_key(address), "{address} of {key}");
+            }
+        }
+        let count = |protocol, last: u8| {
+            let key = VirtualServerKey::new(protocol, [10, 96, 0, last].into(), 80);
+            kernel.state.virtual_servers[&key].real_servers.len()
+        };
+        assert_eq!(count(Protocol::Tcp, 1), 4);
+        assert_eq!((count(Protocol::Udp, 2), count(Protocol::Tcp, 4)), (2, 1));
+    }
+
+    rig.put(3, newer()).await;
+    pass(1_000).await;
+    assert_eq!(
+        rig.kernel.0.lock().await.state,
+        before_without_drained(&before)
+    );
+    assert_eq!(rig.kernel.0.lock().await.flows, [flow()]);
+}
+
+/// What had drained already when the agent stopped is gone by then.
+fn before_without_drained(before: &KernelState) -> KernelState {
+    let mut state = before.clone();
+    for server in state.virtual_servers.values_mut() {
+        for address in [LEAVES, GONE] {
+            server.real_servers.remove(&address.parse().unwrap());
+        }
+    }
+    state
+}
