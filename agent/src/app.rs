@@ -108,15 +108,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     let security = follow(&args, node, feeds, registry, &tasks, &token)?;
-    args.dns.validate(security.is_some())?;
-    if let Some(security) = security {
-        let origin = Origin {
-            endpoints: endpoints(&args.controller)?,
-            security,
-            state_dir: args.state_dir.clone(),
-        };
-        args.dns.start(origin, registry, &tasks, &token).await?;
-    }
+    serve_names(&args, security, registry, &tasks, &token).await?;
 
     let admin = Admin {
         metrics: Arc::new(metrics),
@@ -130,6 +122,26 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         tracing::warn!("not everything ended in time");
     }
     result
+}
+
+/// Answers DNS queries, if the flags say so.
+async fn serve_names(
+    args: &RunArgs,
+    security: Option<Security>,
+    registry: &mut Registry,
+    tasks: &TaskTracker,
+    token: &CancellationToken,
+) -> anyhow::Result<()> {
+    args.dns.validate(security.is_some())?;
+    let Some(security) = security else {
+        return Ok(());
+    };
+    let origin = Origin {
+        endpoints: endpoints(&args.controller)?,
+        security,
+        state_dir: args.state_dir.clone(),
+    };
+    args.dns.start(origin, registry, tasks, token).await
 }
 
 /// Where a kube-proxy has programmed the node since, the table of an earlier run must not cost its

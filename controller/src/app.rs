@@ -102,15 +102,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             None => debug.routes(),
         },
     };
-    while let Some(server) = dns.as_mut().and_then(|dns| dns.next_listener(&token)) {
-        must_go_on(&tasks, &failure, "DNS server", server);
-    }
-    must_go_on(
-        &tasks,
-        &failure,
-        "admin server",
-        admin_server.serve(admin, token.clone()),
-    );
+    vital.answer_names(dns.as_mut(), &token);
+    let admin = admin_server.serve(admin, token.clone());
+    must_go_on(&tasks, &failure, "admin server", admin);
 
     let names = dns.as_ref().map(Dns::replicas);
     let config = ServeConfig {
@@ -248,6 +242,14 @@ pub(crate) struct Vital {
 }
 
 impl Vital {
+    /// Answers DNS queries wherever the flags say, until `token`.
+    fn answer_names(&self, dns: Option<&mut Dns>, token: &CancellationToken) {
+        let Some(dns) = dns else { return };
+        while let Some(server) = dns.next_listener(token) {
+            must_go_on(&self.tasks, &self.failure, "DNS server", server);
+        }
+    }
+
     pub(crate) fn spawn(
         &self,
         what: &'static str,

@@ -8,7 +8,7 @@ use super::follow::FrameError;
 use super::pb;
 use crate::config::{PodMode, ZoneConfig};
 use crate::input::{
-    Change, Endpoint, Kind, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey,
+    Change, Endpoint, Kind, Port, Service, ServiceKey, Slice, SliceKey,
 };
 use crate::name;
 
@@ -54,20 +54,11 @@ pub(super) fn namespace(from: pb::Namespace) -> Change {
     }
 }
 
-/// A Pod of a copy stands for all that have the address.
 pub(super) fn pod(from: pb::Pod) -> Result<Change, FrameError> {
-    let address = address("pod.address", &from.address)?;
-    let key = PodKey {
+    Ok(Change::PodAddress {
+        address: address("pod.address", &from.address)?,
         namespace: from.namespace,
-        name: from.address,
-    };
-    Ok(if from.exists {
-        Change::Pod(Pod {
-            key,
-            addresses: vec![address],
-        })
-    } else {
-        Change::PodRemoved(key)
+        count: usize::try_from(from.count).map_err(|_| wrong("pod.count", from.count))?,
     })
 }
 

@@ -115,7 +115,7 @@ impl Watchable for NamedPod {
         ("metadata", METADATA),
         (
             "status",
-            Only(&[("phase", All), ("podIP", All), ("podIPs", All)]),
+            Only(&[("phase", All), ("podIP", All)]),
         ),
     ]);
 }
