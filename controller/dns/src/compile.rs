@@ -212,7 +212,12 @@ impl<'c> Compiler<'c> {
         goals
     }
 
-    fn endpoint<'a>(&mut self, slice: &'a Slice, index: usize, from: &'a Endpoint) -> Vec<Goal<'a>> {
+    fn endpoint<'a>(
+        &mut self,
+        slice: &'a Slice,
+        index: usize,
+        from: &'a Endpoint,
+    ) -> Vec<Goal<'a>> {
         let named = self.endpoint_label(slice, index, from);
         let mut goals = Vec::new();
         for address in from.addresses.iter().map(IpAddr::to_canonical) {

@@ -7,9 +7,7 @@ use portolan_model::Protocol;
 use super::follow::FrameError;
 use super::pb;
 use crate::config::{PodMode, ZoneConfig};
-use crate::input::{
-    Change, Endpoint, Kind, Port, Service, ServiceKey, Slice, SliceKey,
-};
+use crate::input::{Change, Endpoint, Kind, Port, Service, ServiceKey, Slice, SliceKey};
 use crate::name;
 
 fn wrong(field: &'static str, value: impl ToString) -> FrameError {

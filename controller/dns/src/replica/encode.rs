@@ -53,9 +53,7 @@ pub(super) fn of_subject(zone: &Zone, subject: &Subject) -> Option<Item> {
         Subject::Apex | Subject::Address(_) => None,
         Subject::Namespace(name) => Some(namespace(name, zone.has_namespace(name))),
         Subject::Service(key) => Some(whole_service(zone, key)),
-        Subject::Pod { namespace, address } => {
-            Some(pod(zone, namespace, *address))
-        }
+        Subject::Pod { namespace, address } => Some(pod(zone, namespace, *address)),
     }
 }
 

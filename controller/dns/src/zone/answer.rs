@@ -211,7 +211,8 @@ impl Zone {
             };
             if told.insert(&srv.host) {
                 let addresses = node.addresses_of(&srv.host);
-                let addresses = addresses.map(|address| self.record(&target, address_data(address)));
+                let addresses =
+                    addresses.map(|address| self.record(&target, address_data(address)));
                 answer.additionals.extend(addresses);
             }
             let data = RData::SRV(SRV::new(0, srv.weight, srv.port, target));

@@ -150,7 +150,11 @@ impl Zone {
             text: Some(SCHEMA_VERSION.to_owned()),
             ..RecordSet::default()
         };
-        let servers = self.config.zones.first().map(|zone| self.name_servers(zone));
+        let servers = self
+            .config
+            .zones
+            .first()
+            .map(|zone| self.name_servers(zone));
         let servers = servers.into_iter().flatten();
         let servers = RecordSet {
             addresses: servers.flat_map(|(_, addresses)| addresses).collect(),

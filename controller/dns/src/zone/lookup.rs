@@ -173,6 +173,8 @@ impl Zone {
         let entry = namespace.services.get(service)?;
         let set = match entry.records.get(rest) {
             Some(set) => Cow::Borrowed(set),
+            // Of any port and any protocol.
+            None if rest == ["_", "_"] => Cow::Borrowed(entry.records.get(&[])?),
             None => Cow::Owned(self.find_ports(entry, rest)?),
         };
         Some(Node {
@@ -213,6 +215,11 @@ impl Zone {
             PodMode::Verified if label::of_pod(address) != *pod => 0,
             PodMode::Verified => namespace.pods.get(&address).copied().unwrap_or_default(),
         };
-        (count > 0).then(|| Node::of(RecordSet::of_pod(address, count), &format!("{pod}.{name}.pod")))
+        (count > 0).then(|| {
+            Node::of(
+                RecordSet::of_pod(address, count),
+                &format!("{pod}.{name}.pod"),
+            )
+        })
     }
 }

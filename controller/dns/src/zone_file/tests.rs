@@ -155,17 +155,26 @@ fn of_plugin(
     if kind == RecordType::SOA && !apex {
         return nothing(ResponseCode::NoError);
     }
-    if of_file.0 == ResponseCode::NXDomain && of_file.1.is_empty() || apex && kind != RecordType::TXT
+    if of_file.0 == ResponseCode::NXDomain && of_file.1.is_empty()
+        || apex && kind != RecordType::TXT
     {
         return of_file;
     }
     let labels: Vec<_> = name.iter().collect();
     let own = reader.records.get(name);
     let reverse = labels.last() == Some(&&b"arpa"[..]);
-    let upper = matches!(labels.as_slice(), [b"svc" | b"pod", _, _] | [_, b"svc" | b"pod", _, _]);
+    let upper = matches!(
+        labels.as_slice(),
+        [b"svc" | b"pod", _, _] | [_, b"svc" | b"pod", _, _]
+    );
     // Something stands for a name without records.
-    let stands = name.prepend_label("_").is_ok_and(|below| reader.records.contains_key(&below));
-    let fixed = matches!(labels.as_slice(), [b"ns", b"dns", ..] | [b"dns-version", ..]);
+    let stands = name
+        .prepend_label("_")
+        .is_ok_and(|below| reader.records.contains_key(&below));
+    let fixed = matches!(
+        labels.as_slice(),
+        [b"ns", b"dns", ..] | [b"dns-version", ..]
+    );
     let code = match kind {
         RecordType::TXT if fixed => return of_text(labels[0], of_file),
         RecordType::TXT if own.is_none() || apex => ResponseCode::NXDomain,
@@ -185,7 +194,10 @@ fn of_plugin(
     match own.map(Vec::as_slice) {
         Some([(ttl, RData::CNAME(target))]) if followed => {
             let first = format!("{name} {ttl} {}", target.0);
-            (code, followed_by_plugin(reader, name, kind, &target.0, first, answers))
+            (
+                code,
+                followed_by_plugin(reader, name, kind, &target.0, first, answers),
+            )
         }
         _ => (code, answers),
     }
@@ -210,7 +222,8 @@ fn followed_by_plugin(
         return more;
     }
     let mut ends = answers.iter().filter_map(|line| line.rsplit(' ').next());
-    let ends = ends.any(|end| absolute(end).is_none_or(|end| !reader.serves(&end)) || !end.ends_with('.'));
+    let ends =
+        ends.any(|end| absolute(end).is_none_or(|end| !reader.serves(&end)) || !end.ends_with('.'));
     if ends { answers } else { BTreeSet::new() }
 }
 

@@ -53,7 +53,12 @@ pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inboun
         // was replaced keeps nothing for long: not its turn to get a snapshot either.
         let stall = half.context.config.stall_timeout;
         let is_replaced = half.session.replaced().is_cancelled();
-        sleep(if is_replaced { stall.min(REPLACED) } else { stall }).await;
+        sleep(if is_replaced {
+            stall.min(REPLACED)
+        } else {
+            stall
+        })
+        .await;
         half.cut();
     }))
 }

@@ -54,7 +54,14 @@ fn named_ports_have_srv_records_with_glue() {
     }
     // CoreDNS gives the name of a port addresses too, and takes it without its underscores, or with
     // nothing else.
-    for name in ["_http._tcp", "http.tcp", "_HTTP.tcp", "_._tcp", "_http._", "_._"] {
+    for name in [
+        "_http._tcp",
+        "http.tcp",
+        "_HTTP.tcp",
+        "_._tcp",
+        "_http._",
+        "_._",
+    ] {
         let name = format!("{name}.svc1.testns.svc.cluster.local.");
         is(&zone, &name, A, &[&format!("{name} 5 IN A 10.0.0.1")]);
         nodata(&zone, &name, AAAA);
@@ -73,7 +80,8 @@ fn named_ports_have_srv_records_with_glue() {
         "__http._tcp.svc1",
         "_._udp.svc1",
         "_._tcp.svc0",
-        "_._.external",
+        "_._tcp.external",
+        "_http._tcp.external",
     ] {
         nxdomain(&zone, &format!("{missing}.testns.svc.cluster.local."));
     }

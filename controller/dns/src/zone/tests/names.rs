@@ -151,10 +151,7 @@ fn names_between_names_exist_but_for_txt() {
 
 #[test]
 fn a_namespace_exists_while_it_is_declared_or_used() {
-    let mut zone = zone_of(
-        config(),
-        [Change::Service(cluster_ip("a", &["10.0.0.1"]))],
-    );
+    let mut zone = zone_of(config(), [Change::Service(cluster_ip("a", &["10.0.0.1"]))]);
     let name = "testns.svc.cluster.local.";
     nodata(&zone, name, A);
     zone.apply(Change::Namespace("TestNS".to_owned()));
@@ -177,6 +174,9 @@ fn external_names_are_aliases_and_followed_inside() {
         crate::name::absolute("ext.interwebs.test")
     );
     assert_eq!(ask(&zone, name, CNAME).elsewhere, None);
+    let any = "_._.external.testns.svc.cluster.local.";
+    let of_any = format!("{any} 5 IN CNAME ext.interwebs.test.");
+    is(&zone, any, A, &[&of_any]);
     nxdomain(&zone, "endpoint.external.testns.svc.cluster.local.");
     nxdomain(&zone, "_http._tcp.external.testns.svc.cluster.local.");
 
@@ -223,7 +223,10 @@ fn aliases_are_followed_so_far_and_no_further() {
             Change::Service(crate::testing::external(&format!("c{i}"), &to))
         };
         let end = cluster_ip(&format!("c{length}"), &["10.0.0.1"]);
-        let zone = zone_of(config(), (0..length).map(link).chain([Change::Service(end)]));
+        let zone = zone_of(
+            config(),
+            (0..length).map(link).chain([Change::Service(end)]),
+        );
         ask(&zone, "c0.testns.svc.cluster.local.", A).answers.len()
     };
     assert_eq!(chain(3), 4);
