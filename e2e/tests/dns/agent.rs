@@ -74,7 +74,7 @@ fn controller(directory: &Path, port: u16) -> Running {
     Running::start(directory, "controller", &mut command).unwrap()
 }
 
-fn write(directory: &Path, address: &str) {
+pub(crate) fn write(directory: &Path, address: &str) {
     let objects = directory.join("objects");
     std::fs::create_dir_all(&objects).unwrap();
     let text = format!(

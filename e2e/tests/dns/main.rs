@@ -6,6 +6,7 @@
 mod agent;
 mod ask;
 mod differences;
+mod export;
 mod fixtures;
 mod programs;
 
