@@ -97,10 +97,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let admin_server = Admin {
         metrics: Arc::new(metrics),
         readiness,
-        debug: match &dns {
-            Some(dns) => debug.routes().merge(dns.routes()),
-            None => debug.routes(),
-        },
+        debug: (dns.iter()).fold(debug.routes(), |all, dns| all.merge(dns.routes())),
     };
     vital.answer_names(dns.as_mut(), &token);
     let admin = admin_server.serve(admin, token.clone());

@@ -43,8 +43,8 @@ pub(crate) fn from_files(question: &Question, grpc: &Seen, files: &Seen) -> Opti
     None
 }
 
-fn is_alias(line: &String) -> bool {
-    line.contains(" CNAME ")
+fn is_alias(line: impl AsRef<str>) -> bool {
+    line.as_ref().contains(" CNAME ")
 }
 
 fn is_upper_reverse(question: &Question) -> bool {

@@ -90,6 +90,7 @@ fn say(change: &Name) -> String {
             Listing::Pods(all) => format!("pods {}", all.len()),
         },
         Name::Whole { key, .. } => format!("whole {}", key.name),
+        Name::PodAddress { address, .. } => format!("address {address}"),
         Name::Synced => "synced".to_owned(),
     }
 }
