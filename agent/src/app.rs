@@ -130,7 +130,7 @@ fn register_latency(stats: &Stats, metrics: &mut Registry) {
     );
 }
 
-/// Answers for DNS from a copy, if that is wanted.
+/// Answers DNS queries, if the flags say so.
 async fn serve_names(
     args: &RunArgs,
     security: Option<Security>,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 pub(crate) use portolan_runtime::Vital;
 use portolan_runtime::{Admin, BlockReady, ProblemLog, Readiness, listen, on_signal};
 use portolan_serve::{
@@ -98,20 +98,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let admin_server = Admin {
         metrics: Arc::new(metrics),
         readiness,
-        debug: match &dns {
-            Some(dns) => debug.routes().merge(dns.routes()),
-            None => debug.routes(),
-        },
+        debug: (dns.iter()).fold(debug.routes(), |all, dns| all.merge(dns.routes())),
     };
-    while let Some(server) = dns.as_mut().and_then(|dns| dns.next_listener(&token)) {
-        must_go_on(&tasks, &failure, "DNS server", server);
-    }
-    must_go_on(
-        &tasks,
-        &failure,
-        "admin server",
-        admin_server.serve(admin, token.clone()),
-    );
+    answer_names(dns.as_mut(), &vital, &token);
+    let admin = admin_server.serve(admin, token.clone());
+    must_go_on(&vital, &token, "admin server", admin);
 
     let names = dns.as_ref().map(Dns::replicas);
     let config = ServeConfig {
@@ -120,12 +111,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ..args.streams.config()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());
-    let serving = must_go_on(
-        &tasks,
-        &failure,
-        "agent server",
-        service.serve_with(agents, identity.tls, identity.limits, names),
-    );
+    let serving = service.serve_with(agents, identity.tls, identity.limits, names);
+    let serving = must_go_on(&vital, &token, "agent server", serving);
 
     let result = tokio::select! {
         () = token.cancelled() => Ok(()),
@@ -219,23 +206,37 @@ fn write_ports(
     std::fs::write(path, ports).with_context(|| path.display().to_string())
 }
 
-/// Runs a server whose failure ends the program.
+/// Runs a server until `token`: if it ends before that, even by a panic, the program fails.
 fn must_go_on<E>(
-    tasks: &TaskTracker,
-    failure: &mpsc::Sender<anyhow::Error>,
+    vital: &Vital,
+    token: &CancellationToken,
     what: &'static str,
     server: impl Future<Output = Result<(), E>> + Send + 'static,
 ) -> JoinHandle<()>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
-    let failure = failure.clone();
-    tasks.spawn(async move {
-        if let Err(error) = server.await {
-            // The first failure ends the program; what fails then is of no account.
-            let _ = failure.try_send(anyhow::Error::new(error).context(what));
-        }
+    let (failure, token) = (vital.failure.clone(), token.clone());
+    // A task of its own, so that its panic ends only itself.
+    let server = tokio::spawn(server);
+    vital.tasks.spawn(async move {
+        let error = match server.await {
+            Ok(Ok(())) if token.is_cancelled() => return,
+            Ok(Ok(())) => anyhow!("{what}: has ended"),
+            Ok(Err(error)) => anyhow::Error::new(error).context(what),
+            Err(error) => anyhow::Error::new(error).context(what),
+        };
+        // The first failure ends the program; what fails then is of no account.
+        let _ = failure.try_send(error);
     })
+}
+
+/// Answers DNS queries wherever the flags say, until `token`.
+fn answer_names(dns: Option<&mut Dns>, vital: &Vital, token: &CancellationToken) {
+    let Some(dns) = dns else { return };
+    while let Some(server) = dns.next_listener(token) {
+        must_go_on(vital, token, "DNS server", server);
+    }
 }
 
 /// Starts the source; what it counts while it watches an API server.

@@ -7,19 +7,31 @@ use std::sync::Arc;
 use portolan_model::Protocol;
 
 use crate::config::ZoneConfig;
-use crate::input::{Endpoint, Kind, Port, Service, Slice};
+use crate::input::{Endpoint, Kind, Port, Service, ServiceKey, Slice};
 use crate::label;
 use crate::name;
 use crate::problem::{Object, Problem};
-use crate::records::{Owner, RecordSet, ServiceRecords, Srv};
+use crate::records::{Owner, RecordSet, ServiceRecords, Srv, share, without_underscore};
 
 /// Something that can be connected to: where an A, AAAA or SRV record leads. Without a port it
-/// has no SRV record.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+/// has no SRV record. An endpoint that is in two slices is two of them: in CoreDNS it counts twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Goal<'a> {
     host: Arc<str>,
     address: IpAddr,
     port: Option<&'a Port>,
+    /// The topology zone.
+    zone: Option<&'a str>,
+}
+
+impl Goal<'_> {
+    /// Whether it is of this port and protocol; of any, if a label is empty.
+    fn is_of(&self, port: &str, protocol: &str) -> bool {
+        let own = self.port.map_or("", |port| port.name.as_str());
+        let own_protocol = self.port.map_or("", |port| protocol_label(port.protocol));
+        let of = |asked: &str, own: &str| asked.is_empty() || asked.eq_ignore_ascii_case(own);
+        of(port, own) && of(protocol, without_underscore(own_protocol))
+    }
 }
 
 /// The records of a Service, and what of it could not become one.
@@ -28,18 +40,54 @@ pub(crate) fn compile<'a>(
     slices: impl Iterator<Item = &'a Slice>,
     config: &ZoneConfig,
 ) -> (ServiceRecords, Vec<Problem>) {
-    let mut compiler = Compiler {
-        config,
-        service,
-        records: ServiceRecords::default(),
-        problems: Vec::new(),
-    };
+    let mut compiler = Compiler::new(service, config);
     if compiler.base() {
         compiler.names(slices.collect());
     }
     compiler.records.pointers.sort();
     compiler.records.pointers.dedup();
     (compiler.records, compiler.problems)
+}
+
+/// The records of slices whose Service is not there: as in CoreDNS, their addresses have the names
+/// that they would have if it were.
+pub(crate) fn compile_alone<'a>(
+    key: &ServiceKey,
+    slices: impl Iterator<Item = &'a Slice>,
+    config: &ZoneConfig,
+) -> ServiceRecords {
+    let service = Service {
+        key: key.clone(),
+        kind: Kind::Headless,
+        ports: Vec::new(),
+        publish_not_ready: false,
+    };
+    let (records, _) = compile(&service, slices, config);
+    ServiceRecords {
+        base: records.base,
+        pointers: records.pointers,
+        ..ServiceRecords::default()
+    }
+}
+
+/// The records of all ports of a Service with this name and protocol, both without their
+/// underscores. An empty one is any, as it is in CoreDNS: `_._tcp.<service>`.
+pub(crate) fn matching<'a>(
+    service: &Service,
+    slices: impl Iterator<Item = &'a Slice>,
+    config: &ZoneConfig,
+    port: &str,
+    protocol: &str,
+) -> Option<RecordSet> {
+    let mut compiler = Compiler::new(service, config);
+    let slices: Vec<_> = slices.collect();
+    let mut goals = match &service.kind {
+        Kind::ExternalName { .. } => Vec::new(),
+        Kind::ClusterIp { ips } => own_goals(service, ips),
+        Kind::Headless => compiler.endpoint_goals(&slices),
+    };
+    goals.retain(|goal| goal.is_of(port, protocol));
+    (!goals.is_empty()).then(|| set_of(goals.iter()))
 }
 
 struct Compiler<'a> {
@@ -49,7 +97,16 @@ struct Compiler<'a> {
     problems: Vec<Problem>,
 }
 
-impl Compiler<'_> {
+impl<'c> Compiler<'c> {
+    fn new(service: &'c Service, config: &'c ZoneConfig) -> Self {
+        Self {
+            config,
+            service,
+            records: ServiceRecords::default(),
+            problems: Vec::new(),
+        }
+    }
+
     fn object(&self) -> Object {
         Object::Service(self.service.key.clone())
     }
@@ -110,62 +167,67 @@ impl Compiler<'_> {
     }
 
     fn cluster_ips(&mut self, ips: &[IpAddr]) {
-        let service = self.service;
-        let host: Arc<str> = "".into();
-        let mut goals = BTreeSet::new();
         for address in ips.iter().map(IpAddr::to_canonical) {
             self.records
                 .pointers
                 .push((address, Owner::Service, self.records.base.clone()));
-            goals.extend(with_ports(&host, address, &service.ports));
         }
-        self.check_ports(self.object(), "spec.ports", &service.ports);
+        self.check_ports(self.object(), "spec.ports", &self.service.ports);
         // Without an address yet, the name exists and has nothing.
         self.records
             .names
             .insert(String::new(), RecordSet::default());
-        self.insert_all(&goals);
+        self.insert_all(&own_goals(self.service, ips));
     }
 
     /// The endpoints' own names, and for a headless Service the Service's name too.
     fn endpoints(&mut self, slices: &[&Slice], headless: bool) {
-        let mut goals = BTreeSet::new();
-        let mut zones: BTreeMap<String, BTreeSet<Goal<'_>>> = BTreeMap::new();
         for slice in slices {
             self.check_ports(Object::Slice(slice.key.clone()), "ports", &slice.ports);
-            for (index, endpoint) in slice.endpoints.iter().enumerate() {
-                if !endpoint.ready && !self.service.publish_not_ready {
-                    continue;
-                }
-                let of_endpoint = self.endpoint(slice, index, endpoint);
-                if let Some(zone) = &endpoint.zone {
-                    let zone = zones.entry(zone.to_ascii_lowercase()).or_default();
-                    zone.extend(of_endpoint.iter().cloned());
-                }
-                goals.extend(of_endpoint);
-            }
         }
+        let goals = self.endpoint_goals(slices);
+        let pointers = goals.iter().map(|goal| {
+            let name = format!("{}.{}", goal.host, self.records.base);
+            (goal.address, Owner::Endpoint, name)
+        });
+        self.records.pointers.extend(pointers.collect::<Vec<_>>());
         if headless {
             self.insert_all(&goals);
             if self.config.zonal {
-                let zones = zones
-                    .iter()
-                    .map(|(zone, goals)| (zone.clone(), set_of(goals.iter())));
-                self.records.zones = Some(zones.collect());
+                self.records.zones = Some(zones(&goals));
             }
         }
         self.insert_hosts(&goals);
     }
 
-    fn endpoint<'a>(&mut self, slice: &'a Slice, index: usize, from: &Endpoint) -> Vec<Goal<'a>> {
+    fn endpoint_goals<'a>(&mut self, slices: &[&'a Slice]) -> Vec<Goal<'a>> {
+        let mut goals = Vec::new();
+        for slice in slices {
+            for (index, endpoint) in slice.endpoints.iter().enumerate() {
+                if endpoint.ready || self.service.publish_not_ready {
+                    goals.extend(self.endpoint(slice, index, endpoint));
+                }
+            }
+        }
+        goals
+    }
+
+    fn endpoint<'a>(
+        &mut self,
+        slice: &'a Slice,
+        index: usize,
+        from: &'a Endpoint,
+    ) -> Vec<Goal<'a>> {
         let named = self.endpoint_label(slice, index, from);
         let mut goals = Vec::new();
         for address in from.addresses.iter().map(IpAddr::to_canonical) {
             let label = named.clone().unwrap_or_else(|| label::dashed(address));
             let host: Arc<str> = label.into();
-            let name = format!("{host}.{}", self.records.base);
-            self.records.pointers.push((address, Owner::Endpoint, name));
-            goals.extend(with_ports(&host, address, &slice.ports));
+            let of_address = with_ports(&host, address, &slice.ports);
+            goals.extend(of_address.map(|goal| Goal {
+                zone: from.zone.as_deref(),
+                ..goal
+            }));
         }
         goals
     }
@@ -182,12 +244,12 @@ impl Compiler<'_> {
                 )),
             }
         }
-        let pod = from
-            .pod
-            .as_deref()
-            .filter(|_| self.config.endpoint_pod_names)?;
-        // A Pod's name may have dots or be too long for a label: that is no mistake.
-        label::host(pod).ok()
+        // A Pod's name may have dots. It is taken all the same, as in CoreDNS, where such a name is
+        // told but not found.
+        let pod = from.pod.as_deref().filter(|pod| pod.len() < 64)?;
+        self.config
+            .endpoint_pod_names
+            .then(|| pod.to_ascii_lowercase())
     }
 
     fn check_ports(&mut self, object: Object, field: &str, ports: &[Port]) {
@@ -203,7 +265,7 @@ impl Compiler<'_> {
     }
 
     /// Records at the Service's name, and at the name of each named port.
-    fn insert_all(&mut self, goals: &BTreeSet<Goal<'_>>) {
+    fn insert_all(&mut self, goals: &[Goal<'_>]) {
         if goals.is_empty() {
             return;
         }
@@ -219,20 +281,14 @@ impl Compiler<'_> {
             }
         }
         for ((protocol, port), goals) in ports {
-            let set = RecordSet {
-                addresses: Vec::new(),
-                ..set_of(goals.into_iter())
-            };
-            // The protocol's own label is between two names, so it exists too.
-            self.records.names.entry(protocol.to_owned()).or_default();
-            self.records
-                .names
-                .insert(format!("_{port}.{protocol}"), set);
+            let set = set_of(goals.into_iter());
+            let name = format!("_{port}.{protocol}");
+            self.records.names.insert(name, set);
         }
     }
 
     /// Records at the name of each endpoint.
-    fn insert_hosts(&mut self, goals: &BTreeSet<Goal<'_>>) {
+    fn insert_hosts(&mut self, goals: &[Goal<'_>]) {
         let mut hosts: BTreeMap<&str, Vec<&Goal<'_>>> = BTreeMap::new();
         for goal in goals {
             hosts.entry(&goal.host).or_default().push(goal);
@@ -243,6 +299,31 @@ impl Compiler<'_> {
                 .insert(host.to_owned(), set_of(goals.into_iter()));
         }
     }
+}
+
+/// A Service's own addresses, each with each port.
+fn own_goals<'a>(service: &'a Service, ips: &[IpAddr]) -> Vec<Goal<'a>> {
+    let host: Arc<str> = "".into();
+    ips.iter()
+        .flat_map(|address| with_ports(&host, address.to_canonical(), &service.ports))
+        .collect()
+}
+
+/// The records by topology zone.
+fn zones(goals: &[Goal<'_>]) -> BTreeMap<String, RecordSet> {
+    let mut zones: BTreeMap<String, Vec<&Goal<'_>>> = BTreeMap::new();
+    for goal in goals {
+        if let Some(zone) = goal.zone {
+            zones
+                .entry(zone.to_ascii_lowercase())
+                .or_default()
+                .push(goal);
+        }
+    }
+    zones
+        .into_iter()
+        .map(|(zone, goals)| (zone, set_of(goals.into_iter())))
+        .collect()
 }
 
 fn with_ports<'a>(
@@ -257,6 +338,7 @@ fn with_ports<'a>(
             host: Arc::clone(&host),
             address,
             port,
+            zone: None,
         }
     };
     ports.iter().map(Some).chain(portless).map(goal)
@@ -266,8 +348,7 @@ fn with_ports<'a>(
 fn set_of<'a>(goals: impl Iterator<Item = &'a Goal<'a>> + Clone) -> RecordSet {
     let addresses: BTreeSet<_> = goals.clone().map(|goal| goal.address).collect();
     // As CoreDNS has it: what divides the weight is the number of ways in, not of SRV records.
-    let weight =
-        u16::try_from(100 / goals.clone().count().max(1)).map_or(1, |weight| weight.max(1));
+    let weight = share(goals.clone().count());
     let srv: BTreeSet<_> = goals
         .filter_map(|goal| {
             Some(Srv {

@@ -38,8 +38,9 @@ pub mod pb {
 use pb::DnsPacket;
 use pb::dns_service_server::{DnsService, DnsServiceServer};
 
-/// The longest request: a message with its tag and its length, in bytes.
-const MAX_REQUEST: usize = MAX_MESSAGE + 4;
+/// The longest request, in bytes: what is too long for a DNS message, and not much longer, is told so
+/// in one. What is longer ends with gRPC's OUT_OF_RANGE.
+const MAX_REQUEST: usize = 2 * MAX_MESSAGE;
 
 /// The service `coredns.dns.DnsService`.
 #[derive(Debug, Clone)]

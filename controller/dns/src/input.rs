@@ -84,7 +84,7 @@ pub struct Endpoint {
     pub ready: bool,
     /// `hostname`: the endpoint's label below the Service's name.
     pub hostname: Option<String>,
-    /// `targetRef.name` if the endpoint is a Pod.
+    /// `targetRef.name`.
     pub pod: Option<String>,
     /// `zone`: the topology zone that the endpoint is in.
     pub zone: Option<String>,
@@ -126,7 +126,7 @@ pub struct PodKey {
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
-    /// `status.podIPs`.
+    /// The addresses that have names: as in CoreDNS `status.podIP` alone.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -159,6 +159,15 @@ pub enum Change {
     Pod(Pod),
     /// A Pod is gone.
     PodRemoved(PodKey),
+    /// So many Pods of a Namespace have an address now. For copies of a zone.
+    PodAddress {
+        /// The Pods' namespace.
+        namespace: String,
+        /// The address.
+        address: IpAddr,
+        /// How many they are; 0 for none.
+        count: usize,
+    },
     /// A listing is complete: what it did not have was removed while nobody looked.
     Listed(Listing),
     /// Everything that exists has been told; from now on "not known" means "does not exist".
@@ -189,7 +198,7 @@ pub enum Subject {
     Service(ServiceKey),
     /// The PTR records of an address.
     Address(IpAddr),
-    /// The name of a Pod's address.
+    /// The name of a Pod's address, or how many Pods have it.
     Pod {
         /// The Pod's namespace.
         namespace: String,

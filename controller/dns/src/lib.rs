@@ -4,26 +4,21 @@
 //! [`Zone`] is pure: changes go in, answers come out. Around it are the wire format, the gRPC
 //! service that CoreDNS's grpc plugin asks, zone files, and the SkyDNS layout in etcd.
 //!
-//! Where the plugin contradicts the DNS standards, the standards win, so that all three ways give
-//! the same answers:
+//! An answer over gRPC is the plugin's, record by record: also where that contradicts the DNS
+//! standards, such as names that exist for some types only, and aliases that are left out if they
+//! lead to nothing inside of the zone. What cannot be equal:
 //!
-//! - A name with others below it exists (RFC 8020): `_tcp.<service>`, `dns.<zone>`, the upper
-//!   labels of the reverse tree, and a Namespace's name for TXT as for any type. So does a name of
-//!   another type: `dns-version` for A, an address's name for anything but PTR. The plugin says
-//!   NXDOMAIN to these.
-//! - The name of a port, `_http._tcp.<service>`, has SRV records only. The plugin gives it
-//!   addresses too, and takes it without the underscores.
-//! - An alias is part of the answer even if it leads to nothing, and for every type (RFC 1034,
-//!   RFC 6604). The plugin leaves it out.
-//! - Until everything is known, everything is SERVFAIL: half of a Service's endpoints are no
-//!   better an answer than none. The plugin answers with what it has.
-//! - A name that does not exist is NXDOMAIN for SOA too, and what is below a Pod's name does not
-//!   exist. The plugin says NODATA to the one, and gives the Pod's address to the other.
-//! - A Pod's name has no SRV record. The plugin gives it one with port 0.
-//! - A slice whose Service does not exist has no PTR records. The plugin's lead to no name.
-//! - An endpoint that is in two slices for a moment weighs once in SRV records.
-//! - A Pod has a name for each of its addresses. The plugin knows the first one.
-//! - A Namespace exists if a Service or a Pod is in it, whether it is declared or not.
+//! - Until everything is known everything is SERVFAIL: half of a Service's endpoints are no better
+//!   an answer than none. The plugin answers with what it has.
+//! - The plugin looks for itself among the endpoints to find its name server's name, and takes the
+//!   addresses of its machine if it is not there. We are told the Service
+//!   ([`ZoneConfig::name_server`]), and have no addresses without.
+//! - A Service's `publishNotReadyAddresses` counts here too. What Kubernetes' own controller makes
+//!   of such a Service says already that all is ready; slices made by hand may not.
+//! - A Namespace exists if a Service or a Pod is in it. An API server has none without; files may.
+//! - The serial of the SOA record.
+//!
+//! [`zone_file`] and [`skydns`] say what these two ways cannot have.
 
 #![forbid(unsafe_code)]
 

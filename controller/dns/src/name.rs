@@ -86,6 +86,19 @@ pub(crate) fn reverse_range(name: &Name) -> Option<RangeInclusive<IpAddr>> {
     }
 }
 
+/// The address that a full name of the reverse tree stands for. As in CoreDNS, up to three labels in
+/// front of the 32 of an IPv6 address make no difference.
+pub(crate) fn pointed_at(name: &Name) -> Option<IpAddr> {
+    let labels = name.iter().len();
+    let name = if labels > 34 && labels < 38 && is_reverse(name) {
+        name.trim_to(34)
+    } else {
+        name.clone()
+    };
+    let range = reverse_range(&name)?;
+    (range.start() == range.end()).then(|| *range.start())
+}
+
 fn v4_range(labels: &[&str]) -> Option<RangeInclusive<IpAddr>> {
     let (mut low, mut high) = ([0; 4], [255; 4]);
     for (index, label) in labels.iter().enumerate() {

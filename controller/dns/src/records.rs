@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hickory_proto::rr::Name;
 
 /// The records of one name. All lists are sorted and without duplicates. A name with none exists
-/// all the same: it has names below it.
+/// all the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordSet {
     /// A and AAAA.
@@ -23,12 +23,25 @@ pub struct RecordSet {
 }
 
 impl RecordSet {
-    pub(crate) fn of_address(address: IpAddr) -> Self {
+    /// The records of a Pod's address, which so many Pods have. As in CoreDNS it has an SRV record,
+    /// without a port.
+    pub(crate) fn of_pod(address: IpAddr, count: usize) -> Self {
+        let srv = Srv {
+            port: 0,
+            host: "".into(),
+            weight: share(count),
+        };
         Self {
             addresses: vec![address],
+            srv: vec![srv],
             ..Self::default()
         }
     }
+}
+
+/// The weight of one of so many: 1 at least, as in CoreDNS.
+pub(crate) fn share(count: usize) -> u16 {
+    u16::try_from(100 / count.max(1)).map_or(1, |weight| weight.max(1))
 }
 
 /// An SRV record.
@@ -57,7 +70,8 @@ pub struct ServiceRecords {
     /// Whether the base stands for the endpoints.
     pub headless: bool,
     /// The names at and below the base, relative to it, in lower case: "", `web-0`, `_http._tcp`.
-    /// No "" means that the Service's name does not exist.
+    /// No "" means that the Service's name does not exist. (CoreDNS gives the name of a port
+    /// addresses too.)
     pub names: BTreeMap<String, RecordSet>,
     /// What the name of each topology zone stands for, if the Service has such names.
     pub zones: Option<BTreeMap<String, RecordSet>>,
@@ -71,22 +85,26 @@ impl ServiceRecords {
         !self.names.is_empty() || self.zones.is_some()
     }
 
-    /// Whether all is the same but for PTR records. (A headless Service may have the same records
+    /// Whether all is the same; PTR records follow from the names, unless there are none: those of
+    /// slices without their Service. (A headless Service may have the same records
     /// as one that is not, if neither has any; for exporters they differ all the same.)
     pub(crate) fn same_names(&self, other: &Self) -> bool {
         (self.headless, &self.names, &self.zones) == (other.headless, &other.names, &other.zones)
+            && (self.exist() || self.pointers == other.pointers)
     }
 
-    /// The name of an SRV record's target, relative to the zone.
-    pub(crate) fn target(&self, srv: &Srv) -> String {
-        join(&srv.host, &self.base)
-    }
-
-    /// What is at `labels` (outermost first), relative to the Service's name.
+    /// What is at `labels`, relative to the Service's name. Ports may be written without their
+    /// underscores, as in CoreDNS; those that are named by nothing else are not found here.
     pub(crate) fn get(&self, labels: &[String]) -> Option<&RecordSet> {
-        match labels.split_last() {
-            Some((last, rest)) if last == ZONE_LABEL && self.zones.is_some() => self.zonal(rest),
-            _ => self.names.get(&labels.join(".")),
+        match labels {
+            [rest @ .., last] if last == ZONE_LABEL && self.zones.is_some() => self.zonal(rest),
+            [] => self.names.get(""),
+            [host] => self.names.get(host),
+            [port, protocol] => {
+                let (port, protocol) = (without_underscore(port), without_underscore(protocol));
+                self.names.get(&format!("_{port}._{protocol}"))
+            }
+            _ => None,
         }
     }
 
@@ -111,6 +129,11 @@ impl ServiceRecords {
             _ => None,
         }
     }
+}
+
+/// A port's or protocol's label without the underscore that it should begin with.
+pub(crate) fn without_underscore(label: &str) -> &str {
+    label.strip_prefix('_').unwrap_or(label)
 }
 
 /// The label between a Service's name and those of its topology zones.

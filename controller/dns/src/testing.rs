@@ -136,7 +136,8 @@ pub(crate) fn changes() -> Vec<Change> {
         slice("orphaned", "orphaned-a", &[endpoint("172.0.9.9")], &http),
     ];
     changes.extend(slices.map(Change::Slice));
-    changes.push(Change::Pod(pod("foo", &["10.240.0.1", "fd00::240:1"])));
+    changes.push(Change::Pod(pod("foo", &["10.240.0.1"])));
+    changes.push(Change::Pod(pod("foo6", &["fd00::240:1"])));
     changes
 }
 
@@ -163,6 +164,7 @@ fn services() -> Vec<Service> {
             "external-twice",
             "external-to-service.testns.svc.cluster.local",
         ),
+        external("itself", "x.itself.testns.svc.cluster.local"),
         external("loop-a", "loop-b.testns.svc.cluster.local"),
         external("loop-b", "loop-a.testns.svc.cluster.local"),
     ]

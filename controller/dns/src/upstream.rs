@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::{Name, Record, RecordType};
+use hickory_proto::rr::{Name, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
@@ -50,22 +50,15 @@ impl Upstream {
         }
     }
 
-    /// Completes an answer that goes on outside of the zones. If nobody knows how, the answer is
-    /// SERVFAIL: an alias alone would be taken, and kept, for a name without addresses.
+    /// Completes an answer that goes on outside of the zones. As in CoreDNS the alias is an answer
+    /// even if nobody knows what it leads to, or if that does not exist.
     pub(crate) async fn complete(&self, mut answer: Answer, kind: RecordType) -> Answer {
         let Some(name) = answer.elsewhere.take() else {
             return answer;
         };
-        let Some(reply) = self.lookup(&name, kind).await else {
-            return Answer::of(ResponseCode::ServFail);
-        };
-        answer.code = reply.response_code;
-        answer.answers.extend(reply.answers);
-        // For how long it may be kept that there is nothing.
-        let soa = |record: &Record| record.record_type() == RecordType::SOA;
-        answer
-            .authorities
-            .extend(reply.authorities.into_iter().filter(soa));
+        if let Some(reply) = self.lookup(&name, kind).await {
+            answer.answers.extend(reply.answers);
+        }
         answer
     }
 

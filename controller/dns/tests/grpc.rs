@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::DNSClass;
 use portolan_dns::grpc::pb::DnsPacket;
 use portolan_dns::grpc::pb::dns_service_client::DnsServiceClient;
 use portolan_dns::grpc::{serve_tcp, serve_unix};
@@ -59,28 +60,82 @@ async fn exercise(client: &mut DnsServiceClient<Channel>, zone: &SharedZone) -> 
     let found = ask(client, "b.default.svc.cluster.local.").await?;
     assert_eq!(found.answers[0].data.to_string(), "10.0.0.2");
 
-    let garbage = client.query(DnsPacket { msg: vec![0] }).await;
-    assert_eq!(
-        garbage.map_err(|status| status.code()).err(),
-        Some(Code::InvalidArgument)
-    );
-    let malformed = client
-        .query(DnsPacket { msg: vec![0; 13] })
-        .await?
-        .into_inner();
-    assert_eq!(
-        Message::from_vec(&malformed.msg)?.response_code,
-        ResponseCode::FormErr
-    );
-    let huge = client
-        .query(DnsPacket {
-            msg: vec![0; 70_000],
-        })
-        .await;
-    assert_eq!(
-        huge.map_err(|status| status.code()).err(),
-        Some(Code::OutOfRange)
-    );
+    refused(client).await?;
+    malformed(client).await
+}
+
+async fn code_of(client: &mut DnsServiceClient<Channel>, msg: Vec<u8>) -> Result<ResponseCode> {
+    let id = msg[..2].to_vec();
+    let reply = client.query(DnsPacket { msg }).await?.into_inner();
+    assert_eq!(reply.msg[..2], id);
+    Ok(Message::from_vec(&reply.msg)?.response_code)
+}
+
+/// Queries that are well-formed, and not for us.
+async fn refused(client: &mut DnsServiceClient<Channel>) -> Result<()> {
+    let name = "a.default.svc.cluster.local.";
+    let query = |name: &str, kind| -> Result<Message> {
+        let mut message = Message::new(7, MessageType::Query, OpCode::Query);
+        message.add_query(Query::query(Name::from_ascii(name)?, kind));
+        Ok(message)
+    };
+    let mut chaos = query(name, RecordType::TXT)?;
+    chaos.queries[0].set_query_class(DNSClass::CH);
+    for message in [
+        chaos,
+        query("example.org.", RecordType::A)?,
+        query(".", RecordType::NS)?,
+        query("cluster.local.", RecordType::AXFR)?,
+        query("cluster.local.", RecordType::IXFR)?,
+    ] {
+        let code = code_of(client, message.to_vec()?).await?;
+        assert_eq!(code, ResponseCode::Refused, "{message}");
+    }
+    let mut update = query("cluster.local.", RecordType::SOA)?;
+    update.metadata.op_code = OpCode::Update;
+    let code = code_of(client, update.to_vec()?).await?;
+    assert_eq!(code, ResponseCode::NotImp);
+    Ok(())
+}
+
+/// What is no query, whatever its length.
+async fn malformed(client: &mut DnsServiceClient<Channel>) -> Result<()> {
+    let good = query("a.default.svc.cluster.local.")?.msg;
+    let padded = |length: usize| [&good[..], &vec![0xff; length - good.len()]].concat();
+    let mut pointer = good[..12].to_vec();
+    // A name that points to itself.
+    pointer.extend([0xc0, 12, 0, 1, 0, 1]);
+    let mut counted = good.clone();
+    counted[7] = 1;
+    for bad in [
+        good[..good.len() - 1].to_vec(),
+        pointer,
+        counted,
+        vec![0; 13],
+        vec![0; 65_535],
+        padded(65_536),
+        padded(100_000),
+    ] {
+        let length = bad.len();
+        let code = code_of(client, bad).await?;
+        assert_eq!(code, ResponseCode::FormErr, "{length} bytes");
+    }
+    let mut reply = good.clone();
+    reply[2] |= 0x80;
+    for (msg, expected) in [
+        (Vec::new(), Code::InvalidArgument),
+        (vec![0], Code::InvalidArgument),
+        (reply, Code::InvalidArgument),
+        (vec![0; 200_000], Code::OutOfRange),
+    ] {
+        let length = msg.len();
+        let said = client.query(DnsPacket { msg }).await;
+        let code = said.map_err(|status| status.code()).err();
+        assert_eq!(code, Some(expected), "{length} bytes");
+    }
+    // None of it has hurt the connection.
+    let found = ask(client, "a.default.svc.cluster.local.").await?;
+    assert_eq!(found.answers.len(), 1);
     Ok(())
 }
 

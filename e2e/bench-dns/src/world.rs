@@ -102,7 +102,7 @@ pub(crate) fn changes(services: u32) -> Result<Vec<Change>> {
 /// An object as a change.
 pub(crate) fn change(kind: Kind, object: &Value) -> Result<Change> {
     match names(kind, object) {
-        Names::Put { change, .. } => Some(change),
+        Names::Put { change, .. } => Some(*change),
         Names::None | Names::Refused => None,
     }
     .with_context(|| format!("{object} has no names"))

@@ -18,7 +18,7 @@ use crate::ask::{Question, ask};
 use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, free_ports, local, url};
 
 /// The part of the agent that serves names; the rest needs a kernel with IPVS.
-struct Agent {
+pub(crate) struct Agent {
     runtime: tokio::runtime::Runtime,
     token: CancellationToken,
 }
@@ -29,12 +29,17 @@ struct Cli {
     dns: DnsArgs,
 }
 
+/// Where the agent of a test answers.
+pub(crate) fn socket(directory: &Path) -> String {
+    format!("unix://{}/dns.sock", directory.display())
+}
+
 impl Agent {
-    fn start(directory: &Path, controller: u16) -> Self {
+    pub(crate) fn start(directory: &Path, controller: u16, flags: &[String]) -> Self {
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        let socket = directory.join("dns.sock");
-        let bind = format!("--dns-bind-address=unix://{}", socket.display());
-        let cli = Cli::try_parse_from(["agent", &bind]).unwrap();
+        let bind = format!("--dns-bind-address={}", socket(directory));
+        let fixed = ["agent".to_owned(), bind];
+        let cli = Cli::try_parse_from([&fixed, flags].concat()).unwrap();
         let origin = Origin {
             endpoints: vec![url(controller).parse().unwrap()],
             security: Security::Plaintext,
@@ -70,7 +75,7 @@ fn controller(directory: &Path, port: u16) -> Running {
     Running::start(directory, "controller", &mut command).unwrap()
 }
 
-fn write(directory: &Path, address: &str) {
+pub(crate) fn write(directory: &Path, address: &str) {
     let objects = directory.join("objects");
     std::fs::create_dir_all(&objects).unwrap();
     let text = format!(
@@ -90,11 +95,8 @@ fn without_a_controller_the_agent_keeps_answering_also_after_a_restart() {
     let temporary = tempfile::tempdir().unwrap();
     let directory = temporary.path();
     let [dns, port] = free_ports().unwrap();
-    let socket = directory.join("dns.sock");
-    let text = format!(
-        ".:{dns} {{\n bind {HOST}\n errors\n grpc . unix://{}\n}}\n",
-        socket.display()
-    );
+    let socket = socket(directory);
+    let text = format!(".:{dns} {{\n bind {HOST}\n errors\n grpc . {socket}\n}}\n");
     std::fs::write(directory.join("Corefile"), text).unwrap();
     let web = Question {
         name: "web.prod.svc.cluster.local.".to_owned(),
@@ -108,7 +110,7 @@ fn without_a_controller_the_agent_keeps_answering_also_after_a_restart() {
     };
 
     write(directory, "10.96.0.1");
-    let agent = Agent::start(directory, port);
+    let agent = Agent::start(directory, port, &[]);
     let mut command = Command::new(coredns);
     command.arg("-conf").arg(directory.join("Corefile"));
     let _coredns = Running::start(directory, "coredns", &mut command).unwrap();
@@ -140,7 +142,7 @@ fn without_a_controller_the_agent_keeps_answering_also_after_a_restart() {
         assert!(is("10.96.0.2").is_some(), "without a controller");
     }
     agent.stop();
-    let agent = Agent::start(directory, port);
+    let agent = Agent::start(directory, port, &[]);
     wait_for("answers from disk", PATIENT, || is("10.96.0.2")).unwrap();
 
     write(directory, "10.96.0.3");

@@ -26,6 +26,7 @@ impl fmt::Display for Question {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) code: ResponseCode,
+    pub(crate) authoritative: bool,
     pub(crate) answers: BTreeSet<String>,
     pub(crate) authorities: BTreeSet<String>,
     pub(crate) additionals: BTreeSet<String>,
@@ -43,8 +44,8 @@ impl fmt::Display for Seen {
         let (answers, authorities) = (&self.answers, &self.authorities);
         write!(
             f,
-            "{:?} {answers:?} {authorities:?} {:?}",
-            self.code, self.additionals
+            "{:?} aa={} {answers:?} {authorities:?} {:?}",
+            self.code, self.authoritative, self.additionals
         )
     }
 }
@@ -72,10 +73,11 @@ pub(crate) fn ask(server: SocketAddr, question: &Question, patience: Duration) -
     socket.set_read_timeout(Some(patience))?;
     socket.connect(server)?;
     let mut query = Message::new(7, MessageType::Query, OpCode::Query);
-    query.add_query(Query::query(
-        Name::from_ascii(&question.name)?,
-        question.kind,
-    ));
+    // From its bytes: as a host's name not all would pass.
+    let labels = question.name.trim_end_matches('.').split('.');
+    let mut name = Name::from_labels(labels.map(str::as_bytes))?;
+    name.set_fqdn(true);
+    query.add_query(Query::query(name, question.kind));
     let mut edns = Edns::new();
     edns.set_max_payload(4096);
     query.set_edns(edns);
@@ -87,6 +89,7 @@ pub(crate) fn ask(server: SocketAddr, question: &Question, patience: Duration) -
     let lines = |records: &[Record]| records.iter().map(line).collect();
     Ok(Seen {
         code: reply.metadata.response_code,
+        authoritative: reply.metadata.authoritative,
         answers: lines(&reply.answers),
         authorities: lines(&reply.authorities),
         additionals: lines(&reply.additionals),

@@ -60,13 +60,24 @@ fn external(name: &str, target: &str) -> Value {
     )
 }
 
-/// Everything but the status of Pods.
-pub(crate) fn objects() -> Vec<Value> {
+/// Everything but the status of Pods. The name servers' Service has an endpoint with the address
+/// `own`, which the CoreDNS that has it takes for itself.
+pub(crate) fn objects(own: &str) -> Vec<Value> {
     let mut objects: Vec<_> = ["testns", "emptyns", "podns"]
         .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
         .into();
     // Pods of a Node that does not exist are in no slice.
     objects.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-a"}}));
+    objects.extend([
+        service("name-servers", single("10.96.1.53")),
+        slice(
+            "name-servers",
+            "name-servers-a",
+            "IPv4",
+            http(),
+            json!([plain(own)]),
+        ),
+    ]);
     objects.extend(cluster_ips());
     objects.extend(headless());
     objects.extend([
@@ -81,10 +92,28 @@ pub(crate) fn objects() -> Vec<Value> {
         external("loop-a", "loop-b.testns.svc.cluster.local"),
         external("loop-b", "loop-a.testns.svc.cluster.local"),
         external("external-address", "1.2.3.4"),
+        external(
+            "external-to-itself",
+            "x.external-to-itself.testns.svc.cluster.local",
+        ),
+        external("external-to-no-address", "svc6.testns.svc.cluster.local"),
+        external("external-to-servers", "ns.dns.cluster.local"),
+        external("external-to-pod", "10-240-0-1.podns.pod.cluster.local"),
+        external("external-to-apex", "cluster.local"),
+        external("external-to-second", "svc1.testns.svc.second.test"),
+        external("external-to-no-second", "svc0.testns.svc.second.test"),
+        // Of these the first does not exist, and the second is nobody's.
+        external("external-missing", "missing.interwebs.test"),
+        external("external-to-nobody", "www.nobody.test"),
     ]);
     objects.extend([
         pod("podns", "foo", json!({})),
         pod("podns", "foo6", json!({})),
+        // Two with one address, as those of a Node's own network, and one with two.
+        pod("podns", "twin-a", json!({})),
+        pod("podns", "twin-b", json!({})),
+        pod("podns", "dual", json!({})),
+        pod("testns", "dotted.name-0", json!({})),
         pod(
             "testns",
             "set-0",
@@ -201,6 +230,23 @@ fn headless() -> Vec<Value> {
         service("set", none(json!({"selector": {"app": "set"}}))),
         service("late", none(json!({"selector": {"app": "late"}}))),
         service("early", none(early)),
+        service("dotted", none(json!({"selector": {"app": "dotted.name"}}))),
+        // A slice with a port of any number, and the same endpoint with another one.
+        service("any-port", none(json!({}))),
+        slice(
+            "any-port",
+            "any-port-a",
+            "IPv4",
+            json!([{"name": "any", "protocol": "TCP"}, {"name": "http", "protocol": "TCP", "port": 80}]),
+            json!([plain("172.16.2.30"), named("172.16.2.31", "one")]),
+        ),
+        slice(
+            "any-port",
+            "any-port-b",
+            "IPv4",
+            json!([{"name": "http", "protocol": "TCP", "port": 8080}, {"name": "x", "protocol": "UDP", "port": 9}]),
+            json!([named("172.16.2.32", "one"), plain("172.16.2.30")]),
+        ),
         slice(
             "orphan",
             "orphan-a",
@@ -212,9 +258,13 @@ fn headless() -> Vec<Value> {
 }
 
 /// Pods with their address, and whether they are ready.
-pub(crate) const PODS: [(&str, &str, &str, bool); 6] = [
+pub(crate) const PODS: [(&str, &str, &str, bool); 10] = [
     ("podns", "foo", "10.240.0.1", true),
     ("podns", "foo6", "fd00:240::6", true),
+    ("podns", "twin-a", "10.240.0.9", true),
+    ("podns", "twin-b", "10.240.0.9", true),
+    ("podns", "dual", "10.240.0.7 fd00:240::7", true),
+    ("testns", "dotted.name-0", "10.240.1.30", true),
     ("testns", "set-0", "10.240.1.10", true),
     ("testns", "set-1", "10.240.1.11", true),
     ("testns", "late-0", "10.240.1.20", false),
@@ -223,30 +273,50 @@ pub(crate) const PODS: [(&str, &str, &str, bool); 6] = [
 
 const SERVICES: &str = "svc1 svc6 dual many unnamed outside proxied hdls1 portless unready nothing set late early \
     orphan svc0 external external-to-service external-to-nothing external-twice external-to-headless loop-a loop-b \
-    external-address SVC1 Hdls1";
+    external-address external-to-itself external-to-no-address external-to-servers external-to-pod external-to-apex \
+    external-to-second external-to-no-second external-missing external-to-nobody dotted any-port name-servers SVC1 \
+    Hdls1";
 
 const BELOW: &str = "ep1a.svc1 shared.svc1 172-16-0-3.svc1 172-16-0-4.svc1 x.svc1 x.ep1a.svc1 10-96-1-1.svc1 \
     ep6.svc6 fd00-99--6.svc6 pair.dual x.dual 172-16-1-2.hdls1 172-16-1-3.hdls1 dup-name.hdls1 shared.hdls1 \
     upper-case.hdls1 UPPER-CASE.hdls1 5678-abcd--1.hdls1 5678-abcd--2.hdls1 fd00-0-0-1--0.hdls1 x.hdls1 \
     172-16-2-20.portless 172-16-2-1.unready set-0.set set-1.set 10-240-1-10.set 10-240-1-20.late 10-240-1-21.early \
-    172-16-9-9.orphan x.external x.external-to-service x.svc0";
+    172-16-9-9.orphan x.external x.external-to-service x.svc0 early-0.early set-0.set 10-240-1-30.dotted \
+    dotted.name-0.dotted 172-16-2-30.any-port one.any-port 172-16-2-31.any-port";
 
 const PORTS: &str = "_http._tcp.svc1 _http._tcp.svc6 _http._tcp.dual _http._tcp.many _https._tcp.many _dns._udp.many \
     _sctp._sctp.many _http._udp.svc1 _x._tcp.svc1 _http._tcp.unnamed _http._tcp.hdls1 _http._tcp.portless \
     _http._tcp.unready _http._tcp.set _http._tcp.late _http._tcp.early _http._tcp.nothing _http._udp.hdls1 \
-    _http._tcp.external _http._tcp.svc0 _tcp.svc1 _tcp.hdls1 _http._tcp.orphan";
+    _http._tcp.external _http._tcp.svc0 _tcp.svc1 _tcp.hdls1 _http._tcp.orphan _any._tcp.any-port \
+    _http._tcp.any-port _x._udp.any-port";
+
+/// What only the plugin, and whoever answers like it, takes for a name.
+const ODD: &str = "http.tcp.svc1 _http.tcp.many HTTPS._TCP.many _._tcp.many _._udp.many _._sctp.many _https._.many \
+    _._.many _._tcp.unnamed _._.unnamed _._.hdls1 _._tcp.hdls1 _._.portless _._tcp.portless _._tcp.any-port \
+    _any._.any-port _._udp.svc1 _._.external _._.svc0 __http._tcp.svc1 _http._tcp.x.svc1";
 
 const OTHERS: &str = "@ svc pod testns.svc emptyns.svc podns.svc nons.svc kube-system.svc testns.pod emptyns.pod \
     nons.pod svc1.emptyns.svc svc1.nons.svc kubernetes.default.svc _https._tcp.kubernetes.default.svc x foo.x dns \
     ns.dns x.dns dns-version x.dns-version 10-240-0-1.podns.pod 10-240-0-1.testns.pod 10-240-1-10.testns.pod \
     fd00-240--6.podns.pod 172-16-0-1.podns.pod 10-240-0-1.nons.pod blah.podns.pod 10-240-0.podns.pod \
-    x.10-240-0-1.podns.pod";
+    10-240-0-9.podns.pod 10-240-0-7.podns.pod fd00-240--7.podns.pod";
+
+const ODD_OTHERS: &str = "x.10-240-0-1.podns.pod x.y.10-240-0-9.podns.pod x.y.z.10-240-0-1.podns.pod --1.podns.pod \
+    0--1.podns.pod fd00--.podns.pod fd00--0.podns.pod --ffff-a00-1.podns.pod 010-240-0-1.podns.pod \
+    1-2-3-4-5-6-7-8.podns.pod Svc Dns-Version apex.dns";
+
+const ODD_REVERSE: &str = "in-addr.arpa ip6.arpa svc.in-addr.arpa pod.ip6.arpa x.svc.in-addr.arpa ns.dns.in-addr.arpa \
+    dns-version.ip6.arpa 01.1.96.10.in-addr.arpa x.1.1.96.10.in-addr.arpa \
+    x.6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa \
+    x.y.z.6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa \
+    w.x.y.z.6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa";
 
 const REVERSE: &str = "1.1.96.10.in-addr.arpa 3.1.96.10.in-addr.arpa 9.1.96.10.in-addr.arpa 1.0.96.10.in-addr.arpa \
     2.1.16.172.in-addr.arpa 4.1.16.172.in-addr.arpa 1.0.16.172.in-addr.arpa 4.0.16.172.in-addr.arpa \
     99.0.16.172.in-addr.arpa 1.2.16.172.in-addr.arpa 9.9.16.172.in-addr.arpa 7.100.51.198.in-addr.arpa \
     10.1.240.10.in-addr.arpa 20.1.240.10.in-addr.arpa 21.1.240.10.in-addr.arpa 1.0.240.10.in-addr.arpa \
-    1.0.0.127.in-addr.arpa 1.16.172.in-addr.arpa \
+    1.0.0.127.in-addr.arpa 1.16.172.in-addr.arpa 53.1.96.10.in-addr.arpa 30.1.240.10.in-addr.arpa \
+    30.2.16.172.in-addr.arpa 9.0.240.10.in-addr.arpa \
     6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa \
     3.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa \
     1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.c.b.a.8.7.6.5.ip6.arpa \
@@ -264,24 +334,74 @@ const KINDS: [RecordType; 9] = [
     RecordType::NS,
 ];
 
-/// Every name that exists and many that do not, each with every type.
-pub(crate) fn questions() -> BTreeSet<Question> {
-    let mut names: Vec<String> = Vec::new();
-    for list in [SERVICES, BELOW, PORTS] {
-        let in_namespace = |name| format!("{name}.testns.svc.cluster.local.");
-        names.extend(list.split_whitespace().map(in_namespace));
-    }
-    let others = OTHERS.split_whitespace();
-    names.extend(others.map(|name| match name {
-        "@" => "cluster.local.".to_owned(),
-        name => format!("{name}.cluster.local."),
-    }));
-    names.extend(REVERSE.split_whitespace().map(|name| format!("{name}.")));
-    let with_kinds = names.into_iter().flat_map(|name| {
-        KINDS.map(|kind| Question {
+/// Types that no name has, or that no name tells.
+const MORE_KINDS: [RecordType; 5] = [
+    RecordType::ANY,
+    RecordType::HTTPS,
+    RecordType::NAPTR,
+    RecordType::AXFR,
+    RecordType::IXFR,
+];
+
+fn absolute(lists: &[&str], below: &str) -> Vec<String> {
+    let names = lists.iter().flat_map(|list| list.split_whitespace());
+    let names = names.map(|name| match name {
+        "@" => below.to_owned(),
+        name => format!("{name}.{below}"),
+    });
+    names.collect()
+}
+
+fn each(names: &[String], kinds: &[RecordType]) -> BTreeSet<Question> {
+    let with_kinds = names.iter().flat_map(|name| {
+        kinds.iter().map(|kind| Question {
             name: name.clone(),
-            kind,
+            kind: *kind,
         })
     });
     with_kinds.collect()
+}
+
+fn names(zone: &str) -> Vec<String> {
+    let services = format!("testns.svc.{zone}");
+    let of_services = absolute(&[SERVICES, BELOW, PORTS], &services);
+    [of_services, absolute(&[OTHERS], zone)].concat()
+}
+
+/// Every name of a zone and many that are none, each with every type.
+pub(crate) fn questions_of(zone: &str) -> BTreeSet<Question> {
+    let odd = absolute(&[ODD], &format!("testns.svc.{zone}"));
+    let listed = [names(zone), odd, absolute(&[ODD_OTHERS], zone)].concat();
+    around(&listed)
+}
+
+/// The same of all of the reverse tree.
+fn questions_of_addresses() -> BTreeSet<Question> {
+    let mut listed = absolute(&[REVERSE, ODD_REVERSE], ".");
+    listed.iter_mut().for_each(|name| _ = name.pop());
+    around(&listed)
+}
+
+/// Names with what is next to them: a name below, and the same with capitals.
+fn around(listed: &[String]) -> BTreeSet<Question> {
+    let mut all = each(listed, &[&KINDS[..], &MORE_KINDS].concat());
+    let below: Vec<_> = listed.iter().map(|name| format!("x.{name}")).collect();
+    let capitals: Vec<_> = listed.iter().map(|name| name.to_uppercase()).collect();
+    all.extend(each(&below, &KINDS));
+    all.extend(each(&capitals, &KINDS));
+    all
+}
+
+/// All that is asked of who should answer like the plugin.
+pub(crate) fn questions() -> BTreeSet<Question> {
+    let mut all = questions_of("cluster.local.");
+    all.extend(questions_of_addresses());
+    all
+}
+
+/// What is asked of zone files and of etcd: names in the words of the specification.
+pub(crate) fn questions_of_exports() -> BTreeSet<Question> {
+    let mut reverse = absolute(&[REVERSE], ".");
+    reverse.iter_mut().for_each(|name| _ = name.pop());
+    each(&[names("cluster.local."), reverse].concat(), &KINDS)
 }

@@ -6,6 +6,7 @@
 mod agent;
 mod ask;
 mod differences;
+mod export;
 mod fixtures;
 mod programs;
 
@@ -15,21 +16,75 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use agent::Agent;
 use ask::{Question, Seen, ask};
 use hickory_proto::rr::RecordType;
 use portolan_e2e::servers::Servers;
 use portolan_e2e::wait::wait_for;
-use programs::{HOST, PATIENT, Running, controller, coredns_or_skip, etcd, free_ports, local, url};
+use programs::{
+    HOST, PATIENT, Running, an_own_address, controller, coredns_or_skip, etcd, free_ports,
+    free_ports_everywhere, local, url,
+};
 use serde_json::json;
 
-const MODES: [&str; 3] = ["disabled", "insecure", "verified"];
+/// How the plugin and a controller are set up alike.
+struct Way {
+    name: &'static str,
+    zones: &'static str,
+    /// What the plugin's part of a Corefile has.
+    plugin: &'static str,
+    /// What the controller is told.
+    flags: &'static [&'static str],
+}
+
+const WAYS: [Way; 4] = [
+    Way {
+        name: "disabled",
+        zones: "cluster.local",
+        plugin: "pods disabled",
+        flags: &["--dns-pods=disabled"],
+    },
+    Way {
+        name: "insecure",
+        zones: "cluster.local",
+        plugin: "pods insecure",
+        flags: &["--dns-pods=insecure"],
+    },
+    Way {
+        name: "verified",
+        zones: "cluster.local",
+        plugin: "pods verified",
+        flags: &["--dns-pods=verified"],
+    },
+    Way {
+        name: "pod-names",
+        zones: "cluster.local second.test",
+        plugin: "pods verified\n  endpoint_pod_names\n  ttl 30",
+        flags: &[
+            "--dns-zone=second.test",
+            "--dns-pods=verified",
+            "--dns-endpoint-pod-names",
+            "--dns-ttl=30",
+        ],
+    },
+];
+
+/// Which of them has zone files and etcd.
+const EXPORTED: usize = 2;
+
+/// Which of them has an agent.
+const COPIED: usize = 3;
 
 /// Who answers on which port.
 struct Ports {
-    /// The kubernetes plugin, by mode of Pods.
-    plugin: [u16; 3],
-    /// The grpc plugin, which asks our controllers, by mode of Pods.
-    grpc: [u16; 3],
+    /// The kubernetes plugin.
+    plugin: [u16; 4],
+    /// The grpc plugin, which asks our controllers.
+    grpc: [u16; 4],
+    /// The grpc plugin, which asks an agent.
+    agent: u16,
+    /// The controller that the agent follows.
+    agents: u16,
     files: u16,
     etcd: u16,
     etcd_itself: u16,
@@ -37,6 +92,7 @@ struct Ports {
 
 struct World {
     // Fields drop in this order: who watches the servers first.
+    _agent: Agent,
     _controllers: Vec<Running>,
     _coredns: Running,
     _etcd: Running,
@@ -46,10 +102,12 @@ struct World {
 }
 
 fn ports() -> Ports {
-    let [a, b, c, d, e, f, files, etcd, etcd_itself] = free_ports().unwrap();
+    let [a, b, c, d, agent, agents, files, etcd, etcd_itself] = free_ports().unwrap();
     Ports {
-        plugin: [a, b, c],
-        grpc: [d, e, f],
+        plugin: free_ports_everywhere().unwrap(),
+        grpc: [a, b, c, d],
+        agent,
+        agents,
         files,
         etcd,
         etcd_itself,
@@ -64,15 +122,23 @@ fn socket(directory: &Path, mode: &str) -> String {
 fn corefile(directory: &Path, kubeconfig: &Path, ports: &Ports) -> String {
     let outside = format!("file {}/db.interwebs interwebs.test", directory.display());
     let mut text = String::new();
-    for (index, mode) in MODES.into_iter().enumerate() {
+    for (index, way) in WAYS.iter().enumerate() {
         let (plugin, grpc) = (ports.plugin[index], ports.grpc[index]);
-        let socket = socket(directory, mode);
+        let socket = socket(directory, way.name);
+        // Where it listens everywhere, the plugin looks for itself among the endpoints.
         text += &format!(
-            ".:{plugin} {{\n bind {HOST}\n errors\n {outside}\n kubernetes cluster.local in-addr.arpa ip6.arpa {{\n  \
-             kubeconfig {} test\n  pods {mode}\n }}\n}}\n.:{grpc} {{\n bind {HOST}\n errors\n grpc . {socket}\n}}\n",
-            kubeconfig.display()
+            ".:{plugin} {{\n errors\n {outside}\n kubernetes {} in-addr.arpa ip6.arpa {{\n  \
+             kubeconfig {} test\n  {}\n }}\n}}\n.:{grpc} {{\n bind {HOST}\n errors\n grpc . {socket}\n}}\n",
+            way.zones,
+            kubeconfig.display(),
+            way.plugin,
         );
     }
+    let socket = agent::socket(directory);
+    text += &format!(
+        ".:{} {{\n bind {HOST}\n errors\n grpc . {socket}\n}}\n",
+        ports.agent
+    );
     for zone in ["cluster.local", "in-addr.arpa", "ip6.arpa"] {
         let (port, file) = (
             ports.files,
@@ -102,23 +168,28 @@ impl World {
         let ports = ports();
         std::fs::write(directory.join("db.interwebs"), INTERWEBS).unwrap();
         let etcd = etcd(directory, ports.etcd_itself).unwrap();
-        let start = |mode: &str| {
+        let upstream = format!("--dns-upstream={}", local(ports.files));
+        let start = |(index, way): (usize, &Way)| {
             let mut args = vec![
-                format!("--dns-pods={mode}"),
-                format!("--dns-bind-address={}", socket(directory, mode)),
-                format!("--dns-upstream={}", local(ports.files)),
+                format!("--dns-bind-address={}", socket(directory, way.name)),
+                upstream.clone(),
+                "--dns-name-server=testns/name-servers".to_owned(),
             ];
-            if mode == "verified" {
-                args.push(format!(
-                    "--dns-zone-dir={}",
-                    directory.join("zones").display()
-                ));
+            args.extend(way.flags.iter().map(|flag| (*flag).to_owned()));
+            if index == EXPORTED {
+                let zones = directory.join("zones");
+                args.push(format!("--dns-zone-dir={}", zones.display()));
                 args.push("--dns-zone-interval=1".to_owned());
                 args.push(format!("--dns-etcd-endpoint={}", url(ports.etcd_itself)));
             }
-            controller(directory, mode, servers.kubeconfig(), &args).unwrap()
+            let listen = match index {
+                COPIED => local(ports.agents),
+                _ => local(0),
+            };
+            controller(directory, way.name, listen, servers.kubeconfig(), &args).unwrap()
         };
-        let controllers = MODES.into_iter().map(start).collect();
+        let controllers = WAYS.iter().enumerate().map(start).collect();
+        let agent = Agent::start(directory, ports.agents, &[upstream]);
         // CoreDNS does not start without its files.
         let last = directory.join("zones/db.ip6.arpa");
         wait_for("zone files", PATIENT, || last.exists().then_some(())).unwrap();
@@ -128,6 +199,7 @@ impl World {
         command.arg("-conf").arg(directory.join("Corefile"));
         let coredns = Running::start(directory, "coredns", &mut command).unwrap();
         Some(Self {
+            _agent: agent,
             _controllers: controllers,
             _coredns: coredns,
             _etcd: etcd,
@@ -149,7 +221,11 @@ impl World {
         for (namespace, pod, ip, ready) in fixtures::PODS {
             let ready = if ready { "True" } else { "False" };
             let conditions = json!([{"type": "Ready", "status": ready}]);
-            let status = json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": conditions});
+            let mut ips = ip.split(' ');
+            let ip = ips.clone().next();
+            let ips: Vec<_> = ips.by_ref().map(|ip| json!({"ip": ip})).collect();
+            let status =
+                json!({"phase": "Running", "podIP": ip, "podIPs": ips, "conditions": conditions});
             let patch = json!({ "status": status }).to_string();
             let what = ["patch", "pod", pod, "--namespace", namespace];
             let how = ["--subresource", "status", "--type", "merge", "-p", &patch];
@@ -166,12 +242,8 @@ impl World {
             kind: RecordType::A,
         };
         let ports = &self.ports;
-        let mut all = [
-            &ports.plugin[..],
-            &ports.grpc[..],
-            &[ports.files, ports.etcd],
-        ]
-        .concat();
+        let rest = [ports.agent, ports.files, ports.etcd];
+        let mut all = [&ports.plugin[..], &ports.grpc[..], &rest[..]].concat();
         let waited = wait_for(name, PATIENT, || {
             all.retain(|port| {
                 let seen = ask(local(*port), &question, Duration::from_secs(2));
@@ -187,6 +259,7 @@ type Why = fn(&Question, &Seen, &Seen) -> Option<&'static str>;
 type Reduce = fn(Seen) -> Seen;
 
 /// Two ways that are compared.
+#[derive(Clone)]
 struct Comparison {
     what: String,
     ours: SocketAddr,
@@ -247,19 +320,29 @@ fn data_only(mut seen: Seen) -> Seen {
     seen
 }
 
-fn comparisons(ports: &Ports) -> Vec<Comparison> {
-    let mut all: Vec<_> = (0..3)
-        .map(|index| Comparison {
-            what: format!("kubernetes plugin and grpc, pods {}", MODES[index]),
-            ours: local(ports.grpc[index]),
-            theirs: local(ports.plugin[index]),
-            why: differences::from_plugin,
-            reduce: |seen| seen,
-        })
+/// With the kubernetes plugin: there must be no difference at all.
+fn with_plugin(ports: &Ports) -> Vec<Comparison> {
+    let with = |index: usize, what: &str, ours: u16| Comparison {
+        what: format!("kubernetes plugin and {what}, {}", WAYS[index].name),
+        ours: local(ours),
+        theirs: local(ports.plugin[index]),
+        why: |_, _, _| None,
+        reduce: |seen| seen,
+    };
+    let grpc = ports.grpc.iter().enumerate();
+    let mut all: Vec<_> = grpc
+        .map(|(index, ours)| with(index, "grpc", *ours))
         .collect();
+    all.push(with(COPIED, "grpc of an agent", ports.agent));
+    all
+}
+
+/// Of files and of etcd with what the same controller says itself.
+fn of_exports(ports: &Ports) -> Vec<Comparison> {
+    let mut all = Vec::new();
     all.push(Comparison {
         what: "zone files and grpc".to_owned(),
-        ours: local(ports.grpc[2]),
+        ours: local(ports.grpc[EXPORTED]),
         theirs: local(ports.files),
         why: differences::from_files,
         // The file plugin names the zone's servers in answers, and adds addresses in its own way.
@@ -273,7 +356,7 @@ fn comparisons(ports: &Ports) -> Vec<Comparison> {
     });
     all.push(Comparison {
         what: "etcd and grpc".to_owned(),
-        ours: local(ports.grpc[2]),
+        ours: local(ports.grpc[EXPORTED]),
         theirs: local(ports.etcd),
         why: differences::from_etcd,
         reduce: data_only,
@@ -288,31 +371,25 @@ fn coredns_answers_in_all_ways_what_its_kubernetes_plugin_answers() {
         return;
     };
     println!("all runs after {:.1} s", start.elapsed().as_secs_f32());
-    world.apply(&fixtures::objects());
+    world.apply(&fixtures::objects(&an_own_address().unwrap()));
     world.set_addresses();
     world.settle("set-1.set.testns.svc.cluster.local.", true);
-    world.settle("10-240-1-21.early.testns.svc.cluster.local.", true);
+    world.settle("_http._tcp.early.testns.svc.cluster.local.", true);
     world.settle("fd00-240--6.podns.pod.cluster.local.", false);
 
-    let questions = fixtures::questions();
-    let etcd_kinds = [
-        RecordType::A,
-        RecordType::AAAA,
-        RecordType::SRV,
-        RecordType::CNAME,
-        RecordType::TXT,
-        RecordType::PTR,
-    ];
-    let of_etcd = questions.iter().filter(|q| etcd_kinds.contains(&q.kind));
-    let of_etcd: BTreeSet<_> = of_etcd.cloned().collect();
-    for comparison in comparisons(&world.ports) {
-        let asked = if comparison.what.starts_with("etcd") {
-            &of_etcd
-        } else {
-            &questions
-        };
-        let equal = comparison.run(asked);
+    let exported = fixtures::questions_of_exports();
+    for comparison in of_exports(&world.ports) {
+        let equal = comparison.run(&exported);
         assert!(equal >= 500, "{}: only {equal}", comparison.what);
+    }
+    let asked = fixtures::questions();
+    for comparison in with_plugin(&world.ports) {
+        let equal = comparison.run(&asked);
+        assert!(equal >= 500 && equal == asked.len());
+    }
+    let second = fixtures::questions_of("second.test.");
+    for comparison in with_plugin(&world.ports).iter().skip(COPIED) {
+        comparison.run(&second);
     }
 
     // What changes while all run arrives in all ways.
@@ -329,9 +406,8 @@ fn coredns_answers_in_all_ways_what_its_kubernetes_plugin_answers() {
         .unwrap();
     world.settle("svc1.testns.svc.cluster.local.", false);
     world.settle("ep1a.svc1.testns.svc.cluster.local.", false);
-    for mut comparison in comparisons(&world.ports).into_iter().take(3) {
-        comparison.why = differences::from_plugin_without_svc1;
-        comparison.run(&questions);
+    for comparison in [with_plugin(&world.ports), of_exports(&world.ports)].concat() {
+        comparison.run(&exported);
     }
     println!("done after {:.1} s", start.elapsed().as_secs_f32());
 }

@@ -94,6 +94,42 @@ pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
+/// The same for programs that listen at every address: none that a client's own port could have.
+pub(crate) fn free_ports_everywhere<const N: usize>() -> Result<[u16; N]> {
+    let mut ports = [0; N];
+    let mut held = Vec::new();
+    // Tests that run at the same time begin elsewhere.
+    let first = 20_000 + u16::try_from(std::process::id() % 8_000)?;
+    let mut candidates = first..32_000;
+    for port in &mut ports {
+        let (tcp, udp) = loop {
+            let candidate = candidates.next().context("no free port")?;
+            let everywhere = (Ipv4Addr::UNSPECIFIED, candidate);
+            if let (Ok(tcp), Ok(udp)) = (TcpListener::bind(everywhere), UdpSocket::bind(everywhere))
+            {
+                break (tcp, udp);
+            }
+        };
+        *port = tcp.local_addr()?.port();
+        held.push((tcp, udp));
+    }
+    Ok(ports)
+}
+
+/// An address of this machine that is not of its loopback.
+pub(crate) fn an_own_address() -> Result<String> {
+    let all = Command::new("ip")
+        .args(["-json", "-4", "address", "show", "scope", "global"])
+        .output()?;
+    let all: serde_json::Value = serde_json::from_slice(&all.stdout)?;
+    let links = all.as_array().into_iter().flatten();
+    let mut addresses = links.flat_map(|link| link["addr_info"].as_array().into_iter().flatten());
+    let address = addresses.find_map(|info| info["local"].as_str());
+    Ok(address
+        .context("this machine has no address but the loopback's")?
+        .to_owned())
+}
+
 pub(crate) fn local(port: u16) -> SocketAddr {
     (HOST, port).into()
 }
@@ -123,6 +159,7 @@ pub(crate) fn url(port: u16) -> String {
 pub(crate) fn controller(
     directory: &Path,
     name: &str,
+    listen: SocketAddr,
     kubeconfig: &Path,
     args: &[String],
 ) -> Result<Running> {
@@ -131,7 +168,8 @@ pub(crate) fn controller(
         .arg("--plaintext")
         .arg("--kubeconfig")
         .arg(kubeconfig)
-        .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
+        .arg(format!("--listen={listen}"))
+        .arg("--admin-listen=127.0.0.1:0")
         .args(["--dns-zone", "cluster.local"])
         .args(args);
     Running::start(directory, name, &mut command)

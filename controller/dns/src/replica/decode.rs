@@ -7,9 +7,7 @@ use portolan_model::Protocol;
 use super::follow::FrameError;
 use super::pb;
 use crate::config::{PodMode, ZoneConfig};
-use crate::input::{
-    Change, Endpoint, Kind, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey,
-};
+use crate::input::{Change, Endpoint, Kind, Port, Service, ServiceKey, Slice, SliceKey};
 use crate::name;
 
 fn wrong(field: &'static str, value: impl ToString) -> FrameError {
@@ -54,20 +52,11 @@ pub(super) fn namespace(from: pb::Namespace) -> Change {
     }
 }
 
-/// A Pod of a copy stands for all that have the address.
 pub(super) fn pod(from: pb::Pod) -> Result<Change, FrameError> {
-    let address = address("pod.address", &from.address)?;
-    let key = PodKey {
+    Ok(Change::PodAddress {
+        address: address("pod.address", &from.address)?,
         namespace: from.namespace,
-        name: from.address,
-    };
-    Ok(if from.exists {
-        Change::Pod(Pod {
-            key,
-            addresses: vec![address],
-        })
-    } else {
-        Change::PodRemoved(key)
+        count: usize::try_from(from.count).map_err(|_| wrong("pod.count", from.count))?,
     })
 }
 

@@ -22,22 +22,29 @@ pub(super) fn everything(zone: &Zone) -> impl Iterator<Item = Item> {
         .iter()
         .flat_map(|namespace| {
             let addresses = zone.pod_addresses(namespace);
-            addresses.map(move |address| pod(namespace, address, true))
+            addresses.map(move |address| pod(zone, namespace, address))
         })
         .collect();
     let namespaces: Vec<_> = namespaces
         .into_iter()
         .map(|name| namespace(name, true))
         .collect();
-    // Slices that no Service is known for come with it.
     let services = zone
         .service_objects()
-        .filter(|(_, _, service, _)| service.is_some())
-        .map(|(namespace, name, service, slices)| of_service(namespace, name, service, slices));
+        .map(|(namespace, name, service, slices)| of_service(namespace, name, service, slices))
+        .filter(|item| !is_gone(item));
     std::iter::once(begin)
         .chain(namespaces)
         .chain(services)
         .chain(pods)
+}
+
+/// Whether an item is that of a Service of which there is nothing to tell.
+fn is_gone(item: &Item) -> bool {
+    match &item.item {
+        Some(Kind::Service(service)) => service.spec.is_none() && service.slices.is_empty(),
+        _ => false,
+    }
 }
 
 /// What a copy must be told of one subject; `None` if that follows from others.
@@ -46,10 +53,7 @@ pub(super) fn of_subject(zone: &Zone, subject: &Subject) -> Option<Item> {
         Subject::Apex | Subject::Address(_) => None,
         Subject::Namespace(name) => Some(namespace(name, zone.has_namespace(name))),
         Subject::Service(key) => Some(whole_service(zone, key)),
-        Subject::Pod { namespace, address } => {
-            let exists = zone.pod_addresses(namespace).any(|one| one == *address);
-            Some(pod(namespace, *address, exists))
-        }
+        Subject::Pod { namespace, address } => Some(pod(zone, namespace, *address)),
     }
 }
 
@@ -96,11 +100,12 @@ fn namespace(name: &str, exists: bool) -> Item {
     }))
 }
 
-fn pod(namespace: &str, address: IpAddr, exists: bool) -> Item {
+fn pod(zone: &Zone, namespace: &str, address: IpAddr) -> Item {
+    let count = zone.pods_with(namespace, address);
     item(Kind::Pod(pb::Pod {
         namespace: namespace.to_owned(),
         address: address.to_string(),
-        exists,
+        count: u32::try_from(count).unwrap_or(u32::MAX),
     }))
 }
 

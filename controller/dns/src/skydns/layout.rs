@@ -131,7 +131,7 @@ impl Layout {
     fn pointer(&self, zone: &Zone, address: IpAddr) -> Option<(String, Message)> {
         let own = name::absolute(&name::reverse(address))?;
         let inside = zone.config().reverse.iter().any(|zone| zone.zone_of(&own));
-        let target = zone.pointers(address).next().filter(|_| inside)?;
+        let target = zone.pointers_of(address).next().filter(|_| inside)?;
         let target = name::below(target, zone.config().zones.first()?)?;
         let message = Message {
             host: text(&target),

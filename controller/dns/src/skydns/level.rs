@@ -59,7 +59,6 @@ impl Level<'_> {
         self.mark("", "z");
         self.mark("svc", "k");
         self.mark("pod", "k");
-        self.shadow("dns");
         self.shadow("apex.dns");
         self.shadow("ns.dns");
         let version = Message {
@@ -68,9 +67,9 @@ impl Level<'_> {
             ..Message::default()
         };
         self.put("dns-version", "", version);
-        let servers = self.zone.name_server_host(self.origin);
-        let addresses = servers.map(|(_, addresses)| addresses).unwrap_or_default();
-        for (index, address) in addresses.into_iter().enumerate() {
+        let servers = self.zone.name_servers(self.origin).into_iter();
+        let addresses = servers.flat_map(|(_, addresses)| addresses);
+        for (index, address) in addresses.enumerate() {
             self.put(
                 "ns.dns",
                 &format!("/x{index}"),
@@ -95,8 +94,12 @@ impl Level<'_> {
             .pod_addresses(namespace)
             .any(|existing| existing == address)
         {
-            let name = format!("{}.{namespace}.pod", label::dashed(address));
-            let message = self.address(address, 1, "p");
+            let name = format!("{}.{namespace}.pod", label::of_pod(address));
+            // With the SRV record, without a port, that CoreDNS has.
+            let message = Message {
+                port: 0,
+                ..self.address(address, 1, "p")
+            };
             self.shadow(&name);
             self.put(&name, "/x", message);
         }
@@ -185,7 +188,7 @@ impl Level<'_> {
         for srv in &set.srv {
             let mut messages = Vec::new();
             if records.headless {
-                let target = name::below(&records.target(srv), self.origin);
+                let target = name::below(&join(&srv.host, &records.base), self.origin);
                 messages.extend(target.map(|target| ("s", text(&target), 0)));
             } else {
                 let addresses = own.addresses.iter();

@@ -13,14 +13,15 @@
 //! Services, Namespaces and the apex: see [`layout`]. What it cannot have:
 //!
 //! - several PTR records of an address, the Pods of [`PodMode::Insecure`](crate::PodMode::Insecure),
-//!   the names of topology zones;
+//!   the names of topology zones, addresses of IPv6 beside SRV records;
 //! - SOA records at the apex only, SRV and TXT of the apex without all that is below it, and
 //!   Namespaces that do not show their ExternalName Services at their own name;
-//! - names of ports and protocols without addresses, and SRV records of endpoints' own names;
-//! - names between keys of the reverse tree, for PTR and CNAME;
-//! - a name for other types than the one that leads somewhere: an alias is a PTR record too, and
-//!   the name of an address an alias;
-//! - keys that are not names: `x.<a-b-c-d>.<namespace>.pod` has the address too.
+//! - names that exist for some types only: one key, or all below it, is read whatever the type. So
+//!   the name of an address is an alias, an alias a PTR record, and a name between two others
+//!   (`_tcp.<service>`, `dns.<zone>`) has what is below it;
+//! - addresses at the name of a headless Service's port, other than as aliases to its endpoints, and
+//!   SRV records of endpoints' own names;
+//! - another name server than `ns.dns.<zone>`.
 
 mod client;
 mod export;

@@ -208,7 +208,6 @@ fn the_plugin_answers_what_we_answer() {
         "10-240-0-1.podns.pod",
         "fd00--240-1.podns.pod",
         "172-0-0-2.podns.pod",
-        "dns-version",
     ] {
         names.push(
             format!("{name}.cluster.local")
@@ -361,10 +360,10 @@ fn keys_and_values_are_as_specified() {
         svc1["/ep1a/x0"],
         r#"{"host":"172.0.0.1","port":-1,"ttl":5,"targetstrip":1,"group":"e"}"#
     );
-    for shadow in ["/ep1a", "/double-ep", "/_tcp", "/_tcp/_http"] {
+    for shadow in ["/ep1a", "/double-ep", "/_tcp/_http"] {
         assert_eq!(svc1[shadow], "{}");
     }
-    assert_eq!(svc1.len(), 9);
+    assert_eq!(svc1.len(), 8);
     let hdls1 = of("hdls1");
     assert_eq!(
         hdls1["/_tcp/_http/s0"],

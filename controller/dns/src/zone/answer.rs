@@ -8,9 +8,9 @@ use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use super::Zone;
-use super::lookup::{Node, Origin};
+use super::lookup::{Node, Origin, SCHEMA_VERSION};
 use crate::name;
-use crate::records::Srv;
+use crate::records::{RecordSet, join};
 
 /// How long the schema's version may be kept, in seconds.
 pub(crate) const VERSION_TTL: u32 = 28_800;
@@ -32,7 +32,7 @@ pub struct Answer {
     pub authorities: Vec<Record>,
     /// The addresses of the names in SRV and NS records.
     pub additionals: Vec<Record>,
-    /// The name outside of the zones that the last CNAME leads to, where the answer goes on.
+    /// The name outside of the zones that the last CNAME leads to, where the answer may go on.
     pub elsewhere: Option<Name>,
 }
 
@@ -48,9 +48,16 @@ impl Answer {
     }
 }
 
+/// The aliases on the way to an answer.
+#[derive(Debug, Default)]
+struct Way {
+    targets: Vec<Name>,
+    elsewhere: Option<Name>,
+}
+
 impl Zone {
-    /// Answers a question of class IN. Names are spelled as in the question. REFUSED outside of
-    /// the zones, and for whole zones (AXFR, IXFR).
+    /// Answers a question of class IN with what CoreDNS's kubernetes plugin says. Names are spelled
+    /// as in the question. REFUSED outside of the zones, and for whole zones (AXFR, IXFR).
     #[must_use]
     pub fn answer(&self, name: &Name, kind: RecordType) -> Answer {
         let Some(origin) = self.origin(name) else {
@@ -62,52 +69,123 @@ impl Zone {
         if !self.synced {
             return Answer::of(ResponseCode::ServFail);
         }
-        self.resolve(name, origin, kind)
+        self.resolve(name, &origin, kind)
     }
 
-    fn resolve(&self, name: &Name, origin: Origin, kind: RecordType) -> Answer {
+    fn resolve(&self, name: &Name, origin: &Origin, kind: RecordType) -> Answer {
         let mut answer = Answer::of(ResponseCode::NoError);
-        let (mut name, mut origin) = (name.clone(), origin);
-        let mut seen = BTreeSet::from([name.clone()]);
-        loop {
-            let Some(node) = self.find(&name, &origin) else {
-                return self.negative(answer, ResponseCode::NXDomain, &origin);
-            };
-            let target = node
-                .set
-                .alias
-                .as_ref()
-                .filter(|_| kind != RecordType::CNAME);
-            let Some(target) = target else {
-                self.fill(&mut answer, &name, &origin, &node, kind);
-                return if answer.answers.last().is_some_and(|last| last.name == name) {
-                    answer
-                } else {
-                    self.negative(answer, ResponseCode::NoError, &origin)
-                };
-            };
-            let data = RData::CNAME(CNAME(target.clone()));
-            answer
-                .answers
-                .push(Record::from_rdata(name, self.config.ttl, data));
-            if !seen.insert(target.clone()) || seen.len() > MAX_ALIASES + 1 {
-                return answer;
-            }
-            name = target.clone();
-            match self.origin(&name) {
-                Some(next) => origin = next,
-                None => {
-                    answer.elsewhere = Some(name);
-                    return answer;
-                }
-            }
+        if self.fill(&mut answer, name, origin, kind).is_none() {
+            answer.code = ResponseCode::NXDomain;
         }
+        if answer.answers.is_empty() {
+            answer.authorities.extend(self.soa(&origin.zone));
+        }
+        answer
     }
 
-    fn negative(&self, mut answer: Answer, code: ResponseCode, origin: &Origin) -> Answer {
-        answer.code = code;
-        answer.authorities.extend(self.soa(&origin.zone));
-        answer
+    /// Adds the records that there are; `None` if there is no such name. What is a name differs by
+    /// type, as it does in CoreDNS.
+    fn fill(
+        &self,
+        answer: &mut Answer,
+        name: &Name,
+        origin: &Origin,
+        kind: RecordType,
+    ) -> Option<()> {
+        let is_apex = origin.labels.is_empty();
+        match kind {
+            RecordType::SOA if is_apex => answer.answers.extend(self.soa(name)),
+            // It does not look further.
+            RecordType::SOA => {}
+            RecordType::NS if is_apex && origin.is_lower() => self.servers(answer, name),
+            RecordType::TXT => return self.text(answer, name, origin),
+            RecordType::PTR => return self.pointers(answer, name, origin),
+            RecordType::A | RecordType::AAAA => {
+                let mut way = Way::default();
+                answer.answers = self.addresses_at(name, origin, kind, &mut way)?;
+                answer.elsewhere = way.elsewhere;
+            }
+            RecordType::CNAME => {
+                let alias = self.find(origin)?.set.alias.clone();
+                let alias = alias.map(|target| self.record(name, RData::CNAME(CNAME(target))));
+                answer.answers.extend(alias);
+            }
+            RecordType::SRV => self.targets(answer, name, &origin.zone, &self.find(origin)?),
+            _ => drop(self.find(origin)?),
+        }
+        Some(())
+    }
+
+    fn record(&self, name: &Name, data: RData) -> Record {
+        Record::from_rdata(name.clone(), self.config.ttl, data)
+    }
+
+    /// What CoreDNS finds at a name exists for TXT too, and the names between do not.
+    fn text(&self, answer: &mut Answer, name: &Name, origin: &Origin) -> Option<()> {
+        if origin.labels == ["dns-version"] {
+            let text = TXT::new(vec![SCHEMA_VERSION.to_owned()]);
+            let text = Record::from_rdata(name.clone(), VERSION_TTL, RData::TXT(text));
+            answer.answers.push(text);
+            return Some(());
+        }
+        let node = self.find_object(origin)?;
+        (*node.set != RecordSet::default()).then_some(())
+    }
+
+    fn pointers(&self, answer: &mut Answer, name: &Name, origin: &Origin) -> Option<()> {
+        let address = name::pointed_at(name).filter(|_| origin.reverse);
+        let Some(address) = address else {
+            return self.find_object(origin).map(drop);
+        };
+        let zone = self.config.zones.first()?;
+        let names = self.pointers_of(address);
+        let records = names.filter_map(|to| {
+            let target = name::below(to, zone)?;
+            Some(self.record(name, RData::PTR(PTR(target))))
+        });
+        answer.answers.extend(records);
+        (!answer.answers.is_empty()).then_some(())
+    }
+
+    /// The addresses of a name, and the aliases that lead to them. An alias that leads to nothing
+    /// inside of its zone is left out, as CoreDNS does; of one that leads outside that is not known.
+    fn addresses_at(
+        &self,
+        name: &Name,
+        origin: &Origin,
+        kind: RecordType,
+        way: &mut Way,
+    ) -> Option<Vec<Record>> {
+        let node = self.find(origin)?;
+        let Some(target) = &node.set.alias else {
+            let data = node.set.addresses.iter().copied().map(address_data);
+            let data = data.filter(|data| data.record_type() == kind);
+            return Some(data.map(|data| self.record(name, data)).collect());
+        };
+        let is_loop = name.zone_of(target) || way.targets.contains(target);
+        if is_loop || way.targets.len() > MAX_ALIASES {
+            return Some(Vec::new());
+        }
+        way.targets.push(target.clone());
+        let mut answers = vec![self.record(name, RData::CNAME(CNAME(target.clone())))];
+        if let Some(labels) = name::relative(target, &origin.zone) {
+            let inside = Origin {
+                labels,
+                ..origin.clone()
+            };
+            let more = self.addresses_at(target, &inside, kind, way);
+            let more = more.unwrap_or_default();
+            if more.is_empty() {
+                return Some(more);
+            }
+            answers.extend(more);
+        } else if let Some(other) = self.origin(target) {
+            let more = self.addresses_at(target, &other, kind, way);
+            answers.extend(more.unwrap_or_default());
+        } else {
+            way.elsewhere = Some(target.clone());
+        }
+        Some(answers)
     }
 
     /// The SOA record of a zone.
@@ -125,101 +203,31 @@ impl Zone {
         Some(Record::from_rdata(zone.clone(), ttl, RData::SOA(data)))
     }
 
-    fn fill(
-        &self,
-        answer: &mut Answer,
-        name: &Name,
-        origin: &Origin,
-        node: &Node<'_>,
-        kind: RecordType,
-    ) {
-        let ttl = self.config.ttl;
-        let set = &node.set;
-        let mut push = |ttl, data| {
-            answer
-                .answers
-                .push(Record::from_rdata(name.clone(), ttl, data));
-        };
-        match kind {
-            RecordType::SOA if origin.labels.is_empty() => answer.answers.extend(self.soa(name)),
-            RecordType::NS if origin.labels.is_empty() => self.name_servers(answer, name, origin),
-            RecordType::A | RecordType::AAAA => {
-                let data = set.addresses.iter().map(|address| address_data(*address));
-                data.filter(|data| data.record_type() == kind)
-                    .for_each(|data| push(ttl, data));
-            }
-            RecordType::SRV => self.targets(answer, name, &origin.zone, node),
-            RecordType::PTR => {
-                let zone = self.config.zones.first();
-                let names = set.pointers.iter().filter_map(|to| name::below(to, zone?));
-                names.for_each(|name| push(ttl, RData::PTR(PTR(name))));
-            }
-            RecordType::CNAME => {
-                let target = set.alias.iter().cloned();
-                target.for_each(|target| push(ttl, RData::CNAME(CNAME(target))));
-            }
-            RecordType::TXT => {
-                let text = set.text.iter().map(|text| TXT::new(vec![text.clone()]));
-                text.for_each(|text| push(VERSION_TTL, RData::TXT(text)));
-            }
-            _ => {}
-        }
-    }
-
     fn targets(&self, answer: &mut Answer, name: &Name, zone: &Name, node: &Node<'_>) {
-        let Some(service) = node.service else {
-            return;
-        };
-        let ttl = self.config.ttl;
-        let mut glue = BTreeSet::new();
+        let mut told = BTreeSet::new();
         for srv in &node.set.srv {
-            let Some(target) = name::below(&service.target(srv), zone) else {
+            let Some(target) = name::below(&join(&srv.host, &node.base), zone) else {
                 continue;
             };
-            if glue.insert(&srv.host) {
-                let own = service.names.get(&*srv.host);
-                let addresses = own.map(|own| own.addresses.as_slice()).unwrap_or_default();
-                answer
-                    .additionals
-                    .extend(address_records(&target, ttl, addresses));
+            if told.insert(&srv.host) {
+                let addresses = node.addresses_of(&srv.host);
+                let addresses =
+                    addresses.map(|address| self.record(&target, address_data(address)));
+                answer.additionals.extend(addresses);
             }
-            let data = RData::SRV(srv_data(srv, target));
-            answer
-                .answers
-                .push(Record::from_rdata(name.clone(), ttl, data));
+            let data = RData::SRV(SRV::new(0, srv.weight, srv.port, target));
+            answer.answers.push(self.record(name, data));
         }
     }
 
-    fn name_servers(&self, answer: &mut Answer, name: &Name, origin: &Origin) {
-        let ttl = self.config.ttl;
-        if let Some((host, addresses)) = self.name_server_host(&origin.zone) {
-            let data = RData::NS(NS(host.clone()));
-            answer
-                .answers
-                .push(Record::from_rdata(name.clone(), ttl, data));
-            answer
-                .additionals
-                .extend(address_records(&host, ttl, &addresses));
+    fn servers(&self, answer: &mut Answer, name: &Name) {
+        for (host, addresses) in self.name_servers(name) {
+            let data = addresses.into_iter().map(address_data);
+            let addresses = data.map(|data| self.record(&host, data));
+            answer.additionals.extend(addresses);
+            answer.answers.push(self.record(name, RData::NS(NS(host))));
         }
     }
-
-    /// The zone's name server with its addresses: the name servers' Service while it exists, or
-    /// else `ns.dns.<zone>`. Zones of the reverse tree have those of the first zone.
-    pub(crate) fn name_server_host(&self, zone: &Name) -> Option<(Name, Vec<IpAddr>)> {
-        let zone = match self.config.zones.first() {
-            Some(first) if name::is_reverse(zone) => first,
-            _ => zone,
-        };
-        let service = self.name_server_records().and_then(|records| {
-            let addresses = records.names.get("")?.addresses.clone();
-            Some((name::below(&records.base, zone)?, addresses))
-        });
-        service.or_else(|| Some((name::below("ns.dns", zone)?, Vec::new())))
-    }
-}
-
-pub(crate) fn srv_data(srv: &Srv, target: Name) -> SRV {
-    SRV::new(0, srv.weight, srv.port, target)
 }
 
 pub(crate) fn address_data(address: IpAddr) -> RData {
@@ -227,10 +235,4 @@ pub(crate) fn address_data(address: IpAddr) -> RData {
         IpAddr::V4(v4) => RData::A(A(v4)),
         IpAddr::V6(v6) => RData::AAAA(AAAA(v6)),
     }
-}
-
-fn address_records(name: &Name, ttl: u32, addresses: &[IpAddr]) -> Vec<Record> {
-    let data = addresses.iter().map(|address| address_data(*address));
-    data.map(|data| Record::from_rdata(name.clone(), ttl, data))
-        .collect()
 }

@@ -37,6 +37,11 @@ impl Zone {
             } => self.set_whole(key, service, slices, out),
             Change::Pod(pod) => self.set_pod(pod, out),
             Change::PodRemoved(key) => self.set_addresses(lower_pod(key), BTreeSet::new(), out),
+            Change::PodAddress {
+                namespace,
+                address,
+                count,
+            } => self.set_count(&namespace.to_ascii_lowercase(), address, count, out),
             Change::Listed(listing) => self.retain(listing, out),
             Change::Synced => self.sync(out),
         }
@@ -206,11 +211,7 @@ impl Zone {
         };
         self.in_namespace(&namespace, out, |entry, _, out| {
             for address in new.difference(&old) {
-                let count = entry.pods.entry(*address).or_default();
-                *count += 1;
-                if *count == 1 {
-                    out.subjects.insert(pod_subject(&namespace, *address));
-                }
+                *entry.pods.entry(*address).or_default() += 1;
             }
             for address in old.difference(&new) {
                 let Some(count) = entry.pods.get_mut(address) else {
@@ -219,8 +220,22 @@ impl Zone {
                 *count -= 1;
                 if *count == 0 {
                     entry.pods.remove(address);
-                    out.subjects.insert(pod_subject(&namespace, *address));
                 }
+            }
+            let touched = new.symmetric_difference(&old);
+            out.subjects
+                .extend(touched.map(|address| pod_subject(&namespace, *address)));
+        });
+    }
+
+    fn set_count(&mut self, namespace: &str, address: IpAddr, count: usize, out: &mut Applied) {
+        self.in_namespace(namespace, out, |entry, _, out| {
+            let before = match count {
+                0 => entry.pods.remove(&address),
+                _ => entry.pods.insert(address, count),
+            };
+            if before.unwrap_or_default() != count {
+                out.subjects.insert(pod_subject(namespace, address));
             }
         });
     }

@@ -11,7 +11,7 @@ use crate::config::PodMode;
 use crate::input::{Service, ServiceKey, Slice};
 use crate::label;
 use crate::name;
-use crate::records::{RecordSet, ServiceRecords};
+use crate::records::{RecordSet, ServiceRecords, Srv, join};
 
 /// A name, and what is there.
 #[derive(Debug, Clone)]
@@ -20,8 +20,8 @@ pub struct Entry<'a> {
     pub owner: String,
     /// Its records. None at all: the name exists, and has to although nothing may be below it.
     pub set: Cow<'a, RecordSet>,
-    /// Where the targets of SRV records are found.
-    pub service: Option<&'a ServiceRecords>,
+    /// What the targets of SRV records are relative to, relative to the zone itself.
+    base: Cow<'a, str>,
 }
 
 impl Entry<'_> {
@@ -29,8 +29,14 @@ impl Entry<'_> {
         Self {
             owner: owner.into(),
             set: Cow::Owned(set),
-            service: None,
+            base: Cow::Borrowed(""),
         }
+    }
+
+    /// The name of an SRV record's target, relative to the zone.
+    #[must_use]
+    pub fn target(&self, srv: &Srv) -> String {
+        join(&srv.host, &self.base)
     }
 
     fn empty(owner: impl Into<String>) -> Self {
@@ -116,8 +122,8 @@ impl Zone {
     }
 
     /// The names of an address, relative to the first zone.
-    pub fn pointers(&self, address: IpAddr) -> impl Iterator<Item = &str> {
-        let names = self.reverse.get(address).into_iter();
+    pub fn pointers_of(&self, address: IpAddr) -> impl Iterator<Item = &str> {
+        let names = self.reverse.get(address.to_canonical()).into_iter();
         names.flat_map(|names| names.visible()).map(String::as_str)
     }
 
@@ -130,6 +136,13 @@ impl Zone {
             .flat_map(|entry| entry.pods.keys().copied())
     }
 
+    /// How many Pods of a Namespace have an address.
+    pub(crate) fn pods_with(&self, namespace: &str, address: IpAddr) -> usize {
+        let entry = self.namespaces.get(namespace);
+        let count = entry.and_then(|entry| entry.pods.get(&address));
+        count.copied().unwrap_or_default()
+    }
+
     /// The names of a cluster zone, sorted by Namespace and Service, without the apex. The names
     /// of [`PodMode::Insecure`] and those of topology zones cannot be listed.
     pub fn forward_entries(&self) -> impl Iterator<Item = Entry<'_>> {
@@ -137,15 +150,19 @@ impl Zone {
             text: Some(SCHEMA_VERSION.to_owned()),
             ..RecordSet::default()
         };
-        let name_server = self.find_forward(&["ns".to_owned(), "dns".to_owned()]);
+        let servers = self
+            .config
+            .zones
+            .first()
+            .map(|zone| self.name_servers(zone));
+        let servers = servers.into_iter().flatten();
+        let servers = RecordSet {
+            addresses: servers.flat_map(|(_, addresses)| addresses).collect(),
+            ..RecordSet::default()
+        };
         let fixed = [
             Entry::of("dns-version", version),
-            Entry::of(
-                "ns.dns",
-                name_server
-                    .map(|node| node.set.into_owned())
-                    .unwrap_or_default(),
-            ),
+            Entry::of("ns.dns", servers),
             Entry::empty("svc"),
             Entry::empty("pod"),
         ];
@@ -171,8 +188,12 @@ impl Zone {
         let base = format!("{namespace}.pod");
         let own = (self.config.pods != PodMode::Disabled).then(|| Entry::empty(base.clone()));
         let pods = self.pod_addresses(namespace).map(move |address| {
-            let owner = format!("{}.{base}", label::dashed(address));
-            Entry::of(owner, RecordSet::of_address(address))
+            let owner = format!("{}.{base}", label::of_pod(address));
+            let count = self.pods_with(namespace, address);
+            Entry {
+                base: Cow::Owned(owner.clone()),
+                ..Entry::of(owner, RecordSet::of_pod(address, count))
+            }
         });
         own.into_iter().chain(pods)
     }
@@ -197,8 +218,8 @@ impl Zone {
 
 fn service_entries(records: &ServiceRecords) -> impl Iterator<Item = Entry<'_>> {
     records.names.iter().map(move |(name, set)| Entry {
-        owner: crate::records::join(name, &records.base),
+        owner: join(name, &records.base),
         set: Cow::Borrowed(set),
-        service: Some(records),
+        base: Cow::Borrowed(&records.base),
     })
 }

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 
 use hickory_proto::rr::Name;
 
+use super::service::ServiceEntry;
 use super::{Namespace, Zone};
 use crate::config::PodMode;
 use crate::label;
 use crate::name;
-use crate::records::{RecordSet, ServiceRecords};
+use crate::records::{RecordSet, ServiceRecords, join, without_underscore};
 
 /// The version of the DNS specification that the records follow.
 pub(crate) const SCHEMA_VERSION: &str = "1.1.0";
@@ -19,28 +20,53 @@ pub(crate) const SCHEMA_VERSION: &str = "1.1.0";
 pub(super) struct Origin {
     /// The zone's name, spelled as in the question.
     pub(super) zone: Name,
-    /// The rest of the name, in lower case, outermost label first.
+    /// The rest of the name, in lower case.
     pub(super) labels: Vec<String>,
     pub(super) reverse: bool,
+}
+
+impl Origin {
+    /// Whether the zone's name is spelled in lower case.
+    pub(super) fn is_lower(&self) -> bool {
+        self.zone
+            .iter()
+            .all(|label| !label.iter().any(u8::is_ascii_uppercase))
+    }
 }
 
 /// What is at a name that exists.
 #[derive(Debug, Clone)]
 pub(super) struct Node<'a> {
     pub(super) set: Cow<'a, RecordSet>,
-    /// Where the targets of SRV records are found.
+    /// What the targets of SRV records are relative to, relative to the zone itself.
+    pub(super) base: Cow<'a, str>,
+    /// Where the addresses of these targets are found; `None` if there is but one target, the base.
     pub(super) service: Option<&'a ServiceRecords>,
 }
 
 impl Node<'_> {
-    /// A name that exists because others are below it.
-    fn empty() -> Self {
-        Self::of(RecordSet::default())
+    /// The addresses of an SRV record's target that count here.
+    pub(super) fn addresses_of(&self, host: &str) -> impl Iterator<Item = IpAddr> {
+        let own = match self.service {
+            Some(service) => service.names.get(host).map(|set| &set.addresses),
+            None => Some(&self.set.addresses),
+        };
+        let here = &self.set.addresses;
+        own.into_iter()
+            .flatten()
+            .copied()
+            .filter(|address| here.binary_search(address).is_ok())
     }
 
-    fn of(set: RecordSet) -> Self {
+    /// A name that exists and has nothing.
+    fn empty() -> Self {
+        Self::of(RecordSet::default(), "")
+    }
+
+    fn of(set: RecordSet, base: &str) -> Self {
         Self {
             set: Cow::Owned(set),
+            base: Cow::Owned(base.to_owned()),
             service: None,
         }
     }
@@ -63,46 +89,65 @@ impl Zone {
             .min_by_key(|origin| origin.labels.len())
     }
 
-    /// What is at a name; `None` if it does not exist.
-    pub(super) fn find(&self, name: &Name, origin: &Origin) -> Option<Node<'_>> {
-        if origin.labels.is_empty() {
-            return Some(Node::empty());
+    /// What is at a name; `None` if CoreDNS says of it that it does not exist.
+    pub(super) fn find(&self, origin: &Origin) -> Option<Node<'_>> {
+        if origin.labels == ["ns", "dns"] {
+            return self.name_server_node(origin);
         }
-        if origin.reverse {
-            self.find_reverse(name)
-        } else {
-            self.find_forward(&origin.labels)
-        }
+        self.find_object(origin)
     }
 
-    pub(super) fn find_forward(&self, labels: &[String]) -> Option<Node<'_>> {
-        let (last, rest) = labels.split_last()?;
-        match (last.as_str(), rest) {
-            ("svc", _) => self.find_service(rest),
-            ("pod", _) => self.find_pod(rest),
-            ("dns", []) => Some(Node::empty()),
-            ("dns", [ns]) if ns == "ns" => Some(self.name_server_node()),
-            ("dns-version", []) => Some(Node::of(RecordSet {
-                text: Some(SCHEMA_VERSION.to_owned()),
-                ..RecordSet::default()
-            })),
+    /// The same of names that stand for objects. In the reverse tree these are found by address
+    /// only, which is the business of PTR.
+    pub(super) fn find_object(&self, origin: &Origin) -> Option<Node<'_>> {
+        let (tree, rest) = match origin.labels.as_slice() {
+            [] => return Some(Node::empty()),
+            [rest @ .., tree] => (tree.as_str(), rest),
+        };
+        match (tree, rest) {
+            ("svc" | "pod", []) => Some(Node::empty()),
+            _ if origin.reverse => None,
+            ("svc", rest) => self.find_service(rest),
+            ("pod", rest) => self.find_pod(rest),
             _ => None,
         }
     }
 
-    /// `ns.dns.<zone>`, the name in every SOA record, has the addresses of the name server's
-    /// Service.
-    fn name_server_node(&self) -> Node<'_> {
-        let records = self.name_server_records();
-        let set = records.and_then(|records| records.names.get(""));
-        Node::of(RecordSet {
-            addresses: set.map(|set| set.addresses.clone()).unwrap_or_default(),
+    /// `ns.dns.<zone>`, the name in every SOA record, has the addresses of the name servers. CoreDNS
+    /// does not know it where the zone's name is spelled with capitals.
+    fn name_server_node(&self, origin: &Origin) -> Option<Node<'_>> {
+        let servers = self.name_servers(&origin.zone);
+        let addresses = servers.into_iter().flat_map(|(_, addresses)| addresses);
+        let set = RecordSet {
+            addresses: addresses.collect(),
             ..RecordSet::default()
-        })
+        };
+        origin.is_lower().then(|| Node::of(set, ""))
     }
 
-    /// The records of the name servers' Service, if it exists and is in the zone.
-    pub(super) fn name_server_records(&self) -> Option<&ServiceRecords> {
+    /// The name servers of a zone with their addresses: the name servers' Service, or, if it is
+    /// headless, its endpoints; and `ns.dns.<zone>` while there is no such Service. CoreDNS looks for
+    /// the Services of which it is an endpoint itself, and names them in the zone that was asked for
+    /// even if that is one of the reverse tree.
+    pub(crate) fn name_servers(&self, zone: &Name) -> Vec<(Name, Vec<IpAddr>)> {
+        let Some(records) = self.name_server_records() else {
+            let nobody = name::below("ns.dns", zone).map(|name| (name, Vec::new()));
+            return nobody.into_iter().collect();
+        };
+        let hosts = records.names.iter().filter(|(host, _)| {
+            let is_endpoint = !host.is_empty() && !host.starts_with('_');
+            is_endpoint == records.headless && !host.starts_with('_')
+        });
+        hosts
+            .filter_map(|(host, set)| {
+                let name = name::below(&join(host, &records.base), zone)?;
+                Some((name, set.addresses.clone()))
+            })
+            .collect()
+    }
+
+    /// The records of the name servers' Service, if it exists and is no alias.
+    fn name_server_records(&self) -> Option<&ServiceRecords> {
         let key = self.config.name_server.as_ref()?;
         let entry = self
             .namespaces
@@ -120,59 +165,61 @@ impl Zone {
     }
 
     fn find_service(&self, labels: &[String]) -> Option<Node<'_>> {
-        let Some((namespace, rest)) = labels.split_last() else {
-            return Some(Node::empty());
-        };
+        let (namespace, rest) = labels.split_last()?;
         let namespace = self.namespace(namespace)?;
         let Some((service, rest)) = rest.split_last() else {
             return Some(Node::empty());
         };
-        let records = &namespace.services.get(service)?.records;
+        let entry = namespace.services.get(service)?;
+        let set = match entry.records.get(rest) {
+            Some(set) => Cow::Borrowed(set),
+            // Of any port and any protocol.
+            None if rest == ["_", "_"] => Cow::Borrowed(entry.records.get(&[])?),
+            None => Cow::Owned(self.find_ports(entry, rest)?),
+        };
         Some(Node {
-            set: Cow::Borrowed(records.get(rest)?),
-            service: Some(records),
+            set,
+            base: Cow::Borrowed(&entry.records.base),
+            service: Some(&entry.records),
         })
     }
 
-    fn find_pod(&self, labels: &[String]) -> Option<Node<'_>> {
-        let Some((namespace, rest)) = labels.split_last() else {
-            return Some(Node::empty());
+    /// What is at a name that leaves the port or the protocol open.
+    fn find_ports(&self, entry: &ServiceEntry, labels: &[String]) -> Option<RecordSet> {
+        let [port, protocol] = labels else {
+            return None;
         };
+        let (port, protocol) = (without_underscore(port), without_underscore(protocol));
+        if !port.is_empty() && !protocol.is_empty() {
+            return None;
+        }
+        entry.matching(port, protocol, &self.config)
+    }
+
+    fn find_pod(&self, labels: &[String]) -> Option<Node<'_>> {
+        let (name, rest) = labels.split_last()?;
         if self.config.pods == PodMode::Disabled {
             return None;
         }
-        let namespace = self.namespace(namespace)?;
-        match rest {
-            [] => Some(Node::empty()),
-            [pod] => self
-                .pod_address(namespace, pod)
-                .map(RecordSet::of_address)
-                .map(Node::of),
-            _ => None,
-        }
-    }
-
-    fn pod_address(&self, namespace: &Namespace, pod: &str) -> Option<IpAddr> {
-        let address = label::undashed(pod)?;
-        let exists = match self.config.pods {
-            PodMode::Disabled => false,
-            PodMode::Insecure => true,
-            PodMode::Verified => {
-                namespace.pods.contains_key(&address) && label::dashed(address) == pod
-            }
+        let namespace = self.namespace(name)?;
+        // What is below a Pod's name is the Pod, to CoreDNS, as far as it reads.
+        let pod = match rest {
+            [] => return Some(Node::empty()),
+            [pod] | [_, pod] | [_, _, pod] => pod,
+            _ => return None,
         };
-        exists.then_some(address)
-    }
-
-    fn find_reverse(&self, name: &Name) -> Option<Node<'_>> {
-        let range = name::reverse_range(name)?;
-        if range.start() != range.end() {
-            return self.reverse.any(range).then(Node::empty);
-        }
-        let names = self.reverse.get(*range.start())?.visible();
-        Some(Node::of(RecordSet {
-            pointers: names.iter().cloned().collect(),
-            ..RecordSet::default()
-        }))
+        let address = label::undashed(pod)?;
+        let count = match self.config.pods {
+            PodMode::Disabled => 0,
+            PodMode::Insecure => 1,
+            PodMode::Verified if label::of_pod(address) != *pod => 0,
+            PodMode::Verified => namespace.pods.get(&address).copied().unwrap_or_default(),
+        };
+        (count > 0).then(|| {
+            Node::of(
+                RecordSet::of_pod(address, count),
+                &format!("{pod}.{name}.pod"),
+            )
+        })
     }
 }

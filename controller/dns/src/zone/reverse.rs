@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 
 use crate::records::Owner;
 
@@ -36,7 +35,7 @@ type Pointer = (IpAddr, Owner, String);
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reverse {
-    /// In order of addresses, so that "is there anything in this network" is one look-up.
+    /// In order of addresses, for zone files.
     addresses: BTreeMap<IpAddr, Pointers>,
 }
 
@@ -49,11 +48,6 @@ impl Reverse {
         self.addresses
             .iter()
             .map(|(address, names)| (*address, names))
-    }
-
-    /// Whether any address of the range has a name.
-    pub(super) fn any(&self, range: RangeInclusive<IpAddr>) -> bool {
-        self.addresses.range(range).next().is_some()
     }
 
     /// Replaces the PTR records of one Service. Returns the addresses whose answer changed.

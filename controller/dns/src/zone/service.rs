@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::Applied;
 use super::reverse::Reverse;
-use crate::compile::compile;
+use crate::compile::{compile, compile_alone, matching};
 use crate::config::ZoneConfig;
 use crate::input::{Service, ServiceKey, Slice, Subject};
 use crate::problem::Problem;
-use crate::records::ServiceRecords;
+use crate::records::{RecordSet, ServiceRecords};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServiceEntry {
@@ -24,6 +24,18 @@ impl ServiceEntry {
         self.service.is_none() && self.slices.is_empty()
     }
 
+    /// The records of all ports that go by this name and protocol, either of which may be empty and
+    /// is any then.
+    pub(super) fn matching(
+        &self,
+        port: &str,
+        protocol: &str,
+        config: &ZoneConfig,
+    ) -> Option<RecordSet> {
+        let service = self.service.as_ref()?;
+        matching(service, self.slices.values(), config, port, protocol)
+    }
+
     /// Brings records and PTR records up to date.
     pub(super) fn recompile(
         &mut self,
@@ -34,7 +46,10 @@ impl ServiceEntry {
     ) {
         let (records, problems) = match &self.service {
             Some(service) => compile(service, self.slices.values(), config),
-            None => Default::default(),
+            None => {
+                let records = compile_alone(key, self.slices.values(), config);
+                (records, Vec::new())
+            }
         };
         let news = problems
             .iter()

@@ -34,8 +34,9 @@ fn nodata(zone: &Zone, name: &str, kind: RecordType) {
     negative(zone, name, kind, ResponseCode::NoError);
 }
 
-/// The name does not exist, whatever the type.
+/// The name does not exist, whatever the type. Of SOA records below the apex CoreDNS does not say so.
 fn nxdomain(zone: &Zone, name: &str) {
+    nodata(zone, name, RecordType::SOA);
     for kind in [
         RecordType::A,
         RecordType::AAAA,
@@ -43,7 +44,6 @@ fn nxdomain(zone: &Zone, name: &str) {
         RecordType::TXT,
         RecordType::CNAME,
         RecordType::PTR,
-        RecordType::SOA,
         RecordType::NS,
         RecordType::ANY,
     ] {

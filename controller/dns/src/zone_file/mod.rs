@@ -9,8 +9,16 @@
 //! }
 //! ```
 //!
-//! Not in them are the Pods of [`PodMode::Insecure`](crate::PodMode::Insecure) and the names of
-//! topology zones, of which there is no list.
+//! Not in them are the Pods of [`PodMode::Insecure`](crate::PodMode::Insecure), the names of
+//! topology zones, ports without their underscores, and what is below a Pod's name: of these there
+//! is no list. And a zone's names exist or do not, whatever the type, so that a server says what
+//! the standards want where the kubernetes plugin does not:
+//!
+//! - NODATA, not NXDOMAIN, for a name that has records of another type (`dns-version` for A, the
+//!   name of an address for anything but PTR, a Namespace's for TXT) or names below it
+//!   (`_tcp.<service>`, RFC 8020);
+//! - NXDOMAIN, not NODATA, for the SOA of a name that does not exist;
+//! - an alias is part of the answer whatever it leads to, and for every type (RFC 1034).
 
 mod export;
 mod render;

@@ -52,30 +52,38 @@ impl File<'_> {
                 "@ SOA ns.dns hostmaster {serial} {refresh} {retry} {expire} {minimum}"
             ));
         }
-        if let Some((host, _)) = zone.name_server_host(origin) {
-            self.line(format_args!("@ NS {}", absolute(&host)));
+        for (host, addresses) in zone.name_servers(origin) {
+            let host = absolute(&host);
+            self.line(format_args!("@ NS {host}"));
+            if name::is_reverse(origin) {
+                // In the forward zone these names are there by themselves.
+                self.addresses(&host, &addresses);
+                self.addresses("ns.dns", &addresses);
+            }
+        }
+    }
+
+    fn addresses(&mut self, owner: &str, addresses: &[IpAddr]) {
+        for address in addresses {
+            match address {
+                IpAddr::V4(v4) => self.line(format_args!("{owner} A {v4}")),
+                IpAddr::V6(v6) => self.line(format_args!("{owner} AAAA {v6}")),
+            }
         }
     }
 
     fn entry(&mut self, entry: &Entry<'_>) {
         let owner = &entry.owner;
         let set = &*entry.set;
-        if *set == RecordSet::default() && !owner.starts_with('_') {
+        if *set == RecordSet::default() {
             // Something has to be below a name that is to exist without records. No object can
             // have this name.
             self.line(format_args!("_.{owner} TXT \"\""));
         }
-        for address in &set.addresses {
-            match address {
-                IpAddr::V4(v4) => self.line(format_args!("{owner} A {v4}")),
-                IpAddr::V6(v6) => self.line(format_args!("{owner} AAAA {v6}")),
-            }
-        }
-        if let Some(service) = entry.service {
-            for srv in &set.srv {
-                let (weight, port, target) = (srv.weight, srv.port, service.target(srv));
-                self.line(format_args!("{owner} SRV 0 {weight} {port} {target}"));
-            }
+        self.addresses(owner, &set.addresses);
+        for srv in &set.srv {
+            let (weight, port, target) = (srv.weight, srv.port, entry.target(srv));
+            self.line(format_args!("{owner} SRV 0 {weight} {port} {target}"));
         }
         if let Some(target) = &set.alias {
             self.line(format_args!("{owner} CNAME {}", absolute(target)));

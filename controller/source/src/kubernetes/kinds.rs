@@ -113,10 +113,7 @@ impl Watchable for NamedPod {
         Some("status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown");
     const KEEP: &'static Keep = &Only(&[
         ("metadata", METADATA),
-        (
-            "status",
-            Only(&[("phase", All), ("podIP", All), ("podIPs", All)]),
-        ),
+        ("status", Only(&[("phase", All), ("podIP", All)])),
     ]);
 }
 

@@ -180,9 +180,7 @@ fn endpoint(
         addresses,
         ready: conditions.and_then(|said| said.ready).unwrap_or(true),
         hostname: given(&from.hostname),
-        pod: target
-            .filter(|target| target.kind.as_deref() == Some("Pod"))
-            .and_then(|target| given(&target.name)),
+        pod: target.and_then(|target| given(&target.name)),
         zone: given(&from.zone),
     }
 }
@@ -200,17 +198,13 @@ pub(super) fn of_pod(pod: &Pod) -> Names {
     if is_over || pod.metadata.deletion_timestamp.is_some() {
         return Names::None;
     }
+    // Of several addresses CoreDNS knows the first.
+    let Some(text) = status.pod_ip.as_deref().filter(|ip| !ip.is_empty()) else {
+        return Names::None;
+    };
     let mut problems = Problems::default();
-    let list = status.pod_ips.iter().flatten();
-    let mut texts: Vec<_> = list.filter_map(|entry| entry.ip.as_deref()).collect();
-    if texts.is_empty() {
-        texts.extend(status.pod_ip.as_deref().filter(|ip| !ip.is_empty()));
-    }
-    let texts = texts.into_iter().enumerate();
-    let addresses: Vec<_> = texts
-        .filter_map(|(index, text)| {
-            address(&format!("status.podIPs[{index}]"), text, &mut problems)
-        })
+    let addresses: Vec<_> = address("status.podIP", text, &mut problems)
+        .into_iter()
         .collect();
     if addresses.is_empty() {
         return Names::None;

@@ -236,16 +236,6 @@ pub struct PodStatus {
     pub phase: Option<String>,
     #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
-    #[serde(rename = "podIPs")]
-    pub pod_ips: Option<Vec<PodIp>>,
-}
-
-/// `status.podIPs[]`.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct PodIp {
-    /// `ip`.
-    pub ip: Option<String>,
 }
 
 /// `v1` Namespace.

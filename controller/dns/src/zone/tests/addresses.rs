@@ -1,6 +1,8 @@
 //! Services, endpoints, Pods, and the reverse tree.
 
-use super::{is, nodata, nxdomain};
+use hickory_proto::op::ResponseCode;
+
+use super::{is, negative, nodata, nxdomain};
 use crate::RecordType::{A, AAAA, CNAME, PTR, SRV, TXT};
 use crate::testing::{ask, changes, config, headless, text, zone, zone_of};
 use crate::{Change, PodMode, ServiceKey, ZoneConfig};
@@ -50,15 +52,36 @@ fn named_ports_have_srv_records_with_glue() {
         let glue = text(&ask(&zone, name, SRV).additionals);
         assert_eq!(glue, ["svc1.testns.svc.cluster.local. 5 IN A 10.0.0.1"]);
     }
-    nodata(&zone, "_http._tcp.svc1.testns.svc.cluster.local.", A);
-    nodata(&zone, "_tcp.svc1.testns.svc.cluster.local.", SRV);
+    // CoreDNS gives the name of a port addresses too, and takes it without its underscores, or with
+    // nothing else.
+    for name in [
+        "_http._tcp",
+        "http.tcp",
+        "_HTTP.tcp",
+        "_._tcp",
+        "_http._",
+        "_._",
+    ] {
+        let name = format!("{name}.svc1.testns.svc.cluster.local.");
+        is(&zone, &name, A, &[&format!("{name} 5 IN A 10.0.0.1")]);
+        nodata(&zone, &name, AAAA);
+        nodata(&zone, &name, TXT);
+        let srv = format!("{name} 5 IN SRV 0 100 80 svc1.testns.svc.cluster.local.");
+        is(&zone, &name, SRV, &[&srv]);
+        assert_eq!(ask(&zone, &name, SRV).additionals.len(), 1);
+    }
     for missing in [
         "_http._udp.svc1",
         "_https._tcp.svc1",
         "_udp.svc1",
         "_http._tcp.svc0",
         "x._http._tcp.svc1",
-        "http.tcp.svc1",
+        "_tcp.svc1",
+        "__http._tcp.svc1",
+        "_._udp.svc1",
+        "_._tcp.svc0",
+        "_._tcp.external",
+        "_http._tcp.external",
     ] {
         nxdomain(&zone, &format!("{missing}.testns.svc.cluster.local."));
     }
@@ -153,6 +176,7 @@ fn endpoints_have_names_of_hostname_or_address() {
 #[test]
 fn headless_srv_records_lead_to_each_endpoint() {
     let zone = zone();
+    // As in CoreDNS an endpoint that is in two slices for a moment is counted twice: 7, not 6.
     let name = "_http._tcp.hdls1.testns.svc.cluster.local.";
     let hosts = [
         "172-0-0-2",
@@ -162,7 +186,7 @@ fn headless_srv_records_lead_to_each_endpoint() {
         "dup-name",
     ];
     let expected =
-        hosts.map(|h| format!("{name} 5 IN SRV 0 16 80 {h}.hdls1.testns.svc.cluster.local."));
+        hosts.map(|h| format!("{name} 5 IN SRV 0 14 80 {h}.hdls1.testns.svc.cluster.local."));
     is(&zone, name, SRV, &expected.each_ref().map(String::as_str));
     let glue = text(&ask(&zone, name, SRV).additionals);
     assert_eq!(glue.len(), 6);
@@ -210,8 +234,12 @@ fn endpoints_are_named_after_their_pod_if_so_configured() {
     let name = "web-0.web.testns.svc.cluster.local.";
     is(&zone, name, A, &[&format!("{name} 5 IN A 172.2.0.1")]);
     nxdomain(&zone, "172-2-0-1.web.testns.svc.cluster.local.");
-    let name = "172-2-0-2.web.testns.svc.cluster.local.";
-    is(&zone, name, A, &[&format!("{name} 5 IN A 172.2.0.2")]);
+    // CoreDNS tells of a name with a dot in it, and does not find it.
+    nxdomain(&zone, "172-2-0-2.web.testns.svc.cluster.local.");
+    nxdomain(&zone, "with.dot.web.testns.svc.cluster.local.");
+    let name = "2.0.2.172.in-addr.arpa.";
+    let dotted = format!("{name} 5 IN PTR with.dot.web.testns.svc.cluster.local.");
+    is(&zone, name, PTR, &[&dotted]);
     nxdomain(
         &zone_of(crate::testing::config(), all),
         "web-0.web.testns.svc.cluster.local.",
@@ -247,13 +275,25 @@ fn addresses_have_the_names_of_their_service_or_else_of_their_endpoints() {
         "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.c.b.a.8.7.6.5.ip6.arpa.",
         &["5678-abcd--1.hdls1.testns"],
     );
-    nodata(&zone, "1.0.0.10.in-addr.arpa.", A);
-    nodata(&zone, "0.0.10.in-addr.arpa.", PTR);
-    nodata(&zone, "4.3.2.1.ip6.arpa.", PTR);
+    for kind in [A, SRV, TXT, CNAME] {
+        let code = ResponseCode::NXDomain;
+        negative(&zone, "1.0.0.10.in-addr.arpa.", kind, code);
+    }
+    // Slices whose Service does not exist have names too.
+    ptr("9.9.0.172.in-addr.arpa.", &["172-0-9-9.orphaned.testns"]);
+    let full = "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.c.b.a.8.7.6.5.ip6.arpa.";
+    // CoreDNS reads 32 labels, and up to 3 that are left.
+    for more in ["x", "x.y", "x.y.z"] {
+        ptr(&format!("{more}.{full}"), &["5678-abcd--1.hdls1.testns"]);
+    }
+    nxdomain(&zone, &format!("w.x.y.z.{full}"));
+    nxdomain(&zone, "0.0.10.in-addr.arpa.");
+    nxdomain(&zone, "4.3.2.1.ip6.arpa.");
+    nodata(&zone, "svc.in-addr.arpa.", PTR);
     let missing = [
         "101.0.0.10",
         "1.0.10",
-        "9.9.0.172",
+        "9.9.1.172",
         "01.0.0.10",
         "1.1.0.0.10",
         "11",
@@ -332,7 +372,15 @@ fn any_address_is_a_pod_when_insecure() {
     nodata(&zone, "172-0-0-2.podns.pod.cluster.local.", AAAA);
     nodata(&zone, "podns.pod.cluster.local.", A);
     nxdomain(&zone, "blah.podns.pod.cluster.local.");
-    nxdomain(&zone, "x.172-0-0-2.podns.pod.cluster.local.");
+    // What is below a Pod's name is the Pod, up to two labels; and it has an SRV record.
+    for below in ["", "x.", "_http._tcp."] {
+        let name = format!("{below}172-0-0-2.podns.pod.cluster.local.");
+        is(&zone, &name, A, &[&format!("{name} 5 IN A 172.0.0.2")]);
+        let srv = format!("{name} 5 IN SRV 0 100 0 172-0-0-2.podns.pod.cluster.local.");
+        is(&zone, &name, SRV, &[&srv]);
+        assert_eq!(ask(&zone, &name, SRV).additionals.len(), 1);
+    }
+    nxdomain(&zone, "x.y.z.172-0-0-2.podns.pod.cluster.local.");
     nxdomain(&zone, "172-0-0-2.pod-nons.pod.cluster.local.");
     nxdomain(&zone, "pod-nons.pod.cluster.local.");
 }
@@ -351,8 +399,11 @@ fn pods_that_exist_have_names_when_verified() {
     nxdomain(&zone, "pod-nons.pod.cluster.local.");
     // Another Pod has the address for a moment; the name stays for as long as one of them does.
     zone.apply(Change::Pod(crate::testing::pod("bar", &["10.240.0.1"])));
+    let halves = format!("{name} 5 IN SRV 0 50 0 {name}");
+    is(&zone, name, SRV, &[&halves]);
     zone.apply(Change::PodRemoved(crate::testing::pod("foo", &[]).key));
     is(&zone, name, A, &[&format!("{name} 5 IN A 10.240.0.1")]);
+    zone.apply(Change::PodRemoved(crate::testing::pod("foo6", &[]).key));
     nxdomain(&zone, v6);
     zone.apply(Change::PodRemoved(crate::testing::pod("bar", &[]).key));
     nxdomain(&zone, name);

@@ -21,6 +21,12 @@ fn key(name: &str) -> ServiceKey {
     ServiceKey::new("testns", name)
 }
 
+/// The hostname that counts.
+fn named(endpoint: &Endpoint) -> Option<&str> {
+    let hostname = endpoint.hostname.as_deref();
+    hostname.filter(|name| !name.contains('_'))
+}
+
 /// Everything that can be asked, as text.
 fn dump(zone: &Zone) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
@@ -35,14 +41,21 @@ fn dump(zone: &Zone) -> BTreeMap<String, String> {
             );
         }
     }
-    for service in zone.services() {
-        let zones = format!(
-            "{:?}",
-            zone.service(&service)
-                .map(|records| (records.headless, &records.zones))
-        );
-        all.insert(format!("zones of {service}"), zones);
+    for (namespace, name, service, slices) in zone.service_objects() {
+        let key = ServiceKey::new(namespace, name);
+        let records = zone.service(&key);
+        let zones = records.map(|records| (records.headless, records.zones.clone()));
+        let alone: BTreeSet<_> = match service {
+            Some(_) => BTreeSet::new(),
+            None => slices
+                .flat_map(|slice| &slice.endpoints)
+                .filter(|endpoint| endpoint.ready)
+                .map(|endpoint| (&endpoint.addresses, named(endpoint)))
+                .collect(),
+        };
+        all.insert(format!("others of {key}"), format!("{zones:?} {alone:?}"));
     }
+    all.retain(|_, what| what != "None {}");
     all
 }
 
@@ -82,7 +95,8 @@ fn a_change_names_what_it_touched() {
         [Subject::Namespace("new".to_owned())]
     );
     assert_eq!(subjects(Change::Namespace("new".to_owned())), []);
-    assert_eq!(subjects(Change::Pod(pod("foo", &["10.240.0.1"]))).len(), 1);
+    assert_eq!(subjects(Change::Pod(pod("foo", &["10.240.0.1"]))).len(), 0);
+    assert_eq!(subjects(Change::Pod(pod("foo", &["10.240.0.2"]))).len(), 2);
     assert_eq!(subjects(Change::Synced), []);
     assert_eq!(subjects(Change::ServiceRemoved(key("ghost"))), []);
 }
@@ -260,7 +274,10 @@ fn final_state(changes: &[Change]) -> Vec<Change> {
             Change::SliceRemoved(key) => (format!("slice {}", key.name), false),
             Change::Pod(pod) => (format!("pod {}", pod.key.name), true),
             Change::PodRemoved(key) => (format!("pod {}", key.name), false),
-            Change::Whole { .. } | Change::Listed(_) | Change::Synced => continue,
+            Change::Whole { .. }
+            | Change::PodAddress { .. }
+            | Change::Listed(_)
+            | Change::Synced => continue,
         };
         if there {
             last.insert(key, change.clone());
@@ -277,7 +294,7 @@ fn subject_of(zone: &Zone, owner: &str) -> Subject {
     if let Some(range) = crate::name::reverse_range(&name) {
         return Subject::Address(*range.start());
     }
-    if let Some(service) = owner.strip_prefix("zones of testns/") {
+    if let Some(service) = owner.strip_prefix("others of testns/") {
         return Subject::Service(key(service));
     }
     let labels: Vec<_> = owner.rsplit('.').collect();

@@ -2,9 +2,9 @@
 
 use hickory_proto::op::ResponseCode;
 
-use super::{is, nodata, nxdomain};
+use super::{is, negative, nodata, nxdomain};
 use crate::RecordType::{A, AAAA, ANY, AXFR, CNAME, HINFO, IXFR, MX, NS, PTR, SOA, SRV, TXT};
-use crate::testing::{ask, changes, config, text, zone, zone_of};
+use crate::testing::{ask, changes, cluster_ip, config, text, zone, zone_of};
 use crate::{Change, ServiceKey, Zone, ZoneConfig};
 
 #[test]
@@ -21,9 +21,10 @@ fn the_apex_has_soa_and_ns_and_nothing_else() {
         NS,
         &["cluster.local. 5 IN NS ns.dns.cluster.local."],
     );
-    for kind in [A, AAAA, SRV, TXT, CNAME, HINFO, ANY] {
+    for kind in [A, AAAA, SRV, CNAME, PTR, MX, HINFO, ANY] {
         nodata(&zone, "cluster.local.", kind);
     }
+    negative(&zone, "cluster.local.", TXT, ResponseCode::NXDomain);
     assert_eq!(
         text(&ask(&zone, "svc1.testns.svc.cluster.local", AAAA).authorities),
         [soa]
@@ -36,7 +37,7 @@ fn the_apex_has_soa_and_ns_and_nothing_else() {
         &zone,
         "in-addr.arpa.",
         NS,
-        &["in-addr.arpa. 5 IN NS ns.dns.cluster.local."],
+        &["in-addr.arpa. 5 IN NS ns.dns.in-addr.arpa."],
     );
 }
 
@@ -76,9 +77,31 @@ fn the_name_server_is_the_service_if_it_exists() {
         NS,
         &["cluster.local. 5 IN NS ns.dns.cluster.local."],
     );
-    nodata(&zone, "ns.dns.cluster.local.", A);
-    nodata(&zone, "dns.cluster.local.", A);
+    for kind in [A, AAAA, SRV, CNAME, MX, NS] {
+        nodata(&zone, "ns.dns.cluster.local.", kind);
+    }
+    for kind in [TXT, PTR] {
+        let code = ResponseCode::NXDomain;
+        negative(&zone, "ns.dns.cluster.local.", kind, code);
+    }
+    nxdomain(&zone, "dns.cluster.local.");
     nxdomain(&zone, "x.dns.cluster.local.");
+}
+
+#[test]
+fn the_name_servers_of_a_headless_service_are_its_endpoints() {
+    let mut config = config();
+    config.name_server = Some(ServiceKey::new("testns", "zoned"));
+    let zone = zone_of(config, changes());
+    let hosts = ["172-0-1-1", "172-0-1-2"];
+    for apex in ["cluster.local.", "in-addr.arpa."] {
+        let servers = hosts.map(|host| format!("{apex} 5 IN NS {host}.zoned.testns.svc.{apex}"));
+        is(&zone, apex, NS, &servers.each_ref().map(String::as_str));
+        assert_eq!(ask(&zone, apex, NS).additionals.len(), 2);
+        let name = format!("ns.dns.{apex}");
+        let addresses = ["172.0.1.1", "172.0.1.2"].map(|ip| format!("{name} 5 IN A {ip}"));
+        is(&zone, &name, A, &addresses.each_ref().map(String::as_str));
+    }
 }
 
 #[test]
@@ -90,19 +113,29 @@ fn the_version_of_the_schema_is_told() {
         TXT,
         &["dns-version.cluster.local. 28800 IN TXT 1.1.0"],
     );
-    nodata(&zone, "dns-version.cluster.local.", A);
+    is(
+        &zone,
+        "dns-version.in-addr.arpa.",
+        TXT,
+        &["dns-version.in-addr.arpa. 28800 IN TXT 1.1.0"],
+    );
+    for kind in [A, SRV, CNAME, PTR, MX, NS] {
+        let code = ResponseCode::NXDomain;
+        negative(&zone, "dns-version.cluster.local.", kind, code);
+    }
     nxdomain(&zone, "version.cluster.local.");
     nxdomain(&zone, "x.dns-version.cluster.local.");
-    nxdomain(&zone, "dns-version.in-addr.arpa.");
 }
 
 #[test]
-fn names_between_names_exist() {
+fn names_between_names_exist_but_for_txt() {
     let zone = zone();
     for name in ["svc", "pod", "testns.svc", "emptyns.svc", "podns.svc"] {
-        for kind in [A, AAAA, SRV, NS, SOA, TXT, PTR, MX] {
-            nodata(&zone, &format!("{name}.cluster.local."), kind);
+        let name = format!("{name}.cluster.local.");
+        for kind in [A, AAAA, SRV, NS, SOA, PTR, MX, CNAME] {
+            nodata(&zone, &name, kind);
         }
+        negative(&zone, &name, TXT, ResponseCode::NXDomain);
     }
     for name in [
         "foo",
@@ -118,13 +151,7 @@ fn names_between_names_exist() {
 
 #[test]
 fn a_namespace_exists_while_it_is_declared_or_used() {
-    let mut zone = zone_of(
-        config(),
-        [Change::Service(crate::testing::cluster_ip(
-            "a",
-            &["10.0.0.1"],
-        ))],
-    );
+    let mut zone = zone_of(config(), [Change::Service(cluster_ip("a", &["10.0.0.1"]))]);
     let name = "testns.svc.cluster.local.";
     nodata(&zone, name, A);
     zone.apply(Change::Namespace("TestNS".to_owned()));
@@ -147,6 +174,9 @@ fn external_names_are_aliases_and_followed_inside() {
         crate::name::absolute("ext.interwebs.test")
     );
     assert_eq!(ask(&zone, name, CNAME).elsewhere, None);
+    let any = "_._.external.testns.svc.cluster.local.";
+    let of_any = format!("{any} 5 IN CNAME ext.interwebs.test.");
+    is(&zone, any, A, &[&of_any]);
     nxdomain(&zone, "endpoint.external.testns.svc.cluster.local.");
     nxdomain(&zone, "_http._tcp.external.testns.svc.cluster.local.");
 
@@ -166,20 +196,60 @@ fn external_names_are_aliases_and_followed_inside() {
 }
 
 #[test]
-fn aliases_that_lead_nowhere_say_so() {
+fn aliases_that_lead_to_nothing_inside_are_left_out() {
     let zone = zone();
-    let nothing = ask(&zone, "external-to-nothing.testns.svc.cluster.local.", A);
-    assert_eq!(nothing.code, ResponseCode::NXDomain);
-    assert_eq!((nothing.answers.len(), nothing.authorities.len()), (1, 1));
-    let no_such_type = ask(&zone, "external-to-service.testns.svc.cluster.local.", AAAA);
-    assert_eq!(no_such_type.code, ResponseCode::NoError);
-    assert_eq!(
-        (no_such_type.answers.len(), no_such_type.authorities.len()),
-        (1, 1)
-    );
-    let looping = ask(&zone, "loop-a.testns.svc.cluster.local.", A);
-    assert_eq!(looping.code, ResponseCode::NoError);
-    assert_eq!(looping.answers.len(), 2);
+    for (name, kind) in [
+        ("external-to-nothing", A),
+        ("external-to-service", AAAA),
+        ("loop-a", A),
+        ("itself", A),
+        ("external", SRV),
+        ("external", TXT),
+        ("external", PTR),
+        ("external", MX),
+    ] {
+        nodata(&zone, &format!("{name}.testns.svc.cluster.local."), kind);
+    }
+    let name = "loop-a.testns.svc.cluster.local.";
+    let alias = format!("{name} 5 IN CNAME loop-b.testns.svc.cluster.local.");
+    is(&zone, name, CNAME, &[&alias]);
+}
+
+#[test]
+fn aliases_are_followed_so_far_and_no_further() {
+    let chain = |length: usize| {
+        let link = |i: usize| {
+            let to = format!("c{}.testns.svc.cluster.local", i + 1);
+            Change::Service(crate::testing::external(&format!("c{i}"), &to))
+        };
+        let end = cluster_ip(&format!("c{length}"), &["10.0.0.1"]);
+        let zone = zone_of(
+            config(),
+            (0..length).map(link).chain([Change::Service(end)]),
+        );
+        ask(&zone, "c0.testns.svc.cluster.local.", A).answers.len()
+    };
+    assert_eq!(chain(3), 4);
+    assert_eq!(chain(11), 12);
+    assert_eq!(chain(12), 0);
+}
+
+#[test]
+fn an_alias_into_another_zone_of_ours_is_followed_there() {
+    let mut config = config();
+    config.add_zone("other.example").unwrap();
+    let to = |name, target| Change::Service(crate::testing::external(name, target));
+    let own = [
+        to("across", "svc1.testns.svc.other.example"),
+        to("across-to-nothing", "svc0.testns.svc.other.example"),
+    ];
+    let zone = zone_of(config, changes().into_iter().chain(own));
+    let name = "across.testns.svc.cluster.local.";
+    assert_eq!(ask(&zone, name, A).answers.len(), 2);
+    // What is in another zone is not looked at before the alias is told.
+    let name = "across-to-nothing.testns.svc.cluster.local.";
+    let alias = format!("{name} 5 IN CNAME svc0.testns.svc.other.example.");
+    is(&zone, name, A, &[&alias]);
 }
 
 #[test]
@@ -204,6 +274,10 @@ fn names_are_spelled_as_in_the_question() {
             "Cluster.local. 5 IN SOA ns.dns.Cluster.local. hostmaster.Cluster.local. "
         )
     );
+    // With capitals in the zone's name CoreDNS does not know its name servers.
+    nodata(&zone, "Cluster.local.", NS);
+    nxdomain(&zone, "ns.dns.Cluster.local.");
+    nodata(&zone, "NS.dns.cluster.local.", A);
 }
 
 #[test]
@@ -327,7 +401,7 @@ fn topology_zones_have_names_if_so_configured() {
     a("us-west-2b.pin", &["172.0.1.2"]);
     a("us-west-2a.prefer", &["172.0.1.1"]);
     a("us-west-2c.prefer", &["172.0.1.1", "172.0.1.2"]);
-    for kind in [A, SRV, TXT] {
+    for kind in [A, SRV, MX] {
         nodata(&zone, &name("us-west-2c.pin"), kind);
         nodata(&zone, &name("two.labels.pin"), kind);
     }
