@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use portolan_dataplane::{Dataplane, DataplaneError, Flow, HELD_WITH_SERVER, StepError};
 use portolan_model::ipvs::VirtualServerKey;
-use portolan_model::{Families, Family, NodeTable, RecordKey};
+use portolan_model::{Families, NodeTable, RecordKey};
 use portolan_plan::{
     Config, Desired, Kept, KernelState, NodeFacts, Refused, Step, plan, plan_additions,
     plan_touched,

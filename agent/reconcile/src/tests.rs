@@ -2,7 +2,9 @@ use std::net::SocketAddr;
 
 use portolan_dataplane::{Errno, FakeKernel, Fault};
 use portolan_model::ipvs::Connections;
-use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record};
+use portolan_model::{
+    Destination, Family, Frontend, FrontendAddress, FrontendKind, Protocol, Record,
+};
 
 use super::*;
 

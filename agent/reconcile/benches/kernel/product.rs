@@ -116,6 +116,7 @@ async fn measure(load: Load) -> Result<()> {
     unchanged(&mut product, &table).await?;
     if load.services > REPLACED {
         churn(&mut product, &table).await?;
+        renew(&mut product, &table).await?;
     }
     Ok(())
 }
@@ -209,6 +210,40 @@ async fn churn(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
         reconcile(product, &changed).await?;
         product.finish_drains(|_| false).await?;
         say(&format!("churn_{round}"), milliseconds(start));
+    }
+    Ok(())
+}
+
+/// Many Services go and as many others come, three times.
+async fn renew(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
+    let mut next = NodeTable::clone(table);
+    for round in 1u8..=3 {
+        let keys: Vec<_> = next
+            .records
+            .keys()
+            .take(REPLACED as usize)
+            .cloned()
+            .collect();
+        for mut key in keys {
+            let Some(mut record) = next.records.remove(&key) else {
+                continue;
+            };
+            let renewed = Arc::make_mut(&mut record);
+            key.service = format!("zz-{round}-{}", key.service).into();
+            renewed.key = key.clone();
+            for frontend in &mut renewed.frontends {
+                frontend.port += u16::from(round);
+            }
+            for destination in &mut renewed.destinations {
+                destination.address.set_port(9_000 + u16::from(round));
+            }
+            next.records.insert(key, record);
+        }
+        let changed = Arc::new(next.clone());
+        let start = Instant::now();
+        reconcile(product, &changed).await?;
+        product.finish_drains(|_| false).await?;
+        say(&format!("renew_{round}"), milliseconds(start));
     }
     Ok(())
 }

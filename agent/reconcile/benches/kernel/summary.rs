@@ -154,4 +154,9 @@ fn say_product(values: &Values) {
     }
     let (last, first) = (("product", "churn_3"), ("product", "churn_1"));
     ratio("agent_churn_third_to_first", last, first, Goal::AtMost(2.0));
+    for name in ["renew_1", "renew_2", "renew_3"] {
+        values.one("product", name, "ms", None);
+    }
+    let (last, first) = (("product", "renew_3"), ("product", "renew_1"));
+    ratio("agent_renew_third_to_first", last, first, Goal::AtMost(2.0));
 }
