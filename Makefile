@@ -24,7 +24,7 @@ test: setup ## Run all tests in all lanes; CI=true forbids skipping
 	@e2e/test
 
 .PHONY: fuzz
-fuzz: ## Fuzz what agent and controller decode, 20 s each; e2e/fuzz/run SECONDS for longer
+fuzz: ## Fuzz what agent and controller decode, 15 s each target; e2e/fuzz/run SECONDS for longer
 	@e2e/fuzz/run
 
 .PHONY: bench-stream

@@ -1,4 +1,4 @@
-//! Makes `cfg(fuzzing)` known, which `e2e/fuzz/run` sets.
+//! Makes `cfg(fuzzing)` known, which `e2e/fuzz/rustc` sets.
 
 #[allow(clippy::print_stdout, reason = "how a build script speaks")]
 fn main() {

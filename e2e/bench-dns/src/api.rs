@@ -45,10 +45,21 @@ fn connection(mut stream: TcpStream, services: u32) -> std::io::Result<()> {
             copy(&mut reader, &mut sink())?;
             return Ok(());
         } else {
-            let list = json!({"kind": "List", "apiVersion": "v1",
+            let (version, kind) = kind_of(&request);
+            let list = json!({"kind": kind, "apiVersion": version,
                 "metadata": {"resourceVersion": "7"}, "items": items(services, &request)});
             reply(&mut stream, "200 OK", &list.to_string())?;
         }
+    }
+}
+
+/// The version and the kind of a list, without which its client does not know what is in it.
+fn kind_of(request: &str) -> (&'static str, &'static str) {
+    match request {
+        path if path.contains("/namespaces") => ("v1", "NamespaceList"),
+        path if path.contains("/endpointslices") => ("discovery.k8s.io/v1", "EndpointSliceList"),
+        path if path.contains("/services") => ("v1", "ServiceList"),
+        _ => ("v1", "List"),
     }
 }
 
