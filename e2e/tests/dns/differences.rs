@@ -119,10 +119,6 @@ fn more_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'stati
     if of_ports && grpc.code == etcd.code && nested {
         return Some("a port of a headless Service has aliases to its endpoints");
     }
-    let of_endpoint = relative.matches('.').count() == 3;
-    if question.kind == RecordType::SRV && etcd.is_nothing(NoError) && of_endpoint {
-        return Some("the name of an endpoint has no SRV record");
-    }
     None
 }
 

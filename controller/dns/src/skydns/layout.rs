@@ -6,6 +6,9 @@
 //! Namespace, `s` a Service. It stays out of answers itself: its host is below the name that was
 //! asked for, which the plugin takes for a loop, and it has port -1. And each level has a *shadow*,
 //! an empty message at its own key, which makes the name exist for types that are read exactly.
+//!
+//! What shows at its own name only has a group of its own: `e` the endpoints of a Service with
+//! addresses, `p` the ports of a headless one, whose endpoints say the same at the Service's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -150,7 +150,11 @@ impl Level<'_> {
 
     /// What is at the Service's own name and at no port's: the ports without a name, and the
     /// addresses if there is no port at all.
+    /// Nothing of a headless Service: the endpoints' names show there.
     fn own(&mut self, records: &ServiceRecords, own: &RecordSet) {
+        if records.headless {
+            return;
+        }
         let ports = records
             .names
             .iter()
@@ -168,7 +172,7 @@ impl Level<'_> {
             ..RecordSet::default()
         };
         self.port(records, "", &unnamed, own);
-        if own.srv.is_empty() && !records.headless {
+        if own.srv.is_empty() {
             for (index, address) in own.addresses.iter().enumerate() {
                 let message = self.address(*address, 1, "s");
                 self.put(&records.base, &format!("/x{index}"), message);
@@ -189,18 +193,20 @@ impl Level<'_> {
             let mut messages = Vec::new();
             if records.headless {
                 let target = name::below(&join(&srv.host, &records.base), self.origin);
-                messages.extend(target.map(|target| ("s", text(&target), 0)));
+                // In a group of its own: the same shows at the Service's name by the endpoints.
+                messages.extend(target.map(|target| ("s", text(&target), 0, "p")));
             } else {
                 let addresses = own.addresses.iter();
-                messages.extend(addresses.map(|address| ("x", address.to_string(), strip)));
+                let message = |address: &IpAddr| ("x", address.to_string(), strip, "s");
+                messages.extend(addresses.map(message));
             }
-            for (letter, host, target_strip) in messages {
+            for (letter, host, target_strip, group) in messages {
                 let message = Message {
                     host,
                     port: srv.port.into(),
                     ttl: self.ttl,
                     target_strip,
-                    group: "s".to_owned(),
+                    group: group.to_owned(),
                     ..Message::default()
                 };
                 self.put(&at, &format!("/{letter}{count}"), message);
@@ -209,14 +215,24 @@ impl Level<'_> {
         }
     }
 
-    /// The addresses of an endpoint's name. Those of a Service with addresses of its own must not
+    /// The addresses and ports of an endpoint's name. Those of a Service with addresses of its own must not
     /// show at the Service's name, so their group is another.
     fn host(&mut self, records: &ServiceRecords, name: &str, set: &RecordSet) {
         let group = if records.headless { "s" } else { "e" };
-        self.shadow(&join(name, &records.base));
-        for (index, address) in set.addresses.iter().enumerate() {
-            let message = self.address(*address, 1, group);
-            self.put(&join(name, &records.base), &format!("/x{index}"), message);
+        let at = join(name, &records.base);
+        self.shadow(&at);
+        let ports: Vec<_> = match set.srv.as_slice() {
+            [] => vec![-1],
+            srv => srv.iter().map(|srv| srv.port.into()).collect(),
+        };
+        let all = set.addresses.iter();
+        let all = all.flat_map(|address| ports.iter().map(move |port| (address, *port)));
+        for (index, (address, port)) in all.enumerate() {
+            let message = Message {
+                port,
+                ..self.address(*address, 1, group)
+            };
+            self.put(&at, &format!("/x{index}"), message);
         }
     }
 }

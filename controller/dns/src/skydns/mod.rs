@@ -19,8 +19,7 @@
 //! - names that exist for some types only: one key, or all below it, is read whatever the type. So
 //!   the name of an address is an alias, an alias a PTR record, and a name between two others
 //!   (`_tcp.<service>`, `dns.<zone>`) has what is below it;
-//! - addresses at the name of a headless Service's port, other than as aliases to its endpoints, and
-//!   SRV records of endpoints' own names;
+//! - addresses at the name of a headless Service's port, other than as aliases to its endpoints;
 //! - another name server than `ns.dns.<zone>`.
 
 mod client;

@@ -252,7 +252,9 @@ fn the_plugin_answers_what_we_answer() {
             compared += 1;
         }
     }
-    for bare in ["svc1", "svc-dual-stack", "unnamed", "hdls1", "hdlsprtls"] {
+    let endpoints = ["ep1a.svc1", "dup-name.hdls1", "5678-abcd--1.hdls1"];
+    let bare = ["svc1", "svc-dual-stack", "unnamed", "hdls1", "hdlsprtls"];
+    for bare in bare.into_iter().chain(endpoints) {
         let name = absolute(&below(bare)).unwrap();
         assert_eq!(
             plugin.srv(&name),
@@ -358,7 +360,7 @@ fn keys_and_values_are_as_specified() {
     );
     assert_eq!(
         svc1["/ep1a/x0"],
-        r#"{"host":"172.0.0.1","port":-1,"ttl":5,"targetstrip":1,"group":"e"}"#
+        r#"{"host":"172.0.0.1","port":80,"ttl":5,"targetstrip":1,"group":"e"}"#
     );
     for shadow in ["/ep1a", "/double-ep", "/_tcp/_http"] {
         assert_eq!(svc1[shadow], "{}");
@@ -367,11 +369,11 @@ fn keys_and_values_are_as_specified() {
     let hdls1 = of("hdls1");
     assert_eq!(
         hdls1["/_tcp/_http/s0"],
-        r#"{"host":"172-0-0-2.hdls1.testns.svc.cluster.local","port":80,"ttl":5,"group":"s"}"#
+        r#"{"host":"172-0-0-2.hdls1.testns.svc.cluster.local","port":80,"ttl":5,"group":"p"}"#
     );
     assert_eq!(
         hdls1["/dup-name/x1"],
-        r#"{"host":"172.0.0.5","port":-1,"ttl":5,"targetstrip":1,"group":"s"}"#
+        r#"{"host":"172.0.0.5","port":80,"ttl":5,"targetstrip":1,"group":"s"}"#
     );
     let external = of("external");
     assert_eq!(
