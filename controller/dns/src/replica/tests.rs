@@ -10,7 +10,7 @@ use super::pb::{Frame, WatchRequest};
 use super::*;
 use crate::testing::{changes, config, zone_of};
 use crate::zone::tests::changes::any_change;
-use crate::{Change, PodMode, SharedZone, Zone, ZoneConfig};
+use crate::{Change, PodMode, SharedZone, Slice, SliceKey, Zone, ZoneConfig};
 
 fn full() -> ZoneConfig {
     ZoneConfig {
@@ -85,6 +85,48 @@ proptest! {
             follower.take(Frame { items }).unwrap();
             prop_assert_eq!(text(&copy), text(&zone));
         }
+    }
+}
+
+/// One of two slices with the same endpoint becomes another Service's: the records of its first one
+/// stay, so nothing is told of it.
+#[test]
+fn a_slice_that_changes_hands_leaves_the_rest_of_its_service() {
+    let zone = shared(zone_of(full(), []));
+    let copy = empty();
+    load(&copy, &save(&zone.read())).unwrap();
+    let mut follower = Follower::new(Arc::clone(&copy));
+    let slice = |name: &str, service: &str, address: &str| {
+        Change::Slice(Slice {
+            key: SliceKey {
+                namespace: "testns".to_owned(),
+                name: name.to_owned(),
+            },
+            service: service.to_owned(),
+            endpoints: vec![crate::Endpoint {
+                addresses: vec![address.parse().unwrap()],
+                ready: true,
+                hostname: None,
+                pod: None,
+                zone: None,
+            }],
+            ports: Vec::new(),
+        })
+    };
+    for change in [
+        slice("a", "a", "fd00::2"),
+        slice("b", "a", "fd00::2"),
+        slice("a", "b", "10.0.0.1"),
+    ] {
+        let subjects = zone.apply([change]).subjects;
+        let now = zone.read();
+        let items = subjects
+            .iter()
+            .filter_map(|one| encode::of_subject(&now, one));
+        let items = items.collect();
+        drop(now);
+        follower.take(Frame { items }).unwrap();
+        assert_eq!(text(&copy), text(&zone));
     }
 }
 

@@ -134,24 +134,17 @@ impl Zone {
         out: &mut Applied,
     ) {
         let key = lower_service(key);
-        let entry = self.namespaces.get(&key.namespace);
-        let entry = entry.and_then(|namespace| namespace.services.get(&key.name));
-        let before: Vec<_> = entry.iter().flat_map(|entry| entry.slices.keys()).collect();
-        for name in before {
-            self.slices.remove(&SliceKey {
-                namespace: key.namespace.clone(),
-                name: name.clone(),
-            });
-        }
-        let mut whole = BTreeMap::new();
-        for mut slice in slices {
-            slice.key = lower_slice(slice.key);
-            slice.service.clone_from(&key.name);
-            // It may have been another's before.
-            self.remove_slice(&slice.key, Some(&key.name), out);
-            self.slices.insert(slice.key.clone(), key.name.clone());
-            whole.insert(slice.key.name.clone(), slice);
-        }
+        // Whose a slice was before is not looked at: the other Service is told of when its records
+        // change, and until then its records are those of the slices that it had.
+        let slices = slices.into_iter().map(|slice| {
+            let slice = Slice {
+                key: lower_slice(slice.key),
+                service: key.name.clone(),
+                ..slice
+            };
+            (slice.key.name.clone(), slice)
+        });
+        let whole: BTreeMap<_, _> = slices.collect();
         let service = service.map(|service| Service {
             key: key.clone(),
             ..service
