@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -18,6 +20,9 @@ use super::stage::Stage;
 use crate::figure::{Goal, figure};
 use crate::lane;
 use crate::rig::{Answer, Connection, Protocol, RequestError};
+
+/// The ports to ask from: none of them is a node port, or one that the kernel gives.
+const PORTS: Range<u16> = 11_000..30_000;
 
 /// How long is waited, and how often asked.
 #[derive(Clone, Copy, Debug)]
@@ -227,8 +232,13 @@ impl Stage {
     }
 }
 
+/// Asks from a port of its own: all Services have the same endpoints, and IPVS takes answers by the
+/// endpoint and the asker's port, so it confuses connections from one port through two Services.
 fn ask(protocol: Protocol, to: SocketAddr, timeout: Duration) -> Result<Answer, RequestError> {
-    Connection::open(protocol, to, timeout)?.ask()
+    static ASKED: AtomicU16 = AtomicU16::new(0);
+    let nth = ASKED.fetch_add(1, Ordering::Relaxed);
+    let port = PORTS.start + nth % (PORTS.end - PORTS.start);
+    Connection::open_from(port, protocol, to, timeout)?.ask()
 }
 
 /// Says how many rows went right, where the summary of all lanes finds it; returns a line for each

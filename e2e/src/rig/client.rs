@@ -5,6 +5,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use rustix::net::ipproto;
+
 use super::host::Protocol;
 use super::sctp;
 
@@ -80,20 +82,31 @@ impl Connection {
         target: SocketAddr,
         timeout: Duration,
     ) -> Result<Self, RequestError> {
+        Self::open_from(0, protocol, target, timeout)
+    }
+
+    /// Opens a connection from a port; 0 is any.
+    pub fn open_from(
+        port: u16,
+        protocol: Protocol,
+        target: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Self, RequestError> {
+        let source = SocketAddr::new(unspecified(target), port);
         let transport = match protocol {
             Protocol::Tcp => {
-                let stream = TcpStream::connect_timeout(&target, timeout)?;
+                let stream = connect(source, target, timeout)?;
                 stream.set_nodelay(true)?;
                 stream.set_read_timeout(Some(timeout))?;
                 Transport::Stream(BufReader::new(stream))
             }
             Protocol::Sctp => {
-                let stream = sctp::connect(target, timeout)?;
+                let stream = sctp::connect(port, target, timeout)?;
                 stream.set_read_timeout(Some(timeout))?;
                 Transport::Stream(BufReader::new(stream))
             }
             Protocol::Udp => {
-                let socket = UdpSocket::bind((unspecified(target), 0))?;
+                let socket = UdpSocket::bind(source)?;
                 socket.set_read_timeout(Some(timeout))?;
                 socket.connect(target)?;
                 Transport::Udp(socket)
@@ -131,6 +144,15 @@ impl Connection {
             Transport::Udp(socket) => socket.local_addr(),
         }
     }
+}
+
+fn connect(source: SocketAddr, target: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    if source.port() == 0 {
+        // Binding to any port would take one that no other connection has, whatever its target.
+        return TcpStream::connect_timeout(&target, timeout);
+    }
+    let socket = sctp::stream_socket(target, ipproto::TCP)?;
+    sctp::connect_from(socket, source, target, timeout)
 }
 
 fn ask_stream(stream: &mut BufReader<TcpStream>) -> Result<String, RequestError> {

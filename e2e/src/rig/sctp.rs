@@ -9,8 +9,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto, socket_with};
 
 /// How often a waiting listener looks whether it was stopped: nothing else wakes it.
 const LOOK: Duration = Duration::from_millis(200);
@@ -23,6 +23,11 @@ pub fn has_sctp() -> bool {
 }
 
 fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    stream_socket(address, ipproto::SCTP)
+}
+
+/// A socket for streams to or from an address.
+pub(super) fn stream_socket(address: SocketAddr, protocol: Protocol) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -32,14 +37,31 @@ fn socket(address: SocketAddr) -> io::Result<OwnedFd> {
         family,
         SocketType::STREAM,
         flags,
-        Some(ipproto::SCTP),
+        Some(protocol),
     )?)
 }
 
-/// Connects from the address that the routes choose.
-pub(super) fn connect(target: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+/// Connects from the address that the routes choose; 0 is any port.
+pub(super) fn connect(
+    from_port: u16,
+    target: SocketAddr,
+    timeout: Duration,
+) -> io::Result<TcpStream> {
     let socket = socket(target)?;
-    rustix::net::bind(&socket, &chosen_source(target)?)?;
+    let mut source = chosen_source(target)?;
+    source.set_port(from_port);
+    connect_from(socket, source, target, timeout)
+}
+
+/// Connects a socket that is bound first; what of the source is unspecified the kernel chooses.
+pub(super) fn connect_from(
+    socket: OwnedFd,
+    source: SocketAddr,
+    target: SocketAddr,
+    timeout: Duration,
+) -> io::Result<TcpStream> {
+    set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &source)?;
     // The kernel lets a connect wait for as long as a send.
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
     match rustix::net::connect(&socket, &target) {
