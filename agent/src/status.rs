@@ -130,7 +130,10 @@ fn render_desired(desired: &portolan_plan::Desired) -> Value {
         .virtual_servers
         .iter()
         .map(|(key, server)| {
-            let record = desired.records.get(key).map(ToString::to_string);
+            let record = desired
+                .records
+                .get(key)
+                .map(|record| record.key.to_string());
             json!({ "key": key.to_string(), "record": record, "server": server })
         })
         .collect();

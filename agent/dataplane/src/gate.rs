@@ -58,7 +58,11 @@ impl Gate {
                 Some("held back: the masquerade rules are not in place")
             }
             Step::AddVirtualServer { key, .. } => self.holds_server(*key),
-            Step::AddRealServer { key, .. } if self.servers.contains(key) => Some(HELD_WITH_SERVER),
+            Step::AddRealServer { key, .. } | Step::FillVirtualServer { key, .. }
+                if self.servers.contains(key) =>
+            {
+                Some(HELD_WITH_SERVER)
+            }
             Step::DelEntries { .. } | Step::DelRoute { .. } if self.stays => {
                 Some("held back: a virtual server could not be deleted")
             }

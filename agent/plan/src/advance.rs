@@ -1,11 +1,12 @@
 //! What a state is after a step that worked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetEntry, SetKind};
 use portolan_model::ipvs::VirtualServer;
 
-use crate::{KernelState, Step};
+use crate::{KernelState, Rules, Step};
 
 impl KernelState {
     /// Takes note of a step that the kernel took. A step about something that is not there changes
@@ -20,7 +21,7 @@ impl KernelState {
                 self.sets.entry(name.clone()).or_insert(set);
             }
             Step::ReplaceSet { name, set } => {
-                self.sets.insert(name.clone(), set.clone());
+                self.sets.insert(name.clone(), Set::clone(set));
             }
             Step::AddEntries { name, entries } => {
                 if let Some(set) = self.sets.get_mut(name) {
@@ -33,7 +34,7 @@ impl KernelState {
                 }
             }
             Step::WriteRules { family, rules } => {
-                self.rules.insert(*family, rules.clone());
+                self.rules.insert(*family, Rules::clone(rules));
             }
             Step::AddRoute { vip, source } | Step::SetRoute { vip, source } => {
                 self.routes.insert(*vip, *source);
@@ -51,7 +52,7 @@ impl KernelState {
         };
         match step {
             Step::AddVirtualServer { config, .. } => {
-                let (config, real_servers) = (config.clone(), BTreeMap::new());
+                let (config, real_servers) = (config.clone(), Arc::default());
                 self.virtual_servers.insert(
                     *key,
                     VirtualServer {
@@ -72,16 +73,19 @@ impl KernelState {
         };
         match step {
             Step::SetVirtualServer { config, .. } => server.config = config.clone(),
+            Step::FillVirtualServer { real_servers, .. } => {
+                server.real_servers = Arc::clone(real_servers);
+            }
             Step::AddRealServer {
                 address, config, ..
             }
             | Step::SetRealServer {
                 address, config, ..
             } => {
-                server.real_servers.insert(*address, *config);
+                Arc::make_mut(&mut server.real_servers).insert(*address, *config);
             }
             Step::DelRealServer { address, .. } => {
-                server.real_servers.remove(address);
+                Arc::make_mut(&mut server.real_servers).remove(address);
             }
             _ => {}
         }
@@ -89,14 +93,14 @@ impl KernelState {
 }
 
 /// An entry takes the place of one of its identity.
-fn add_entries(set: &mut Set, entries: &BTreeSet<SetEntry>) {
+fn add_entries(set: &mut Set, entries: &[SetEntry]) {
     if set.header.kind == SetKind::HashIpPortMark {
         del_entries(set, entries);
     }
     set.entries.extend(entries.iter().cloned());
 }
 
-fn del_entries(set: &mut Set, entries: &BTreeSet<SetEntry>) {
+fn del_entries(set: &mut Set, entries: &[SetEntry]) {
     for entry in entries {
         if let Some(there) = set.of_identity(entry).cloned() {
             set.entries.remove(&there);

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetHeader};
 use portolan_model::ipvs::{
-    RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+    RealServerConfig, RealServers, VirtualServer, VirtualServerConfig, VirtualServerKey,
 };
 use serde::Serialize;
 
@@ -45,28 +46,28 @@ pub enum Step {
         /// Its name.
         name: String,
         /// The new set.
-        set: Set,
+        set: Box<Set>,
     },
     /// Adds entries to a set.
     AddEntries {
         /// The set.
         name: String,
-        /// The entries.
-        entries: BTreeSet<SetEntry>,
+        /// The entries, in order.
+        entries: Arc<Vec<SetEntry>>,
     },
     /// Deletes entries from a set.
     DelEntries {
         /// The set.
         name: String,
-        /// The entries.
-        entries: BTreeSet<SetEntry>,
+        /// The entries, in order.
+        entries: Arc<Vec<SetEntry>>,
     },
     /// Writes all rules of a family, atomically per table.
     WriteRules {
         /// The family.
         family: Family,
         /// The rules.
-        rules: Rules,
+        rules: Box<Rules>,
     },
     /// Adds a local route for a VIP.
     AddRoute {
@@ -106,6 +107,13 @@ pub enum Step {
         /// Which.
         key: VirtualServerKey,
     },
+    /// Adds the real servers of a virtual server that has none, one by one.
+    FillVirtualServer {
+        /// Which.
+        key: VirtualServerKey,
+        /// What it gets.
+        real_servers: Arc<RealServers>,
+    },
     /// Adds a real server.
     AddRealServer {
         /// To which virtual server.
@@ -141,6 +149,7 @@ impl Step {
             Self::AddVirtualServer { key, .. }
             | Self::SetVirtualServer { key, .. }
             | Self::DelVirtualServer { key }
+            | Self::FillVirtualServer { key, .. }
             | Self::AddRealServer { key, .. }
             | Self::SetRealServer { key, .. }
             | Self::DelRealServer { key, .. } => Some(key),
@@ -152,7 +161,7 @@ impl Step {
     #[must_use]
     pub fn added_entries(&self) -> Vec<SetEntry> {
         match self {
-            Self::AddEntries { entries, .. } => entries.iter().cloned().collect(),
+            Self::AddEntries { entries, .. } => entries.to_vec(),
             Self::ReplaceSet { set, .. } => set.entries.iter().cloned().collect(),
             _ => Vec::new(),
         }
@@ -164,6 +173,7 @@ impl Step {
         match self {
             Self::AddEntries { entries, .. } | Self::DelEntries { entries, .. } => entries.len(),
             Self::ReplaceSet { set, .. } => set.entries.len() + 1,
+            Self::FillVirtualServer { real_servers, .. } => real_servers.len(),
             _ => 1,
         }
     }
@@ -191,6 +201,10 @@ impl fmt::Display for Step {
             Self::AddVirtualServer { key, .. } => write!(f, "add virtual server {key}"),
             Self::SetVirtualServer { key, .. } => write!(f, "set virtual server {key}"),
             Self::DelVirtualServer { key } => write!(f, "delete virtual server {key}"),
+            Self::FillVirtualServer { key, real_servers } => {
+                let addresses: Vec<_> = real_servers.keys().map(ToString::to_string).collect();
+                write!(f, "add real servers {} to {key}", addresses.join(", "))
+            }
             Self::AddRealServer { key, address, .. } => {
                 write!(f, "add real server {address} to {key}")
             }

@@ -75,7 +75,7 @@ impl<D: Dataplane> Reconciler<D> {
         self.desired.read(|desired| {
             let seconds = |draining: &Draining| {
                 let record = desired.records.get(&draining.0)?;
-                table.records.get(record)?.drain_seconds
+                table.records.get(&record.key)?.drain_seconds
             };
             let all = || Drains::new(known, &desired.state);
             let draining = self.draining.get_or_insert_with(all).iter();

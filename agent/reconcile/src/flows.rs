@@ -17,7 +17,7 @@ use portolan_plan::{Desired, KernelState, Step};
 pub(super) fn affected(steps: &[Step], known: &KernelState, desired: &Desired) -> Families {
     let is_udp = |key: &VirtualServerKey| {
         let record = desired.records.get(key);
-        record.is_some_and(|record| record.protocol == Protocol::Udp)
+        record.is_some_and(|record| record.key.protocol == Protocol::Udp)
     };
     let was_empty = |key: &VirtualServerKey| {
         let server = known.virtual_servers.get(key);
@@ -25,7 +25,11 @@ pub(super) fn affected(steps: &[Step], known: &KernelState, desired: &Desired) -
     };
     let family = |step: &Step| match step {
         Step::DelRealServer { key, .. } if is_udp(key) => Some(key.family()),
-        Step::AddRealServer { key, .. } if is_udp(key) && was_empty(key) => Some(key.family()),
+        Step::AddRealServer { key, .. } | Step::FillVirtualServer { key, .. }
+            if is_udp(key) && was_empty(key) =>
+        {
+            Some(key.family())
+        }
         _ => None,
     };
     steps.iter().filter_map(family).collect()

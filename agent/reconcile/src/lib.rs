@@ -427,12 +427,12 @@ impl<D: Dataplane> Reconciler<D> {
         let records: BTreeSet<RecordKey> = self.desired.read(|desired| {
             let of_server = step
                 .virtual_server()
-                .and_then(|key| desired.records.get(key));
+                .and_then(|key| Some(&desired.records.get(key)?.key));
             let missing = error.entries.iter().take(EXPLAINED);
             let of_entries = missing.flat_map(|entry| desired.records_of(entry));
             of_server.into_iter().chain(of_entries).cloned().collect()
         });
-        if matches!(step, Step::AddRealServer { .. }) && error.message == HELD_WITH_SERVER {
+        if error.message == HELD_WITH_SERVER {
             return Vec::new();
         }
         let message = format!("{step}: {}", error.message);

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use portolan_dataplane::{Dataplane, DataplaneError};
@@ -66,7 +67,10 @@ impl PutOff {
             false
         });
         let entries = entries.into_iter();
-        let entries = entries.map(|(name, entries)| Step::DelEntries { name, entries });
+        let entries = entries.map(|(name, entries)| Step::DelEntries {
+            name,
+            entries: Arc::new(entries.into_iter().collect()),
+        });
         (servers, entries.collect(), room)
     }
 }
@@ -139,10 +143,10 @@ fn spread(
                     spread.extend(weight);
                 }
             }
-            Step::DelEntries { name, mut entries } if records.contains(&name) => {
-                for key in &waiting {
-                    entries.remove(&ownership_entry(key));
-                }
+            Step::DelEntries { name, entries } if records.contains(&name) => {
+                let stay: BTreeSet<SetEntry> = waiting.iter().map(ownership_entry).collect();
+                let entries = entries.iter().filter(|entry| !stay.contains(entry));
+                let entries = Arc::new(entries.cloned().collect::<Vec<_>>());
                 if !entries.is_empty() {
                     spread.push(Step::DelEntries { name, entries });
                 }
@@ -160,7 +164,7 @@ fn quiet(
     which: impl Fn(&SocketAddr) -> bool,
 ) -> impl Iterator<Item = Step> {
     let server = known.virtual_servers.get(&key);
-    let real_servers = server.into_iter().flat_map(|server| &server.real_servers);
+    let real_servers = server.into_iter().flat_map(|server| &*server.real_servers);
     let chosen = real_servers.filter(move |(there, config)| config.weight != 0 && which(there));
     chosen.map(move |(address, config)| Step::SetRealServer {
         key,

@@ -52,8 +52,9 @@ pub(super) async fn hand_over<D: Dataplane + Predecessor>(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
     use std::net::IpAddr;
+    use std::sync::Arc;
 
     use portolan_dataplane::FakeKernel;
     use portolan_model::ipset::{Set, SetHeader, SetKind};
@@ -75,7 +76,7 @@ mod tests {
         let keys = [1, 2].map(|last| VirtualServerKey::new(Protocol::Tcp, vip(last), 80));
         let server = VirtualServer {
             config: VirtualServerConfig::round_robin(),
-            real_servers: BTreeMap::new(),
+            real_servers: Arc::default(),
         };
         let header = SetHeader {
             kind: SetKind::HashIpPort,

@@ -64,6 +64,7 @@ async fn clean(kernel: &mut (impl Dataplane + Predecessor), config: &Config) -> 
 mod tests {
     use std::collections::BTreeMap;
     use std::net::IpAddr;
+    use std::sync::Arc;
 
     use portolan_dataplane::FakeKernel;
     use portolan_model::Protocol;
@@ -99,7 +100,7 @@ mod tests {
         let config = VirtualServerConfig::round_robin();
         let server = VirtualServer {
             config,
-            real_servers: BTreeMap::new(),
+            real_servers: Arc::default(),
         };
         let ours = [ownership_entry(&key(80)), ownership_entry(&mark(1))];
         let mut kernel = FakeKernel::default();

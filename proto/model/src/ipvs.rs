@@ -1,8 +1,10 @@
 //! IPVS objects, as `ipvsadm -Ln` shows them (kernel: `include/uapi/linux/ip_vs.h`).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +98,7 @@ impl fmt::Display for VirtualServerKey {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VirtualServerConfig {
     /// The scheduler's kernel name (`rr`, `wrr`, `lc`, `mh` ...; 15 bytes at most).
-    pub scheduler: String,
+    pub scheduler: Cow<'static, str>,
     /// The scheduler's flags `IP_VS_SVC_F_SCHED1..3` and one-packet scheduling; see [`Flags`].
     pub flags: Flags,
     /// How long a client stays with its real server, in seconds; `None` without persistence.
@@ -108,7 +110,7 @@ impl VirtualServerConfig {
     #[must_use]
     pub fn round_robin() -> Self {
         Self {
-            scheduler: "rr".to_owned(),
+            scheduler: Cow::Borrowed("rr"),
             flags: Flags::default(),
             persistence: None,
         }
@@ -169,11 +171,15 @@ pub struct Connections {
     pub persistent: u32,
 }
 
+/// Real servers by address and port.
+pub type RealServers = BTreeMap<SocketAddr, RealServerConfig>;
+
 /// A virtual server with its real servers, as desired or as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualServer {
     /// What it does with a connection.
     pub config: VirtualServerConfig,
-    /// Its real servers by address and port.
-    pub real_servers: BTreeMap<SocketAddr, RealServerConfig>,
+    /// Its real servers. What is desired and what is known of the kernel share them while they are
+    /// the same.
+    pub real_servers: Arc<RealServers>,
 }

@@ -4,10 +4,11 @@ mod predecessor;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetKind};
-use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerKey};
+use portolan_model::ipvs::{Connections, RealServers, VirtualServer, VirtualServerKey};
 use portolan_netlink::Errno;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
@@ -96,6 +97,21 @@ impl FakeKernel {
         }
     }
 
+    /// Takes real servers one by one, as the kernel does; the errors together say nothing certain.
+    fn fill(&mut self, key: VirtualServerKey, real_servers: &RealServers) -> Result<(), Failure> {
+        let mut failed = Ok(());
+        for (address, config) in real_servers {
+            let (address, config) = (*address, *config);
+            let added = self.take(&Step::AddRealServer {
+                key,
+                address,
+                config,
+            });
+            failed = failed.and(added.map_err(|failure| Failure::whole(failure.message)));
+        }
+        failed
+    }
+
     fn execute(&mut self, step: &Step) -> Result<(), Failure> {
         check(&self.state, step).map_err(Failure::whole)?;
         self.state.advance(step);
@@ -110,7 +126,7 @@ impl FakeKernel {
         };
         let bad = entries.iter().nth(index % entries.len().max(1)).cloned();
         let Some(bad) = bad else { return Err(refused) };
-        entries.remove(&bad);
+        Arc::make_mut(entries).retain(|entry| *entry != bad);
         self.execute(&rest)?;
         let entries = vec![bad];
         Err(Failure { entries, ..refused })
@@ -154,11 +170,15 @@ fn delete(state: &mut KernelState, step: &Step) {
         Step::AddRoute { vip, .. } | Step::SetRoute { vip, .. } | Step::DelRoute { vip } => {
             state.routes.remove(vip);
         }
+        Step::FillVirtualServer { key, .. } => {
+            let server = state.virtual_servers.get_mut(key);
+            server.map(|server| server.real_servers = Arc::default());
+        }
         Step::AddRealServer { key, address, .. }
         | Step::SetRealServer { key, address, .. }
         | Step::DelRealServer { key, address } => {
             let server = state.virtual_servers.get_mut(key);
-            server.map(|server| server.real_servers.remove(address));
+            server.map(|server| Arc::make_mut(&mut server.real_servers).remove(address));
         }
         _ => {
             if let Some(key) = step.virtual_server() {
@@ -205,6 +225,8 @@ fn check(state: &KernelState, step: &Step) -> Result<(), String> {
         Step::SetVirtualServer { key, .. } | Step::DelVirtualServer { key } => {
             server(key).map(drop)
         }
+        // Taken one by one.
+        Step::FillVirtualServer { .. } => Ok(()),
         Step::AddRealServer { key, address, .. } => {
             same(key.family() == Family::of(address.ip()), "EINVAL")?;
             same(!server(key)?.real_servers.contains_key(address), "EEXIST")
@@ -306,7 +328,10 @@ impl Dataplane for FakeKernel {
                     certain: true,
                     ..Failure::whole(reason)
                 }),
-                None => self.take(step),
+                None => match step {
+                    Step::FillVirtualServer { key, real_servers } => self.fill(*key, real_servers),
+                    step => self.take(step),
+                },
             };
             let Err(failure) = result else {
                 continue;

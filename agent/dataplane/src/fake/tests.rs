@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetHeader, SetKind};
 use portolan_model::ipvs::{
@@ -41,7 +42,7 @@ fn servers() -> impl Strategy<Value = BTreeMap<VirtualServerKey, VirtualServer>>
                 persistence,
                 ..VirtualServerConfig::round_robin()
             },
-            real_servers: real_servers.into_iter().collect(),
+            real_servers: Arc::new(real_servers.into_iter().collect()),
         },
     );
     btree_map(key, server, 0..6)
@@ -105,7 +106,7 @@ fn plan(desired: &KernelState, observed: &KernelState) -> Vec<Step> {
 fn without_draining(mut state: KernelState, desired: &KernelState) -> KernelState {
     for (key, server) in &mut state.virtual_servers {
         let wanted = desired.virtual_servers.get(key);
-        server.real_servers.retain(|address, config| {
+        Arc::make_mut(&mut server.real_servers).retain(|address, config| {
             config.weight != 0 || wanted.is_some_and(|w| w.real_servers.contains_key(address))
         });
     }

@@ -56,16 +56,19 @@ impl Kernel {
         Ok(seen)
     }
 
-    /// Binds and unbinds VIPs; one result each.
-    pub(super) async fn bind_vips(&mut self, changes: &[Request]) -> Vec<Result<(), Failure>> {
+    /// Binds and unbinds VIPs, and says which of the changes failed.
+    pub(super) async fn bind_vips(&mut self, changes: &[Request]) -> Vec<(usize, Failure)> {
         let by_address = self.config.vip_binding == VipBinding::Address;
-        if !by_address && !matches!(self.device, Device::Present(_)) {
-            return whole(self.routes.apply(changes));
-        }
-        match self.bind_with_device(changes, by_address).await {
-            Ok(results) => whole(results),
-            Err(error) => whole(vec![Err(error.to_string()); changes.len()]),
-        }
+        let results = if by_address || matches!(self.device, Device::Present(_)) {
+            let results = self.bind_with_device(changes, by_address).await;
+            results.unwrap_or_else(|error| vec![Err(error.to_string()); changes.len()])
+        } else {
+            self.routes.apply(changes)
+        };
+        let results = results.into_iter().enumerate();
+        results
+            .filter_map(|(index, result)| Some((index, Failure::whole(result.err()?))))
+            .collect()
     }
 
     async fn bind_with_device(
@@ -124,13 +127,6 @@ fn mark_if(
         return vips;
     }
     vips.into_keys().map(|ip| (ip, Some(NOBODY))).collect()
-}
-
-fn whole(results: Vec<Result<(), String>>) -> Vec<Result<(), Failure>> {
-    let results = results.into_iter();
-    results
-        .map(|result| result.map_err(Failure::whole))
-        .collect()
 }
 
 fn address(change: &Request) -> IpAddr {

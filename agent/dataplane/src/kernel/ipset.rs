@@ -1,5 +1,7 @@
 //! Steps about sets as ipset requests, one batch for neighbouring steps.
 
+use std::sync::Arc;
+
 use portolan_model::ipset::Set;
 use portolan_netlink::ipset::{Ipset, Request};
 use portolan_plan::Step;
@@ -81,11 +83,11 @@ fn request(step: &Step) -> Option<Request> {
         },
         Step::AddEntries { name, entries } => Request::Add {
             name: name.clone(),
-            entries: entries.iter().cloned().collect(),
+            entries: Arc::clone(entries),
         },
         Step::DelEntries { name, entries } => Request::Del {
             name: name.clone(),
-            entries: entries.iter().cloned().collect(),
+            entries: Arc::clone(entries),
         },
         _ => return None,
     })
@@ -104,7 +106,7 @@ fn replace(ipset: &mut Ipset, name: &str, set: &Set) -> Result<(), Failure> {
         },
         Request::Add {
             name: temporary(),
-            entries: set.entries.iter().cloned().collect(),
+            entries: Arc::new(set.entries.iter().cloned().collect()),
         },
     ];
     let swap = [Request::Swap {

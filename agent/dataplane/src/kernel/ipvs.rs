@@ -1,5 +1,9 @@
 //! Steps about virtual and real servers as IPVS requests, one batch for all.
 
+use std::borrow::Borrow;
+use std::net::SocketAddr;
+
+use portolan_model::ipvs::RealServerConfig;
 use portolan_netlink::Errno;
 use portolan_netlink::ipvs::{Ipvs, Request};
 use portolan_plan::Step;
@@ -9,28 +13,47 @@ use crate::is_certain;
 
 /// Takes steps, and says which of them failed. They are made requests of one by one: a copy of all
 /// would cost more than it takes the kernel to execute them.
-pub(super) fn take(ipvs: &mut Ipvs, steps: &[&Step]) -> Vec<(usize, Failure)> {
-    let errors = match ipvs.apply(steps.iter().filter_map(|step| request(step))) {
+pub(super) fn take<S: Borrow<Step>>(ipvs: &mut Ipvs, steps: &[S]) -> Vec<(usize, Failure)> {
+    let steps = || steps.iter().map(Borrow::borrow);
+    let errors = match ipvs.apply(steps().flat_map(requests)) {
         Ok(errors) => errors,
         Err(error) => {
-            let all = 0..steps.len();
+            let all = 0..steps().len();
             return all
                 .map(|index| (index, Failure::whole(error.to_string())))
                 .collect();
         }
     };
-    let errors = errors
-        .iter()
-        .filter(|error| !is_gone(steps[error.index], error.errno));
-    errors
-        .map(|error| {
-            let failure = Failure {
-                certain: is_certain(steps[error.index], error.errno),
-                ..Failure::whole(error.errno.to_string())
-            };
-            (error.index, failure)
-        })
-        .collect()
+    let mut errors = errors.into_iter().peekable();
+    let (mut failures, mut end) = (Vec::new(), 0);
+    for (index, step) in steps().enumerate() {
+        if errors.peek().is_none() {
+            break;
+        }
+        let start = end;
+        end += step.objects();
+        while let Some(error) = errors.next_if(|error| error.index < end) {
+            if !is_gone(step, error.errno) {
+                failures.push((index, failure(step, error.index - start, error.errno)));
+            }
+        }
+    }
+    failures
+}
+
+/// Why the nth of what a step asks for failed.
+fn failure(step: &Step, nth: usize, errno: Errno) -> Failure {
+    let message = match step {
+        Step::FillVirtualServer { real_servers, .. } => {
+            let address = real_servers.keys().nth(nth);
+            address.map_or(errno.to_string(), |address| format!("{address}: {errno}"))
+        }
+        _ => errno.to_string(),
+    };
+    Failure {
+        certain: is_certain(step, errno),
+        ..Failure::whole(message)
+    }
 }
 
 /// That what is to be deleted is not there is no failure.
@@ -39,6 +62,23 @@ fn is_gone(step: &Step, errno: Errno) -> bool {
         step,
         Step::DelVirtualServer { .. } | Step::DelRealServer { .. }
     ) && [Errno::ENOENT, Errno::ESRCH].contains(&errno)
+}
+
+/// What a step asks for: one thing, or the real servers one by one.
+fn requests(step: &Step) -> impl Iterator<Item = Request> {
+    let filled = match step {
+        Step::FillVirtualServer { key, real_servers } => Some((*key, real_servers)),
+        _ => None,
+    };
+    let filled = filled.into_iter().flat_map(|(key, real_servers)| {
+        let add = move |(address, config): (&SocketAddr, &RealServerConfig)| Request::AddDest {
+            key,
+            real_server: *address,
+            config: *config,
+        };
+        real_servers.iter().map(add)
+    });
+    request(step).into_iter().chain(filled)
 }
 
 fn request(step: &Step) -> Option<Request> {

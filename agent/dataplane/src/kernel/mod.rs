@@ -14,6 +14,7 @@ mod routes;
 mod sysctl;
 mod tuning;
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -143,14 +144,16 @@ impl Kernel {
     }
 
     /// Takes neighbouring steps of one class, and says which of them failed, in order.
-    async fn take(&mut self, class: Class, steps: &[&Step]) -> Vec<(usize, Failure)> {
+    async fn take<S: Borrow<Step>>(&mut self, class: Class, steps: &[S]) -> Vec<(usize, Failure)> {
+        let listed = || steps.iter().map(Borrow::borrow).collect::<Vec<&Step>>();
         let results = match class {
             Class::Ipvs => return ipvs::take(&mut self.ipvs, steps),
-            Class::Set => ipset::take(&mut self.ipset, steps),
-            Class::Rules => self.write_rules(steps).await,
+            Class::Set => ipset::take(&mut self.ipset, &listed()),
+            Class::Rules => self.write_rules(&listed()).await,
             Class::Route => {
-                let changes: Vec<_> = steps.iter().filter_map(|step| route_change(step)).collect();
-                self.bind_vips(&changes).await
+                let mut changes = Vec::with_capacity(steps.len());
+                changes.extend(steps.iter().filter_map(|step| route_change(step.borrow())));
+                return self.bind_vips(&changes).await;
             }
         };
         let results = results.into_iter().enumerate();
@@ -280,26 +283,33 @@ impl Dataplane for Kernel {
         self.seen = None;
         let mut gate = Gate::default();
         let mut errors = Vec::new();
-        let mut index = 0;
+        let mut start = 0;
         for run in steps.chunk_by(|a, b| class(a) == class(b)) {
-            let (mut numbers, mut allowed) = (Vec::new(), Vec::new());
-            for step in run {
-                match gate.holds(step) {
-                    Some(reason) => errors.push(StepError {
-                        index,
+            let mut held = BTreeSet::new();
+            for (number, step) in run.iter().enumerate() {
+                if let Some(reason) = gate.holds(step) {
+                    held.insert(number);
+                    errors.push(StepError {
+                        index: start + number,
                         message: reason.to_owned(),
                         entries: Vec::new(),
                         certain: true,
-                    }),
-                    None => {
-                        numbers.push(index);
-                        allowed.push(step);
-                    }
+                    });
                 }
-                index += 1;
             }
-            for (failed, failure) in self.take(class(&run[0]), &allowed).await {
-                let (number, step) = (numbers[failed], allowed[failed]);
+            let class = class(&run[0]);
+            let failures = if held.is_empty() {
+                // As a rule, and a list of all steps would take longer to make than to go through.
+                self.take(class, run).await
+            } else {
+                let numbers: Vec<_> = (0..run.len()).filter(|n| !held.contains(n)).collect();
+                let allowed: Vec<_> = numbers.iter().map(|number| &run[*number]).collect();
+                let failures = self.take(class, &allowed).await.into_iter();
+                let numbered = failures.map(|(failed, failure)| (numbers[failed], failure));
+                numbered.collect()
+            };
+            for (number, failure) in failures {
+                let step = &run[number];
                 let entries = if failure.entries.is_empty() {
                     gate.failed(step);
                     step.added_entries()
@@ -309,12 +319,13 @@ impl Dataplane for Kernel {
                     failure.entries
                 };
                 errors.push(StepError {
-                    index: number,
+                    index: start + number,
                     message: failure.message,
                     entries,
                     certain: failure.certain,
                 });
             }
+            start += run.len();
         }
         errors.sort_by_key(|error| error.index);
         errors

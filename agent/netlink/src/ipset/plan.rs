@@ -71,6 +71,8 @@ fn parts(index: usize, request: &Request) -> Vec<Part> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use portolan_model::ipset::SetEntry;
 
     use super::*;
@@ -78,14 +80,14 @@ mod tests {
     fn add(count: usize) -> Request {
         Request::Add {
             name: "a".to_owned(),
-            entries: vec![SetEntry::Port(1); count],
+            entries: Arc::new(vec![SetEntry::Port(1); count]),
         }
     }
 
     fn del(count: usize) -> Request {
         Request::Del {
             name: "a".to_owned(),
-            entries: vec![SetEntry::Port(1); count],
+            entries: Arc::new(vec![SetEntry::Port(1); count]),
         }
     }
 

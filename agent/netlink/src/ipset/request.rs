@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_model::ipset::{MAX_NAME_LEN, SetEntry, SetHeader, SetKind};
@@ -41,14 +42,14 @@ pub enum Request {
         /// The set's name.
         name: String,
         /// Any number of entries, all of the set's type and family.
-        entries: Vec<SetEntry>,
+        entries: Arc<Vec<SetEntry>>,
     },
     /// Deletes entries of a set. `ENOENT` without the set.
     Del {
         /// The set's name.
         name: String,
         /// Any number of entries, all of the set's type and family.
-        entries: Vec<SetEntry>,
+        entries: Arc<Vec<SetEntry>>,
     },
     /// Exchanges the contents of two sets at once; rules that refer to one of them stay with the
     /// name. `ENOENT` without `a`, `IPSET_ERR_EXIST_SETNAME2` without `b`,

@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_model::Protocol;
@@ -57,7 +58,7 @@ fn add_is_these_bytes() {
     let entry = SetEntry::IpPortNet([10, 0, 0, 1].into(), Protocol::Sctp, 36412, net);
     let request = Request::Add {
         name: "s".to_owned(),
-        entries: vec![entry],
+        entries: Arc::new(vec![entry]),
     };
     let expected: &[u8] = &[
         0, 0, 0, 0, 5, 0, 1, 0, 7, 0, 0, 0, // header
@@ -147,7 +148,7 @@ fn follows_what_sets_become() {
     let name = || "a".to_owned();
     let add = Request::Add {
         name: name(),
-        entries: vec![SetEntry::Port(1)],
+        entries: Arc::new(vec![SetEntry::Port(1)]),
     };
     let create = |kind| Request::Create {
         name: name(),

@@ -17,6 +17,7 @@ mod timeouts;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerConfig, VirtualServerKey};
 use portolan_model::{Family, Protocol};
@@ -188,7 +189,7 @@ impl Ipvs {
                     .known
                     .into_iter()
                     .map(|(address, dest)| (address, dest.config));
-                let real_servers = configs.collect();
+                let real_servers = Arc::new(configs.collect());
                 let config = service.config;
                 state.virtual_servers.insert(
                     key,
@@ -239,7 +240,7 @@ impl Ipvs {
     pub fn has_scheduler(&mut self, name: &str) -> Result<bool, IpvsError> {
         let key = VirtualServerKey::new(Protocol::Tcp, PROBE_ADDRESS, PROBE_PORT);
         let config = VirtualServerConfig {
-            scheduler: name.to_owned(),
+            scheduler: name.to_owned().into(),
             ..VirtualServerConfig::round_robin()
         };
         let added = self.apply(&[Request::AddService { key, config }])?;

@@ -118,7 +118,7 @@ fn key(nest: &Attributes<'_>) -> Result<Option<VirtualServerKey>, Malformed> {
 
 pub(super) fn config(scheduler: String, flags: u32, timeout: u32) -> VirtualServerConfig {
     VirtualServerConfig {
-        scheduler,
+        scheduler: scheduler.into(),
         flags: Flags(flags & Flags::MASK),
         persistence: persistence(flags, timeout),
     }

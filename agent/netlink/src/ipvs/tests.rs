@@ -105,7 +105,7 @@ fn refuses_what_could_never_match() {
     let service = |port, scheduler: &str, persistence| Request::SetService {
         key: key("10.0.0.1", port),
         config: VirtualServerConfig {
-            scheduler: scheduler.to_owned(),
+            scheduler: scheduler.to_owned().into(),
             flags: Flags::default(),
             persistence,
         },
@@ -168,7 +168,7 @@ fn any_key() -> impl Strategy<Value = VirtualServerKey> {
 fn any_config() -> impl Strategy<Value = VirtualServerConfig> {
     ("[a-z]{1,15}", any::<u32>(), any::<Option<u32>>()).prop_map(
         |(scheduler, flags, persistence)| VirtualServerConfig {
-            scheduler,
+            scheduler: scheduler.into(),
             flags: Flags(flags & Flags::MASK),
             persistence,
         },

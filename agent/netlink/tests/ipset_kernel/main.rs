@@ -7,6 +7,7 @@ mod failures;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use portolan_model::ipset::{SetEntry, SetHeader, SetKind};
 use portolan_model::{Family, Protocol};
@@ -43,14 +44,14 @@ pub(crate) fn create(name: &str, header: &SetHeader) -> Request {
 pub(crate) fn add(name: &str, entries: Vec<SetEntry>) -> Request {
     Request::Add {
         name: name.to_owned(),
-        entries,
+        entries: Arc::new(entries),
     }
 }
 
 pub(crate) fn del(name: &str, entries: Vec<SetEntry>) -> Request {
     Request::Del {
         name: name.to_owned(),
-        entries,
+        entries: Arc::new(entries),
     }
 }
 

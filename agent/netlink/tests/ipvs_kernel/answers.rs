@@ -52,7 +52,7 @@ fn names_the_reason() {
             let (here, gone) = (key(family, 1), key(family, 2));
             let (real, other) = (real_server(family, 1), real_server(family, 2));
             let scheduler = VirtualServerConfig {
-                scheduler: "nonsense".to_owned(),
+                scheduler: "nonsense".into(),
                 ..round_robin()
             };
             let port_zero = VirtualServerKey::new(Protocol::Tcp, ip(family, 96, 2), 0);

@@ -8,6 +8,7 @@ mod timeouts;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_model::ipvs::{
     ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
@@ -67,14 +68,13 @@ pub(crate) fn many(family: Family, count: u16, dests: u16) -> (Vec<Request>, Sta
     let (mut requests, mut state) = (Vec::new(), State::new());
     for key in (1..=count).map(|number| key(family, number)) {
         requests.push(add_service(key));
-        let mut virtual_server = VirtualServer {
+        let addresses = || (1..=dests).map(|number| real_server(family, number));
+        requests.extend(addresses().map(|address| add_dest(key, address)));
+        let real_servers = addresses().map(|address| (address, weight(1)));
+        let virtual_server = VirtualServer {
             config: round_robin(),
-            real_servers: BTreeMap::new(),
+            real_servers: Arc::new(real_servers.collect()),
         };
-        for address in (1..=dests).map(|number| real_server(family, number)) {
-            requests.push(add_dest(key, address));
-            virtual_server.real_servers.insert(address, weight(1));
-        }
         state.insert(key, virtual_server);
     }
     (requests, state)

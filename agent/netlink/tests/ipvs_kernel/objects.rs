@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_model::ipvs::{
@@ -29,7 +30,7 @@ fn all_protocols_and_families() {
                     let key = VirtualServerKey::new(protocol, ip(family, 96, 1), 80);
                     let real = real_server(family, 1);
                     apply(&mut ipvs, &[add_service(key), add_dest(key, real)]);
-                    let real_servers = BTreeMap::from([(real, weight(1))]);
+                    let real_servers = Arc::new([(real, weight(1))].into());
                     expected.insert(
                         key,
                         VirtualServer {
@@ -53,7 +54,7 @@ fn a_glance_shows_what_virtual_servers_of_ipv4_are() {
     let name = "a_glance_shows_what_virtual_servers_of_ipv4_are";
     in_netns(name, LANES, Ipvs::open, |mut ipvs| {
         let config = VirtualServerConfig {
-            scheduler: "mh".to_owned(),
+            scheduler: "mh".into(),
             flags: Flags(Flags::SCHED1),
             persistence: Some(60),
         };
@@ -88,7 +89,7 @@ fn changes_objects() {
             let (key, real) = (key(family, 1), real_server(family, 1));
             let other = real_server(family, 2);
             let config = VirtualServerConfig {
-                scheduler: "mh".to_owned(),
+                scheduler: "mh".into(),
                 flags: Flags(Flags::SCHED1 | Flags::SCHED2),
                 persistence: Some(10_800),
             };
@@ -127,7 +128,7 @@ fn changes_objects() {
                 };
                 apply(&mut ipvs, &[request]);
                 let expected = BTreeMap::from([(real, weight(new)), (other, weight(1))]);
-                assert_eq!(dumped(&mut ipvs)[&key].real_servers, expected);
+                assert_eq!(*dumped(&mut ipvs)[&key].real_servers, expected);
             }
             apply(
                 &mut ipvs,
@@ -137,7 +138,7 @@ fn changes_objects() {
                 }],
             );
             let expected = BTreeMap::from([(other, weight(1))]);
-            assert_eq!(dumped(&mut ipvs)[&key].real_servers, expected);
+            assert_eq!(*dumped(&mut ipvs)[&key].real_servers, expected);
         }
     });
 }
@@ -164,7 +165,7 @@ fn forwards_in_other_ways() {
                     }],
                 );
                 let expected = BTreeMap::from([(real_server, config)]);
-                assert_eq!(dumped(&mut ipvs)[&key].real_servers, expected);
+                assert_eq!(*dumped(&mut ipvs)[&key].real_servers, expected);
                 apply(&mut ipvs, &[Request::DelDest { key, real_server }]);
             }
         }
@@ -233,7 +234,7 @@ fn firewall_marks_of_both_families() {
                     apply(&mut ipvs, &[add_service(key), add_dest(key, real)]);
                     let server = VirtualServer {
                         config: round_robin(),
-                        real_servers: BTreeMap::from([(real, weight(1))]),
+                        real_servers: Arc::new([(real, weight(1))].into()),
                     };
                     expected.insert(key, server);
                     assert_eq!(dumped(&mut ipvs), expected, "{key}");
@@ -243,7 +244,7 @@ fn firewall_marks_of_both_families() {
             for family in Family::ALL {
                 let (key, real) = (mark(family, 0x3000_0001), real_server(family, 1));
                 let config = VirtualServerConfig {
-                    scheduler: "mh".to_owned(),
+                    scheduler: "mh".into(),
                     ..round_robin()
                 };
                 let requests = [
@@ -263,7 +264,7 @@ fn firewall_marks_of_both_families() {
                 apply(&mut ipvs, &requests);
                 let server = VirtualServer {
                     config,
-                    real_servers: BTreeMap::from([(real, weight(0))]),
+                    real_servers: Arc::new([(real, weight(0))].into()),
                 };
                 expected.insert(key, server);
                 expected.remove(&mark(family, 0x8000_0000));

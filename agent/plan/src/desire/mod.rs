@@ -147,7 +147,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn record(&mut self, record: &Record) {
+    fn record(&mut self, record: &Arc<Record>) {
         self.mine.clear();
         for frontend in &record.frontends {
             if self.config.families.contains(&frontend.family()) {
@@ -161,7 +161,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn frontend(&mut self, record: &Record, frontend: &Frontend) {
+    fn frontend(&mut self, record: &Arc<Record>, frontend: &Frontend) {
         let family = frontend.family();
         let server = VirtualServer {
             config: server::of_address(record, self.config, self.facts),
@@ -207,9 +207,14 @@ impl<'a> Builder<'a> {
     }
 
     /// Wants a virtual server, unless somebody else has it.
-    fn claim(&mut self, record: &Record, key: VirtualServerKey, server: VirtualServer) -> bool {
+    fn claim(
+        &mut self,
+        record: &Arc<Record>,
+        key: VirtualServerKey,
+        server: VirtualServer,
+    ) -> bool {
         if let Some(holder) = self.desired.records.get(&key) {
-            let (record, holder) = (record.key.clone(), holder.clone());
+            let (record, holder) = (record.key.clone(), holder.key.clone());
             self.desired.refused.push(Refused::Taken {
                 record,
                 key,
@@ -232,8 +237,8 @@ impl<'a> Builder<'a> {
         true
     }
 
-    fn want(&mut self, record: &Record, key: VirtualServerKey, server: VirtualServer) {
-        self.desired.records.insert(key, record.key.clone());
+    fn want(&mut self, record: &Arc<Record>, key: VirtualServerKey, server: VirtualServer) {
+        self.desired.records.insert(key, Arc::clone(record));
         self.desired.state.virtual_servers.insert(key, server);
         self.entry(SetName::VirtualServers, key.family(), ownership_entry(&key));
     }
@@ -300,7 +305,7 @@ impl<'a> Builder<'a> {
 
     fn short_circuit(
         &mut self,
-        record: &Record,
+        record: &Arc<Record>,
         family: Family,
         mark: u32,
         entries: Vec<SetEntry>,

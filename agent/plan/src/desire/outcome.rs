@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
-use portolan_model::{Family, Protocol, RecordKey};
+use portolan_model::{Family, Protocol, Record, RecordKey};
 
 use crate::{KernelState, ownership_entry};
 
@@ -15,7 +16,7 @@ pub struct Desired {
     /// The state.
     pub state: KernelState,
     /// Which record each virtual server comes from.
-    pub records: BTreeMap<VirtualServerKey, RecordKey>,
+    pub records: BTreeMap<VirtualServerKey, Arc<Record>>,
     /// What was left out.
     pub refused: Vec<Refused>,
     /// What is done otherwise than one might expect, and is no error.
@@ -41,14 +42,14 @@ impl Desired {
             }
         });
         needing
-            .filter_map(|(key, _)| self.records.get(key))
+            .filter_map(|(key, _)| Some(&self.records.get(key)?.key))
             .collect()
     }
 
     /// The protocol of a virtual server's connections; a mark has that of its record.
     #[must_use]
     pub fn protocol(&self, key: &VirtualServerKey) -> Option<Protocol> {
-        let of_record = || self.records.get(key).map(|record| record.protocol);
+        let of_record = || self.records.get(key).map(|record| record.key.protocol);
         key.protocol().or_else(of_record)
     }
 }

@@ -1,9 +1,11 @@
 //! What virtual servers do with connections.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::borrow::Cow;
+use std::sync::Arc;
 
-use portolan_model::ipvs::{Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig};
+use portolan_model::ipvs::{
+    Flags, ForwardingMethod, RealServerConfig, RealServers, VirtualServerConfig,
+};
 use portolan_model::{Destination, Record};
 
 use crate::{Config, NodeFacts};
@@ -33,16 +35,18 @@ pub(super) fn of_address(
 ) -> VirtualServerConfig {
     let none = Flags::default();
     let (scheduler, flags) = match (&record.scheduling.scheduler, &config.scheduler) {
-        (Some(named), _) => (&**named, none),
+        (Some(named), _) => (Cow::Owned(named.to_string()), none),
         // As upstream: hashes the client's port too.
-        (None, Some(told)) if told == MAGLEV => (MAGLEV, Flags(Flags::SCHED2)),
-        (None, Some(told)) => (told.as_str(), none),
-        (None, None) if record.affinity.is_some() && has_maglev(facts) => (MAGLEV, none),
-        (None, None) => (ROUND_ROBIN, none),
+        (None, Some(told)) if told == MAGLEV => (Cow::Borrowed(MAGLEV), Flags(Flags::SCHED2)),
+        (None, Some(told)) => (Cow::Owned(told.clone()), none),
+        (None, None) if record.affinity.is_some() && has_maglev(facts) => {
+            (Cow::Borrowed(MAGLEV), none)
+        }
+        (None, None) => (Cow::Borrowed(ROUND_ROBIN), none),
     };
     let chosen = |flags: Flags| Flags(flags.0 & Flags::MASK);
     VirtualServerConfig {
-        scheduler: scheduler.to_owned(),
+        scheduler,
         flags: record.scheduling.flags.map_or(flags, chosen),
         persistence: record.affinity.map(|affinity| affinity.timeout_seconds),
     }
@@ -54,7 +58,7 @@ pub(super) fn of_mark(record: &Record, config: &Config, facts: &NodeFacts) -> Vi
     let by_address = of_address(record, config, facts);
     if record.affinity.is_some() && has_maglev(facts) {
         return VirtualServerConfig {
-            scheduler: MAGLEV.to_owned(),
+            scheduler: Cow::Borrowed(MAGLEV),
             flags: Flags::default(),
             persistence: None,
         };
@@ -66,11 +70,11 @@ pub(super) fn of_mark(record: &Record, config: &Config, facts: &NodeFacts) -> Vi
 }
 
 /// Destinations as real servers.
-pub(super) fn real_servers(destinations: &[Destination]) -> BTreeMap<SocketAddr, RealServerConfig> {
+pub(super) fn real_servers(destinations: &[Destination]) -> Arc<RealServers> {
     let real_server = |destination: &Destination| {
         let weight = destination.weight;
         let forwarding = ForwardingMethod::Masquerade;
         (destination.address, RealServerConfig { weight, forwarding })
     };
-    destinations.iter().map(real_server).collect()
+    Arc::new(destinations.iter().map(real_server).collect())
 }

@@ -271,7 +271,7 @@ fn a_foreign_virtual_server_is_left_alone_unless_it_is_just_as_wanted() {
     assert_eq!(adopted.state.virtual_servers, wanted);
 
     for server in theirs.virtual_servers.values_mut() {
-        server.config.scheduler = "wlc".to_owned();
+        server.config.scheduler = "wlc".into();
     }
     let refused = desire(&table(records()), &facts(), &Config::default(), &theirs);
     assert!(refused.state.virtual_servers.is_empty() && refused.state.routes.is_empty());

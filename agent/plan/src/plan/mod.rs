@@ -86,9 +86,7 @@ impl<'a> Planner<'a> {
     /// be copied many times.
     fn reserve(&mut self, desired: &KernelState, observed: &KernelState) {
         if observed.virtual_servers.is_empty() {
-            let servers = desired.virtual_servers.values();
-            let steps = servers.map(|server| 1 + server.real_servers.len());
-            self.additions.reserve(steps.sum());
+            self.additions.reserve(2 * desired.virtual_servers.len());
         }
     }
 
@@ -103,7 +101,7 @@ impl<'a> Planner<'a> {
             if observed.rules.get(family) != Some(rules) {
                 self.additions.push(Step::WriteRules {
                     family: *family,
-                    rules: rules.clone(),
+                    rules: Box::new(rules.clone()),
                 });
             }
         }

@@ -1,7 +1,6 @@
 //! Steps about virtual and real servers.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::sync::Arc;
 
 use portolan_model::Protocol;
 use portolan_model::ipvs::{RealServerConfig, VirtualServer, VirtualServerKey};
@@ -39,9 +38,17 @@ impl Planner<'_> {
             }
         }
         for (key, want) in wanted() {
-            let have = observed.virtual_servers.get(key);
-            let drains = desired.protocol(key) == Some(Protocol::Tcp);
-            self.real_servers(*key, want, have, drains);
+            match observed.virtual_servers.get(key) {
+                Some(have) => {
+                    let drains = desired.protocol(key) == Some(Protocol::Tcp);
+                    self.real_servers(*key, want, have, drains);
+                }
+                None if want.real_servers.is_empty() => {}
+                None => self.additions.push(Step::FillVirtualServer {
+                    key: *key,
+                    real_servers: Arc::clone(&want.real_servers),
+                }),
+            }
         }
     }
 
@@ -55,15 +62,12 @@ impl Planner<'_> {
         &mut self,
         key: VirtualServerKey,
         want: &VirtualServer,
-        have: Option<&VirtualServer>,
+        have: &VirtualServer,
         drains: bool,
     ) {
-        let none = BTreeMap::new();
-        let have: &BTreeMap<SocketAddr, RealServerConfig> =
-            have.map_or(&none, |server| &server.real_servers);
-        for (address, config) in &want.real_servers {
+        for (address, config) in &*want.real_servers {
             let (address, config) = (*address, *config);
-            match have.get(&address) {
+            match have.real_servers.get(&address) {
                 None => self.additions.push(Step::AddRealServer {
                     key,
                     address,
@@ -77,7 +81,7 @@ impl Planner<'_> {
                 Some(_) => {}
             }
         }
-        for (address, config) in have {
+        for (address, config) in &*have.real_servers {
             let address = *address;
             if want.real_servers.contains_key(&address) {
                 continue;

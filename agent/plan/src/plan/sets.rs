@@ -1,6 +1,7 @@
 //! Steps about sets and their entries.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetKind};
@@ -22,7 +23,7 @@ impl Planner<'_> {
                     self.additions.push(Step::CreateSet { name, header });
                 }
                 Some(have) if !holds(have, want) => {
-                    let set = replacement(want, have);
+                    let set = Box::new(replacement(want, have));
                     let name = name.clone();
                     self.additions.push(Step::ReplaceSet { name, set });
                 }
@@ -53,18 +54,20 @@ impl Planner<'_> {
         let none = BTreeSet::new();
         let have = have.filter(|have| is_alike(have, want));
         let have = have.map_or(&none, |have| &have.entries);
-        let missing: BTreeSet<_> = want.entries.difference(have).cloned().collect();
+        // As many as most often are missing: all, or few.
+        let mut missing = Vec::with_capacity(want.entries.len().saturating_sub(have.len()));
+        missing.extend(want.entries.difference(have).cloned());
         if !missing.is_empty() {
             self.additions.push(Step::AddEntries {
                 name: name.to_owned(),
-                entries: missing,
+                entries: Arc::new(missing),
             });
         }
         let surplus = surplus(want, have);
         if !surplus.is_empty() {
             self.removals.push(Step::DelEntries {
                 name: name.to_owned(),
-                entries: surplus,
+                entries: Arc::new(surplus),
             });
         }
     }
@@ -72,7 +75,7 @@ impl Planner<'_> {
 
 /// The entries to delete. One that was changed in place is gone already, and deleting it by its old
 /// value would delete the new one.
-fn surplus(want: &Set, have: &BTreeSet<SetEntry>) -> BTreeSet<SetEntry> {
+fn surplus(want: &Set, have: &BTreeSet<SetEntry>) -> Vec<SetEntry> {
     let surplus = have.difference(&want.entries);
     if want.header.kind != SetKind::HashIpPortMark {
         return surplus.cloned().collect();

@@ -28,7 +28,7 @@ fn server(weights: &[(&str, u32)]) -> VirtualServer {
     };
     VirtualServer {
         config: VirtualServerConfig::round_robin(),
-        real_servers: weights.iter().map(real).collect(),
+        real_servers: Arc::new(weights.iter().map(real).collect()),
     }
 }
 
@@ -91,7 +91,7 @@ fn what_packets_meet_first_is_added_first_and_removed_last() {
             "create set KUBE-PORTOLAN-OWNED (hash:ip,port)",
             "add 1 entries to set KUBE-PORTOLAN-OWNED",
             "add virtual server TCP 10.96.0.1:80",
-            "add real server 10.0.0.1:80 to TCP 10.96.0.1:80",
+            "add real servers 10.0.0.1:80 to TCP 10.96.0.1:80",
         ]
     );
     assert_eq!(

@@ -16,6 +16,7 @@ mod left;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
 use portolan_model::ipvs::{ForwardingMethod, VirtualServer, VirtualServerKey};
@@ -140,6 +141,10 @@ fn record(
     observed: &KernelState,
 ) -> Vec<Step> {
     let before = observed.sets.get(&name);
+    let add = |name| Step::AddEntries {
+        name,
+        entries: Arc::new(entries.iter().cloned().collect()),
+    };
     let all: BTreeSet<SetEntry> = match before {
         Some(set) => set.entries.union(&entries).cloned().collect(),
         None => entries.clone(),
@@ -155,15 +160,18 @@ fn record(
                 header,
                 entries: all,
             };
-            vec![Step::ReplaceSet { name, set }]
+            vec![Step::ReplaceSet {
+                name,
+                set: Box::new(set),
+            }]
         }
-        Some(_) => vec![Step::AddEntries { name, entries }],
+        Some(_) => vec![add(name)],
         None => vec![
             Step::CreateSet {
                 name: name.clone(),
                 header,
             },
-            Step::AddEntries { name, entries },
+            add(name),
         ],
     }
 }

@@ -77,7 +77,7 @@ fn server(forwarding: ForwardingMethod) -> VirtualServer {
     };
     VirtualServer {
         config: VirtualServerConfig::round_robin(),
-        real_servers: [("10.0.0.1:80".parse().unwrap(), config)].into(),
+        real_servers: Arc::new([("10.0.0.1:80".parse().unwrap(), config)].into()),
     }
 }
 

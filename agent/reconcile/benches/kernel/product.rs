@@ -34,6 +34,22 @@ pub(crate) fn run(load: Load) -> Result<()> {
     runtime()?.block_on(measure(load))
 }
 
+/// From a decoded table to what is programmed, and nothing else.
+pub(crate) fn cold(load: Load) -> Result<()> {
+    runtime()?.block_on(async {
+        let table = Arc::new(load.table());
+        let mut product = open().await?;
+        program(&mut product, &table).await
+    })
+}
+
+async fn program(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
+    let start = Instant::now();
+    reconcile(product, table).await?;
+    say("cold", milliseconds(start));
+    Ok(())
+}
+
 /// What a cold start consists of.
 pub(crate) fn phases(load: Load) -> Result<()> {
     runtime()?.block_on(async {
@@ -100,9 +116,7 @@ async fn measure(load: Load) -> Result<()> {
     let begin = Instant::now();
     let table = Arc::new(load.table());
     let mut product = open().await?;
-    let start = Instant::now();
-    reconcile(&mut product, &table).await?;
-    say("cold", milliseconds(start));
+    program(&mut product, &table).await?;
     say("start", milliseconds(begin));
     let start = Instant::now();
     product.settle().await?;

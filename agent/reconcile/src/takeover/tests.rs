@@ -68,7 +68,7 @@ fn server(real_servers: &[&str]) -> VirtualServer {
     let real = |address: &&str| (address.parse().unwrap(), config);
     VirtualServer {
         config: VirtualServerConfig::round_robin(),
-        real_servers: real_servers.iter().map(real).collect(),
+        real_servers: Arc::new(real_servers.iter().map(real).collect()),
     }
 }
 

@@ -126,7 +126,7 @@ fn foreign() -> KernelState {
             persistence: Some(7),
             ..VirtualServerConfig::round_robin()
         },
-        real_servers: real_servers.into(),
+        real_servers: Arc::new(real_servers.into()),
     };
     let key = VirtualServerKey::new(Protocol::Tcp, [10, 96, 0, 4].into(), 80);
     let header = SetHeader {
@@ -171,7 +171,7 @@ fn wanted_part(state: &KernelState, desired: &KernelState) -> KernelState {
         let is_wanted = |address: &SocketAddr| {
             wanted.is_some_and(|wanted| wanted.real_servers.contains_key(address))
         };
-        let real_servers = &mut server.real_servers;
+        let real_servers = Arc::make_mut(&mut server.real_servers);
         real_servers.retain(|address, config| config.weight != 0 || is_wanted(address));
     }
     state

@@ -87,7 +87,7 @@ fn a_mark_is_kept_and_a_foreign_one_never_taken() {
     let mut foreign = KernelState::default();
     let theirs = VirtualServer {
         config: VirtualServerConfig::round_robin(),
-        real_servers: BTreeMap::new(),
+        real_servers: Arc::default(),
     };
     foreign.virtual_servers.insert(key, theirs.clone());
     let second = desire(&foreign).state;

@@ -26,7 +26,7 @@ fn configs(
 
 fn does(scheduler: &str, flags: u32, persistence: Option<u32>) -> VirtualServerConfig {
     VirtualServerConfig {
-        scheduler: scheduler.to_owned(),
+        scheduler: scheduler.to_owned().into(),
         flags: Flags(flags),
         persistence,
     }

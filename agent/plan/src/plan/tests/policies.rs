@@ -78,11 +78,10 @@ fn a_short_circuit_is_complete_before_it_is_used_and_until_it_is_not() {
             "add 2 entries to set KUBE-PORTOLAN-OWNED".to_owned(),
             "add local route 10.96.0.1".to_owned(),
             "add virtual server MARK".to_owned(),
-            "add real server 10.0.0.1:80 to MARK".to_owned(),
-            "add real server 10.0.0.2:80 to MARK".to_owned(),
+            "add real servers 10.0.0.1:80, 10.0.0.2:80 to MARK".to_owned(),
             "add 1 entries to set KUBE-SHORT-CIRCUIT".to_owned(),
             format!("add virtual server {vip}"),
-            format!("add real server 10.0.0.1:80 to {vip}"),
+            format!("add real servers 10.0.0.1:80 to {vip}"),
         ]
     );
     assert_eq!(

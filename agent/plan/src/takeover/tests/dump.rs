@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
 use portolan_model::ipvs::{
@@ -21,7 +22,7 @@ pub(super) fn read(text: &str) -> (KernelState, BTreeSet<IpAddr>) {
             ["-A", protocol, at, ref options @ ..] => {
                 let server = VirtualServer {
                     config: VirtualServerConfig {
-                        scheduler: option(options, "-s").unwrap().to_owned(),
+                        scheduler: option(options, "-s").unwrap().to_owned().into(),
                         persistence: option(options, "-p").map(|p| p.parse().unwrap()),
                         ..VirtualServerConfig::round_robin()
                     },
@@ -37,7 +38,7 @@ pub(super) fn read(text: &str) -> (KernelState, BTreeSet<IpAddr>) {
                 let weight = weight.parse().unwrap();
                 let server = state.virtual_servers.get_mut(&key(protocol, at)).unwrap();
                 let config = RealServerConfig { weight, forwarding };
-                server.real_servers.insert(address.parse().unwrap(), config);
+                Arc::make_mut(&mut server.real_servers).insert(address.parse().unwrap(), config);
             }
             ["create", name, kind, ref options @ ..] => {
                 let header = SetHeader {

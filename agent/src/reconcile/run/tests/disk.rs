@@ -113,7 +113,7 @@ fn before_without_drained(before: &KernelState) -> KernelState {
     let mut state = before.clone();
     for server in state.virtual_servers.values_mut() {
         for address in [LEAVES, GONE] {
-            server.real_servers.remove(&address.parse().unwrap());
+            Arc::make_mut(&mut server.real_servers).remove(&address.parse().unwrap());
         }
     }
     state
