@@ -124,7 +124,7 @@ impl FakeKernel {
         else {
             return Err(refused);
         };
-        let bad = entries.iter().nth(index % entries.len().max(1)).cloned();
+        let bad = entries.get(index % entries.len().max(1)).cloned();
         let Some(bad) = bad else { return Err(refused) };
         Arc::make_mut(entries).retain(|entry| *entry != bad);
         self.execute(&rest)?;
@@ -171,8 +171,9 @@ fn delete(state: &mut KernelState, step: &Step) {
             state.routes.remove(vip);
         }
         Step::FillVirtualServer { key, .. } => {
-            let server = state.virtual_servers.get_mut(key);
-            server.map(|server| server.real_servers = Arc::default());
+            if let Some(server) = state.virtual_servers.get_mut(key) {
+                server.real_servers = Arc::default();
+            }
         }
         Step::AddRealServer { key, address, .. }
         | Step::SetRealServer { key, address, .. }
