@@ -378,9 +378,9 @@ impl AsyncRead for Connection {
             }
             return Poll::Ready(Ok(()));
         }
-        let before = buffer.filled().len();
+        let before = buffer.remaining();
         ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
-        self.ended = buffer.filled().len() == before;
+        self.ended = before > 0 && buffer.remaining() == before;
         Poll::Ready(Ok(()))
     }
 }

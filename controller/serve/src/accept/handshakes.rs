@@ -1,26 +1,47 @@
 //! Handshakes that are not finished, the oldest first.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until};
 
-/// At most so many at a time; the oldest makes room for others when it had its time.
+/// At most so many at a time; the oldest that has said nothing makes room for others when it had its
+/// time.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     tasks: JoinSet<()>,
-    by_age: VecDeque<(Began, AbortHandle)>,
+    by_age: VecDeque<(Arc<Life>, AbortHandle)>,
     capacity: usize,
     /// After how long the oldest may be ended if there is no room.
     patience: Duration,
     evicted: usize,
 }
 
-/// When a handshake was first looked at: a peer's time does not run before that, or thousands of
-/// agents that come back at once would be ended for what keeps us busy.
-type Began = Arc<OnceLock<Instant>>;
+/// What is known of the peer of a handshake.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// When it was first looked at: a peer's time does not run before that, or thousands of agents
+    /// that come back at once would be ended for what keeps us busy.
+    began: OnceLock<Instant>,
+    has_spoken: AtomicBool,
+}
+
+impl Life {
+    /// The peer has said something: it has [longer](SPOKEN), since it may be as busy as we are.
+    pub(super) fn has_spoken(&self) {
+        self.has_spoken.store(true, Ordering::Relaxed);
+    }
+
+    fn is_silent(&self) -> bool {
+        !self.has_spoken.load(Ordering::Relaxed)
+    }
+}
+
+/// So many times as long as the silent have those that have said something.
+const SPOKEN: u32 = 8;
 
 impl Handshakes {
     pub(super) fn new(capacity: usize, patience: Duration) -> Self {
@@ -33,14 +54,17 @@ impl Handshakes {
         }
     }
 
-    pub(super) fn spawn(&mut self, handshake: impl Future<Output = ()> + Send + 'static) {
-        let began = Began::default();
-        let first_look = Arc::clone(&began);
+    pub(super) fn spawn<H>(&mut self, handshake: impl FnOnce(Arc<Life>) -> H + Send + 'static)
+    where
+        H: Future<Output = ()> + Send,
+    {
+        let life = Arc::new(Life::default());
+        let of_task = Arc::clone(&life);
         let handle = self.tasks.spawn(async move {
-            first_look.get_or_init(Instant::now);
-            handshake.await;
+            of_task.began.get_or_init(Instant::now);
+            handshake(of_task).await;
         });
-        self.by_age.push_back((began, handle));
+        self.by_age.push_back((life, handle));
     }
 
     /// How many were ended to make room since the last call.
@@ -68,25 +92,31 @@ impl Handshakes {
             if self.tasks.len() < self.capacity {
                 return;
             }
-            let Some((began, handle)) = self.by_age.front() else {
+            let silent = self.by_age.iter().position(|(life, _)| life.is_silent());
+            let (oldest, patience) = match silent {
+                Some(silent) => (silent, self.patience),
+                None => (0, self.patience * SPOKEN),
+            };
+            let Some((life, handle)) = self.by_age.get(oldest) else {
                 return;
             };
-            let Some(began) = began.get() else {
+            let Some(began) = life.began.get() else {
                 yield_now().await;
                 continue;
             };
             tokio::select! {
                 _ = self.tasks.join_next() => {}
-                () = sleep_until(*began + self.patience) => {
+                () = sleep_until(*began + patience) => {
                     // What it has said may be here, and only we are late: the first time sees it,
                     // and by the second it was looked at.
                     yield_now().await;
                     yield_now().await;
-                    if handle.is_finished() {
+                    let speaks_now = silent.is_some() && !life.is_silent();
+                    if handle.is_finished() || speaks_now {
                         continue;
                     }
                     handle.abort();
-                    self.by_age.pop_front();
+                    self.by_age.remove(oldest);
                     self.evicted += 1;
                     self.tasks.join_next().await;
                 }
@@ -115,7 +145,7 @@ mod tests {
             let waited = start.elapsed();
             assert!(waited >= patience * (number / 4), "{number}: {waited:?}");
             assert!(waited < patience * (number / 4 + 1), "{number}: {waited:?}");
-            handshakes.spawn(pending());
+            handshakes.spawn(|_| pending());
         }
         assert_eq!((handshakes.evicted(), handshakes.evicted()), (16, 0));
     }
@@ -126,7 +156,7 @@ mod tests {
         let mut handshakes = Handshakes::new(4, patience);
         for _ in 0..100 {
             handshakes.room_then(ready(())).await;
-            handshakes.spawn(async {
+            handshakes.spawn(async |_| {
                 let (answer, answered) = tokio::sync::oneshot::channel();
                 // Longer than a peer may take.
                 let work = Instant::now();
@@ -145,12 +175,39 @@ mod tests {
         for _ in 0..100 {
             handshakes.room_then(ready(())).await;
             let done = Arc::clone(&done);
-            handshakes.spawn(async move {
+            handshakes.spawn(async move |_| {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 done.add_permits(1);
             });
         }
         assert_eq!(handshakes.evicted(), 0);
         done.acquire_many(100).await.unwrap().forget();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_spoken_has_longer_than_the_silent_and_not_for_ever() {
+        let patience = Duration::from_millis(250);
+        let mut handshakes = Handshakes::new(2, patience);
+        let start = Instant::now();
+        let spoken = || {
+            |life: Arc<Life>| {
+                life.has_spoken();
+                pending()
+            }
+        };
+        handshakes.room_then(ready(())).await;
+        handshakes.spawn(spoken());
+        for silent in 0..3 {
+            handshakes.room_then(ready(())).await;
+            assert!(start.elapsed() >= patience * silent && handshakes.by_age.len() < 2);
+            handshakes.spawn(|_| pending());
+        }
+        // The first one is still there, though it is the oldest.
+        assert!(!handshakes.by_age[0].0.is_silent());
+        handshakes.room_then(ready(())).await;
+        handshakes.spawn(spoken());
+        handshakes.room_then(ready(())).await;
+        assert!(start.elapsed() >= patience * SPOKEN);
+        assert_eq!(handshakes.evicted(), 4);
     }
 }

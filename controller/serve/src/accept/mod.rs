@@ -25,7 +25,7 @@ use crate::identity::Certified;
 use crate::registry::RefusalReason;
 pub(crate) use connection::{Admission, Connection, Peer};
 use connection::{Io, certified};
-use handshakes::Handshakes;
+use handshakes::{Handshakes, Life};
 
 /// How long to wait after the system would not accept a connection: there is nothing to wait for
 /// when it has run out of descriptors.
@@ -38,6 +38,10 @@ const BACKLOG: i32 = 4_096;
 /// How much the kernel keeps of what it cannot send yet, in bytes. More would only be old tables
 /// in memory that all connections share: a peer that stops reading could have megabytes.
 const UNSENT_BYTES: u32 = 16 * 1024;
+
+/// How much is encrypted ahead of what the kernel takes, in bytes. It is a copy for each agent, where
+/// what is not encrypted yet is shared by all.
+const TLS_BUFFER_BYTES: usize = 16 * 1024;
 
 /// How long a peer may not acknowledge what was sent, before its connection is closed.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
@@ -56,9 +60,9 @@ pub struct Limits {
     pub handshakes: usize,
     /// How long a handshake may take.
     pub handshake_timeout: Duration,
-    /// How long a handshake may take when there are [`handshakes`](Self::handshakes) of them and
-    /// another peer is waiting. Agents that all come at once wait for their turn; peers that say
-    /// nothing make room.
+    /// How long a peer may say nothing when there are [`handshakes`](Self::handshakes) of them and
+    /// another one is waiting; one that has said something may take eight times as long. Agents that
+    /// all come at once wait for their turn; peers that say nothing make room.
     pub crowded_timeout: Duration,
     /// How long a connection may exist without an agent that was let in.
     pub admission_timeout: Duration,
@@ -127,19 +131,20 @@ impl Acceptor {
                 serve(accepted.plain(stream));
                 continue;
             };
-            let handshake = accepted.handshake(stream, Arc::clone(&tls.borrow()));
+            let config = Arc::clone(&tls.borrow());
+            let handshake = |life| accepted.handshake(stream, config, life);
             let within = self.limits.handshake_timeout;
             let (registry, serve) = (Arc::clone(&self.registry), serve.clone());
-            handshakes.spawn(async move {
-                match timeout(within, handshake).await {
+            handshakes.spawn(
+                async move |life| match timeout(within, handshake(life)).await {
                     Ok(Ok(connection)) => serve(connection),
                     Ok(Err(error)) => failed(&registry, address, &error),
                     Err(_) => {
                         let reason = RefusalReason::HandshakeTimeout;
                         registry.refuse(address.ip(), reason, "no handshake in time");
                     }
-                }
-            });
+                },
+            );
             let evicted = handshakes.evicted();
             self.registry
                 .count_refusals(RefusalReason::HandshakeTimeout, evicted);
@@ -154,13 +159,13 @@ impl Acceptor {
 /// Sets up a listening socket; its connections inherit what is set here, which saves them three
 /// system calls each.
 fn tune(listener: &TcpListener) -> io::Result<()> {
-    // On a listening socket this only changes the length of the queue.
-    rustix::net::listen(listener, BACKLOG)?;
     let socket = SockRef::from(listener);
     // Without nodelay each Commit would wait for a delayed ACK.
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
-    socket.set_tcp_user_timeout(Some(ACKNOWLEDGED_WITHIN))
+    socket.set_tcp_user_timeout(Some(ACKNOWLEDGED_WITHIN))?;
+    // On a listening socket this only changes the length of the queue.
+    Ok(rustix::net::listen(listener, BACKLOG)?)
 }
 
 /// Never completes.
@@ -194,8 +199,16 @@ impl Accepted {
         self.connection(Io::Plain(stream), None)
     }
 
-    async fn handshake(self, stream: TcpStream, config: Arc<TlsConfig>) -> io::Result<Connection> {
-        let stream = TlsAcceptor::from(config).accept(stream).await?;
+    async fn handshake(
+        self,
+        stream: TcpStream,
+        config: Arc<TlsConfig>,
+        life: Arc<Life>,
+    ) -> io::Result<Connection> {
+        stream.readable().await?;
+        life.has_spoken();
+        let mut stream = TlsAcceptor::from(config).accept(stream).await?;
+        stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let certificate = certified(&stream);
         Ok(self.connection(Io::Tls(Box::new(stream)), certificate))
     }
