@@ -58,7 +58,7 @@ pub(crate) struct DriverArgs {
     #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// For so many seconds to a queue per agent, whose delay grows as long as this lasts
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 10)]
     queue_seconds: u32,
     /// How many Services have changed when agents reconnect
     #[arg(long, value_delimiter = ',', default_values_t = [0, 100, 1_000, 5_000, 10_000])]
