@@ -1,8 +1,9 @@
 //! Whether what is ours is still there, at a glance.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::hash::{BuildHasher as _, Hash};
 
+use foldhash::fast::FixedState;
 use portolan_model::Family;
 use portolan_model::ipset::{SetHeader, SetKind};
 use portolan_model::ipvs::VirtualServerKey;
@@ -17,9 +18,7 @@ pub(crate) struct Sum(u64);
 
 impl Sum {
     pub(crate) fn add(&mut self, item: &impl Hash) {
-        let mut hasher = DefaultHasher::new();
-        item.hash(&mut hasher);
-        self.0 = self.0.wrapping_add(hasher.finish());
+        self.0 = self.0.wrapping_add(FixedState::default().hash_one(item));
     }
 }
 
