@@ -170,11 +170,6 @@ fn delete(state: &mut KernelState, step: &Step) {
         Step::AddRoute { vip, .. } | Step::SetRoute { vip, .. } | Step::DelRoute { vip } => {
             state.routes.remove(vip);
         }
-        Step::FillVirtualServer { key, .. } => {
-            if let Some(server) = state.virtual_servers.get_mut(key) {
-                server.real_servers = Arc::default();
-            }
-        }
         Step::AddRealServer { key, address, .. }
         | Step::SetRealServer { key, address, .. }
         | Step::DelRealServer { key, address } => {

@@ -20,7 +20,7 @@ fn valid() -> v1::Record {
         zone_masks: vec![1, 2, 3],
         affinity_seconds: 86_400,
         available: vec![1, 2],
-        scheduler: "lc".into(),
+        scheduler: "lc".to_owned(),
         scheduler_flags: Some(8),
         drain_seconds: Some(0),
         health_check_port: 30_000,
