@@ -11,6 +11,7 @@ use portolan_model::{NodeKey, NodeTable, SetHash};
 use portolan_proto::buckets::short;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::feed::{Delivery, Feed, Question, commit, full_commit};
 use crate::log::{Cluster, Hashes, OwnChanges, TableLog, bucket_count};
@@ -77,7 +78,8 @@ pub(crate) enum First {
     Deliver(Delivery, How),
     /// It depends on the hashes of the agent's buckets, of so many.
     Ask(u32),
-    /// As [`Ask`](Self::Ask), but another agent that has the same records was asked already.
+    /// As [`Ask`](Self::Ask), but another agent that has the same records was asked already. Look
+    /// again after [`ANSWERED_WITHIN`](crate::feed::ANSWERED_WITHIN).
     Wait(u32),
     /// The agent's table is newer than ours.
     Behind,
@@ -248,7 +250,7 @@ impl Tables {
         let mut memo = feed.memo();
         let answer = memo.answer(of.head(), question);
         let Some(answer) = answer.get() else {
-            return if memo.is_first_asked(of.head(), theirs.records) {
+            return if memo.is_to_ask(of.head(), theirs.records, Instant::now()) {
                 First::Ask(count)
             } else {
                 First::Wait(count)

@@ -1,14 +1,19 @@
 //! Answers that many agents ask for: in a storm of reconnects, everybody asks the same.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use portolan_model::SetHash;
+use tokio::time::Instant;
 
 use crate::wire::Chunks;
 
 /// How much is remembered: answers, and bytes.
 const MAX_ANSWERS: usize = 256;
 const MAX_BYTES: usize = 4 << 20;
+
+/// How long others wait for what one agent is asked, before another one of them is asked.
+pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// What makes the shared part of a transition what it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +39,8 @@ pub(crate) struct Memo {
     revision: u64,
     /// The least recently used first.
     answers: Vec<(Question, Arc<Answer>)>,
-    /// The hashes of records whose buckets an agent was asked for.
-    asked: Vec<SetHash>,
+    /// The hashes of records whose buckets an agent was asked for, and when the last one was.
+    asked: Vec<(SetHash, Instant)>,
 }
 
 impl Memo {
@@ -59,15 +64,23 @@ impl Memo {
         answer
     }
 
-    /// Whether nobody with these records was asked for its buckets yet: all others who have them
-    /// would say the same.
-    pub(crate) fn is_first_asked(&mut self, revision: u64, records: SetHash) -> bool {
+    /// Whether it is time to ask one who has these records for its buckets: if nobody was asked
+    /// yet, or who was does not answer. All others who have them would say the same.
+    pub(crate) fn is_to_ask(&mut self, revision: u64, records: SetHash, now: Instant) -> bool {
         self.lead_to(revision);
-        if self.asked.contains(&records) || self.asked.len() >= MAX_ANSWERS {
-            return false;
+        let room = self.asked.len() < MAX_ANSWERS;
+        match self.asked.iter_mut().find(|(known, _)| *known == records) {
+            Some((_, asked)) if now.duration_since(*asked) < ANSWERED_WITHIN => false,
+            Some((_, asked)) => {
+                *asked = now;
+                true
+            }
+            None if room => {
+                self.asked.push((records, now));
+                true
+            }
+            None => false,
         }
-        self.asked.push(records);
-        true
     }
 
     fn lead_to(&mut self, revision: u64) {
@@ -120,17 +133,25 @@ mod tests {
     }
 
     #[test]
-    fn one_of_those_with_the_same_records_is_asked() {
-        let mut memo = Memo::default();
-        let asked = [(7, 1), (7, 1), (7, 2), (8, 1), (8, 1)];
-        let asked = asked.map(|(revision, hash)| memo.is_first_asked(revision, SetHash(hash)));
-        assert_eq!(asked, [true, false, true, true, false]);
-        assert!(
-            (0..10_000)
-                .filter(|hash| memo.is_first_asked(9, SetHash(*hash)))
-                .count()
-                <= MAX_ANSWERS
-        );
+    fn one_of_those_with_the_same_records_is_asked_at_a_time() {
+        let (mut memo, begin) = (Memo::default(), Instant::now());
+        let (soon, later) = (begin + ANSWERED_WITHIN / 2, begin + ANSWERED_WITHIN);
+        for (revision, hash, now, asks) in [
+            (7, 1, begin, true),
+            (7, 1, soon, false),
+            (7, 2, soon, true),
+            // The first one does not answer.
+            (7, 1, later, true),
+            (7, 1, later, false),
+            (7, 2, later, false),
+            (8, 1, later, true),
+            (8, 1, later, false),
+        ] {
+            assert_eq!(memo.is_to_ask(revision, SetHash(hash), now), asks);
+        }
+        let many = 0..10_000;
+        let asked = many.filter(|hash| memo.is_to_ask(9, SetHash(*hash), later));
+        assert!(asked.count() <= MAX_ANSWERS);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tokio::sync::futures::OwnedNotified;
 
 use crate::wire::Chunks;
 pub(crate) use delivery::{Delivery, commit, full_commit};
-pub(crate) use memo::{Memo, Question};
+pub(crate) use memo::{ANSWERED_WITHIN, Memo, Question};
 pub(crate) use segments::Segments;
 
 /// One cluster's streams.

@@ -46,6 +46,8 @@ pub(crate) struct Cluster {
 struct Node {
     lists: Journal<NodeLists>,
     info: NodeInfo,
+    /// Of `info`: each agent that comes is compared with it.
+    info_hash: ContentHash,
     info_changed: u64,
     idle_since: Option<u64>,
     /// What it adds to the hash of all nodes, once a relay has asked for that.
@@ -103,6 +105,7 @@ impl Cluster {
             if node.info == info {
                 return false;
             }
+            node.info_hash = info.content_hash();
             node.info = info;
             node.info_changed = revision;
             true
@@ -282,6 +285,7 @@ impl Node {
     fn new(floor: u64) -> Self {
         Self {
             lists: Journal::new(floor),
+            info_hash: NodeInfo::default().content_hash(),
             info: NodeInfo::default(),
             info_changed: floor,
             idle_since: None,
@@ -295,7 +299,7 @@ impl Node {
 
     fn hash(&self) -> SetHash {
         let mut hash = self.lists.hash();
-        hash.insert(self.info.content_hash());
+        hash.insert(self.info_hash);
         hash
     }
 }

@@ -19,15 +19,15 @@ use super::Context;
 use super::inbound::Inbound;
 use super::link::Link;
 use super::turn::Turn;
-use crate::feed::{Delivery, Feed};
+use crate::feed::{ANSWERED_WITHIN, Delivery, Feed};
 use crate::log::Hashes;
 use crate::registry::{Counter, Session};
 use crate::tables::{First, Have, How, Next, State};
 use crate::wire::single;
 
-/// How long an agent waits for what another is asked, before it is asked itself: in a storm all
-/// have the same, and 8 KiB of each would cost more than what they are sent.
-const ANOTHERS_ANSWER: Duration = Duration::from_secs(1);
+/// How often an agent waits for what another is asked, before it is asked itself whoever else is: in
+/// a storm all have the same, and 8 KiB of each would cost more than what they are sent.
+const OTHERS_TURNS: u8 = 3;
 
 /// The outbound half of a stream, with what must live as long as it.
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub(super) struct Outbound {
     waker: Option<Waker>,
     /// Our sources are not as far as the agent's were.
     behind: bool,
+    /// For how many others' answers it has waited in vain.
+    waited: u8,
     /// Until when to wait for what the position waits for.
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -100,6 +102,7 @@ impl Outbound {
             message: Some(single(welcome)),
             held: true,
             sending: None,
+            waited: 0,
             deadline: None,
         }
     }
@@ -274,7 +277,7 @@ impl Outbound {
                 Ok(self.deliver(delivery))
             }
             First::Ask(count) => Ok(self.ask(count)),
-            First::Wait(count) => Ok(self.is_late(ANOTHERS_ANSWER, waker) && self.ask(count)),
+            First::Wait(count) => Ok(self.wait(count, waker)),
             First::Behind => {
                 let within = self.context.config.catch_up_timeout;
                 if self.is_late(within, waker) {
@@ -287,6 +290,17 @@ impl Outbound {
                 Ok(true)
             }
         }
+    }
+
+    /// Waits for what another agent is asked. If that one says nothing, one of those that wait is
+    /// asked next, and not all at once.
+    fn wait(&mut self, count: u32, waker: &mut task::Context<'_>) -> bool {
+        if !self.is_late(ANSWERED_WITHIN, waker) {
+            return false;
+        }
+        self.deadline = None;
+        self.waited += 1;
+        self.waited < OTHERS_TURNS || self.ask(count)
     }
 
     /// Asks the agent for its buckets.

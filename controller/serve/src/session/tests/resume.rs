@@ -179,12 +179,26 @@ async fn nobody_waits_long_for_what_another_does_not_tell() {
     let (server, table) = moved(ServeConfig::default()).await;
     let mut silent = server.connect(with(&table)).await;
     asked(&mut silent).await;
-    let hello = v1::Hello {
-        node: "b".to_owned(),
+    let others = ["b", "c", "d"].map(|name| v1::Hello {
+        node: name.to_owned(),
         ..with(&table)
-    };
-    let mut other = server.connect(hello).await;
-    let count = asked(&mut other).await;
-    other.say(buckets(&table, count)).await;
-    assert!(!other.batch().await.commit.snapshot);
+    });
+    let others = others.map(|hello| async {
+        let mut client = server.connect(hello).await;
+        let Some(Frame::AskBuckets(ask)) = client.next().await.unwrap() else {
+            // Sent what it needs, as another has told.
+            return false;
+        };
+        // Told late, but in time: whoever is not asked now waits for this.
+        server.until(|registry| registry.connected() == 4).await;
+        client.say(buckets(&table, ask.count)).await;
+        assert!(!client.batch().await.commit.snapshot);
+        true
+    });
+    // One of them is asked next, and not all at once.
+    let asked = join_all(others).await.into_iter().filter(|asked| *asked);
+    assert_eq!(asked.count(), 1);
+    server
+        .until(|registry| registry.counters().resumed_buckets == 3)
+        .await;
 }
