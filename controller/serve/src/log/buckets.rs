@@ -1,13 +1,14 @@
 //! What the buckets of a cluster's records add up to.
 
 use portolan_model::{Record, SetHash};
-use portolan_proto::buckets::short;
+use portolan_proto::buckets::{MAX_BUCKETS, short};
 use portolan_proto::encoded::size_in_frame;
 
 use super::prepared::Item;
 
-/// The most buckets that agents are asked for: 8 KiB of hashes.
-pub(crate) const MOST_BUCKETS: u32 = 1_024;
+/// The most buckets that agents are asked for: 32 KiB of hashes. One of many agents that have the
+/// same tells them, and all the others are sent the less, the fewer records are in a bucket.
+pub(crate) const MOST_BUCKETS: u32 = MAX_BUCKETS;
 
 /// Sums over the records of each of [`MOST_BUCKETS`] buckets, kept with each change. Those of
 /// fewer buckets follow from them, as all counts are powers of two.

@@ -89,7 +89,7 @@ fn sums_of_buckets_follow_the_records() {
         .map(|service| Change::Record(0, service, Some(if service < 30 { 2 } else { 1 })))
         .collect();
     apply(&mut again, &kept);
-    for count in [1_usize, 4, 64, 1_024] {
+    for count in [1_usize, 64, 1_024, 4_096] {
         let none = vec![[0; 8]; count];
         let (of, other) = (log.of("c0"), again.of("c0"));
         assert_eq!(

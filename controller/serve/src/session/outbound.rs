@@ -26,7 +26,7 @@ use crate::tables::{First, Have, How, Next, State};
 use crate::wire::single;
 
 /// How often an agent waits for what another is asked, before it is asked itself whoever else is: in
-/// a storm all have the same, and 8 KiB of each would cost more than what they are sent.
+/// a storm all have the same, and 32 KiB of each would cost more than what they are sent.
 const OTHERS_TURNS: u8 = 3;
 
 /// The outbound half of a stream, with what must live as long as it.

@@ -123,8 +123,9 @@ fn compare(bench: &Bench<'_>, name: &str, agents: u32, count: u32, goals: &Goals
 
 /// Our server, and agents of it.
 struct Ours {
-    running: Running,
+    /// Ends before its server, whose end it would call an error.
     client: Client,
+    running: Running,
     verifier: Verifier,
     /// As the server's must be.
     world: World,
@@ -180,8 +181,9 @@ impl Ours {
 
 /// The bare server, and what reads from it.
 struct Bare {
-    running: Running,
+    /// Ends before its server.
     client: Client,
+    running: Running,
 }
 
 impl Bare {
