@@ -17,7 +17,7 @@ use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
 
 use crate::accept::Peer;
-use crate::identity::{Identity, Refusal, authenticate};
+use crate::identity::{Identity, Refusal, Reviewed, authenticate, revoked};
 use crate::session::Context;
 use body::LimitedBody;
 
@@ -52,9 +52,7 @@ where
         let identity = match self.check(peer.as_ref(), &metadata) {
             Ok(identity) => identity,
             Err(Refusal { reason, status }) => {
-                let ip = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
-                    peer.address().ip()
-                });
+                let ip = address(peer.as_ref());
                 self.context.registry.refuse(ip, reason, status.message());
                 return Ok(status.into_http());
             }
@@ -63,7 +61,8 @@ where
         poll_fn(|task| self.service.poll_ready(task)).await?;
         let response = self.service.call(request).await?;
         let remaining = identity.remaining(self.context.config.credential_grace);
-        let end = end(self.context, remaining);
+        let (ip, reviewed) = (address(peer.as_ref()), identity.into_reviewed());
+        let end = end(self.context, remaining, ip, reviewed);
         Ok(response.map(|body| Body::new(LimitedBody::new(body, admission, end))))
     }
 
@@ -75,9 +74,20 @@ where
     }
 }
 
+fn address(peer: Option<&Peer>) -> IpAddr {
+    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
+        peer.address().ip()
+    })
+}
+
 /// Completes when a stream must end, with what is said then. At the shutdown streams end over the
 /// time that those of the tables have, or they would all come to the next controller at once.
-async fn end(context: Arc<Context>, remaining: Option<Duration>) -> Status {
+async fn end(
+    context: Arc<Context>,
+    remaining: Option<Duration>,
+    peer: IpAddr,
+    reviewed: Option<Reviewed>,
+) -> Status {
     let expired = async {
         match remaining {
             Some(remaining) => sleep(remaining).await,
@@ -90,6 +100,11 @@ async fn end(context: Arc<Context>, remaining: Option<Duration>) -> Status {
             let random = RandomState::new().hash_one(()) % 1_000;
             sleep(spread.mul_f64(random as f64 / 1_000.0)).await;
             Status::unavailable("shutting down")
+        }
+        () = revoked(reviewed.as_ref()) => {
+            let Refusal { reason, status } = Refusal::revoked();
+            context.registry.refuse(peer, reason, status.message());
+            status
         }
         () = expired => Status::unauthenticated("certificate or token: it has expired meanwhile"),
     }

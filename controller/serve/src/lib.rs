@@ -28,7 +28,9 @@ mod wire;
 pub use accept::Limits;
 pub use debounce::Debounce;
 pub use forward::{Committed, ForwardError, Forwarder};
-pub use identity::{Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier};
+pub use identity::{
+    Authentication, Due, KeySet, KeyWanted, Reviews, TokenConfig, TokenVerifier, Verdict,
+};
 pub use log::{Prepared, Retention};
 pub use origin::Origin;
 pub use publisher::{Published, Publisher};

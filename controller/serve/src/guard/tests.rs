@@ -19,9 +19,11 @@ use tonic::{Code, Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::*;
+use crate::identity::testing::{Signer, claims, verifier};
 use crate::registry::RefusalReason;
 use crate::{
-    Authentication, Limits, Publisher, Registry, Retention, ServeConfig, Tables, TablesServer,
+    Authentication, Limits, Publisher, Registry, Retention, Reviews, ServeConfig, Tables,
+    TablesServer, Verdict,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -103,10 +105,22 @@ impl Server {
 }
 
 async fn call(channel: Channel, path: &'static str) -> Result<Streaming<v1::Frame>, Status> {
+    call_with(channel, path, None).await
+}
+
+async fn call_with(
+    channel: Channel,
+    path: &'static str,
+    token: Option<&str>,
+) -> Result<Streaming<v1::Frame>, Status> {
     let mut client = Grpc::new(channel);
     client.ready().await.unwrap();
     let codec: ProstCodec<v1::AgentMessage, v1::Frame> = ProstCodec::default();
-    let request = Request::new(v1::AgentMessage::default());
+    let mut request = Request::new(v1::AgentMessage::default());
+    if let Some(token) = token {
+        let value = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", value);
+    }
     let path = PathAndQuery::from_static(path);
     let answered = timeout(PATIENCE, client.server_streaming(request, path, codec));
     Ok(answered.await.unwrap()?.into_inner())
@@ -158,4 +172,27 @@ async fn other_names_are_not_its_own() {
         let refused = call(channel.clone(), path).await;
         assert_eq!(refused.unwrap_err().code(), Code::Unimplemented, "{path}");
     }
+}
+
+/// Beside the tables a stream goes by a token too.
+#[tokio::test]
+async fn a_stream_ends_when_its_token_is_revoked() {
+    let (signer, reviews) = (Signer::elliptic("1"), Reviews::new(PATIENCE));
+    let verifier = verifier("", &[&signer]).reviewed(Arc::clone(&reviews));
+    let authentication = Authentication::Required(Some(Arc::new(verifier)));
+    let server = start(authentication, Limits::default()).await;
+    let token = signer.sign(&claims());
+    let stream = call_with(server.channel().await, "/test.Silent/Watch", Some(&token)).await;
+    let mut stream = stream.unwrap();
+    let due = timeout(PATIENCE, reviews.next()).await.unwrap();
+    reviews.report(&due, Verdict::Revoked);
+    let ended = timeout(PATIENCE, stream.message()).await.unwrap();
+    assert_eq!(ended.unwrap_err().code(), Code::Unauthenticated);
+    let again = call_with(server.channel().await, "/test.Silent/Watch", Some(&token)).await;
+    assert_eq!(again.unwrap_err().code(), Code::Unauthenticated);
+    let refusals = server.registry.refusals();
+    assert!(
+        refusals.contains(&(RefusalReason::Revoked, 2)),
+        "{refusals:?}"
+    );
 }

@@ -5,8 +5,10 @@
 //! that gets the tables of all nodes must be a relay's; only a certificate can say so.
 
 mod keys;
+mod reviews;
 mod token;
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -18,6 +20,8 @@ use tonic::metadata::MetadataMap;
 use crate::accept::Peer;
 use crate::registry::RefusalReason;
 pub use keys::{KeySet, KeyWanted};
+pub(crate) use reviews::Reviewed;
+pub use reviews::{Due, Reviews, Verdict};
 use token::TokenError;
 pub use token::{TokenConfig, TokenVerifier};
 
@@ -32,12 +36,12 @@ pub enum Authentication {
 }
 
 /// Who an agent has shown to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Identity {
     /// Whoever it says.
     Anyone,
-    /// A node's agent, or a relay.
-    Known(Certified),
+    /// A node's agent, or a relay; what it holds if it goes by a token that is reviewed.
+    Known(Certified, Option<Reviewed>),
 }
 
 /// A node or a relay, and until when that holds.
@@ -69,12 +73,20 @@ impl Certified {
             until: facts.expires,
         })
     }
+
+    /// The name of the node or relay.
+    pub(crate) fn node(&self) -> &str {
+        match &self.name {
+            PeerName::Node(own) => &own.node,
+            PeerName::Relay(own) => &own.relay,
+        }
+    }
 }
 
 impl Identity {
     /// Whether it may speak for a node, or be sent what all nodes have.
     pub(crate) fn authorize(&self, node: &NodeKey, wants_all: bool) -> Result<(), Refusal> {
-        let Self::Known(Certified { name, .. }) = self else {
+        let Self::Known(Certified { name, .. }, _) = self else {
             return Ok(());
         };
         if *name.cluster() != *node.cluster {
@@ -100,7 +112,7 @@ impl Identity {
 
     /// Whether it is of one of these clusters.
     pub(crate) fn authorize_cluster(&self, clusters: &[Arc<str>]) -> Result<(), Refusal> {
-        let Self::Known(Certified { name, .. }) = self else {
+        let Self::Known(Certified { name, .. }, _) = self else {
             return Ok(());
         };
         if clusters.iter().any(|cluster| **cluster == *name.cluster()) {
@@ -112,11 +124,19 @@ impl Identity {
 
     /// How long a stream of it may last, with a grace after what it has shown expires.
     pub(crate) fn remaining(&self, grace: Duration) -> Option<Duration> {
-        let Self::Known(Certified { until, .. }) = self else {
+        let Self::Known(Certified { until, .. }, _) = self else {
             return None;
         };
         let end = until.checked_add(grace)?;
         Some(end.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+
+    /// What a stream of it is to hold while it lives.
+    pub(crate) fn into_reviewed(self) -> Option<Reviewed> {
+        match self {
+            Self::Known(_, reviewed) => reviewed,
+            Self::Anyone => None,
+        }
     }
 }
 
@@ -127,6 +147,11 @@ impl Refusal {
 
     pub(crate) fn forbidden(reason: RefusalReason, message: impl Into<String>) -> Self {
         Self::new(reason, Status::permission_denied(message))
+    }
+
+    /// A review has found that the token of a stream is good no more.
+    pub(crate) fn revoked() -> Self {
+        TokenError::Revoked.into()
     }
 
     fn unauthenticated(reason: RefusalReason, message: impl Into<String>) -> Self {
@@ -151,17 +176,26 @@ pub(crate) fn authenticate(
     };
     let certificate = peer.and_then(Peer::certificate);
     if let Some(Ok(certified)) = certificate {
-        return Ok(Identity::Known(certified.clone()));
+        return Ok(Identity::Known(certified.clone(), None));
     }
     if let Some(verifier) = tokens
         && let Some(token) = bearer(metadata)?
     {
-        return Ok(Identity::Known(verifier.verify(token)?));
+        let (certified, reviewed) = verifier.admit(token)?;
+        return Ok(Identity::Known(certified, reviewed));
     }
     Err(match certificate {
         Some(Err(reason)) => Refusal::unauthenticated(RefusalReason::Certificate, reason.as_str()),
         _ => Refusal::unauthenticated(RefusalReason::NoCredential, expected(tokens.is_some())),
     })
+}
+
+/// Completes when what a stream goes by was found to be revoked; never, if nobody reviews it.
+pub(crate) async fn revoked(reviewed: Option<&Reviewed>) {
+    match reviewed {
+        Some(reviewed) => reviewed.revoked().await,
+        None => pending().await,
+    }
 }
 
 fn expected(tokens: bool) -> &'static str {
@@ -185,5 +219,7 @@ fn bearer(metadata: &MetadataMap) -> Result<Option<&str>, Refusal> {
     token.map(Some).ok_or_else(malformed)
 }
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

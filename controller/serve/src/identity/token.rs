@@ -12,11 +12,12 @@ use portolan_tls::{NodeName, PeerName};
 use serde::Deserialize;
 use tokio::sync::watch;
 
+use super::reviews::{Reviewed, Reviews};
 use super::{Certified, KeySet, KeyWanted};
 use crate::registry::RefusalReason;
 
 /// How far clocks may be apart, in seconds.
-const LEEWAY: u64 = 30;
+pub(super) const LEEWAY: u64 = 30;
 
 /// How much of what a token says is repeated in an error, in characters.
 const MAX_QUOTED: usize = 64;
@@ -40,6 +41,7 @@ pub struct TokenVerifier {
     config: TokenConfig,
     keys: watch::Receiver<Arc<KeySet>>,
     pub(super) wanted: KeyWanted,
+    reviews: Option<Arc<Reviews>>,
 }
 
 /// Why a token is not good.
@@ -59,12 +61,15 @@ pub(crate) enum TokenError {
     NoNode,
     #[error("ServiceAccount {0:?} is not one of those that may be used")]
     ServiceAccount(String),
+    #[error("the API server does not accept it any more")]
+    Revoked,
 }
 
 impl TokenError {
     pub(super) fn reason(&self) -> RefusalReason {
         match self {
             Self::Expired => RefusalReason::Expired,
+            Self::Revoked => RefusalReason::Revoked,
             _ => RefusalReason::Token,
         }
     }
@@ -98,7 +103,29 @@ impl TokenVerifier {
             config,
             keys,
             wanted,
+            reviews: None,
         }
+    }
+
+    /// Has what it verifies reviewed by whoever asks those reviews for turns.
+    #[must_use]
+    pub fn reviewed(self, reviews: Arc<Reviews>) -> Self {
+        Self {
+            reviews: Some(reviews),
+            ..self
+        }
+    }
+
+    /// Lets in who shows a token, for as long as reviews find it good.
+    pub(super) fn admit(&self, token: &str) -> Result<(Certified, Option<Reviewed>), TokenError> {
+        let certified = self.verify(token)?;
+        let Some(reviews) = &self.reviews else {
+            return Ok((certified, None));
+        };
+        let expires = certified.until.duration_since(SystemTime::now());
+        let reviewed = reviews.watch(certified.node(), token, expires.unwrap_or_default());
+        let reviewed = reviewed.ok_or(TokenError::Revoked)?;
+        Ok((certified, Some(reviewed)))
     }
 
     /// The node that a token is bound to.

@@ -52,6 +52,8 @@ reasons! {
     Token => "token",
     /// The certificate or token has expired.
     Expired => "expired",
+    /// The API server does not take the token any more; also of a stream that was let in before.
+    Revoked => "revoked",
     /// The first message was not a Hello that can be answered, or did not come.
     Hello => "hello",
     /// The agent asked for another node's table.

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tracing::debug;
 use super::link::Link;
 use super::{Authentication, Context};
 use crate::accept::{Admission, Peer};
+use crate::identity::{Refusal, Reviewed, revoked};
 use crate::registry::{Counter, Session};
 
 /// The inbound half. It stops when this is dropped.
@@ -52,6 +54,8 @@ pub(super) struct Half {
     pub(super) admission: Option<Admission>,
     /// For how long what the agent has shown is of use.
     pub(super) remaining: Option<Duration>,
+    /// If that is a token that is reviewed.
+    pub(super) reviewed: Option<Reviewed>,
 }
 
 /// Reads until something ends the stream, and sees that it does end.
@@ -95,6 +99,11 @@ impl Half {
             () = after(self.remaining) => {
                 Err(Status::unauthenticated("certificate or token: it has expired meanwhile"))
             }
+            () = revoked(self.reviewed.as_ref()) => {
+                let Refusal { reason, status } = Refusal::revoked();
+                self.context.registry.refuse(self.peer(), reason, status.message());
+                Err(status)
+            }
             never = self.confirm() => match never {},
             result = self.read(messages) => result,
             () = self.shut_down() => Ok(()),
@@ -104,6 +113,14 @@ impl Half {
                 Err(Status::unavailable("the agent takes nothing"))
             }
         }
+    }
+
+    /// For the log.
+    fn peer(&self) -> IpAddr {
+        let peer = self.admission.as_ref().map(Admission::peer);
+        peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
+            peer.address().ip()
+        })
     }
 
     async fn read(&self, mut messages: Streaming<v1::AgentMessage>) -> Result<(), Status> {

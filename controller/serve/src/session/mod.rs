@@ -133,6 +133,7 @@ pub(crate) async fn sync(
         link: Arc::clone(&link),
         admission,
         remaining: identity.remaining(context.config.credential_grace),
+        reviewed: identity.into_reviewed(),
     };
     let inbound = inbound::spawn(messages, half);
     let mut outbound = Outbound::new(context, session, link, inbound, hello.have, hello.version);

@@ -5,6 +5,7 @@ mod hostile;
 mod limits;
 mod protocol;
 mod resume;
+mod reviews;
 mod secure;
 mod support;
 mod tables;

@@ -45,6 +45,16 @@ fn write(dir: &Path, authority: &Authority, issued: &Issued) {
 
 impl Secure {
     pub(super) async fn start(limits: Limits, grace: Duration) -> Self {
+        Self::with(Authentication::Required(None), limits, grace).await
+    }
+
+    /// A server that may take tokens too.
+    pub(super) async fn with(
+        authentication: Authentication,
+        limits: Limits,
+        grace: Duration,
+    ) -> Self {
+        let anonymous = matches!(authentication, Authentication::Required(Some(_)));
         let (authority, dir) = (authority(), tempfile::tempdir().unwrap());
         let issued = authority.server(&["localhost"], valid()).unwrap();
         write(dir.path(), &authority, &issued);
@@ -52,12 +62,12 @@ impl Secure {
             cert: dir.path().join("tls.crt"),
             key: dir.path().join("tls.key"),
             client_ca: Some(dir.path().join("ca.crt")),
-            anonymous: false,
+            anonymous,
         };
         let files = files.open("tls").unwrap();
         let tls = files.subscribe();
         let config = ServeConfig {
-            authentication: Authentication::Required(None),
+            authentication,
             credential_grace: grace,
             ..ServeConfig::default()
         };
