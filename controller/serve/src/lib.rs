@@ -29,7 +29,7 @@ pub use accept::Limits;
 pub use debounce::Debounce;
 pub use forward::{Committed, ForwardError, Forwarder};
 pub use identity::{
-    Authentication, Due, KeySet, KeyWanted, Reviews, TokenConfig, TokenVerifier, Verdict,
+    Authentication, Due, KeySet, KeyWanted, Reviewed, Reviews, TokenConfig, TokenVerifier, Verdict,
 };
 pub use log::{Prepared, Retention};
 pub use origin::Origin;

@@ -20,8 +20,7 @@ use tonic::metadata::MetadataMap;
 use crate::accept::Peer;
 use crate::registry::RefusalReason;
 pub use keys::{KeySet, KeyWanted};
-pub(crate) use reviews::Reviewed;
-pub use reviews::{Due, Reviews, Verdict};
+pub use reviews::{Due, Reviewed, Reviews, Verdict};
 use token::TokenError;
 pub use token::{TokenConfig, TokenVerifier};
 

@@ -62,7 +62,7 @@ pub struct Due {
 
 /// What a stream holds that goes by a token.
 #[derive(Debug)]
-pub(crate) struct Reviewed {
+pub struct Reviewed {
     reviews: Arc<Reviews>,
     id: Id,
     revoked: CancellationToken,
@@ -82,12 +82,8 @@ impl Reviews {
 
     /// A stream of a node begins that goes by a token, which was verified and expires after a time.
     /// `None` if it was found to be revoked.
-    pub(super) fn watch(
-        self: &Arc<Self>,
-        node: &str,
-        token: &str,
-        expires: Duration,
-    ) -> Option<Reviewed> {
+    #[must_use]
+    pub fn watch(self: &Arc<Self>, node: &str, token: &str, expires: Duration) -> Option<Reviewed> {
         let (id, now) = (self.hasher.hash_one(token), Instant::now());
         let mut state = self.lock();
         let State { entries, queue } = &mut *state;
@@ -102,7 +98,8 @@ impl Reviews {
         entry.streams += usize::from(!is_revoked);
         let revoked = entry.revoked.clone();
         if is_revoked && !waits {
-            state.change(id, |entry| entry.appeal(now, APPEAL.min(self.period)));
+            let pause = APPEAL.min(self.period);
+            state.change(id, |entry| entry.appeal(now, pause));
         }
         drop(state);
         self.more.notify_one();
@@ -127,12 +124,13 @@ impl Reviews {
         }
     }
 
-    /// Says what came of a review.
-    pub fn report(&self, due: &Due, verdict: Verdict) {
+    /// Says what came of a review. Whether that is news: the last one said otherwise, or there was
+    /// none, which counts as good.
+    pub fn report(&self, due: &Due, verdict: Verdict) -> bool {
         let now = Instant::now();
         let mut state = self.lock();
         match verdict {
-            Verdict::Unknown => {}
+            Verdict::Unknown => false,
             Verdict::Good => state.change(due.id, |entry| entry.found_good(now + self.period)),
             Verdict::Revoked => state.change(due.id, Entry::found_revoked),
         }
@@ -189,13 +187,14 @@ impl State {
     }
 
     /// Changes an entry, and with it perhaps when its turn is.
-    fn change(&mut self, id: Id, change: impl FnOnce(&mut Entry)) {
+    fn change<R: Default>(&mut self, id: Id, change: impl FnOnce(&mut Entry) -> R) -> R {
         let Some(entry) = self.entries.get_mut(&id) else {
-            return;
+            return R::default();
         };
         self.queue.remove(&(entry.due, id));
-        change(entry);
+        let result = change(entry);
         self.queue.insert((entry.due, id));
+        result
     }
 }
 
@@ -215,7 +214,7 @@ impl Due {
 
 impl Reviewed {
     /// Completes when the token was found to be revoked.
-    pub(crate) async fn revoked(&self) {
+    pub async fn revoked(&self) {
         self.revoked.cancelled().await;
     }
 }

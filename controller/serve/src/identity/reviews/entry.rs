@@ -79,23 +79,29 @@ impl Entry {
         self.due = soonest.max(now).min(self.end());
     }
 
-    pub(super) fn found_good(&mut self, next: Instant) {
-        if self.is_revoked {
-            self.is_revoked = false;
-            // Who had it has left, and may come back now.
-            self.token = None;
-            self.revoked = CancellationToken::new();
-            self.due = next;
+    /// Whether it was revoked before.
+    pub(super) fn found_good(&mut self, next: Instant) -> bool {
+        if !self.is_revoked {
+            return false;
         }
+        self.is_revoked = false;
+        // Who had it has left, and may come back now.
+        self.token = None;
+        self.revoked = CancellationToken::new();
+        self.due = next;
+        true
     }
 
-    pub(super) fn found_revoked(&mut self) {
-        if !self.is_revoked {
-            self.is_revoked = true;
-            self.token = None;
-            self.due = self.end();
-            self.revoked.cancel();
+    /// Whether it was good before.
+    pub(super) fn found_revoked(&mut self) -> bool {
+        if self.is_revoked {
+            return false;
         }
+        self.is_revoked = true;
+        self.token = None;
+        self.due = self.end();
+        self.revoked.cancel();
+        true
     }
 
     /// When nobody is let in with it any more, whatever the clocks say.

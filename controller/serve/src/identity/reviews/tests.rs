@@ -117,7 +117,7 @@ async fn only_a_revoked_token_ends_its_streams() {
     for verdict in [Verdict::Good, Verdict::Unknown] {
         let due = now(&reviews).unwrap();
         assert_eq!(due.node(), "a");
-        reviews.report(&due, verdict);
+        assert!(!reviews.report(&due, verdict), "no news");
         assert!(!streams.iter().any(is_revoked), "{verdict:?}");
         advance(SECOND).await;
         assert_eq!(node(&reviews).as_deref(), Some("b"));
@@ -125,7 +125,8 @@ async fn only_a_revoked_token_ends_its_streams() {
     }
     let due = now(&reviews).unwrap();
     assert_eq!(due.node(), "a");
-    reviews.report(&due, Verdict::Revoked);
+    assert!(reviews.report(&due, Verdict::Revoked));
+    assert!(!reviews.report(&due, Verdict::Revoked));
     assert!(streams.iter().all(is_revoked) && !is_revoked(&other));
     assert_eq!(known(&reviews), 2);
 }

@@ -63,7 +63,7 @@ impl World {
     }
 }
 
-fn is_revoked(status: &Status) {
+fn assert_revoked(status: &Status) {
     assert_eq!(status.code(), Code::Unauthenticated);
     let message = "token: the API server does not accept it any more";
     assert_eq!(status.message(), message);
@@ -82,10 +82,10 @@ async fn a_stream_ends_when_its_token_is_revoked_and_no_other_does() {
     world.report(&world.next().await, Verdict::Good);
 
     world.report(&due, Verdict::Revoked);
-    is_revoked(&revoked.next().await.unwrap_err());
+    assert_revoked(&revoked.next().await.unwrap_err());
     assert_eq!(world.secure.refused(RefusalReason::Revoked), 1);
     // Nor does it get another stream; the node's new pod does.
-    is_revoked(&world.connect("a", &tokens[0]).await.err().unwrap());
+    assert_revoked(&world.connect("a", &tokens[0]).await.err().unwrap());
     assert_eq!(world.secure.refused(RefusalReason::Revoked), 2);
     let replacement = world.token("a", "agent-3");
     let mut replacement = world.connect("a", &replacement).await.unwrap();
