@@ -44,6 +44,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// If a port cannot be bound, or the source cannot be used at all.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     args.identity.validate(args.plaintext)?;
+    args.review.validate(args.source)?;
     if args.source == Source::Controller {
         args.upstream.validate()?;
     }
@@ -64,7 +65,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     SessionCollector::register(&sessions, registry);
 
     let tasks = TaskTracker::new();
-    let identity = identity::open(&args, &tasks, &token).await?;
+    let identity = identity::open(&args, registry, &tasks, &token).await?;
     registry.register_collector(Box::new(identity.metrics));
     let (failure, mut failures) = mpsc::channel(1);
     // What is published lasts as long as there are streams.

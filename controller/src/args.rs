@@ -12,6 +12,7 @@ use crate::certs::CertsArgs;
 use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
 use crate::relay::UpstreamArgs;
+use crate::reviews::ReviewArgs;
 use crate::streams::StreamArgs;
 
 /// Computes the service table of each node and streams it to the agents.
@@ -114,6 +115,10 @@ pub(crate) struct Args {
     /// Who is let in.
     #[command(flatten)]
     pub(crate) identity: IdentityArgs,
+
+    /// Whether the API server is asked about them.
+    #[command(flatten)]
+    pub(crate) review: ReviewArgs,
 
     /// Names for CoreDNS.
     #[command(flatten)]

@@ -8,13 +8,14 @@ use portolan_runtime::CredentialCollector;
 use portolan_serve::{Authentication, KeySet, KeyWanted, Limits, TokenConfig, TokenVerifier};
 use portolan_source::kubernetes;
 use portolan_tls::{Loaded, POLL, Rotating, ServerFiles};
+use prometheus_client::registry::Registry;
 use rustls::ServerConfig as TlsConfig;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::args::{Args, Source};
-use crate::keys;
+use crate::{keys, reviews};
 
 /// Who the controller is, and who agents must be.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -167,6 +168,7 @@ fn raise_descriptors(connections: u32) {
 /// Reads the files, and begins to follow them.
 pub(crate) async fn open(
     args: &Args,
+    registry: &mut Registry,
     tasks: &TaskTracker,
     token: &CancellationToken,
 ) -> anyhow::Result<Identity> {
@@ -204,7 +206,12 @@ pub(crate) async fn open(
                 cluster: args.cluster.clone(),
                 service_accounts: flags.accounts()?,
             };
-            Some(Arc::new(TokenVerifier::new(config, keys, wanted)))
+            let mut verifier = TokenVerifier::new(config, keys, wanted);
+            if let Some(reviewer) = reviews::open(args, &flags.token_audience, registry).await? {
+                verifier = verifier.reviewed(Arc::clone(&reviewer.reviews));
+                spawn(tasks, token, reviewer.run());
+            }
+            Some(Arc::new(verifier))
         }
     };
     identity.authentication = Authentication::Required(verifier);
@@ -244,12 +251,20 @@ async fn follow_keys(
         }
     };
     let follow = keys::follow(fetch, sender, Arc::clone(wanted), keys::Pace::default());
+    spawn(tasks, token, follow);
+    Ok(keys)
+}
+
+/// Runs what ends only with the program.
+fn spawn(
+    tasks: &TaskTracker,
+    token: &CancellationToken,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
     let token = token.clone();
     tasks.spawn(async move {
-        // Ends only with the program.
-        let _ = token.run_until_cancelled(follow).await;
+        let _ = token.run_until_cancelled(task).await;
     });
-    Ok(keys)
 }
 
 fn key_file(path: &Path) -> anyhow::Result<Rotating<KeySet>> {

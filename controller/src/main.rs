@@ -11,6 +11,7 @@ mod identity;
 mod keys;
 mod metrics;
 mod relay;
+mod reviews;
 mod streams;
 mod writer;
 

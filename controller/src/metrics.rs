@@ -209,7 +209,7 @@ impl Collector for SessionCollector {
             let metric = ConstCounter::new(count);
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
-        let help = "Connections and streams refused before anything was sent, by reason";
+        let help = "Connections and streams refused before anything was sent, and streams whose token was revoked, by reason";
         let counter = MetricType::Counter;
         let mut family = encoder.encode_descriptor("sessions_refused", help, None, counter)?;
         for (reason, count) in self.sessions.refusals() {
