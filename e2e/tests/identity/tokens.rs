@@ -3,13 +3,14 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, agent_is_ready, control, http_get};
 use portolan_e2e::objects::{service, slices};
-use portolan_e2e::programs::{self, Source, Trust};
+use portolan_e2e::programs::{self, AGENT_ADMIN, Source, Trust};
 use portolan_e2e::rig::{Process, Protocol, Rig};
 use portolan_e2e::servers::Servers;
-use portolan_e2e::wait::wait_for;
+use portolan_e2e::wait::{wait_for, wait_with_pauses};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -29,7 +30,8 @@ struct World {
 }
 
 impl World {
-    fn start_or_skip(test: &str) -> Option<Self> {
+    /// With these flags of the controller besides.
+    fn start_or_skip(test: &str, flags: &[&str]) -> Option<Self> {
         let directory = TempDir::new().unwrap();
         let (rig, servers) = Servers::in_rig_or_skip(test, directory.path())?;
         let host = control(&rig);
@@ -46,7 +48,8 @@ impl World {
         let issuer = configuration["issuer"].as_str().unwrap();
         command
             .arg(format!("--token-issuer={issuer}"))
-            .arg(format!("--token-service-account=default/{ACCOUNT}"));
+            .arg(format!("--token-service-account=default/{ACCOUNT}"))
+            .args(flags);
         let controller = Process::spawn(
             host.namespace(),
             "controller",
@@ -119,11 +122,28 @@ impl World {
         Process::spawn(namespace, &name, &mut command, self.directory.path()).unwrap()
     }
 
-    fn refused(&self, reason: &str) -> f64 {
+    fn controller_metric(&self, name: &str) -> f64 {
         let namespace = control(&self.rig).namespace();
-        let metrics = http_get(namespace, PORT + 1, "/metrics").unwrap();
+        metric(&http_get(namespace, PORT + 1, "/metrics").unwrap(), name)
+    }
+
+    fn refused(&self, reason: &str) -> f64 {
         let name = "portolan_controller_sessions_refused_total";
-        metric(&metrics, &format!("{name}{{reason=\"{reason}\"}}"))
+        self.controller_metric(&format!("{name}{{reason=\"{reason}\"}}"))
+    }
+
+    fn reviewed(&self, result: &str) -> f64 {
+        let name = "portolan_controller_token_reviews_total";
+        self.controller_metric(&format!("{name}{{result=\"{result}\"}}"))
+    }
+
+    fn agent_metric(&self, number: usize, name: &str) -> f64 {
+        let namespace = self.rig.node(number).namespace();
+        metric(&http_get(namespace, AGENT_ADMIN, "/metrics").unwrap(), name)
+    }
+
+    fn is_connected(&self, number: usize) -> bool {
+        self.agent_metric(number, "portolan_agent_connected") > 0.0
     }
 }
 
@@ -133,7 +153,8 @@ fn agent_pod(number: usize) -> String {
 
 #[test]
 fn a_service_account_token_names_its_node() {
-    let Some(mut world) = World::start_or_skip("a_service_account_token_names_its_node") else {
+    let Some(mut world) = World::start_or_skip("a_service_account_token_names_its_node", &[])
+    else {
         return;
     };
     let pod = EchoPod::new(world.rig.node(0), "a").unwrap();
@@ -167,4 +188,80 @@ fn a_service_account_token_names_its_node() {
     let table = kernel(world.rig.node(1));
     assert!(table.iter().any(|line| line.contains(WEB[0])), "{table:?}");
     assert!(world.controller.is_running());
+}
+
+/// Between two looks at metrics.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_stream_ends_when_the_pod_of_its_token_is_deleted() {
+    let test = "a_stream_ends_when_the_pod_of_its_token_is_deleted";
+    let flags = ["--token-review", "--token-review-period=1"];
+    let Some(world) = World::start_or_skip(test, &flags) else {
+        return;
+    };
+    let pod = EchoPod::new(world.rig.node(0), "a").unwrap();
+    world.write_objects(&pod);
+    let tokens = [0, 1].map(|number| world.directory.path().join(format!("token{number}")));
+    let agents = [0, 1].map(|number| {
+        world.write_token(number, &tokens[number]);
+        world.agent(number, &tokens[number])
+    });
+    for number in [0, 1] {
+        agent_is_ready(world.rig.node(number), PATIENT).unwrap();
+    }
+    let visitor = EchoPod::new(world.rig.node(0), "v").unwrap();
+    let vip = SocketAddr::new(WEB[0].parse().unwrap(), 80);
+    let answers = || {
+        wait_for("an answer of the pod", PATIENT, || {
+            let answer = visitor.pod.request(Protocol::Tcp, vip, PATIENT);
+            (answer.ok()?.name == "a").then_some(())
+        })
+        .unwrap();
+    };
+    answers();
+    let streams = "portolan_agent_streams_total";
+    let opened = [0, 1].map(|number| world.agent_metric(number, streams));
+    let good = world.reviewed("good");
+    wait_with_pauses("several reviews", PATIENT, LOOK, || {
+        (world.reviewed("good") >= good + 4.0).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", world.controller.log().unwrap()));
+    for (number, before) in opened.iter().enumerate() {
+        assert_eq!(world.agent_metric(number, streams), *before, "{number}");
+        assert!(world.is_connected(number), "{number}");
+    }
+    assert_eq!(
+        (world.refused("revoked"), world.reviewed("revoked")),
+        (0.0, 0.0)
+    );
+
+    let before = kernel(world.rig.node(0));
+    let gone = agent_pod(0);
+    world.kubectl(&["delete", "pod", &gone, "--grace-period=0", "--force"], "");
+    // Its stream, and the next one that it would have.
+    wait_with_pauses("refusals", PATIENT, LOOK, || {
+        let ended = world.refused("revoked") >= 2.0 && !world.is_connected(0);
+        ended.then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", world.controller.log().unwrap()));
+    assert!(world.reviewed("revoked") >= 1.0);
+    assert_eq!(kernel(world.rig.node(0)), before);
+    answers();
+    let good = world.reviewed("good");
+    wait_with_pauses("reviews of the other", PATIENT, LOOK, || {
+        (world.reviewed("good") >= good + 3.0).then_some(())
+    })
+    .unwrap();
+    assert_eq!(world.agent_metric(1, streams), opened[1]);
+    assert!(world.is_connected(1) && !world.is_connected(0));
+
+    // The node's next pod has a token of its own.
+    world.write_objects(&pod);
+    world.write_token(0, &tokens[0]);
+    wait_with_pauses("a stream", PATIENT, LOOK, || {
+        world.is_connected(0).then_some(())
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", agents[0].log().unwrap()));
+    assert_eq!(kernel(world.rig.node(0)), before);
 }
