@@ -5,7 +5,7 @@ mod body;
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ where
         let identity = match self.check(peer.as_ref(), &metadata) {
             Ok(identity) => identity,
             Err(Refusal { reason, status }) => {
-                let ip = address(peer.as_ref());
+                let ip = Peer::ip(peer.as_ref());
                 self.context.registry.refuse(ip, reason, status.message());
                 return Ok(status.into_http());
             }
@@ -61,7 +61,7 @@ where
         poll_fn(|task| self.service.poll_ready(task)).await?;
         let response = self.service.call(request).await?;
         let remaining = identity.remaining(self.context.config.credential_grace);
-        let (ip, reviewed) = (address(peer.as_ref()), identity.into_reviewed());
+        let (ip, reviewed) = (Peer::ip(peer.as_ref()), identity.into_reviewed());
         let end = end(self.context, remaining, ip, reviewed);
         Ok(response.map(|body| Body::new(LimitedBody::new(body, admission, end))))
     }
@@ -72,12 +72,6 @@ where
         identity.authorize_cluster(&config.clusters)?;
         Ok(identity)
     }
-}
-
-fn address(peer: Option<&Peer>) -> IpAddr {
-    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
-        peer.address().ip()
-    })
 }
 
 /// Completes when a stream must end, with what is said then. At the shutdown streams end over the

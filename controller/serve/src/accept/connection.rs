@@ -1,7 +1,7 @@
 //! A connection, and what it says of the other end.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,6 +50,13 @@ impl Peer {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.0.address
+    }
+
+    /// The address of whoever a refusal is counted for: nobody's, if it is not known.
+    pub(crate) fn ip(peer: Option<&Self>) -> IpAddr {
+        peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
+            peer.address().ip()
+        })
     }
 
     /// What its certificate says, if it has one: a node, or why not.

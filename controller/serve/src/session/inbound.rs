@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,7 +100,8 @@ impl Half {
             }
             () = revoked(self.reviewed.as_ref()) => {
                 let Refusal { reason, status } = Refusal::revoked();
-                self.context.registry.refuse(self.peer(), reason, status.message());
+                let ip = Peer::ip(self.admission.as_ref().map(Admission::peer));
+                self.context.registry.refuse(ip, reason, status.message());
                 Err(status)
             }
             never = self.confirm() => match never {},
@@ -113,14 +113,6 @@ impl Half {
                 Err(Status::unavailable("the agent takes nothing"))
             }
         }
-    }
-
-    /// For the log.
-    fn peer(&self) -> IpAddr {
-        let peer = self.admission.as_ref().map(Admission::peer);
-        peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
-            peer.address().ip()
-        })
     }
 
     async fn read(&self, mut messages: Streaming<v1::AgentMessage>) -> Result<(), Status> {
