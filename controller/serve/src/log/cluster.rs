@@ -3,7 +3,7 @@
 mod all;
 mod changed;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use portolan_model::{ContentHash, NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
@@ -32,7 +32,8 @@ pub(crate) struct Cluster {
     head: u64,
     records: Journal<Record>,
     buckets: Buckets,
-    nodes: BTreeMap<Arc<str>, Node>,
+    /// Not sorted: one is looked up some times for each agent that comes.
+    nodes: HashMap<Arc<str>, Node>,
     /// The nodes that have nothing of their own, by the revision since when.
     idle: BTreeSet<(u64, Arc<str>)>,
     /// Idle nodes of this revision and older may be forgotten already.
@@ -61,7 +62,7 @@ impl Cluster {
             head: 0,
             records: Journal::new(0),
             buckets: Buckets::default(),
-            nodes: BTreeMap::new(),
+            nodes: HashMap::new(),
             idle: BTreeSet::new(),
             idle_floor: 0,
             triggers: VecDeque::new(),

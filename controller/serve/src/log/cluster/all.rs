@@ -28,14 +28,14 @@ impl Cluster {
         }
     }
 
-    /// All that nodes have of their own.
+    /// All that nodes have of their own, sorted by node.
     pub(crate) fn own_of_all(&self) -> Vec<NodeChanges> {
         let busy = self.nodes.iter().filter(|(_, node)| !node.is_idle());
-        busy.map(|(name, _)| self.whole(name)).collect()
+        sorted(busy.map(|(name, _)| self.whole(name)))
     }
 
-    /// What changed of any node's own after `cursor`; `None` if that is not known any more, or
-    /// `cursor` never was a revision here.
+    /// What changed of any node's own after `cursor`, sorted by node; `None` if that is not known
+    /// any more, or `cursor` never was a revision here.
     pub(crate) fn own_of_all_since(&self, cursor: u64) -> Option<Vec<NodeChanges>> {
         if cursor > self.head || cursor < self.idle_floor {
             return None;
@@ -52,7 +52,7 @@ impl Cluster {
             )
         });
         let is_news = |change: &NodeChanges| change.replace || change.own != OwnChanges::default();
-        Some(changes.filter(is_news).collect())
+        Some(sorted(changes.filter(is_news)))
     }
 
     fn whole(&self, name: &Arc<str>) -> NodeChanges {
@@ -84,6 +84,13 @@ impl Cluster {
         let own = self.nodes.get(node);
         own.map_or_else(Default::default, |own| (own.lists.hash(), own.info.clone()))
     }
+}
+
+/// Sorted by node, so that equal tables are told by equal bytes.
+fn sorted(changes: impl Iterator<Item = NodeChanges>) -> Vec<NodeChanges> {
+    let mut changes: Vec<_> = changes.collect();
+    changes.sort_unstable_by(|one, other| one.node.cmp(&other.node));
+    changes
 }
 
 impl Node {
