@@ -1,9 +1,8 @@
 //! An operator's word that a table may be programmed which the agent holds back.
 
 use portolan_model::NodeKey;
-use tokio::sync::watch;
 
-use super::{Registry, Session};
+use super::Registry;
 
 /// Why an agent cannot be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,12 +28,5 @@ impl Registry {
         let nodes = self.lock();
         let entry = nodes.entries.get(node).ok_or(Unconfirmed::Unknown)?;
         entry.confirm()
-    }
-}
-
-impl Session {
-    /// Which revisions are confirmed, from now on.
-    pub(crate) fn confirmed(&self) -> watch::Receiver<Option<u64>> {
-        self.ends.confirmed.subscribe()
     }
 }

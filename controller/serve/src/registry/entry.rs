@@ -1,58 +1,31 @@
 //! What is kept of one node's agent.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use portolan_model::{NodeKey, SetHash};
 use portolan_proto::limits::MAX_PROBLEMS;
 use portolan_proto::v1;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use super::convergence::{Convergence, Member};
+use super::told::Told;
 use super::{Connect, HeldTable, NodeStatus, Problem, Unconfirmed};
-
-/// What a stream may be told from outside: why it is to end, and what is confirmed. And what it
-/// tells all the time, which must not need a lock that all streams share.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Ends {
-    pub(super) replaced: CancellationToken,
-    pub(super) deleted: CancellationToken,
-    pub(super) confirmed: watch::Sender<Option<u64>>,
-    pub(super) sent: Arc<Sent>,
-}
-
-/// The last revision that a stream was sent.
-#[derive(Debug, Default)]
-pub(super) struct Sent {
-    /// One more than it; 0 before the first.
-    after: AtomicU64,
-}
-
-impl Sent {
-    pub(super) fn set(&self, revision: u64) {
-        self.after.store(revision + 1, Ordering::Release);
-    }
-
-    fn last(&self) -> Option<u64> {
-        self.after.load(Ordering::Acquire).checked_sub(1)
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Entry {
     session: u64,
-    /// How to end the stream; `None` when it has ended.
-    stream: Option<Ends>,
+    /// `None` when the stream has ended.
+    stream: Option<Arc<Told>>,
     sessions: u64,
     connected_at: SystemTime,
     began: Instant,
     disconnected_at: Option<SystemTime>,
-    peer: Option<String>,
+    peer: Option<SocketAddr>,
     agent_version: String,
     protocol_version: u32,
-    sent: Arc<Sent>,
+    /// What the last stream was told, also when that has ended.
+    told: Arc<Told>,
     received: Option<u64>,
     programmed: Option<Programmed>,
     refused: Vec<Problem>,
@@ -73,17 +46,17 @@ struct Programmed {
 }
 
 impl Entry {
-    pub(super) fn new(connect: Connect, session: u64, stream: Ends) -> Self {
+    pub(super) fn new(connect: Connect, session: u64, stream: Arc<Told>) -> Self {
         Self {
             session,
             sessions: 1,
             connected_at: connect.now,
             began: Instant::now(),
             disconnected_at: None,
-            peer: connect.peer.map(|peer| peer.to_string()),
+            peer: connect.peer,
             agent_version: connect.agent_version,
             protocol_version: connect.protocol_version,
-            sent: Arc::clone(&stream.sent),
+            told: Arc::clone(&stream),
             received: None,
             programmed: None,
             refused: Vec::new(),
@@ -95,9 +68,9 @@ impl Entry {
     }
 
     /// Takes over what stays true when the node's stream is another: the kernel has what it has.
-    pub(super) fn inherit(&mut self, old: Self) {
+    pub(super) fn inherit(&mut self, old: &mut Self) {
         self.sessions += old.sessions;
-        self.programmed = old.programmed;
+        self.programmed = old.programmed.take();
     }
 
     pub(super) fn session(&self) -> u64 {
@@ -107,13 +80,13 @@ impl Entry {
     /// Ends the stream, if there is one, for a newer one.
     pub(super) fn replace(&mut self) -> bool {
         let stream = self.stream.take();
-        stream.inspect(|ends| ends.replaced.cancel()).is_some()
+        stream.inspect(|told| told.replace()).is_some()
     }
 
     /// Ends the stream, if there is one, because there is no such node any more.
     pub(super) fn node_deleted(&self) {
-        if let Some(ends) = &self.stream {
-            ends.deleted.cancel();
+        if let Some(told) = &self.stream {
+            told.delete();
         }
     }
 
@@ -121,7 +94,7 @@ impl Entry {
         let stream = self.stream.as_ref().ok_or(Unconfirmed::Disconnected)?;
         let held = self.held.and(self.received);
         let revision = held.ok_or(Unconfirmed::NothingHeld)?;
-        stream.confirmed.send_replace(Some(revision));
+        stream.confirm(revision);
         Ok(revision)
     }
 
@@ -139,7 +112,7 @@ impl Entry {
 
     /// Whether this stream carried that revision or a later one.
     fn was_sent(&self, revision: u64) -> bool {
-        self.sent.last().is_some_and(|sent| revision <= sent)
+        self.told.last_sent().is_some_and(|sent| revision <= sent)
     }
 
     pub(super) fn received(&mut self, message: v1::Received) -> bool {
@@ -203,10 +176,10 @@ impl Entry {
             connected_at_ms: unix_ms(self.connected_at),
             disconnected_at_ms: self.disconnected_at.map(unix_ms),
             sessions: self.sessions,
-            peer: self.peer.clone(),
+            peer: self.peer.map(|peer| peer.to_string()),
             agent_version: self.agent_version.clone(),
             protocol_version: self.protocol_version,
-            sent: self.sent.last(),
+            sent: self.told.last_sent(),
             received: self.received,
             programmed: revision,
             lag: convergence.head().saturating_sub(revision.unwrap_or(0)),

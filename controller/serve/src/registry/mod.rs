@@ -11,8 +11,10 @@ mod everybody;
 mod reason;
 mod refusals;
 mod status;
+mod told;
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry as Place;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -21,17 +23,18 @@ use portolan_model::NodeKey;
 use portolan_proto::v1;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::futures::Notified;
 use tracing::{info, warn};
 
 pub use confirm::Unconfirmed;
 use convergence::{Convergence, Member, Reached};
 pub use counters::Counters;
 pub(crate) use counters::{Counter, Live};
-use entry::{Ends, Entry};
+use entry::Entry;
 pub use refusals::RefusalReason;
 use refusals::Refusals;
 pub use status::{HeldTable, NodeStatus, Problem};
+use told::Told;
 
 /// How many disconnected agents are remembered: anybody can make up names of nodes.
 const MAX_DISCONNECTED: usize = 10_000;
@@ -66,7 +69,8 @@ impl Default for Registry {
 
 #[derive(Debug, Default)]
 struct Nodes {
-    entries: BTreeMap<NodeKey, Entry>,
+    /// Not sorted: each agent that comes, and each of its acks, is one to find among thousands.
+    entries: HashMap<NodeKey, Entry>,
     /// The disconnected ones by the number of their last session, oldest first.
     disconnected: BTreeMap<u64, NodeKey>,
     /// Those that the source had and has no longer, with their place in the order of deletion.
@@ -103,7 +107,7 @@ pub(crate) struct Session {
     registry: Arc<Registry>,
     node: NodeKey,
     number: u64,
-    ends: Ends,
+    told: Arc<Told>,
 }
 
 impl Registry {
@@ -112,8 +116,10 @@ impl Registry {
     pub fn snapshot(&self) -> Vec<NodeStatus> {
         let (nodes, now) = (self.lock(), Instant::now());
         let none = Convergence::default();
-        let entries = nodes.entries.iter();
+        let mut entries: Vec<_> = nodes.entries.iter().collect();
+        entries.sort_unstable_by_key(|(node, _)| *node);
         entries
+            .into_iter()
             .map(|(node, entry)| {
                 let convergence = nodes.convergence.get(&node.cluster).unwrap_or(&none);
                 entry.status(node, convergence, now)
@@ -206,25 +212,22 @@ impl Registry {
     /// Begins a session. If the node has one, that one is told to end: the newer stream is the one
     /// that works, whatever became of the other's connection.
     pub(crate) fn connect(self: &Arc<Self>, connect: Connect) -> Session {
-        let ends = Ends::default();
+        let told = Arc::<Told>::default();
         let node = connect.node.clone();
         let mut nodes = self.lock();
         if nodes.deleted.contains_key(&node) {
-            ends.deleted.cancel();
+            told.delete();
         }
         nodes.last_session += 1;
         let number = nodes.last_session;
-        let entry = Entry::new(connect, number, ends.clone());
-        if let Some(mut old) = nodes.entries.insert(node.clone(), entry) {
+        let entry = Entry::new(connect, number, Arc::clone(&told));
+        if let Some(mut old) = nodes.insert(node.clone(), entry) {
             nodes.disconnected.remove(&old.session());
             if old.replace() {
                 self.count(Counter::Replaced, 1);
             }
             if let Some(member) = old.member.take() {
                 nodes.left(&node.cluster, member);
-            }
-            if let Some(entry) = nodes.entries.get_mut(&node) {
-                entry.inherit(old);
             }
         }
         drop(nodes);
@@ -233,7 +236,7 @@ impl Registry {
             registry: Arc::clone(self),
             node,
             number,
-            ends,
+            told,
         }
     }
 
@@ -244,6 +247,21 @@ impl Registry {
 }
 
 impl Nodes {
+    /// The entry that a node had before, of which the new one takes over what stays true.
+    fn insert(&mut self, node: NodeKey, entry: Entry) -> Option<Entry> {
+        match self.entries.entry(node) {
+            Place::Vacant(place) => {
+                place.insert(entry);
+                None
+            }
+            Place::Occupied(mut place) => {
+                let mut old = place.insert(entry);
+                place.get_mut().inherit(&mut old);
+                Some(old)
+            }
+        }
+    }
+
     /// A node takes no part in a cluster's convergence any more.
     fn left(&mut self, cluster: &Arc<str>, member: Member) {
         if let Some(convergence) = self.convergence.get_mut(cluster) {
@@ -257,19 +275,29 @@ impl Session {
         &self.node
     }
 
-    /// Ends when a newer stream of the same node began.
-    pub(crate) fn replaced(&self) -> &CancellationToken {
-        &self.ends.replaced
+    /// Whether a newer stream of the same node has begun.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.told.is_replaced()
     }
 
-    /// Ends when the node was deleted.
-    pub(crate) fn deleted(&self) -> &CancellationToken {
-        &self.ends.deleted
+    /// Whether the node was deleted.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.told.is_deleted()
+    }
+
+    /// Which revision is confirmed that the agent holds back; once.
+    pub(crate) fn take_confirmed(&self) -> Option<u64> {
+        self.told.take_confirmed()
+    }
+
+    /// Completes when one of these has changed since it did so last. For one who waits.
+    pub(crate) fn news(&self) -> Notified<'_> {
+        self.told.news()
     }
 
     /// A Commit was handed to the connection.
     pub(crate) fn sent(&self, revision: u64) {
-        self.ends.sent.set(revision);
+        self.told.set_sent(revision);
     }
 
     /// The agent staged a Commit. `false` if it never was sent one of that revision.

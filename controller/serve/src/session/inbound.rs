@@ -1,6 +1,5 @@
 //! What an agent says after Hello, and what ends its stream.
 
-use std::convert::Infallible;
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -69,7 +68,7 @@ pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inboun
         // The connection drops both halves when it has taken the end, if it takes anything. One that
         // was replaced keeps nothing for long: not its turn to get a snapshot either.
         let stall = half.context.config.stall_timeout;
-        let is_replaced = half.session.replaced().is_cancelled();
+        let is_replaced = half.session.is_replaced();
         sleep(if is_replaced {
             stall.min(REPLACED)
         } else {
@@ -83,18 +82,9 @@ pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inboun
 
 impl Half {
     async fn run(&self, messages: Streaming<v1::AgentMessage>) -> Result<(), Status> {
-        let deleted = async {
-            match self.context.config.authentication {
-                Authentication::Required(_) => self.session.deleted().cancelled().await,
-                Authentication::Nothing => pending().await,
-            }
-        };
         tokio::select! {
             biased;
-            () = self.session.replaced().cancelled() => {
-                Err(Status::aborted("a newer stream of this node has begun"))
-            }
-            () = deleted => Err(Status::permission_denied("node: deleted")),
+            status = self.told() => Err(status),
             () = after(self.remaining) => {
                 Err(Status::unauthenticated("certificate or token: it has expired meanwhile"))
             }
@@ -104,7 +94,6 @@ impl Half {
                 self.context.registry.refuse(ip, reason, status.message());
                 Err(status)
             }
-            never = self.confirm() => match never {},
             result = self.read(messages) => result,
             () = self.shut_down() => Ok(()),
             () = self.stall() => {
@@ -137,22 +126,31 @@ impl Half {
             Some(Message::Programmed(programmed)) => session.programmed(programmed),
             Some(Message::Buckets(buckets)) => return self.link.answer(&buckets.hashes),
         };
-        if known || session.replaced().is_cancelled() {
+        if known || session.is_replaced() {
             Ok(())
         } else {
             Err(Status::invalid_argument("revision: never sent"))
         }
     }
 
-    /// Passes on what is confirmed; never completes.
-    async fn confirm(&self) -> Infallible {
-        let mut confirmed = self.session.confirmed();
-        while confirmed.changed().await.is_ok() {
-            if let Some(revision) = *confirmed.borrow_and_update() {
+    /// Passes on what is confirmed; completes with the end that the registry has for the stream.
+    async fn told(&self) -> Status {
+        let is_void = matches!(
+            self.context.config.authentication,
+            Authentication::Required(_)
+        );
+        loop {
+            if self.session.is_replaced() {
+                return Status::aborted("a newer stream of this node has begun");
+            }
+            if is_void && self.session.is_deleted() {
+                return Status::permission_denied("node: deleted");
+            }
+            if let Some(revision) = self.session.take_confirmed() {
                 self.link.confirm(revision);
             }
+            self.session.news().await;
         }
-        pending().await
     }
 
     /// Says Goaway, and completes when the agent has had its time: not all at once, or they would

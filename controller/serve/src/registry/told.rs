@@ -1,0 +1,118 @@
+//! What a stream is told from outside, and what it tells all the time.
+//!
+//! A storm of reconnects makes thousands of these in a second, each with one who waits for news:
+//! one allocation, and one place to wait at.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+/// Shared by a session and its entry, so that what is told often needs no lock that all share.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    replaced: AtomicBool,
+    deleted: AtomicBool,
+    confirmed: After,
+    sent: After,
+    news: Notify,
+}
+
+/// A revision, once there is one.
+#[derive(Debug, Default)]
+struct After(AtomicU64);
+
+impl After {
+    fn set(&self, revision: u64) {
+        self.0.store(revision + 1, Ordering::Release);
+    }
+
+    fn get(&self) -> Option<u64> {
+        self.0.load(Ordering::Acquire).checked_sub(1)
+    }
+
+    fn take(&self) -> Option<u64> {
+        self.0.swap(0, Ordering::AcqRel).checked_sub(1)
+    }
+}
+
+impl Told {
+    /// A newer stream of the same node has begun.
+    pub(super) fn replace(&self) {
+        self.replaced.store(true, Ordering::Release);
+        self.news.notify_one();
+    }
+
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// The node was deleted.
+    pub(super) fn delete(&self) {
+        self.deleted.store(true, Ordering::Release);
+        self.news.notify_one();
+    }
+
+    pub(super) fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
+    }
+
+    /// A table that is held back may be programmed; only the last one counts.
+    pub(super) fn confirm(&self, revision: u64) {
+        self.confirmed.set(revision);
+        self.news.notify_one();
+    }
+
+    /// Which revision is confirmed; once.
+    pub(super) fn take_confirmed(&self) -> Option<u64> {
+        self.confirmed.take()
+    }
+
+    /// Completes when something was told since it did so last. For one who waits.
+    pub(super) fn news(&self) -> Notified<'_> {
+        self.news.notified()
+    }
+
+    /// A Commit was handed to the connection.
+    pub(super) fn set_sent(&self, revision: u64) {
+        self.sent.set(revision);
+    }
+
+    /// The last revision that the stream was sent.
+    pub(super) fn last_sent(&self) -> Option<u64> {
+        self.sent.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn what_is_told_before_anybody_waits_is_news() {
+        type Tell = fn(&Told);
+        let all: [Tell; 3] = [Told::replace, Told::delete, |told| told.confirm(0)];
+        for tell in all {
+            let told = Told::default();
+            assert_eq!(told.news().now_or_never(), None);
+            tell(&told);
+            assert_eq!(told.news().now_or_never(), Some(()));
+            assert_eq!(told.news().now_or_never(), None);
+        }
+    }
+
+    #[test]
+    fn the_first_revision_is_one() {
+        let told = Told::default();
+        assert_eq!((told.last_sent(), told.take_confirmed()), (None, None));
+        told.set_sent(0);
+        told.confirm(0);
+        assert_eq!(
+            (told.last_sent(), told.take_confirmed()),
+            (Some(0), Some(0))
+        );
+        assert_eq!((told.last_sent(), told.take_confirmed()), (Some(0), None));
+    }
+}
