@@ -241,6 +241,10 @@ impl Connection {
             self.deadline = None;
             return Ok(());
         }
+        if !self.peer.is_open() {
+            // It is in its first turn, in which most agents are let in.
+            return Ok(());
+        }
         let within = self.within;
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(within)));
         if deadline.as_mut().poll(context).is_ready() {

@@ -73,6 +73,8 @@ fn builder(begun: &Begun) -> Builder<Begun> {
     let mut builder = Builder::new(begun.clone());
     builder
         .timer(TokioTimer::new())
+        // No agent looks at a Date.
+        .auto_date_header(false)
         .keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .max_header_list_size(HEADER_BYTES)
