@@ -149,15 +149,8 @@ impl Writer {
     }
 
     fn message(&mut self, frame: &EncodedFrame) {
-        let length = frame.encoded_len();
-        self.room(PREFIX_BYTES + length);
-        self.chunk.put_u8(0);
-        // A message that is longer than gRPC can say is longer than any memory that it is made in.
-        self.chunk
-            .put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-        // A vector has room for everything.
-        let encoded = frame.encode(&mut self.chunk);
-        debug_assert!(encoded.is_ok());
+        self.room(PREFIX_BYTES + frame.encoded_len());
+        put(&mut self.chunk, frame);
         self.done.frames += 1;
     }
 
@@ -178,8 +171,20 @@ impl Writer {
 
 /// One message by itself.
 pub(crate) fn single(frame: Frame) -> Bytes {
-    let mut chunks = Writer::default().frame(frame).finish().chunks;
-    chunks.pop().unwrap_or_default()
+    let frame = EncodedFrame::from(frame);
+    let mut chunk = Vec::with_capacity(PREFIX_BYTES + frame.encoded_len());
+    put(&mut chunk, &frame);
+    chunk.into()
+}
+
+/// Frames a message for gRPC.
+fn put(chunk: &mut Vec<u8>, frame: &EncodedFrame) {
+    chunk.put_u8(0);
+    // A message that is longer than gRPC can say is longer than any memory that it is made in.
+    chunk.put_u32(u32::try_from(frame.encoded_len()).unwrap_or(u32::MAX));
+    // A vector has room for everything.
+    let encoded = frame.encode(chunk);
+    debug_assert!(encoded.is_ok());
 }
 
 #[cfg(test)]
