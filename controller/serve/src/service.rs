@@ -175,7 +175,8 @@ where
     let request = request.map(|body| {
         let decoder =
             Codec::raw_decoder(BufferSettings::new(MESSAGE_BYTES, MAX_AGENT_MESSAGE_BYTES));
-        Streaming::new_request(decoder, body, None, Some(MAX_AGENT_MESSAGE_BYTES))
+        let messages = Streaming::new_request(decoder, body, None, Some(MAX_AGENT_MESSAGE_BYTES));
+        Box::new(messages)
     });
     let stream = sync(context, tonic::Request::from_http(request)).await;
     Ok(stream.map_or_else(Status::into_http, response))

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tonic::{Request, Status, Streaming};
 
 use super::hello::{Hello, accept};
-use super::{Authentication, Context};
+use super::{Authentication, Context, Messages};
 use crate::accept::{Admission, Peer};
 use crate::identity::{Identity, Refusal, authenticate};
 use crate::registry::RefusalReason;
@@ -20,13 +20,13 @@ pub(super) struct Admitted {
     pub(super) address: Option<SocketAddr>,
     /// Its place on its connection, if we have accepted that.
     pub(super) admission: Option<Admission>,
-    pub(super) messages: Streaming<v1::AgentMessage>,
+    pub(super) messages: Messages,
 }
 
 /// Lets an agent in, or says why not: to it, in a counter, and now and then in the log.
 pub(super) async fn admit(
     context: &Context,
-    request: Request<Streaming<v1::AgentMessage>>,
+    request: Request<Messages>,
 ) -> Result<Admitted, Status> {
     let connection = request.extensions().get::<Peer>().cloned();
     let address = connection.as_ref().map(Peer::address);
@@ -47,12 +47,12 @@ pub(super) async fn admit(
     }
 }
 
-type Checked = (Hello, Identity, Streaming<v1::AgentMessage>);
+type Checked = (Hello, Identity, Messages);
 
 /// Who it is comes before what it says: nothing is read from strangers.
 async fn check(
     context: &Context,
-    request: Request<Streaming<v1::AgentMessage>>,
+    request: Request<Messages>,
     connection: Option<&Peer>,
 ) -> Result<Checked, Refusal> {
     let authentication = &context.config.authentication;

@@ -9,11 +9,11 @@ use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use tonic::{Status, Streaming};
+use tonic::Status;
 use tracing::debug;
 
 use super::link::Link;
-use super::{Authentication, Context};
+use super::{Authentication, Context, Messages};
 use crate::accept::{Admission, Peer};
 use crate::identity::{Refusal, Reviewed, revoked};
 use crate::registry::{Counter, Session};
@@ -57,7 +57,7 @@ pub(super) struct Half {
 }
 
 /// Reads until something ends the stream, and sees that it does end.
-pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inbound {
+pub(super) fn spawn(messages: Messages, half: Half) -> Inbound {
     let peer = half.admission.as_ref().map(Admission::peer).cloned();
     let task = tokio::spawn(async move {
         let how = half.run(messages).await;
@@ -81,7 +81,7 @@ pub(super) fn spawn(messages: Streaming<v1::AgentMessage>, half: Half) -> Inboun
 }
 
 impl Half {
-    async fn run(&self, messages: Streaming<v1::AgentMessage>) -> Result<(), Status> {
+    async fn run(&self, messages: Messages) -> Result<(), Status> {
         tokio::select! {
             biased;
             status = self.told() => Err(status),
@@ -104,7 +104,7 @@ impl Half {
         }
     }
 
-    async fn read(&self, mut messages: Streaming<v1::AgentMessage>) -> Result<(), Status> {
+    async fn read(&self, mut messages: Messages) -> Result<(), Status> {
         loop {
             match messages.message().await {
                 Ok(Some(message)) => self

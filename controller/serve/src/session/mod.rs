@@ -105,10 +105,13 @@ fn spread(connected: usize, most: Duration) -> Duration {
     LEAVING.saturating_mul(connected).min(most)
 }
 
+/// What an agent says. It goes through many hands, and is large.
+pub(crate) type Messages = Box<Streaming<v1::AgentMessage>>;
+
 /// Accepts a stream: waits for Hello, and answers with frames.
 pub(crate) async fn sync(
     context: Arc<Context>,
-    request: Request<Streaming<v1::AgentMessage>>,
+    request: Request<Messages>,
 ) -> Result<StreamBody, Status> {
     let Admitted {
         hello,
