@@ -178,6 +178,8 @@ pub(crate) struct Connection {
     peer: Peer,
     held: Vec<u8>,
     ahead: Ahead,
+    /// Whether more came than what was read first.
+    read_on: bool,
     /// Whether the other end has closed its half.
     ended: bool,
     /// Whom [`Self::register`] has told to wake.
@@ -206,6 +208,7 @@ impl Connection {
             peer,
             held: Vec::new(),
             ahead: Ahead::Unread,
+            read_on: false,
             ended: false,
             waker: None,
             _permit: permit,
@@ -236,13 +239,18 @@ impl Connection {
         }
     }
 
+    /// Whether it has neither been idle yet nor read twice. Most agents are let in within this turn,
+    /// and need no timer. Who never stops talking leaves it too.
+    fn is_in_first_turn(&self) -> bool {
+        !self.peer.is_open() && !self.read_on
+    }
+
     fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.peer.is_admitted() {
             self.deadline = None;
             return Ok(());
         }
-        if !self.peer.is_open() {
-            // It is in its first turn, in which most agents are let in.
+        if self.is_in_first_turn() {
             return Ok(());
         }
         let within = self.within;
@@ -391,6 +399,7 @@ impl AsyncRead for Connection {
         }
         let before = buffer.remaining();
         ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
+        self.read_on = true;
         self.ended = before > 0 && buffer.remaining() == before;
         Poll::Ready(Ok(()))
     }

@@ -1,3 +1,5 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
 use super::*;
 
 #[tokio::test]
@@ -13,4 +15,29 @@ async fn connections_inherit_what_is_set_on_the_listener() {
         socket.tcp_user_timeout().unwrap(),
         Some(ACKNOWLEDGED_WITHIN)
     );
+}
+
+/// One that HTTP/2 always has something to read from is never idle.
+#[tokio::test]
+async fn who_never_stops_talking_must_be_an_agent_in_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut other = TcpStream::connect(listener.local_addr().unwrap())
+        .await
+        .unwrap();
+    let (stream, address) = listener.accept().await.unwrap();
+    tokio::spawn(async move { while other.write_all(&[0; 4_096]).await.is_ok() {} });
+    let accepted = Accepted {
+        admission_timeout: Duration::from_millis(50),
+        address,
+        permit: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+    };
+    let mut connection = accepted.plain(stream);
+    let ended = timeout(Duration::from_secs(10), async {
+        loop {
+            if let Err(error) = connection.read(&mut [0; 4_096]).await {
+                return error;
+            }
+        }
+    });
+    assert_eq!(ended.await.unwrap().kind(), io::ErrorKind::TimedOut);
 }
