@@ -15,8 +15,8 @@ use super::{Connect, HeldTable, NodeStatus, Problem, Unconfirmed};
 #[derive(Debug)]
 pub(super) struct Entry {
     session: u64,
-    /// `None` when the stream has ended.
-    stream: Option<Arc<Told>>,
+    /// Whether its stream lives.
+    connected: bool,
     sessions: u64,
     connected_at: SystemTime,
     began: Instant,
@@ -24,7 +24,7 @@ pub(super) struct Entry {
     peer: Option<SocketAddr>,
     agent_version: String,
     protocol_version: u32,
-    /// What the last stream was told, also when that has ended.
+    /// What the stream was told and was sent; kept when it has ended.
     told: Arc<Told>,
     received: Option<u64>,
     programmed: Option<Programmed>,
@@ -46,7 +46,7 @@ struct Programmed {
 }
 
 impl Entry {
-    pub(super) fn new(connect: Connect, session: u64, stream: Arc<Told>) -> Self {
+    pub(super) fn new(connect: Connect, session: u64, told: Arc<Told>) -> Self {
         Self {
             session,
             sessions: 1,
@@ -56,14 +56,14 @@ impl Entry {
             peer: connect.peer,
             agent_version: connect.agent_version,
             protocol_version: connect.protocol_version,
-            told: Arc::clone(&stream),
+            told,
             received: None,
             programmed: None,
             refused: Vec::new(),
             refused_total: 0,
             held: None,
             member: None,
-            stream: Some(stream),
+            connected: true,
         }
     }
 
@@ -79,27 +79,27 @@ impl Entry {
 
     /// Ends the stream, if there is one, for a newer one.
     pub(super) fn replace(&mut self) -> bool {
-        let stream = self.stream.take();
-        stream.inspect(|told| told.replace()).is_some()
+        self.told.replace();
+        std::mem::take(&mut self.connected)
     }
 
     /// Ends the stream, if there is one, because there is no such node any more.
     pub(super) fn node_deleted(&self) {
-        if let Some(told) = &self.stream {
-            told.delete();
-        }
+        self.told.delete();
     }
 
     pub(super) fn confirm(&self) -> Result<u64, Unconfirmed> {
-        let stream = self.stream.as_ref().ok_or(Unconfirmed::Disconnected)?;
+        if !self.connected {
+            return Err(Unconfirmed::Disconnected);
+        }
         let held = self.held.and(self.received);
         let revision = held.ok_or(Unconfirmed::NothingHeld)?;
-        stream.confirm(revision);
+        self.told.confirm(revision);
         Ok(revision)
     }
 
     pub(super) fn disconnect(&mut self, now: SystemTime) {
-        self.stream = None;
+        self.connected = false;
         self.held = None;
         self.disconnected_at = Some(now);
     }
@@ -107,7 +107,7 @@ impl Entry {
     /// Whether it is connected, and has not programmed that revision.
     pub(super) fn lacks(&self, revision: u64) -> bool {
         let programmed = self.programmed.as_ref().map(|p| p.revision);
-        self.stream.is_some() && programmed.is_none_or(|programmed| programmed < revision)
+        self.connected && programmed.is_none_or(|programmed| programmed < revision)
     }
 
     /// Whether this stream carried that revision or a later one.
@@ -172,7 +172,7 @@ impl Entry {
         NodeStatus {
             cluster: node.cluster.as_ref().into(),
             node: node.name.as_ref().into(),
-            connected: self.stream.is_some(),
+            connected: self.connected,
             connected_at_ms: unix_ms(self.connected_at),
             disconnected_at_ms: self.disconnected_at.map(unix_ms),
             sessions: self.sessions,
