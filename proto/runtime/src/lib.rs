@@ -10,6 +10,7 @@ mod logs;
 mod problems;
 mod readiness;
 mod shutdown;
+mod sources;
 mod vital;
 
 pub use admin::{Admin, Metrics};
@@ -20,4 +21,5 @@ pub use logs::LogFormat;
 pub use problems::{ProblemLabels, ProblemLog};
 pub use readiness::{BlockReady, Readiness};
 pub use shutdown::on_signal;
+pub use sources::{NoPlace, Origin, Place, Rate, SourceLimits, Sources};
 pub use vital::Vital;
