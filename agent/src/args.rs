@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use portolan_dataplane::{IptablesMode, Kernel, KernelConfig};
-use portolan_model::Family;
+use portolan_model::{Family, ipvs};
 use portolan_plan::{Config, DetectLocal, MarkMask, Names, VipBinding};
 use portolan_runtime::LogFormat;
 
@@ -70,8 +70,8 @@ pub enum OtherProxy {
 pub struct KernelArgs {
     /// The scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), unless their Service names
     /// one. Default: mh for Services with ClientIP affinity, rr for all others.
-    #[arg(long, alias = "ipvs-scheduler", env = "PORTOLAN_SCHEDULER")]
-    scheduler: Option<String>,
+    #[arg(long, alias = "ipvs-scheduler", env = "PORTOLAN_SCHEDULER", value_parser = parse_scheduler)]
+    scheduler: Option<&'static str>,
 
     /// Masquerade all connections to cluster IPs.
     #[arg(long, env = "PORTOLAN_MASQUERADE_ALL", default_value_t = false,
@@ -156,6 +156,12 @@ enum DetectLocalMode {
     InterfaceNamePrefix,
 }
 
+/// One of the kernel's schedulers: it would look for a module of any other name.
+fn parse_scheduler(name: &str) -> Result<&'static str, String> {
+    let unknown = || format!("expected one of {}", ipvs::SCHEDULERS.join(", "));
+    ipvs::scheduler(name).ok_or_else(unknown)
+}
+
 /// As `0x3fff0000` or in decimal.
 fn parse_mark(text: &str) -> Result<u32, std::num::ParseIntError> {
     match text.strip_prefix("0x") {
@@ -220,20 +226,15 @@ impl KernelArgs {
     /// What to program.
     ///
     /// # Errors
-    /// If the name prefix, the scheduler's name or the mask cannot be used, or a flag is missing
+    /// If the name prefix or the mask cannot be used, or a flag is missing
     /// that the detect-local mode needs.
     pub fn plan_config(&self) -> anyhow::Result<Config> {
-        if let Some(scheduler) = &self.scheduler
-            && !(1..=15).contains(&scheduler.len())
-        {
-            bail!("--scheduler {scheduler:?}: expected 1 to 15 characters");
-        }
         let masquerade_mark = 1 << self.masquerade_bit;
         let mask = self.short_circuit_mask;
         Ok(Config {
             families: Kernel::families().into_iter().collect(),
             names: Names::new(&self.name_prefix).context("--name-prefix")?,
-            scheduler: self.scheduler.clone(),
+            scheduler: self.scheduler,
             masquerade_all: self.masquerade_all,
             detect_local: self.detect_local()?,
             masquerade_mark,
@@ -299,11 +300,21 @@ mod tests {
         assert_eq!(cli.run.node_name().unwrap(), "node-1");
         assert_eq!(cli.run.sync_period(), Duration::from_secs(10));
         let config = cli.run.kernel.plan_config().unwrap();
-        assert_eq!(config.scheduler.as_deref(), Some("mh"));
+        assert_eq!(config.scheduler, Some("mh"));
         assert_eq!(
             (config.masquerade_all, config.masquerade_mark),
             (true, 0x8000)
         );
+    }
+
+    #[test]
+    fn a_scheduler_that_the_kernel_does_not_have_is_refused() {
+        for name in ["", "nosuch", "RR", "ftp", "0123456789abcdef"] {
+            let flag = format!("--scheduler={name}");
+            let error = Cli::try_parse_from(["portolan-agent", &flag]).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains("expected one of rr, wrr, lc"), "{error}");
+        }
     }
 
     #[test]

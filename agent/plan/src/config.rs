@@ -17,7 +17,7 @@ pub struct Config {
     pub names: Names,
     /// The scheduler that was asked for, for virtual servers of records that name none; `None` if
     /// none was: then it is `mh` for records with affinity and `rr` for all others.
-    pub scheduler: Option<String>,
+    pub scheduler: Option<&'static str>,
     /// Whether all connections to cluster IPs are masqueraded (`--masquerade-all`).
     pub masquerade_all: bool,
     /// How packets of the node's own pods are told from others.

@@ -94,6 +94,18 @@ impl fmt::Display for VirtualServerKey {
     }
 }
 
+/// The schedulers of the Linux kernel (`net/netfilter/ipvs/ip_vs_*.c`). For any other name the
+/// kernel looks for a module `ip_vs_NAME`, so a name from elsewhere is checked against these.
+pub const SCHEDULERS: [&str; 14] = [
+    "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos",
+];
+
+/// The scheduler of [`SCHEDULERS`] that has a name.
+#[must_use]
+pub fn scheduler(name: &str) -> Option<&'static str> {
+    SCHEDULERS.into_iter().find(|known| *known == name)
+}
+
 /// What a virtual server does with a connection, without its real servers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VirtualServerConfig {

@@ -141,9 +141,9 @@ impl Kept {
     /// anything, or has what another one is refused. Any of them may give a mark back.
     fn stay_refused(&self, changed: &BTreeSet<RecordKey>) -> bool {
         self.desired.refused.iter().all(|refused| match refused {
-            Refused::Foreign { record, .. } | Refused::ForeignRoute { record, .. } => {
-                !changed.contains(record)
-            }
+            Refused::Foreign { record, .. }
+            | Refused::ForeignRoute { record, .. }
+            | Refused::UnknownScheduler { record, .. } => !changed.contains(record),
             Refused::Taken { record, holder, .. } => {
                 !changed.contains(record) && !changed.contains(holder)
             }

@@ -156,6 +156,11 @@ impl<'a> Builder<'a> {
             }
         }
         self.hairpin_entries(record);
+        if let Some(name) = server::unknown(record) {
+            let (record, name) = (record.key.clone(), Arc::clone(name));
+            let refused = Refused::UnknownScheduler { record, name };
+            self.desired.refused.push(refused);
+        }
         if server::wants_maglev(record, self.config) && !server::has_maglev(self.facts) {
             self.desired.notes.insert(Note::NoMaglev);
         }

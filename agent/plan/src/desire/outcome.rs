@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_model::ipset::SetEntry;
-use portolan_model::ipvs::VirtualServerKey;
+use portolan_model::ipvs::{self, VirtualServerKey};
 use portolan_model::{Family, Protocol, Record, RecordKey};
 
 use crate::{KernelState, ownership_entry};
@@ -86,6 +86,17 @@ pub enum Refused {
         /// Who has it.
         holder: RecordKey,
     },
+    /// The kernel has no such scheduler. The agent's default is used.
+    #[error(
+        "{record}: scheduler: {name:?} is not a scheduler of IPVS ({}): the default is used",
+        ipvs::SCHEDULERS.join(", ")
+    )]
+    UnknownScheduler {
+        /// The record.
+        record: RecordKey,
+        /// The name that the record has.
+        name: Arc<str>,
+    },
     /// There are more records with short circuits than marks.
     #[error(
         "{record}: no {family} packet mark is free in --short-circuit-mask: connections of this \
@@ -107,6 +118,7 @@ impl Refused {
             Self::Foreign { record, .. }
             | Self::ForeignRoute { record, .. }
             | Self::Taken { record, .. }
+            | Self::UnknownScheduler { record, .. }
             | Self::NoMark { record, .. } => record,
         }
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use portolan_model::ipvs::{
-    Flags, ForwardingMethod, RealServerConfig, RealServers, VirtualServerConfig,
+    self, Flags, ForwardingMethod, RealServerConfig, RealServers, VirtualServerConfig,
 };
 use portolan_model::{Destination, Record};
 
@@ -23,7 +23,19 @@ pub(super) fn has_maglev(facts: &NodeFacts) -> bool {
 
 /// Whether [`MAGLEV`] would be used for a record if the kernel had it.
 pub(super) fn wants_maglev(record: &Record, config: &Config) -> bool {
-    record.affinity.is_some() && record.scheduling.scheduler.is_none() && config.scheduler.is_none()
+    record.affinity.is_some() && named(record).is_none() && config.scheduler.is_none()
+}
+
+/// The scheduler that a record names; `None` if it names none, or one that is not the kernel's,
+/// for which the kernel would look for a module.
+fn named(record: &Record) -> Option<&'static str> {
+    ipvs::scheduler(record.scheduling.scheduler.as_deref()?)
+}
+
+/// The name of a record's scheduler, if the kernel has none of that name.
+pub(super) fn unknown(record: &Record) -> Option<&Arc<str>> {
+    let name = record.scheduling.scheduler.as_ref();
+    name.filter(|name| ipvs::scheduler(name).is_none())
 }
 
 /// Of a virtual server of an address. The Service's own choice goes before the agent's, and that
@@ -34,19 +46,17 @@ pub(super) fn of_address(
     facts: &NodeFacts,
 ) -> VirtualServerConfig {
     let none = Flags::default();
-    let (scheduler, flags) = match (&record.scheduling.scheduler, &config.scheduler) {
-        (Some(named), _) => (Cow::Owned(named.to_string()), none),
+    let (scheduler, flags) = match (named(record), config.scheduler) {
+        (Some(named), _) => (named, none),
         // As upstream: hashes the client's port too.
-        (None, Some(told)) if told == MAGLEV => (Cow::Borrowed(MAGLEV), Flags(Flags::SCHED2)),
-        (None, Some(told)) => (Cow::Owned(told.clone()), none),
-        (None, None) if record.affinity.is_some() && has_maglev(facts) => {
-            (Cow::Borrowed(MAGLEV), none)
-        }
-        (None, None) => (Cow::Borrowed(ROUND_ROBIN), none),
+        (None, Some(MAGLEV)) => (MAGLEV, Flags(Flags::SCHED2)),
+        (None, Some(told)) => (told, none),
+        (None, None) if record.affinity.is_some() && has_maglev(facts) => (MAGLEV, none),
+        (None, None) => (ROUND_ROBIN, none),
     };
     let chosen = |flags: Flags| Flags(flags.0 & Flags::MASK);
     VirtualServerConfig {
-        scheduler,
+        scheduler: Cow::Borrowed(scheduler),
         flags: record.scheduling.flags.map_or(flags, chosen),
         persistence: record.affinity.map(|affinity| affinity.timeout_seconds),
     }

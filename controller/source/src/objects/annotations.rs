@@ -4,13 +4,10 @@
 
 use portolan_catalog::{MAX_WEIGHT, Reason};
 use portolan_model::Scheduling;
-use portolan_model::ipvs::Flags;
+use portolan_model::ipvs::{self, Flags, SCHEDULERS};
 
 use super::Metadata;
 use super::problems::Problems;
-
-/// The longest name of a scheduler, in bytes (kernel: `IP_VS_SCHEDNAME_MAXLEN` less the NUL).
-const MAX_SCHEDULER_LEN: usize = 15;
 
 const OURS: &str = "portolan.dev/";
 const KUBE_ROUTERS: &str = "kube-router.io/service.";
@@ -73,18 +70,15 @@ pub(super) fn scheduling(metadata: &Metadata, problems: &mut Problems) -> Schedu
     }
 }
 
-/// A name, which the kernel makes a module's name of (`ip_vs_NAME`); whether there is such a
-/// scheduler only it can say.
-fn scheduler<'m>(metadata: &'m Metadata, problems: &mut Problems) -> Option<&'m str> {
+/// One of the kernel's own schedulers: any other name would make nodes look for a module of it.
+fn scheduler(metadata: &Metadata, problems: &mut Problems) -> Option<&'static str> {
     let found = Found::first(metadata, &SCHEDULER)?;
-    let is_good = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, b'_' | b'-');
-    let name = found.value;
-    if (1..=MAX_SCHEDULER_LEN).contains(&name.len()) && name.bytes().all(is_good) {
-        return Some(name);
+    let scheduler = ipvs::scheduler(found.value);
+    if scheduler.is_none() {
+        let expected = format!("a scheduler of IPVS ({})", SCHEDULERS.join(", "));
+        found.is_bad(&expected, "the agent's default is used", problems);
     }
-    let expected = "a scheduler of IPVS, like rr, lc or mh";
-    found.is_bad(expected, "ignored", problems);
-    None
+    scheduler
 }
 
 /// A list of flags, maybe empty, which is to say: none. A bad one is left out; if there are no

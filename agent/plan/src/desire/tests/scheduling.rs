@@ -48,8 +48,8 @@ fn the_services_choice_goes_before_the_agents_and_that_before_the_defaults() {
         scheduler: Some("lc".into()),
         flags: Some(Flags(Flags::SCHED1 | 0x1000)),
     };
-    let told = |scheduler: &str| Config {
-        scheduler: Some(scheduler.to_owned()),
+    let told = |scheduler| Config {
+        scheduler: Some(scheduler),
         ..Config::default()
     };
     let with = facts();
@@ -95,4 +95,28 @@ fn the_services_choice_goes_before_the_agents_and_that_before_the_defaults() {
         &KernelState::default(),
     );
     assert_eq!(desired.notes, [Note::NoMaglev].into());
+}
+
+#[test]
+fn a_scheduler_that_the_kernel_does_not_have_is_never_asked_for() {
+    let frontends = vec![vip(FrontendKind::ExternalIp, "198.51.100.1", false)];
+    let mut hostile = record("svc", Protocol::Tcp, frontends);
+    hostile.affinity = Some(Affinity {
+        timeout_seconds: 60,
+    });
+    for name in ["nosuch", "", "RR", "rr\0"] {
+        hostile.scheduling.scheduler = Some(name.into());
+        let records = table(vec![hostile.clone()]);
+        let config = Config::default();
+        let desired = desire(&records, &facts(), &config, &KernelState::default());
+        for server in desired.state.virtual_servers.values() {
+            assert!(["rr", "mh"].contains(&&*server.config.scheduler), "{name}");
+        }
+        let [refused] = &desired.refused[..] else {
+            panic!("{:?}", desired.refused);
+        };
+        let expected =
+            format!("ns/svc/TCP: scheduler: {name:?} is not a scheduler of IPVS (rr, wrr, lc");
+        assert!(refused.to_string().contains(&expected), "{refused}");
+    }
 }
