@@ -73,10 +73,11 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
     pub(crate) cluster: String,
 
-    /// What `spec.loadBalancerSourceRanges` of a Service hold for. `all`: load-balancer IPs; node
-    /// ports and external IPs too if all ingress points of the load balancer are IPs that nodes
-    /// answer for themselves. `load-balancer`: load-balancer IPs only, as kube-proxy does.
-    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "all")]
+    /// What `spec.loadBalancerSourceRanges` of a Service hold for. `load-balancer`: load-balancer
+    /// IPs only, as kube-proxy does. `all`: node ports and external IPs too, unless an ingress point
+    /// of the load balancer is a host name or has the `ipMode` `Proxy`. A balancer that proxies and
+    /// sets no `ipMode` is cut off by `all`.
+    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "load-balancer")]
     source_ranges: SourceRanges,
 
     /// Watch the metadata of all Pods for the annotation portolan.dev/weight. Needs permission to
@@ -219,18 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn source_ranges_hold_for_all_unless_said_otherwise() {
+    fn source_ranges_hold_for_load_balancer_ips_unless_said_otherwise() {
         let parsed = parse(&["--plaintext"]).unwrap();
         assert_eq!(parsed.select(), SelectConfig::default());
-        assert!(!parsed.pod_weights);
-        let more = [
-            "--plaintext",
-            "--source-ranges=load-balancer",
-            "--pod-weights",
-        ];
-        let parsed = parse(&more).unwrap();
         let ranges = parsed.select().source_ranges;
         assert_eq!(ranges, SourceRanges::LoadBalancer);
+        assert!(!parsed.pod_weights);
+        let more = ["--plaintext", "--source-ranges=all", "--pod-weights"];
+        let parsed = parse(&more).unwrap();
+        assert_eq!(parsed.select().source_ranges, SourceRanges::All);
         assert!(parsed.pod_weights);
     }
 }

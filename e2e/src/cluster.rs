@@ -139,8 +139,14 @@ impl Cluster {
 
     /// Starts the controller.
     pub fn start_controller(&mut self) -> Result<()> {
+        self.start_controller_with(&[])
+    }
+
+    /// Starts the controller with more arguments.
+    pub fn start_controller_with(&mut self, args: &[&str]) -> Result<()> {
         let mut command = programs::controller(&self.source, AGENTS_PORT)?;
         self.trust.of_controller(&mut command);
+        command.args(args);
         let namespace = self.control().namespace().clone();
         let process = Process::spawn(&namespace, "controller", &mut command, self.directory())?;
         self.controller = Some(process);

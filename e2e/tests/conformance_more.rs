@@ -105,9 +105,28 @@ fn dropped(from: &Host, protocol: Protocol, to: SocketAddr) {
 
 #[test]
 fn source_ranges_hold_for_every_external_frontend() {
-    let Some(world) = World::start_or_skip("source_ranges_hold_for_every_external_frontend") else {
+    let Some(mut world) = World::start_or_skip("source_ranges_hold_for_every_external_frontend")
+    else {
         return;
     };
+    let cluster = &mut world.cluster;
+    cluster.controller().unwrap().stop(PATIENT).unwrap();
+    let args = ["--source-ranges=all"];
+    cluster.start_controller_with(&args).unwrap();
+    cluster.wait_until_programmed(0).unwrap();
+    play_source_ranges(&world, 3);
+}
+
+#[test]
+fn source_ranges_hold_for_load_balancer_ips_alone_by_default() {
+    let name = "source_ranges_hold_for_load_balancer_ips_alone_by_default";
+    if let Some(world) = World::start_or_skip(name) {
+        play_source_ranges(&world, 1);
+    }
+}
+
+/// Plays source ranges that hold for so many of [`World::external`], and not for the others.
+fn play_source_ranges(world: &World, closed: usize) {
     let (client, node) = (world.client(), world.cluster.rig.node(0));
     let only = |host: &Host| {
         let ranges = [format!("{}/32", host.v4()), format!("{}/128", host.v6())];
@@ -115,12 +134,16 @@ fn source_ranges_hold_for_every_external_frontend() {
     };
     let check = |allowed: &[&Host], denied: &[&Host]| {
         for (family, protocol) in ways() {
-            for to in world.external(family) {
+            for (number, to) in world.external(family).into_iter().enumerate() {
                 for host in allowed {
                     answers(host, protocol, to, &["a", "b"]);
                 }
                 for host in denied {
-                    dropped(host, protocol, to);
+                    if number < closed {
+                        dropped(host, protocol, to);
+                    } else {
+                        answers(host, protocol, to, &["a", "b"]);
+                    }
                 }
             }
             // The cluster IP is nobody's outside.

@@ -51,9 +51,9 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',')]
     pub file: Vec<PathBuf>,
 
-    /// What `spec.loadBalancerSourceRanges` hold for, with `--source file`: `all`, or
-    /// `load-balancer` as kube-proxy does (see the controller's flag).
-    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "all")]
+    /// What `spec.loadBalancerSourceRanges` hold for, with `--source file`:
+    /// `load-balancer` as kube-proxy does, or `all` (see the controller's flag).
+    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "load-balancer")]
     pub source_ranges: SourceRanges,
 
     /// How often files are looked at, in milliseconds.

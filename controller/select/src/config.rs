@@ -12,11 +12,12 @@ pub struct SelectConfig {
 /// What `spec.loadBalancerSourceRanges` hold for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SourceRanges {
-    /// For load-balancer IPs, and, where the balancer leaves clients' addresses alone, for node
-    /// ports and external IPs of the Service too.
-    #[default]
+    /// For load-balancer IPs, and for the Service's node ports and external IPs too where the status
+    /// says that the balancer keeps clients' addresses (`ipMode` `VIP`, its default).
     All,
-    /// For load-balancer IPs only, as kube-proxy does.
+    /// For load-balancer IPs only, as kube-proxy does. A balancer that proxies reaches node ports
+    /// from addresses of its own, and most of them do not say so by an `ipMode`.
+    #[default]
     LoadBalancer,
 }
 

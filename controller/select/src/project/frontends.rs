@@ -76,10 +76,10 @@ fn open(
 
 /// Whether `spec.loadBalancerSourceRanges` hold for a kind of way in.
 ///
-/// Upstream holds only load-balancer IPs to them, so that whoever is kept out there comes in by a
-/// node port or an external IP instead. We close these too, but only behind a balancer that leaves
-/// clients' addresses alone: any other forwards to node ports from addresses of its own, which
-/// need not be in the ranges, and would be cut off.
+/// Upstream holds load-balancer IPs to them and nothing else, so that whoever is kept out there
+/// comes in by a node port or an external IP instead. [`SourceRanges::All`] closes these too, but
+/// not behind a balancer that says that it proxies: it forwards to node ports from addresses of its
+/// own, which need not be in the ranges.
 fn are_held_to_ranges(config: SelectConfig, service: &Service, kind: FrontendKind) -> bool {
     match kind {
         FrontendKind::ClusterIp => false,
