@@ -79,9 +79,9 @@ pub struct EncodedOwn {
     /// Each one a [`crate::v1::RecordKey`].
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub delete: Vec<Bytes>,
-    /// `None` if this frame does not change it.
-    #[prost(message, optional, tag = "3")]
-    pub node: Option<crate::v1::NodeInfo>,
+    /// A [`crate::v1::NodeInfo`]; `None` if this frame does not change it.
+    #[prost(bytes = "bytes", optional, tag = "3")]
+    pub node: Option<Bytes>,
     /// Nothing stays but what is put.
     #[prost(bool, tag = "4")]
     pub replace: bool,
@@ -174,7 +174,7 @@ mod tests {
                 Frame::Own(EncodedOwn {
                     put: vec![encode(&lists)],
                     delete: vec![encode(&key("b"))],
-                    node: node.clone(),
+                    node: node.as_ref().map(encode),
                     replace: true,
                     of_node: "a".to_owned(),
                 }),

@@ -5,3 +5,4 @@ mod kept;
 mod real;
 mod secure;
 pub(crate) mod support;
+mod wire;

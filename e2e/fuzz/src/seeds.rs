@@ -113,7 +113,10 @@ fn own() -> v1::Own {
     });
     v1::Own {
         put: put.collect(),
-        node: table.nodes.get(&node).map(encode_node),
+        node: table
+            .nodes
+            .get(&node)
+            .map(|n| encode_node(n, n.content_hash())),
         ..v1::Own::default()
     }
 }

@@ -18,11 +18,11 @@ use portolan_model::{ContentHash, SetHash};
 pub use error::{DecodeError, DecodeErrorKind};
 pub use key::{decode_key, encode_key};
 pub use lists::{DecodedLists, decode_lists, encode_lists};
-pub use node::{decode_node, encode_node};
+pub use node::{DecodedNode, decode_node, encode_node};
 pub use patch::{apply_patch, make_patch};
 pub use record::{DecodedRecord, decode_record, encode_record};
 
-/// The hash of a record or of a node's lists.
+/// The hash of a record, of a node's lists or of what is known of a node.
 ///
 /// # Errors
 /// If it has not 16 bytes.

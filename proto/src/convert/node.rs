@@ -1,18 +1,30 @@
 //! What is known of a node itself.
 
-use portolan_model::{Family, NodeInfo};
+use portolan_model::{ContentHash, Family, NodeInfo};
 
 use super::network::{decode_network, encode_network};
-use super::{DecodeError, DecodeErrorKind};
+use super::{DecodeError, DecodeErrorKind, decode_hash};
 use crate::v1;
 
-/// A node's own facts.
+/// A node's own facts as far as this version understands them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodedNode {
+    /// What they are.
+    pub node: NodeInfo,
+    /// Their hash as the sender stated it, or that of `node` if the sender states none.
+    pub hash: ContentHash,
+    /// What was left out, in words.
+    pub left_out: Vec<String>,
+}
+
+/// A node's own facts with their hash.
 #[must_use]
-pub fn encode_node(node: &NodeInfo) -> v1::NodeInfo {
+pub fn encode_node(node: &NodeInfo, hash: ContentHash) -> v1::NodeInfo {
     v1::NodeInfo {
         zone: node.zone.as_deref().unwrap_or_default().to_owned(),
         pod_cidrs: node.pod_cidrs.iter().map(encode_network).collect(),
         eligible: node.eligible,
+        hash: hash.to_bytes().into(),
     }
 }
 
@@ -20,14 +32,16 @@ pub fn encode_node(node: &NodeInfo) -> v1::NodeInfo {
 ///
 /// # Errors
 /// If they break a rule of the protocol.
-pub fn decode_node(from: &v1::NodeInfo) -> Result<NodeInfo, DecodeError> {
+pub fn decode_node(from: &v1::NodeInfo) -> Result<DecodedNode, DecodeError> {
+    let mut left_out = Vec::new();
     let mut node = NodeInfo {
         zone: (!from.zone.is_empty()).then(|| from.zone.as_str().into()),
         pod_cidrs: Vec::new(),
         eligible: from.eligible,
     };
-    for network in &from.pod_cidrs {
+    for (index, network) in from.pod_cidrs.iter().enumerate() {
         let Some(net) = decode_network(network)? else {
+            left_out.push(format!("pod CIDR {index} left out: unknown family"));
             continue;
         };
         let family = Family::of(net.addr());
@@ -40,5 +54,13 @@ pub fn decode_node(from: &v1::NodeInfo) -> Result<NodeInfo, DecodeError> {
         }
         node.pod_cidrs.push(net);
     }
-    Ok(node)
+    let hash = match from.hash.as_slice() {
+        [] => node.content_hash(),
+        stated => decode_hash(stated)?,
+    };
+    Ok(DecodedNode {
+        node,
+        hash,
+        left_out,
+    })
 }

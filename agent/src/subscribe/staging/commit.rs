@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use portolan_model::{NodeInfo, SetHash};
-use portolan_proto::convert::{decode_node, decode_set_hash};
+use portolan_model::SetHash;
+use portolan_proto::convert::decode_set_hash;
 use portolan_proto::v1;
 
 use super::{Committed, Staging, StagingError, own_hash};
@@ -17,17 +17,15 @@ impl Staging {
             self.lists.replace_all();
             self.staged_node.get_or_insert_default();
         }
-        let node = match &self.staged_node {
-            Some(node) => decode_node(node)?,
-            None => self.table.node.clone(),
-        };
+        let staged = self.staged_node.as_ref().map(|staged| &staged.node);
+        let node_hash = staged.unwrap_or(&self.node).hash;
         let records_hash = decode_set_hash("records_hash", &commit.records_hash)?;
         let own_stated = self.stated_own_hash(&commit)?;
         fits("records", revision, records_hash, self.records.hash_after())?;
-        let own_got = own_hash(self.lists.hash_after(), &node);
+        let own_got = own_hash(self.lists.hash_after(), node_hash);
         fits("the node's own", revision, own_stated, own_got)?;
         if self.has_staged() {
-            self.swap(node);
+            self.swap();
         }
         self.position = Some((self.epoch, revision));
         self.source_versions = commit.source_versions;
@@ -55,11 +53,13 @@ impl Staging {
         self.records.has_staged() || self.lists.has_staged() || self.staged_node.is_some()
     }
 
-    fn swap(&mut self, node: NodeInfo) {
+    fn swap(&mut self) {
         // Clones the maps, not what is in them, while someone else has the last table.
         let table = Arc::make_mut(&mut self.table);
-        table.node = node;
-        self.staged_node = None;
+        if let Some(staged) = self.staged_node.take() {
+            self.node = staged.node;
+            table.node = staged.info.unwrap_or(std::mem::take(&mut table.node));
+        }
         self.records.commit(&mut table.records, &self.cluster);
         self.lists.commit(&mut table.lists, &self.cluster);
     }
@@ -68,13 +68,15 @@ impl Staging {
         let records = self.records.problems().map(|(key, why)| (key, why.clone()));
         let lists = self.lists.problems();
         let lists = lists.map(|(key, why)| (key, format!("the node's own lists: {why}")));
-        records
-            .chain(lists)
-            .map(|(key, reason)| v1::Refusal {
-                key: Some(key.clone()),
-                reason,
-            })
-            .collect()
+        let of_records = records.chain(lists).map(|(key, reason)| v1::Refusal {
+            key: Some(key.clone()),
+            reason,
+        });
+        let of_node = self.node.problem.iter().map(|why| v1::Refusal {
+            key: None,
+            reason: format!("the node's info: {why}"),
+        });
+        of_node.chain(of_records).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 //! arrived, also of what this version could not take.
 
 mod commit;
+mod node;
 mod part;
 mod replaced;
 mod saved;
@@ -11,13 +12,14 @@ mod saved;
 use std::sync::Arc;
 
 use portolan_client::inflate;
-use portolan_model::{NodeInfo, NodeLists, NodeTable, Record, SetHash};
+use portolan_model::{ContentHash, NodeLists, NodeTable, Record, SetHash};
 use portolan_proto::buckets::{bucket_hashes, is_bucket_count};
 use portolan_proto::convert::{DecodeError, decode_lists, decode_record};
 use portolan_proto::v1;
 use portolan_proto::v1::frame::Frame;
 use prost::Message;
 
+use node::{Node, StagedNode};
 use part::{Decoded, Part};
 
 pub use saved::Saved;
@@ -29,7 +31,8 @@ pub struct Staging {
     table: Arc<NodeTable>,
     records: Part<Record>,
     lists: Part<NodeLists>,
-    staged_node: Option<v1::NodeInfo>,
+    node: Node,
+    staged_node: Option<StagedNode>,
     /// Of the stream that frames come from.
     epoch: u64,
     /// The epoch and revision of the last good Commit; `None` if the next must be a snapshot.
@@ -74,7 +77,8 @@ pub struct Committed {
     pub own_hash: SetHash,
     /// When what it changed was triggered, in milliseconds of Unix time; empty of a whole table.
     pub trigger_times_ms: Vec<u64>,
-    /// All that could not be taken, of this Commit and earlier ones, in order of the keys.
+    /// All that could not be taken, of this Commit and earlier ones, in order of the keys; first,
+    /// without a key, of what is known of the node.
     pub refused: Vec<v1::Refusal>,
 }
 
@@ -121,6 +125,7 @@ impl Staging {
             table: Arc::default(),
             records: Part::default(),
             lists: Part::default(),
+            node: Node::default(),
             staged_node: None,
             epoch: 0,
             position: None,
@@ -268,7 +273,7 @@ impl Staging {
             self.lists.delete(key);
         }
         if let Some(node) = own.node {
-            self.staged_node = Some(node);
+            self.staged_node = Some(StagedNode::from(&node));
         }
     }
 
@@ -279,12 +284,12 @@ impl Staging {
     }
 
     fn own_hash(&self) -> SetHash {
-        own_hash(self.lists.hash(), &self.table.node)
+        own_hash(self.lists.hash(), self.node.hash)
     }
 }
 
-fn own_hash(mut lists: SetHash, node: &NodeInfo) -> SetHash {
-    lists.insert(node.content_hash());
+fn own_hash(mut lists: SetHash, node: ContentHash) -> SetHash {
+    lists.insert(node);
     lists
 }
 

@@ -15,6 +15,16 @@ use super::{Staging, own_hash};
 /// controller will send the record again, perhaps to a newer version of this agent.
 const NOT_WHOLE: ContentHash = ContentHash(0);
 
+/// The hash under which a value is kept. If we make another hash of it than its controller, it has
+/// something that this version does not know and that would be lost.
+fn whole(stated: ContentHash, computed: ContentHash) -> ContentHash {
+    if stated == computed {
+        stated
+    } else {
+        NOT_WHOLE
+    }
+}
+
 /// What a table was when it was last committed. Its frames are made later, by whoever has time.
 #[derive(Debug, Clone)]
 pub struct Saved {
@@ -23,7 +33,7 @@ pub struct Saved {
     source_versions: Vec<u64>,
     records: Vec<(Arc<Record>, ContentHash)>,
     lists: Vec<(RecordKey, Arc<NodeLists>, ContentHash)>,
-    node: NodeInfo,
+    node: (NodeInfo, ContentHash),
 }
 
 impl Staging {
@@ -38,24 +48,29 @@ impl Staging {
             let hash = self.lists.hash_of(&encode_key(key));
             (key.clone(), Arc::clone(lists), hash.unwrap_or(NOT_WHOLE))
         });
-        let is_whole = self.records.problems().chain(self.lists.problems()).next();
-        // A revision would promise all of it.
-        let position = self.position.filter(|_| is_whole.is_none());
-        let (epoch, revision) = position.unwrap_or_default();
+        let (epoch, revision) = self.position.unwrap_or_default();
+        let is_node_whole = self.node.problem.is_none();
+        let node_hash = is_node_whole.then_some(self.node.hash);
         Saved {
             epoch,
             revision,
             source_versions: self.source_versions.clone(),
             records: records.collect(),
             lists: lists.collect(),
-            node: self.table.node.clone(),
+            node: (self.table.node.clone(), node_hash.unwrap_or(NOT_WHOLE)),
         }
     }
 }
 
 impl Saved {
-    /// A whole stream: Welcome, the table, and a Commit.
+    /// A whole stream: Welcome, the table, and a Commit. Computes the hashes of all that is in it.
     pub fn frames(&self) -> Vec<v1::Frame> {
+        let mut marked = self.clone();
+        marked.mark_what_is_not_whole();
+        marked.as_frames()
+    }
+
+    fn as_frames(&self) -> Vec<v1::Frame> {
         let mut frames = vec![Frame::Welcome(v1::Welcome {
             version: portolan_proto::VERSION,
             epoch: self.epoch,
@@ -76,7 +91,7 @@ impl Saved {
             })
         }));
         frames.push(Frame::Own(v1::Own {
-            node: Some(encode_node(&self.node)),
+            node: Some(encode_node(&self.node.0, self.node.1)),
             ..v1::Own::default()
         }));
         frames.push(Frame::Commit(self.commit()));
@@ -86,6 +101,23 @@ impl Saved {
             .collect()
     }
 
+    fn mark_what_is_not_whole(&mut self) {
+        for (record, hash) in &mut self.records {
+            *hash = whole(*hash, record.content_hash());
+        }
+        for (key, lists, hash) in &mut self.lists {
+            *hash = whole(*hash, lists.content_hash(key));
+        }
+        self.node.1 = whole(self.node.1, self.node.0.content_hash());
+        let records = self.records.iter().map(|(_, hash)| hash);
+        let lists = self.lists.iter().map(|(.., hash)| hash);
+        let mut all = records.chain(lists).chain([&self.node.1]);
+        if all.any(|hash| *hash == NOT_WHOLE) {
+            // A revision would promise all of it.
+            (self.epoch, self.revision) = (0, 0);
+        }
+    }
+
     fn commit(&self) -> v1::Commit {
         let records: SetHash = self.records.iter().map(|(_, hash)| *hash).collect();
         let lists: SetHash = self.lists.iter().map(|(.., hash)| *hash).collect();
@@ -93,7 +125,7 @@ impl Saved {
             revision: self.revision,
             snapshot: true,
             records_hash: records.to_bytes().into(),
-            own_hash: own_hash(lists, &self.node).to_bytes().into(),
+            own_hash: own_hash(lists, self.node.1).to_bytes().into(),
             source_versions: self.source_versions.clone(),
             trigger_times_ms: Vec::new(),
         }

@@ -1,5 +1,6 @@
 //! What becomes of a table as frames come.
 
+mod newer;
 /// Compressed frames, buckets, patches, replacements, and tables kept.
 mod resume;
 mod support;
@@ -7,6 +8,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::slice::from_ref;
 
+use portolan_model::NodeInfo;
 use portolan_proto::convert::{encode_key, encode_lists};
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;

@@ -1,11 +1,11 @@
 use std::path::Path;
 
-use portolan_model::SetHash;
+use portolan_model::{Record, SetHash};
 use portolan_proto::convert::{encode_node, encode_record};
 use portolan_proto::v1::frame::Frame;
 
 use super::*;
-use crate::subscribe::tests::support::record;
+use crate::subscribe::tests::support::record as any_cluster;
 
 fn store(directory: &Path) -> Store {
     Store {
@@ -13,6 +13,13 @@ fn store(directory: &Path) -> Store {
         cluster: "east".to_owned(),
         node: "a".to_owned(),
     }
+}
+
+/// A record of the cluster `east`.
+fn record(service: &str) -> Record {
+    let mut record = any_cluster(service);
+    record.key.cluster = "east".into();
+    record
 }
 
 /// A staging with so many records.
@@ -46,7 +53,7 @@ fn staging(records: usize) -> Staging {
             ..v1::Records::default()
         }),
         Frame::Own(v1::Own {
-            node: Some(encode_node(&node)),
+            node: Some(encode_node(&node, node.content_hash())),
             ..v1::Own::default()
         }),
         Frame::Commit(commit),

@@ -17,20 +17,26 @@ use tonic::transport::server::TcpIncoming;
 use super::super::{Report, SubscribeConfig};
 use super::support::{Agent, config, patiently, record, services};
 
-struct Server {
-    address: SocketAddr,
-    publisher: Publisher,
-    tables: Tables,
-    registry: Arc<Registry>,
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    pub(super) publisher: Publisher,
+    pub(super) tables: Tables,
+    pub(super) registry: Arc<Registry>,
     shutdown: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Server {
     async fn start(address: SocketAddr, services: &[&str]) -> Self {
-        let (mut publisher, tables) = Publisher::new(Retention::default());
-        publisher.publish(&puts(services));
-        publisher.set_synced();
+        let mut server = Self::empty(address).await;
+        server.publisher.publish(&puts(services));
+        server.publisher.set_synced();
+        server
+    }
+
+    /// One that has published nothing yet.
+    pub(super) async fn empty(address: SocketAddr) -> Self {
+        let (publisher, tables) = Publisher::new(Retention::default());
         let registry = Arc::new(Registry::default());
         let shutdown = CancellationToken::new();
         let config = ServeConfig {
@@ -59,7 +65,7 @@ impl Server {
         }
     }
 
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.shutdown.cancel();
         patiently(self.task).await.unwrap();
     }
@@ -73,7 +79,7 @@ fn listen(address: SocketAddr) -> TcpListener {
     socket.listen(16).unwrap()
 }
 
-fn any_port() -> SocketAddr {
+pub(super) fn any_port() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
 }
 

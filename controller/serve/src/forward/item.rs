@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeLists, Record, RecordKey};
+use portolan_model::{ContentHash, NodeInfo, NodeLists, Record, RecordKey};
 use portolan_proto::convert::{
-    decode_hash, decode_key, decode_lists, decode_record, encode_record,
+    decode_hash, decode_key, decode_lists, decode_node, decode_record, encode_record,
 };
 use portolan_proto::encoded::encode;
 use portolan_proto::v1;
@@ -12,7 +12,7 @@ use prost::Message;
 use prost::bytes::Bytes;
 
 use super::ForwardError;
-use crate::log::{Item, bucket};
+use crate::log::{Item, NodeItem, bucket};
 
 /// A key as it was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,4 +81,25 @@ pub(super) fn lists(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<NodeLists>
         }
     };
     Ok(Value { key, hash, item })
+}
+
+/// Reads a `NodeInfo`, as [`record`] does. One that breaks a rule is passed on if it states its
+/// hash: whether an agent can take it is the agent's to say.
+pub(super) fn node_item(bytes: Bytes, node: &Arc<str>) -> Result<NodeItem, ForwardError> {
+    let message = v1::NodeInfo::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
+    let (info, hash) = match decode_node(&message) {
+        Ok(decoded) => (decoded.node, decoded.hash),
+        Err(reason) => {
+            let hash = decode_hash(&message.hash).map_err(|_| ForwardError::Node {
+                node: Arc::clone(node),
+                reason,
+            })?;
+            (NodeInfo::default(), hash)
+        }
+    };
+    Ok(NodeItem {
+        info,
+        hash,
+        encoded: bytes,
+    })
 }

@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_model::{ContentHash, NodeInfo, NodeKey, SetHash, node_hash};
+use portolan_model::{ContentHash, NodeKey, SetHash, node_hash};
 use portolan_proto::convert::{DecodeError, decode_set_hash};
 use portolan_proto::encoded::{EncodedOwn, EncodedRecords};
 use portolan_proto::v1;
 
-use crate::log::{Cluster, Hashes};
+use crate::log::{Cluster, Hashes, NodeItem};
 use crate::{Origin, Prepared, Publisher, Tables};
 use staged::{Place, Staged};
 
@@ -326,13 +326,13 @@ impl Forwarder {
 }
 
 /// What a node adds to the hash of all nodes, if it has anything.
-fn named(name: &str, lists: SetHash, info: &NodeInfo) -> Option<ContentHash> {
+fn named(name: &str, lists: SetHash, info: &NodeItem) -> Option<ContentHash> {
     // A sum of 0 is that of no lists.
-    if lists == SetHash::default() && *info == NodeInfo::default() {
+    if lists == SetHash::default() && info.is_default() {
         return None;
     }
     let mut own = lists;
-    own.insert(info.content_hash());
+    own.insert(info.hash);
     Some(node_hash(name, own))
 }
 

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeInfo, NodeLists, Record, RecordKey};
-use portolan_proto::convert::decode_node;
+use portolan_model::{ContentHash, NodeLists, Record, RecordKey};
 use portolan_proto::encoded::{EncodedOwn, EncodedRecords};
 use prost::bytes::Bytes;
 
 use super::ForwardError;
-use super::item::{Key, Value, key, lists, record};
-use crate::log::{Cluster, Item};
+use super::item::{Key, Value, key, lists, node_item, record};
+use crate::log::{Cluster, Item, NodeItem};
 
 /// Where something with a foreign key is: of a node, or of none if it is shared.
 pub(super) type Place = (Arc<str>, Bytes);
@@ -32,7 +31,7 @@ pub(super) struct StagedNode {
     /// What is not named is gone.
     replace: bool,
     pub(super) lists: BTreeMap<RecordKey, Option<Item<NodeLists>>>,
-    pub(super) info: Option<NodeInfo>,
+    pub(super) info: Option<NodeItem>,
 }
 
 impl Staged {
@@ -71,11 +70,7 @@ impl Staged {
             return Err(ForwardError::Unexpected("lists of no node"));
         }
         let name: Arc<str> = own.of_node.into();
-        let info = own.node.as_ref().map(decode_node).transpose();
-        let info = info.map_err(|reason| ForwardError::Node {
-            node: Arc::clone(&name),
-            reason,
-        })?;
+        let info = own.node.map(|node| node_item(node, &name)).transpose()?;
         if own.replace {
             self.forget_foreign_of(&name);
             let replaced = StagedNode {

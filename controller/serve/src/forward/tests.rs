@@ -401,3 +401,56 @@ fn what_is_not_understood_is_passed_on_and_what_has_no_key_is_left_out() {
     relay.publish();
     assert_eq!(relay.forwarder.left_out(), 0);
 }
+
+/// Of a newer controller: a field that this version does not know, and one that breaks a rule.
+#[test]
+fn what_is_known_of_nodes_is_passed_on_as_the_bytes_that_came() {
+    let network = v1::Network {
+        network: Some(v1::network::Network::V4(0)),
+        prefix_length: 8,
+    };
+    let info = |pod_cidrs| v1::NodeInfo {
+        zone: "a".to_owned(),
+        pod_cidrs,
+        eligible: true,
+        hash: ContentHash(77).to_bytes().into(),
+    };
+    for pod_cidrs in [vec![], vec![network.clone(), network]] {
+        let mut bytes = info(pod_cidrs).encode_to_vec();
+        bytes.extend([0xa0, 0x1f, 1]);
+        let (bytes, mut relay) = (Bytes::from(bytes), Relay::new(Retention::default()));
+        relay.forwarder.begin(v1::Hello::default());
+        let own = EncodedOwn {
+            node: Some(bytes.clone()),
+            of_node: "n".to_owned(),
+            ..EncodedOwn::default()
+        };
+        relay.forwarder.take_own(own).unwrap();
+        let own: SetHash = [ContentHash(77)].into_iter().collect();
+        let all: SetHash = [node_hash("n", own)].into_iter().collect();
+        let commit = v1::Commit {
+            revision: 1,
+            snapshot: true,
+            records_hash: SetHash::default().to_bytes().into(),
+            own_hash: all.to_bytes().into(),
+            ..v1::Commit::default()
+        };
+        relay.forwarder.commit(commit, 1).unwrap();
+        relay.publish();
+        let feed = relay.tables.feed(&CLUSTER.into());
+        let node = NodeKey {
+            cluster: CLUSTER.into(),
+            name: "n".into(),
+        };
+        let sent = messages(relay.tables.snapshot(&feed, &node));
+        let sent_bytes = sent.iter().find_map(|message| match message {
+            Frame::Own(own) => own.node.clone(),
+            _ => None,
+        });
+        assert_eq!(sent_bytes, Some(bytes));
+        let Some(Frame::Commit(commit)) = sent.last() else {
+            panic!("{sent:?}");
+        };
+        assert_eq!(commit.own_hash, own.to_bytes());
+    }
+}

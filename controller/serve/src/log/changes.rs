@@ -2,7 +2,6 @@
 
 use portolan_model::SetHash;
 use portolan_proto::encoded::size_in_frame;
-use portolan_proto::v1;
 use prost::bytes::Bytes;
 
 /// Changes of records or of lists, encoded.
@@ -28,8 +27,8 @@ impl Changes {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct OwnChanges {
     pub(crate) lists: Changes,
-    /// What is known of the node, if that changed.
-    pub(crate) info: Option<v1::NodeInfo>,
+    /// What is known of the node, a `NodeInfo`, if that changed.
+    pub(crate) info: Option<Bytes>,
 }
 
 /// A node's table by its hashes.

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use portolan_model::{ContentHash, NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
-use portolan_proto::convert::{encode_key, encode_node};
+use portolan_proto::convert::encode_key;
 use portolan_proto::encoded::encode;
 use prost::bytes::Bytes;
 
 use super::buckets::Buckets;
 use super::journal::{Journal, Replaced};
-use super::prepared::Item;
+use super::prepared::{Item, NodeItem};
 use super::{Changes, Hashes, OwnChanges, Retention};
 
 pub(crate) use all::NodeChanges;
@@ -46,9 +46,7 @@ pub(crate) struct Cluster {
 #[derive(Debug)]
 struct Node {
     lists: Journal<NodeLists>,
-    info: NodeInfo,
-    /// Of `info`: each agent that comes is compared with it.
-    info_hash: ContentHash,
+    info: NodeItem,
     info_changed: u64,
     idle_since: Option<u64>,
     /// What it adds to the hash of all nodes, once a relay has asked for that.
@@ -101,12 +99,11 @@ impl Cluster {
         })
     }
 
-    pub(super) fn put_node(&mut self, revision: u64, node: &Arc<str>, info: NodeInfo) -> bool {
+    pub(super) fn put_node(&mut self, revision: u64, node: &Arc<str>, info: NodeItem) -> bool {
         self.change_node(revision, node, |node| {
-            if node.info == info {
+            if node.info.hash == info.hash {
                 return false;
             }
-            node.info_hash = info.content_hash();
             node.info = info;
             node.info_changed = revision;
             true
@@ -232,7 +229,7 @@ impl Cluster {
         let Some(own) = self.nodes.get(node) else {
             return (cursor >= self.idle_floor).then(OwnChanges::default);
         };
-        let info = (own.info_changed > cursor).then(|| encode_node(&own.info));
+        let info = (own.info_changed > cursor).then(|| own.info.encoded.clone());
         Some(OwnChanges {
             lists: own.lists.since(cursor)?,
             info,
@@ -254,7 +251,7 @@ impl Cluster {
         let own = self.nodes.get(node);
         OwnChanges {
             lists: own.map(|own| own.lists.all()).unwrap_or_default(),
-            info: own.map(|own| encode_node(&own.info)),
+            info: own.map(|own| own.info.encoded.clone()),
         }
     }
 
@@ -269,7 +266,7 @@ impl Cluster {
     pub(crate) fn table(&self, node: &str) -> NodeTable {
         let own = self.nodes.get(node);
         NodeTable {
-            node: own.map(|own| own.info.clone()).unwrap_or_default(),
+            node: own.map(|own| own.info.info.clone()).unwrap_or_default(),
             records: self.records.values(),
             lists: own.map(|own| own.lists.values()).unwrap_or_default(),
         }
@@ -286,8 +283,7 @@ impl Node {
     fn new(floor: u64) -> Self {
         Self {
             lists: Journal::new(floor),
-            info_hash: NodeInfo::default().content_hash(),
-            info: NodeInfo::default(),
+            info: NodeItem::default(),
             info_changed: floor,
             idle_since: None,
             named: OnceLock::new(),
@@ -295,12 +291,12 @@ impl Node {
     }
 
     fn is_idle(&self) -> bool {
-        self.lists.is_empty() && self.info == NodeInfo::default()
+        self.lists.is_empty() && self.info.is_default()
     }
 
     fn hash(&self) -> SetHash {
         let mut hash = self.lists.hash();
-        hash.insert(self.info_hash);
+        hash.insert(self.info.hash);
         hash
     }
 }

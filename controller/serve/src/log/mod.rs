@@ -25,7 +25,7 @@ pub(crate) use changes::{Changes, Hashes, OwnChanges};
 pub(crate) use cluster::{Cluster, Differences, NodeChanges, Part};
 pub(crate) use journal::Journal;
 pub use prepared::Prepared;
-pub(crate) use prepared::{Item, bucket};
+pub(crate) use prepared::{Item, NodeItem, bucket};
 pub use retention::Retention;
 
 /// A change of the destinations of a record with more than so many is told as a patch.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portolan_model::{ContentHash, NodeInfo, NodeKey, NodeLists, Record, RecordKey};
 use portolan_proto::buckets::bucket_of;
-use portolan_proto::convert::{encode_key, encode_lists, encode_record};
+use portolan_proto::convert::{encode_key, encode_lists, encode_node, encode_record};
 use portolan_proto::encoded::encode;
 use portolan_select::TableDelta;
 use prost::bytes::Bytes;
@@ -16,7 +16,42 @@ use super::buckets::MOST_BUCKETS;
 pub struct Prepared {
     pub(crate) records: Vec<(RecordKey, Option<Item<Record>>)>,
     pub(crate) lists: Vec<(NodeKey, RecordKey, Option<Item<NodeLists>>)>,
-    pub(crate) nodes: Vec<(NodeKey, NodeInfo)>,
+    pub(crate) nodes: Vec<(NodeKey, NodeItem)>,
+}
+
+/// What is known of a node, as it is kept and as it is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeItem {
+    /// As far as this version understands it.
+    pub(crate) info: NodeInfo,
+    /// Of all of it.
+    pub(crate) hash: ContentHash,
+    pub(crate) encoded: Bytes,
+}
+
+impl Default for NodeItem {
+    /// Of a node of which nothing is known.
+    fn default() -> Self {
+        Self::from(NodeInfo::default())
+    }
+}
+
+impl From<NodeInfo> for NodeItem {
+    fn from(info: NodeInfo) -> Self {
+        let hash = info.content_hash();
+        Self {
+            encoded: encode(&encode_node(&info, hash)),
+            info,
+            hash,
+        }
+    }
+}
+
+impl NodeItem {
+    /// Whether nothing is known of the node.
+    pub(crate) fn is_default(&self) -> bool {
+        self.hash == NodeInfo::default().content_hash()
+    }
 }
 
 /// A value as it is kept and as it is sent.
@@ -50,7 +85,7 @@ impl From<&TableDelta> for Prepared {
                 })
                 .collect(),
             nodes: nodes
-                .map(|(node, info)| (node.clone(), info.clone()))
+                .map(|(node, info)| (node.clone(), info.clone().into()))
                 .collect(),
         }
     }

@@ -56,7 +56,7 @@ fn what_is_gone_is_remembered_up_to_a_bound() {
     assert!(of.records().since(100).is_none());
     assert!(of.own_since("n0", 100).is_none());
     let recent = of.own_since("n49", of.head() - 1).unwrap();
-    assert_eq!(recent.info, Some(portolan_proto::v1::NodeInfo::default()));
+    assert_eq!(recent.info, Some(NodeItem::default().encoded));
 }
 
 #[test]

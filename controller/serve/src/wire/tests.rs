@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
 use portolan_model::SetHash;
+use portolan_proto::encoded::encode;
 use portolan_proto::limits::{FRAME_BYTES, MAX_FRAME_BYTES};
 use prost::bytes::Buf;
 
@@ -67,7 +68,7 @@ fn written(put: &[usize], delete: usize) -> Chunks {
         ..Changes::default()
     };
     let own = OwnChanges {
-        info: Some(v1::NodeInfo::default()),
+        info: Some(encode(&v1::NodeInfo::default())),
         ..OwnChanges::default()
     };
     let commit = v1::Commit {

@@ -16,8 +16,8 @@ pub(super) struct Model {
     pub(super) position: Option<(u64, u64)>,
     records: Side<Record>,
     lists: Side<NodeLists>,
-    node: NodeInfo,
-    staged_node: Option<v1::NodeInfo>,
+    node: Option<Sent<NodeInfo>>,
+    staged_node: Option<Sent<NodeInfo>>,
     /// Words were used that the model has no meaning for: until the next snapshot without them it
     /// knows no hashes.
     unsure: bool,
@@ -97,6 +97,15 @@ impl<T: Clone + PartialEq + Debug> Side<T> {
     }
 }
 
+/// That nothing is known of the node.
+fn unknown() -> Sent<NodeInfo> {
+    let info = NodeInfo::default();
+    Sent {
+        hash: info.content_hash(),
+        good: Some(info),
+    }
+}
+
 impl Model {
     pub(super) fn records(&mut self, records: &v1::Records) {
         let news = !records.replace_buckets.is_empty() || !records.patch.is_empty();
@@ -128,7 +137,12 @@ impl Model {
             self.lists.staged.insert(key.clone(), None);
         }
         if let Some(node) = &own.node {
-            self.staged_node = Some(node.clone());
+            let decoded = decode_node(node).ok();
+            let stated = || decode_hash(&node.hash).unwrap_or(ContentHash(0));
+            self.staged_node = Some(Sent {
+                hash: decoded.as_ref().map_or_else(stated, |decoded| decoded.hash),
+                good: decoded.map(|decoded| decoded.node),
+            });
         }
     }
 
@@ -152,12 +166,10 @@ impl Model {
     /// Makes a Commit state what a controller would; false if no controller could. One byte in place
     /// of the hash of the node's own asks for a Commit that is the same for all nodes.
     pub(super) fn state(&self, commit: &mut v1::Commit) -> bool {
-        let Some(node) = self.node_after(commit.snapshot) else {
-            return false;
-        };
+        let node = self.node_after(commit.snapshot);
         let records = Side::sum(&self.records.after(commit.snapshot));
         let mut own = Side::sum(&self.lists.after(commit.snapshot));
-        own.insert(node.content_hash());
+        own.insert(node.hash);
         commit.records_hash = records.to_bytes().into();
         if commit.own_hash.len() == 1 {
             commit.own_hash.clear();
@@ -167,12 +179,18 @@ impl Model {
         true
     }
 
-    /// `None` if what was sent of it breaks a rule.
-    fn node_after(&self, snapshot: bool) -> Option<NodeInfo> {
+    fn node(&self) -> Sent<NodeInfo> {
+        self.node.clone().unwrap_or_else(unknown)
+    }
+
+    fn node_after(&self, snapshot: bool) -> Sent<NodeInfo> {
         match &self.staged_node {
-            Some(node) => decode_node(node).ok(),
-            None if snapshot => Some(NodeInfo::default()),
-            None => Some(self.node.clone()),
+            Some(Sent { hash, good }) => Sent {
+                hash: *hash,
+                good: good.clone().or(self.node().good),
+            },
+            None if snapshot => unknown(),
+            None => self.node(),
         }
     }
 
@@ -180,9 +198,13 @@ impl Model {
     pub(super) fn commit(&mut self, commit: &v1::Commit) {
         let snapshot = commit.snapshot;
         // Of what is refused the last good version stays, which it does not know either then.
-        let is_whole = snapshot && self.records.all_good() && self.lists.all_good();
+        let is_node_good = self
+            .staged_node
+            .as_ref()
+            .is_none_or(|sent| sent.good.is_some());
+        let is_whole = snapshot && self.records.all_good() && self.lists.all_good() && is_node_good;
         self.unsure = self.staged_unsure || (self.unsure && !is_whole);
-        self.node = self.node_after(snapshot).expect("a node that was taken");
+        self.node = Some(self.node_after(snapshot));
         self.records.sent = self.records.after(snapshot);
         self.lists.sent = self.lists.after(snapshot);
         self.position = Some((self.epoch, commit.revision));
@@ -192,12 +214,12 @@ impl Model {
     /// The hashes of what is in force.
     pub(super) fn sums(&self) -> (SetHash, SetHash) {
         let mut own = Side::sum(&self.lists.sent);
-        own.insert(self.node.content_hash());
+        own.insert(self.node().hash);
         (Side::sum(&self.records.sent), own)
     }
 
     pub(super) fn assert_is(&self, table: &NodeTable) {
-        assert_eq!(table.node, self.node);
+        assert_eq!(Some(&table.node), self.node().good.as_ref());
         self.records.assert_is(&table.records);
         self.lists.assert_is(&table.lists);
     }

@@ -343,7 +343,7 @@ fn source_versions_are_those_of_the_last_commit_until_they_are_forgotten() {
 }
 
 /// A staging that took what another one saved.
-fn restored(saved: &Saved) -> (Staging, Committed) {
+pub(super) fn restored(saved: &Saved) -> (Staging, Committed) {
     let mut staging = Staging::new("east");
     let mut last = None;
     for frame in saved.frames() {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeInfo, RecordKey, SetHash, node_hash};
+use portolan_model::{ContentHash, RecordKey, SetHash, node_hash};
 
 use super::{Cluster, Node};
-use crate::log::{Hashes, OwnChanges};
+use crate::log::{Hashes, NodeItem, OwnChanges};
 
 /// What changed of one node's own.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +80,7 @@ impl Cluster {
     }
 
     /// The sum of the hashes of a node's lists, and what is known of the node.
-    pub(crate) fn own_parts(&self, node: &str) -> (SetHash, NodeInfo) {
+    pub(crate) fn own_parts(&self, node: &str) -> (SetHash, NodeItem) {
         let own = self.nodes.get(node);
         own.map_or_else(Default::default, |own| (own.lists.hash(), own.info.clone()))
     }

@@ -174,7 +174,7 @@ impl Staged {
         }
         self.info = own
             .node
-            .map(|node| decode_node(&node).unwrap())
+            .map(|node| decode_node(&node).unwrap().node)
             .or(self.info.take());
     }
 

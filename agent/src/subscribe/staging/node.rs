@@ -1,0 +1,61 @@
+//! What is known of the node itself: its hash is the controller's, as that of every other part.
+
+use portolan_model::{ContentHash, NodeInfo};
+use portolan_proto::convert::{decode_hash, decode_node};
+use portolan_proto::v1;
+
+/// What is in force, but for the facts themselves, which are in the table.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) hash: ContentHash,
+    /// What could not be taken, in words.
+    pub(super) problem: Option<String>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            hash: NodeInfo::default().content_hash(),
+            problem: None,
+        }
+    }
+}
+
+/// What comes in force at the Commit.
+#[derive(Debug)]
+pub(super) struct StagedNode {
+    /// `None` if it was refused: the last good facts stay.
+    pub(super) info: Option<NodeInfo>,
+    pub(super) node: Node,
+}
+
+impl Default for StagedNode {
+    /// That nothing is known of the node.
+    fn default() -> Self {
+        Self {
+            info: Some(NodeInfo::default()),
+            node: Node::default(),
+        }
+    }
+}
+
+impl From<&v1::NodeInfo> for StagedNode {
+    fn from(message: &v1::NodeInfo) -> Self {
+        let (info, hash, problem) = match decode_node(message) {
+            Ok(decoded) => {
+                let left_out = decoded.left_out.join("; ");
+                let problem = (!left_out.is_empty()).then_some(left_out);
+                (Some(decoded.node), decoded.hash, problem)
+            }
+            Err(why) => {
+                // A hash that is none adds nothing to the sum, so that the Commit will not fit.
+                let hash = decode_hash(&message.hash).unwrap_or(ContentHash(0));
+                (None, hash, Some(format!("refused: {why}")))
+            }
+        };
+        Self {
+            info,
+            node: Node { hash, problem },
+        }
+    }
+}
