@@ -44,6 +44,9 @@ pub(crate) fn compile<'a>(
     if compiler.base() {
         compiler.names(slices.collect());
     }
+    if !config.exposes(&service.key.namespace) {
+        compiler.records.pointers.clear();
+    }
     compiler.records.pointers.sort();
     compiler.records.pointers.dedup();
     (compiler.records, compiler.problems)
@@ -140,12 +143,21 @@ impl<'c> Compiler<'c> {
             Kind::ClusterIp { ips } => {
                 self.cluster_ips(ips);
                 self.endpoints(&slices, false);
+                if self.config.ignore_empty && !self.has_endpoints() {
+                    self.records.names.clear();
+                }
             }
             Kind::Headless => {
                 self.records.headless = true;
                 self.endpoints(&slices, true);
             }
         }
+    }
+
+    /// Whether an endpoint is ready: each has a PTR record.
+    fn has_endpoints(&self) -> bool {
+        let mut owners = self.records.pointers.iter().map(|(_, owner, _)| owner);
+        owners.any(|owner| *owner == Owner::Endpoint)
     }
 
     fn alias(&mut self, target: &str) {

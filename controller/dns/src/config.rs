@@ -1,5 +1,7 @@
 //! Which zones are served, and how.
 
+use std::collections::BTreeSet;
+
 use hickory_proto::rr::Name;
 use ipnet::IpNet;
 
@@ -34,6 +36,14 @@ pub struct ZoneConfig {
     /// Headless Services have names for their endpoints in one topology zone:
     /// `<topology zone>.{pin,prefer}._zone.<service>…`.
     pub zonal: bool,
+    /// Services with cluster IPs but without a ready endpoint have no name (CoreDNS: `ignore
+    /// empty_service`).
+    pub ignore_empty: bool,
+    /// The Namespaces that have names, in lower case; empty for all (CoreDNS: `namespaces`).
+    pub namespaces: BTreeSet<String>,
+    /// Whether endpoints have names. Without them headless Services have none (CoreDNS:
+    /// `noendpoints`).
+    pub endpoints: bool,
     /// The Service of the name servers: it is what NS records point to while it exists, and
     /// `ns.dns.<zone>` is otherwise.
     pub name_server: Option<ServiceKey>,
@@ -59,6 +69,9 @@ pub enum ConfigError {
     /// A TTL out of range.
     #[error("ttl: {0} is not in 0..=3600 seconds")]
     Ttl(u32),
+    /// Two settings that exclude each other.
+    #[error("{0} needs the names of endpoints")]
+    NeedsEndpoints(&'static str),
     /// Nothing to serve.
     #[error("no zone is configured")]
     NoZone,
@@ -79,6 +92,9 @@ impl ZoneConfig {
             pods: PodMode::default(),
             endpoint_pod_names: false,
             zonal: false,
+            ignore_empty: false,
+            namespaces: BTreeSet::new(),
+            endpoints: true,
             name_server: None,
         };
         config.add_zone(zone)?;
@@ -107,6 +123,11 @@ impl ZoneConfig {
         self
     }
 
+    /// Whether the objects of a Namespace have names.
+    pub(crate) fn exposes(&self, namespace: &str) -> bool {
+        self.namespaces.is_empty() || self.namespaces.contains(&namespace.to_ascii_lowercase())
+    }
+
     /// Checks what the types leave open.
     ///
     /// # Errors
@@ -118,6 +139,11 @@ impl ZoneConfig {
         }
         if self.zones.is_empty() {
             return Err(ConfigError::NoZone);
+        }
+        for (setting, name) in [(self.zonal, "zonal"), (self.ignore_empty, "ignore_empty")] {
+            if setting && !self.endpoints {
+                return Err(ConfigError::NeedsEndpoints(name));
+            }
         }
         for zone in &self.reverse {
             if !name::is_reverse(zone) {

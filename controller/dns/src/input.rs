@@ -126,7 +126,7 @@ pub struct PodKey {
 pub struct Pod {
     /// Namespace and name.
     pub key: PodKey,
-    /// The addresses that have names: as in CoreDNS `status.podIP` alone.
+    /// The addresses that have names: as in CoreDNS all of `status.podIPs`.
     pub addresses: Vec<IpAddr>,
 }
 

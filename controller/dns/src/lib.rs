@@ -15,6 +15,7 @@
 //!   ([`ZoneConfig::name_server`]), and have no addresses without.
 //! - A Service's `publishNotReadyAddresses` counts here too. What Kubernetes' own controller makes
 //!   of such a Service says already that all is ready; slices made by hand may not.
+//! - With `noendpoints` the plugin does not find itself, whatever we are told.
 //! - A Namespace exists if a Service or a Pod is in it. An API server has none without; files may.
 //! - The serial of the SOA record.
 //!

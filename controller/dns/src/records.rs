@@ -97,7 +97,7 @@ impl ServiceRecords {
     /// underscores, as in CoreDNS; those that are named by nothing else are not found here.
     pub(crate) fn get(&self, labels: &[String]) -> Option<&RecordSet> {
         match labels {
-            [rest @ .., last] if last == ZONE_LABEL && self.zones.is_some() => self.zonal(rest),
+            [rest @ .., _] if self.is_zonal(labels) => self.zonal(rest),
             [] => self.names.get(""),
             [host] => self.names.get(host),
             [port, protocol] => {
@@ -108,8 +108,14 @@ impl ServiceRecords {
         }
     }
 
+    /// Whether `labels` are below the name of a topology zone.
+    pub(crate) fn is_zonal(&self, labels: &[String]) -> bool {
+        self.zones.is_some() && labels.last().is_some_and(|last| last == ZONE_LABEL)
+    }
+
     /// The names `<topology zone>.{pin,prefer}._zone`. A zone's name exists whether anything is in
-    /// the zone or not, so that a drained zone looks the same on every replica.
+    /// the zone or not, so that a drained zone looks the same on every replica. The names between
+    /// do not exist, as in CoreDNS.
     fn zonal(&self, labels: &[String]) -> Option<&RecordSet> {
         static EMPTY: RecordSet = RecordSet {
             addresses: Vec::new(),
@@ -118,12 +124,9 @@ impl ServiceRecords {
             pointers: Vec::new(),
             text: None,
         };
-        let Some((directive, zone)) = labels.split_last() else {
-            return Some(&EMPTY);
-        };
+        let (directive, zone) = labels.split_last().filter(|(_, zone)| !zone.is_empty())?;
         let here = self.zones.as_ref()?.get(&zone.join("."));
         match directive.as_str() {
-            "pin" | "prefer" if zone.is_empty() => Some(&EMPTY),
             "pin" => Some(here.unwrap_or(&EMPTY)),
             "prefer" => Some(here.or_else(|| self.names.get("")).unwrap_or(&EMPTY)),
             _ => None,

@@ -30,7 +30,7 @@ pub use names::{Names, removed};
 pub(crate) use pod::has_weight;
 pub use schema::{
     ClientIpConfig, Conditions, Endpoint, EndpointSlice, HintName, Hints, LoadBalancerIngress,
-    LoadBalancerStatus, Namespace, Node, NodeAddress, NodeSpec, NodeStatus, Pod, PodStatus,
+    LoadBalancerStatus, Namespace, Node, NodeAddress, NodeSpec, NodeStatus, Pod, PodIp, PodStatus,
     Service, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort, Taint,
     TargetRef,
 };

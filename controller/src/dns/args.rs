@@ -53,6 +53,30 @@ pub(crate) struct DnsArgs {
     #[arg(long = "dns-zonal", env = "PORTOLAN_DNS_ZONAL")]
     zonal: bool,
 
+    /// Services with cluster IPs but without a ready endpoint have no name (CoreDNS: `ignore
+    /// empty_service`).
+    #[arg(
+        long = "dns-ignore-empty-service",
+        env = "PORTOLAN_DNS_IGNORE_EMPTY_SERVICE"
+    )]
+    ignore_empty: bool,
+
+    /// A Namespace that has names; may be repeated. Default: all.
+    #[arg(
+        long = "dns-namespace",
+        env = "PORTOLAN_DNS_NAMESPACE",
+        value_delimiter = ','
+    )]
+    namespaces: Vec<String>,
+
+    /// Endpoints have no names, and so headless Services have none (CoreDNS: `noendpoints`).
+    #[arg(
+        long = "dns-no-endpoints",
+        env = "PORTOLAN_DNS_NO_ENDPOINTS",
+        conflicts_with_all = ["zonal", "ignore_empty"]
+    )]
+    no_endpoints: bool,
+
     /// The Service of the name servers, as namespace/name, which NS records point to.
     #[arg(long = "dns-name-server", env = "PORTOLAN_DNS_NAME_SERVER", value_parser = name_server)]
     name_server: Option<ServiceKey>,
@@ -146,6 +170,13 @@ impl DnsArgs {
             pods: self.pod_mode(),
             endpoint_pod_names: self.endpoint_pod_names,
             zonal: self.zonal,
+            ignore_empty: self.ignore_empty,
+            namespaces: self
+                .namespaces
+                .iter()
+                .map(|name| name.to_ascii_lowercase())
+                .collect(),
+            endpoints: !self.no_endpoints,
             name_server: self.name_server.clone(),
             ..config
         };
@@ -228,6 +259,7 @@ mod tests {
             ("--dns-etcd-endpoint http://127.0.0.1:1", "--dns-zone"),
             ("--dns-zone a..b", "--dns-zone"),
             ("--dns-zone a --dns-ttl 3601", "--dns-ttl"),
+            ("--dns-zone a --dns-no-endpoints --dns-zonal", "--dns-zonal"),
             ("--dns-zone a --dns-bind-address 53", "--dns-bind-address"),
             ("--dns-zone a --dns-name-server x", "--dns-name-server"),
             (

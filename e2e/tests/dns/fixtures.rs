@@ -53,6 +53,10 @@ fn plain(address: &str) -> Value {
     json!({"addresses": [address]})
 }
 
+fn not_ready(address: &str) -> Value {
+    json!([{"addresses": [address], "conditions": {"ready": false}}])
+}
+
 fn external(name: &str, target: &str) -> Value {
     service(
         name,
@@ -80,6 +84,7 @@ pub(crate) fn objects(own: &str) -> Vec<Value> {
     ]);
     objects.extend(cluster_ips());
     objects.extend(headless());
+    objects.extend(zoned());
     objects.extend([
         external("external", "ext.interwebs.test"),
         external("external-to-service", "svc1.testns.svc.cluster.local"),
@@ -177,6 +182,8 @@ fn cluster_ips() -> Vec<Value> {
             json!({"clusterIP": "10.96.1.5", "ports": [{"port": 81}]}),
         ),
         service("outside", outside),
+        service("down", single("10.96.1.8")),
+        slice("down", "down-a", "IPv4", http(), not_ready("172.16.5.1")),
         proxied,
     ]
 }
@@ -201,7 +208,6 @@ fn headless() -> Vec<Value> {
         plain("5678:abcd::2"),
         plain("fd00:0:0:1::")
     ]);
-    let not_ready = json!([{"addresses": ["172.16.2.1"], "conditions": {"ready": false}}]);
     let early = json!({"selector": {"app": "early"}, "publishNotReadyAddresses": true});
     vec![
         service("hdls1", none(v6)),
@@ -224,7 +230,13 @@ fn headless() -> Vec<Value> {
             json!([plain("172.16.2.20")]),
         ),
         service("unready", none(json!({}))),
-        slice("unready", "unready-a", "IPv4", http(), not_ready),
+        slice(
+            "unready",
+            "unready-a",
+            "IPv4",
+            http(),
+            not_ready("172.16.2.1"),
+        ),
         service("nothing", none(json!({}))),
         // Of real Pods, by the real endpointslice controller.
         service("set", none(json!({"selector": {"app": "set"}}))),
@@ -257,6 +269,25 @@ fn headless() -> Vec<Value> {
     ]
 }
 
+/// Endpoints in topology zones: one zone with capitals and one with dots, and an endpoint in none.
+fn zoned() -> [Value; 2] {
+    [
+        service("zoned", json!({"clusterIP": "None", "ports": http()})),
+        slice(
+            "zoned",
+            "zoned-a",
+            "IPv4",
+            http(),
+            json!([
+                {"addresses": ["172.16.4.1"], "zone": "west-2a"},
+                {"addresses": ["172.16.4.2"], "zone": "West-2B"},
+                {"addresses": ["172.16.4.3"], "zone": "corp.example.test", "hostname": "corp"},
+                plain("172.16.4.4")
+            ]),
+        ),
+    ]
+}
+
 /// Pods with their address, and whether they are ready.
 pub(crate) const PODS: [(&str, &str, &str, bool); 10] = [
     ("podns", "foo", "10.240.0.1", true),
@@ -271,7 +302,7 @@ pub(crate) const PODS: [(&str, &str, &str, bool); 10] = [
     ("testns", "early-0", "10.240.1.21", false),
 ];
 
-const SERVICES: &str = "svc1 svc6 dual many unnamed outside proxied hdls1 portless unready nothing set late early \
+const SERVICES: &str = "svc1 svc6 dual many unnamed outside down proxied hdls1 zoned portless unready nothing set late early \
     orphan svc0 external external-to-service external-to-nothing external-twice external-to-headless loop-a loop-b \
     external-address external-to-itself external-to-no-address external-to-servers external-to-pod external-to-apex \
     external-to-second external-to-no-second external-missing external-to-nobody dotted any-port name-servers SVC1 \
@@ -284,7 +315,7 @@ const BELOW: &str = "ep1a.svc1 shared.svc1 172-16-0-3.svc1 172-16-0-4.svc1 x.svc
     172-16-9-9.orphan x.external x.external-to-service x.svc0 early-0.early set-0.set 10-240-1-30.dotted \
     dotted.name-0.dotted 172-16-2-30.any-port one.any-port 172-16-2-31.any-port";
 
-const PORTS: &str = "_http._tcp.svc1 _http._tcp.svc6 _http._tcp.dual _http._tcp.many _https._tcp.many _dns._udp.many \
+const PORTS: &str = "_http._tcp.svc1 _http._tcp.svc6 _http._tcp.down _http._tcp.dual _http._tcp.many _https._tcp.many _dns._udp.many \
     _sctp._sctp.many _http._udp.svc1 _x._tcp.svc1 _http._tcp.unnamed _http._tcp.hdls1 _http._tcp.portless \
     _http._tcp.unready _http._tcp.set _http._tcp.late _http._tcp.early _http._tcp.nothing _http._udp.hdls1 \
     _http._tcp.external _http._tcp.svc0 _tcp.svc1 _tcp.hdls1 _http._tcp.orphan _any._tcp.any-port \
@@ -294,6 +325,13 @@ const PORTS: &str = "_http._tcp.svc1 _http._tcp.svc6 _http._tcp.dual _http._tcp.
 const ODD: &str = "http.tcp.svc1 _http.tcp.many HTTPS._TCP.many _._tcp.many _._udp.many _._sctp.many _https._.many \
     _._.many _._tcp.unnamed _._.unnamed _._.hdls1 _._tcp.hdls1 _._.portless _._tcp.portless _._tcp.any-port \
     _any._.any-port _._udp.svc1 _._.external _._.svc0 __http._tcp.svc1 _http._tcp.x.svc1";
+
+/// Names of topology zones, which the plugin has with `zonal`, and their neighbours.
+const ZONAL: &str = "west-2a.pin._zone.zoned west-2b.pin._zone.zoned corp.example.test.pin._zone.zoned \
+    east.pin._zone.zoned west-2a.prefer._zone.zoned east.prefer._zone.zoned west-2a.other._zone.zoned \
+    _zone.zoned pin._zone.zoned prefer._zone.zoned _http._tcp.west-2a.pin._zone.zoned a.pin._zone.nothing \
+    a.prefer._zone.nothing a.pin._zone.unready a.pin._zone.hdls1 a.prefer._zone.hdls1 a.pin._zone.svc1 \
+    a.prefer._zone.svc1 a.pin._zone.external a.pin._zone.svc0 a.pin._zone.orphan";
 
 const OTHERS: &str = "@ svc pod testns.svc emptyns.svc podns.svc nons.svc kube-system.svc testns.pod emptyns.pod \
     nons.pod svc1.emptyns.svc svc1.nons.svc kubernetes.default.svc _https._tcp.kubernetes.default.svc x foo.x dns \
@@ -315,7 +353,7 @@ const REVERSE: &str = "1.1.96.10.in-addr.arpa 3.1.96.10.in-addr.arpa 9.1.96.10.i
     2.1.16.172.in-addr.arpa 4.1.16.172.in-addr.arpa 1.0.16.172.in-addr.arpa 4.0.16.172.in-addr.arpa \
     99.0.16.172.in-addr.arpa 1.2.16.172.in-addr.arpa 9.9.16.172.in-addr.arpa 7.100.51.198.in-addr.arpa \
     10.1.240.10.in-addr.arpa 20.1.240.10.in-addr.arpa 21.1.240.10.in-addr.arpa 1.0.240.10.in-addr.arpa \
-    1.0.0.127.in-addr.arpa 1.16.172.in-addr.arpa 53.1.96.10.in-addr.arpa 30.1.240.10.in-addr.arpa \
+    1.0.0.127.in-addr.arpa 8.1.96.10.in-addr.arpa 1.4.16.172.in-addr.arpa 1.16.172.in-addr.arpa 53.1.96.10.in-addr.arpa 30.1.240.10.in-addr.arpa \
     30.2.16.172.in-addr.arpa 9.0.240.10.in-addr.arpa \
     6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa \
     3.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa \
@@ -370,7 +408,7 @@ fn names(zone: &str) -> Vec<String> {
 
 /// Every name of a zone and many that are none, each with every type.
 pub(crate) fn questions_of(zone: &str) -> BTreeSet<Question> {
-    let odd = absolute(&[ODD], &format!("testns.svc.{zone}"));
+    let odd = absolute(&[ODD, ZONAL], &format!("testns.svc.{zone}"));
     let listed = [names(zone), odd, absolute(&[ODD_OTHERS], zone)].concat();
     around(&listed)
 }

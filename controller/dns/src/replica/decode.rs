@@ -35,6 +35,9 @@ pub(super) fn settings(from: pb::Settings) -> Result<ZoneConfig, FrameError> {
         },
         endpoint_pod_names: from.endpoint_pod_names,
         zonal: from.zonal,
+        ignore_empty: from.ignore_empty,
+        namespaces: from.namespaces.into_iter().collect(),
+        endpoints: !from.no_endpoints,
         name_server: (!from.name_server.is_empty())
             .then(|| ServiceKey::new(from.name_server_namespace, from.name_server)),
     };

@@ -90,6 +90,9 @@ fn settings(config: &ZoneConfig) -> pb::Settings {
         zonal: config.zonal,
         name_server_namespace: server.namespace,
         name_server: server.name,
+        ignore_empty: config.ignore_empty,
+        namespaces: config.namespaces.iter().cloned().collect(),
+        no_endpoints: !config.endpoints,
     }
 }
 

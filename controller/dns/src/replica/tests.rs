@@ -16,6 +16,8 @@ fn full() -> ZoneConfig {
     ZoneConfig {
         pods: PodMode::Verified,
         zonal: true,
+        ignore_empty: true,
+        namespaces: ["testns", "podns"].map(str::to_owned).into(),
         ..config()
     }
 }

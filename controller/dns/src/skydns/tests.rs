@@ -436,6 +436,7 @@ proptest! {
         let config = ZoneConfig {
             pods: PodMode::Verified,
             zonal: true,
+            ignore_empty: true,
             name_server: Some(ServiceKey::new("testns", "a")),
             ..config()
         };

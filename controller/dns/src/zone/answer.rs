@@ -120,7 +120,8 @@ impl Zone {
         Record::from_rdata(name.clone(), self.config.ttl, data)
     }
 
-    /// What CoreDNS finds at a name exists for TXT too, and the names between do not.
+    /// What CoreDNS finds at a name exists for TXT too, and so does a topology zone's name. The
+    /// names between do not.
     fn text(&self, answer: &mut Answer, name: &Name, origin: &Origin) -> Option<()> {
         if origin.labels == ["dns-version"] {
             let text = TXT::new(vec![SCHEMA_VERSION.to_owned()]);
@@ -129,7 +130,7 @@ impl Zone {
             return Some(());
         }
         let node = self.find_object(origin)?;
-        (*node.set != RecordSet::default()).then_some(())
+        (node.zonal || *node.set != RecordSet::default()).then_some(())
     }
 
     fn pointers(&self, answer: &mut Answer, name: &Name, origin: &Origin) -> Option<()> {

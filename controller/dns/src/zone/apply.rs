@@ -23,6 +23,9 @@ impl Zone {
     }
 
     fn take(&mut self, change: Change, out: &mut Applied) {
+        let Some(change) = self.admit(change) else {
+            return;
+        };
         match change {
             Change::Namespace(name) => self.declare(name, true, out),
             Change::NamespaceRemoved(name) => self.declare(name, false, out),
@@ -44,6 +47,29 @@ impl Zone {
             } => self.set_count(&namespace.to_ascii_lowercase(), address, count, out),
             Change::Listed(listing) => self.retain(listing, out),
             Change::Synced => self.sync(out),
+        }
+    }
+
+    /// What is left of a change: what has no names by the settings is not kept, but for the name
+    /// servers' Service.
+    fn admit(&self, change: Change) -> Option<Change> {
+        let config = &self.config;
+        let needs = |namespace: &str, name: &str| {
+            let server = config.name_server.as_ref();
+            config.exposes(namespace)
+                || server.is_some_and(|key| key.namespace == namespace && key.name == name)
+        };
+        match change {
+            Change::Namespace(name) if !config.exposes(&name) => None,
+            Change::Service(of) if !needs(&of.key.namespace, &of.key.name) => None,
+            Change::Pod(pod) if !config.exposes(&pod.key.namespace) => None,
+            // It may have been another Service's before.
+            Change::Slice(slice)
+                if !config.endpoints || !needs(&slice.key.namespace, &slice.service) =>
+            {
+                Some(Change::SliceRemoved(slice.key))
+            }
+            other => Some(other),
         }
     }
 
@@ -240,7 +266,12 @@ impl Zone {
         out: &mut Applied,
         change: impl FnOnce(&mut Namespace, Rest<'_>, &mut Applied),
     ) {
-        let namespace = self.namespaces.entry(name.to_owned()).or_default();
+        let hidden = !self.config.exposes(name);
+        let namespace = self.namespaces.entry(name.to_owned());
+        let namespace = namespace.or_insert_with(|| Namespace {
+            hidden,
+            ..Namespace::default()
+        });
         let existed = namespace.exists();
         let rest = Rest {
             config: &self.config,

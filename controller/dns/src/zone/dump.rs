@@ -48,11 +48,9 @@ impl Zone {
     /// The records of a Service, if it exists.
     #[must_use]
     pub fn service(&self, key: &ServiceKey) -> Option<&ServiceRecords> {
-        let entry = self
-            .namespaces
-            .get(&key.namespace)?
-            .services
-            .get(&key.name)?;
+        let namespace = self.namespaces.get(&key.namespace);
+        let namespace = namespace.filter(|namespace| !namespace.hidden)?;
+        let entry = namespace.services.get(&key.name)?;
         entry.records.exist().then_some(&entry.records)
     }
 
@@ -94,9 +92,8 @@ impl Zone {
     /// All Services that have records, sorted.
     #[must_use]
     pub fn services(&self) -> Vec<ServiceKey> {
-        let mut keys: Vec<_> = self
-            .namespaces
-            .iter()
+        let shown = self.namespaces.iter().filter(|(_, entry)| !entry.hidden);
+        let mut keys: Vec<_> = shown
             .flat_map(|(namespace, entry)| {
                 let services = entry.services.iter();
                 let with_records = services.filter(|(_, entry)| entry.records.exist());

@@ -42,6 +42,8 @@ pub(super) struct Node<'a> {
     pub(super) base: Cow<'a, str>,
     /// Where the addresses of these targets are found; `None` if there is but one target, the base.
     pub(super) service: Option<&'a ServiceRecords>,
+    /// It is the name of a topology zone, which exists for every type.
+    pub(super) zonal: bool,
 }
 
 impl Node<'_> {
@@ -68,6 +70,7 @@ impl Node<'_> {
             set: Cow::Owned(set),
             base: Cow::Owned(base.to_owned()),
             service: None,
+            zonal: false,
         }
     }
 }
@@ -170,7 +173,8 @@ impl Zone {
         let Some((service, rest)) = rest.split_last() else {
             return Some(Node::empty());
         };
-        let entry = namespace.services.get(service)?;
+        let entry = namespace.services.get(service);
+        let entry = entry.filter(|entry| entry.records.exist())?;
         let set = match entry.records.get(rest) {
             Some(set) => Cow::Borrowed(set),
             // Of any port and any protocol.
@@ -181,6 +185,7 @@ impl Zone {
             set,
             base: Cow::Borrowed(&entry.records.base),
             service: Some(&entry.records),
+            zonal: entry.records.is_zonal(rest),
         })
     }
 

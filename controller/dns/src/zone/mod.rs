@@ -41,6 +41,8 @@ pub struct Zone {
 
 #[derive(Debug, Clone, Default)]
 struct Namespace {
+    /// By the settings nothing of it has a name. The name servers' Service may be in it.
+    hidden: bool,
     /// There is a Namespace object.
     declared: bool,
     /// With Services that are known by their slices only.
@@ -55,7 +57,7 @@ impl Namespace {
     /// Services and Pods need a Namespace, so theirs exists even if nobody said so: files may
     /// leave it out, and it may be told later than what is in it.
     fn exists(&self) -> bool {
-        self.declared || self.existing > 0 || !self.pods.is_empty()
+        !self.hidden && (self.declared || self.existing > 0 || !self.pods.is_empty())
     }
 }
 

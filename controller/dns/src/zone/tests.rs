@@ -3,6 +3,7 @@
 mod addresses;
 pub(crate) mod changes;
 mod names;
+mod options;
 
 use hickory_proto::op::ResponseCode;
 

@@ -113,7 +113,10 @@ impl Watchable for NamedPod {
         Some("status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown");
     const KEEP: &'static Keep = &Only(&[
         ("metadata", METADATA),
-        ("status", Only(&[("phase", All), ("podIP", All)])),
+        (
+            "status",
+            Only(&[("phase", All), ("podIP", All), ("podIPs", All)]),
+        ),
     ]);
 }
 

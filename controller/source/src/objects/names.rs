@@ -9,7 +9,8 @@ use portolan_model::{Family, Protocol};
 
 use super::problems::Problems;
 use super::{
-    Endpoint, EndpointSlice, Metadata, Pod, Service, ServicePort, ServiceSpec, SlicePort, ports,
+    Endpoint, EndpointSlice, Metadata, Pod, PodStatus, Service, ServicePort, ServiceSpec,
+    SlicePort, ports,
 };
 
 /// What DNS makes of one object.
@@ -185,6 +186,21 @@ fn endpoint(
     }
 }
 
+/// All of `status.podIPs`, as in CoreDNS. A Pod in a file may have `status.podIP` only.
+fn pod_addresses(status: &PodStatus, problems: &mut Problems) -> Vec<IpAddr> {
+    let mut fields: Vec<_> = (status.pod_ips.iter().flatten().enumerate())
+        .map(|(index, from)| (format!("status.podIPs[{index}].ip"), from.ip.as_deref()))
+        .collect();
+    if fields.is_empty() {
+        fields.push(("status.podIP".to_owned(), status.pod_ip.as_deref()));
+    }
+    let given = (fields.iter())
+        .filter_map(|(field, text)| Some((field, text.filter(|text| !text.is_empty())?)));
+    given
+        .filter_map(|(field, text)| address(field, text, problems))
+        .collect()
+}
+
 /// A Pod that is ending, or that has ended, has no name: its address may be another's already.
 pub(super) fn of_pod(pod: &Pod) -> Names {
     let (namespace, name) = name_of(&pod.metadata);
@@ -198,14 +214,8 @@ pub(super) fn of_pod(pod: &Pod) -> Names {
     if is_over || pod.metadata.deletion_timestamp.is_some() {
         return Names::None;
     }
-    // Of several addresses CoreDNS knows the first.
-    let Some(text) = status.pod_ip.as_deref().filter(|ip| !ip.is_empty()) else {
-        return Names::None;
-    };
     let mut problems = Problems::default();
-    let addresses: Vec<_> = address("status.podIP", text, &mut problems)
-        .into_iter()
-        .collect();
+    let addresses = pod_addresses(status, &mut problems);
     if addresses.is_empty() {
         return Names::None;
     }

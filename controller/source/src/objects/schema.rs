@@ -236,6 +236,16 @@ pub struct PodStatus {
     pub phase: Option<String>,
     #[serde(rename = "podIP")]
     pub pod_ip: Option<String>,
+    #[serde(rename = "podIPs")]
+    pub pod_ips: Option<Vec<PodIp>>,
+}
+
+/// One of `status.podIPs` of a Pod.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct PodIp {
+    pub ip: Option<String>,
 }
 
 /// `v1` Namespace.

@@ -185,7 +185,7 @@ async fn pods_are_watched_with_their_addresses_if_names_need_them() {
     let told = all.until(&["synced"]).await;
     let mut pods: Vec<_> = told.iter().filter(|told| told.contains("pod")).collect();
     pods.sort();
-    assert_eq!(pods, ["pod a [10.2.0.1]", "pods 1"]);
+    assert_eq!(pods, ["pod a [10.2.0.1, fd00::1]", "pods 1"]);
     let mut watch = all.rig.server.watch(PODS).await;
     let mut ending = pod("a", "4", json!({"phase": "Running", "podIP": "10.2.0.1"}));
     ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
