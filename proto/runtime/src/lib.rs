@@ -11,6 +11,7 @@ mod problems;
 mod readiness;
 mod shutdown;
 mod sources;
+mod unix;
 mod vital;
 
 pub use admin::{Admin, Metrics};
@@ -22,4 +23,5 @@ pub use problems::{ProblemLabels, ProblemLog};
 pub use readiness::{BlockReady, Readiness};
 pub use shutdown::on_signal;
 pub use sources::{NoPlace, Origin, Place, Rate, SourceLimits, Sources};
+pub use unix::{SocketAccess, SocketFile, SocketGroup, SocketMode, listen_unix};
 pub use vital::Vital;

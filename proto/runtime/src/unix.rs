@@ -1,0 +1,305 @@
+//! Unix sockets that others connect to: who may, and what is at the path before and after.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use tokio::net::UnixListener;
+
+/// Where the system's groups are.
+const GROUPS: &str = "/etc/group";
+
+/// The permissions of a socket, written in octal. Whoever may write may connect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketMode(u32);
+
+impl SocketMode {
+    /// For its owner only.
+    pub const OWNER: Self = Self(0o600);
+}
+
+impl FromStr for SocketMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match u32::from_str_radix(text, 8) {
+            Ok(mode) if mode <= 0o777 && !text.starts_with('+') => Ok(Self(mode)),
+            _ => Err("expected permissions in octal, such as 0660".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
+    }
+}
+
+/// The group of a socket: a number, or a name of `/etc/group`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketGroup(String);
+
+impl FromStr for SocketGroup {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.is_empty() || text.contains(':') {
+            true => Err("expected the name or the number of a group".to_owned()),
+            false => Ok(Self(text.to_owned())),
+        }
+    }
+}
+
+impl SocketGroup {
+    /// Its number, by the system's groups in the format of group(5).
+    fn number(&self, groups: &Path) -> io::Result<u32> {
+        if let Ok(number) = self.0.parse() {
+            return Ok(number);
+        }
+        let text = fs::read_to_string(groups)?;
+        let found = text.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let name = fields.next()?;
+            (name == self.0).then(|| fields.nth(1)?.parse().ok())?
+        });
+        let missing = || io::Error::other(format!("no group is named {:?}", self.0));
+        found.ok_or_else(missing)
+    }
+}
+
+/// Who may connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// The permissions.
+    pub mode: SocketMode,
+    /// The group that they are for; by default the process's.
+    pub group: Option<SocketGroup>,
+}
+
+impl Default for SocketAccess {
+    /// The process's own user, and root.
+    fn default() -> Self {
+        let mode = SocketMode::OWNER;
+        Self { mode, group: None }
+    }
+}
+
+/// The path of a socket that is served. Taken away when this is dropped, unless another process
+/// has put its own there.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+            // What is left behind is replaced by the next process.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
+/// Listens on a Unix socket. A socket that a process left behind at the path is replaced. The
+/// socket has its permissions before anybody can connect, and the directory is made if it is
+/// missing. Must be called within a tokio runtime.
+///
+/// # Errors
+/// If somebody serves the socket (`AddrInUse`), if something else than a socket is at the path, or
+/// if the socket cannot be made; the message names the path.
+pub fn listen_unix(path: &Path, access: &SocketAccess) -> io::Result<(UnixListener, SocketFile)> {
+    bind(path, access, Path::new(GROUPS))
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+fn bind(
+    path: &Path,
+    access: &SocketAccess,
+    groups: &Path,
+) -> io::Result<(UnixListener, SocketFile)> {
+    let group = access.group.as_ref().map(|group| group.number(groups));
+    let group = group.transpose()?;
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    if !directory.exists() {
+        fs::create_dir(directory)?;
+    }
+    ensure_free(path)?;
+    // Under another name until it is as it shall be. A name of this process is nobody else's.
+    let mut hidden = std::ffi::OsString::from(format!(".{}.", std::process::id()));
+    hidden.push(name);
+    let hidden = directory.join(hidden);
+    remove(&hidden)?;
+    let listener = UnixListener::bind(&hidden)?;
+    let placed = place(&hidden, path, access.mode, group);
+    if placed.is_err() {
+        // The first error is the one to tell.
+        let _ = remove(&hidden);
+    }
+    Ok((listener, placed?))
+}
+
+fn place(
+    hidden: &Path,
+    path: &Path,
+    mode: SocketMode,
+    group: Option<u32>,
+) -> io::Result<SocketFile> {
+    fs::set_permissions(hidden, fs::Permissions::from_mode(mode.0))?;
+    if group.is_some() {
+        chown(hidden, None, group)?;
+    }
+    let identity = identity(hidden)?;
+    fs::rename(hidden, path)?;
+    let path = path.to_owned();
+    Ok(SocketFile { path, identity })
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that there is nothing at a path, or a socket that nobody serves.
+fn ensure_free(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            let message = "something that is not a socket is there";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+        }
+        Ok(_) => {}
+    }
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
+        // EAGAIN: so many wait to be accepted that no more may.
+        Ok(()) | Err(Errno::AGAIN) => {
+            let message = "another process serves this socket";
+            Err(io::Error::new(io::ErrorKind::AddrInUse, message))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener as Other;
+
+    use tempfile::tempdir;
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+        listen_unix(path, &SocketAccess::default())
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("run/a.sock");
+        let first = listen(&path).unwrap();
+        let error = listen(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains("a.sock: another"), "{error}");
+        drop(first);
+        assert!(!path.exists());
+
+        drop(Other::bind(&path).unwrap());
+        assert!(path.exists());
+        let (_listener, _file) = listen(&path).unwrap();
+        UnixStream::connect(&path).await.unwrap();
+        let names = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(names, 1);
+    }
+
+    #[tokio::test]
+    async fn a_socket_whose_backlog_is_full_is_in_use() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        let (_listener, _file) = listen(&path).unwrap();
+        let flags = SocketFlags::NONBLOCK;
+        let mut waiting = Vec::new();
+        loop {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            let full = connect(&socket, &SocketAddrUnix::new(&path).unwrap()).is_err();
+            waiting.push(socket);
+            if full {
+                break;
+            }
+        }
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_socket_stays() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        fs::write(&path, "precious").unwrap();
+        let error = listen(&path).unwrap_err();
+        assert!(error.to_string().contains("not a socket"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[tokio::test]
+    async fn what_another_process_has_put_there_is_not_taken_away() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        let (_listener, file) = listen(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _other = Other::bind(&path).unwrap();
+        drop(file);
+        assert!(path.exists());
+    }
+
+    #[tokio::test]
+    async fn the_mode_and_the_group_are_as_asked_for() {
+        let directory = tempdir().unwrap();
+        let path = directory.path().join("a.sock");
+        let (_listener, file) = listen(&path).unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!(found.mode() & 0o7777, 0o600);
+        let (own, groups) = (found.gid(), directory.path().join("group"));
+        drop(file);
+
+        fs::write(&groups, format!("root:x:0:\nours:x:{own}:a,b\n")).unwrap();
+        let access = |group: &str| SocketAccess {
+            mode: "0660".parse().unwrap(),
+            group: Some(group.parse().unwrap()),
+        };
+        let (_listener, file) = bind(&path, &access("ours"), &groups).unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.gid()), (0o660, own));
+        drop(file);
+        let error = bind(&path, &access("theirs"), &groups).unwrap_err();
+        assert!(error.to_string().contains("\"theirs\""), "{error}");
+        assert!(bind(&path, &access(&own.to_string()), &groups).is_ok());
+    }
+
+    #[test]
+    fn permissions_are_octal() {
+        assert_eq!("600".parse(), Ok(SocketMode::OWNER));
+        assert_eq!("0660".parse::<SocketMode>().unwrap().to_string(), "0660");
+        for text in ["", "rw", "0888", "1777", "+600"] {
+            assert!(text.parse::<SocketMode>().is_err(), "{text}");
+        }
+    }
+}
