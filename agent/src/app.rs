@@ -107,10 +107,13 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let admin = Admin {
         metrics: Arc::new(metrics),
         readiness,
-        debug: status.routes(),
+        debug: status.dumps(),
+        actions: status.actions(),
+        token: args.debug.token()?,
     };
+    ports.serve(admin, healthz, &vital);
     let result = tokio::select! {
-        served = ports.serve(admin, healthz, &token) => served,
+        () = token.cancelled() => Ok(()),
         Some(error) = failures.recv() => Err(error),
     };
     token.cancel();

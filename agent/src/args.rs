@@ -350,6 +350,14 @@ mod tests {
         ] {
             assert_eq!(healthz(flag).unwrap().as_deref(), expected, "{flag}");
         }
+        let metrics = |flags: &[&str]| parse(flags).run.admin_listen().unwrap().to_string();
+        for (flags, expected) in [
+            (&[][..], "127.0.0.1:10249"),
+            (&["--metrics-bind-address=0.0.0.0"], "0.0.0.0:10249"),
+            (&["--admin-listen=[::]:1"], "[::]:1"),
+        ] {
+            assert_eq!(metrics(flags), expected, "{flags:?}");
+        }
         assert!(
             healthz("--healthz-listen=x")
                 .unwrap_err()

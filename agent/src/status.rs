@@ -63,12 +63,18 @@ impl Status {
         &self.holding
     }
 
-    /// `/debug/status`, `/debug/table`, `/debug/desired`, and a `POST` to `/debug/confirm`.
-    pub fn routes(&self) -> Router {
+    /// `/debug/status`, `/debug/table`, `/debug/desired`.
+    pub fn dumps(&self) -> Router {
         Router::new()
             .route("/status", get(status))
             .route("/table", get(table))
             .route("/desired", get(desired))
+            .with_state(self.clone())
+    }
+
+    /// A `POST` to `/debug/confirm`, for those with a credential.
+    pub fn actions(&self) -> Router {
+        Router::new()
             .route("/confirm", post(confirm))
             .with_state(self.clone())
     }
@@ -171,7 +177,7 @@ mod tests {
         ] {
             let request = Request::builder().method(method).uri("/confirm");
             let request = request.body(Body::empty()).unwrap();
-            let answer = status.routes().oneshot(request).await.unwrap();
+            let answer = status.actions().oneshot(request).await.unwrap();
             assert_eq!(answer.status(), expected, "{method}");
         }
     }

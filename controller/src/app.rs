@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 pub(crate) use portolan_runtime::Vital;
-use portolan_runtime::{Admin, BlockReady, ProblemLog, Readiness, listen, on_signal};
+use portolan_runtime::{
+    Admin, BlockReady, Connections, DebugSocket, ProblemLog, Readiness, listen, on_signal,
+    serve_http,
+};
 use portolan_serve::{
     Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
 };
@@ -29,6 +32,8 @@ use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay;
 use crate::writer::{Question, SharedTrouble, Writer};
 
+/// Where actions are asked for, unless a flag says otherwise.
+const DEBUG_SOCKET: &str = "/run/portolan/controller.sock";
 /// How many events of the source may wait for the writer.
 const EVENTS: usize = 64;
 /// How many questions may wait for the writer.
@@ -51,6 +56,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let token = on_signal()?;
     let agents = listen(args.listen).await.context("--listen")?;
     let admin = listen(args.admin_listen).await.context("--admin-listen")?;
+    let debug_socket = args.debug.bind(DEBUG_SOCKET)?;
     write_ports(args.port_file.as_deref(), &agents, &admin)?;
 
     let readiness = Readiness::default();
@@ -99,11 +105,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let admin_server = Admin {
         metrics: Arc::new(metrics),
         readiness,
-        debug: (dns.iter()).fold(debug.routes(), |all, dns| all.merge(dns.routes())),
+        actions: debug.actions(),
+        debug: (dns.iter()).fold(debug.dumps(), |all, dns| all.merge(dns.routes())),
+        token: args.debug.token()?,
     };
     answer_names(dns.as_mut(), &vital, &token);
-    let admin = admin_server.serve(admin, token.clone());
-    must_go_on(&vital, &token, "admin server", admin);
+    serve_admin(admin_server, admin, debug_socket, &vital);
 
     let names = dns.as_ref().map(Dns::replicas);
     let config = ServeConfig {
@@ -122,6 +129,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     token.cancel();
     end(serving, &sources, &tasks).await;
     result
+}
+
+/// Serves probes, metrics and dumps until everything else has ended.
+fn serve_admin(admin: Admin, port: TcpListener, socket: Option<DebugSocket>, vital: &Vital) {
+    let (router, ending) = (admin.router(), &vital.ending);
+    if let Some(socket) = socket {
+        let debug = socket.serve(router.clone(), ending.clone());
+        vital.spawn("debug server", debug);
+    }
+    let admin = serve_http(port, router, Connections::default(), ending.clone());
+    vital.spawn("admin server", admin);
 }
 
 /// Waits for the streams, and then for everything else.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use portolan_runtime::LogFormat;
+use portolan_runtime::{DebugArgs, LogFormat};
 use portolan_select::{SelectConfig, SourceRanges};
 
 use crate::certs::CertsArgs;
@@ -101,9 +101,13 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_PLAINTEXT")]
     pub(crate) plaintext: bool,
 
-    /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
+    /// Where /livez, /readyz and /metrics are served; below /debug dumps, on loopback only.
     #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:9444")]
     pub(crate) admin_listen: SocketAddr,
+
+    /// Where /debug is served too, and who may do what there.
+    #[command(flatten)]
+    pub(crate) debug: DebugArgs,
 
     /// Write the ports that were bound, as `agents=PORT admin=PORT`, to this file.
     #[arg(long, env = "PORTOLAN_PORT_FILE")]

@@ -1,6 +1,6 @@
 //! What people and tests ask, on loopback: `/debug/nodes`, `/debug/table/NODE`, `/debug/diff/NODE`,
-//! `/debug/explain`, `/debug/problems`; and `/debug/confirm/NODE`, which is the one that does
-//! something.
+//! `/debug/explain`, `/debug/problems`; and, with a credential, `/debug/confirm/NODE`, which is the
+//! one that does something.
 
 mod failure;
 mod inquiry;
@@ -31,15 +31,21 @@ pub(crate) struct Debug {
 }
 
 impl Debug {
-    pub(crate) fn routes(self) -> Router {
+    pub(crate) fn dumps(&self) -> Router {
         Router::new()
             .route("/nodes", get(nodes))
             .route("/table/{node}", get(table))
             .route("/diff/{node}", get(diff))
             .route("/explain", get(explain))
             .route("/problems", get(problems))
+            .with_state(self.clone())
+    }
+
+    /// What does something, for those with a credential.
+    pub(crate) fn actions(&self) -> Router {
+        Router::new()
             .route("/confirm/{node}", post(confirm))
-            .with_state(self)
+            .with_state(self.clone())
     }
 
     fn key(&self, node: &str) -> NodeKey {

@@ -11,6 +11,9 @@ use crate::cluster::POD_RANGES;
 /// Where the agents' admin server listens, each in its node's namespace.
 pub const AGENT_ADMIN: u16 = 10249;
 
+/// All machines of a rig have one file system: none makes a socket at the default path.
+const NO_SOCKET: &str = "--debug-listen=";
+
 /// The path of one of our programs: built beside the running test, or in `PORTOLAN_BIN_DIR`.
 pub fn program(name: &str) -> Result<PathBuf> {
     let directory = match std::env::var_os("PORTOLAN_BIN_DIR") {
@@ -83,7 +86,8 @@ pub fn controller(source: &Source, port: u16) -> Result<Command> {
     let mut command = Command::new(program("portolan-controller")?);
     command
         .arg(format!("--listen=[::]:{port}"))
-        .arg(format!("--admin-listen=[::]:{}", port + 1));
+        .arg(format!("--admin-listen=[::]:{}", port + 1))
+        .arg(NO_SOCKET);
     match source {
         Source::Files(objects) => {
             command.args(["--source=file", "--file-poll-ms=20"]);
@@ -104,6 +108,7 @@ pub fn agent(node: &str, controllers: &[SocketAddr], directory: &Path) -> Result
         .arg(format!("--node-name={node}"))
         .arg(format!("--cluster-cidr={POD_RANGES}"))
         .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
+        .arg(NO_SOCKET)
         // All nodes of a rig have one file system.
         .arg("--state-dir")
         .arg(directory.join(node));

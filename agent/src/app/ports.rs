@@ -3,24 +3,29 @@
 use anyhow::Context as _;
 use axum::Router;
 use axum::routing::any;
-use portolan_runtime::{Admin, Bounded, listen};
+use portolan_runtime::{Admin, Connections, DebugSocket, Vital, listen, serve_http};
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
 use crate::args::RunArgs;
 use crate::healthz::Healthz;
+
+/// Where actions are asked for, unless a flag says otherwise.
+const DEBUG_SOCKET: &str = "/run/portolan/agent.sock";
 
 /// The listeners, bound before anything else happens.
 #[derive(Debug)]
 pub(super) struct Ports {
     admin: TcpListener,
+    debug: Option<DebugSocket>,
     healthz: Option<TcpListener>,
 }
 
 impl Ports {
     /// Binds them, and writes their numbers to the port file, if there is to be one.
     pub(super) async fn bind(args: &RunArgs) -> anyhow::Result<Self> {
-        let admin = listen(args.admin_listen).await.context("--admin-listen")?;
+        let admin = listen(args.admin_listen()?).await;
+        let admin = admin.context("--admin-listen")?;
+        let debug = args.debug.bind(DEBUG_SOCKET)?;
         let healthz = match args.healthz_listen()? {
             Some(address) => Some(listen(address).await.context("--healthz-listen")?),
             None => None,
@@ -32,35 +37,32 @@ impl Ports {
             }
             std::fs::write(path, text).with_context(|| path.display().to_string())?;
         }
-        Ok(Self { admin, healthz })
+        Ok(Self {
+            admin,
+            debug,
+            healthz,
+        })
     }
 
-    /// Serves until the token is cancelled.
-    pub(super) async fn serve(
-        self,
-        admin: Admin,
-        healthz: Healthz,
-        token: &CancellationToken,
-    ) -> anyhow::Result<()> {
-        let healthz_port = async {
-            let Some(listener) = self.healthz else {
-                token.cancelled().await;
-                return Ok(());
-            };
-            let stopped = token.clone().cancelled_owned();
-            let serving = axum::serve(Bounded::new(listener), healthz.router());
-            serving.with_graceful_shutdown(stopped).await
+    /// Serves until the agent ends.
+    pub(super) fn serve(self, admin: Admin, healthz: Healthz, vital: &Vital) {
+        let admin = admin.router().merge(like_kube_proxy());
+        let ending = &vital.ending;
+        if let Some(socket) = self.debug {
+            let debug = socket.serve(admin.clone(), ending.clone());
+            vital.spawn("debug server", debug);
+        }
+        let serve = |what: &'static str, listener, router| {
+            // Each port has room of its own.
+            let connections = Connections::default();
+            vital.spawn(
+                what,
+                serve_http(listener, router, connections, ending.clone()),
+            );
         };
-        let admin_port = admin.serve_with(like_kube_proxy(), self.admin, token.clone());
-        let both = async {
-            tokio::try_join!(async { admin_port.await.context("admin server") }, async {
-                healthz_port.await.context("healthz server")
-            },)
-        };
-        // A connection that stays open does not hold up the end.
-        tokio::select! {
-            () = token.cancelled() => Ok(()),
-            served = both => served.map(drop),
+        serve("admin server", self.admin, admin);
+        if let Some(listener) = self.healthz {
+            serve("healthz server", listener, healthz.router());
         }
     }
 }

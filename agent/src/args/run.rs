@@ -1,6 +1,6 @@
 //! How the agent runs: where its table comes from, and what it serves.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 
 use portolan_dataplane::{KernelConfig, NodePortAddresses};
 use portolan_plan::Names;
+use portolan_runtime::DebugArgs;
 use portolan_select::SourceRanges;
 
 use super::tune::seconds;
@@ -20,6 +21,8 @@ use crate::subscribe::HoldConfig;
 
 /// kube-proxy's.
 const HEALTHZ_PORT: u16 = 10256;
+/// kube-proxy's.
+const METRICS_PORT: u16 = 10249;
 
 /// Where the table comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -101,7 +104,7 @@ pub struct RunArgs {
     hold_deletions_above: u8,
 
     /// After so many seconds a table that is held back counts as confirmed, if its controller
-    /// still stands by it. 0: only an operator confirms it (POST /debug/confirm).
+    /// still stands by it. 0: only an operator confirms it (POST /debug/confirm over --debug-listen).
     #[arg(long, env = "PORTOLAN_HOLD_SECONDS", default_value = "30",
         value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     hold_seconds: u64,
@@ -112,9 +115,19 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_TAKEOVER")]
     pub takeover: Option<OtherProxy>,
 
-    /// Where /livez, /readyz and /metrics are served; /debug answers on loopback only.
-    #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:10249")]
-    pub admin_listen: SocketAddr,
+    /// Where /livez, /readyz and /metrics are served (kube-proxy's --metrics-bind-address); below
+    /// /debug dumps, on loopback only.
+    #[arg(
+        long,
+        alias = "metrics-bind-address",
+        env = "PORTOLAN_ADMIN_LISTEN",
+        default_value = "127.0.0.1:10249"
+    )]
+    admin_listen: String,
+
+    /// Where /debug is served too, and who may do what there.
+    #[command(flatten)]
+    pub debug: DebugArgs,
 
     /// Where /healthz and /livez are served, for load balancers and the kubelet (kube-proxy's
     /// --healthz-bind-address); empty for nowhere.
@@ -158,6 +171,14 @@ pub struct RunArgs {
     pub dns: DnsArgs,
 }
 
+/// An address with a port; kube-proxy takes one without a port too.
+fn socket_address(text: &str, port: u16) -> Result<SocketAddr, AddrParseError> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) => Ok(SocketAddr::new(ip, port)),
+        Err(_) => text.parse(),
+    }
+}
+
 /// Whole seconds, 1 to a day.
 fn period(text: &str) -> Result<u32, String> {
     match seconds(text)? {
@@ -193,14 +214,18 @@ impl RunArgs {
         if self.healthz_listen.is_empty() {
             return Ok(None);
         }
-        // kube-proxy takes an address without a port too.
-        let without_port = self.healthz_listen.parse::<IpAddr>();
-        let address = match without_port {
-            Ok(ip) => Ok(SocketAddr::new(ip, HEALTHZ_PORT)),
-            Err(_) => self.healthz_listen.parse(),
-        };
+        let address = socket_address(&self.healthz_listen, HEALTHZ_PORT);
         let named = || format!("--healthz-listen {:?}", self.healthz_listen);
         address.map(Some).with_context(named)
+    }
+
+    /// Where metrics are served.
+    ///
+    /// # Errors
+    /// If it is not an address with a port.
+    pub fn admin_listen(&self) -> anyhow::Result<SocketAddr> {
+        let address = socket_address(&self.admin_listen, METRICS_PORT);
+        address.with_context(|| format!("--admin-listen {:?}", self.admin_listen))
     }
 
     /// Which of the node's addresses take node ports.

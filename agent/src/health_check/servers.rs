@@ -8,13 +8,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
-use axum::serve::Listener;
 use portolan_dataplane::NodePortAddresses;
 use portolan_model::Family;
-use portolan_runtime::{Bounded, listen_one_family};
+use portolan_runtime::{Connections, listen_one_family, serve_http};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +48,8 @@ pub struct HealthChecks {
     node_ports: NodePortAddresses,
     health: Health,
     counts: Counts,
+    /// Of all ports together: a node may have many, and not as many descriptors for each.
+    connections: Connections,
     listening: BTreeMap<SocketAddr, Listening>,
     /// What cannot be listened on, and why: said once.
     failed: BTreeMap<SocketAddr, String>,
@@ -78,6 +78,7 @@ impl HealthChecks {
             node_ports,
             health,
             counts: Counts::default(),
+            connections: Connections::default(),
             listening: BTreeMap::new(),
             failed: BTreeMap::new(),
             failed_count: Gauge::default(),
@@ -172,10 +173,7 @@ impl HealthChecks {
 
     fn open(&self, at: SocketAddr, service: &ServiceKey, family: Family) -> io::Result<Listening> {
         let (closing, closed) = oneshot::channel();
-        let listener = Tracked {
-            listener: listen_one_family(at)?,
-            _closing: closing,
-        };
+        let listener = listen_one_family(at)?;
         let asked = Asked {
             counts: Arc::clone(&self.counts),
             health: self.health.clone(),
@@ -183,12 +181,10 @@ impl HealthChecks {
         };
         let router = Router::new().fallback(respond).with_state(asked);
         let stop = CancellationToken::new();
-        let stopped = stop.clone().cancelled_owned();
+        let serving = serve_http(listener, router, self.connections.clone(), stop.clone());
         tokio::spawn(async move {
-            let serving =
-                axum::serve(Bounded::new(listener), router).with_graceful_shutdown(stopped);
-            // Errors of single connections are theirs; the listener itself has none.
-            let _ = serving.await;
+            serving.await;
+            drop(closing);
         });
         Ok(Listening {
             service: service.clone(),
@@ -223,25 +219,6 @@ async fn respond(State(asked): State<Asked>) -> Response {
     match count {
         Some(endpoints) => answer::answer(&asked.key.0, endpoints, asked.health.now().healthy()),
         None => answer::gone(),
-    }
-}
-
-/// A listener that tells when it is closed.
-struct Tracked {
-    listener: TcpListener,
-    _closing: oneshot::Sender<()>,
-}
-
-impl Listener for Tracked {
-    type Io = TcpStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (TcpStream, SocketAddr) {
-        Listener::accept(&mut self.listener).await
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
     }
 }
 

@@ -71,7 +71,7 @@ fn controller(directory: &Path, port: u16) -> Running {
         .arg("--file")
         .arg(directory.join("objects"))
         .arg(format!("--listen={}", local(port)))
-        .arg("--admin-listen=127.0.0.1:0");
+        .args(["--admin-listen=127.0.0.1:0", "--debug-listen="]);
     Running::start(directory, "controller", &mut command).unwrap()
 }
 

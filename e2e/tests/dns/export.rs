@@ -190,6 +190,7 @@ fn exporter(directory: &Path, etcd: u16, password: &str) -> Result<Running> {
     command
         .args(["--source=file", "--file-poll-ms=50", "--plaintext"])
         .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
+        .arg("--debug-listen=")
         .arg("--dns-zone=cluster.local")
         .arg("--file")
         .arg(directory.join("objects"))

@@ -169,7 +169,7 @@ pub(crate) fn controller(
         .arg("--kubeconfig")
         .arg(kubeconfig)
         .arg(format!("--listen={listen}"))
-        .arg("--admin-listen=127.0.0.1:0")
+        .args(["--admin-listen=127.0.0.1:0", "--debug-listen="])
         .args(["--dns-zone", "cluster.local"])
         .args(args);
     Running::start(directory, name, &mut command)

@@ -1,5 +1,6 @@
 //! `portolanctl` and a controller's program.
 
+use std::fs;
 use std::process::Command;
 
 use portolan_e2e::cluster::program;
@@ -22,6 +23,12 @@ fn ctl(server: &Server, args: &[&str]) -> Result<String, String> {
         true => Ok(text(done.stdout)),
         false => Err(text(done.stderr)),
     }
+}
+
+/// Confirms a node's table over the Unix socket.
+fn confirm(server: &Server, node: &str) -> Result<String, String> {
+    let at = format!("--controller={}", server.socket());
+    ctl(server, &[&at, "confirm", node])
 }
 
 /// Prints until it is as asked for: the controller takes a moment to note what an agent says.
@@ -87,7 +94,7 @@ async fn an_operator_confirms_a_table_that_is_held() {
         .await
         .unwrap();
     let revision = client.table().await.unwrap().revision;
-    let error = ctl(&server, &["confirm", "a"]).unwrap_err();
+    let error = confirm(&server, "a").unwrap_err();
     assert!(error.contains("node a"), "{error}");
     client
         .say(Message::Received(v1::Received {
@@ -100,8 +107,33 @@ async fn an_operator_confirms_a_table_that_is_held() {
             ..v1::Received::default()
         }))
         .await;
-    until(&server, &["confirm", "a"], |_| true);
+    let holding = || server.metric("portolan_controller_agents_holding");
+    let held = || holding().filter(|agents| *agents == 1.0);
+    wait_for("the agent to hold", PATIENCE, held).unwrap();
+    // Every process of the machine reaches loopback.
+    let error = ctl(&server, &["confirm", "a"]).unwrap_err();
+    assert!(error.contains("needs a token"), "{error}");
+    let confirmed = confirm(&server, "a").unwrap();
+    assert!(confirmed.contains("is confirmed"), "{confirmed}");
     assert_eq!(patiently(client.confirmed()).await, revision);
-    let error = ctl(&server, &["confirm", "nobody"]).unwrap_err();
+    let error = confirm(&server, "nobody").unwrap_err();
     assert!(error.contains("nobody"), "{error}");
+}
+
+#[test]
+fn over_tcp_a_token_confirms() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("token");
+    fs::write(&path, "a token of some length\n").unwrap();
+    let flag = |name: &str| format!("--{name}={}", path.display());
+    let server = Server::with(&[&flag("debug-token-file")]);
+    let error = ctl(&server, &["confirm", "a"]).unwrap_err();
+    assert!(error.contains("Authorization"), "{error}");
+    let token = flag("token-file");
+    let error = ctl(&server, &[&token, "confirm", "a"]).unwrap_err();
+    assert!(error.contains("node a: "), "{error}");
+    fs::write(directory.path().join("other"), "another, which is wrong").unwrap();
+    let other = format!("--token-file={}", directory.path().join("other").display());
+    let error = ctl(&server, &[&other, "confirm", "a"]).unwrap_err();
+    assert!(error.contains("Authorization"), "{error}");
 }

@@ -7,6 +7,7 @@ mod admission;
 mod attacks;
 mod client;
 mod ctl;
+mod probes;
 mod relay;
 mod rotation;
 mod server;

@@ -86,6 +86,7 @@ impl Server {
         let mut command = Command::new(program("portolan-controller").unwrap());
         command
             .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
+            .arg(format!("--debug-listen={}", socket_in(dir.path())))
             .arg("--tls-dir")
             .arg(certs.join("controller"))
             .arg("--port-file")
@@ -112,6 +113,11 @@ impl Server {
     /// Where `portolanctl` asks.
     pub(crate) fn admin(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.admin).into()
+    }
+
+    /// Where `portolanctl` confirms.
+    pub(crate) fn socket(&self) -> String {
+        socket_in(self.dir.path())
     }
 
     /// Kills it, as a crash would.
@@ -215,6 +221,10 @@ impl Drop for Server {
             println!("--- controller:\n{}", tail.join("\n"));
         }
     }
+}
+
+fn socket_in(dir: &Path) -> String {
+    format!("unix://{}", dir.join("run/controller.sock").display())
 }
 
 fn log_of(dir: &Path) -> String {

@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod bounded;
 mod credentials;
+mod debug;
+mod http;
 mod listen;
 mod logs;
 mod problems;
@@ -15,8 +16,9 @@ mod unix;
 mod vital;
 
 pub use admin::{Admin, Metrics};
-pub use bounded::{Bounded, BoundedIo};
 pub use credentials::CredentialCollector;
+pub use debug::{DebugArgs, DebugSocket, DebugToken};
+pub use http::{Accept, Connections, Peer, serve_http};
 pub use listen::{listen, listen_one_family};
 pub use logs::LogFormat;
 pub use problems::{ProblemLabels, ProblemLog};

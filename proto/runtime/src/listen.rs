@@ -6,8 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket};
 
-/// How many connections may wait to be accepted.
-const BACKLOG: u32 = 1024;
+/// How many connections may wait to be accepted, if the system lets so many
+/// (`net.core.somaxconn`). One more has to try again after a second.
+const BACKLOG: u32 = 4096;
 
 /// Listens on an address. Where the machine has no IPv6, `[::]` means all of IPv4.
 ///
@@ -15,10 +16,17 @@ const BACKLOG: u32 = 1024;
 /// If the port cannot be bound; the message names the address.
 pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
-    match TcpListener::bind(address).await {
+    let bind = |address: SocketAddr| {
+        let socket = match address.is_ipv6() {
+            true => TcpSocket::new_v6()?,
+            false => TcpSocket::new_v4()?,
+        };
+        open(socket, address)
+    };
+    match bind(address) {
         Err(error) if address.is_ipv6() && address.ip().is_unspecified() && no_ipv6(&error) => {
             let all = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), address.port());
-            TcpListener::bind(all).await.map_err(named)
+            bind(all).map_err(named)
         }
         bound => bound.map_err(named),
     }
@@ -37,6 +45,10 @@ pub fn listen_one_family(address: SocketAddr) -> io::Result<TcpListener> {
     } else {
         TcpSocket::new_v4()?
     };
+    open(socket, address)
+}
+
+fn open(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use portolan_model::Families;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::Instant;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
 
 use super::*;
 
@@ -200,4 +201,22 @@ async fn it_listens_where_node_ports_do() {
         .map(|at| at.ip().to_string())
         .collect();
     assert_eq!(on, ["::"]);
+}
+
+#[tokio::test]
+async fn balancers_are_answered_while_strangers_hold_connections() {
+    let (mut checks, a, b) = (checks(), free_port().await, free_port().await);
+    let mut both = wanted("a", a, &[(Family::V4, 1)]);
+    both.extend(wanted("b", b, &[(Family::V4, 1)]));
+    checks.apply_on(&both, &loopback()).await;
+    let mut held = Vec::new();
+    for _ in 0..600 {
+        let mut stream = TcpStream::connect(("127.0.0.1", a)).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nX: ").await.unwrap();
+        held.push(stream);
+    }
+    for port in [a, b] {
+        let answer = timeout(Duration::from_secs(20), status("127.0.0.1", port)).await;
+        assert_eq!(answer.unwrap(), "200", "{port}");
+    }
 }

@@ -11,6 +11,7 @@ mod nodes;
 mod table;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -21,18 +22,26 @@ use serde_json::Value;
 
 use client::{Client, encoded};
 
-/// Asks a controller at its admin address, which answers on loopback only: run it beside the
-/// controller, or through a port that is forwarded to it.
+/// Where dumps are asked for.
+const ADMIN: &str = "http://127.0.0.1:9444";
+/// Where actions are asked for: over TCP they need a token.
+const SOCKET: &str = "unix:///run/portolan/controller.sock";
+
+/// Asks a controller at its Unix socket, or at its admin address, which answers on loopback only:
+/// run it beside the controller, or through a port that is forwarded to it.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
-    /// The controller's admin address.
-    #[arg(
-        long,
-        env = "PORTOLAN_CONTROLLER",
-        default_value = "http://127.0.0.1:9444"
-    )]
-    controller: String,
+    /// The controller's admin address as http://HOST:PORT, or its socket as unix:///PATH. Default:
+    /// http://127.0.0.1:9444; for `confirm` without a token
+    /// unix:///run/portolan/controller.sock.
+    #[arg(long, env = "PORTOLAN_CONTROLLER")]
+    controller: Option<String>,
+
+    /// A file with the controller's token (its --debug-token-file), which `confirm` needs over
+    /// TCP.
+    #[arg(long, env = "PORTOLAN_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
 
     #[command(subcommand)]
     command: Command,
@@ -113,7 +122,13 @@ async fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> anyhow::Result<String> {
-    let client = Client::new(&cli.controller);
+    let is_action = matches!(cli.command, Command::Confirm { .. });
+    let default = match is_action && cli.token_file.is_none() {
+        true => SOCKET,
+        false => ADMIN,
+    };
+    let controller = cli.controller.as_deref().unwrap_or(default);
+    let client = Client::new(controller, cli.token_file);
     let table = async |node: &str| -> anyhow::Result<NodeTable> {
         table::parse(
             client

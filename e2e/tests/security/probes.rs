@@ -1,0 +1,134 @@
+//! Probes of the admin port, while strangers hold as many connections to it as they can.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use portolan_e2e::figure::{Goal, figure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::client::PATIENCE;
+use crate::server::{Server, raise_descriptors};
+
+/// How many connections strangers hold.
+const SOCKETS: usize = 5_000;
+/// How long each of them waits before it comes back after it was closed.
+const RETURN: Duration = Duration::from_secs(5);
+const PROBES: u8 = 40;
+/// What kubelets and balancers must not wait longer for.
+const GOAL: f64 = 100.0;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probes_are_answered_while_one_address_holds_all_it_can() {
+    attack("one_address", |_| Ipv4Addr::LOCALHOST).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn probes_are_answered_while_many_addresses_hold_all_they_can() {
+    let many = |number: usize| {
+        let [.., high, low] = number.to_be_bytes();
+        Ipv4Addr::new(127, 1, high, low)
+    };
+    attack("many_addresses", many).await;
+}
+
+async fn attack(name: &str, source: impl Fn(usize) -> Ipv4Addr) {
+    if raise_descriptors() < 12_000 {
+        portolan_e2e::lane::missing(name, "needs 12,000 file descriptors");
+        return;
+    }
+    let server = Server::start();
+    let connected = Arc::new(AtomicUsize::new(0));
+    let mut strangers = JoinSet::new();
+    for number in 0..SOCKETS {
+        let (address, connected) = (server.admin(), Arc::clone(&connected));
+        strangers.spawn(stranger(number, source(number), address, connected));
+    }
+    let all = async {
+        while connected.load(Ordering::Relaxed) < SOCKETS {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let all_came = timeout(PATIENCE, all).await.is_ok();
+    let mut waits = Vec::new();
+    for number in 0..PROBES {
+        // The kubelet's address, and a balancer's.
+        let source = Ipv4Addr::new(127, 0, 0, 1 + number % 2);
+        let start = Instant::now();
+        let answer = timeout(PATIENCE, probe(source, server.admin())).await;
+        let answer = answer.expect("an answer in time").expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        waits.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    waits.sort_by(f64::total_cmp);
+    let median = waits[waits.len() / 2];
+    let goal = Some(Goal::AtMost(GOAL));
+    figure(&format!("probe_median_{name}"), median, "ms", goal);
+    let worst = waits.last().copied().unwrap_or_default();
+    figure(&format!("probe_worst_{name}"), worst, "ms", None);
+    assert!(all_came, "not all strangers could connect");
+    // A machine that does other things too may delay any single one.
+    assert!(median <= GOAL, "{waits:?}");
+}
+
+async fn connect(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind((source, 0).into())?;
+    socket.connect(address).await
+}
+
+async fn probe(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = connect(source, address).await?;
+    let request = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Holds a connection in one of three ways, and comes back when it was closed.
+async fn stranger(
+    number: usize,
+    source: Ipv4Addr,
+    address: SocketAddr,
+    connected: Arc<AtomicUsize>,
+) {
+    let mut came = false;
+    loop {
+        if let Ok(stream) = connect(source, address).await {
+            if !std::mem::replace(&mut came, true) {
+                connected.fetch_add(1, Ordering::Relaxed);
+            }
+            // Until it is closed, whatever error says so.
+            let _ = hold(stream, number % 3).await;
+        }
+        sleep(RETURN).await;
+    }
+}
+
+async fn hold(mut stream: TcpStream, way: usize) -> std::io::Result<()> {
+    match way {
+        // Says nothing.
+        0 => {}
+        // Never comes to the end of a request.
+        1 => {
+            stream.write_all(b"GET /livez HTTP/1.1\r\nX: ").await?;
+            loop {
+                stream.write_all(b"x").await?;
+                sleep(Duration::from_millis(500)).await;
+            }
+        }
+        // Keeps the connection after an answer.
+        _ => {
+            stream
+                .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+                .await?;
+        }
+    }
+    stream.read_to_end(&mut Vec::new()).await.map(|_| ())
+}

@@ -1,0 +1,112 @@
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::routing::post;
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::Peer;
+
+const NETWORK: &str = "10.0.0.9:1234";
+const TOKEN: &str = "a token of some length";
+
+fn tcp(peer: &str) -> Peer {
+    Peer::Tcp(peer.parse().unwrap())
+}
+
+async fn ask(admin: &Admin, peer: Peer, request: axum::http::request::Builder) -> (u16, String) {
+    let mut request: Request = request.body(Body::empty()).unwrap();
+    request.extensions_mut().insert(peer);
+    let response = admin.clone().router().oneshot(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+async fn get_from(admin: &Admin, peer: &str, path: &str) -> (u16, String) {
+    ask(admin, tcp(peer), Request::get(path)).await
+}
+
+fn admin(token: Option<DebugToken>) -> Admin {
+    Admin {
+        debug: Router::new().route("/table", get(|| async { "secret" })),
+        actions: Router::new().route("/confirm", post(|| async { "done" })),
+        token,
+        ..Admin::default()
+    }
+}
+
+#[tokio::test]
+async fn dumps_are_for_loopback_only() {
+    let admin = admin(None);
+    let (status, body) = get_from(&admin, NETWORK, "/debug/table").await;
+    assert_eq!((status, body.contains("secret")), (403, false));
+    for peer in ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        let (status, _) = get_from(&admin, peer, "/debug/table").await;
+        assert_eq!(status, 200, "{peer}");
+    }
+    assert_eq!(get_from(&admin, NETWORK, "/livez").await.0, 200);
+    let over_socket = ask(&admin, Peer::Unix, Request::get("/debug/table")).await;
+    assert_eq!(over_socket, (200, "secret".to_owned()));
+}
+
+#[tokio::test]
+async fn a_web_page_by_its_own_name_sees_no_dumps() {
+    let admin = admin(None);
+    for (host, expected) in [
+        ("evil.example", 403),
+        ("evil.example:9444", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("", 403),
+        ("localhost:9444", 200),
+        ("127.0.0.1:9444", 200),
+        ("[::1]:9444", 200),
+    ] {
+        let request = Request::get("/debug/table").header("Host", host);
+        let (status, body) = ask(&admin, tcp("127.0.0.1:1"), request).await;
+        assert_eq!(status, expected, "{host:?}: {body}");
+    }
+    let two = Request::get("/debug/table").header("Host", "localhost");
+    let two = two.header("Host", "evil.example");
+    assert_eq!(ask(&admin, tcp("127.0.0.1:1"), two).await.0, 403);
+}
+
+#[tokio::test]
+async fn actions_need_the_socket_or_the_token() {
+    let loopback = "127.0.0.1:1";
+    let action = || Request::post("/debug/confirm");
+    let without = admin(None);
+    assert_eq!(ask(&without, Peer::Unix, action()).await.0, 200);
+    let (status, body) = ask(&without, tcp(loopback), action()).await;
+    assert!(
+        status == 403 && body.contains("--debug-token-file"),
+        "{body}"
+    );
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("token");
+    let admin = admin(Some(DebugToken::new(path.clone())));
+    let with = |token: &str| action().header("Authorization", format!("Bearer {token}"));
+    assert_eq!(ask(&admin, tcp(loopback), with(TOKEN)).await.0, 500);
+    std::fs::write(&path, format!("{TOKEN}\n")).unwrap();
+    assert_eq!(ask(&admin, tcp(loopback), with(TOKEN)).await.0, 200);
+    assert_eq!(ask(&admin, tcp(NETWORK), with(TOKEN)).await.0, 403);
+    for wrong in [action(), with(""), with("a token"), with(&TOKEN[1..])] {
+        assert_eq!(ask(&admin, tcp(loopback), wrong).await.0, 401);
+    }
+    // It changes while the program runs; what is none lets nobody in.
+    std::fs::write(&path, "another token that is long").unwrap();
+    assert_eq!(ask(&admin, tcp(loopback), with(TOKEN)).await.0, 401);
+    std::fs::write(&path, "\n").unwrap();
+    assert_eq!(ask(&admin, tcp(loopback), with("")).await.0, 500);
+}
+
+#[tokio::test]
+async fn ready_when_nothing_blocks() {
+    let admin = Admin::default();
+    let block = admin.readiness.block("first table");
+    let (status, body) = get_from(&admin, NETWORK, "/readyz").await;
+    assert_eq!((status, &*body), (503, "waiting for: first table\n"));
+    drop(block);
+    assert_eq!(get_from(&admin, NETWORK, "/readyz").await.0, 200);
+}
