@@ -69,7 +69,8 @@ pub enum OtherProxy {
 #[derive(Debug, Args)]
 pub struct KernelArgs {
     /// The scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), unless their Service names
-    /// one. Default: mh for Services with ClientIP affinity, rr for all others.
+    /// one. Default: rr. With mh, a client of a Service with ClientIP affinity has the same pod at
+    /// all of the Service's addresses, also after the affinity's timeout.
     #[arg(long, alias = "ipvs-scheduler", env = "PORTOLAN_SCHEDULER", value_parser = parse_scheduler)]
     scheduler: Option<&'static str>,
 

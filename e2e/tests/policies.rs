@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use portolan_e2e::cluster::{Cluster, EchoPod};
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slices};
 use portolan_e2e::rig::{Family, Host, Protocol, RequestError};
@@ -237,7 +237,13 @@ fn affinity_is_one_for_all_ways_in_and_short_circuits_have_it() {
     if skip("affinity_is_one_for_all_ways_in_and_short_circuits_have_it") {
         return;
     }
-    let cluster = Cluster::new().unwrap();
+    let mut cluster = Cluster::new().unwrap();
+    for node in 0..2 {
+        cluster.agent(node).unwrap().stop(PATIENT).unwrap();
+        let args = ["--scheduler=mh"];
+        cluster.start_agent_with(node, &args).unwrap();
+        cluster.wait_until_ready(node).unwrap();
+    }
     let pods: Vec<_> = ["a", "b", "c", "d"]
         .iter()
         .map(|name| cluster.add_pod(0, name).unwrap())
