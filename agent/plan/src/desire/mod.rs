@@ -186,7 +186,9 @@ impl<'a> Builder<'a> {
             }
             let entry = SetEntry::IpPort(address, protocol, port);
             self.frontend_entries(record, frontend, address);
-            if drops {
+            // What is only routed through, to the node that has the address, is that node's to drop.
+            let passes = !frontend.bind && !self.facts.addresses.contains(&address);
+            if drops && !passes {
                 self.entry(SetName::NoLocal, family, entry);
             }
             if frontend.has_short_circuit() {

@@ -101,14 +101,20 @@ fn mark_masq(writer: &mut Writer<'_>) -> Vec<String> {
 
 fn postrouting(writer: &mut Writer<'_>) -> Vec<String> {
     let mark = writer.config.masquerade_mark;
+    let connection = format!("-m connmark --mark {mark:#x}/{mark:#x}");
+    let masquerade = "-j MASQUERADE --random-fully";
+    // The set has each endpoint of this node, with its address a second time.
+    let own = writer.set(SetName::LoopBack);
     vec![
         writer.on_set(SetName::LoopBack, "dst,dst,src", "", "MASQUERADE"),
-        // The node's own short-circuited connections: their packet mark says where they go.
-        format!("-m connmark --mark {mark:#x}/{mark:#x} -j MASQUERADE --random-fully"),
+        // Short-circuited connections: their packet mark says where they go. Those of the node
+        // itself, and of pods of other nodes that leave again to an endpoint elsewhere.
+        format!("{connection} -m addrtype --src-type LOCAL {masquerade}"),
+        format!("{connection} -m set ! --match-set {own} dst,dst,dst {masquerade}"),
         format!("-m mark ! --mark {mark:#x}/{mark:#x} -j RETURN"),
         // Clear the mark, so that a packet that passes again (through a tunnel) is not
         // masqueraded twice.
         format!("-j MARK --xor-mark {mark:#x}"),
-        "-j MASQUERADE --random-fully".to_owned(),
+        masquerade.to_owned(),
     ]
 }

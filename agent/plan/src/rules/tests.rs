@@ -175,3 +175,16 @@ fn obsolete_jumps_go_from_their_table() {
     assert!(filter.contains("-D OUTPUT -m comment --comment \"a b\" -j KUBE-PROXY-FIREWALL\n"));
     assert_eq!(text.matches("-D ").count(), 1);
 }
+
+#[test]
+fn pods_of_other_nodes_are_masqueraded_only_where_a_network_alone_tells_pods() {
+    let own = "-m addrtype --dst-type LOCAL --limit-iface-in -j CONNMARK --set-xmark 0x4000/0x4000";
+    let map = "-j SET --map-set KUBE-SHORT-CIRCUIT dst,dst --map-mark";
+    let short_circuit = |local| {
+        let text = text(Family::V4, false, local);
+        chain(&text, "mangle", "KUBE-SHORT-CIRCUIT")
+    };
+    let by_network = DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
+    assert_eq!(short_circuit(by_network), [own, map]);
+    assert_eq!(short_circuit(DetectLocal::Bridge("cni0".to_owned())), [map]);
+}
