@@ -90,7 +90,7 @@ pub struct KernelArgs {
     detect_local_mode: DetectLocalMode,
 
     /// Where pods are, for --detect-local-mode ClusterCIDR; the first network of each family
-    /// counts. Without one, only connections from a VIP itself are masqueraded.
+    /// counts. Without one, only the node's own connections to cluster IPs are masqueraded.
     #[arg(long, env = "PORTOLAN_CLUSTER_CIDR", value_delimiter = ',')]
     cluster_cidr: Vec<IpNet>,
 

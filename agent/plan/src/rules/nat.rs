@@ -45,7 +45,12 @@ fn cluster_ip_masquerade(writer: &mut Writer<'_>, mark_masq: &str) -> String {
             let rule = writer.on_set(SetName::ClusterIp, "dst,dst", "", mark_masq);
             format!("! {local} {rule}")
         }
-        None => writer.on_set(SetName::ClusterIp, "src,dst", "", mark_masq),
+        // The node's own connections, as always: on a host with several networks their source need
+        // not be an address of the network that they leave by.
+        None => {
+            let rule = writer.on_set(SetName::ClusterIp, "dst,dst", "", mark_masq);
+            format!("-m addrtype --src-type LOCAL {rule}")
+        }
     }
 }
 
