@@ -20,8 +20,16 @@ demo: setup ## Show the main job: two nodes, a controller, two agents, two Servi
 	@e2e/demo
 
 .PHONY: test
-test: setup ## Run all tests in all lanes; CI=true forbids skipping
+test: setup ## Run the tests in all lanes; CI=true forbids skipping
 	@e2e/test
+
+.PHONY: test-all
+test-all: setup ## Run also what takes long: kube-proxy side by side, long chaos, all of 6.12, soak
+	@e2e/test --all
+
+.PHONY: soak
+soak: setup ## Run the soak test alone, PORTOLAN_SOAK_SECONDS long (default 1800)
+	@e2e/test --only soak
 
 .PHONY: fuzz
 fuzz: ## Fuzz what agent and controller decode, 15 s each target; e2e/fuzz/run SECONDS for longer

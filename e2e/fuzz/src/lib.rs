@@ -8,3 +8,46 @@ pub mod controller;
 pub mod dns;
 pub mod input;
 pub mod seeds;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// Plays what earlier fuzzing found worth keeping; see `e2e/fuzz/run --keep`.
+    fn replay(target: &str, check: impl Fn(&[u8])) {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("corpus")
+            .join(target);
+        let inputs: Vec<_> = std::fs::read_dir(&directory).unwrap().collect();
+        assert!(
+            inputs.len() > 10,
+            "{} has {} inputs",
+            directory.display(),
+            inputs.len()
+        );
+        for input in inputs {
+            check(&std::fs::read(input.unwrap().path()).unwrap());
+        }
+    }
+
+    #[test]
+    fn the_agent_holds_against_its_corpus() {
+        replay("agent", |input| {
+            crate::agent::check(input);
+        });
+    }
+
+    #[test]
+    fn the_controller_holds_against_its_corpus() {
+        replay("controller", |input| {
+            crate::controller::check(input);
+        });
+    }
+
+    #[test]
+    fn dns_holds_against_its_corpus() {
+        replay("dns", |input| {
+            crate::dns::check(input);
+        });
+    }
+}

@@ -1,5 +1,6 @@
 //! One machine of the rig as its programs see it: a name, a namespace, an address of each family.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -100,6 +101,14 @@ impl Host {
     /// Runs a program here and returns what it printed; fails if it did.
     pub fn exec(&self, command: &[&str]) -> Result<String> {
         self.namespace.exec(command)
+    }
+
+    /// All virtual servers, real servers and set entries of its kernel, as `ipvsadm` and `ipset` save them.
+    pub fn kernel_state(&self) -> Result<BTreeSet<String>> {
+        let servers = self.exec(&["ipvsadm", "-Sn"])?;
+        let sets = self.exec(&["ipset", "save"])?;
+        let entries = sets.lines().filter(|line| line.starts_with("add "));
+        Ok(servers.lines().chain(entries).map(str::to_owned).collect())
     }
 
     /// Adds a route, such as one to a service range by way of a node.

@@ -112,7 +112,7 @@ impl World {
             })
             .unwrap_or_else(|error| {
                 let present = self.observer.present(*node);
-                let kernel = kernel(self.rig.node(*node));
+                let kernel = self.rig.node(*node).kernel_state().unwrap();
                 panic!("node {node} has {present:?}, not {expected:?}: {error}; {kernel:#?}")
             });
         }
@@ -194,29 +194,30 @@ impl World {
     fn compare_with_rebuild(&mut self, number: usize) {
         let node = self.rig.node(number);
         wait_for("the drains to end", LONG, || {
-            let drained = kernel(node).iter().all(|line| !line.contains(" -w 0"));
+            let drained = node
+                .kernel_state()
+                .unwrap()
+                .iter()
+                .all(|line| !line.contains(" -w 0"));
             drained.then_some(())
         })
         .unwrap();
-        let was = kernel(node);
+        let was = node.kernel_state().unwrap();
         self.agents[number].kill9().unwrap();
         let cleanup = program("portolan-agent").unwrap();
         node.exec(&[cleanup.to_str().unwrap(), "cleanup"]).unwrap();
-        assert!(!kernel(node).iter().any(|line| line.contains(CHURN[0])));
+        assert!(
+            !node
+                .kernel_state()
+                .unwrap()
+                .iter()
+                .any(|line| line.contains(CHURN[0]))
+        );
         self.agents[number] = agent(number, REPLICAS + 1, &self.rig, self.directory.path());
         agent_is_ready(node, LONG).unwrap();
         assert!(was.len() > 20, "{was:?}");
-        assert_eq!(kernel(node), was, "node {number}");
+        assert_eq!(node.kernel_state().unwrap(), was, "node {number}");
     }
-}
-
-/// All virtual servers, real servers and entries of sets, in words.
-fn kernel(node: &Host) -> BTreeSet<String> {
-    let servers = node.exec(&["ipvsadm", "-Sn"]).unwrap();
-    let sets = node.exec(&["ipset", "save"]).unwrap();
-    let entries = sets.lines().filter(|line| line.starts_with("add "));
-    let lines = servers.lines().chain(entries);
-    lines.map(str::to_owned).collect()
 }
 
 fn targets(rig: &Rig) -> Targets {
