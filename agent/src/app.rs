@@ -11,7 +11,9 @@ use portolan_client::{Security, endpoint};
 use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
 use portolan_model::NodeKey;
 use portolan_plan::takeover::VIP_DEVICE;
-use portolan_runtime::{Admin, CredentialCollector, ProblemLog, Readiness, Vital, on_signal};
+use portolan_runtime::{
+    Admin, CredentialCollector, Liveness, ProblemLog, Readiness, Vital, on_signal,
+};
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
 use prometheus_client::registry::{Registry, Unit};
@@ -107,6 +109,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let admin = Admin {
         metrics: Arc::new(metrics),
         readiness,
+        liveness: Liveness::default(),
         debug: status.dumps(),
         actions: status.actions(),
         token: args.debug.token()?,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 pub(crate) use portolan_runtime::Vital;
 use portolan_runtime::{
-    Admin, BlockReady, Connections, DebugSocket, ProblemLog, Readiness, listen, on_signal,
-    serve_http,
+    Admin, BlockReady, Connections, DebugSocket, Liveness, ProblemLog, Readiness, listen,
+    on_signal, serve_http,
 };
 use portolan_serve::{
     Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
@@ -22,7 +22,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::args::{Args, Source};
 use crate::debug::Debug;
@@ -36,6 +35,9 @@ use crate::writer::{Question, SharedTrouble, Writer};
 const DEBUG_SOCKET: &str = "/run/portolan/controller.sock";
 /// How many events of the source may wait for the writer.
 const EVENTS: usize = 64;
+/// A writer that does nothing else for so long is stuck. The first table of a large cluster takes
+/// seconds.
+pub(crate) const WRITER_STUCK: Duration = Duration::from_secs(60);
 /// How many questions may wait for the writer.
 const QUESTIONS: usize = 8;
 /// How long streams get to end when the controller stops: longer than they are spread over.
@@ -59,7 +61,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let debug_socket = args.debug.bind(DEBUG_SOCKET)?;
     write_ports(args.port_file.as_deref(), &agents, &admin)?;
 
-    let readiness = Readiness::default();
+    let (readiness, liveness) = (Readiness::default(), Liveness::default());
     let (publisher, tables) = Publisher::new(Retention::default());
     let sessions = Arc::new(Sessions::default());
     let trouble = SharedTrouble::default();
@@ -70,17 +72,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let catalog_metrics = CatalogMetrics::register(registry);
     SessionCollector::register(&sessions, registry);
 
-    let tasks = TaskTracker::new();
-    let identity = identity::open(&args, registry, &tasks, &token).await?;
-    registry.register_collector(Box::new(identity.metrics));
-    let (failure, mut failures) = mpsc::channel(1);
     // What is published lasts as long as there are streams.
-    let sources = CancellationToken::new();
-    let vital = Vital {
-        tasks: tasks.clone(),
-        failure: failure.clone(),
-        ending: sources.clone(),
-    };
+    let (vital, mut failures) = Vital::new(CancellationToken::new());
+    let identity = identity::open(&args, registry, &vital).await?;
+    registry.register_collector(Box::new(identity.metrics));
     let mut dns = Dns::start(&args, registry, &vital).await?;
     let publishing = Publishing {
         publisher,
@@ -90,6 +85,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),
         unready: readiness.block("source"),
+        liveness: liveness.clone(),
     };
     let names = dns.as_mut().and_then(Dns::names);
     let questions = publishing.start(&args, names, registry, &vital).await?;
@@ -105,6 +101,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let admin_server = Admin {
         metrics: Arc::new(metrics),
         readiness,
+        liveness,
         actions: debug.actions(),
         debug: (dns.iter()).fold(debug.dumps(), |all, dns| all.merge(dns.routes())),
         token: args.debug.token()?,
@@ -127,7 +124,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         Some(error) = failures.recv() => Err(error),
     };
     token.cancel();
-    end(serving, &sources, &tasks).await;
+    end(serving, &vital).await;
     result
 }
 
@@ -143,13 +140,13 @@ fn serve_admin(admin: Admin, port: TcpListener, socket: Option<DebugSocket>, vit
 }
 
 /// Waits for the streams, and then for everything else.
-async fn end(serving: JoinHandle<()>, sources: &CancellationToken, tasks: &TaskTracker) {
+async fn end(serving: JoinHandle<()>, vital: &Vital) {
     if timeout(STREAMS_GRACE, serving).await.is_err() {
         tracing::warn!("not all streams ended in time");
     }
-    sources.cancel();
-    tasks.close();
-    if timeout(GRACE, tasks.wait()).await.is_err() {
+    vital.ending.cancel();
+    vital.tasks.close();
+    if timeout(GRACE, vital.tasks.wait()).await.is_err() {
         tracing::warn!("not everything ended in time");
     }
 }
@@ -163,6 +160,7 @@ struct Publishing {
     metrics: CatalogMetrics,
     trouble: SharedTrouble,
     unready: BlockReady,
+    liveness: Liveness,
 }
 
 impl Publishing {
@@ -182,6 +180,7 @@ impl Publishing {
                 sessions: self.sessions,
                 metrics: self.metrics,
                 unready: self.unready,
+                liveness: self.liveness,
                 cores: cores(),
             };
             relay::start(args, parts, registry, vital)?;
@@ -203,7 +202,9 @@ impl Publishing {
             cores: cores(),
         };
         let (questions, asked) = mpsc::channel(QUESTIONS);
-        vital.spawn("writer", writer.run(events, asked));
+        let work = writer.run(events, asked);
+        let watched = async move { self.liveness.watch("writer", WRITER_STUCK, work).await };
+        vital.spawn("writer", watched);
         Ok(Some(questions))
     }
 }

@@ -4,15 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use portolan_runtime::CredentialCollector;
+use portolan_runtime::{CredentialCollector, Vital};
 use portolan_serve::{Authentication, KeySet, KeyWanted, Limits, TokenConfig, TokenVerifier};
 use portolan_source::kubernetes;
 use portolan_tls::{Loaded, POLL, Rotating, ServerFiles};
 use prometheus_client::registry::Registry;
 use rustls::ServerConfig as TlsConfig;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::args::{Args, Source};
 use crate::{keys, reviews};
@@ -169,8 +167,7 @@ fn raise_descriptors(connections: u32) {
 pub(crate) async fn open(
     args: &Args,
     registry: &mut Registry,
-    tasks: &TaskTracker,
-    token: &CancellationToken,
+    vital: &Vital,
 ) -> anyhow::Result<Identity> {
     let flags = &args.identity;
     flags.validate(args.plaintext)?;
@@ -194,12 +191,12 @@ pub(crate) async fn open(
     let files = files.open("tls")?;
     identity.tls = Some(files.subscribe());
     identity.metrics.0.push(files.health());
-    tasks.spawn(files.follow(POLL, token.clone()));
+    vital.spawn("certificates", files.follow(POLL, vital.ending.clone()));
     let verifier = match &flags.token_issuer {
         None => None,
         Some(issuer) => {
             let wanted = KeyWanted::default();
-            let keys = follow_keys(args, &wanted, &mut identity.metrics, tasks, token).await?;
+            let keys = follow_keys(args, &wanted, &mut identity.metrics, vital).await?;
             let config = TokenConfig {
                 issuer: issuer.clone(),
                 audience: flags.token_audience.clone(),
@@ -209,7 +206,7 @@ pub(crate) async fn open(
             let mut verifier = TokenVerifier::new(config, keys, wanted);
             if let Some(reviewer) = reviews::open(args, &flags.token_audience, registry).await? {
                 verifier = verifier.reviewed(Arc::clone(&reviewer.reviews));
-                spawn(tasks, token, reviewer.run());
+                vital.spawn_endless("token reviews", reviewer.run());
             }
             Some(Arc::new(verifier))
         }
@@ -223,14 +220,13 @@ async fn follow_keys(
     args: &Args,
     wanted: &KeyWanted,
     metrics: &mut CredentialCollector,
-    tasks: &TaskTracker,
-    token: &CancellationToken,
+    vital: &Vital,
 ) -> anyhow::Result<watch::Receiver<Arc<KeySet>>> {
     if let Some(path) = &args.identity.token_jwks_file {
         let files = key_file(path)?;
         let keys = files.subscribe();
         metrics.0.push(files.health());
-        tasks.spawn(files.follow(POLL, token.clone()));
+        vital.spawn("keys of tokens", files.follow(POLL, vital.ending.clone()));
         return Ok(keys);
     }
     ensure!(
@@ -251,20 +247,8 @@ async fn follow_keys(
         }
     };
     let follow = keys::follow(fetch, sender, Arc::clone(wanted), keys::Pace::default());
-    spawn(tasks, token, follow);
+    vital.spawn_endless("keys of tokens", follow);
     Ok(keys)
-}
-
-/// Runs what ends only with the program.
-fn spawn(
-    tasks: &TaskTracker,
-    token: &CancellationToken,
-    task: impl Future<Output = ()> + Send + 'static,
-) {
-    let token = token.clone();
-    tasks.spawn(async move {
-        let _ = token.run_until_cancelled(task).await;
-    });
 }
 
 fn key_file(path: &Path) -> anyhow::Result<Rotating<KeySet>> {

@@ -21,6 +21,8 @@ pub(crate) struct Pace {
     pub(crate) period: Duration,
     /// At most, whatever is wrong.
     pub(crate) pause: Duration,
+    /// How long one answer may take.
+    pub(crate) patience: Duration,
 }
 
 impl Default for Pace {
@@ -28,6 +30,7 @@ impl Default for Pace {
         Self {
             period: Duration::from_secs(3_600),
             pause: Duration::from_secs(10),
+            patience: Duration::from_secs(10),
         }
     }
 }
@@ -51,7 +54,8 @@ pub(crate) async fn follow<F>(
     let mut said = None;
     loop {
         let began = Instant::now();
-        let fetched = fetch().await;
+        let fetched = timeout_at(began + pace.patience, fetch()).await;
+        let fetched = fetched.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         match fetched.and_then(|text| KeySet::parse(text.as_bytes())) {
             Ok(new) => {
                 if said.take().is_some() {
@@ -91,7 +95,8 @@ mod tests {
             let number = count.fetch_add(1, Ordering::Relaxed);
             async move {
                 match number {
-                    0 => Err("refused".to_owned()),
+                    // An API server that takes the request and never answers.
+                    0 => std::future::pending().await,
                     1 => Ok("{}".to_owned()),
                     _ => Ok(KEYS.to_owned()),
                 }

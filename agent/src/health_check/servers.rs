@@ -13,7 +13,7 @@ use portolan_model::Family;
 use portolan_runtime::{Connections, listen_one_family, serve_http};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{HealthCheck, ServiceKey, answer};
@@ -61,7 +61,7 @@ struct Listening {
     service: ServiceKey,
     stop: CancellationToken,
     /// Ends when the port is free again.
-    closed: oneshot::Receiver<()>,
+    serving: JoinHandle<()>,
 }
 
 impl HealthChecks {
@@ -135,14 +135,14 @@ impl HealthChecks {
 
     async fn close_others(&mut self, wanted: &BTreeMap<SocketAddr, (&ServiceKey, Family)>) {
         let stays = |at: &SocketAddr, listening: &mut Listening| {
-            wanted
-                .get(at)
-                .is_some_and(|(service, _)| **service == listening.service)
+            let is_wanted = |(service, _): &(&ServiceKey, Family)| **service == listening.service;
+            // One that has ended by itself is opened again.
+            !listening.serving.is_finished() && wanted.get(at).is_some_and(is_wanted)
         };
         for (_, others) in self.listening.extract_if(.., |at, l| !stays(at, l)) {
             others.stop.cancel();
-            // The sender is dropped with the listener: that is the message.
-            let _ = others.closed.await;
+            // However it ended, the port is free.
+            let _ = others.serving.await;
         }
     }
 
@@ -172,7 +172,6 @@ impl HealthChecks {
     }
 
     fn open(&self, at: SocketAddr, service: &ServiceKey, family: Family) -> io::Result<Listening> {
-        let (closing, closed) = oneshot::channel();
         let listener = listen_one_family(at)?;
         let asked = Asked {
             counts: Arc::clone(&self.counts),
@@ -181,15 +180,12 @@ impl HealthChecks {
         };
         let router = Router::new().fallback(respond).with_state(asked);
         let stop = CancellationToken::new();
-        let serving = serve_http(listener, router, self.connections.clone(), stop.clone());
-        tokio::spawn(async move {
-            serving.await;
-            drop(closing);
-        });
+        let connections = self.connections.clone();
+        let serving = tokio::spawn(serve_http(listener, router, connections, stop.clone()));
         Ok(Listening {
             service: service.clone(),
             stop,
-            closed,
+            serving,
         })
     }
 }

@@ -193,7 +193,10 @@ impl EtcdArgs {
         let identity = self.cert.clone().zip(self.key.clone());
         let files = ClientFiles { ca, identity }.open("etcd")?;
         let config = files.subscribe();
-        vital.tasks.spawn(files.follow(POLL, vital.ending.clone()));
+        vital.spawn(
+            "credentials for etcd",
+            files.follow(POLL, vital.ending.clone()),
+        );
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let name = ServerName::try_from(host.to_owned()).context("--dns-etcd-endpoint")?;
         let authority = uri.authority().map(ToString::to_string).unwrap_or_default();

@@ -6,13 +6,13 @@ mod metrics;
 use std::sync::Arc;
 
 use portolan_relay::{FIRST_COMMIT_TIMEOUT, Outlets, RelayConfig, Stats, run};
-use portolan_runtime::{BlockReady, CredentialCollector};
+use portolan_runtime::{BlockReady, CredentialCollector, Liveness};
 use portolan_serve::{Forwarder, Publisher, Registry as Sessions, Tables};
 use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::Vital;
+use crate::app::{Vital, WRITER_STUCK};
 use crate::args::Args;
 use crate::metrics::CatalogMetrics;
 pub(crate) use args::UpstreamArgs;
@@ -26,6 +26,7 @@ pub(crate) struct Parts {
     pub(crate) metrics: CatalogMetrics,
     /// Not ready until there are tables.
     pub(crate) unready: BlockReady,
+    pub(crate) liveness: Liveness,
     pub(crate) cores: u32,
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn start(
     let (security, files) = flags.open()?;
     if let Some(files) = files {
         registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
-        vital.tasks.spawn(files.follow(POLL, vital.ending.clone()));
+        vital.spawn("credentials", files.follow(POLL, vital.ending.clone()));
     } else {
         tracing::warn!("plaintext: anybody on the way to --upstream can change all tables");
     }
@@ -68,7 +69,9 @@ pub(crate) fn start(
     let metrics = parts.metrics;
     let published = move |revision, took| metrics.published(revision, took);
     let run = run(config, outlets, published, vital.ending.clone());
-    vital.spawn("source", run);
+    let liveness = parts.liveness;
+    let watched = async move { liveness.watch("source", WRITER_STUCK, run).await };
+    vital.spawn("source", watched);
     Ok(())
 }
 

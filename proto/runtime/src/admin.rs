@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::registry::Registry;
 
-use crate::{DebugToken, Readiness};
+use crate::{DebugToken, Liveness, Readiness};
 
 /// The metrics of a program, complete before it starts.
 pub type Metrics = Arc<Registry>;
@@ -23,6 +23,8 @@ pub type Metrics = Arc<Registry>;
 pub struct Admin {
     /// For `/metrics`, in the OpenMetrics text format.
     pub metrics: Metrics,
+    /// For `/livez`.
+    pub liveness: Liveness,
     /// For `/readyz`.
     pub readiness: Readiness,
     /// Routes below `/debug`, answered over the Unix socket, and on loopback: they show names and
@@ -43,10 +45,20 @@ impl Admin {
             .layer(from_fn_with_state(self.token, access::with_credential));
         let debug = self.debug.merge(actions);
         Router::new()
-            .route("/livez", get(|| async { "ok\n" }))
+            .route("/livez", get(livez).with_state(self.liveness))
             .route("/readyz", get(readyz).with_state(self.readiness))
             .route("/metrics", get(metrics).with_state(self.metrics))
             .nest("/debug", debug.layer(from_fn(access::from_this_machine)))
+    }
+}
+
+async fn livez(State(liveness): State<Liveness>) -> Response {
+    let stuck = liveness.stuck();
+    if stuck.is_empty() {
+        "ok\n".into_response()
+    } else {
+        let body = format!("stuck: {}\n", stuck.join(", "));
+        (StatusCode::INTERNAL_SERVER_ERROR, body).into_response()
     }
 }
 

@@ -220,3 +220,21 @@ async fn balancers_are_answered_while_strangers_hold_connections() {
         assert_eq!(answer.unwrap(), "200", "{port}");
     }
 }
+
+#[tokio::test]
+async fn a_listener_that_has_ended_by_itself_is_opened_again() {
+    let (mut checks, port) = (checks(), free_port().await);
+    let wanted = wanted("a", port, &[(Family::V4, 1)]);
+    checks.apply_on(&wanted, &loopback()).await;
+    for listening in checks.listening.values() {
+        listening.stop.cancel();
+    }
+    let closed = async {
+        while TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(20), closed).await.unwrap();
+    checks.apply_on(&wanted, &loopback()).await;
+    assert_eq!(status("127.0.0.1", port).await, "200");
+}

@@ -110,3 +110,22 @@ async fn ready_when_nothing_blocks() {
     drop(block);
     assert_eq!(get_from(&admin, NETWORK, "/readyz").await.0, 200);
 }
+
+#[tokio::test(start_paused = true)]
+async fn not_alive_while_something_is_stuck() {
+    let admin = Admin::default();
+    let second = std::time::Duration::from_secs(1);
+    let mut task = Box::pin(
+        admin
+            .liveness
+            .watch("writer", second, std::future::pending::<()>()),
+    );
+    let ask = async || get_from(&admin, NETWORK, "/livez").await;
+    // It begins, and then nobody polls it.
+    assert!(tokio::time::timeout(second / 2, &mut task).await.is_err());
+    assert_eq!(ask().await, (200, "ok\n".to_owned()));
+    tokio::time::advance(second * 2).await;
+    assert_eq!(ask().await, (500, "stuck: writer\n".to_owned()));
+    assert!(tokio::time::timeout(second / 2, &mut task).await.is_err());
+    assert_eq!(ask().await.0, 200);
+}
