@@ -69,7 +69,8 @@ pub enum OtherProxy {
 #[derive(Debug, Args)]
 pub struct KernelArgs {
     /// The scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), unless their Service names
-    /// one. Default: mh for Services with ClientIP affinity, rr for all others.
+    /// one. Default: rr. With mh, a client of a Service with ClientIP affinity has the same pod at
+    /// all of the Service's addresses, also after the affinity's timeout.
     #[arg(long, alias = "ipvs-scheduler", env = "PORTOLAN_SCHEDULER", value_parser = parse_scheduler)]
     scheduler: Option<&'static str>,
 
@@ -89,7 +90,7 @@ pub struct KernelArgs {
     detect_local_mode: DetectLocalMode,
 
     /// Where pods are, for --detect-local-mode ClusterCIDR; the first network of each family
-    /// counts. Without one, only connections from a VIP itself are masqueraded.
+    /// counts. Without one, only the node's own connections to cluster IPs are masqueraded.
     #[arg(long, env = "PORTOLAN_CLUSTER_CIDR", value_delimiter = ',')]
     cluster_cidr: Vec<IpNet>,
 

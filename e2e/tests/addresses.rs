@@ -5,6 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use portolan_e2e::ask::{PROMPT, address};
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{ports, service, slices};
@@ -169,5 +170,42 @@ fn node_ports_are_on_the_chosen_addresses_only() {
             !servers.contains("127.0.0.1") && !servers.contains("fe80"),
             "{servers}"
         );
+    }
+}
+
+#[test]
+fn own_connections_leave_with_an_address_of_the_network_that_they_leave_by() {
+    let name = "own_connections_leave_with_an_address_of_the_network_that_they_leave_by";
+    if skip(name) {
+        return;
+    }
+    // The Node is unknown, and with it which addresses are pods'.
+    let mut cluster = Cluster::new().unwrap();
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    let unknown = ["--detect-local-mode=NodeCIDR"];
+    cluster.start_agent_with(0, &unknown).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    let pod = cluster.add_pod(0, "a").unwrap();
+    // A network of its own: it has no route to the node's other addresses.
+    let (v4, v6) = cluster.rig.node(0).gateway();
+    let only = [
+        format!("route add {v4}/32 dev eth0"),
+        format!("route add {v6}/128 dev eth0"),
+        format!("route del default via {v4} dev eth0"),
+        format!("route del default via {v6} dev eth0"),
+    ];
+    pod.pod.namespace().ip(&only).unwrap();
+    let objects = [
+        vec![service("web", WEB, json!({}))],
+        slices("web", &[(&pod, 0)]),
+    ]
+    .concat();
+    cluster.put("web.json", &objects).unwrap();
+    for (family, gateway) in [(Family::V4, IpAddr::from(v4)), (Family::V6, v6.into())] {
+        for protocol in Protocol::ALL {
+            let to = address(WEB, family, 80);
+            let answer = cluster.rig.node(0).request(protocol, to, PROMPT);
+            assert_eq!(answer.unwrap().source, gateway, "{protocol:?} {to}");
+        }
     }
 }

@@ -50,6 +50,12 @@ impl World {
 
     /// Writes the Service with a spec and the addresses of its load balancer laid over.
     fn put(&self, spec: Value, ingress: Value) {
+        let status = json!({ "loadBalancer": { "ingress": ingress } });
+        self.put_object(json!({ "spec": spec, "status": status }));
+    }
+
+    /// Writes the Service with something laid over.
+    fn put_object(&self, over: Value) {
         let mut web = service(
             "web",
             WEB,
@@ -59,8 +65,7 @@ impl World {
                 "externalIPs": EXTERNAL,
             }),
         );
-        let status = json!({ "loadBalancer": { "ingress": ingress } });
-        merge(&mut web, json!({ "spec": spec, "status": status }));
+        merge(&mut web, over);
         let both = [(&self.pods[0], 0), (&self.pods[1], 1)];
         let objects = [
             node_objects(&self.cluster.rig),
@@ -199,7 +204,11 @@ fn one_client_reaches_one_pod_by_every_frontend_under_affinity() {
     let Some(world) = World::start_or_skip(name) else {
         return;
     };
-    world.put(json!({ "sessionAffinity": "ClientIP" }), vips());
+    world.put_object(json!({
+        "metadata": { "annotations": { "portolan.dev/scheduler": "mh" } },
+        "spec": { "sessionAffinity": "ClientIP" },
+        "status": { "loadBalancer": { "ingress": vips() } },
+    }));
     // With two pods, frontends agree by chance for one client in eight, never for all of these.
     let visitors: Vec<_> = (0..6)
         .map(|number| {

@@ -2,18 +2,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use portolan_e2e::ask::address;
+use portolan_e2e::ask::{PROMPT, address};
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, service, slices};
-use portolan_e2e::rig::{Connection, Family, Protocol};
+use portolan_e2e::rig::{Connection, Family, Host, Protocol};
 use portolan_e2e::wait::wait_for;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+const EXTERNAL: [&str; 2] = ["198.51.100.10", "2001:db8:100::10"];
 
 /// A Service whose endpoint moves from the pod `old` to the pod `new`, seen from a third pod.
 struct World {
@@ -157,4 +159,140 @@ fn a_deadline_ends_a_drain_even_if_the_agent_was_restarted_in_between() {
     // A look at what drains every few seconds may add some.
     let expected = DEADLINE - Duration::from_secs(1)..restart + DEADLINE - Duration::from_secs(1);
     assert!(expected.contains(&lasted), "{lasted:?} not in {expected:?}");
+}
+
+/// What hashes clients, what takes turns, what counts connections, and what remembers. Not `dh`, which
+/// knows the Service's address alone, so that one endpoint has all clients; not `ovf`, which gives an
+/// endpoint no more connections than its weight.
+const SCHEDULERS: [&str; 6] = ["rr", "sh", "mh", "wrr", "wlc", "lblc"];
+
+/// Those that differ by kernel: fewer where the processor is emulated.
+fn schedulers() -> &'static [&'static str] {
+    match lane::lane().as_str() {
+        "debian" => &SCHEDULERS[..3],
+        _ => &SCHEDULERS,
+    }
+}
+
+/// A Service with affinity and something laid over, with these endpoints.
+fn publish_affine(cluster: &Cluster, over: Value, pods: &[(&EchoPod, usize)]) {
+    let mut web = service("web", WEB, json!({ "sessionAffinity": "ClientIP" }));
+    merge(&mut web, over);
+    let objects = [vec![web], slices("web", pods)].concat();
+    cluster.put("web.json", &objects).unwrap();
+}
+
+/// Gives a pod on node 0 that many addresses more of each family.
+fn many_clients(cluster: &Cluster, pod: &Host, count: usize) -> Vec<[IpAddr; 2]> {
+    let [here, there] = [0, 1].map(|number| cluster.rig.node(number));
+    let addresses: Vec<[IpAddr; 2]> = (1..=count)
+        .map(|k| [format!("10.244.201.{k}"), format!("fd00:244:201::{k}")])
+        .map(|texts| texts.map(|text| text.parse().unwrap()))
+        .collect();
+    let add = |[v4, v6]: &[IpAddr; 2]| {
+        let v6 = format!("addr add {v6}/128 dev eth0 nodad");
+        [format!("addr add {v4}/32 dev eth0"), v6]
+    };
+    let commands: Vec<_> = addresses.iter().flat_map(add).collect();
+    pod.namespace().ip(&commands).unwrap();
+    for (range, family) in [
+        ("10.244.201.0/24", Family::V4),
+        ("fd00:244:201::/64", Family::V6),
+    ] {
+        here.add_route(range, pod.address(family)).unwrap();
+        there.add_route(range, here.address(family)).unwrap();
+    }
+    addresses
+}
+
+#[test]
+fn a_drain_refuses_no_client_with_affinity_whatever_the_scheduler() {
+    const CLIENTS: usize = 200;
+    let name = "a_drain_refuses_no_client_with_affinity_whatever_the_scheduler";
+    if !lane::provides(name, &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let cluster = Cluster::new().unwrap();
+    let add = |node, name| cluster.add_pod(node, name).unwrap();
+    let (old, new, visitor) = (add(0, "old"), add(1, "new"), add(0, "visitor"));
+    let clients = many_clients(&cluster, &visitor.pod, CLIENTS);
+    let connect = |number: usize| {
+        let source = clients[number][number % 2];
+        // By address, and by the mark of a short circuit.
+        let ips = if number % 4 < 2 { WEB } else { EXTERNAL };
+        let to = address(ips, Family::ALL[number % 2], 80);
+        let source = SocketAddr::new(source, 0);
+        let open = || Connection::open_at(source, Protocol::Tcp, to, PROMPT);
+        let mut connection = visitor.pod.namespace().run(open).unwrap()?;
+        connection.ask().map(|answer| (connection, answer.name))
+    };
+    for scheduler in schedulers() {
+        let over = json!({
+            "metadata": { "annotations": { "portolan.dev/scheduler": scheduler } },
+            "spec": { "externalIPs": EXTERNAL, "externalTrafficPolicy": "Local" },
+        });
+        publish_affine(&cluster, over.clone(), &[(&old, 0), (&new, 1)]);
+        let before: Vec<_> = (0..CLIENTS).map(|k| connect(k).unwrap()).collect();
+        let on_old = before.iter().filter(|(_, name)| name == "old").count();
+        assert!(on_old > 0, "{scheduler}: nobody has anything to lose");
+
+        publish_affine(&cluster, over, &[(&new, 1)]);
+        // One after the other: not all at a time, for the sake of file descriptors.
+        let lost: Vec<String> = (0..CLIENTS)
+            .filter_map(|k| match connect(k) {
+                Ok((connection, name)) => {
+                    connection.reset().unwrap();
+                    (name != "new").then_some(format!("{k}: answered by {name}"))
+                }
+                Err(error) => Some(format!("{k}: {error}")),
+            })
+            .collect();
+        let what = format!("clients_lost_in_a_drain_{scheduler}");
+        let count = u32::try_from(lost.len()).unwrap();
+        figure(&what, count.into(), "clients", Some(Goal::AtMost(0.0)));
+        assert!(lost.is_empty(), "{scheduler}, of {on_old}: {lost:?}");
+        for (mut connection, name) in before {
+            assert_eq!(connection.ask().unwrap().name, name, "{scheduler}");
+            connection.reset().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_client_is_drawn_anew_when_its_affinity_has_timed_out() {
+    let name = "a_client_is_drawn_anew_when_its_affinity_has_timed_out";
+    if !lane::provides(name, &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    // Affinity lasts for as long as the kernel remembers connections.
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    cluster
+        .start_agent_with(0, &["--ipvs-udp-timeout=1s"])
+        .unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    let add = |node, name| cluster.add_pod(node, name).unwrap();
+    let (a, b, visitor) = (add(0, "a"), add(1, "b"), add(0, "visitor"));
+    let seconds = json!({ "clientIP": { "timeoutSeconds": 3 } });
+    let over = json!({ "spec": { "sessionAffinityConfig": seconds } });
+    publish_affine(&cluster, over, &[(&a, 0), (&b, 1)]);
+    let ask = |family| {
+        let to = address(WEB, family, 80);
+        let answer = visitor.pod.request(Protocol::Udp, to, PATIENT);
+        answer.unwrap().name
+    };
+    for family in Family::ALL {
+        let first = ask(family);
+        for _ in 0..5 {
+            assert_eq!(ask(family), first);
+        }
+        wait_for("the affinity's end", PATIENT, || {
+            let list = ["ipvsadm", "-L", "-n", "-c"];
+            let known = cluster.rig.node(0).exec(&list).unwrap();
+            let client = visitor.pod.address(family).to_string();
+            (!known.contains(&client)).then_some(())
+        })
+        .unwrap();
+        assert_ne!(ask(family), first, "{family:?}");
+    }
 }

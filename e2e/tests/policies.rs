@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use portolan_e2e::cluster::{Cluster, EchoPod};
+use portolan_e2e::ask;
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::conformance::node_objects;
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slices};
 use portolan_e2e::rig::{Family, Host, Protocol, RequestError};
@@ -233,11 +235,69 @@ fn internal_policy_local_is_silent_while_there_are_destinations_elsewhere() {
 }
 
 #[test]
+fn an_address_of_another_node_is_reached_through_this_one() {
+    if skip("an_address_of_another_node_is_reached_through_this_one") {
+        return;
+    }
+    let cluster = Cluster::new().unwrap();
+    let a = cluster.add_pod(0, "a").unwrap();
+    let b = cluster.add_pod(1, "b").unwrap();
+    let visitor = cluster.add_pod(0, "v").unwrap();
+    let (through, owner) = (cluster.rig.node(0), cluster.rig.node(1));
+    let client = cluster.rig.client();
+    // Else the client learns that there is a shorter way.
+    for (host, key, value) in [
+        (&**through, "ipv4/conf/all/send_redirects", "0"),
+        (&**through, "ipv4/conf/eth0/send_redirects", "0"),
+        (client, "ipv6/conf/eth0/accept_redirects", "0"),
+    ] {
+        host.namespace().sysctl(&[(key, value)]).unwrap();
+    }
+    for (family, length) in Family::ALL.into_iter().zip([32, 128]) {
+        let route = format!("{}/{length}", owner.address(family));
+        client.add_route(&route, through.address(family)).unwrap();
+    }
+    let mut web = external(json!({ "externalTrafficPolicy": "Local" }));
+    let ingress = Family::ALL.map(|family| json!({ "ip": owner.address(family) }));
+    merge(
+        &mut web["status"],
+        json!({ "loadBalancer": { "ingress": ingress } }),
+    );
+    let put = |pods: &[(&EchoPod, usize)]| {
+        let nodes = node_objects(&cluster.rig);
+        let objects = [nodes, vec![web.clone()], slices("web", pods)].concat();
+        cluster.put("web.json", &objects).unwrap();
+    };
+    put(&[(&b, 1)]);
+    for (family, protocol) in ways() {
+        let to = owner.socket(family, 80);
+        answers(client, protocol, to, "b", client.address(family));
+        let own = visitor.pod.address(family);
+        answers(&visitor.pod, protocol, to, "b", own);
+    }
+    // The node that has the address leads a pod of this node to a pod of this node.
+    put(&[(&a, 0), (&b, 1)]);
+    for (family, protocol) in ways() {
+        let to = owner.socket(family, 80);
+        let answers = ask::answers(&visitor.pod, protocol, to, &["a", "b"]);
+        let own = visitor.pod.address(family);
+        assert_eq!(ask::sources(&answers, "a"), [owner.address(family)].into());
+        assert_eq!(ask::sources(&answers, "b"), [own].into());
+    }
+}
+
+#[test]
 fn affinity_is_one_for_all_ways_in_and_short_circuits_have_it() {
     if skip("affinity_is_one_for_all_ways_in_and_short_circuits_have_it") {
         return;
     }
-    let cluster = Cluster::new().unwrap();
+    let mut cluster = Cluster::new().unwrap();
+    for node in 0..2 {
+        cluster.agent(node).unwrap().stop(PATIENT).unwrap();
+        let args = ["--scheduler=mh"];
+        cluster.start_agent_with(node, &args).unwrap();
+        cluster.wait_until_ready(node).unwrap();
+    }
     let pods: Vec<_> = ["a", "b", "c", "d"]
         .iter()
         .map(|name| cluster.add_pod(0, name).unwrap())

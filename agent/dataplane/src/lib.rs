@@ -10,6 +10,7 @@ mod fake;
 mod gate;
 mod kernel;
 mod predecessor;
+mod runs;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -94,22 +95,22 @@ pub struct StepError {
     /// The entries of sets that are missing because of it; see
     /// [`Desired::records_of`](portolan_plan::Desired::records_of).
     pub entries: Vec<SetEntry>,
-    /// Whether the kernel has certainly not taken the step, and nothing else than that is other than
-    /// was known.
-    pub certain: bool,
+    /// The part of the step that the kernel took all the same.
+    pub done: Option<Step>,
+    /// What is known of the kernel besides.
+    pub doubt: Doubt,
 }
 
-/// Whether a step that was refused like this tells nothing else than that it was not taken. That
-/// something is there already, or is not there, may as well mean that somebody else changed it.
-fn is_certain(step: &Step, errno: Errno) -> bool {
-    match step {
-        // No such scheduler.
-        Step::AddVirtualServer { .. } => errno != Errno::EEXIST,
-        Step::AddRealServer { .. } => {
-            ![Errno::EEXIST, Errno::ENOENT, Errno::ESRCH].contains(&errno)
-        }
-        _ => false,
-    }
+/// What a failed step says about what is known of the kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Doubt {
+    /// Nothing: the step was not taken, but for the part that is known, and all else is as it was.
+    #[default]
+    None,
+    /// The kernel's answer contradicts what was known before, unless that was read just now.
+    Stale,
+    /// There was no answer: the step may have been taken.
+    Lost,
 }
 
 /// A kernel that can be observed and changed.

@@ -15,8 +15,7 @@ pub struct Config {
     pub families: BTreeSet<Family>,
     /// What sets and chains are called.
     pub names: Names,
-    /// The scheduler that was asked for, for virtual servers of records that name none; `None` if
-    /// none was: then it is `mh` for records with affinity and `rr` for all others.
+    /// The scheduler of virtual servers of records that name none; `None` for `rr`.
     pub scheduler: Option<&'static str>,
     /// Whether all connections to cluster IPs are masqueraded (`--masquerade-all`).
     pub masquerade_all: bool,

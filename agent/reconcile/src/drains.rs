@@ -9,7 +9,8 @@ use portolan_model::NodeTable;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_plan::{KernelState, Step};
 
-use crate::{Behind, Reconciler};
+use crate::Reconciler;
+use crate::apply::Behind;
 
 /// A real server that drains: of which virtual server, and its address.
 pub type Draining = (VirtualServerKey, SocketAddr);
@@ -143,21 +144,17 @@ impl<D: Dataplane> Reconciler<D> {
         steps.extend(disowned);
         let known = self.known.take().unwrap_or_default();
         let errors = self.apply(&steps, &known).await;
-        if errors.is_empty() {
-            let touched = steps.iter().filter_map(Step::virtual_server).copied();
-            let touched = touched.collect();
-            self.behind = Some(Behind {
-                known,
-                steps,
-                touched,
-            });
-            return Ok(left - finished);
-        }
-        self.draining = None;
-        for error in errors {
+        for error in &errors {
             for (_, message) in self.explain(&steps, error) {
                 tracing::warn!(message, "a drained real server could not be deleted");
             }
+        }
+        if self.is_known(&steps, &errors, false) {
+            let touched = steps.iter().filter_map(Step::virtual_server).copied();
+            let touched = touched.collect();
+            self.behind = Some(Behind::new(known, steps, &errors, touched));
+        } else {
+            self.draining = None;
         }
         Ok(left - finished)
     }

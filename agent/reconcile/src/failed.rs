@@ -1,50 +1,121 @@
-//! What the kernel refused and lacks since.
+//! What the kernel refused and lacks since, by record, and when it is tried again.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use portolan_model::{NodeTable, RecordKey};
 
 /// What went wrong, with the record that it belongs to where it belongs to one.
 pub(crate) type Error = (Option<RecordKey>, String);
 
-/// What did not work at its last attempt.
+/// What did not work at its last attempt. What belongs to no record is tried again with everything.
 #[derive(Debug, Default)]
-pub(crate) struct Failed(Vec<Error>);
+pub(crate) struct Failed(BTreeMap<Option<RecordKey>, Trouble>);
+
+#[derive(Debug, Default)]
+struct Trouble {
+    messages: Vec<String>,
+    /// How many attempts have failed in a row.
+    attempts: u32,
+    /// When the next attempt is; unknown until somebody asks.
+    at: Option<Instant>,
+    /// Whether the next reconciliation tries again.
+    is_due: bool,
+    /// Whether it has failed right after the kernel was read.
+    is_stubborn: bool,
+}
 
 impl Failed {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Error> {
-        self.0.iter()
+    pub(crate) fn contains(&self, record: &RecordKey) -> bool {
+        self.0.contains_key(&Some(record.clone()))
     }
 
-    pub(crate) fn add(&mut self, errors: Vec<Error>) {
-        self.0.extend(errors);
+    pub(crate) fn errors(&self) -> impl Iterator<Item = Error> {
+        self.0.iter().flat_map(|(record, trouble)| {
+            let messages = trouble.messages.iter();
+            messages.map(move |message| (record.clone(), message.clone()))
+        })
     }
 
-    /// Keeps what was not tried again because its record has not changed since a table; nothing
-    /// without that.
-    pub(crate) fn keep_unchanged(&mut self, before: Option<&NodeTable>, now: &NodeTable) {
-        let Some(before) = before else {
-            self.0.clear();
-            return;
-        };
-        self.0.retain(|(record, _)| {
-            let is_unchanged = |key| {
-                now.records.contains_key(key)
-                    && same(before.records.get(key), now.records.get(key))
-                    && same(before.lists.get(key), now.lists.get(key))
+    /// Whether this has failed right after the kernel was read: then what was known is not why.
+    pub(crate) fn is_stubborn(&self, record: Option<&RecordKey>) -> bool {
+        let trouble = self.0.get(&record.cloned());
+        trouble.is_some_and(|trouble| trouble.is_stubborn)
+    }
+
+    /// Whether something is due that belongs to no record.
+    pub(crate) fn needs_all(&self) -> bool {
+        self.0.get(&None).is_some_and(|trouble| trouble.is_due)
+    }
+
+    /// The records of which something is due.
+    pub(crate) fn due(&self) -> impl Iterator<Item = &RecordKey> {
+        let due = self.0.iter().filter(|(_, trouble)| trouble.is_due);
+        due.filter_map(|(record, _)| record.as_ref())
+    }
+
+    /// Takes note of an attempt at some records, or at everything, and of what failed then. `is_fresh`
+    /// if the kernel was read right before.
+    pub(crate) fn note(
+        &mut self,
+        tried: Option<&BTreeSet<RecordKey>>,
+        errors: Vec<Error>,
+        is_fresh: bool,
+        table: &NodeTable,
+    ) {
+        for (record, trouble) in &mut self.0 {
+            let was_tried = match (tried, record) {
+                (None, _) => true,
+                (Some(tried), Some(record)) => tried.contains(record),
+                (Some(_), None) => false,
             };
-            record.as_ref().is_none_or(is_unchanged)
+            if was_tried {
+                trouble.messages.clear();
+            }
+        }
+        for (record, message) in errors {
+            let trouble = self.0.entry(record).or_default();
+            if trouble.messages.is_empty() {
+                trouble.attempts += 1;
+                (trouble.at, trouble.is_due) = (None, false);
+            }
+            trouble.is_stubborn |= is_fresh;
+            if !trouble.messages.contains(&message) {
+                trouble.messages.push(message);
+            }
+        }
+        self.0.retain(|record, trouble| {
+            let is_there = record
+                .as_ref()
+                .is_none_or(|r| table.records.contains_key(r));
+            is_there && !trouble.messages.is_empty()
         });
     }
-}
 
-fn same<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
-    match (a, b) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-        (a, b) => a.is_none() && b.is_none(),
+    /// Lets the next reconciliation try again what is due at a time.
+    pub(crate) fn try_again(&mut self, now: Instant) {
+        for trouble in self.0.values_mut() {
+            trouble.is_due = trouble.at.is_none_or(|at| at <= now);
+        }
+    }
+
+    /// When something is due next: after a pause that doubles with each attempt that fails, from the
+    /// first to the longest.
+    pub(crate) fn next(
+        &mut self,
+        now: Instant,
+        first: Duration,
+        longest: Duration,
+    ) -> Option<Instant> {
+        let next = self.0.values_mut().map(|trouble| {
+            let doublings = trouble.attempts.saturating_sub(1).min(16);
+            let pause = first.saturating_mul(1 << doublings).min(longest);
+            *trouble.at.get_or_insert(now + pause)
+        });
+        next.min()
     }
 }

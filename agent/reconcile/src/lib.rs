@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apply;
 mod drains;
 mod failed;
 mod flows;
@@ -15,9 +16,9 @@ mod trash;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Dataplane, DataplaneError, Flow, HELD_WITH_SERVER, StepError};
+use portolan_dataplane::{Dataplane, DataplaneError, Flow};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, NodeTable, RecordKey};
 use portolan_plan::{
@@ -29,15 +30,12 @@ pub use drains::Draining;
 pub use flows::StaleFlows;
 pub use outcome::{Counts, Outcome};
 
+use apply::Behind;
 use drains::Drains;
 use failed::Failed;
 use outcome::breaks;
 use spread::PutOff;
-use trash::{Trash, deleted_by};
-
-/// Of how many missing entries of a set the records are looked for: enough to see what is wrong,
-/// and not too dear for a set that is missing as a whole.
-const EXPLAINED: usize = 64;
+use trash::Trash;
 
 /// The desired state, for dumps too. Whoever reads it holds up the reconciliation meanwhile.
 #[derive(Debug, Clone, Default)]
@@ -59,15 +57,6 @@ impl SharedDesired {
     }
 }
 
-/// What was known of the kernel, the steps that it took since, and the virtual servers that changed.
-/// To put them together takes as long as to program them, and whoever waits need not wait for it.
-#[derive(Debug)]
-struct Behind {
-    known: KernelState,
-    steps: Vec<Step>,
-    touched: BTreeSet<VirtualServerKey>,
-}
-
 /// What becomes of what is ours in the kernel and not desired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Surplus {
@@ -81,8 +70,8 @@ struct Planned {
     steps: Vec<Step>,
     /// The virtual servers that have changed, where it is known what drains of the others.
     touched: BTreeSet<VirtualServerKey>,
-    /// The table since which only what has changed was looked at; `None` if all was.
-    since: Option<Arc<NodeTable>>,
+    /// The records that were looked at; `None` if all were.
+    tried: Option<BTreeSet<RecordKey>>,
 }
 
 /// Keeps one kernel equal to one table.
@@ -186,12 +175,21 @@ impl<D: Dataplane> Reconciler<D> {
         Ok(found)
     }
 
-    /// Lets the next reconciliation try again what the kernel refused, and not only what has changed
-    /// since.
-    pub fn try_again(&mut self) {
-        if !self.failed.is_empty() {
-            self.settled = None;
-        }
+    /// Lets the next reconciliation try again what the kernel refused and what is due by now, and not
+    /// only what has changed since.
+    pub fn try_again(&mut self, now: Instant) {
+        self.failed.try_again(now);
+    }
+
+    /// When something that the kernel refused is due. The pause before the next attempt doubles with
+    /// each that fails, from `first` to `longest`, for each record by itself.
+    pub fn next_attempt(
+        &mut self,
+        now: Instant,
+        first: Duration,
+        longest: Duration,
+    ) -> Option<Instant> {
+        self.failed.next(now, first, longest)
     }
 
     /// Reads what the node is like, and nothing else; whether that is other than what the last
@@ -236,45 +234,39 @@ impl<D: Dataplane> Reconciler<D> {
             Some(facts) => facts,
             None => self.dataplane.facts().await?,
         };
-        let known = match self.known.take() {
-            Some(known) => known,
+        let (known, is_fresh) = match self.known.take() {
+            Some(known) => (known, false),
             None => {
                 self.settled = None;
                 let known = self.dataplane.observe().await?;
                 self.real_servers = real_servers(&known);
-                known
+                (known, true)
             }
         };
         let Planned {
             steps,
             touched,
-            since,
+            tried,
         } = self.steps(table, &facts, &known, surplus);
         let affected = self.desired.read(|d| flows::affected(&steps, &known, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
-        let steps = self.spread(steps, &known, since.is_none()).await?;
+        let steps = self.spread(steps, &known, tried.is_none()).await?;
         let objects = steps.iter().map(Step::objects).sum();
         let step_errors = self.apply(&steps, &known).await;
         let broken = step_errors
             .iter()
             .filter_map(|error| breaks(steps.get(error.index)?));
-        let broken = broken.collect();
-        self.failed.keep_unchanged(since.as_deref(), table);
-        let is_known = step_errors.iter().all(|error| error.certain);
-        let refused_steps: BTreeSet<usize> = step_errors.iter().map(|error| error.index).collect();
-        for error in step_errors {
-            self.failed.add(self.explain(&steps, error));
-        }
+        let broken: Families = broken.collect();
+        let is_known = self.is_known(&steps, &step_errors, is_fresh);
+        let errors = step_errors.iter().flat_map(|e| self.explain(&steps, e));
+        let errors = errors.collect();
+        self.failed.note(tried.as_ref(), errors, is_fresh, table);
         if is_known {
-            let taken = steps.into_iter().enumerate();
-            let taken = taken.filter(|(index, _)| !refused_steps.contains(index));
-            let is_equal = surplus == Surplus::Goes;
+            // What a whole family needs is tried again with every change: nothing new may come up
+            // without it.
+            let is_equal = surplus == Surplus::Goes && broken.is_empty();
             self.settled = is_equal.then(|| (Arc::clone(table), facts.clone()));
-            self.behind = Some(Behind {
-                known,
-                steps: taken.map(|(_, step)| step).collect(),
-                touched,
-            });
+            self.behind = Some(Behind::new(known, steps, &step_errors, touched));
         } else {
             // What is known of the kernel is not so any more: the next one looks.
             (self.settled, self.draining) = (None, None);
@@ -284,7 +276,7 @@ impl<D: Dataplane> Reconciler<D> {
         let mut errors: Vec<_> = self
             .desired
             .read(|desired| desired.refused.iter().map(refused).collect());
-        errors.extend(self.failed.iter().cloned());
+        errors.extend(self.failed.errors());
         Ok(Outcome {
             objects,
             duration: start.elapsed(),
@@ -317,8 +309,20 @@ impl<D: Dataplane> Reconciler<D> {
         if surplus == Surplus::Stays {
             self.settled = None;
         }
+        if self.failed.needs_all() {
+            self.settled = None;
+        }
         if let Some((before, _)) = self.settled.take_if(|(_, of)| of == facts) {
-            let update = |kept: &mut Kept| kept.update(&before, table, facts, config, known);
+            let failed = &self.failed;
+            let mut tried = table.changed_since(&before);
+            tried.extend(failed.due().cloned());
+            let update = |kept: &mut Kept| {
+                let mut touched = kept.update(&before, table, facts, config, known)?;
+                for key in tried.iter().filter(|key| failed.contains(key)) {
+                    kept.touch(key, table, facts, config, known, &mut touched)?;
+                }
+                Some(touched)
+            };
             if let Some(touched) = self.desired.write(update) {
                 touched
                     .notes
@@ -328,7 +332,7 @@ impl<D: Dataplane> Reconciler<D> {
                 return Planned {
                     steps: self.desired.read(plan),
                     touched: touched.servers,
-                    since: Some(before),
+                    tried: Some(tried),
                 };
             }
         }
@@ -376,20 +380,6 @@ impl<D: Dataplane> Reconciler<D> {
         Ok(Some(deleted))
     }
 
-    /// Takes steps. After an error we do not know what the kernel holds.
-    async fn apply(&mut self, steps: &[Step], known: &KernelState) -> Vec<StepError> {
-        if steps.is_empty() {
-            return Vec::new();
-        }
-        for step in steps {
-            tracing::debug!(%step, "step");
-        }
-        let errors = self.dataplane.apply(steps).await;
-        let deleted = steps.iter().map(|step| deleted_by(step, known)).sum();
-        self.trash.add(deleted, Instant::now());
-        errors
-    }
-
     /// Takes what was read of the kernel for what is known.
     fn learn(&mut self, known: KernelState) {
         self.real_servers = real_servers(&known);
@@ -417,32 +407,6 @@ impl<D: Dataplane> Reconciler<D> {
         }
         self.known = Some(known);
         self.follow_drains(&touched);
-    }
-
-    /// What went wrong, once for each record that it concerns.
-    fn explain(&self, steps: &[Step], error: StepError) -> Vec<(Option<RecordKey>, String)> {
-        let Some(step) = steps.get(error.index) else {
-            return vec![(None, error.message)];
-        };
-        let records: BTreeSet<RecordKey> = self.desired.read(|desired| {
-            let of_server = step
-                .virtual_server()
-                .and_then(|key| Some(&desired.records.get(key)?.key));
-            let missing = error.entries.iter().take(EXPLAINED);
-            let of_entries = missing.flat_map(|entry| desired.records_of(entry));
-            of_server.into_iter().chain(of_entries).cloned().collect()
-        });
-        if error.message == HELD_WITH_SERVER {
-            return Vec::new();
-        }
-        let message = format!("{step}: {}", error.message);
-        if records.is_empty() {
-            return vec![(None, message)];
-        }
-        let records = records.into_iter();
-        records
-            .map(|record| (Some(record), message.clone()))
-            .collect()
     }
 
     /// The dataplane.

@@ -9,6 +9,7 @@ use portolan_model::{
 use super::*;
 
 mod faults;
+mod refused;
 
 fn table(destinations: &[&str]) -> Arc<NodeTable> {
     let key = RecordKey {
@@ -233,12 +234,12 @@ async fn what_the_kernel_refuses_costs_others_nothing_and_is_tried_again_when_as
     // Asked for, it is tried again, and fails again.
     let next = reconciler.dataplane.taken.len();
     reconciler.dataplane.faults = refused(next);
-    reconciler.try_again();
+    reconciler.try_again(Instant::now());
     let outcome = reconciler.reconcile(&both).await.unwrap();
     assert_eq!(reconciler.dataplane.taken.len(), next + 1);
     assert_eq!(of_svc(&outcome), ["svc"]);
     // Then it works.
-    reconciler.try_again();
+    reconciler.try_again(Instant::now());
     let outcome = reconciler.reconcile(&both).await.unwrap();
     assert_eq!((outcome.errors, outcome.again), (vec![], false));
     let wanted = reconciler.desired.read(|desired| desired.state.clone());

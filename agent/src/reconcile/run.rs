@@ -130,7 +130,7 @@ pub async fn run<D: Dataplane + Predecessor>(
             Some(Wake::Check) => this.check().await,
             Some(Wake::Reconcile) => drop(this.reconcile().await),
             Some(Wake::Retry) => {
-                this.reconciler.try_again();
+                this.reconciler.try_again(Instant::now().into_std());
                 drop(this.reconcile().await);
             }
             Some(Wake::Sync) => this.look_at_kernel().await,
@@ -282,11 +282,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         if let Err(error) = self.reconciler.settle().await {
             tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
         }
-        if outcome.again {
-            self.retry();
-        } else {
-            self.backoff = self.timing.retry;
-        }
+        self.plan_retry(&outcome);
         self.forget_stale_flows(&target).await;
         self.note_drains(&target);
         Some((Arc::clone(&target.table), objects))
@@ -316,6 +312,20 @@ impl<D: Dataplane + Predecessor> Loop<D> {
             self.outlets.metrics.observe_takeover(true);
         }
         outcome
+    }
+
+    /// What the kernel refused has a pause of its own for each record; what concerns all has another.
+    fn plan_retry(&mut self, outcome: &Outcome) {
+        let (now, longest) = (Instant::now().into_std(), self.timing.sync_period);
+        let next = self
+            .reconciler
+            .next_attempt(now, self.timing.retry, longest);
+        match next.filter(|at| *at > now) {
+            Some(at) if outcome.broken.is_empty() => self.retry_at = Some(Instant::from_std(at)),
+            _ if outcome.again => return self.retry(),
+            _ => {}
+        }
+        self.backoff = self.timing.retry;
     }
 
     /// Tries again in a while, which gets longer each time.

@@ -128,13 +128,13 @@ fn uses_local(service: &Service, frontends: &[Frontend], family: Family) -> bool
 /// weight, one that heeds weights.
 ///
 /// Destinations of weight 0 make no difference: `rr` gives them nothing either (kernel:
-/// `ip_vs_rr.c`). With affinity the agent's choice hashes clients and heeds weights already.
+/// `ip_vs_rr.c`).
 fn scheduling(service: &Service, weights: impl Iterator<Item = u32>) -> Scheduling {
     let mut scheduling = service.scheduling.clone();
     let mut positive = weights.filter(|weight| *weight > 0);
     let first = positive.next();
     let differ = positive.any(|weight| Some(weight) != first);
-    if differ && scheduling.scheduler.is_none() && service.affinity_seconds.is_none() {
+    if differ && scheduling.scheduler.is_none() {
         scheduling.scheduler = Some("wrr".into());
     }
     scheduling

@@ -130,6 +130,8 @@ fn sources(row: &Row, endpoint: Place) -> BTreeSet<Seen> {
     match class(row) {
         // A pod that got its own packet back from its own address would not know what to do.
         Class::Pod if itself => [masqueraded].into(),
+        // An endpoint elsewhere would answer the pod directly, not by way of the node that was asked.
+        Class::Pod if row.source.node() != Some(entry) && endpoint != entry => [masqueraded].into(),
         Class::Pod if row.kind == Kind::ClusterIp || row.policy == Policy::Local => {
             [Seen::Asker].into()
         }

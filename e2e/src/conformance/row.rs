@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::situation::{Place, Situation, State};
+use super::situation::{Endpoint, Place, Situation, State};
 use crate::rig::{Family, Protocol};
 
 /// What is asked.
@@ -153,23 +153,11 @@ impl Row {
     /// False where the dimensions contradict each other.
     #[must_use]
     pub fn has_an_answer(&self) -> bool {
-        let endpoints = self.situation.endpoints();
-        let serves = |place| {
-            endpoints
-                .iter()
-                .any(|endpoint| endpoint.place == place && endpoint.state != State::NotReady)
+        let serves_here = |endpoint: &Endpoint| {
+            endpoint.place == Place::Here && endpoint.state != State::NotReady
         };
-        match self.source {
-            Source::Endpoint => serves(Place::Here),
-            // A node forwards a pod's connection under the pod's own address. An endpoint on that
-            // pod's node would answer it directly, not by way of the node that knows the port.
-            Source::PodThere => {
-                self.kind != Kind::NodePort
-                    || self.policy == Policy::Cluster
-                    || !serves(Place::There)
-            }
-            _ => true,
-        }
+        let endpoints = self.situation.endpoints();
+        self.source != Source::Endpoint || endpoints.iter().any(serves_here)
     }
 
     /// The node whose virtual server decides.

@@ -93,6 +93,17 @@ impl Connection {
         timeout: Duration,
     ) -> Result<Self, RequestError> {
         let source = SocketAddr::new(unspecified(target), port);
+        Self::open_at(source, protocol, target, timeout)
+    }
+
+    /// Opens a connection from an address and port; an unspecified address and port 0 are any. SCTP
+    /// heeds the port alone.
+    pub fn open_at(
+        source: SocketAddr,
+        protocol: Protocol,
+        target: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Self, RequestError> {
         let transport = match protocol {
             Protocol::Tcp => {
                 let stream = connect(source, target, timeout)?;
@@ -101,7 +112,7 @@ impl Connection {
                 Transport::Stream(BufReader::new(stream))
             }
             Protocol::Sctp => {
-                let stream = sctp::connect(port, target, timeout)?;
+                let stream = sctp::connect(source.port(), target, timeout)?;
                 stream.set_read_timeout(Some(timeout))?;
                 Transport::Stream(BufReader::new(stream))
             }
@@ -147,7 +158,7 @@ impl Connection {
 }
 
 fn connect(source: SocketAddr, target: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
-    if source.port() == 0 {
+    if source.port() == 0 && source.ip().is_unspecified() {
         // Binding to any port would take one that no other connection has, whatever its target.
         return TcpStream::connect_timeout(&target, timeout);
     }

@@ -2,6 +2,7 @@
 
 mod predecessor;
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use portolan_model::ipvs::{Connections, RealServers, VirtualServer, VirtualServe
 use portolan_netlink::Errno;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
-use crate::gate::Gate;
 use crate::kernel::{REPLACEMENT_SET, glance};
-use crate::{Dataplane, DataplaneError, Flow, StepError, is_certain};
+use crate::runs::{self, Class, Failure, TakeRun};
+use crate::{Dataplane, DataplaneError, Doubt, Flow, StepError};
 
 /// What goes wrong with a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub struct FakeKernel {
     pub failures: BTreeMap<usize, String>,
     /// What else goes wrong with steps, by their number since the start.
     pub faults: BTreeMap<usize, Fault>,
+    /// What the kernel never takes, and what it says then.
+    pub refuses: Option<fn(&Step) -> Option<Errno>>,
     /// How many of the next reads of the kernel fail.
     pub unreadable: usize,
     /// All steps taken so far, failed ones included.
@@ -70,25 +73,25 @@ impl FakeKernel {
         }
     }
 
-    fn take(&mut self, step: &Step) -> Result<(), Failure> {
+    fn take_step(&mut self, step: &Step) -> Result<(), Failure> {
         let number = self.taken.len();
         if self.crash_after.is_some_and(|limit| number >= limit) {
-            return Err(Failure::whole("crashed"));
+            return Err(Failure::lost("crashed"));
         }
         self.taken.push(step.clone());
         if let Some(message) = self.failures.get(&number) {
-            return Err(Failure::whole(message));
+            return Err(Failure::lost(message.clone()));
+        }
+        if let Some(errno) = self.refuses.and_then(|refuses| refuses(step)) {
+            return Err(Failure::refused(step, errno));
         }
         match self.faults.get(&number).copied() {
             None => self.execute(step),
-            Some(Fault::Refused(errno)) => Err(Failure {
-                certain: is_certain(step, errno),
-                ..Failure::whole(errno)
-            }),
+            Some(Fault::Refused(errno)) => Err(Failure::refused(step, errno)),
             Some(Fault::Entry(index, errno)) => self.refuse_entry(step, index, errno),
             Some(Fault::AnswerLost) => {
                 self.execute(step)?;
-                Err(Failure::whole("the answer was lost"))
+                Err(Failure::lost("the answer was lost"))
             }
             Some(Fault::Deleted) => {
                 delete(&mut self.state, step);
@@ -97,39 +100,56 @@ impl FakeKernel {
         }
     }
 
-    /// Takes real servers one by one, as the kernel does; the errors together say nothing certain.
-    fn fill(&mut self, key: VirtualServerKey, real_servers: &RealServers) -> Result<(), Failure> {
-        let mut failed = Ok(());
+    /// Takes real servers one by one, as the kernel does.
+    fn fill(
+        &mut self,
+        step: &Step,
+        key: VirtualServerKey,
+        real_servers: &RealServers,
+    ) -> Result<(), Failure> {
+        let (mut refused, mut doubt) = (Vec::new(), Doubt::None);
         for (address, config) in real_servers {
             let (address, config) = (*address, *config);
-            let added = self.take(&Step::AddRealServer {
+            let added = self.take_step(&Step::AddRealServer {
                 key,
                 address,
                 config,
             });
-            failed = failed.and(added.map_err(|failure| Failure::whole(failure.message)));
+            if let Err(failure) = added {
+                refused.push((address, Errno::EINVAL));
+                doubt = doubt.max(failure.doubt);
+            }
         }
-        failed
+        if refused.is_empty() {
+            return Ok(());
+        }
+        Err(Failure {
+            doubt,
+            ..Failure::of_real_servers(step, &refused)
+        })
     }
 
     fn execute(&mut self, step: &Step) -> Result<(), Failure> {
-        check(&self.state, step).map_err(Failure::whole)?;
+        check(&self.state, step).map_err(|message| Failure::new(Doubt::Stale, message))?;
         self.state.advance(step);
         Ok(())
     }
 
     fn refuse_entry(&mut self, step: &Step, index: usize, errno: Errno) -> Result<(), Failure> {
-        let (mut rest, refused) = (step.clone(), Failure::whole(errno));
-        let (Step::AddEntries { entries, .. } | Step::DelEntries { entries, .. }) = &mut rest
-        else {
-            return Err(refused);
+        let (Step::AddEntries { entries, .. } | Step::DelEntries { entries, .. }) = step else {
+            return Err(Failure::refused(step, errno));
         };
-        let bad = entries.get(index % entries.len().max(1)).cloned();
-        let Some(bad) = bad else { return Err(refused) };
-        Arc::make_mut(entries).retain(|entry| *entry != bad);
-        self.execute(&rest)?;
-        let entries = vec![bad];
-        Err(Failure { entries, ..refused })
+        let Some(bad) = entries.get(index % entries.len().max(1)).cloned() else {
+            return Err(Failure::refused(step, errno));
+        };
+        let failure = Failure::of_entries(step, vec![bad]);
+        if let Some(rest) = &failure.done {
+            self.execute(rest)?;
+        }
+        Err(Failure {
+            message: errno.to_string(),
+            ..failure
+        })
     }
 
     fn read(&mut self) -> Result<(), DataplaneError> {
@@ -137,24 +157,6 @@ impl FakeKernel {
         self.unreadable = self.unreadable.saturating_sub(1);
         let error = || DataplaneError::Io(std::io::Error::other("unreadable"));
         if fails { Err(error()) } else { Ok(()) }
-    }
-}
-
-/// Why a step failed, as a whole or for some of its entries.
-struct Failure {
-    message: String,
-    /// Empty if the whole step failed.
-    entries: Vec<SetEntry>,
-    certain: bool,
-}
-
-impl Failure {
-    fn whole(message: impl ToString) -> Self {
-        Self {
-            message: message.to_string(),
-            entries: Vec::new(),
-            certain: false,
-        }
     }
 }
 
@@ -263,6 +265,22 @@ fn fits(set: &Set, entry: &SetEntry) -> Result<(), String> {
     )
 }
 
+impl TakeRun for FakeKernel {
+    async fn take<S: Borrow<Step> + Sync>(&mut self, _: Class, run: &[S]) -> Vec<(usize, Failure)> {
+        let mut failures = Vec::new();
+        for (number, step) in run.iter().map(Borrow::borrow).enumerate() {
+            let taken = match step {
+                Step::FillVirtualServer { key, real_servers } => {
+                    self.fill(step, *key, real_servers)
+                }
+                step => self.take_step(step),
+            };
+            failures.extend(taken.err().map(|failure| (number, failure)));
+        }
+        failures
+    }
+}
+
 impl Dataplane for FakeKernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
         self.state.sets.remove(REPLACEMENT_SET);
@@ -316,38 +334,7 @@ impl Dataplane for FakeKernel {
     }
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
-        let mut gate = Gate::default();
-        let mut errors = Vec::new();
-        for (index, step) in steps.iter().enumerate() {
-            let result = match gate.holds(step) {
-                Some(reason) => Err(Failure {
-                    certain: true,
-                    ..Failure::whole(reason)
-                }),
-                None => match step {
-                    Step::FillVirtualServer { key, real_servers } => self.fill(*key, real_servers),
-                    step => self.take(step),
-                },
-            };
-            let Err(failure) = result else {
-                continue;
-            };
-            let entries = if failure.entries.is_empty() {
-                gate.failed(step);
-                step.added_entries()
-            } else {
-                let failed = failure.entries.iter().cloned();
-                failed.for_each(|entry| gate.failed_entry(entry));
-                failure.entries
-            };
-            errors.push(StepError {
-                index,
-                message: failure.message,
-                entries,
-                certain: failure.certain,
-            });
-        }
-        errors
+        runs::apply(self, steps).await
     }
 
     async fn settle(&mut self) -> Result<(), DataplaneError> {

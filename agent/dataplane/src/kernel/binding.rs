@@ -9,14 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_route::address::AddressHeaderFlags;
-use portolan_netlink::route::Request;
-use portolan_plan::VipBinding;
+use portolan_plan::{Step, VipBinding};
 use rtnetlink::{Handle, LinkDummy};
 
+use super::Kernel;
 use super::predecessor::{index_of, is_error};
 use super::routes::Seen;
-use super::{Failure, Kernel};
-use crate::{DataplaneError, Predecessor as _};
+use crate::runs::Failure;
+use crate::{DataplaneError, Doubt, Predecessor as _};
 
 /// Our device. It stays down, as a kube-proxy's does: its addresses are local all the same.
 pub const DEVICE: &str = "portolan-vips";
@@ -56,34 +56,30 @@ impl Kernel {
         Ok(seen)
     }
 
-    /// Binds and unbinds VIPs, and says which of the changes failed.
-    pub(super) async fn bind_vips(&mut self, changes: &[Request]) -> Vec<(usize, Failure)> {
+    /// Binds and unbinds VIPs; one result for each step.
+    pub(super) async fn bind_vips(&mut self, steps: &[&Step]) -> Vec<Result<(), Failure>> {
         let by_address = self.config.vip_binding == VipBinding::Address;
-        let results = if by_address || matches!(self.device, Device::Present(_)) {
-            let results = self.bind_with_device(changes, by_address).await;
-            results.unwrap_or_else(|error| vec![Err(error.to_string()); changes.len()])
+        if by_address || matches!(self.device, Device::Present(_)) {
+            let results = self.bind_with_device(steps, by_address).await;
+            results.unwrap_or_else(|error| {
+                let lost = |_: &&Step| Err(Failure::lost(error.to_string()));
+                steps.iter().map(lost).collect()
+            })
         } else {
-            self.routes.apply(changes)
-        };
-        let results = results.into_iter().enumerate();
-        results
-            .filter_map(|(index, result)| Some((index, Failure::whole(result.err()?))))
-            .collect()
+            self.routes.apply(steps)
+        }
     }
 
     async fn bind_with_device(
         &mut self,
-        changes: &[Request],
+        steps: &[&Step],
         by_address: bool,
-    ) -> Result<Vec<Result<(), String>>, DataplaneError> {
+    ) -> Result<Vec<Result<(), Failure>>, DataplaneError> {
         let handle = self.routes.handle()?.clone();
-        let gone = |change: &Request| match *change {
-            Request::Add(ip, _) | Request::Set(ip, _) | Request::Del(ip) => Request::Del(ip),
-        };
         if !by_address {
-            let results = self.routes.apply(changes);
-            let done = changes.iter().zip(&results).filter(|(_, r)| r.is_ok());
-            let unbound: Vec<IpAddr> = done.map(|(change, _)| address(change)).collect();
+            let results = self.routes.apply(steps);
+            let done = steps.iter().zip(&results).filter(|(_, r)| r.is_ok());
+            let unbound: Vec<IpAddr> = done.filter_map(|(step, _)| vip(step)).collect();
             self.delete_vips(DEVICE, &unbound).await?;
             if self.vip_device(DEVICE).await?.is_some_and(|a| a.is_empty()) {
                 self.delete_vip_device(DEVICE).await?;
@@ -92,24 +88,32 @@ impl Kernel {
             return Ok(results);
         }
         let index = ensure_device(&handle).await?;
-        let mut results = Vec::with_capacity(changes.len());
-        for change in changes {
-            results.push(match change {
-                Request::Add(ip, _) | Request::Set(ip, _) => add(&handle, index, *ip).await,
-                Request::Del(_) => Ok(()),
+        let mut results = Vec::with_capacity(steps.len());
+        for step in steps {
+            results.push(match step {
+                Step::AddRoute { vip, .. } | Step::SetRoute { vip, .. } => {
+                    add(&handle, index, *vip).await
+                }
+                _ => Ok(()),
             });
         }
-        let deleted = changes.iter().filter(|c| matches!(c, Request::Del(_)));
-        let deleted: Vec<IpAddr> = deleted.map(address).collect();
+        let deleted = steps.iter().filter(|s| matches!(s, Step::DelRoute { .. }));
+        let deleted: Vec<IpAddr> = deleted.filter_map(|step| vip(step)).collect();
         if !deleted.is_empty() {
             self.delete_vips(DEVICE, &deleted).await?;
         }
         // Of those that could not be bound the route stays, if there was one.
-        let bound = changes.iter().zip(&mut results).filter(|(_, r)| r.is_ok());
-        let (routes, results_of): (Vec<Request>, Vec<_>) =
-            bound.map(|(change, result)| (gone(change), result)).unzip();
-        for (result, unrouted) in results_of.into_iter().zip(self.routes.apply(&routes)) {
-            *result = unrouted;
+        let bound = steps.iter().zip(&mut results).filter(|(_, r)| r.is_ok());
+        let (gone, results_of): (Vec<Step>, Vec<_>) = bound
+            .filter_map(|(step, result)| Some((Step::DelRoute { vip: vip(step)? }, result)))
+            .unzip();
+        let unrouted = self.routes.apply(&gone.iter().collect::<Vec<_>>());
+        for (result, unrouted) in results_of.into_iter().zip(unrouted) {
+            // It is bound in both ways then.
+            *result = unrouted.map_err(|failure| Failure {
+                doubt: Doubt::Lost,
+                ..failure
+            });
         }
         Ok(results)
     }
@@ -129,9 +133,12 @@ fn mark_if(
     vips.into_keys().map(|ip| (ip, Some(NOBODY))).collect()
 }
 
-fn address(change: &Request) -> IpAddr {
-    match *change {
-        Request::Add(ip, _) | Request::Set(ip, _) | Request::Del(ip) => ip,
+fn vip(step: &Step) -> Option<IpAddr> {
+    match step {
+        Step::AddRoute { vip, .. } | Step::SetRoute { vip, .. } | Step::DelRoute { vip } => {
+            Some(*vip)
+        }
+        _ => None,
     }
 }
 
@@ -145,12 +152,16 @@ async fn ensure_device(handle: &Handle) -> Result<u32, DataplaneError> {
     index.ok_or_else(|| std::io::Error::other(format!("{DEVICE} has gone")).into())
 }
 
-async fn add(handle: &Handle, index: u32, ip: IpAddr) -> Result<(), String> {
+/// An address that the kernel refuses, such as an IPv6 one where IPv6 is switched off, is not there.
+async fn add(handle: &Handle, index: u32, ip: IpAddr) -> Result<(), Failure> {
     let length = if ip.is_ipv4() { 32 } else { 128 };
     let mut request = handle.address().add(index, ip, length);
     request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
     match request.execute().await {
         Err(error) if is_error(&error, &[EXISTS]) => Ok(()),
-        other => other.map_err(|error| error.to_string()),
+        Err(error @ rtnetlink::Error::NetlinkError(_)) => {
+            Err(Failure::new(Doubt::None, error.to_string()))
+        }
+        other => other.map_err(|error| Failure::lost(error.to_string())),
     }
 }

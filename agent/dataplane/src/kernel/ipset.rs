@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use portolan_model::ipset::Set;
-use portolan_netlink::ipset::{Ipset, Request};
+use portolan_model::ipset::{Set, SetEntry};
+use portolan_netlink::ipset::{Ipset, IpsetError, Request, RequestError};
 use portolan_plan::Step;
 
-use super::Failure;
-use crate::DataplaneError;
+use crate::runs::Failure;
+use crate::{DataplaneError, Doubt};
 
 /// The set in which a replacement is filled before it is swapped in. One that was killed meanwhile
 /// leaves it.
@@ -34,39 +34,48 @@ fn batch(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), Failure>> {
     let mut results: Vec<Result<(), Failure>> = steps.iter().map(|_| Ok(())).collect();
     match ipset.apply(&requests) {
         Ok(errors) => {
-            for error in errors {
-                let entry = error
-                    .entry
-                    .and_then(|entry| entry_of(&requests[error.index], entry));
-                note(&mut results[error.index], entry, &error.errno.to_string());
+            for of_one in errors.chunk_by(|a, b| a.index == b.index) {
+                let index = of_one[0].index;
+                results[index] = Err(failure(steps[index], &requests[index], of_one));
             }
         }
-        Err(error) => results.fill_with(|| Err(Failure::whole(error.to_string()))),
+        Err(error) => results.fill_with(|| Err(not_done(&error))),
     }
     results
 }
 
-/// Adds an error to what is known of a step: of a bad entry, or of the step as a whole.
-fn note(
-    result: &mut Result<(), Failure>,
-    entry: Option<portolan_model::ipset::SetEntry>,
-    errno: &str,
-) {
-    let mut failure = std::mem::replace(result, Ok(())).err().unwrap_or_default();
-    let separator = if failure.message.is_empty() { "" } else { "; " };
-    match entry {
-        Some(entry) => {
-            failure
-                .message
-                .push_str(&format!("{separator}entry {entry}: {errno}"));
-            failure.entries.push(entry);
-        }
-        None => failure.message.push_str(&format!("{separator}{errno}")),
+/// Why a step failed: because of bad entries, or as a whole.
+fn failure(step: &Step, request: &Request, errors: &[RequestError]) -> Failure {
+    let entry_of = |error: &RequestError| entry_of(request, error.entry?);
+    let entries: Vec<SetEntry> = errors.iter().filter_map(entry_of).collect();
+    let shown = errors.iter().map(|error| match entry_of(error) {
+        Some(entry) => format!("entry {entry}: {}", error.errno),
+        None => error.errno.to_string(),
+    });
+    let message = shown.collect::<Vec<_>>().join("; ");
+    match errors.iter().find(|error| error.entry.is_none()) {
+        Some(whole) => Failure {
+            message,
+            entries,
+            ..Failure::refused(step, whole.errno)
+        },
+        None => Failure {
+            message,
+            ..Failure::of_entries(step, entries)
+        },
     }
-    *result = Err(failure);
 }
 
-fn entry_of(request: &Request, index: usize) -> Option<portolan_model::ipset::SetEntry> {
+/// Requests that are refused before they are sent change nothing.
+fn not_done(error: &IpsetError) -> Failure {
+    let doubt = match error {
+        IpsetError::Socket(_) => Doubt::Lost,
+        _ => Doubt::Stale,
+    };
+    Failure::new(doubt, error.to_string())
+}
+
+fn entry_of(request: &Request, index: usize) -> Option<SetEntry> {
     match request {
         Request::Add { entries, .. } | Request::Del { entries, .. } => entries.get(index).cloned(),
         _ => None,
@@ -122,12 +131,10 @@ fn replace(ipset: &mut Ipset, name: &str, set: &Set) -> Result<(), Failure> {
 }
 
 fn all(ipset: &mut Ipset, requests: &[Request]) -> Result<(), Failure> {
-    let errors = ipset
-        .apply(requests)
-        .map_err(|error| Failure::whole(error.to_string()))?;
+    let errors = ipset.apply(requests).map_err(|error| not_done(&error))?;
     match errors.first() {
         None => Ok(()),
-        Some(error) => Err(Failure::whole(error.errno.to_string())),
+        Some(error) => Err(Failure::new(Doubt::Stale, error.errno.to_string())),
     }
 }
 

@@ -8,8 +8,7 @@ use portolan_netlink::Errno;
 use portolan_netlink::ipvs::{Ipvs, Request};
 use portolan_plan::Step;
 
-use super::Failure;
-use crate::is_certain;
+use crate::runs::Failure;
 
 /// Takes steps, and says which of them failed. They are made requests of one by one: a copy of all
 /// would cost more than it takes the kernel to execute them.
@@ -20,7 +19,7 @@ pub(super) fn take<S: Borrow<Step>>(ipvs: &mut Ipvs, steps: &[S]) -> Vec<(usize,
         Err(error) => {
             let all = 0..steps().len();
             return all
-                .map(|index| (index, Failure::whole(error.to_string())))
+                .map(|index| (index, Failure::lost(error.to_string())))
                 .collect();
         }
     };
@@ -32,28 +31,29 @@ pub(super) fn take<S: Borrow<Step>>(ipvs: &mut Ipvs, steps: &[S]) -> Vec<(usize,
         }
         let start = end;
         end += step.objects();
+        let mut refused = Vec::new();
         while let Some(error) = errors.next_if(|error| error.index < end) {
             if !is_gone(step, error.errno) {
-                failures.push((index, failure(step, error.index - start, error.errno)));
+                refused.push((error.index - start, error.errno));
             }
+        }
+        if !refused.is_empty() {
+            failures.push((index, failure(step, &refused)));
         }
     }
     failures
 }
 
-/// Why the nth of what a step asks for failed.
-fn failure(step: &Step, nth: usize, errno: Errno) -> Failure {
-    let message = match step {
-        Step::FillVirtualServer { real_servers, .. } => {
-            let address = real_servers.keys().nth(nth);
-            address.map_or(errno.to_string(), |address| format!("{address}: {errno}"))
-        }
-        _ => errno.to_string(),
+/// Why some of what a step asks for failed, by number.
+fn failure(step: &Step, refused: &[(usize, Errno)]) -> Failure {
+    let Step::FillVirtualServer { real_servers, .. } = step else {
+        let errno = refused.first().map(|(_, errno)| *errno);
+        return Failure::refused(step, errno.unwrap_or(Errno::EINVAL));
     };
-    Failure {
-        certain: is_certain(step, errno),
-        ..Failure::whole(message)
-    }
+    let address = |number| real_servers.keys().nth(number).copied();
+    let refused = refused.iter();
+    let refused = refused.filter_map(|(number, errno)| Some((address(*number)?, *errno)));
+    Failure::of_real_servers(step, &refused.collect::<Vec<_>>())
 }
 
 /// That what is to be deleted is not there is no failure.

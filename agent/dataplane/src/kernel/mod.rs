@@ -24,11 +24,10 @@ use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_netlink::conntrack::Conntrack;
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
-use portolan_netlink::route::Request;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 
-use crate::gate::Gate;
-use crate::{Dataplane, DataplaneError, Flow, NodePortAddresses, StepError};
+use crate::runs::{self, Class, Failure, TakeRun};
+use crate::{Dataplane, DataplaneError, Doubt, Flow, NodePortAddresses, StepError};
 
 pub use binding::DEVICE as VIP_DEVICE;
 pub use ipset::REPLACEMENT as REPLACEMENT_SET;
@@ -143,32 +142,13 @@ impl Kernel {
         }
     }
 
-    /// Takes neighbouring steps of one class, and says which of them failed, in order.
-    async fn take<S: Borrow<Step>>(&mut self, class: Class, steps: &[S]) -> Vec<(usize, Failure)> {
-        let listed = || steps.iter().map(Borrow::borrow).collect::<Vec<&Step>>();
-        let results = match class {
-            Class::Ipvs => return ipvs::take(&mut self.ipvs, steps),
-            Class::Set => ipset::take(&mut self.ipset, &listed()),
-            Class::Rules => self.write_rules(&listed()).await,
-            Class::Route => {
-                let mut changes = Vec::with_capacity(steps.len());
-                changes.extend(steps.iter().filter_map(|step| route_change(step.borrow())));
-                return self.bind_vips(&changes).await;
-            }
-        };
-        let results = results.into_iter().enumerate();
-        results
-            .filter_map(|(index, result)| Some((index, result.err()?)))
-            .collect()
-    }
-
     async fn write_rules(&mut self, steps: &[&Step]) -> Vec<Result<(), Failure>> {
         let mut results = Vec::with_capacity(steps.len());
         for step in steps {
             results.push(match step {
                 Step::WriteRules { family, rules } => {
                     let written = self.iptables.write(*family, rules).await;
-                    written.map_err(|error| Failure::whole(error.to_string()))
+                    written.map_err(|error| Failure::new(Doubt::None, error.to_string()))
                 }
                 _ => Ok(()),
             });
@@ -177,53 +157,27 @@ impl Kernel {
     }
 }
 
-/// Why a step failed, as a whole or for some of its entries.
-#[derive(Debug, Default)]
-struct Failure {
-    message: String,
-    /// The entries that are missing; empty if the whole step failed.
-    entries: Vec<portolan_model::ipset::SetEntry>,
-    certain: bool,
-}
-
-impl Failure {
-    fn whole(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            entries: Vec::new(),
-            certain: false,
+impl TakeRun for Kernel {
+    async fn take<S: Borrow<Step> + Sync>(
+        &mut self,
+        class: Class,
+        run: &[S],
+    ) -> Vec<(usize, Failure)> {
+        let listed = || run.iter().map(Borrow::borrow).collect::<Vec<&Step>>();
+        match class {
+            Class::VirtualServer | Class::RealServer => ipvs::take(&mut self.ipvs, run),
+            Class::Set => failed(ipset::take(&mut self.ipset, &listed())),
+            Class::Rules => failed(self.write_rules(&listed()).await),
+            Class::Route => failed(self.bind_vips(&listed()).await),
         }
     }
 }
 
-/// What a step goes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Set,
-    Rules,
-    Route,
-    Ipvs,
-}
-
-fn class(step: &Step) -> Class {
-    match step {
-        Step::CreateSet { .. }
-        | Step::ReplaceSet { .. }
-        | Step::AddEntries { .. }
-        | Step::DelEntries { .. } => Class::Set,
-        Step::WriteRules { .. } => Class::Rules,
-        Step::AddRoute { .. } | Step::SetRoute { .. } | Step::DelRoute { .. } => Class::Route,
-        _ => Class::Ipvs,
-    }
-}
-
-fn route_change(step: &Step) -> Option<Request> {
-    match step {
-        Step::AddRoute { vip, source } => Some(Request::Add(*vip, *source)),
-        Step::SetRoute { vip, source } => Some(Request::Set(*vip, *source)),
-        Step::DelRoute { vip } => Some(Request::Del(*vip)),
-        _ => None,
-    }
+/// Those of the results that are failures, with their numbers.
+fn failed(results: Vec<Result<(), Failure>>) -> Vec<(usize, Failure)> {
+    let results = results.into_iter().enumerate();
+    let failed = results.filter_map(|(index, result)| Some((index, result.err()?)));
+    failed.collect()
 }
 
 impl Dataplane for Kernel {
@@ -281,54 +235,7 @@ impl Dataplane for Kernel {
 
     async fn apply(&mut self, steps: &[Step]) -> Vec<StepError> {
         self.seen = None;
-        let mut gate = Gate::default();
-        let mut errors = Vec::new();
-        let mut start = 0;
-        for run in steps.chunk_by(|a, b| class(a) == class(b)) {
-            let mut held = BTreeSet::new();
-            for (number, step) in run.iter().enumerate() {
-                if let Some(reason) = gate.holds(step) {
-                    held.insert(number);
-                    errors.push(StepError {
-                        index: start + number,
-                        message: reason.to_owned(),
-                        entries: Vec::new(),
-                        certain: true,
-                    });
-                }
-            }
-            let class = class(&run[0]);
-            let failures = if held.is_empty() {
-                // As a rule, and a list of all steps would take longer to make than to go through.
-                self.take(class, run).await
-            } else {
-                let numbers: Vec<_> = (0..run.len()).filter(|n| !held.contains(n)).collect();
-                let allowed: Vec<_> = numbers.iter().map(|number| &run[*number]).collect();
-                let failures = self.take(class, &allowed).await.into_iter();
-                let numbered = failures.map(|(failed, failure)| (numbers[failed], failure));
-                numbered.collect()
-            };
-            for (number, failure) in failures {
-                let step = &run[number];
-                let entries = if failure.entries.is_empty() {
-                    gate.failed(step);
-                    step.added_entries()
-                } else {
-                    let failed = failure.entries.iter().cloned();
-                    failed.for_each(|entry| gate.failed_entry(entry));
-                    failure.entries
-                };
-                errors.push(StepError {
-                    index: start + number,
-                    message: failure.message,
-                    entries,
-                    certain: failure.certain,
-                });
-            }
-            start += run.len();
-        }
-        errors.sort_by_key(|error| error.index);
-        errors
+        runs::apply(self, steps).await
     }
 
     async fn settle(&mut self) -> Result<(), DataplaneError> {

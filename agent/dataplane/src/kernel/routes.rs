@@ -13,11 +13,12 @@ use netlink_packet_route::link::LinkAttribute;
 use portolan_model::Family;
 use portolan_netlink::Errno;
 use portolan_netlink::route::{LocalRoutes, Mark, Request, Route};
-use portolan_plan::{KernelState, NodeFacts};
+use portolan_plan::{KernelState, NodeFacts, Step};
 use rtnetlink::Handle;
 use tokio::task::JoinHandle;
 
 use super::glance::Sum;
+use crate::runs::Failure;
 use crate::{DataplaneError, NodePortAddresses};
 
 /// The routing protocol number (`ip route ... proto 99`), which says that a route is ours, and the
@@ -119,18 +120,22 @@ impl Routes {
         Ok((missing > 0).then(|| format!("{missing} local routes are not as they were")))
     }
 
-    /// Makes changes, all in one batch; the result has one entry per change, in order.
-    pub(crate) fn apply(&mut self, changes: &[Request]) -> Vec<Result<(), String>> {
-        let errors = match self.local.apply(changes) {
+    /// Makes the changes that steps ask for, all in one batch; one result for each, in order.
+    pub(crate) fn apply(&mut self, steps: &[&Step]) -> Vec<Result<(), Failure>> {
+        let changes: Vec<Request> = steps.iter().filter_map(|step| change(step)).collect();
+        let mut results: Vec<Result<(), Failure>> = steps.iter().map(|_| Ok(())).collect();
+        let errors = match self.local.apply(&changes) {
             Ok(errors) => errors,
-            Err(error) => return vec![Err(error.to_string()); changes.len()],
+            Err(error) => {
+                results.fill_with(|| Err(Failure::lost(error.to_string())));
+                return results;
+            }
         };
-        let mut results = vec![Ok(()); changes.len()];
         for error in errors {
             // That what is to be deleted is not there is no failure.
             let is_gone = error.errno == Errno::ESRCH;
             if !(is_gone && matches!(changes[error.index], Request::Del(_))) {
-                results[error.index] = Err(error.errno.to_string());
+                results[error.index] = Err(Failure::refused(steps[error.index], error.errno));
             }
         }
         results
@@ -175,6 +180,15 @@ impl Routes {
             .node_port_addresses
             .retain(|ip| node_ports.take(*ip, source.get(&Family::of(*ip)).copied()));
         Ok(facts)
+    }
+}
+
+fn change(step: &Step) -> Option<Request> {
+    match step {
+        Step::AddRoute { vip, source } => Some(Request::Add(*vip, *source)),
+        Step::SetRoute { vip, source } => Some(Request::Set(*vip, *source)),
+        Step::DelRoute { vip } => Some(Request::Del(*vip)),
+        _ => None,
     }
 }
 

@@ -233,7 +233,8 @@ impl Ipvs {
     }
 
     /// Whether the kernel has a scheduler, or can load it. IPVS tells that only to whoever adds a
-    /// virtual server, so one is added and deleted at once; `false` also if that failed otherwise.
+    /// virtual server, so one is added and deleted in one message, which nothing interrupts; `false`
+    /// also if that failed otherwise.
     ///
     /// # Errors
     /// [`IpvsError::Socket`].
@@ -243,11 +244,14 @@ impl Ipvs {
             scheduler: name.to_owned().into(),
             ..VirtualServerConfig::round_robin()
         };
-        let added = self.apply(&[Request::AddService { key, config }])?;
-        if added.is_empty() {
-            self.apply(&[Request::DelService { key }])?;
-        }
-        Ok(added.is_empty())
+        let requests = [
+            // What an older version left that was killed in between.
+            Request::DelService { key },
+            Request::AddService { key, config },
+            Request::DelService { key },
+        ];
+        let failed = self.apply(&requests)?;
+        Ok(!failed.iter().any(|error| error.index == 1))
     }
 
     /// Counts the connections of each real server of a virtual server; empty if there is none of

@@ -124,6 +124,14 @@ fn tells_which_schedulers_there_are() {
             assert!(ipvs.has_scheduler("mh").unwrap());
             assert!(!ipvs.has_scheduler("nonsense").unwrap());
             assert_eq!(dumped(&mut ipvs), BTreeMap::new());
+            // What a process left that was killed while it asked.
+            let left = Request::AddService {
+                key: VirtualServerKey::new(Protocol::Tcp, "198.51.100.0".parse().unwrap(), 20_000),
+                config: VirtualServerConfig::round_robin(),
+            };
+            assert_eq!(ipvs.apply([left]).unwrap(), []);
+            assert!(ipvs.has_scheduler("mh").unwrap());
+            assert_eq!(dumped(&mut ipvs), BTreeMap::new());
         },
     );
 }

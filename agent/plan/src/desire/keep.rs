@@ -39,6 +39,15 @@ pub struct Touched {
 }
 
 impl Touched {
+    /// Virtual servers come with their entries in the ownership record.
+    fn own(&mut self, config: &Config) {
+        for key in &self.servers {
+            let name = config.names.set(SetName::VirtualServers, key.family());
+            let of_set = self.entries.entry(name).or_default();
+            of_set.insert(ownership_entry(key));
+        }
+    }
+
     /// That part of a state, its sets with the headers that they have in another one.
     pub(crate) fn part_of(&self, state: &KernelState, headers: &KernelState) -> KernelState {
         let set = |(name, touched): (&String, &BTreeSet<SetEntry>)| {
@@ -129,12 +138,30 @@ impl Kept {
         if !touched.entries.keys().all(fits) {
             return None;
         }
-        for key in &touched.servers {
-            let name = config.names.set(SetName::VirtualServers, key.family());
-            let of_set = touched.entries.entry(name).or_default();
-            of_set.insert(ownership_entry(key));
-        }
+        touched.own(config);
         Some(touched)
+    }
+
+    /// Counts all that a record of the table wants as touched: the kernel may lack any of it. `None`
+    /// if that cannot be told without looking at all records.
+    pub fn touch(
+        &self,
+        key: &RecordKey,
+        table: &NodeTable,
+        facts: &NodeFacts,
+        config: &Config,
+        observed: &KernelState,
+        touched: &mut Touched,
+    ) -> Option<()> {
+        let part = self.part(table, key, facts, config, observed)?;
+        touched.servers.extend(part.records.keys().copied());
+        for (name, set) in part.state.sets {
+            let of_set = touched.entries.entry(name).or_default();
+            of_set.extend(set.entries);
+        }
+        touched.routes.extend(part.state.routes.keys().copied());
+        touched.own(config);
+        Some(())
     }
 
     /// Whether what is refused stays so, whatever becomes of these records: none of them is refused

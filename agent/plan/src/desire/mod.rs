@@ -161,7 +161,7 @@ impl<'a> Builder<'a> {
             let refused = Refused::UnknownScheduler { record, name };
             self.desired.refused.push(refused);
         }
-        if server::wants_maglev(record, self.config) && !server::has_maglev(self.facts) {
+        if server::lacks_maglev(record, self.config, self.facts) {
             self.desired.notes.insert(Note::NoMaglev);
         }
     }
@@ -169,7 +169,7 @@ impl<'a> Builder<'a> {
     fn frontend(&mut self, record: &Arc<Record>, frontend: &Frontend) {
         let family = frontend.family();
         let server = VirtualServer {
-            config: server::of_address(record, self.config, self.facts),
+            config: server::of_address(record, self.config),
             real_servers: server::real_servers(&self.table.destinations(record, frontend)),
         };
         let drops = frontend.lists == Lists::Local
@@ -186,7 +186,9 @@ impl<'a> Builder<'a> {
             }
             let entry = SetEntry::IpPort(address, protocol, port);
             self.frontend_entries(record, frontend, address);
-            if drops {
+            // What is only routed through, to the node that has the address, is that node's to drop.
+            let passes = !frontend.bind && !self.facts.addresses.contains(&address);
+            if drops && !passes {
                 self.entry(SetName::NoLocal, family, entry);
             }
             if frontend.has_short_circuit() {

@@ -135,10 +135,10 @@ pub enum Note {
         /// The address.
         address: IpAddr,
     },
-    /// Affinity without the scheduler that makes it the same for all ways in.
+    /// Affinity without the scheduler that virtual servers of marks need for it.
     #[error(
-        "the kernel has no scheduler mh: a client of a Service with ClientIP affinity stays with a \
-         destination for each of its addresses, not for all of them"
+        "the kernel has no scheduler mh: connections of this node and its pods to external addresses \
+         of Services with externalTrafficPolicy Local have no ClientIP affinity"
     )]
     NoMaglev,
 }

@@ -6,24 +6,41 @@ use std::sync::Arc;
 use portolan_model::ipvs::{
     self, Flags, ForwardingMethod, RealServerConfig, RealServers, VirtualServerConfig,
 };
-use portolan_model::{Destination, Record};
+use portolan_model::{Destination, Frontend, Record};
 
 use crate::{Config, NodeFacts};
 
 /// The scheduler by the hash of the client's address (`ip_vs_mh`, Maglev). The same destinations
 /// give the same choice in every virtual server, on every node.
 const MAGLEV: &str = "mh";
+/// The older scheduler by the hash of the client's address (`ip_vs_sh`).
+const SOURCE_HASH: &str = "sh";
 /// kube-proxy's default.
 const ROUND_ROBIN: &str = "rr";
 
-/// Whether the kernel has [`MAGLEV`].
-pub(super) fn has_maglev(facts: &NodeFacts) -> bool {
-    !facts.missing_schedulers.contains(MAGLEV)
+/// Whether a scheduler chooses by the hash of the client's address.
+fn hashes(scheduler: &str) -> bool {
+    [MAGLEV, SOURCE_HASH].contains(&scheduler)
 }
 
-/// Whether [`MAGLEV`] would be used for a record if the kernel had it.
-pub(super) fn wants_maglev(record: &Record, config: &Config) -> bool {
-    record.affinity.is_some() && named(record).is_none() && config.scheduler.is_none()
+/// The flags of a scheduler for which the user chose none. Without the fallback, `mh` and `sh` refuse
+/// the clients of a destination that is drained (`ip_vs_mh_get`, `ip_vs_sh_get`).
+fn default_flags(scheduler: &str) -> Flags {
+    if hashes(scheduler) {
+        Flags(Flags::SCHED1)
+    } else {
+        Flags::default()
+    }
+}
+
+/// Whether a record's virtual servers of marks should have affinity, and the kernel lacks
+/// [`MAGLEV`] for it.
+pub(super) fn lacks_maglev(record: &Record, config: &Config, facts: &NodeFacts) -> bool {
+    let has_marks = record.frontends.iter().any(Frontend::has_short_circuit);
+    has_marks
+        && record.affinity.is_some()
+        && !hashes(&of_address(record, config).scheduler)
+        && facts.missing_schedulers.contains(MAGLEV)
 }
 
 /// The scheduler that a record names; `None` if it names none, or one that is not the kernel's,
@@ -39,21 +56,16 @@ pub(super) fn unknown(record: &Record) -> Option<&Arc<str>> {
 }
 
 /// Of a virtual server of an address. The Service's own choice goes before the agent's, and that
-/// before the defaults.
-pub(super) fn of_address(
-    record: &Record,
-    config: &Config,
-    facts: &NodeFacts,
-) -> VirtualServerConfig {
-    let none = Flags::default();
-    let (scheduler, flags) = match (named(record), config.scheduler) {
-        (Some(named), _) => (named, none),
-        // As upstream: hashes the client's port too.
-        (None, Some(MAGLEV)) => (MAGLEV, Flags(Flags::SCHED2)),
-        (None, Some(told)) => (told, none),
-        (None, None) if record.affinity.is_some() && has_maglev(facts) => (MAGLEV, none),
-        (None, None) => (ROUND_ROBIN, none),
-    };
+/// before the default. Affinity is the kernel's persistence, whatever the scheduler is.
+pub(super) fn of_address(record: &Record, config: &Config) -> VirtualServerConfig {
+    let own = named(record);
+    let scheduler = own.or(config.scheduler).unwrap_or(ROUND_ROBIN);
+    let mut flags = default_flags(scheduler);
+    // As upstream, `--scheduler mh` hashes the client's port too. With affinity it must not: the
+    // client would have a destination for each port.
+    if own.is_none() && scheduler == MAGLEV && record.affinity.is_none() {
+        flags.0 |= Flags::SCHED2;
+    }
     let chosen = |flags: Flags| Flags(flags.0 & Flags::MASK);
     VirtualServerConfig {
         scheduler: Cow::Borrowed(scheduler),
@@ -63,19 +75,27 @@ pub(super) fn of_address(
 }
 
 /// Of a virtual server of a mark. A persistent one does not translate ports: it forwards to the
-/// port that the client asked for (`ip_vs_sched_persist`). So affinity is left to the hash.
+/// port that the client asked for (`ip_vs_sched_persist`). So affinity is left to a hash of the
+/// client's address.
 pub(super) fn of_mark(record: &Record, config: &Config, facts: &NodeFacts) -> VirtualServerConfig {
-    let by_address = of_address(record, config, facts);
-    if record.affinity.is_some() && has_maglev(facts) {
+    let by_address = VirtualServerConfig {
+        persistence: None,
+        ..of_address(record, config)
+    };
+    if record.affinity.is_none() || lacks_maglev(record, config, facts) {
+        return by_address;
+    }
+    if hashes(&by_address.scheduler) {
+        let without_port = by_address.flags.0 & !Flags::SCHED2;
         return VirtualServerConfig {
-            scheduler: Cow::Borrowed(MAGLEV),
-            flags: Flags::default(),
-            persistence: None,
+            flags: Flags(without_port),
+            ..by_address
         };
     }
     VirtualServerConfig {
+        scheduler: Cow::Borrowed(MAGLEV),
+        flags: default_flags(MAGLEV),
         persistence: None,
-        ..by_address
     }
 }
 

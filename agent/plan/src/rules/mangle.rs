@@ -7,7 +7,7 @@
 //! rules in these hooks too.
 
 use super::{Chain, Writer, source_ranges};
-use crate::SetName;
+use crate::{DetectLocal, SetName};
 
 pub(super) const CHAINS: [Chain; 6] = [
     ("LOCAL-POLICY", local_policy),
@@ -50,18 +50,34 @@ fn local_policy_out(writer: &mut Writer<'_>) -> Vec<String> {
 }
 
 fn short_circuit(writer: &mut Writer<'_>) -> Vec<String> {
-    let set = writer.set(SetName::ShortCircuit);
-    vec![format!("-j SET --map-set {set} dst,dst --map-mark")]
+    let mut rules = Vec::new();
+    if matches!(writer.config.detect_local, DetectLocal::ClusterCidr(_)) {
+        // A pod of another node asks for an address of this one. The reply of an endpoint elsewhere
+        // would go straight to that pod. Connections of the node's own pods come in by an interface
+        // without the address that they ask for.
+        let connection = mark_connection(writer);
+        let own = "-m addrtype --dst-type LOCAL --limit-iface-in";
+        rules.push(format!("{own} {connection}"));
+    }
+    rules.push(map_mark(writer));
+    rules
 }
 
-/// The node's own connections are masqueraded, as upstream does. The packet's mark has no room to
-/// say so, since IPVS compares all of it; the connection's has.
-fn short_circuit_out(writer: &mut Writer<'_>) -> Vec<String> {
+fn map_mark(writer: &mut Writer<'_>) -> String {
+    let set = writer.set(SetName::ShortCircuit);
+    format!("-j SET --map-set {set} dst,dst --map-mark")
+}
+
+/// The connection is to be masqueraded. The packet's mark has no room to say so, since IPVS compares
+/// all of it.
+fn mark_connection(writer: &Writer<'_>) -> String {
     let masquerade = writer.config.masquerade_mark;
-    let connection = format!("-j CONNMARK --set-xmark {masquerade:#x}/{masquerade:#x}");
-    let mut rules = vec![connection];
-    rules.extend(short_circuit(writer));
-    rules
+    format!("-j CONNMARK --set-xmark {masquerade:#x}/{masquerade:#x}")
+}
+
+/// The node's own connections are masqueraded, as upstream does.
+fn short_circuit_out(writer: &mut Writer<'_>) -> Vec<String> {
+    vec![mark_connection(writer), map_mark(writer)]
 }
 
 /// Takes the mark away when IPVS has chosen: in a tunnel it would stay with the outer packet, which

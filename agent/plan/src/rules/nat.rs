@@ -45,7 +45,12 @@ fn cluster_ip_masquerade(writer: &mut Writer<'_>, mark_masq: &str) -> String {
             let rule = writer.on_set(SetName::ClusterIp, "dst,dst", "", mark_masq);
             format!("! {local} {rule}")
         }
-        None => writer.on_set(SetName::ClusterIp, "src,dst", "", mark_masq),
+        // The node's own connections, as always: on a host with several networks their source need
+        // not be an address of the network that they leave by.
+        None => {
+            let rule = writer.on_set(SetName::ClusterIp, "dst,dst", "", mark_masq);
+            format!("-m addrtype --src-type LOCAL {rule}")
+        }
     }
 }
 
@@ -101,14 +106,20 @@ fn mark_masq(writer: &mut Writer<'_>) -> Vec<String> {
 
 fn postrouting(writer: &mut Writer<'_>) -> Vec<String> {
     let mark = writer.config.masquerade_mark;
+    let connection = format!("-m connmark --mark {mark:#x}/{mark:#x}");
+    let masquerade = "-j MASQUERADE --random-fully";
+    // The set has each endpoint of this node, with its address a second time.
+    let own = writer.set(SetName::LoopBack);
     vec![
         writer.on_set(SetName::LoopBack, "dst,dst,src", "", "MASQUERADE"),
-        // The node's own short-circuited connections: their packet mark says where they go.
-        format!("-m connmark --mark {mark:#x}/{mark:#x} -j MASQUERADE --random-fully"),
+        // Short-circuited connections: their packet mark says where they go. Those of the node
+        // itself, and of pods of other nodes that leave again to an endpoint elsewhere.
+        format!("{connection} -m addrtype --src-type LOCAL {masquerade}"),
+        format!("{connection} -m set ! --match-set {own} dst,dst,dst {masquerade}"),
         format!("-m mark ! --mark {mark:#x}/{mark:#x} -j RETURN"),
         // Clear the mark, so that a packet that passes again (through a tunnel) is not
         // masqueraded twice.
         format!("-j MARK --xor-mark {mark:#x}"),
-        "-j MASQUERADE --random-fully".to_owned(),
+        masquerade.to_owned(),
     ]
 }

@@ -70,8 +70,8 @@ fn every_chain_that_is_jumped_to_exists() {
 fn cluster_ips_are_masqueraded_as_configured() {
     let all = "-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ";
     let from = "-A KUBE-SERVICES ! -s 10.244.0.0/16 -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ";
-    let vip = "-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP src,dst -j KUBE-MARK-MASQ";
-    let vip6 = "-A KUBE-SERVICES -m set --match-set KUBE-6-CLUSTER-IP src,dst -j KUBE-MARK-MASQ";
+    let own = "-A KUBE-SERVICES -m addrtype --src-type LOCAL -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ";
+    let own6 = "-A KUBE-SERVICES -m addrtype --src-type LOCAL -m set --match-set KUBE-6-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ";
     let bridge =
         "-A KUBE-SERVICES ! -i cni0 -m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ";
     let v4_only = || DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
@@ -79,10 +79,10 @@ fn cluster_ips_are_masqueraded_as_configured() {
     for (text, line) in [
         (text(Family::V4, true, v4_only()), all),
         (text(Family::V4, false, v4_only()), from),
-        (text(Family::V4, false, DetectLocal::default()), vip),
+        (text(Family::V4, false, DetectLocal::default()), own),
         (text(Family::V4, false, by_bridge), bridge),
         // Without a network of the family nothing is known to be local.
-        (text(Family::V6, false, v4_only()), vip6),
+        (text(Family::V6, false, v4_only()), own6),
     ] {
         assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
     }
@@ -174,4 +174,17 @@ fn obsolete_jumps_go_from_their_table() {
     let (_, filter) = text.split_once("*filter").unwrap();
     assert!(filter.contains("-D OUTPUT -m comment --comment \"a b\" -j KUBE-PROXY-FIREWALL\n"));
     assert_eq!(text.matches("-D ").count(), 1);
+}
+
+#[test]
+fn pods_of_other_nodes_are_masqueraded_only_where_a_network_alone_tells_pods() {
+    let own = "-m addrtype --dst-type LOCAL --limit-iface-in -j CONNMARK --set-xmark 0x4000/0x4000";
+    let map = "-j SET --map-set KUBE-SHORT-CIRCUIT dst,dst --map-mark";
+    let short_circuit = |local| {
+        let text = text(Family::V4, false, local);
+        chain(&text, "mangle", "KUBE-SHORT-CIRCUIT")
+    };
+    let by_network = DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]);
+    assert_eq!(short_circuit(by_network), [own, map]);
+    assert_eq!(short_circuit(DetectLocal::Bridge("cni0".to_owned())), [map]);
 }

@@ -244,7 +244,7 @@ async fn converges(rounds: Vec<Round>, faults: BTreeMap<usize, Fault>) {
     // The second time marks may be free that were not.
     for _ in 0..2 {
         // As the agent does after a while, if anything failed.
-        reconciler.try_again();
+        reconciler.try_again(Instant::now());
         let outcome = reconciler.reconcile(&table).await.unwrap();
         let refused = |(_, text): &(Option<RecordKey>, String)| {
             text.contains("left alone") || text.contains("already belongs") || text.contains("mark")

@@ -223,7 +223,8 @@ fn destinations_that_differ_in_weight_need_a_scheduler_that_heeds_it() {
     assert_eq!(scheduler([2, 1], |_| ()).as_deref(), Some("wrr"));
     let named = scheduler([2, 1], |s| s.scheduling.scheduler = Some("wlc".into()));
     assert_eq!(named.as_deref(), Some("wlc"));
-    assert_eq!(scheduler([2, 1], |s| s.affinity_seconds = Some(60)), None);
+    let affine = scheduler([2, 1], |s| s.affinity_seconds = Some(60));
+    assert_eq!(affine.as_deref(), Some("wrr"));
 }
 
 /// The lists of a policy that forwards nowhere must be there for a load balancer that counts.

@@ -35,6 +35,11 @@ fn says_what_the_documentation_says() {
             "externalip/etp-local/v4/tcp/from-node/there-only",
             "answered by there (source node here)",
         ),
+        // A pod of another node is masqueraded where the reply would not come back by the node.
+        (
+            "nodeport/etp-local/v4/tcp/from-pod-there/both",
+            "answered by here (source asker) and there (source node here)",
+        ),
         // There is none for cluster IPs.
         ("clusterip/itp-local/v4/udp/from-pod/there-only", "dropped"),
         ("clusterip/itp-local/v4/udp/from-node/there-only", "dropped"),

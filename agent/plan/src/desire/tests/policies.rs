@@ -154,6 +154,20 @@ fn a_way_in_drops_only_if_there_are_destinations_elsewhere() {
 }
 
 #[test]
+fn what_is_routed_to_another_nodes_address_is_not_dropped() {
+    let mut record = local_record(Protocol::Tcp);
+    record.frontends = ["203.0.113.1", "192.168.1.10"]
+        .map(|ip| Frontend {
+            bind: false,
+            ..vip(FrontendKind::LoadBalancer, ip, false)
+        })
+        .into();
+    // The second address is this node's own.
+    let desired = desire_all(vec![record]);
+    assert_eq!(entries(&desired, "KUBE-NO-LOCAL"), ["192.168.1.10,tcp:80"]);
+}
+
+#[test]
 fn source_ranges_hold_for_every_kind_and_each_node_address() {
     let mut frontends = local_record(Protocol::Tcp).frontends;
     for frontend in &mut frontends {

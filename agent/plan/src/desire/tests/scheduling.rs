@@ -58,28 +58,40 @@ fn the_services_choice_goes_before_the_agents_and_that_before_the_defaults() {
         ..facts()
     };
     let default = Config::default();
+    let mut flagged = affine.clone();
+    flagged.scheduling = Scheduling {
+        scheduler: Some("mh".into()),
+        flags: Some(Flags(Flags::SCHED2)),
+    };
+    let mut hashed = affine.clone();
+    hashed.scheduling.scheduler = Some("sh".into());
     let cases = [
         // Record, agent, node: by address, by mark.
         (&plain, &default, &with, ("rr", 0, None), ("rr", 0)),
         (&plain, &told("lc"), &with, ("lc", 0, None), ("lc", 0)),
-        (&plain, &told("mh"), &with, ("mh", 0x10, None), ("mh", 0x10)),
-        (&affine, &default, &with, ("mh", 0, Some(60)), ("mh", 0)),
+        (&plain, &told("sh"), &with, ("sh", 8, None), ("sh", 8)),
+        (&plain, &told("mh"), &with, ("mh", 0x18, None), ("mh", 0x18)),
+        (&affine, &default, &with, ("rr", 0, Some(60)), ("mh", 8)),
         (&affine, &default, &without, ("rr", 0, Some(60)), ("rr", 0)),
         (
             &affine,
             &told("wrr"),
             &with,
             ("wrr", 0, Some(60)),
-            ("mh", 0),
+            ("mh", 8),
         ),
+        (&affine, &told("mh"), &with, ("mh", 8, Some(60)), ("mh", 8)),
         (
             &affine,
-            &told("mh"),
-            &with,
-            ("mh", 0x10, Some(60)),
-            ("mh", 0),
+            &told("sh"),
+            &without,
+            ("sh", 8, Some(60)),
+            ("sh", 8),
         ),
-        (&named, &told("mh"), &with, ("lc", 8, Some(60)), ("mh", 0)),
+        (&hashed, &told("mh"), &with, ("sh", 8, Some(60)), ("sh", 8)),
+        // The user's flags count, but a mark's affinity is the hash, which leaves the port out.
+        (&named, &told("mh"), &with, ("lc", 8, Some(60)), ("mh", 8)),
+        (&flagged, &default, &with, ("mh", 0x10, Some(60)), ("mh", 0)),
     ];
     for (index, (record, config, facts, address, mark)) in cases.into_iter().enumerate() {
         let expected = (
@@ -88,13 +100,17 @@ fn the_services_choice_goes_before_the_agents_and_that_before_the_defaults() {
         );
         assert_eq!(configs(record, config, facts), expected, "case {index}");
     }
-    let desired = desire(
-        &table(vec![affine]),
-        &without,
-        &default,
-        &KernelState::default(),
-    );
-    assert_eq!(desired.notes, [Note::NoMaglev].into());
+    let notes = |record: &Record, facts: &NodeFacts| {
+        let records = table(vec![record.clone()]);
+        desire(&records, facts, &default, &KernelState::default()).notes
+    };
+    assert_eq!(notes(&affine, &without), [Note::NoMaglev].into());
+    assert!(notes(&affine, &with).is_empty());
+    assert!(notes(&hashed, &without).is_empty());
+    for frontend in &mut affine.frontends {
+        *frontend = vip(FrontendKind::ExternalIp, "198.51.100.1", true);
+    }
+    assert!(notes(&affine, &without).is_empty());
 }
 
 #[test]

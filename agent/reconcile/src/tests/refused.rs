@@ -1,0 +1,161 @@
+//! Steps that the kernel refuses for ever cost other Services nothing.
+
+use std::time::Duration;
+
+use super::*;
+
+const NO_ACCESS: Errno = Errno::EPERM;
+
+fn refusing(refuses: fn(&Step) -> Option<Errno>) -> Reconciler<FakeKernel> {
+    let kernel = FakeKernel {
+        refuses: Some(refuses),
+        ..FakeKernel::default()
+    };
+    Reconciler::new(kernel, Config::default())
+}
+
+/// The steps about the first Service, one after the other, that a kernel may refuse for ever.
+fn refusals() -> [fn(&Step) -> Option<Errno>; 6] {
+    [
+        // No such scheduler.
+        |step| {
+            let is_bad = matches!(step, Step::AddVirtualServer { key, .. } if *key == vip());
+            is_bad.then_some(Errno::ENOENT)
+        },
+        // It is said to be there, and is not.
+        |step| {
+            let is_bad = matches!(step, Step::AddVirtualServer { key, .. } if *key == vip());
+            is_bad.then_some(Errno::EEXIST)
+        },
+        |step| {
+            let is_bad = matches!(step, Step::AddRealServer { key, .. } if *key == vip());
+            is_bad.then_some(Errno::EINVAL)
+        },
+        |step| {
+            let is_bad = matches!(step, Step::AddRealServer { key, .. } if *key == vip());
+            is_bad.then_some(Errno::ESRCH)
+        },
+        // IPv6 is switched off.
+        |step| {
+            let vip = vip().socket().map(|socket| socket.ip());
+            let is_bad = matches!(step, Step::AddRoute { vip: of, .. } if Some(*of) == vip);
+            is_bad.then_some(NO_ACCESS)
+        },
+        |step| {
+            let is_bad =
+                matches!(step, Step::AddRoute { vip: of, .. } if of.to_string() == "10.96.0.1");
+            is_bad.then_some(Errno::EEXIST)
+        },
+    ]
+}
+
+fn services(outcome: &Outcome) -> BTreeSet<String> {
+    let services = outcome.errors.iter().map(|(record, _)| record.clone());
+    let services = services.map(|record| record.unwrap().service.to_string());
+    services.collect()
+}
+
+#[tokio::test]
+async fn a_step_that_fails_for_ever_costs_other_services_nothing() {
+    for (number, refuses) in refusals().into_iter().enumerate() {
+        let mut reconciler = refusing(refuses);
+        let mut both = two(&["10.0.0.1:80"], &["10.0.0.2:80", "10.0.0.3:80"]);
+        let svc = BTreeSet::from(["svc".to_owned()]);
+        for _ in 0..2 {
+            // The first time of a refusal that contradicts what is known the kernel is read again.
+            let outcome = reconciler.reconcile(&both).await.unwrap();
+            assert_eq!(services(&outcome), svc, "refusal {number}");
+            reconciler.try_again(Instant::now());
+        }
+        reconciler.dataplane.unreadable = 1;
+
+        // An incremental change, a drain that ends, a glance; and the failing step by itself.
+        let taken = reconciler.dataplane.taken.len();
+        both = changed(&both, &["10.0.0.2:80"]);
+        reconciler.reconcile(&both).await.unwrap();
+        assert_eq!(reconciler.draining(&both).unwrap().len(), 1);
+        assert_eq!(reconciler.finish_drains(|_| true).await.unwrap(), 0);
+        assert_eq!(reconciler.glance().await.unwrap(), None, "refusal {number}");
+        let about_others = |step: &&Step| refuses(step).is_none();
+        let steps = &reconciler.dataplane.taken[taken..];
+        assert_eq!(steps.iter().filter(about_others).count(), 2, "{steps:?}");
+        for _ in 0..3 {
+            let taken = reconciler.dataplane.taken.len();
+            reconciler.try_again(Instant::now());
+            let outcome = reconciler.reconcile(&both).await.unwrap();
+            assert_eq!(services(&outcome), svc, "refusal {number}");
+            let steps = &reconciler.dataplane.taken[taken..];
+            assert!(!steps.is_empty());
+            assert_eq!(steps.iter().filter(about_others).count(), 0, "{steps:?}");
+        }
+        // Somebody else's change is seen, and mended.
+        let second = VirtualServerKey::new(Protocol::Tcp, "10.96.0.2".parse().unwrap(), 80);
+        let servers = &mut reconciler.dataplane.state.virtual_servers;
+        servers.remove(&second).unwrap();
+        assert!(reconciler.glance().await.unwrap().is_some());
+        assert_eq!(reconciler.dataplane.unreadable, 1, "it was never read");
+
+        reconciler.dataplane.unreadable = 0;
+        reconciler.dataplane.refuses = None;
+        let outcome = reconciler.reconcile(&both).await.unwrap();
+        assert_eq!((outcome.errors, outcome.again), (vec![], false));
+        let wanted = reconciler.desired.read(|desired| desired.state.clone());
+        assert_eq!(reconciler.dataplane.state, wanted);
+    }
+}
+
+#[tokio::test]
+async fn the_attempts_of_a_record_are_further_and_further_apart() {
+    let mut reconciler = refusing(refusals()[0]);
+    let both = two(&["10.0.0.1:80"], &["10.0.0.2:80"]);
+    reconciler.reconcile(&both).await.unwrap();
+    let (first, longest) = (Duration::from_secs(1), Duration::from_secs(30));
+    let (mut now, mut pauses) = (Instant::now(), vec![]);
+    for _ in 0..7 {
+        let at = reconciler.next_attempt(now, first, longest).unwrap();
+        // Changes of others, however many, neither put it off nor bring it nearer.
+        for real_servers in [&["10.0.0.3:80"], &["10.0.0.2:80"]] {
+            let taken = reconciler.dataplane.taken.len();
+            let both = changed(&both, real_servers);
+            reconciler.reconcile(&both).await.unwrap();
+            let tried = &reconciler.dataplane.taken[taken..];
+            assert!(tried.iter().all(|step| refusals()[0](step).is_none()));
+            let still = reconciler.next_attempt(now + first / 2, first, longest);
+            assert_eq!(still, Some(at));
+        }
+        pauses.push((at - now).as_secs());
+        now = at;
+        reconciler.try_again(at - first / 2);
+        let taken = reconciler.dataplane.taken.len();
+        reconciler.reconcile(&both).await.unwrap();
+        let tried = reconciler.dataplane.taken[taken..].iter();
+        assert_eq!(tried.filter_map(refusals()[0]).count(), 0, "not due");
+        reconciler.try_again(at);
+        reconciler.reconcile(&both).await.unwrap();
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
+    reconciler.dataplane.refuses = None;
+    reconciler.try_again(now + longest);
+    let outcome = reconciler.reconcile(&both).await.unwrap();
+    assert_eq!((outcome.errors, outcome.again), (vec![], false));
+    assert_eq!(reconciler.next_attempt(now, first, longest), None);
+}
+
+#[tokio::test]
+async fn nothing_new_comes_up_while_the_rules_cannot_be_written() {
+    let rules = |step: &Step| matches!(step, Step::WriteRules { .. }).then_some(Errno::EINVAL);
+    let mut reconciler = refusing(rules);
+    let one = table(&["10.0.0.1:80"]);
+    reconciler.reconcile(&one).await.unwrap();
+    // Changes that are not about what failed are held back too, and the kernel is not read for it.
+    reconciler.dataplane.unreadable = 1;
+    let both = two(&["10.0.0.1:80"], &["10.0.0.2:80"]);
+    reconciler.reconcile(&both).await.unwrap();
+    assert!(reconciler.dataplane.state.virtual_servers.is_empty());
+    assert!(reconciler.dataplane.state.routes.is_empty());
+    reconciler.dataplane.refuses = None;
+    reconciler.try_again(Instant::now());
+    let outcome = reconciler.reconcile(&both).await.unwrap();
+    assert_eq!((outcome.errors, outcome.again), (vec![], false));
+    assert_eq!(reconciler.dataplane.state.virtual_servers.len(), 2);
+}
