@@ -27,7 +27,8 @@ pub struct TuneArgs {
     #[arg(long, env = "PORTOLAN_IPVS_UDP_TIMEOUT", default_value = "0", value_parser = seconds)]
     ipvs_udp_timeout: u32,
 
-    /// Room for conntrack entries per CPU core. The maximum is only ever raised.
+    /// Room for conntrack entries per processor of the machine that is online. The maximum and the hash
+    /// table (a bucket for four entries) are only ever enlarged.
     #[arg(long, env = "PORTOLAN_CONNTRACK_MAX_PER_CORE", default_value = "32768")]
     conntrack_max_per_core: u32,
 

@@ -8,6 +8,7 @@ pub(crate) mod glance;
 mod ipset;
 mod iptables;
 mod ipvs;
+mod machine;
 mod modules;
 mod predecessor;
 mod routes;

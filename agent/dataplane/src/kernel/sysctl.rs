@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use super::machine::kernel_version;
 use crate::DataplaneError;
 
 /// What has to be set, in the node's network namespace (`/proc/sys/net/...`).
@@ -11,8 +12,6 @@ use crate::DataplaneError;
 /// * `expire_nodest_conn`: a connection whose real server is gone gets a reset, not silence.
 /// * `expire_quiescent_template`: ClientIP affinity lets go of a draining real server.
 /// * `ip_forward`: the node routes to its pods.
-///
-/// `conn_reuse_mode` stays 1, its default: from Linux 5.9 on that is right, and we need 5.10.
 const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/vs/conntrack", "1"),
     ("net/ipv4/vs/expire_nodest_conn", "1"),
@@ -20,11 +19,30 @@ const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/ip_forward", "1"),
 ];
 
+/// What happens to a packet that opens a connection from the same address and port as one before.
+const CONN_REUSE_MODE: &str = "net/ipv4/vs/conn_reuse_mode";
+
 /// Writes the settings that are not as they should be.
 pub(crate) fn write_settings() -> Result<(), DataplaneError> {
-    SETTINGS.into_iter().try_for_each(|(name, value)| {
-        write_setting(name, value).map_err(|error| DataplaneError::Sysctl { name, error })
-    })
+    let version = kernel_version();
+    let reuse = version.and_then(conn_reuse_mode);
+    let reuse = reuse.map(|value| (CONN_REUSE_MODE, value));
+    SETTINGS
+        .into_iter()
+        .chain(reuse)
+        .try_for_each(|(name, value)| {
+            write_setting(name, value).map_err(|error| DataplaneError::Sysctl { name, error })
+        })
+}
+
+/// What `conn_reuse_mode` must be with a kernel of a version; `None` leaves it as it is.
+///
+/// Up to Linux 5.8 the default, 1, drops the first packet of a connection that reuses a client's port, so
+/// the connection takes a second to open (kubernetes/kubernetes#93297). Linux 5.9 mends that
+/// (f0a5e4d7a594, "ipvs: allow connection reuse for unconfirmed conntrack"), and there 0 would do harm:
+/// such connections would go to real servers with weight 0. Before Linux 4.1 there is no such setting.
+fn conn_reuse_mode(version: (u32, u32)) -> Option<&'static str> {
+    ((4, 1)..(5, 9)).contains(&version).then_some("0")
 }
 
 /// Writes one setting, given below `/proc/sys`, unless it is so already.
@@ -40,4 +58,24 @@ pub(super) fn write_setting(name: &str, value: &str) -> io::Result<()> {
 /// Whether the kernel has IPv6.
 pub(crate) fn has_ipv6() -> bool {
     Path::new("/proc/net/if_inet6").exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_reuse_is_switched_off_where_kube_proxy_does() {
+        for (version, expected) in [
+            ((4, 0), None),
+            ((4, 1), Some("0")),
+            ((4, 19), Some("0")),
+            ((5, 8), Some("0")),
+            ((5, 9), None),
+            ((5, 10), None),
+            ((6, 1), None),
+        ] {
+            assert_eq!(conn_reuse_mode(version), expected, "{version:?}");
+        }
+    }
 }

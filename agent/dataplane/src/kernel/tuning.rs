@@ -1,14 +1,21 @@
 //! Kernel settings that an operator can choose.
 
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use portolan_netlink::ipvs::{Ipvs, Timeouts};
 
+use super::machine::online_cpus;
 use super::sysctl::write_setting;
 use crate::DataplaneError;
 
 /// The maximum of entries; below `/proc/sys`, as all names here.
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
+
+/// The number of buckets of conntrack's hash table. The kernel takes it from the machine's own network
+/// namespace only (`nf_conntrack_set_hashsize`).
+const HASH_SIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 
 /// Strict ARP, so that others can announce VIPs: answer only for addresses of the asked interface,
 /// and announce only those.
@@ -31,7 +38,7 @@ pub struct Tuning {
 /// Conntrack's settings; 0 leaves one as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConntrackTuning {
-    /// Entries per CPU core.
+    /// Entries per processor of the machine that is online.
     pub max_per_core: u32,
     /// Entries at least, whatever the number of cores.
     pub min: u32,
@@ -48,13 +55,18 @@ pub struct ConntrackTuning {
 }
 
 impl ConntrackTuning {
-    /// What to write on a machine of so many cores that has this maximum of entries: the maximum
-    /// is only ever raised, since somebody may have raised it further for a reason.
-    fn settings(&self, cores: u32, max: Option<u32>) -> Vec<(&'static str, u32)> {
-        let wanted = match self.max_per_core {
+    /// The maximum of entries on a machine of so many processors; 0 leaves it as it is.
+    fn max(&self, cpus: u32) -> u32 {
+        match self.max_per_core {
             0 => 0,
-            per_core => per_core.saturating_mul(cores).max(self.min),
-        };
+            per_core => per_core.saturating_mul(cpus).max(self.min),
+        }
+    }
+
+    /// What to write on a machine of so many processors that has this maximum of entries: the maximum
+    /// is only ever raised, since somebody may have raised it further for a reason.
+    fn settings(&self, cpus: u32, max: Option<u32>) -> Vec<(&'static str, u32)> {
+        let wanted = self.max(cpus);
         let raised = if max.is_none_or(|max| max < wanted) {
             wanted
         } else {
@@ -100,16 +112,41 @@ pub(super) fn apply(tuning: &Tuning, ipvs: &mut Ipvs) -> Result<(), DataplaneErr
     {
         tracing::warn!(%error, "IPVS timeouts cannot be set");
     }
-    let max = std::fs::read_to_string(Path::new("/proc/sys").join(CONNTRACK_MAX));
+    let max = fs::read_to_string(Path::new("/proc/sys").join(CONNTRACK_MAX));
     let max = max.ok().and_then(|text| text.trim().parse().ok());
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
-    for (name, value) in tuning.conntrack.settings(cores, max) {
+    let cpus = online_cpus();
+    for (name, value) in tuning.conntrack.settings(cpus, max) {
         if let Err(error) = write_setting(name, &value.to_string()) {
             tracing::warn!(sysctl = name, value, %error, "a conntrack setting cannot be written");
         }
     }
+    let buckets = buckets(tuning.conntrack.max(cpus));
+    if let Err(error) = raise(Path::new(HASH_SIZE), buckets) {
+        tracing::warn!(path = HASH_SIZE, buckets, %error,
+            "conntrack's hash table cannot be enlarged: with many connections lookups get slow");
+    }
     Ok(())
+}
+
+/// The buckets for a maximum of entries, as kube-proxy has them: four entries share one at most, on
+/// average.
+fn buckets(max: u32) -> u32 {
+    max / 4
+}
+
+/// Writes a number to a file, unless the number there is as large.
+fn raise(path: &Path, number: u32) -> io::Result<()> {
+    if number == 0 {
+        return Ok(());
+    }
+    let now: u32 = fs::read_to_string(path)?
+        .trim()
+        .parse()
+        .map_err(io::Error::other)?;
+    if now >= number {
+        return Ok(());
+    }
+    fs::write(path, number.to_string())
 }
 
 #[cfg(test)]
@@ -136,6 +173,36 @@ mod tests {
                 .collect();
             assert_eq!(tuning.settings(cores, max), expected, "{cores} {max:?}");
         }
+    }
+
+    #[test]
+    fn the_hash_table_is_only_enlarged() {
+        let tuning = ConntrackTuning {
+            max_per_core: 32_768,
+            min: 131_072,
+            ..ConntrackTuning::default()
+        };
+        assert_eq!(buckets(tuning.max(8)), 65_536);
+        assert_eq!(buckets(tuning.max(1)), 32_768);
+        assert_eq!(buckets(ConntrackTuning::default().max(8)), 0);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hashsize");
+        for (before, wanted, after) in [
+            ("16384\n", 65_536, "65536"),
+            ("65536\n", 65_536, "65536\n"),
+            ("262144\n", 65_536, "262144\n"),
+            ("16384\n", 0, "16384\n"),
+        ] {
+            fs::write(&path, before).unwrap();
+            raise(&path, wanted).unwrap();
+            assert_eq!(
+                fs::read_to_string(&path).unwrap(),
+                after,
+                "{before:?} {wanted}"
+            );
+        }
+        let missing = directory.path().join("nothing");
+        assert!(raise(&missing, 1).is_err() && raise(&missing, 0).is_ok());
     }
 
     #[test]

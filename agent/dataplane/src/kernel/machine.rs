@@ -1,0 +1,76 @@
+//! What the machine is: its processors and its kernel's version.
+
+use std::fs;
+use std::path::Path;
+
+/// How many processors of the machine are online, at least 1.
+///
+/// The process itself may be confined to fewer, by its affinity or its cgroup's quota, and conntrack
+/// is the whole machine's. kube-proxy counts the same (`detectNumCPU`, kubernetes/kubernetes#99225).
+pub(super) fn online_cpus() -> u32 {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    online.and_then(|list| count(&list)).unwrap_or_else(|| {
+        let available = std::thread::available_parallelism();
+        available.map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX))
+    })
+}
+
+/// The number of processors in a list such as `0-3,8` (`bitmap_parselist` in `lib/bitmap-str.c`).
+fn count(list: &str) -> Option<u32> {
+    let ranges = list.trim().split(',').map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    });
+    ranges.sum()
+}
+
+/// The running kernel's version: major and minor. `None` if it cannot be told.
+pub(super) fn kernel_version() -> Option<(u32, u32)> {
+    let release = Path::new("/proc/sys/kernel/osrelease");
+    version(&fs::read_to_string(release).ok()?)
+}
+
+/// The version in a release such as `6.1.0-13-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted_in_ranges() {
+        for (list, expected) in [
+            ("0\n", Some(1)),
+            ("0-3\n", Some(4)),
+            ("0-3,8,10-11\n", Some(7)),
+            ("", None),
+            ("\n", None),
+            ("3-0", None),
+            ("x", None),
+            ("0-4294967295", None),
+        ] {
+            assert_eq!(count(list), expected, "{list:?}");
+        }
+        assert!(online_cpus() >= 1);
+    }
+
+    #[test]
+    fn a_release_begins_with_the_version() {
+        for (release, expected) in [
+            ("6.1.0-13-amd64\n", Some((6, 1))),
+            ("5.10.0+", Some((5, 10))),
+            ("4.19-rc1", Some((4, 19))),
+            ("7", None),
+            ("linux", None),
+        ] {
+            assert_eq!(version(release), expected, "{release:?}");
+        }
+        assert!(kernel_version().is_some());
+    }
+}
