@@ -13,6 +13,7 @@ use portolan_model::NodeKey;
 use portolan_plan::takeover::VIP_DEVICE;
 use portolan_runtime::{
     Admin, CredentialCollector, Liveness, ProblemLog, Readiness, Vital, on_signal,
+    raise_descriptor_limit,
 };
 use portolan_select::SelectConfig;
 use portolan_source::{Sink, file};
@@ -48,6 +49,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// If a flag cannot be used, a port cannot be bound, or the kernel lacks what is needed.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     args.validate()?;
+    raise_descriptor_limit();
     let node = NodeKey {
         cluster: args.cluster.as_str().into(),
         name: args.node_name()?.into(),

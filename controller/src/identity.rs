@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use portolan_runtime::{CredentialCollector, Vital};
+use portolan_runtime::{CredentialCollector, Vital, raise_descriptor_limit};
 use portolan_serve::{Authentication, KeySet, KeyWanted, Limits, TokenConfig, TokenVerifier};
 use portolan_source::kubernetes;
 use portolan_tls::{Loaded, POLL, Rotating, ServerFiles};
@@ -141,17 +141,10 @@ impl IdentityArgs {
     }
 }
 
-/// Lets the process have as many descriptors as the system allows it: each connection is one, and
-/// the usual limit is 1,024. Says so if that is not enough.
+/// Raises the limit of descriptors: each connection is one. Warns if the limit is below what
+/// --max-connections needs.
 fn raise_descriptors(connections: u32) {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let now = getrlimit(Resource::Nofile);
-    let all = Rlimit {
-        current: now.maximum,
-        maximum: now.maximum,
-    };
-    let raised = setrlimit(Resource::Nofile, all).is_ok();
-    let limit = if raised { now.maximum } else { now.current };
+    let limit = raise_descriptor_limit();
     // Besides connections: files, watches, the admin server.
     let needed = u64::from(connections) + 100;
     if limit.is_some_and(|limit| limit < needed) {

@@ -5,6 +5,7 @@
 mod admin;
 mod credentials;
 mod debug;
+mod descriptors;
 mod http;
 mod listen;
 mod liveness;
@@ -19,6 +20,7 @@ mod vital;
 pub use admin::{Admin, Metrics};
 pub use credentials::CredentialCollector;
 pub use debug::{DebugArgs, DebugSocket, DebugToken};
+pub use descriptors::raise_descriptor_limit;
 pub use http::{Accept, Connections, Peer, serve_http};
 pub use listen::{listen, listen_one_family};
 pub use liveness::Liveness;
