@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use portolan_client::{Security, endpoint};
 use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
-use portolan_model::NodeKey;
+use portolan_model::{Families, NodeKey};
 use portolan_plan::takeover::VIP_DEVICE;
 use portolan_runtime::{
     Admin, CredentialCollector, Liveness, ProblemLog, Readiness, Vital, on_signal,
@@ -25,12 +25,15 @@ use tonic::transport::Uri;
 use crate::addresses;
 use crate::args::{RunArgs, Source};
 use crate::dns::Origin;
+use crate::families;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::metrics::{ReconcileMetrics, SubscribeCollector};
 use crate::predecessor;
-use crate::reconcile::{Drainer, Inlets, Outlets, Reconciler, Timing, WallClock, run as reconcile};
+use crate::reconcile::{
+    Drainer, Inlets, Outlets, Ready, Reconciler, Timing, WallClock, run as reconcile,
+};
 use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{
@@ -43,6 +46,9 @@ use ports::Ports;
 /// How long tasks get to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// The scheduler that nearly all virtual servers have, unless the flags name one.
+const DEFAULT_SCHEDULER: &str = "rr";
+
 /// Runs until SIGTERM or SIGINT. The kernel keeps what was programmed.
 ///
 /// # Errors
@@ -54,8 +60,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         cluster: args.cluster.as_str().into(),
         name: args.node_name()?.into(),
     };
-    let plan_config = args.kernel.plan_config()?;
-    let kernel_config = args.kernel_config()?;
+    let mut plan_config = args.kernel.plan_config()?;
     if args.takeover.is_some() {
         // Before its ports are wanted, so that the error says what is the matter.
         predecessor::ensure_stopped().await?;
@@ -63,15 +68,14 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let token = on_signal()?;
     let (vital, mut failures) = Vital::new(token.clone());
     let ports = Ports::bind(&args).await?;
-    let mut kernel = Kernel::open(kernel_config)
-        .await
-        .context("this kernel cannot be used")?;
-    kernel.prepare().await?;
+    let scheduler = plan_config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
+    let (mut kernel, families) = open_kernel(&args, scheduler).await?;
+    plan_config.families = families.iter().collect();
     set_older_table_aside(&args, &mut kernel).await?;
     tracing::info!(%node, "started");
 
     let mut metrics = Registry::default();
-    let health = Health::new(Kernel::families(), args.sync_period());
+    let health = Health::new(families.iter(), args.sync_period());
     let healthz = Healthz::register(health.clone(), &mut metrics);
     let readiness = Readiness::default();
     let (tables_out, tables) = watch::channel::<Option<Arc<Subscribed>>>(None);
@@ -82,13 +86,13 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         metrics: ReconcileMetrics::register(&mut metrics),
         status: status.clone(),
         health_checks: HealthChecks::register(
-            Kernel::families(),
+            families.iter().collect(),
             args.node_port_addresses()?,
             health.clone(),
             metrics.sub_registry_with_prefix("portolan_agent"),
         ),
         health: health.clone(),
-        unready: Some(readiness.block("first table")),
+        ready: Ready::new(readiness.clone(), families),
     };
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
@@ -127,6 +131,15 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         tracing::warn!("not everything ended in time");
     }
     result
+}
+
+/// Opens the kernel, and settles which families are served.
+async fn open_kernel(args: &RunArgs, scheduler: &str) -> anyhow::Result<(Kernel, Families)> {
+    let opened = Kernel::open(args.kernel_config()?).await;
+    let mut kernel = opened.context("this node can serve nothing")?;
+    let families = families::settle(&mut kernel, args.families, scheduler).await?;
+    kernel.prepare().await?;
+    Ok((kernel, families))
 }
 
 fn register_latency(stats: &Stats, metrics: &mut Registry) {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
-use portolan_dataplane::{IptablesMode, Kernel, KernelConfig};
+use portolan_dataplane::{IptablesMode, KernelConfig};
 use portolan_model::{Family, ipvs};
 use portolan_plan::{Config, DetectLocal, MarkMask, Names, VipBinding};
 use portolan_runtime::LogFormat;
@@ -224,7 +224,7 @@ impl KernelArgs {
         })
     }
 
-    /// What to program.
+    /// What to program, in all families.
     ///
     /// # Errors
     /// If the name prefix or the mask cannot be used, or a flag is missing
@@ -233,7 +233,6 @@ impl KernelArgs {
         let masquerade_mark = 1 << self.masquerade_bit;
         let mask = self.short_circuit_mask;
         Ok(Config {
-            families: Kernel::families().into_iter().collect(),
             names: Names::new(&self.name_prefix).context("--name-prefix")?,
             scheduler: self.scheduler,
             masquerade_all: self.masquerade_all,
@@ -243,6 +242,7 @@ impl KernelArgs {
                 .with_context(|| format!("--short-circuit-mask {mask:#x}"))?,
             exclude_cidrs: self.ipvs_exclude_cidrs.clone(),
             vip_binding: self.vip_binding.into(),
+            ..Config::default()
         })
     }
 

@@ -1,6 +1,7 @@
 //! Whether the agent keeps up: per family, whether a change of the table waits for too long.
 //!
-//! A loop that shows no sign of life for a minute is stuck, also when no change waits.
+//! A loop that shows no sign of life for a minute is stuck, also when no change waits. A family that could
+//! not be programmed waits too, and is unhealthy at once if it never could.
 //!
 //! A change that was programmed counts as served even if the kernel refused single objects of it:
 //! one Service that cannot be programmed must not make load balancers avoid the whole node.
@@ -27,6 +28,8 @@ struct Track {
     served: Option<SystemTime>,
     /// When the reconciliation began that served it: what had arrived by then is in it.
     served_from: Option<Instant>,
+    /// Whether no reconciliation has worked so far, and at least one has failed.
+    never_served: bool,
 }
 
 /// How one family is.
@@ -107,11 +110,14 @@ impl Health {
     /// A reconciliation that began at `start` has ended; it failed as a whole for `broken`.
     pub fn served(&self, start: Instant, broken: Families, now: SystemTime) {
         self.with(|state| {
-            let good = state
-                .tracks
-                .iter_mut()
-                .filter(|(f, _)| !broken.contains(**f));
-            for (_, track) in good {
+            for (family, track) in &mut state.tracks {
+                if broken.contains(*family) {
+                    // The kernel is not as it should be, also when no change waits.
+                    track.oldest.get_or_insert(start);
+                    track.never_served = track.served.is_none();
+                    continue;
+                }
+                track.never_served = false;
                 track.served = Some(now);
                 track.served_from = Some(start);
                 // What arrived meanwhile may not be in it, and waits since then at most.
@@ -139,7 +145,8 @@ impl Health {
             let stuck = silence.is_some_and(|silence| silence >= STUCK);
             let family = |track: &Track| {
                 let waits = track.oldest.map(|since| now.duration_since(since));
-                let healthy = !stuck && waits.is_none_or(|waits| waits < state.patience);
+                let in_time = waits.is_none_or(|waits| waits < state.patience);
+                let healthy = !stuck && in_time && !track.never_served;
                 let last_updated = if healthy { Some(wall) } else { track.served };
                 FamilyHealth {
                     healthy,
@@ -225,6 +232,26 @@ mod tests {
         );
         assert!(!report.healthy());
         assert_eq!(report.last_updated(), Some(wall(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kernel_that_breaks_without_a_change_is_too_old_in_time() {
+        let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
+        health.served(start, Families::NONE, wall(1));
+        health.served(start + PERIOD, [Family::V6].into_iter().collect(), wall(2));
+        assert_eq!(healthy(&health, start + PERIOD * 2), [true, true]);
+        assert_eq!(healthy(&health, start + PERIOD * 3), [true, false]);
+        health.served(start + PERIOD * 3, Families::NONE, wall(3));
+        assert_eq!(healthy(&health, start + PERIOD * 9), [true, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_family_that_could_never_be_programmed_is_unhealthy_at_once() {
+        let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
+        health.served(start, [Family::V6].into_iter().collect(), wall(1));
+        assert_eq!(healthy(&health, start), [true, false]);
+        health.served(start, Families::NONE, wall(2));
+        assert_eq!(healthy(&health, start), [true, true]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ pub mod args;
 pub mod cleanup;
 pub mod dns;
 mod durable;
+pub mod families;
 pub mod health;
 pub mod health_check;
 pub mod healthz;

@@ -6,6 +6,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -160,10 +161,21 @@ impl Cluster {
 
     /// Starts the agent of a node with more arguments.
     pub fn start_agent_with(&mut self, number: usize, args: &[&str]) -> Result<()> {
+        self.start_agent_by(number, |command| {
+            command.args(args);
+        })
+    }
+
+    /// Starts the agent of a node by a command that is changed before.
+    pub fn start_agent_by(
+        &mut self,
+        number: usize,
+        change: impl FnOnce(&mut Command),
+    ) -> Result<()> {
         let name = Self::node_name(number);
         let mut command = programs::agent(&name, &[self.agents_address()], self.directory())?;
         self.trust.of_node(&name, &mut command);
-        command.args(args);
+        change(&mut command);
         let namespace = self.rig.node(number).namespace().clone();
         let process = Process::spawn(&namespace, &name, &mut command, self.directory())?;
         self.agents[number] = Some(process);

@@ -29,7 +29,7 @@ pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeKernel, Fault};
 pub use kernel::{
     ConntrackTuning, IptablesMode, Kernel, KernelConfig, REPLACEMENT_SET, ROUTE_MARK, Tuning,
-    VIP_DEVICE,
+    Unusable, VIP_DEVICE,
 };
 pub use portolan_netlink::ipvs::Timeouts;
 pub use predecessor::Predecessor;

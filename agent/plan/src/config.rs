@@ -11,7 +11,7 @@ use crate::Names;
 /// How the agent was told to program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The families to program.
+    /// The families to program. What the kernel holds of another one stays as it is.
     pub families: BTreeSet<Family>,
     /// What sets and chains are called.
     pub names: Names,

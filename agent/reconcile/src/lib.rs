@@ -13,6 +13,7 @@ mod outcome;
 mod spread;
 pub mod takeover;
 mod trash;
+mod unserved;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -36,6 +37,7 @@ use failed::Failed;
 use outcome::breaks;
 use spread::PutOff;
 use trash::Trash;
+use unserved::Unserved;
 
 /// The desired state, for dumps too. Whoever reads it holds up the reconciliation meanwhile.
 #[derive(Debug, Clone, Default)]
@@ -100,6 +102,7 @@ pub struct Reconciler<D> {
     /// What the kernel refused and lacks since: tried again when it is asked for, and not whenever
     /// anything else changes.
     failed: Failed,
+    unserved: Unserved,
 }
 
 impl<D: Dataplane> Reconciler<D> {
@@ -121,6 +124,7 @@ impl<D: Dataplane> Reconciler<D> {
             trash: Trash::default(),
             put_off: PutOff::default(),
             failed: Failed::default(),
+            unserved: Unserved::default(),
         }
     }
 
@@ -261,6 +265,10 @@ impl<D: Dataplane> Reconciler<D> {
         let errors = step_errors.iter().flat_map(|e| self.explain(&steps, e));
         let errors = errors.collect();
         self.failed.note(tried.as_ref(), errors, is_fresh, table);
+        let refused = step_errors.iter().map(|error| error.index).collect();
+        let unserved = self
+            .desired
+            .read(|desired| self.unserved.follow(&steps, &refused, desired));
         if is_known {
             // What a whole family needs is tried again with every change: nothing new may come up
             // without it.
@@ -281,7 +289,7 @@ impl<D: Dataplane> Reconciler<D> {
             objects,
             duration: start.elapsed(),
             errors,
-            broken,
+            broken: broken.iter().chain(unserved.iter()).collect(),
             again: !self.failed.is_empty(),
         })
     }

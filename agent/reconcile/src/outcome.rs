@@ -15,8 +15,8 @@ pub struct Outcome {
     pub duration: Duration,
     /// What did not work, with the record it belongs to where it belongs to one.
     pub errors: Vec<(Option<RecordKey>, String)>,
-    /// The families for which nothing can be relied on: the kernel could not be read, or what all
-    /// virtual servers need could not be written.
+    /// The families for which nothing can be relied on: the kernel could not be read, what all
+    /// virtual servers need could not be written, or no virtual server at all was taken.
     pub broken: Families,
     /// Whether the same may work at another attempt.
     pub again: bool,

@@ -15,6 +15,7 @@ use portolan_select::SourceRanges;
 use super::tune::seconds;
 use super::{KernelArgs, OtherProxy, TuneArgs};
 use crate::dns::DnsArgs;
+use crate::families::AskedFamilies;
 use crate::identity::IdentityArgs;
 use crate::reconcile::TakeoverConfig;
 use crate::subscribe::HoldConfig;
@@ -149,6 +150,13 @@ pub struct RunArgs {
         value_delimiter = ','
     )]
     node_port_addresses: Vec<String>,
+
+    /// Which families to serve: auto, ipv4, ipv6, or ipv4,ipv6 (dual). With auto the agent serves those
+    /// that the node can: a family is left out if its iptables do not work, or if IPv6 is switched off
+    /// (net.ipv6.conf.lo.disable_ipv6). The agent refuses to start if a family that is named cannot be
+    /// served, or none can. What is programmed for a family that is not served stays as it is.
+    #[arg(long, env = "PORTOLAN_FAMILIES", default_value = "auto")]
+    pub families: AskedFamilies,
 
     /// Write the port that was bound, as `admin=PORT`, to this file.
     #[arg(long, env = "PORTOLAN_PORT_FILE")]

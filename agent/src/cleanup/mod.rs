@@ -18,15 +18,28 @@ use crate::args::CleanupArgs;
 /// # Errors
 /// If the kernel cannot be read, or something could not be taken away.
 pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
-    let config = args.kernel.plan_config()?;
+    let mut config = args.kernel.plan_config()?;
     let mut kernel = Kernel::open(args.kernel.kernel_config()?).await?;
+    let mut removable = Vec::new();
+    for family in Family::ALL {
+        match kernel.probe_rules(family).await {
+            Ok(()) => removable.push(family),
+            Err(error) => tracing::warn!("no rules of {family} are taken away: {error}"),
+        }
+    }
     if args.hand_over.is_some() {
+        config.families = removable.into_iter().collect();
         return hand_over::hand_over(&mut kernel, &config).await;
     }
-    clean(&mut kernel, &config).await
+    clean(&mut kernel, &config, &removable).await
 }
 
-async fn clean(kernel: &mut (impl Dataplane + Predecessor), config: &Config) -> anyhow::Result<()> {
+/// Takes away all that is ours, of rules those of the families whose iptables work.
+async fn clean(
+    kernel: &mut (impl Dataplane + Predecessor),
+    config: &Config,
+    removable: &[Family],
+) -> anyhow::Result<()> {
     let observed = kernel.observe().await?;
     // No sets are desired: the plan leaves them, so that the rules that refer to them stay valid
     // until they are gone too.
@@ -44,7 +57,7 @@ async fn clean(kernel: &mut (impl Dataplane + Predecessor), config: &Config) -> 
     kernel.delete_vip_device(VIP_DEVICE).await?;
     // Chains and jumps are the same on any node.
     let node = NodeInfo::default();
-    for family in &config.families {
+    for family in removable {
         kernel
             .remove_rules(&rules(*family, config, &node), *family)
             .await?;
@@ -115,7 +128,9 @@ mod tests {
             .into();
         kernel.state.routes = BTreeMap::from([(vip(), None)]);
 
-        clean(&mut kernel, &Config::default()).await.unwrap();
+        clean(&mut kernel, &Config::default(), &Family::ALL)
+            .await
+            .unwrap();
         assert_eq!(
             kernel.state.virtual_servers,
             BTreeMap::from([(key(81), server.clone()), (mark(2), server)])

@@ -2,12 +2,14 @@
 //! changes, when something failed, and every sync period in case somebody else changed the kernel.
 
 mod drains;
+mod ready;
 mod run;
 mod takeover;
 mod tally;
 
 pub use drains::{Deadlines, Drainer, WallClock};
 pub use portolan_reconcile::{Counts, Draining, Outcome, Reconciler, StaleFlows};
+pub use ready::Ready;
 pub use run::{Inlets, Outlets, Timing, run};
 pub use takeover::TakeoverConfig;
 pub use tally::NoLocalEndpoints;

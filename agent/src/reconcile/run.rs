@@ -6,14 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use portolan_dataplane::{Dataplane, Predecessor};
 use portolan_model::{NodeTable, RecordKey};
-use portolan_runtime::BlockReady;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::takeover::{Takeover, TakeoverConfig};
 use super::tally::Tally;
-use super::{Drainer, Outcome, Reconciler};
+use super::{Drainer, Outcome, Ready, Reconciler};
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::metrics::ReconcileMetrics;
@@ -80,8 +79,8 @@ pub struct Outlets {
     pub health: Health,
     /// Answers load balancers.
     pub health_checks: HealthChecks,
-    /// Not ready until the first table is programmed.
-    pub unready: Option<BlockReady>,
+    /// Whether the agent is ready.
+    pub ready: Ready,
 }
 
 /// Keeps the kernel equal to the newest table until the token is cancelled. Touches nothing before
@@ -271,10 +270,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
         self.tally.follow(&target.table);
         let no_local = self.tally.no_local_endpoints();
         outlets.metrics.observe_no_local_endpoints(no_local);
-        if outcome.broken.is_empty() {
-            // What some records lack is said of them, and holds up nobody else.
-            outlets.unready = None;
-        }
+        outlets.ready.follow(outcome.broken);
         if let Some(facts) = self.reconciler.facts() {
             let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
             outlets.health_checks.apply(wanted, addresses).await;

@@ -1,5 +1,7 @@
 //! The constant rules, through `iptables-restore`: at start, and when somebody changed them.
 
+mod probe;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -173,10 +175,7 @@ impl Iptables {
     }
 
     async fn restore(&self, family: Family, text: &str) -> Result<(), DataplaneError> {
-        let command = match family {
-            Family::V4 => format!("iptables{}-restore", self.variant),
-            Family::V6 => format!("ip6tables{}-restore", self.variant),
-        };
+        let command = restore_command(family, self.variant);
         // -w: others hold the xtables lock for up to seconds on large hosts.
         run(&command, &["--noflush", "-w", "30"], text)
             .await
@@ -188,6 +187,13 @@ fn save_command(family: Family, variant: &str) -> String {
     match family {
         Family::V4 => format!("iptables{variant}-save"),
         Family::V6 => format!("ip6tables{variant}-save"),
+    }
+}
+
+fn restore_command(family: Family, variant: &str) -> String {
+    match family {
+        Family::V4 => format!("iptables{variant}-restore"),
+        Family::V6 => format!("ip6tables{variant}-restore"),
     }
 }
 
@@ -206,16 +212,17 @@ async fn choose() -> Result<&'static str, DataplaneError> {
     let mut first_error = None;
     let mut usable = None;
     for variant in ["", "-nft", "-legacy"] {
-        let save = save_command(Family::V4, variant);
-        match run(&save, &["-t", "nat"], "").await {
-            Ok(_) => usable = usable.or(Some(variant)),
-            Err(error) => {
-                first_error = first_error.or(Some(error));
-                continue;
-            }
+        // To look at a table of the legacy variant makes the kernel load it.
+        if variant == "-legacy" && usable.is_some() && !has_legacy_tables() {
+            continue;
         }
+        if let Err(error) = can_read(variant).await {
+            first_error = first_error.or(Some(error));
+            continue;
+        }
+        usable = usable.or(Some(variant));
         // kubelet creates this chain for nothing else than to say which variant it uses (KEP-3178).
-        let hint = run(&save, &["-t", "mangle"], "").await;
+        let hint = run(&save_command(Family::V4, variant), &["-t", "mangle"], "").await;
         if !variant.is_empty() && hint.is_ok_and(|text| text.contains(":KUBE-IPTABLES-HINT")) {
             return Ok(variant);
         }
@@ -225,6 +232,20 @@ async fn choose() -> Result<&'static str, DataplaneError> {
         (None, Some(error)) => Err(error),
         (None, None) => unreachable!("three variants were tried"),
     }
+}
+
+/// Whether the tools of a variant can read rules of any family.
+async fn can_read(variant: &str) -> Result<(), DataplaneError> {
+    let of_v4 = run(&save_command(Family::V4, variant), &["-t", "nat"], "").await;
+    let Err(error) = of_v4 else { return Ok(()) };
+    let of_v6 = run(&save_command(Family::V6, variant), &["-t", "nat"], "").await;
+    of_v6.map(drop).map_err(|_| error)
+}
+
+/// Whether anybody uses tables of the legacy variant.
+fn has_legacy_tables() -> bool {
+    let names = std::fs::read_to_string("/proc/net/ip_tables_names");
+    names.is_ok_and(|names| !names.is_empty())
 }
 
 async fn run(command: &str, args: &[&str], input: &str) -> Result<String, DataplaneError> {

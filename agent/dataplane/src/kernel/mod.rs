@@ -11,6 +11,7 @@ mod ipvs;
 mod machine;
 mod modules;
 mod predecessor;
+mod probe;
 mod routes;
 mod sysctl;
 mod tuning;
@@ -33,6 +34,7 @@ use crate::{Dataplane, DataplaneError, Doubt, Flow, NodePortAddresses, StepError
 pub use binding::DEVICE as VIP_DEVICE;
 pub use ipset::REPLACEMENT as REPLACEMENT_SET;
 pub use iptables::IptablesMode;
+pub use probe::Unusable;
 pub use routes::ROUTE_MARK;
 pub use tuning::{ConntrackTuning, Tuning};
 
@@ -107,16 +109,6 @@ impl Kernel {
             self.routes.requests(),
         ];
         requests.into_iter().fold(0, u32::wrapping_add)
-    }
-
-    /// The families that the kernel has.
-    #[must_use]
-    pub fn families() -> Vec<Family> {
-        if sysctl::has_ipv6() {
-            Family::ALL.to_vec()
-        } else {
-            vec![Family::V4]
-        }
     }
 
     /// The schedulers that we would like to use by ourselves and the kernel does not have. Asked

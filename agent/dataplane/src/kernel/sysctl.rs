@@ -60,6 +60,14 @@ pub(crate) fn has_ipv6() -> bool {
     Path::new("/proc/net/if_inet6").exists()
 }
 
+/// Whether IPv6 is switched off on an interface, or for new ones (`default`); `None` without the
+/// interface.
+pub(super) fn is_ipv6_off(interface: &str) -> Option<bool> {
+    let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+    let value = std::fs::read_to_string(path).ok()?;
+    Some(value.trim() != "0")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,7 +16,7 @@ mod timeouts;
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerConfig, VirtualServerKey};
@@ -40,9 +40,10 @@ const SEND_SIZE: usize = 256 << 10;
 /// A guess where the number of real servers is not known; a wrong one costs another system call.
 const DESTS_EXPECTED: u32 = 64;
 
-/// What virtual servers are tried with; kube-proxy's own (`CanUseIPVSProxier`), a documentation
-/// address (RFC 5737).
-const PROBE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 0));
+/// Where virtual servers are tried: kube-proxy's own address (`CanUseIPVSProxier`), and its like of IPv6.
+/// Both are for documentation (RFC 5737, RFC 3849).
+const PROBE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 0);
+const PROBE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0xc633, 0x6400);
 const PROBE_PORT: u16 = 20_000;
 
 /// Why IPVS cannot be programmed or read.
@@ -232,26 +233,55 @@ impl Ipvs {
         })
     }
 
-    /// Whether the kernel has a scheduler, or can load it. IPVS tells that only to whoever adds a
-    /// virtual server, so one is added and deleted in one message, which nothing interrupts; `false`
-    /// also if that failed otherwise.
+    /// Whether the kernel has a scheduler, or can load it; `false` also if that failed otherwise.
     ///
     /// # Errors
-    /// [`IpvsError::Socket`].
+    /// As [`Self::probe`].
     pub fn has_scheduler(&mut self, name: &str) -> Result<bool, IpvsError> {
-        let key = VirtualServerKey::new(Protocol::Tcp, PROBE_ADDRESS, PROBE_PORT);
+        Ok(self.probe(Family::V4, name)?.is_none())
+    }
+
+    /// Whether the kernel takes virtual servers of a family with a scheduler, which it loads if it can;
+    /// the reason if it does not: `ENOENT` without the scheduler, `EAFNOSUPPORT` without the family.
+    ///
+    /// IPVS tells that only to whoever adds a virtual server, so one is added and deleted at an address
+    /// that nobody has. Both requests are one send, which the kernel executes as a whole: a process that
+    /// is killed leaves nothing. Nothing is added where a virtual server with the scheduler exists.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
+    pub fn probe(&mut self, family: Family, scheduler: &str) -> Result<Option<Errno>, IpvsError> {
+        let mut services = self.dump_services(family)?;
+        // What an older version left that was killed in between: it has no real servers.
+        let left = VirtualServerKey::new(Protocol::Tcp, PROBE_V4.into(), PROBE_PORT);
+        let is_empty = |service: &Summary| service.real_servers == Some(0);
+        if services.get(&left).is_some_and(is_empty) {
+            self.apply([Request::DelService { key: left }])?;
+            services.remove(&left);
+        }
+        let mut of_family = services.iter().filter(|(key, _)| key.family() == family);
+        if of_family.any(|(_, service)| &*service.config.scheduler == scheduler) {
+            return Ok(None);
+        }
+        let address: IpAddr = match family {
+            Family::V4 => PROBE_V4.into(),
+            Family::V6 => PROBE_V6.into(),
+        };
+        let mut keys =
+            (PROBE_PORT..).map(|port| VirtualServerKey::new(Protocol::Tcp, address, port));
+        let Some(key) = keys.find(|key| !services.contains_key(key)) else {
+            return Ok(Some(Errno::EEXIST));
+        };
         let config = VirtualServerConfig {
-            scheduler: name.to_owned().into(),
+            scheduler: scheduler.to_owned().into(),
             ..VirtualServerConfig::round_robin()
         };
-        let requests = [
-            // What an older version left that was killed in between.
-            Request::DelService { key },
+        let tried = [
             Request::AddService { key, config },
             Request::DelService { key },
         ];
-        let failed = self.apply(&requests)?;
-        Ok(!failed.iter().any(|error| error.index == 1))
+        let refused = self.apply(&tried)?;
+        Ok(refused.first().map(|error| error.errno))
     }
 
     /// Counts the connections of each real server of a virtual server; empty if there is none of

@@ -123,6 +123,11 @@ fn tells_which_schedulers_there_are() {
         |mut ipvs| {
             assert!(ipvs.has_scheduler("mh").unwrap());
             assert!(!ipvs.has_scheduler("nonsense").unwrap());
+            for family in Family::ALL {
+                assert_eq!(ipvs.probe(family, "rr").unwrap(), None);
+                let missing = ipvs.probe(family, "nonsense").unwrap();
+                assert_eq!(missing, Some(Errno::ENOENT));
+            }
             assert_eq!(dumped(&mut ipvs), BTreeMap::new());
             // What a process left that was killed while it asked.
             let left = Request::AddService {
@@ -132,6 +137,20 @@ fn tells_which_schedulers_there_are() {
             assert_eq!(ipvs.apply([left]).unwrap(), []);
             assert!(ipvs.has_scheduler("mh").unwrap());
             assert_eq!(dumped(&mut ipvs), BTreeMap::new());
+
+            // Somebody's virtual server where one would be tried stays, and does not stand in the way.
+            let taken = ["198.51.100.0", "2001:db8::c633:6400"];
+            let taken =
+                taken.map(|ip| VirtualServerKey::new(Protocol::Tcp, ip.parse().unwrap(), 20_000));
+            apply(&mut ipvs, &taken.map(add_service));
+            apply(&mut ipvs, &[add_dest(taken[0], real_server(Family::V4, 1))]);
+            let before = dumped(&mut ipvs);
+            for family in Family::ALL {
+                assert_eq!(ipvs.probe(family, "wrr").unwrap(), None);
+                let missing = ipvs.probe(family, "nonsense").unwrap();
+                assert_eq!(missing, Some(Errno::ENOENT));
+            }
+            assert_eq!(dumped(&mut ipvs), before);
         },
     );
 }

@@ -5,6 +5,7 @@ mod sets;
 
 use std::collections::BTreeMap;
 
+use portolan_model::Family;
 use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
 
 use crate::{Config, Desired, KernelState, Names, SetName, Step, Touched, ownership_entry};
@@ -21,7 +22,8 @@ use crate::{Config, Desired, KernelState, Names, SetName, Step, Touched, ownersh
 ///   first one is there, but never what is short-circuited.
 ///
 /// What is not ours is not touched: of the virtual servers only those in the ownership record, of
-/// the sets only those that we name. Virtual servers of excluded networks are never deleted.
+/// the sets only those that we name. Virtual servers of excluded networks are never deleted, and nothing
+/// of a family that is not served.
 ///
 /// A TCP real server that is no longer wanted gets weight 0 and stays: whoever watches its
 /// connections deletes it when they have ended. UDP and SCTP ones go at once, as upstream does.
@@ -118,12 +120,11 @@ impl<'a> Planner<'a> {
                 Some(_) => {}
             }
         }
-        for vip in observed
-            .routes
-            .keys()
-            .filter(|vip| !desired.routes.contains_key(vip))
-        {
-            self.removals.push(Step::DelRoute { vip: *vip });
+        for vip in observed.routes.keys() {
+            let is_served = self.config.families.contains(&Family::of(*vip));
+            if is_served && !desired.routes.contains_key(vip) {
+                self.removals.push(Step::DelRoute { vip: *vip });
+            }
         }
     }
 }

@@ -33,7 +33,8 @@ impl Planner<'_> {
         }
         for key in observed.virtual_servers.keys().filter(|key| of_kind(key)) {
             let gone = !desired.state.virtual_servers.contains_key(key);
-            if gone && is_ours(observed, &self.config.names, key) && !self.is_excluded(key) {
+            let stays = self.is_excluded(key) || !self.config.families.contains(&key.family());
+            if gone && !stays && is_ours(observed, &self.config.names, key) {
                 self.removals.push(Step::DelVirtualServer { key: *key });
             }
         }

@@ -104,6 +104,23 @@ fn what_packets_meet_first_is_added_first_and_removed_last() {
 }
 
 #[test]
+fn what_is_ours_of_a_family_that_is_not_served_stays() {
+    let mut full = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
+    full.routes.insert(address(), None);
+    let of_v6 = Config {
+        families: [Family::V6].into(),
+        ..Config::default()
+    };
+    let nothing = Desired::default();
+    assert_eq!(shown(&plan(&nothing, &full, &of_v6)), [""; 0]);
+    let goes = [
+        "delete virtual server TCP 10.96.0.1:80",
+        "delete local route 10.96.0.1",
+    ];
+    assert_eq!(shown(&plan(&nothing, &full, &Config::default())), goes);
+}
+
+#[test]
 fn a_tcp_real_server_drains_and_a_udp_one_goes() {
     let both: &[(&str, u32)] = &[("10.0.0.1:80", 1), ("10.0.0.2:80", 1)];
     let one: &[(&str, u32)] = &[("10.0.0.1:80", 1)];

@@ -10,6 +10,7 @@ use portolan_model::{
     RecordKey,
 };
 use portolan_plan::{Config, KernelState, Names, NodeFacts, Rules, Step};
+use portolan_runtime::Readiness;
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 
@@ -153,7 +154,7 @@ impl Rig {
             status: Status::default(),
             health,
             health_checks,
-            unready: None,
+            ready: Ready::new(Readiness::default(), Family::ALL.into_iter().collect()),
         };
         let drainer = Drainer::open(state.path(), Duration::from_secs(900), wall);
         let reconciler = Reconciler::new(kernel.clone(), Config::default());

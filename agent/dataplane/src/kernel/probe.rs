@@ -1,0 +1,135 @@
+//! Whether the node can serve a family: tried at start, so that what is missing is said in a sentence
+//! and does not show in thousands of objects that cannot be programmed.
+//!
+//! What is tried is made and deleted in one send, which the kernel executes as a whole, so that also a
+//! process that is killed leaves nothing.
+
+use std::collections::BTreeSet;
+
+use portolan_model::ipset::{SetHeader, SetKind};
+use portolan_model::{Families, Family};
+use portolan_netlink::ipset::{IpsetError, Request};
+use portolan_netlink::ipvs::IpvsError;
+use portolan_plan::{SetName, VipBinding};
+
+use super::{Kernel, REPLACEMENT_SET, VIP_DEVICE, sysctl};
+use crate::{DataplaneError, Errno};
+
+/// Why a family cannot be served on this node.
+#[derive(Debug, thiserror::Error)]
+pub enum Unusable {
+    /// The kernel has no IPv6, or was started with `ipv6.disable=1`.
+    #[error("the kernel has no IPv6")]
+    NoIpv6,
+    /// IPv6 is switched off on the interface that has the VIPs: the kernel refuses to add them.
+    #[error("IPv6 is switched off: net.ipv6.conf.{interface}.disable_ipv6 is 1")]
+    SwitchedOff {
+        /// Which interface.
+        interface: &'static str,
+    },
+    /// IPVS takes no virtual server of the family with the scheduler that was asked for.
+    #[error("IPVS takes no virtual server with the scheduler {scheduler}: {errno}")]
+    VirtualServer {
+        /// The scheduler.
+        scheduler: String,
+        /// `ENOENT`: no such scheduler. `EAFNOSUPPORT`: no IPv6 in IPVS.
+        errno: Errno,
+    },
+    /// A set of a type that the rules refer to cannot be created.
+    #[error("no set of the type {} can be created: {errno}", kind.type_name())]
+    Set {
+        /// The type.
+        kind: SetKind,
+        /// Why.
+        errno: Errno,
+    },
+    /// IPVS cannot be used.
+    #[error(transparent)]
+    Ipvs(#[from] IpvsError),
+    /// ipset cannot be used.
+    #[error(transparent)]
+    Ipset(#[from] IpsetError),
+    /// The rules cannot be read or written.
+    #[error(transparent)]
+    Iptables(DataplaneError),
+}
+
+impl Kernel {
+    /// Tries all that serving a family needs: IPVS with a scheduler, the types of sets, iptables.
+    /// Nothing is left in the kernel.
+    ///
+    /// # Errors
+    /// The first thing that does not work.
+    pub async fn probe(&mut self, family: Family, scheduler: &str) -> Result<(), Unusable> {
+        if family == Family::V6 {
+            self.probe_ipv6()?;
+        }
+        if let Some(errno) = self.ipvs.probe(family, scheduler)? {
+            let scheduler = scheduler.to_owned();
+            return Err(Unusable::VirtualServer { scheduler, errno });
+        }
+        self.probe_sets(family)?;
+        self.probe_rules(family).await.map_err(Unusable::Iptables)
+    }
+
+    /// Tries the tools that read and write the rules of a family.
+    ///
+    /// # Errors
+    /// If one of them fails.
+    pub async fn probe_rules(&self, family: Family) -> Result<(), DataplaneError> {
+        self.iptables.probe(family).await
+    }
+
+    /// Looks after these families alone. What the kernel holds of others stays as it is.
+    pub fn serve(&mut self, families: Families) {
+        self.iptables.keep_only(families);
+    }
+
+    fn probe_ipv6(&self) -> Result<(), Unusable> {
+        if !sysctl::has_ipv6() {
+            return Err(Unusable::NoIpv6);
+        }
+        let interface = match self.config.vip_binding {
+            VipBinding::Route => "lo",
+            // A device that is yet to be made has the default.
+            VipBinding::Address => [VIP_DEVICE, "default"]
+                .into_iter()
+                .find(|interface| sysctl::is_ipv6_off(interface).is_some())
+                .unwrap_or("default"),
+        };
+        match sysctl::is_ipv6_off(interface) {
+            Some(true) => Err(Unusable::SwitchedOff { interface }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Creates and destroys a set of each type.
+    fn probe_sets(&mut self, family: Family) -> Result<(), Unusable> {
+        let kinds: BTreeSet<SetKind> = SetName::ALL.into_iter().map(SetName::kind).collect();
+        let kinds: Vec<SetKind> = kinds.into_iter().collect();
+        let name = || REPLACEMENT_SET.to_owned();
+        let destroy = || Request::Destroy { name: name() };
+        let create = |kind: &SetKind| Request::Create {
+            name: name(),
+            header: SetHeader {
+                kind: *kind,
+                family,
+                max_entries: 1,
+            },
+            expected_entries: 1,
+            exclusive: true,
+        };
+        // An agent that was killed while it replaced a set may have left one of that name.
+        let tried = kinds.iter().flat_map(|kind| [destroy(), create(kind)]);
+        let tried: Vec<Request> = tried.chain([destroy()]).collect();
+        let errors = self.ipset.apply(&tried)?;
+        let refused = errors
+            .iter()
+            .find(|error| matches!(tried[error.index], Request::Create { .. }));
+        refused.map_or(Ok(()), |error| {
+            let kind = kinds[error.index / 2];
+            let errno = error.errno;
+            Err(Unusable::Set { kind, errno })
+        })
+    }
+}

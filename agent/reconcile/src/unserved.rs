@@ -1,0 +1,131 @@
+//! The families of which the kernel takes no virtual server at all.
+
+use std::collections::BTreeSet;
+
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_model::{Families, Family};
+use portolan_plan::{Desired, Step};
+
+/// Followed from run to run: one that only tries what has changed says nothing of the others.
+#[derive(Debug, Default)]
+pub(crate) struct Unserved(Families);
+
+impl Unserved {
+    /// After a run: its steps, the indices of those that were not taken, and what was desired. A family
+    /// is unserved when every virtual server that it should have was tried in vain, until one is taken
+    /// or none is desired. Where all of them have schedulers that their Services name, they say nothing
+    /// of the kernel.
+    pub(crate) fn follow(
+        &mut self,
+        steps: &[Step],
+        refused: &BTreeSet<usize>,
+        desired: &Desired,
+    ) -> Families {
+        if self.0.is_empty() && refused.is_empty() {
+            return self.0;
+        }
+        let is_unserved = |family: &Family| {
+            let added = steps
+                .iter()
+                .enumerate()
+                .filter_map(|(index, step)| match step {
+                    Step::AddVirtualServer { key, .. } if key.family() == *family => {
+                        Some((index, key))
+                    }
+                    _ => None,
+                });
+            let (failed, taken): (Vec<_>, Vec<_>) =
+                added.partition(|(index, _)| refused.contains(index));
+            let servers = desired.state.virtual_servers.keys();
+            let wanted = servers.filter(|key| key.family() == *family).count();
+            let is_plain = |(_, key): &(usize, &VirtualServerKey)| {
+                let record = desired.records.get(key);
+                record.is_none_or(|record| record.scheduling.scheduler.is_none())
+            };
+            let all_failed = failed.len() >= wanted && failed.iter().any(is_plain);
+            let still = self.0.contains(*family);
+            taken.is_empty() && wanted > 0 && (all_failed || still)
+        };
+        self.0 = Family::ALL.into_iter().filter(is_unserved).collect();
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use portolan_model::ipvs::{VirtualServer, VirtualServerConfig};
+    use portolan_model::{Protocol, Record, RecordKey};
+
+    use super::*;
+
+    fn key(ip: &str) -> VirtualServerKey {
+        let ip: IpAddr = ip.parse().unwrap();
+        VirtualServerKey::new(Protocol::Tcp, ip, 80)
+    }
+
+    fn add(ip: &str) -> Step {
+        let config = VirtualServerConfig::round_robin();
+        Step::AddVirtualServer {
+            key: key(ip),
+            config,
+        }
+    }
+
+    fn desired(ips: &[&str]) -> Desired {
+        let mut desired = Desired::default();
+        for ip in ips {
+            let config = VirtualServerConfig::round_robin();
+            let real_servers = std::sync::Arc::default();
+            let server = VirtualServer {
+                config,
+                real_servers,
+            };
+            desired.state.virtual_servers.insert(key(ip), server);
+        }
+        desired
+    }
+
+    #[test]
+    fn a_family_is_unserved_until_one_virtual_server_is_taken() {
+        let mut unserved = Unserved::default();
+        let mut follow = |steps: &[Step], refused: &[usize], wanted: &[&str]| {
+            let refused = refused.iter().copied().collect();
+            let families = unserved.follow(steps, &refused, &desired(wanted));
+            families.iter().collect::<Vec<_>>()
+        };
+        let both = ["10.96.0.1", "10.96.0.2", "fd00::1"];
+        let steps = both.map(add);
+        // One of two is nothing of the kind.
+        assert_eq!(follow(&steps, &[0], &both), []);
+        assert_eq!(follow(&steps, &[0, 1], &both), [Family::V4]);
+        // A change elsewhere says nothing of it.
+        assert_eq!(follow(&[], &[], &both), [Family::V4]);
+        assert_eq!(follow(&steps[..1], &[0], &both), [Family::V4]);
+        assert_eq!(follow(&steps[..1], &[], &both), []);
+        assert_eq!(follow(&steps[2..], &[0], &both), [Family::V6]);
+        assert_eq!(follow(&[], &[], &both[..2]), []);
+    }
+
+    #[test]
+    fn a_service_with_a_scheduler_of_its_own_says_nothing_of_the_kernel() {
+        let mut wanted = desired(&["10.96.0.1"]);
+        let mut record = Record::new(RecordKey {
+            cluster: "".into(),
+            namespace: "ns".into(),
+            service: "svc".into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        });
+        record.scheduling.scheduler = Some("nosuch".into());
+        wanted.records.insert(key("10.96.0.1"), record.into());
+        let follow = |wanted: &Desired| {
+            let families = Unserved::default().follow(&[add("10.96.0.1")], &[0].into(), wanted);
+            families.iter().collect::<Vec<_>>()
+        };
+        assert_eq!(follow(&wanted), []);
+        wanted.records.clear();
+        assert_eq!(follow(&wanted), [Family::V4]);
+    }
+}

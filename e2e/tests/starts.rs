@@ -1,0 +1,350 @@
+//! What an agent finds at start, and what it does where the node cannot serve a family, or nothing.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::objects::{service, slices};
+use portolan_e2e::programs::program;
+use portolan_e2e::rig::{Host, Process, Protocol, Rig, RigConfig};
+use portolan_e2e::wait::wait_for;
+use serde_json::{Value, json};
+
+const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+/// An answer takes at most so long.
+const PROMPT: Duration = Duration::from_secs(10);
+/// Every name that iptables of IPv6 has.
+const IP6TABLES: [&str; 6] = [
+    "ip6tables-save",
+    "ip6tables-restore",
+    "ip6tables-nft-save",
+    "ip6tables-nft-restore",
+    "ip6tables-legacy-save",
+    "ip6tables-legacy-restore",
+];
+
+fn skip(test: &str) -> bool {
+    !lane::provides(test, &[Need::Root, Need::Ipvs])
+}
+
+/// A `PATH` that finds these tools in a directory first, where they are a script.
+fn path_with(directory: &Path, tools: &[&str], script: &str) -> String {
+    std::fs::create_dir_all(directory).unwrap();
+    for tool in tools {
+        let path = directory.join(tool);
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap();
+    format!("{}:{path}", directory.display())
+}
+
+/// All that an agent could leave behind, in the words of the tools.
+fn kernel(node: &Host) -> String {
+    let mut all = String::new();
+    for command in [
+        "ipvsadm -Sn",
+        "ipset save",
+        "iptables-save",
+        "ip6tables-save",
+        "ip -o link",
+        "ip -4 route show table all",
+        "ip -6 route show table all",
+    ] {
+        let words: Vec<_> = command.split(' ').collect();
+        let text = node.exec(&words).unwrap();
+        // Times, counters, and the tables' own chains: a table that is looked at is there.
+        let kept = text.lines().filter(|line| {
+            !line.starts_with(['#', ':', '*']) && *line != "COMMIT" && !line.contains("expires")
+        });
+        kept.for_each(|line| all.push_str(&format!("{line}\n")));
+    }
+    all
+}
+
+fn put_node(cluster: &Cluster) {
+    let metadata = json!({ "name": Cluster::node_name(0) });
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {} });
+    cluster.put("node.json", &[node]).unwrap();
+}
+
+fn publish(cluster: &Cluster, pods: &[(&EchoPod, usize)]) {
+    let objects = [vec![service("web", WEB, json!({}))], slices("web", pods)].concat();
+    cluster.put("web.json", &objects).unwrap();
+}
+
+fn answers(from: &Host, ip: &str) -> Result<String, String> {
+    let target = SocketAddr::new(ip.parse::<IpAddr>().unwrap(), 80);
+    let connection = from.connect(Protocol::Tcp, target, PROMPT);
+    let answer = connection.and_then(|mut connection| connection.ask());
+    answer
+        .map(|answer| answer.name)
+        .map_err(|error| format!("{error:?}"))
+}
+
+fn health(cluster: &Cluster, path: &str) -> Result<Value, String> {
+    let answer = http_get(cluster.rig.node(0).namespace(), 10256, path);
+    let answer = answer.map_err(|error| format!("{error:#}"))?;
+    Ok(serde_json::from_str(&answer).unwrap())
+}
+
+/// An agent that is to refuse has ended with this in its log, and the kernel is as it was.
+fn refuses(cluster: &mut Cluster, path: &str, args: &[&str], reason: &str) {
+    let before = kernel(cluster.rig.node(0));
+    let start = |command: &mut std::process::Command| {
+        command.args(args).env("PATH", path);
+    };
+    cluster.start_agent_by(0, start).unwrap();
+    let status = cluster.agent(0).unwrap().wait(PATIENT).unwrap();
+    let log = cluster.agent(0).unwrap().log().unwrap();
+    assert!(!status.success(), "{log}");
+    assert!(log.lines().last().unwrap().contains(reason), "{log}");
+    assert_eq!(kernel(cluster.rig.node(0)), before, "{args:?}");
+}
+
+/// What is common to a node that cannot serve IPv6: with a change of endpoints IPv4 goes on, the agent is
+/// ready and healthy, and it says once why.
+fn serves_ipv4_alone(cluster: &mut Cluster, path: &str, pods: [&EchoPod; 2], reason: &str) {
+    let [a, b] = pods;
+    let from = &a.pod;
+    cluster
+        .start_agent_by(0, |command| {
+            command.env("PATH", path);
+        })
+        .unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    publish(cluster, &[(b, 0)]);
+    assert_eq!(answers(from, WEB[0]).as_deref(), Ok("b"));
+    publish(cluster, &[(a, 0), (b, 0)]);
+    wait_for("an eligible node", PATIENT, || {
+        health(cluster, "/healthz").ok()
+    })
+    .unwrap();
+    let livez = health(cluster, "/livez").unwrap();
+    assert_eq!(livez["status"]["IPv4"]["healthy"], true, "{livez}");
+    assert_eq!(livez["status"]["IPv6"], Value::Null, "{livez}");
+    let log = cluster.agent(0).unwrap().log().unwrap();
+    let said = log
+        .lines()
+        .filter(|line| line.contains("IPv6 is not served"));
+    let said: Vec<_> = said.collect();
+    assert!(said.last().unwrap().contains(reason), "{said:?}");
+    println!("{said:?}");
+}
+
+#[test]
+fn an_agent_whose_ip6tables_fail_serves_ipv4_alone() {
+    if skip("an_agent_whose_ip6tables_fail_serves_ipv4_alone") {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    put_node(&cluster);
+    let a = cluster.add_pod(0, "a").unwrap();
+    let b = cluster.add_pod(0, "b").unwrap();
+    publish(&cluster, &[(&a, 0), (&b, 0)]);
+    assert!(answers(&a.pod, WEB[1]).is_ok());
+    let stubs = cluster.directory().join("stubs");
+    let path = path_with(&stubs, &IP6TABLES, "echo broken by a test >&2; exit 1");
+
+    cluster.agent(0).unwrap().kill9().unwrap();
+    let of_v6 = |cluster: &Cluster| {
+        let all = kernel(cluster.rig.node(0));
+        let lines = all.lines().filter(|line| line.contains("fd00:10:96::"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = of_v6(&cluster);
+    serves_ipv4_alone(&mut cluster, &path, [&a, &b], "broken by a test");
+    // What an agent before it has programmed goes on.
+    assert_eq!(of_v6(&cluster), before);
+    assert!(answers(&a.pod, WEB[1]).is_ok());
+
+    cluster.agent(0).unwrap().kill9().unwrap();
+    let nothing = "this node can serve nothing: IPv6: ip6tables";
+    refuses(&mut cluster, &path, &["--families=ipv6"], nothing);
+    let part = "--families asks for what this node cannot serve: IPv6: ip6tables";
+    refuses(&mut cluster, &path, &["--families=ipv4,ipv6"], part);
+    if lane::lane() == "uml" {
+        // This kernel was built without it.
+        let scheduler = "this node can serve nothing: IPv4: IPVS takes no virtual server with the \
+                         scheduler twos: ENOENT";
+        let all = std::env::var("PATH").unwrap();
+        for path in [&path, &all] {
+            refuses(&mut cluster, path, &["--scheduler=twos"], scheduler);
+        }
+    }
+
+    // With tools that work IPv6 is served again.
+    cluster.start_agent_with(0, &["--families=dual"]).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    publish(&cluster, &[(&b, 0)]);
+    for ip in WEB {
+        assert_eq!(answers(&a.pod, ip).as_deref(), Ok("b"));
+    }
+}
+
+#[test]
+fn an_agent_with_ipv6_switched_off_serves_ipv4_alone() {
+    if skip("an_agent_with_ipv6_switched_off_serves_ipv4_alone") {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    put_node(&cluster);
+    let a = cluster.add_pod(0, "a").unwrap();
+    let b = cluster.add_pod(0, "b").unwrap();
+    let path = std::env::var("PATH").unwrap();
+    cluster.agent(0).unwrap().kill9().unwrap();
+    cluster.clean_up(0).unwrap();
+    let off = [
+        ("ipv6/conf/all/disable_ipv6", "1"),
+        ("ipv6/conf/default/disable_ipv6", "1"),
+    ];
+    let namespace = cluster.rig.node(0).namespace().clone();
+    namespace.sysctl(&off).unwrap();
+    let reason = "net.ipv6.conf.lo.disable_ipv6 is 1";
+    serves_ipv4_alone(&mut cluster, &path, [&a, &b], reason);
+    let sets = namespace.exec(&["ipset", "list", "-n"]).unwrap();
+    assert!(sets.contains("KUBE-CLUSTER-IP"), "{sets}");
+    assert!(!sets.contains("KUBE-6-"), "{sets}");
+    cluster.agent(0).unwrap().kill9().unwrap();
+    let nothing = "this node can serve nothing: IPv6: IPv6 is switched off";
+    refuses(&mut cluster, &path, &["--families=ipv6"], nothing);
+
+    // Off on one interface alone is no reason: the others have it.
+    namespace
+        .sysctl(&[("ipv6/conf/lo/disable_ipv6", "0")])
+        .unwrap();
+    cluster.start_agent(0).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    let livez = health(&cluster, "/livez").unwrap();
+    assert_eq!(livez["status"]["IPv6"]["healthy"], true, "{livez}");
+}
+
+#[test]
+fn families_that_are_named_are_those_that_are_served() {
+    if skip("families_that_are_named_are_those_that_are_served") {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    let a = cluster.add_pod(0, "a").unwrap();
+    publish(&cluster, &[(&a, 0)]);
+    for (families, served) in [("ipv4", [true, false]), ("ipv6", [false, true])] {
+        cluster.agent(0).unwrap().kill9().unwrap();
+        cluster.clean_up(0).unwrap();
+        let flag = format!("--families={families}");
+        cluster.start_agent_with(0, &[&flag]).unwrap();
+        cluster.wait_until_ready(0).unwrap();
+        let here = kernel(cluster.rig.node(0));
+        let names = ["create KUBE-CLUSTER-IP ", "create KUBE-6-CLUSTER-IP "];
+        for ((name, vip), served) in names.into_iter().zip(WEB).zip(served) {
+            assert_eq!(here.contains(name), served, "{families}: {name}\n{here}");
+            let by = here.lines().any(|line| line.contains(vip));
+            assert_eq!(by, served, "{families}: {vip}\n{here}");
+        }
+    }
+}
+
+/// A kernel that takes no rules any more, and is mended.
+#[test]
+fn an_agent_is_not_ready_while_nothing_can_be_programmed() {
+    if skip("an_agent_is_not_ready_while_nothing_can_be_programmed") {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    put_node(&cluster);
+    cluster.agent(0).unwrap().kill9().unwrap();
+    let directory = cluster.directory().join("stubs");
+    let broken = directory.join("broken");
+    let tools: Vec<String> = ["iptables", "ip6tables"]
+        .iter()
+        .flat_map(|tool| ["", "-nft", "-legacy"].map(|variant| format!("{tool}{variant}-restore")))
+        .collect();
+    let tools: Vec<&str> = tools.iter().map(String::as_str).collect();
+    let script = format!(
+        "[ -e {} ] && exit 1\nPATH=${{PATH#*:}}\nexec \"${{0##*/}}\" \"$@\"",
+        broken.display()
+    );
+    let path = path_with(&directory, &tools, &script);
+    let start = |command: &mut std::process::Command| {
+        command.arg("--sync-period=2").env("PATH", path);
+    };
+    cluster.start_agent_by(0, start).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    wait_for("a healthy agent", PATIENT, || {
+        health(&cluster, "/healthz").ok()
+    })
+    .unwrap();
+
+    std::fs::write(&broken, "").unwrap();
+    for tool in ["iptables", "ip6tables"] {
+        let flush = [tool, "-t", "nat", "-F", "KUBE-SERVICES"];
+        cluster.rig.node(0).exec(&flush).unwrap();
+    }
+    let ready = || http_get(cluster.rig.node(0).namespace(), 10249, "/readyz");
+    wait_for("an agent that is not ready", PATIENT, || ready().err()).unwrap();
+    for path in ["/healthz", "/livez"] {
+        wait_for("an unhealthy agent", PATIENT, || {
+            health(&cluster, path).err()
+        })
+        .unwrap();
+    }
+    std::fs::remove_file(&broken).unwrap();
+    wait_for("a ready agent", PATIENT, || ready().ok()).unwrap();
+    for path in ["/healthz", "/livez"] {
+        wait_for("a healthy agent", PATIENT, || health(&cluster, path).ok()).unwrap();
+    }
+}
+
+/// On the machine's own kernel: a guest's has IPVS.
+#[test]
+fn an_agent_without_ipvs_refuses_with_a_sentence() {
+    let name = "an_agent_without_ipvs_refuses_with_a_sentence";
+    if lane::has_ipvs() || !lane::provides(name, &[Need::Root]) {
+        return;
+    }
+    let rig = Rig::new(RigConfig {
+        nodes: 1,
+        clients: 1,
+    })
+    .unwrap();
+    let node = rig.node(0);
+    let state = |node: &Host| {
+        let tools = [
+            vec!["ipset", "save"],
+            vec!["iptables-save"],
+            vec!["ip6tables-save"],
+            vec!["ip", "-o", "addr"],
+            vec!["ip", "route", "show", "table", "all"],
+        ];
+        tools.map(|command| node.exec(&command).unwrap())
+    };
+    let before = state(node);
+    let directory = tempfile::tempdir().unwrap();
+    let objects: PathBuf = directory.path().join("objects");
+    std::fs::create_dir(&objects).unwrap();
+    let mut command = std::process::Command::new(program("portolan-agent").unwrap());
+    command
+        .args(["--node-name=x", "--source=file", "--file"])
+        .arg(&objects)
+        .arg("--state-dir")
+        .arg(directory.path());
+    let mut agent =
+        Process::spawn(node.namespace(), "agent", &mut command, directory.path()).unwrap();
+    let status = agent.wait(PATIENT).unwrap();
+    let log = agent.log().unwrap();
+    assert!(!status.success(), "{log}");
+    let last = log.lines().last().unwrap();
+    assert!(
+        last.contains("this node can serve nothing: the kernel has no IPVS"),
+        "{log}"
+    );
+    assert!(
+        last.contains("on the host, run `modprobe -a ip_vs"),
+        "{log}"
+    );
+    assert_eq!(state(node), before);
+}
