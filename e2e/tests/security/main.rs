@@ -7,6 +7,7 @@ mod admission;
 mod attacks;
 mod client;
 mod ctl;
+mod floods;
 mod probes;
 mod relay;
 mod rotation;

@@ -53,6 +53,15 @@ impl Server {
     }
 
     pub(crate) fn with(args: &[&str]) -> Self {
+        Self::of(None, args)
+    }
+
+    /// One that can have so many descriptors.
+    pub(crate) fn limited(descriptors: u32) -> Self {
+        Self::of(Some(descriptors), &[])
+    }
+
+    fn of(descriptors: Option<u32>, args: &[&str]) -> Self {
         raise_descriptors();
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("objects")).unwrap();
@@ -61,7 +70,7 @@ impl Server {
         let (certs, objects) = (dir.path().join("certs"), dir.path().join("objects"));
         let file = format!("--file={}", objects.display());
         let source = ["--source=file", "--file-poll-ms=20", &file];
-        let server = Self::spawn(dir, &certs, &[&source, args].concat());
+        let server = Self::spawn(dir, &certs, descriptors, &[&source, args].concat());
         server.until_ready();
         server
     }
@@ -76,15 +85,19 @@ impl Server {
             format!("--upstream-tls-dir={}", own.display()),
         ];
         let args = args.each_ref().map(String::as_str);
-        Self::spawn(TempDir::new().unwrap(), certs, &args)
+        Self::spawn(TempDir::new().unwrap(), certs, None, &args)
     }
 
     /// The program with a directory of its own, and when it has bound its ports.
-    fn spawn(dir: TempDir, certs: &Path, args: &[&str]) -> Self {
+    fn spawn(dir: TempDir, certs: &Path, descriptors: Option<u32>, args: &[&str]) -> Self {
         let ports = dir.path().join("ports");
         let log = fs::File::create(dir.path().join("log")).unwrap();
-        let mut command = Command::new(program("portolan-controller").unwrap());
+        let limit = descriptors.map(|number| format!("ulimit -n {number} && "));
+        let limit = limit.unwrap_or_default();
+        let mut command = Command::new("sh");
         command
+            .args(["-c", &format!("{limit}exec \"$0\" \"$@\"")])
+            .arg(program("portolan-controller").unwrap())
             .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
             .arg(format!("--debug-listen={}", socket_in(dir.path())))
             .arg("--tls-dir")
@@ -201,6 +214,16 @@ impl Server {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let number = line.unwrap().trim().trim_end_matches(" kB");
         number.trim().parse().unwrap()
+    }
+
+    /// How much time of processors it has used.
+    pub(crate) fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let fields: Vec<_> = fields.split(' ').collect();
+        // utime and stime of proc_pid_stat(5), in ticks: 100 a second on all machines (USER_HZ).
+        let ticks = (fields[11..=12].iter()).map(|ticks| ticks.parse::<u64>().unwrap());
+        Duration::from_millis(10 * ticks.sum::<u64>())
     }
 
     /// How many files and sockets it has open.

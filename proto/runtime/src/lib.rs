@@ -28,6 +28,6 @@ pub use logs::LogFormat;
 pub use problems::{ProblemLabels, ProblemLog};
 pub use readiness::{BlockReady, Readiness};
 pub use shutdown::on_signal;
-pub use sources::{NoPlace, Origin, Place, Rate, SourceLimits, Sources};
+pub use sources::{NoPlace, Origin, Place, Rate, Source, SourceLimits, Sources};
 pub use unix::{SocketAccess, SocketFile, SocketGroup, SocketMode, listen_unix};
 pub use vital::Vital;

@@ -192,7 +192,16 @@ impl Drop for Place {
 
 /// An IPv4 address, or an IPv6 network of 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Source(IpAddr);
+pub struct Source(IpAddr);
+
+impl From<IpAddr> for Source {
+    fn from(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V6(ip) => Self(Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into()),
+            ip => Self(ip),
+        }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
@@ -202,13 +211,9 @@ enum Holder {
 
 impl Holder {
     fn new(peer: IpAddr, origin: Origin) -> Self {
-        match (origin, peer.to_canonical()) {
-            (Origin::Own, _) => Self::Own,
-            (Origin::Remote, IpAddr::V6(ip)) => {
-                let network = Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64);
-                Self::Remote(Source(network.into()))
-            }
-            (Origin::Remote, ip) => Self::Remote(Source(ip)),
+        match origin {
+            Origin::Own => Self::Own,
+            Origin::Remote => Self::Remote(peer.into()),
         }
     }
 }

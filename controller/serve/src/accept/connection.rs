@@ -1,151 +1,20 @@
-//! A connection, and what it says of the other end.
+//! A connection.
 
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 
+use super::budget::Budget;
+use super::gate::Gate;
+use super::peer::Peer;
+use super::probation::Probation;
 use crate::identity::Certified;
-
-/// The other end, as far as the connection knows it. Goes with each request.
-#[derive(Debug, Clone)]
-pub(crate) struct Peer(Arc<State>);
-
-#[derive(Debug)]
-struct State {
-    address: SocketAddr,
-    certificate: Option<Result<Certified, String>>,
-    /// How many streams of agents there are on it.
-    streams: AtomicUsize,
-    cut: AtomicBool,
-    /// Whether what is written goes out at once.
-    open: AtomicBool,
-    /// Whether a stream has more to say soon, with which what is held back is to go.
-    waiting: AtomicBool,
-    /// Woken when it is cut, and when a stream on it ends, as often as that happens.
-    connection: Mutex<Option<Waker>>,
-}
-
-impl Peer {
-    pub(super) fn new(address: SocketAddr, certificate: Option<Result<Certified, String>>) -> Self {
-        Self(Arc::new(State {
-            address,
-            certificate,
-            streams: AtomicUsize::new(0),
-            cut: AtomicBool::new(false),
-            open: AtomicBool::new(false),
-            waiting: AtomicBool::new(false),
-            connection: Mutex::default(),
-        }))
-    }
-
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.0.address
-    }
-
-    /// The address of whoever a refusal is counted for: nobody's, if it is not known.
-    pub(crate) fn ip(peer: Option<&Self>) -> IpAddr {
-        peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
-            peer.address().ip()
-        })
-    }
-
-    /// What its certificate says, if it has one: a node, or why not.
-    pub(crate) fn certificate(&self) -> Option<&Result<Certified, String>> {
-        self.0.certificate.as_ref()
-    }
-
-    /// An agent was let in on this connection: it may stay while that stream lives.
-    pub(crate) fn admit(&self) -> Admission {
-        self.0.streams.fetch_add(1, Ordering::Relaxed);
-        Admission(self.clone())
-    }
-
-    /// There is nothing more to say for now: what is written goes out from now on, and what was
-    /// held back with it, unless a stream [waits](Self::wait). Whether it was held back until now.
-    pub(crate) fn open(&self) -> bool {
-        !self.is_waiting() && !self.is_open() && !self.0.open.swap(true, Ordering::Relaxed)
-    }
-
-    /// Whether a stream has more to say soon: until then nothing goes out.
-    pub(crate) fn wait(&self, waits: bool) {
-        self.0.waiting.store(waits, Ordering::Relaxed);
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.0.waiting.load(Ordering::Relaxed)
-    }
-
-    fn open_now(&self) {
-        self.0.open.store(true, Ordering::Relaxed);
-    }
-
-    fn is_open(&self) -> bool {
-        self.0.open.load(Ordering::Relaxed)
-    }
-
-    /// Closes the connection, whatever is on its way.
-    fn cut(&self) {
-        self.0.cut.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = self.waker().as_ref() {
-            waker.wake_by_ref();
-        }
-    }
-
-    fn waker(&self) -> MutexGuard<'_, Option<Waker>> {
-        let waker = self.0.connection.lock();
-        waker.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn check(&self) -> io::Result<()> {
-        if self.0.cut.load(Ordering::Acquire) {
-            let message = "the agent takes nothing, or not the end of its stream";
-            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
-        }
-        Ok(())
-    }
-
-    fn is_admitted(&self) -> bool {
-        self.0.streams.load(Ordering::Relaxed) > 0
-    }
-}
-
-/// A stream of an agent that was let in on a connection.
-#[derive(Debug)]
-pub(crate) struct Admission(Peer);
-
-impl Admission {
-    /// The connection.
-    pub(crate) fn peer(&self) -> &Peer {
-        &self.0
-    }
-
-    /// Closes the connection, whatever is on its way.
-    pub(crate) fn cut(&self) {
-        self.0.cut();
-    }
-}
-
-impl Drop for Admission {
-    fn drop(&mut self) {
-        self.0.0.streams.fetch_sub(1, Ordering::Relaxed);
-        // Its time without a stream begins.
-        self.0.wake();
-    }
-}
 
 /// What the verified certificate of the other end says, if there is one.
 pub(super) fn certified(stream: &TlsStream<TcpStream>) -> Option<Result<Certified, String>> {
@@ -185,10 +54,10 @@ pub(crate) struct Connection {
     /// Whom [`Self::register`] has told to wake.
     waker: Option<Waker>,
     _permit: OwnedSemaphorePermit,
-    /// For how long there may be none.
-    within: Duration,
-    /// Until when there must be one; `None` while there is.
-    deadline: Option<Pin<Box<Sleep>>>,
+    gate: Arc<Gate>,
+    budget: Budget,
+    /// Until when there must be a stream of an agent; `None` while there is.
+    probation: Option<Probation>,
 }
 
 /// What was read, and not asked for yet.
@@ -202,7 +71,7 @@ enum Ahead {
 }
 
 impl Connection {
-    pub(super) fn new(io: Io, peer: Peer, permit: OwnedSemaphorePermit, within: Duration) -> Self {
+    pub(super) fn new(io: Io, peer: Peer, permit: OwnedSemaphorePermit, gate: Arc<Gate>) -> Self {
         Self {
             io,
             peer,
@@ -212,8 +81,9 @@ impl Connection {
             ended: false,
             waker: None,
             _permit: permit,
-            within,
-            deadline: None,
+            gate,
+            budget: Budget::default(),
+            probation: None,
         }
     }
 
@@ -227,7 +97,7 @@ impl Connection {
     fn alive(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.register(context.waker());
         self.peer.check()?;
-        self.check_deadline(context)
+        self.check_probation(context)
     }
 
     /// Is woken when it is cut, and when a stream on it ends.
@@ -235,7 +105,7 @@ impl Connection {
         let known = self.waker.as_ref();
         if !known.is_some_and(|known| known.will_wake(waker)) {
             self.waker = Some(waker.clone());
-            *self.peer.waker() = Some(waker.clone());
+            self.peer.register(waker.clone());
         }
     }
 
@@ -245,23 +115,23 @@ impl Connection {
         !self.peer.is_open() && !self.read_on
     }
 
-    fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+    fn check_probation(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.peer.is_admitted() {
-            self.deadline = None;
+            self.probation = None;
             return Ok(());
         }
         if self.is_in_first_turn() {
             return Ok(());
         }
-        let within = self.within;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(within)));
-        if deadline.as_mut().poll(context).is_ready() {
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "no stream of an agent on this connection for too long",
-            ));
+        let begin = || Probation::begin(&self.gate, self.peer.address());
+        let probation = match &mut self.probation {
+            Some(probation) => probation,
+            none => none.insert(begin()?),
+        };
+        match probation.poll(context) {
+            Poll::Ready(error) => Err(error),
+            Poll::Pending => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -381,6 +251,9 @@ impl AsyncRead for Connection {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.alive(context)?;
+        let costs = self.peer.take_costs();
+        self.budget.spend(costs);
+        ready!(self.budget.poll(context))?;
         if let Ahead::Unread = self.ahead {
             let mut bytes = [0; FIRST_BYTES];
             let mut first = ReadBuf::new(&mut bytes);
@@ -400,7 +273,9 @@ impl AsyncRead for Connection {
         let before = buffer.remaining();
         ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
         self.read_on = true;
-        self.ended = before > 0 && buffer.remaining() == before;
+        let count = before - buffer.remaining();
+        self.budget.spend_read(count);
+        self.ended = before > 0 && count == 0;
         Poll::Ready(Ok(()))
     }
 }

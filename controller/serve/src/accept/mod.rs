@@ -3,8 +3,13 @@
 //! Whoever reaches the port can open connections and say nothing. That must not keep agents out,
 //! so everything that an unknown peer can hold is bounded in number and in time.
 
+mod budget;
 mod connection;
-mod handshakes;
+mod gate;
+mod hello;
+mod peer;
+mod probation;
+mod turns;
 
 use std::convert::Infallible;
 use std::io;
@@ -13,19 +18,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::ServerConfig as TlsConfig;
+use rustls::server::Accepted as Hello;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_rustls::server::StartHandshake;
 use tokio_util::sync::CancellationToken;
 
 use crate::Registry;
 use crate::identity::Certified;
 use crate::registry::RefusalReason;
-pub(crate) use connection::{Admission, Connection, Peer};
+pub(crate) use connection::Connection;
 use connection::{Io, certified};
-use handshakes::{Handshakes, Life};
+use gate::{Arrival, Failure, Gate};
+pub(crate) use peer::{Admission, Peer};
 
 /// How long to wait after the system would not accept a connection: there is nothing to wait for
 /// when it has run out of descriptors.
@@ -51,20 +58,24 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
 /// system call for each agent.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How much unknown peers may hold.
+/// How much unknown peers can hold.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections in all.
+    /// Connections in all. Those on which no agent was let in are at most half of them and
+    /// [`handshakes`](Self::handshakes).
     pub connections: usize,
-    /// Connections whose handshake is not finished.
+    /// Connections from one source whose ClientHello is not whole. One more displaces the oldest.
+    pub hellos_per_source: usize,
+    /// How long a ClientHello can take. It comes in one packet with the end of TCP's handshake.
+    pub hello_timeout: Duration,
+    /// Handshakes at the same time. Others wait, and the next turn is for the source with the fewest.
     pub handshakes: usize,
-    /// How long a handshake may take.
+    /// How long a handshake can take, from its turn on.
     pub handshake_timeout: Duration,
-    /// How long a peer may say nothing when there are [`handshakes`](Self::handshakes) of them and
-    /// another one is waiting; one that has said something may take eight times as long. Agents that
-    /// all come at once wait for their turn; peers that say nothing make room.
+    /// How long a handshake can take while others wait for their turn, if its source has more than
+    /// its share of them; eight times as long if it has not.
     pub crowded_timeout: Duration,
-    /// How long a connection may exist without an agent that was let in.
+    /// How long a connection can exist without an agent that was let in.
     pub admission_timeout: Duration,
 }
 
@@ -72,6 +83,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 20_000,
+            hellos_per_source: 256,
+            hello_timeout: Duration::from_secs(3),
             handshakes: 256,
             handshake_timeout: Duration::from_secs(5),
             crowded_timeout: Duration::from_millis(250),
@@ -99,16 +112,19 @@ impl Acceptor {
         if let Err(error) = tune(&listener) {
             tracing::warn!(%error, "connections are not set up as they should be");
         }
-        let mut handshakes = Handshakes::new(self.limits.handshakes, self.limits.crowded_timeout);
-        let room = Arc::new(Semaphore::new(self.limits.connections));
+        let connections = Arc::new(Semaphore::new(self.limits.connections));
+        let gate = Arc::new(Gate::new(self.limits.clone()));
         let mut tick = std::pin::pin!(tick());
+        let mut turns = std::pin::pin!(gate.turns.watch());
         loop {
             let accepted = tokio::select! {
                 () = self.shutdown.cancelled() => return,
                 never = &mut tick => match never {},
-                // Does not accept while there is no room: the system's queue keeps the order.
-                accepted = handshakes.room_then(listener.accept()) => accepted,
+                never = &mut turns => match never {},
+                // Does not accept while nobody has time: the system's queue keeps the order.
+                accepted = gate.room_then(listener.accept()) => accepted,
             };
+            let (accepted, room) = accepted;
             let (stream, address) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -118,12 +134,12 @@ impl Acceptor {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
                 self.refuse(address.ip(), RefusalReason::Limit, "too many connections");
                 continue;
             };
             let accepted = Accepted {
-                admission_timeout: self.limits.admission_timeout,
+                gate: Arc::clone(&gate),
                 address,
                 permit,
             };
@@ -131,24 +147,31 @@ impl Acceptor {
                 serve(accepted.plain(stream));
                 continue;
             };
-            let config = Arc::clone(&tls.borrow());
-            let handshake = |life| accepted.handshake(stream, config, life);
-            let within = self.limits.handshake_timeout;
-            let (registry, serve) = (Arc::clone(&self.registry), serve.clone());
-            handshakes.spawn(
-                async move |life| match timeout(within, handshake(life)).await {
-                    Ok(Ok(connection)) => serve(connection),
-                    Ok(Err(error)) => failed(&registry, address, &error),
-                    Err(_) => {
-                        let reason = RefusalReason::HandshakeTimeout;
-                        registry.refuse(address.ip(), reason, "no handshake in time");
-                    }
-                },
-            );
-            let evicted = handshakes.evicted();
-            self.registry
-                .count_refusals(RefusalReason::HandshakeTimeout, evicted);
+            match gate.enter(address, room) {
+                Ok(arrival) => {
+                    self.shake_hands(accepted.tls(stream, arrival, tls.clone()), &serve);
+                }
+                Err(reason) => {
+                    self.refuse(address.ip(), RefusalReason::Limit, &reason.to_string());
+                }
+            }
         }
+    }
+
+    /// Shakes hands in a task of its own, and serves what comes of it.
+    fn shake_hands(
+        &self,
+        handshake: impl Future<Output = (SocketAddr, Result<Connection, Failure>)> + Send + 'static,
+        serve: &(impl Fn(Connection) + Clone + Send + 'static),
+    ) {
+        let (registry, serve) = (Arc::clone(&self.registry), serve.clone());
+        let done = async move {
+            match handshake.await {
+                (_, Ok(connection)) => serve(connection),
+                (address, Err(failure)) => failed(&registry, address, failure),
+            }
+        };
+        tokio::spawn(self.shutdown.clone().run_until_cancelled_owned(done));
     }
 
     fn refuse(&self, ip: IpAddr, reason: RefusalReason, message: &str) {
@@ -177,19 +200,28 @@ async fn tick() -> Infallible {
     }
 }
 
-/// Who opens a connection and closes it again is most often a health check.
-fn failed(registry: &Registry, address: SocketAddr, error: &io::Error) {
-    if error.kind() == io::ErrorKind::UnexpectedEof {
-        registry.count_refusals(RefusalReason::Handshake, 1);
-        tracing::debug!(%address, "closed before the handshake");
-        return;
+fn failed(registry: &Registry, address: SocketAddr, failure: Failure) {
+    let ip = address.ip();
+    match failure {
+        // Who opens a connection and closes it again is most often a health check.
+        Failure::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            registry.count_refusals(RefusalReason::Handshake, 1);
+            tracing::debug!(%address, "closed before the handshake");
+        }
+        Failure::Io(error) => registry.refuse(ip, RefusalReason::Handshake, &error.to_string()),
+        Failure::Late => {
+            registry.refuse(ip, RefusalReason::HandshakeTimeout, "no handshake in time");
+        }
+        Failure::Displaced => registry.count_refusals(RefusalReason::HandshakeTimeout, 1),
+        Failure::Crowded => {
+            registry.refuse(ip, RefusalReason::Limit, "too many wait for a handshake");
+        }
     }
-    registry.refuse(address.ip(), RefusalReason::Handshake, &error.to_string());
 }
 
 /// A connection before it may be spoken on.
 struct Accepted {
-    admission_timeout: Duration,
+    gate: Arc<Gate>,
     address: SocketAddr,
     permit: OwnedSemaphorePermit,
 }
@@ -199,15 +231,39 @@ impl Accepted {
         self.connection(Io::Plain(stream), None)
     }
 
+    async fn tls(
+        self,
+        stream: TcpStream,
+        arrival: Arrival,
+        config: watch::Receiver<Arc<TlsConfig>>,
+    ) -> (SocketAddr, Result<Connection, Failure>) {
+        let address = self.address;
+        (address, self.handshake(stream, arrival, config).await)
+    }
+
     async fn handshake(
         self,
         stream: TcpStream,
-        config: Arc<TlsConfig>,
-        life: Arc<Life>,
-    ) -> io::Result<Connection> {
-        stream.readable().await?;
-        life.has_spoken();
-        let mut stream = TlsAcceptor::from(config).accept(stream).await?;
+        arrival: Arrival,
+        config: watch::Receiver<Arc<TlsConfig>>,
+    ) -> Result<Connection, Failure> {
+        let hello = self.gate.hello(&stream, arrival).await?;
+        // What comes now is large, and most peers of a flood do not get that far.
+        Box::pin(self.go_on(stream, hello, config)).await
+    }
+
+    /// Goes on with a handshake that has begun with a whole ClientHello.
+    async fn go_on(
+        self,
+        stream: TcpStream,
+        hello: Hello,
+        config: watch::Receiver<Arc<TlsConfig>>,
+    ) -> Result<Connection, Failure> {
+        let turn = self.gate.turns.turn(self.address.ip().into()).await;
+        let turn = turn.ok_or(Failure::Crowded)?;
+        let config = Arc::clone(&config.borrow());
+        let handshake = StartHandshake::from_parts(hello, stream).into_stream(config);
+        let mut stream = Box::pin(self.gate.finish(handshake, turn)).await?;
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let certificate = certified(&stream);
         Ok(self.connection(Io::Tls(Box::new(stream)), certificate))
@@ -215,7 +271,7 @@ impl Accepted {
 
     fn connection(self, io: Io, certificate: Option<Result<Certified, String>>) -> Connection {
         let peer = Peer::new(self.address, certificate);
-        Connection::new(io, peer, self.permit, self.admission_timeout)
+        Connection::new(io, peer, self.permit, self.gate)
     }
 }
 

@@ -1,4 +1,5 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
 
 use super::*;
 
@@ -26,8 +27,12 @@ async fn who_never_stops_talking_must_be_an_agent_in_time() {
         .unwrap();
     let (stream, address) = listener.accept().await.unwrap();
     tokio::spawn(async move { while other.write_all(&[0; 4_096]).await.is_ok() {} });
-    let accepted = Accepted {
+    let limits = Limits {
         admission_timeout: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let accepted = Accepted {
+        gate: Arc::new(Gate::new(limits)),
         address,
         permit: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
     };

@@ -1,10 +1,12 @@
 use std::io::Read as _;
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::Limits;
 
 /// A connection, its peer, and the other end.
 async fn connected() -> (Connection, Peer, std::net::TcpStream) {
@@ -13,8 +15,12 @@ async fn connected() -> (Connection, Peer, std::net::TcpStream) {
     let (stream, address) = listener.accept().await.unwrap();
     let permit = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
     let peer = Peer::new(address, None);
-    let hour = Duration::from_secs(3_600);
-    let connection = Connection::new(Io::Plain(stream), peer.clone(), permit, hour);
+    let limits = Limits {
+        admission_timeout: Duration::from_secs(3_600),
+        ..Limits::default()
+    };
+    let gate = Arc::new(Gate::new(limits));
+    let connection = Connection::new(Io::Plain(stream), peer.clone(), permit, gate);
     (connection, peer, other)
 }
 
@@ -107,4 +113,18 @@ async fn nothing_that_was_read_first_is_lost() {
     connection.shutdown().await.unwrap();
     drop(connection);
     assert_eq!(other.read(&mut [0]).unwrap(), 0);
+}
+
+#[tokio::test]
+async fn who_is_refused_again_and_again_is_cut_off() {
+    use tokio::io::AsyncReadExt as _;
+
+    let (mut connection, peer, _other) = connected().await;
+    for _ in 1..8 {
+        peer.refused();
+    }
+    say(&mut connection, b"no").await;
+    peer.refused();
+    let error = connection.read(&mut [0]).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
 }

@@ -161,7 +161,12 @@ impl Client {
     }
 
     pub(super) async fn say(&self, said: Message) {
-        self.messages.send(message(said)).await.unwrap();
+        self.try_say(said).await.unwrap();
+    }
+
+    /// Fails when the stream has ended.
+    pub(super) async fn try_say(&self, said: Message) -> Result<(), ()> {
+        self.messages.send(message(said)).await.map_err(|_| ())
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Frame>, Status> {
