@@ -113,6 +113,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let config = ServeConfig {
         clusters: vec![cluster],
         authentication: identity.authentication,
+        token_checks: args.identity.token_checks(),
         ..args.streams.config()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());

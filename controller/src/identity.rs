@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use portolan_runtime::{CredentialCollector, Vital, raise_descriptor_limit};
+use portolan_runtime::{CredentialCollector, Rate, Vital, raise_descriptor_limit};
 use portolan_serve::{Authentication, KeySet, KeyWanted, Limits, TokenConfig, TokenVerifier};
 use portolan_source::kubernetes;
 use portolan_tls::{Loaded, POLL, Rotating, ServerFiles};
@@ -64,10 +64,30 @@ pub(crate) struct IdentityArgs {
     )]
     token_service_account: Vec<String>,
 
-    /// How many connections there may be, agents and others.
+    /// How many connections there may be, agents and others; fewer if the system allows fewer file
+    /// descriptors, of which some are kept for everything else. Those without an agent that was let
+    /// in are at most half of them and --max-handshakes.
     #[arg(long, env = "PORTOLAN_MAX_CONNECTIONS", default_value = "20000",
         value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
+
+    /// How many TLS handshakes go on at the same time. Others wait; the next one is of the source
+    /// with the fewest. A source is an IPv4 address or an IPv6 network of 64 bits.
+    #[arg(long, env = "PORTOLAN_MAX_HANDSHAKES", default_value = "256",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    max_handshakes: u32,
+
+    /// How many connections of one source may be without a whole TLS ClientHello. One more closes
+    /// the oldest of them.
+    #[arg(long, env = "PORTOLAN_HELLOS_PER_SOURCE", default_value = "256",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    hellos_per_source: u32,
+
+    /// How many tokens of one source are verified each second, on and on; it can save twenty times as
+    /// many, for agents that all come back at once from behind one address.
+    #[arg(long, env = "PORTOLAN_TOKEN_CHECKS_PER_SOURCE", default_value = "500",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    token_checks_per_source: u32,
 }
 
 /// What the server needs.
@@ -133,27 +153,46 @@ impl IdentityArgs {
         self.token_service_account.iter().map(parse).collect()
     }
 
-    fn limits(&self) -> Limits {
+    /// How much unknown peers can hold, if the process can have so many descriptors.
+    fn limits(&self, descriptors: Option<u64>) -> Limits {
+        let size = |flag: u32| usize::try_from(flag).unwrap_or(usize::MAX);
         Limits {
-            connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
+            connections: size(connections(self.max_connections, descriptors)),
+            handshakes: size(self.max_handshakes),
+            hellos_per_source: size(self.hellos_per_source),
             ..Limits::default()
+        }
+    }
+
+    /// How often tokens of one source are verified.
+    pub(crate) fn token_checks(&self) -> Rate {
+        Rate {
+            per_second: self.token_checks_per_source,
+            burst: self.token_checks_per_source.saturating_mul(20),
         }
     }
 }
 
-/// Raises the limit of descriptors: each connection is one. Warns if the limit is below what
-/// --max-connections needs.
-fn raise_descriptors(connections: u32) {
-    let limit = raise_descriptor_limit();
-    // Besides connections: files, watches, the admin server.
-    let needed = u64::from(connections) + 100;
-    if limit.is_some_and(|limit| limit < needed) {
+/// Descriptors for everything but agents' connections: files that are read again, the API server, the
+/// admin server, the DNS server.
+const OTHER_DESCRIPTORS: u64 = 1_024;
+
+/// How many connections there can be, if so many are wanted. Where descriptors are few, half of them
+/// are for everything else.
+fn connections(wanted: u32, descriptors: Option<u64>) -> u32 {
+    let Some(descriptors) = descriptors else {
+        return wanted;
+    };
+    let others = OTHER_DESCRIPTORS.min(descriptors / 2);
+    let room = u32::try_from(descriptors - others).unwrap_or(u32::MAX);
+    if room < wanted {
         tracing::warn!(
-            limit,
-            needed,
-            "fewer file descriptors than --max-connections needs"
+            descriptors,
+            connections = room,
+            "file descriptors are too few for --max-connections"
         );
     }
+    wanted.min(room).max(1)
 }
 
 /// Reads the files, and begins to follow them.
@@ -164,11 +203,10 @@ pub(crate) async fn open(
 ) -> anyhow::Result<Identity> {
     let flags = &args.identity;
     flags.validate(args.plaintext)?;
-    raise_descriptors(flags.max_connections);
     let mut identity = Identity {
         tls: None,
         authentication: Authentication::Nothing,
-        limits: flags.limits(),
+        limits: flags.limits(raise_descriptor_limit()),
         metrics: CredentialCollector(Vec::new()),
     };
     let Some((cert, key)) = flags.pair() else {
@@ -301,6 +339,24 @@ mod tests {
             ..by_token
         };
         assert!(no_tls.validate(false).is_err() && no_tls.validate(true).is_err());
+    }
+
+    #[test]
+    fn descriptors_are_kept_for_everything_else() {
+        for (wanted, descriptors, connected) in [
+            (20_000, None, 20_000),
+            (20_000, Some(1 << 20), 20_000),
+            (20_000, Some(20_000), 18_976),
+            (20_000, Some(1_024), 512),
+            (100, Some(1_024), 100),
+            (100, Some(1), 1),
+        ] {
+            assert_eq!(
+                connections(wanted, descriptors),
+                connected,
+                "{descriptors:?}"
+            );
+        }
     }
 
     #[test]

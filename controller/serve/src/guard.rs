@@ -17,7 +17,7 @@ use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
 
 use crate::accept::Peer;
-use crate::identity::{Identity, Refusal, Reviewed, authenticate, revoked};
+use crate::identity::{Identity, Refusal, Reviewed, revoked};
 use crate::session::Context;
 use body::LimitedBody;
 
@@ -52,6 +52,9 @@ where
         let identity = match self.check(peer.as_ref(), &metadata) {
             Ok(identity) => identity,
             Err(Refusal { reason, status }) => {
+                if let Some(peer) = peer.as_ref().filter(|_| reason.is_credential()) {
+                    peer.refused();
+                }
                 let ip = Peer::ip(peer.as_ref());
                 self.context.registry.refuse(ip, reason, status.message());
                 return Ok(status.into_http());
@@ -67,9 +70,8 @@ where
     }
 
     fn check(&self, peer: Option<&Peer>, metadata: &MetadataMap) -> Result<Identity, Refusal> {
-        let config = &self.context.config;
-        let identity = authenticate(&config.authentication, peer, metadata)?;
-        identity.authorize_cluster(&config.clusters)?;
+        let identity = self.context.authenticate(peer, metadata)?;
+        identity.authorize_cluster(&self.context.config.clusters)?;
         Ok(identity)
     }
 }

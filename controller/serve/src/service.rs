@@ -26,7 +26,7 @@ use tonic_prost::ProstCodec;
 use crate::accept::Acceptor;
 use crate::guard::Guarded;
 use crate::http;
-use crate::session::{Context, StreamBody, sync};
+use crate::session::{Context, StreamBody, sync, token_checks};
 use crate::{Limits, Registry, ServeConfig, Tables};
 
 /// Room for what agents say nearly always, in bytes: each stream has that much for good.
@@ -55,6 +55,7 @@ impl TablesServer {
         Self {
             context: Arc::new(Context {
                 snapshots: Arc::new(Semaphore::new(config.snapshots.max(1))),
+                token_checks: token_checks(config.token_checks),
                 tables,
                 registry,
                 config,

@@ -8,6 +8,7 @@ mod attacks;
 mod client;
 mod ctl;
 mod floods;
+mod http2;
 mod probes;
 mod relay;
 mod rotation;

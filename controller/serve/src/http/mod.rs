@@ -36,6 +36,9 @@ const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
 /// How many streams a peer may open and reset before it is cut off.
 const MAX_RESETS: usize = 16;
 
+/// What a request costs, in bytes that its connection can send: it is answered by many hands.
+const REQUEST_COST: u32 = 4 << 10;
+
 /// Serves a connection to its end. At the shutdown it takes no new streams, and ends with the last.
 pub(crate) async fn serve<A, B>(
     connection: Connection,
@@ -47,6 +50,7 @@ pub(crate) async fn serve<A, B>(
 {
     let (peer, of_connection) = (connection.peer(), connection.peer());
     let service = service_fn(move |mut request: Request<Incoming>| {
+        peer.charge(REQUEST_COST);
         request.extensions_mut().insert(peer.clone());
         // By itself: what it takes to answer is not to be room that the stream has for good.
         Box::pin(answer(request))

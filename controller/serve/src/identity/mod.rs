@@ -164,11 +164,13 @@ impl From<TokenError> for Refusal {
     }
 }
 
-/// Who sends a request. A certificate that names a node goes before a token.
+/// Who sends a request. A certificate that names a node goes before a token, which is verified only
+/// if its source may have that done.
 pub(crate) fn authenticate(
     authentication: &Authentication,
     peer: Option<&Peer>,
     metadata: &MetadataMap,
+    may_verify: impl FnOnce() -> bool,
 ) -> Result<Identity, Refusal> {
     let Authentication::Required(tokens) = authentication else {
         return Ok(Identity::Anyone);
@@ -180,6 +182,10 @@ pub(crate) fn authenticate(
     if let Some(verifier) = tokens
         && let Some(token) = bearer(metadata)?
     {
+        if !may_verify() {
+            let status = Status::resource_exhausted("token: too many from this address");
+            return Err(Refusal::new(RefusalReason::Rate, status));
+        }
         let (certified, reviewed) = verifier.admit(token)?;
         return Ok(Identity::Known(certified, reviewed));
     }

@@ -178,7 +178,7 @@ fn a_token_is_taken_from_the_request() {
     let of = |value: &str| {
         let mut metadata = MetadataMap::new();
         metadata.insert("authorization", value.parse().unwrap());
-        authenticate(&required, None, &metadata)
+        authenticate(&required, None, &metadata, || true)
     };
     let token = signer.sign(&claims());
     for scheme in ["Bearer", "bearer"] {
@@ -206,13 +206,13 @@ fn a_token_is_taken_from_the_request() {
         // It is logged, and must not be of use to who reads it.
         assert!(!refusal.status.message().contains(&token));
     }
-    let nothing = authenticate(&required, None, &MetadataMap::new()).unwrap_err();
+    let nothing = authenticate(&required, None, &MetadataMap::new(), || true).unwrap_err();
     assert_eq!(nothing.reason, RefusalReason::NoCredential);
     // Tokens are of no use where there is no verifier.
     let certificates = Authentication::Required(None);
     let mut metadata = MetadataMap::new();
     metadata.insert("authorization", format!("Bearer {token}").parse().unwrap());
-    let refusal = authenticate(&certificates, None, &metadata).unwrap_err();
+    let refusal = authenticate(&certificates, None, &metadata, || true).unwrap_err();
     assert_eq!(refusal.reason, RefusalReason::NoCredential);
 }
 

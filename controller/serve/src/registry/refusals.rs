@@ -50,6 +50,8 @@ reasons! {
     Certificate => "certificate",
     /// The token is not good.
     Token => "token",
+    /// Too many tokens come from the same source.
+    Rate => "rate",
     /// The certificate or token has expired.
     Expired => "expired",
     /// The API server does not take the token any more; also of a stream that was let in before.
@@ -66,6 +68,21 @@ reasons! {
     NodeDeleted => "node_deleted",
     /// The controller is stopping.
     Shutdown => "shutdown",
+}
+
+impl RefusalReason {
+    /// Whether what a peer has shown is not good.
+    pub(crate) fn is_credential(self) -> bool {
+        matches!(
+            self,
+            Self::NoCredential
+                | Self::Certificate
+                | Self::Token
+                | Self::Rate
+                | Self::Expired
+                | Self::Revoked
+        )
+    }
 }
 
 /// Counts and reports refusals.

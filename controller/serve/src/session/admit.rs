@@ -9,7 +9,7 @@ use tonic::{Request, Status, Streaming};
 use super::hello::{Hello, accept};
 use super::{Authentication, Context, Messages};
 use crate::accept::{Admission, Peer};
-use crate::identity::{Identity, Refusal, authenticate};
+use crate::identity::{Identity, Refusal};
 use crate::registry::RefusalReason;
 
 /// An agent whose stream may begin.
@@ -40,6 +40,9 @@ pub(super) async fn admit(
             messages,
         }),
         Err(Refusal { reason, status }) => {
+            if let Some(peer) = connection.as_ref().filter(|_| reason.is_credential()) {
+                peer.refused();
+            }
             let ip = address.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |address| address.ip());
             context.registry.refuse(ip, reason, status.message());
             Err(status)
@@ -56,7 +59,7 @@ async fn check(
     connection: Option<&Peer>,
 ) -> Result<Checked, Refusal> {
     let authentication = &context.config.authentication;
-    let identity = authenticate(authentication, connection, request.metadata())?;
+    let identity = context.authenticate(connection, request.metadata())?;
     let mut messages = request.into_inner();
     let message = first_message(context, &mut messages).await?;
     let hello = accept(message, &context.config)

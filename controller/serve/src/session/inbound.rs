@@ -44,6 +44,10 @@ impl Drop for Inbound {
 /// How long the end of a stream may take in whose place another one has come.
 const REPLACED: Duration = Duration::from_secs(2);
 
+/// What a message costs besides its bytes, in bytes that its connection can send: the registry takes
+/// note of each.
+const MESSAGE_COST: u32 = 256;
+
 /// What the inbound half needs.
 pub(super) struct Half {
     pub(super) context: Arc<Context>,
@@ -107,9 +111,13 @@ impl Half {
     async fn read(&self, mut messages: Messages) -> Result<(), Status> {
         loop {
             match messages.message().await {
-                Ok(Some(message)) => self
-                    .take(message)
-                    .inspect_err(|_| self.context.registry.count(Counter::Violations, 1))?,
+                Ok(Some(message)) => {
+                    if let Some(admission) = &self.admission {
+                        admission.peer().charge(MESSAGE_COST);
+                    }
+                    self.take(message)
+                        .inspect_err(|_| self.context.registry.count(Counter::Violations, 1))?;
+                }
                 Ok(None) => return Ok(()),
                 Err(status) => return Err(status),
             }

@@ -13,14 +13,18 @@ mod outbound;
 mod turn;
 
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use portolan_proto::v1;
+use portolan_runtime::{Origin, Rate, SourceLimits, Sources};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Status, Streaming};
 use tracing::info;
 
+use crate::accept::Peer;
+use crate::identity::{Identity, Refusal, authenticate};
 use crate::registry::Connect;
 use crate::{Authentication, Registry, Tables};
 use admit::{Admitted, admit};
@@ -54,6 +58,8 @@ pub struct ServeConfig {
     /// How long an agent whose table is newer than ours waits for us to catch up, before it is
     /// told to go elsewhere.
     pub catch_up_timeout: Duration,
+    /// How often tokens from one source are verified.
+    pub token_checks: Rate,
 }
 
 impl Default for ServeConfig {
@@ -68,6 +74,10 @@ impl Default for ServeConfig {
             stall_timeout: Duration::from_secs(60),
             buckets_timeout: Duration::from_secs(5),
             catch_up_timeout: Duration::from_secs(5),
+            token_checks: Rate {
+                per_second: 500,
+                burst: 10_000,
+            },
         }
     }
 }
@@ -85,11 +95,44 @@ pub(crate) struct Context {
     pub(crate) shutdown: CancellationToken,
     /// Turns to send a snapshot.
     pub(crate) snapshots: Arc<Semaphore>,
+    /// Turns to have a token verified.
+    pub(crate) token_checks: Sources,
     /// Over how long agents leave when the server stops, once that is known.
     pub(crate) spread: OnceLock<Duration>,
 }
 
+/// How many sources of tokens are remembered.
+const TOKEN_SOURCES: usize = 4_096;
+
+/// How often tokens from one source are verified.
+pub(crate) fn token_checks(rate: Rate) -> Sources {
+    Sources::new(SourceLimits {
+        places: 0,
+        reserve: 0,
+        per_source: 0,
+        rate: Some(rate),
+        remembered: TOKEN_SOURCES,
+    })
+}
+
 impl Context {
+    /// Who sends a request.
+    pub(crate) fn authenticate(
+        &self,
+        peer: Option<&Peer>,
+        metadata: &MetadataMap,
+    ) -> Result<Identity, Refusal> {
+        let may_verify = || {
+            let (checks, now) = (&self.token_checks, Instant::now());
+            peer.is_none_or(|peer| {
+                checks
+                    .spend(peer.address().ip(), Origin::Remote, now)
+                    .is_ok()
+            })
+        };
+        authenticate(&self.config.authentication, peer, metadata, may_verify)
+    }
+
     /// Over how long agents leave, from the shutdown on: they need no longer than their number
     /// takes.
     pub(crate) fn spread(&self) -> Duration {

@@ -4,6 +4,7 @@ mod backpressure;
 mod hostile;
 mod limits;
 mod protocol;
+mod rates;
 mod resume;
 mod reviews;
 mod secure;

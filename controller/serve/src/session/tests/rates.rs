@@ -1,0 +1,111 @@
+//! Peers that ask for too much work: they are slowed down or cut off, and the others are not.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_proto::v1;
+use portolan_proto::v1::agent_message::Message;
+use portolan_runtime::Rate;
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::support::{Client, Server, channel, hello, patiently, put};
+use crate::identity::testing::{Signer, claims, verifier};
+use crate::{Authentication, Limits, RefusalReason, ServeConfig};
+
+/// A server that takes tokens, in plaintext.
+async fn with_tokens(signer: &Signer, token_checks: Rate) -> Server {
+    let verifier = verifier("", &[signer]);
+    let config = ServeConfig {
+        authentication: Authentication::Required(Some(Arc::new(verifier))),
+        token_checks,
+        ..ServeConfig::default()
+    };
+    let mut server = Server::with(config, None, Limits::default()).await;
+    server.publisher.publish(&put(&["x"]));
+    server.publisher.set_synced();
+    server
+}
+
+async fn connect(server: &Server, token: &str) -> Result<Client, Status> {
+    let channel = channel(server.address).await;
+    Client::begin(channel, Message::Hello(hello("a")), Some(token)).await
+}
+
+fn refused(server: &Server, reason: RefusalReason) -> u64 {
+    let refusals = server.registry.refusals();
+    refusals.iter().find(|(r, _)| *r == reason).unwrap().1
+}
+
+#[tokio::test]
+async fn tokens_of_one_source_are_verified_only_so_often() {
+    let signer = Signer::elliptic("1");
+    let rate = Rate {
+        per_second: 1,
+        burst: 3,
+    };
+    let server = with_tokens(&signer, rate).await;
+    let (good, bad) = (
+        signer.sign(&claims()),
+        Signer::elliptic("1").sign(&claims()),
+    );
+    let start = Instant::now();
+    let mut limited = 0;
+    for _ in 0..20 {
+        let code = connect(&server, &bad).await.err().unwrap().code();
+        limited += u64::from(code == Code::ResourceExhausted);
+    }
+    // As many as may be at once, and one each second.
+    let verified = refused(&server, RefusalReason::Token);
+    assert_eq!(limited + verified, 20);
+    assert!(verified <= 4 + start.elapsed().as_secs(), "{verified}");
+    assert_eq!(refused(&server, RefusalReason::Rate), limited);
+    // An agent from there has its turn in time.
+    let mut agent = patiently(async {
+        loop {
+            if let Ok(agent) = connect(&server, &good).await {
+                return agent;
+            }
+        }
+    })
+    .await;
+    agent.batch().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_never_stops_talking_is_cut_off_and_delays_nobody() {
+    let mut server = Server::synced(&[put(&["x"])]).await;
+    let mut quiet = server.connect(hello("quiet")).await;
+    quiet.batch().await;
+    let mut loud = server.connect(hello("loud")).await;
+    let revision = loud.batch().await.commit.revision;
+    let (mut said, start) = (0, Instant::now());
+    // What is wrong with it does not matter: it is good, and comes again and again.
+    let talk = async {
+        loop {
+            let received = v1::Received {
+                revision,
+                ..v1::Received::default()
+            };
+            if loud.try_say(Message::Received(received)).await.is_err() {
+                return;
+            }
+            said += 1;
+        }
+    };
+    let longest = Duration::from_secs(30);
+    let (talked, ()) = tokio::join!(timeout(longest, talk), async {
+        server.publisher.publish(&put(&["y"]));
+        assert_eq!(quiet.batch().await.put, ["y"]);
+    });
+    println!("figure agent_messages {said} in {:?}", start.elapsed());
+    talked.expect("cut off");
+    // A megabyte at once, and 64 KiB a second then.
+    assert!(said < 20_000, "{said}");
+    let nodes = server.registry.snapshot();
+    assert!(
+        nodes
+            .iter()
+            .any(|node| node.node.ends_with("quiet") && node.connected)
+    );
+}
