@@ -10,7 +10,9 @@ use tokio::net::TcpStream;
 /// # Errors
 /// If the peer closes the connection, or says something else; it is told so.
 pub(super) async fn client_hello(stream: &TcpStream) -> io::Result<Accepted> {
-    let mut acceptor = Acceptor::default();
+    // One that says nothing costs nothing.
+    stream.readable().await?;
+    let mut acceptor = Box::new(Acceptor::default());
     loop {
         stream.readable().await?;
         match acceptor.read_tls(&mut Socket(stream)) {
