@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod deletions;
 pub mod file;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;

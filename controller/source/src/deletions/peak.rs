@@ -1,0 +1,71 @@
+//! The most that there was within the window.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::{Size, WINDOW};
+
+/// Of objects and of ready endpoints, each for itself.
+#[derive(Debug, Default)]
+pub(super) struct Peak {
+    objects: Highest,
+    ready: Highest,
+}
+
+impl Peak {
+    /// From now on there is so much.
+    pub(super) fn note(&mut self, size: Size, now: Instant) {
+        self.objects.note(size.objects, now);
+        self.ready.note(size.ready, now);
+    }
+
+    /// Forgets what there was before.
+    pub(super) fn reset(&mut self, size: Size, now: Instant) {
+        *self = Self::default();
+        self.note(size, now);
+    }
+
+    pub(super) fn highest(&self, now: Instant) -> Size {
+        Size {
+            objects: self.objects.highest(now),
+            ready: self.ready.highest(now),
+        }
+    }
+}
+
+/// Numbers that fall from the front to the back, each with the time at which it ended: the first one
+/// that has not ended before the window is the highest.
+#[derive(Debug, Default)]
+struct Highest {
+    falling: VecDeque<(usize, Instant)>,
+    current: usize,
+}
+
+impl Highest {
+    fn note(&mut self, number: usize, now: Instant) {
+        if number < self.current {
+            self.falling.push_back((self.current, now));
+        }
+        while self.falling.back().is_some_and(|last| last.0 <= number) {
+            self.falling.pop_back();
+        }
+        while self
+            .falling
+            .front()
+            .is_some_and(|first| is_over(first.1, now))
+        {
+            self.falling.pop_front();
+        }
+        self.current = number;
+    }
+
+    fn highest(&self, now: Instant) -> usize {
+        let mut falling = self.falling.iter();
+        let highest = falling.find(|entry| !is_over(entry.1, now));
+        highest.map_or(self.current, |entry| entry.0)
+    }
+}
+
+fn is_over(ended: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(ended) > WINDOW
+}
