@@ -15,7 +15,7 @@ use portolan_runtime::{
 use portolan_serve::{
     Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
 };
-use portolan_source::{Sink, file, kubernetes};
+use portolan_source::{Holds, Sink, file, kubernetes};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -24,7 +24,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Args, Source};
+use crate::contact::{self, ContactCollector};
 use crate::debug::Debug;
+use crate::deletions::HoldCollector;
 use crate::dns::Dns;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
@@ -86,9 +88,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         trouble: Arc::clone(&trouble),
         unready: readiness.block("source"),
         liveness: liveness.clone(),
+        readiness: readiness.clone(),
     };
     let names = dns.as_mut().and_then(Dns::names);
-    let questions = publishing.start(&args, names, registry, &vital).await?;
+    let asked = publishing.start(&args, names, registry, &vital).await?;
+    let (questions, holds) = asked.unzip();
 
     let cluster: Arc<str> = args.cluster.as_str().into();
     let debug = Debug {
@@ -97,6 +101,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         sessions: Arc::clone(&sessions),
         trouble,
         questions,
+        holds,
     };
     let admin_server = Admin {
         metrics: Arc::new(metrics),
@@ -162,6 +167,7 @@ struct Publishing {
     trouble: SharedTrouble,
     unready: BlockReady,
     liveness: Liveness,
+    readiness: Readiness,
 }
 
 impl Publishing {
@@ -173,7 +179,7 @@ impl Publishing {
         names: Option<kubernetes::NameOptions>,
         registry: &mut Registry,
         vital: &Vital,
-    ) -> anyhow::Result<Option<mpsc::Sender<Question>>> {
+    ) -> anyhow::Result<Option<(mpsc::Sender<Question>, Arc<Holds>)>> {
         if args.source == Source::Controller {
             let parts = relay::Parts {
                 publisher: self.publisher,
@@ -189,6 +195,15 @@ impl Publishing {
         }
         let (sink, events) = Sink::channel(EVENTS);
         let stats = watch_source(args, sink, names, vital).await?;
+        let holds = Arc::clone(stats.holds());
+        registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
+        registry.register_collector(Box::new(ContactCollector(Arc::clone(&stats))));
+        let contact = contact::watch(
+            Arc::clone(&stats),
+            args.guard.source_timeout,
+            self.readiness,
+        );
+        vital.spawn_endless("source contact", contact);
         registry.register_collector(Box::new(SourceCollector { stats }));
         let writer = Writer {
             select: args.select(),
@@ -206,7 +221,7 @@ impl Publishing {
         let work = writer.run(events, asked);
         let watched = async move { self.liveness.watch("writer", WRITER_STUCK, work).await };
         vital.spawn("writer", watched);
-        Ok(Some(questions))
+        Ok(Some((questions, holds)))
     }
 }
 
@@ -274,7 +289,8 @@ async fn watch_source(
         Source::File => {
             let (files, poll) = (args.file.clone(), args.file_poll());
             let names = names.map(|names| names.sink);
-            let watch = file::watch_names(files, cluster, sink, names, poll, token);
+            let guard = Some((args.guard.config(), Arc::clone(stats.holds())));
+            let watch = file::watch_names(files, cluster, sink, names, guard, poll, token);
             vital.spawn("source", watch);
         }
         Source::Kubernetes => {
@@ -282,8 +298,13 @@ async fn watch_source(
             let client = kubernetes::client(kubeconfig, context).await?;
             let options = kubernetes::Options {
                 pods: args.pod_weights,
+                guard: args.guard.config(),
                 ..kubernetes::Options::default()
             };
+            let holds = Arc::clone(stats.holds());
+            let instance = std::env::var("HOSTNAME").ok();
+            let report = kubernetes::report_holds(client.clone(), holds, instance);
+            vital.spawn_endless("reports of held deletions", report);
             let stats = Arc::clone(&stats);
             let watch =
                 kubernetes::watch_names(client, cluster, options, sink, names, stats, token);

@@ -9,6 +9,7 @@ use portolan_runtime::{DebugArgs, LogFormat};
 use portolan_select::{SelectConfig, SourceRanges};
 
 use crate::certs::CertsArgs;
+use crate::deletions::GuardArgs;
 use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
 use crate::relay::UpstreamArgs;
@@ -124,6 +125,10 @@ pub(crate) struct Args {
     /// Whether the API server is asked about them.
     #[command(flatten)]
     pub(crate) review: ReviewArgs,
+
+    /// Which deletions are held back.
+    #[command(flatten)]
+    pub(crate) guard: GuardArgs,
 
     /// Names for CoreDNS.
     #[command(flatten)]

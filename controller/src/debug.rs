@@ -13,9 +13,11 @@ use axum::{Json, Router};
 use portolan_model::{NodeInfo, NodeKey, NodeTable};
 use portolan_select::Explanation;
 use portolan_serve::{NodeStatus, Registry, Standing, Tables};
+use portolan_source::Holds;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::deletions;
 use crate::writer::{Question, SharedTrouble};
 pub(crate) use failure::Failure;
 
@@ -28,6 +30,8 @@ pub(crate) struct Debug {
     pub(crate) trouble: SharedTrouble,
     /// `None` on a relay, which has no objects.
     pub(crate) questions: Option<mpsc::Sender<Question>>,
+    /// The deletions that are held back; `None` on a relay.
+    pub(crate) holds: Option<Arc<Holds>>,
 }
 
 impl Debug {
@@ -39,6 +43,12 @@ impl Debug {
             .route("/explain", get(explain))
             .route("/problems", get(problems))
             .with_state(self.clone())
+            .merge(
+                self.holds
+                    .as_ref()
+                    .map(deletions::dumps)
+                    .unwrap_or_default(),
+            )
     }
 
     /// What does something, for those with a credential.
@@ -46,6 +56,12 @@ impl Debug {
         Router::new()
             .route("/confirm/{node}", post(confirm))
             .with_state(self.clone())
+            .merge(
+                self.holds
+                    .as_ref()
+                    .map(deletions::actions)
+                    .unwrap_or_default(),
+            )
     }
 
     fn key(&self, node: &str) -> NodeKey {

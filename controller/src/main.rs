@@ -5,7 +5,9 @@
 mod app;
 mod args;
 mod certs;
+mod contact;
 mod debug;
+mod deletions;
 mod dns;
 mod identity;
 mod keys;

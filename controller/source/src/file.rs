@@ -7,6 +7,7 @@
 
 mod document;
 mod files;
+mod guard;
 mod identify;
 mod locate;
 mod merge;
@@ -25,8 +26,9 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
+use crate::deletions::GuardConfig;
 use crate::sink::Closed;
-use crate::{Event, NameSink, Sink};
+use crate::{Event, Holds, NameSink, Sink};
 
 pub use files::{Files, Report};
 pub use problem::FileProblem;
@@ -50,21 +52,26 @@ pub async fn watch(
     interval: Duration,
     token: CancellationToken,
 ) {
-    watch_names(paths, cluster, sink, None, interval, token).await;
+    watch_names(paths, cluster, sink, None, None, interval, token).await;
 }
 
-/// As [`watch`], and tells DNS what it needs of the same files.
+/// As [`watch`], and tells DNS what it needs of the same files. Where there is a guard, files that
+/// lose too much keep it until that is confirmed.
 pub async fn watch_names(
     paths: Vec<PathBuf>,
     cluster: Arc<str>,
     sink: Sink,
     names: Option<NameSink>,
+    guard: Option<(GuardConfig, Arc<Holds>)>,
     interval: Duration,
     token: CancellationToken,
 ) {
     let mut files = Files::new(paths, cluster);
     if names.is_some() {
         files = files.with_names();
+    }
+    if let Some((config, holds)) = guard {
+        files = files.guarded(config, &holds);
     }
     // Ends early only with a sink's reader, whose end its owner knows best.
     let _ = token

@@ -9,7 +9,9 @@ mod feed;
 mod follow;
 mod kinds;
 mod name_feed;
+mod probe;
 mod prune;
+mod report;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,8 @@ use kube::{Api, Client};
 use portolan_catalog::Kind;
 use tokio_util::sync::CancellationToken;
 
+use crate::deletions::GuardConfig;
+use crate::holds::Warden;
 use crate::objects::{EndpointSlice, Namespace, Node, Pod, Service};
 use crate::{NameSink, Sink};
 use feed::{Feed, Pending};
@@ -30,6 +34,7 @@ use kinds::{NamedPod, Watchable};
 use name_feed::NameFeed;
 
 pub use client::{ClientError, client};
+pub use report::report_holds;
 pub use stats::{KindStats, Stats};
 
 /// What to watch beside Services, EndpointSlices and Nodes, and how.
@@ -40,6 +45,8 @@ pub struct Options {
     pub pods: bool,
     /// List in pages also where the server can stream a listing.
     pub paged: bool,
+    /// Which deletions are held. Pods are not guarded: they come and go.
+    pub guard: GuardConfig,
 }
 
 /// What DNS is told, beside the tables.
@@ -87,6 +94,7 @@ pub async fn watch_names(
         sink,
         names,
         stats,
+        guard: options.guard,
     };
     let follower = Followers {
         client,
@@ -125,6 +133,7 @@ struct Feeds {
     sink: Sink,
     names: Option<NameOptions>,
     stats: Arc<Stats>,
+    guard: GuardConfig,
     pending: Arc<Pending>,
     pending_names: Arc<Pending>,
 }
@@ -135,6 +144,10 @@ impl Feeds {
             let pending = Arc::clone(&self.pending_names);
             NameFeed::new(kind, names.sink.clone(), pending)
         });
+        let guard = (kind != Kind::Pod).then(|| {
+            let holds = Arc::clone(self.stats.holds());
+            Warden::new(kind, Arc::clone(&self.cluster), self.guard, holds)
+        });
         Feed::new(
             kind,
             Arc::clone(&self.cluster),
@@ -142,6 +155,7 @@ impl Feeds {
             names,
             Arc::clone(&self.stats),
             Arc::clone(&self.pending),
+            guard,
         )
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod deletions;
 pub mod file;
+mod holds;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 #[cfg(feature = "kubernetes")]
@@ -16,5 +17,6 @@ pub mod objects;
 mod sink;
 
 pub use file::FileProblem;
+pub use holds::Holds;
 pub use names::NameSink;
 pub use sink::{Closed, Event, Sink};

@@ -121,6 +121,49 @@ async fn an_operator_confirms_a_table_that_is_held() {
 }
 
 #[test]
+fn an_operator_sees_and_confirms_deletions_that_are_held() {
+    let server = Server::guarded();
+    let objects = |kind: &str| {
+        let name = format!("portolan_controller_objects{{kind=\"{kind}\"}}");
+        server.metric(&name)
+    };
+    let held = "portolan_controller_source_deletions_held{kind=\"Service\"}";
+    let until_all = || (objects("EndpointSlice") == Some(60.0)).then_some(());
+    server.publish(60);
+    wait_for("sixty slices", PATIENCE, until_all).unwrap();
+    assert_eq!(
+        ctl(&server, &["deletions"]).unwrap(),
+        "no deletions are held\n"
+    );
+    server.publish(2);
+    let look = || (server.metric(held) == Some(58.0)).then_some(());
+    wait_for("the guard", PATIENCE, look).unwrap();
+    assert_eq!(
+        (objects("Service"), objects("EndpointSlice")),
+        (Some(60.0), Some(60.0))
+    );
+    let said = ctl(&server, &["deletions"]).unwrap();
+    let slices =
+        "EndpointSlice: the deletion of 58 of 60 is held, with 5800 of 6000 ready endpoints";
+    assert!(said.contains(slices), "{said}");
+    // As for every action, there must be a credential.
+    let error = ctl(&server, &["confirm", "--deletions"]).unwrap_err();
+    assert!(error.contains("needs a token"), "{error}");
+    let at = format!("--controller={}", server.socket());
+    let confirmed = ctl(&server, &[&at, "confirm", "--deletions"]).unwrap();
+    assert!(
+        confirmed.contains("Service: the deletion of 58 of 60 is confirmed"),
+        "{confirmed}"
+    );
+    let look = || (objects("EndpointSlice") == Some(2.0)).then_some(());
+    wait_for("the deletions", PATIENCE, look).unwrap();
+    assert_eq!(
+        (objects("Service"), server.metric(held)),
+        (Some(2.0), Some(0.0))
+    );
+}
+
+#[test]
 fn over_tcp_a_token_confirms() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("token");

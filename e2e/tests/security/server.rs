@@ -52,8 +52,14 @@ impl Server {
         Self::with(&[])
     }
 
+    /// With more arguments, and without a guard: most tests delete most of what there is.
     pub(crate) fn with(args: &[&str]) -> Self {
-        Self::of(None, args)
+        Self::of(None, &[&["--deletion-guard-percent=100"], args].concat())
+    }
+
+    /// Holds deletions back that are too many.
+    pub(crate) fn guarded() -> Self {
+        Self::of(None, &[])
     }
 
     /// One that can have so many descriptors.

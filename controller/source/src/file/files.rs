@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use portolan_catalog::Change;
 
+use super::guard::Guards;
 use super::merge::{Merged, Told, ToldNames};
 use super::parse::{Contents, parse};
 use super::problem::FileProblem;
 use super::scan::{self, Reading, Seen};
+use crate::Holds;
+use crate::deletions::GuardConfig;
 
 /// What reading the files came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +35,7 @@ pub struct Files {
     cluster: Arc<str>,
     files: BTreeMap<PathBuf, Reader>,
     told: Told,
+    guards: Option<Guards>,
     /// What DNS was told, if it wants to know.
     told_names: Option<ToldNames>,
     /// Paths that cannot be listed.
@@ -68,6 +72,7 @@ impl Files {
             cluster,
             files: BTreeMap::new(),
             told: Told::new(),
+            guards: None,
             told_names: None,
             unlisted: Vec::new(),
             problems: Vec::new(),
@@ -82,10 +87,18 @@ impl Files {
         self
     }
 
+    /// Keeps what the files lose if it is too much at once.
+    #[must_use]
+    pub fn guarded(mut self, config: GuardConfig, holds: &Arc<Holds>) -> Self {
+        self.guards = Some(Guards::new(&self.cluster, config, holds));
+        self
+    }
+
     /// Reads what changed. Blocks.
     pub fn refresh(&mut self) -> Report {
         let unlisted = self.list();
-        let is_news = self.read() || unlisted != self.unlisted;
+        let is_released = self.guards.as_mut().is_some_and(Guards::look);
+        let is_news = self.read() || unlisted != self.unlisted || is_released;
         self.unlisted = unlisted;
         self.complete |= self.is_complete();
         let (changes, names) = match is_news {
@@ -130,6 +143,7 @@ impl Files {
 
     /// Puts what the files say together.
     fn merge(&mut self) -> (Vec<Change>, Vec<portolan_dns::Change>) {
+        let kept;
         let mut merged = Merged::default();
         let mut problems = self.unlisted.clone();
         for path in order(&self.roots) {
@@ -150,6 +164,11 @@ impl Files {
                 .iter()
                 .filter(|found| found.object.is_none());
             problems.extend(of_files.map(|found| found.problem.clone()));
+        }
+        if let Some(guards) = &mut self.guards {
+            kept = guards.judge(merged.entries());
+            kept.iter()
+                .for_each(|(object, entry)| merged.keep(object, entry));
         }
         let told = self.told_names.as_mut();
         let names = told.map(|told| merged.names(told)).unwrap_or_default();

@@ -35,6 +35,18 @@ impl<'f> Merged<'f> {
         first.converted = with_conflict(first, &found);
     }
 
+    /// All objects.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'f ObjectRef, &Entry)> {
+        self.entries
+            .iter()
+            .map(|(object, (_, entry))| (*object, entry))
+    }
+
+    /// Has an object as it was before.
+    pub(super) fn keep(&mut self, object: &'f ObjectRef, entry: &Entry) {
+        self.entries.insert(object, (Path::new(""), entry.clone()));
+    }
+
     /// What DNS must be told so that who knows `told` knows this; and what is told then. What
     /// cannot be read stays as it was.
     pub(super) fn names(&self, told: &mut ToldNames) -> Vec<portolan_dns::Change> {

@@ -1,6 +1,7 @@
 //! Files that change, break and vanish, and what the catalog makes of them.
 
 mod broken;
+mod deletions;
 mod names;
 mod watching;
 

@@ -1,18 +1,22 @@
 //! Turns the events of one watch into changes, in batches, and sweeps at the end of a listing.
-//! Names go the same way, at the same moments, to a sink of their own.
+//! Names go the same way, at the same moments, to a sink of their own. Deletions pass a guard, which
+//! stands before both.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portolan_catalog::{Change, Kind, ObjectKey, Problem};
+use portolan_catalog::{Change, Kind, ObjectKey, ObjectRef, Problem};
+use portolan_dns as dns;
 use tracing::{info, warn};
 
 use super::kinds::Watchable;
 use super::name_feed::NameFeed;
 use super::stats::{KindStats, Stats};
 use super::watched::Watched;
-use crate::objects::Converted;
+use crate::deletions::{Facts, Verdict};
+use crate::holds::{Warden, facts};
+use crate::objects::{self, Converted, Names};
 use crate::sink::Closed;
 use crate::{Event, Sink};
 
@@ -34,11 +38,32 @@ impl Pending {
     }
 }
 
+/// What is told of one object.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    change: Option<Change>,
+    names: Option<dns::Change>,
+}
+
+/// What one object turned out to be.
+struct Seen {
+    key: ObjectKey,
+    /// Whether the catalog has it.
+    is_ours: bool,
+    /// Whether DNS has it.
+    has_names: bool,
+    /// `None` if it cannot be read.
+    facts: Option<Facts>,
+    news: News,
+}
+
 /// What one watch knows.
 #[derive(Debug)]
 pub(super) struct Feed {
     kind: Kind,
     cluster: Arc<str>,
+    /// `None` for a kind whose deletions are always believed.
+    guard: Option<Warden<News>>,
     /// `None` for what only DNS has.
     sink: Option<Sink>,
     names: Option<NameFeed>,
@@ -62,10 +87,12 @@ impl Feed {
         names: Option<NameFeed>,
         stats: Arc<Stats>,
         pending: Arc<Pending>,
+        guard: Option<Warden<News>>,
     ) -> Self {
         Self {
             kind,
             cluster,
+            guard,
             sink,
             names,
             stats,
@@ -102,22 +129,62 @@ impl Feed {
         if let Some(names) = &mut self.names {
             names.begin();
         }
+        if let Some(guard) = &mut self.guard {
+            guard.begin();
+        }
     }
 
     /// An object of a listing.
     pub(super) async fn listed<T: Watchable>(&mut self, object: Watched<T>) -> Result<(), Closed> {
-        let converted = self.convert(object, true);
-        if !matches!(converted, Converted::NotOurs(_)) {
-            self.keep
-                .extend(converted.reference().map(|object| object.key));
+        let Some(seen) = self.see(object) else {
+            return Ok(());
+        };
+        if seen.is_ours {
+            self.keep.insert(seen.key.clone());
         }
-        self.push(converted.into_change()).await
+        if let Some(names) = &mut self.names
+            && seen.has_names
+        {
+            names.keep(&seen.key);
+        }
+        // The end of the listing sweeps what nobody wants.
+        if !seen.is_ours && !seen.has_names {
+            return Ok(());
+        }
+        let news = match &mut self.guard {
+            Some(guard) => guard.listed(seen.key, seen.facts, seen.news),
+            None => Some(seen.news),
+        };
+        self.push(news).await
+    }
+
+    /// An object that a listing in progress had is gone again: the server may delete what it
+    /// streamed. The end of the listing sweeps it.
+    pub(super) fn unlisted<T: Watchable>(&mut self, object: &Watched<T>) {
+        let Some(object) = object.reference(&self.cluster) else {
+            return;
+        };
+        self.keep.remove(&object.key);
+        if let Some(names) = &mut self.names {
+            names.forget(&object.key);
+        }
+        if let Some(guard) = &mut self.guard {
+            guard.unlisted(&object.key);
+        }
     }
 
     /// An object that is so now.
     pub(super) async fn put<T: Watchable>(&mut self, object: Watched<T>) -> Result<(), Closed> {
-        let converted = self.convert(object, false);
-        self.push(converted.into_change()).await
+        let Some(seen) = self.see(object) else {
+            return Ok(());
+        };
+        let is_there = seen.is_ours || seen.has_names;
+        let news = match &mut self.guard {
+            Some(guard) if is_there => guard.put(seen.key, seen.facts, seen.news),
+            Some(guard) => guard.delete(seen.key, seen.news),
+            None => Some(seen.news),
+        };
+        self.push(news).await
     }
 
     /// An object that is gone.
@@ -125,18 +192,62 @@ impl Feed {
         let Some(object) = object.reference(&self.cluster) else {
             return Ok(());
         };
-        // In a listing that is streamed the server may still delete what it had listed.
-        self.keep.remove(&object.key);
-        if let Some(names) = &mut self.names {
-            names.delete(&object);
-        }
-        self.push(Some(Change::Delete(object))).await
+        let key = object.key.clone();
+        let news = gone(object, self.names.is_some());
+        let news = match &mut self.guard {
+            Some(guard) => guard.delete(key, news),
+            None => Some(news),
+        };
+        self.push(news).await
     }
 
-    /// The listing is complete, at this version: what it did not have is gone.
-    pub(super) async fn complete(&mut self, version: &str) -> Result<(), Closed> {
-        let keep = std::mem::take(&mut self.keep);
+    /// Tells what waited for its time or for a confirmation.
+    pub(super) async fn look(&mut self) -> Result<(), Closed> {
+        let news = self.guard.as_mut().map(Warden::look).unwrap_or_default();
+        if news.is_empty() {
+            return Ok(());
+        }
+        for news in news {
+            self.push(Some(news)).await?;
+        }
+        self.flush().await
+    }
+
+    /// Returns when [`Self::look`] may have something to tell.
+    pub(super) async fn wait(&self) {
+        match &self.guard {
+            Some(guard) => guard.wait().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The listing is complete, at this version: what it did not have is gone. Whether it is
+    /// believed; if not, it must be repeated. What no cache can have answered is sure.
+    pub(super) async fn complete(&mut self, version: &str, is_sure: bool) -> Result<bool, Closed> {
+        let mut keep = std::mem::take(&mut self.keep);
         self.stats().count_listing();
+        if let Some(guard) = &mut self.guard {
+            let (kind, with_names) = (self.kind, self.names.is_some());
+            let gone = |key: &ObjectKey| {
+                let key = key.clone();
+                gone(ObjectRef { kind, key }, with_names)
+            };
+            match guard.complete(is_sure, gone) {
+                Verdict::Doubted { .. } => {
+                    self.flush().await?;
+                    return Ok(false);
+                }
+                Verdict::Settled { told, kept } => {
+                    for news in told {
+                        self.push(Some(news)).await?;
+                    }
+                    if let Some(names) = &mut self.names {
+                        kept.iter().for_each(|key| names.keep(key));
+                    }
+                    keep.extend(kept);
+                }
+            }
+        }
         info!(cluster = %self.cluster, kind = %self.kind, objects = keep.len(), "listed");
         self.batch.push(Change::Retain {
             kind: self.kind,
@@ -154,7 +265,7 @@ impl Feed {
         if let Some(names) = &mut self.names {
             names.complete().await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// With everything until now, we are at this version. Versions that are no numbers say nothing:
@@ -181,27 +292,53 @@ impl Feed {
         }
     }
 
-    async fn push(&mut self, change: Option<Change>) -> Result<(), Closed> {
+    async fn push(&mut self, news: Option<News>) -> Result<(), Closed> {
+        let Some(News { change, names }) = news else {
+            return Ok(());
+        };
         self.batch.extend(change);
+        if let Some(feed) = &mut self.names {
+            feed.push(names);
+        }
         if self.batch.len() >= BATCH {
             self.flush().await?;
         }
         Ok(())
     }
 
-    fn convert<T: Watchable>(&mut self, object: Watched<T>, is_listing: bool) -> Converted {
-        let named = self.names.is_some().then(|| object.names());
-        let named = named.zip(object.reference(&self.cluster));
+    /// Reads an object; `None` for one without a name.
+    fn see<T: Watchable>(&mut self, object: Watched<T>) -> Option<Seen> {
+        let names = self.names.is_some().then(|| object.names());
+        let reference = object.reference(&self.cluster);
         let converted = object.convert(&self.cluster);
         if let Converted::Refused { object, problems } = &converted {
             let key = object.as_ref().map(|object| &object.key);
             self.note_refused(key, problems);
         }
-        if let (Some(feed), Some((names, object))) = (&mut self.names, named) {
-            let report = matches!(converted, Converted::NotOurs(_));
-            feed.put(&object, names, is_listing, report);
+        let object = reference?;
+        let is_ours = !matches!(converted, Converted::NotOurs(_));
+        if let Some(Names::Put { problems, .. }) = &names
+            && !is_ours
+            && !problems.is_empty()
+        {
+            // Of others the catalog tells what is wrong.
+            warn!(%object, ?problems, "left out of the object's DNS records");
         }
-        converted
+        let has_names = matches!(names, Some(Names::Put { .. } | Names::Refused));
+        let facts = facts(&converted, names.as_ref());
+        let names = match names {
+            Some(Names::Put { change, .. }) => Some(*change),
+            Some(Names::None) => objects::removed(&object),
+            Some(Names::Refused) | None => None,
+        };
+        let change = converted.into_change();
+        Some(Seen {
+            key: object.key,
+            is_ours,
+            has_names,
+            facts,
+            news: News { change, names },
+        })
     }
 
     fn note_refused(&mut self, key: Option<&ObjectKey>, problems: &[Problem]) {
@@ -212,4 +349,11 @@ impl Feed {
             warn!(%cluster, %kind, ?problems, "object without a name; counted from now on");
         }
     }
+}
+
+/// What is told of an object that is gone.
+fn gone(object: ObjectRef, with_names: bool) -> News {
+    let names = with_names.then(|| objects::removed(&object)).flatten();
+    let change = Some(Change::Delete(object));
+    News { change, names }
 }

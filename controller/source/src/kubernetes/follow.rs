@@ -3,6 +3,7 @@
 //! Not kube's `watcher`, which hides what we need: bookmarks and the versions of listings (how far
 //! we are), and watches that end as soon as they begin.
 
+use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use kube::Api;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::DefaultBackoff;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use super::feed::Feed;
 use super::kinds::Watchable;
+use super::probe::Probe;
 use super::trouble::{Stop, Trouble};
 use super::watched::Watched;
 
@@ -27,6 +29,8 @@ const WATCH_SECONDS: u32 = 290;
 const SILENCE: Duration = Duration::from_secs(295);
 /// A watch that ends sooner, and brought nothing, is not worth another one at once.
 const SHORT: Duration = Duration::from_secs(1);
+/// A watch that brought nothing at all for so long should have brought a bookmark.
+const QUIET: Duration = Duration::from_secs(120);
 /// The annotation of the bookmark that ends a streamed listing.
 const LISTING_ENDS: &str = "k8s.io/initial-events-end";
 
@@ -47,6 +51,11 @@ pub(super) struct Follower<T> {
     version: Option<String>,
     /// The last version that we were at; empty if there was none.
     reached: String,
+    /// Whether that is the version of a listing that has just ended.
+    is_fresh: bool,
+    /// Whether the last listing was doubted.
+    is_doubted: bool,
+    probe: Probe<T>,
     way: Way,
     can_stream: bool,
     backoff: DefaultBackoff,
@@ -55,10 +64,13 @@ pub(super) struct Follower<T> {
 impl<T: Watchable> Follower<T> {
     pub(super) fn new(api: Api<Watched<T>>, feed: Feed, can_stream: bool) -> Self {
         let mut this = Self {
+            probe: Probe::new(api.clone()),
             api,
             feed,
             version: None,
             reached: String::new(),
+            is_fresh: false,
+            is_doubted: false,
             way: Way::Paged,
             can_stream,
             backoff: DefaultBackoff::default(),
@@ -93,7 +105,8 @@ impl<T: Watchable> Follower<T> {
         };
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         loop {
-            let page = self.api.list(&params).await?;
+            let page = tend(&mut self.feed, self.api.list(&params)).await??;
+            self.heard();
             for object in page.items {
                 self.feed.listed(object).await?;
             }
@@ -107,11 +120,25 @@ impl<T: Watchable> Follower<T> {
 
     /// Everything was listed that there was at this version.
     async fn complete(&mut self, version: String) -> Result<(), Stop> {
-        self.feed.complete(&version).await?;
+        // Pages without a version are read from the server's storage.
+        let is_sure = self.is_doubted && self.way == Way::Paged;
+        self.is_doubted = !self.feed.complete(&version, is_sure).await?;
+        if self.is_doubted {
+            self.version = None;
+            self.way = Way::Paged;
+            return Ok(());
+        }
         self.reached.clone_from(&version);
         self.version = Some(version);
+        self.is_fresh = true;
         self.way = self.best_way();
         Ok(())
+    }
+
+    /// The server lives.
+    fn heard(&mut self) {
+        self.probe.heard();
+        self.feed.stats().count_contact();
     }
 
     fn best_way(&self) -> Way {
@@ -124,9 +151,15 @@ impl<T: Watchable> Follower<T> {
 
     /// Watches from where we are; if that is nowhere, a listing comes first.
     async fn watch(&mut self) -> Result<(), Stop> {
-        if self.version.is_none() {
-            self.feed.begin();
+        match &self.version {
+            None => self.feed.begin(),
+            // Between two watches the server may have become another one.
+            Some(version) if !self.is_fresh => {
+                tend(&mut self.feed, self.probe.check(version)).await??;
+            }
+            Some(_) => {}
         }
+        self.is_fresh = false;
         let params = WatchParams {
             label_selector: self.feed.selector::<T>(),
             field_selector: T::FIELDS.map(str::to_owned),
@@ -138,20 +171,39 @@ impl<T: Watchable> Follower<T> {
         // anything that there is. A stale one would take us back in time.
         let from = self.reached.clone();
         let begin = Instant::now();
-        let mut events = pin!(self.api.watch(&params, &from).await?);
+        let events = tend(&mut self.feed, self.api.watch(&params, &from)).await??;
+        let mut events = pin!(events);
+        self.heard();
         let mut brought_something = false;
+        let mut last = begin;
         loop {
+            self.feed.look().await?;
             // What has arrived already goes in one batch.
             let event = match events.next().now_or_never() {
                 Some(event) => event,
                 None => {
                     self.feed.flush().await?;
-                    let next = timeout(SILENCE, events.next()).await;
-                    next.map_err(|_| Trouble::Silent)?
+                    tokio::select! {
+                        biased;
+                        event = events.next() => event,
+                        () = self.feed.wait() => continue,
+                        answered = self.probe.answer(&self.reached) => {
+                            if answered? {
+                                self.feed.stats().count_contact();
+                            }
+                            continue;
+                        }
+                        () = sleep_until(last + SILENCE) => return Err(Trouble::Silent.into()),
+                    }
                 }
             };
+            last = Instant::now();
             match event {
-                Some(Ok(event)) => self.take(event).await?,
+                Some(Ok(event)) => {
+                    if !self.take(event).await? {
+                        return Ok(());
+                    }
+                }
                 // One line is lost, but the lines after it are not.
                 Some(Err(kube::Error::SerdeError(error))) => self.skip(&error),
                 // An event of a type that we do not know, or a status that is none.
@@ -159,11 +211,17 @@ impl<T: Watchable> Follower<T> {
                 Some(Err(error)) => return Err(error.into()),
                 None => break,
             }
+            self.heard();
             brought_something = true;
         }
         self.feed.flush().await?;
         if self.version.is_none() {
             return Err(Trouble::Unfinished.into());
+        }
+        if !brought_something && begin.elapsed() > QUIET {
+            // Not even a bookmark: the server may have lost sight of this kind.
+            self.version = None;
+            return Ok(());
         }
         if !brought_something && begin.elapsed() < SHORT {
             return Err(Trouble::Short.into());
@@ -171,7 +229,8 @@ impl<T: Watchable> Follower<T> {
         Ok(())
     }
 
-    async fn take(&mut self, event: WatchEvent<Watched<T>>) -> Result<(), Stop> {
+    /// Whether the watch can go on after this event.
+    async fn take(&mut self, event: WatchEvent<Watched<T>>) -> Result<bool, Stop> {
         let is_listing = self.version.is_none();
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) if is_listing => {
@@ -181,10 +240,9 @@ impl<T: Watchable> Follower<T> {
                 self.advance(object.version())?;
                 self.feed.put(object).await?;
             }
+            WatchEvent::Deleted(object) if is_listing => self.feed.unlisted(&object),
             WatchEvent::Deleted(object) => {
-                if !is_listing {
-                    self.advance(object.version())?;
-                }
+                self.advance(object.version())?;
                 self.feed.delete(&object).await?;
             }
             WatchEvent::Bookmark(bookmark) => {
@@ -194,17 +252,23 @@ impl<T: Watchable> Follower<T> {
                 } else if metadata.annotations.contains_key(LISTING_ENDS) {
                     self.feed.stats().count_streamed_listing();
                     self.complete(metadata.resource_version).await?;
+                    return Ok(!self.is_doubted);
                 }
             }
             WatchEvent::Error(status) => return Err(Trouble::Told(status).into()),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// We are at this version now; without one, only a listing says where we are.
     fn advance(&mut self, version: Option<&str>) -> Result<(), Trouble> {
         let version = version.filter(|version| !version.is_empty());
         let version = version.ok_or(Trouble::NoVersion)?;
+        if let (Ok(ours), Ok(theirs)) = (self.reached.parse(), version.parse())
+            && theirs < ours
+        {
+            return Err(Trouble::WentBack { ours, theirs });
+        }
         self.feed.reached(version);
         version.clone_into(&mut self.reached);
         self.version = Some(version.to_owned());
@@ -239,10 +303,26 @@ impl<T: Watchable> Follower<T> {
         if trouble.needs_listing() {
             self.version = None;
         }
+        if let Trouble::WentBack { .. } = trouble {
+            // Its cache may not know yet, and it has not reached our version.
+            self.reached.clear();
+            self.way = Way::Paged;
+        }
         self.feed.stats().count_watch_error();
         let delay = self.backoff.next().unwrap_or_default();
         warn!(%cluster, %kind, error = %trouble, retry_in = ?delay, "watch failed, retrying");
-        tokio::time::sleep(delay).await;
-        Ok(())
+        tend(&mut self.feed, sleep(delay)).await
+    }
+}
+
+/// Waits for something, and tells meanwhile what was held back and is no longer.
+async fn tend<F: Future>(feed: &mut Feed, work: F) -> Result<F::Output, crate::Closed> {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            output = &mut work => return Ok(output),
+            () = feed.wait() => feed.look().await?,
+        }
     }
 }

@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portolan_catalog::{Kind, ObjectRef};
+use portolan_catalog::{Kind, ObjectKey};
 use portolan_dns::{Change, Listing, PodKey, ServiceKey, SliceKey};
-use tracing::warn;
 
 use super::feed::Pending;
 use crate::names::NameSink;
-use crate::objects::{self, Names};
 use crate::sink::Closed;
 
 /// What one watch tells DNS.
@@ -41,32 +39,19 @@ impl NameFeed {
         self.keep.clear();
     }
 
-    /// An object is so now; `report` says whether nobody else tells what is wrong with it.
-    pub(super) fn put(&mut self, object: &ObjectRef, names: Names, is_listing: bool, report: bool) {
-        match names {
-            Names::Put { change, problems } => {
-                self.batch.push(*change);
-                if report && !problems.is_empty() {
-                    warn!(%object, ?problems, "left out of the object's DNS records");
-                }
-            }
-            Names::None => {
-                // A listing sweeps what it does not have.
-                if !is_listing {
-                    self.batch.extend(objects::removed(object));
-                }
-                return;
-            }
-            Names::Refused => {}
-        }
-        if is_listing {
-            self.keep.insert(key(object));
-        }
+    /// The listing in progress has an object.
+    pub(super) fn keep(&mut self, object: &ObjectKey) {
+        self.keep.insert(key(object));
     }
 
-    pub(super) fn delete(&mut self, object: &ObjectRef) {
+    /// The listing in progress has an object no longer.
+    pub(super) fn forget(&mut self, object: &ObjectKey) {
         self.keep.remove(&key(object));
-        self.batch.extend(objects::removed(object));
+    }
+
+    /// Tells something, with the next batch.
+    pub(super) fn push(&mut self, change: Option<Change>) {
+        self.batch.extend(change);
     }
 
     pub(super) async fn complete(&mut self) -> Result<(), Closed> {
@@ -99,7 +84,6 @@ impl NameFeed {
     }
 }
 
-fn key(object: &ObjectRef) -> (String, String) {
-    let key = &object.key;
-    (key.namespace.to_string(), key.name.to_string())
+fn key(object: &ObjectKey) -> (String, String) {
+    (object.namespace.to_string(), object.name.to_string())
 }

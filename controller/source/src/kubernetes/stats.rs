@@ -1,12 +1,18 @@
 //! What there is to count; the binary exports it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use portolan_catalog::Kind;
+use tokio::time::Instant;
 
-/// Counters of one source, by kind.
+use crate::Holds;
+
+/// Counters of one source, by kind, and what it holds back.
 #[derive(Debug, Default)]
 pub struct Stats {
+    holds: Arc<Holds>,
     services: KindStats,
     slices: KindStats,
     nodes: KindStats,
@@ -15,6 +21,26 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// What the source holds back.
+    #[must_use]
+    pub fn holds(&self) -> &Arc<Holds> {
+        &self.holds
+    }
+
+    /// How long the watch that has been silent for longest has been silent; `None` before the first
+    /// answer.
+    #[must_use]
+    pub fn silence(&self) -> Option<Duration> {
+        let kinds = [
+            &self.services,
+            &self.slices,
+            &self.nodes,
+            &self.pods,
+            &self.namespaces,
+        ];
+        kinds.into_iter().filter_map(KindStats::silence).max()
+    }
+
     /// The counters of one kind.
     #[must_use]
     pub fn of(&self, kind: Kind) -> &KindStats {
@@ -29,12 +55,29 @@ impl Stats {
 }
 
 /// Counters of one watch. They only grow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KindStats {
     listings: AtomicU64,
     streamed_listings: AtomicU64,
     watch_errors: AtomicU64,
     malformed: AtomicU64,
+    /// In milliseconds since the start, and 1; 0 for never. The wall clock may jump.
+    contact: AtomicU64,
+    start: Instant,
+}
+
+impl Default for KindStats {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            listings: zero(),
+            streamed_listings: zero(),
+            watch_errors: zero(),
+            malformed: zero(),
+            contact: zero(),
+            start: Instant::now(),
+        }
+    }
 }
 
 impl KindStats {
@@ -60,6 +103,25 @@ impl KindStats {
     #[must_use]
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
+    }
+
+    /// How long the server has neither answered nor sent anything; `None` if it never has.
+    #[must_use]
+    pub fn silence(&self) -> Option<Duration> {
+        let contact = self.contact.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(
+            self.elapsed()
+                .saturating_sub(Duration::from_millis(contact)),
+        )
+    }
+
+    pub(super) fn count_contact(&self) {
+        let now = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.contact.store(now.saturating_add(1), Ordering::Relaxed);
+    }
+
+    fn elapsed(&self) -> Duration {
+        Instant::now() - self.start
     }
 
     pub(super) fn count_listing(&self) {

@@ -1,5 +1,6 @@
 //! The watches against an API server that does what a test says.
 
+mod deletions;
 mod malformed;
 mod names;
 mod pods;
@@ -23,13 +24,21 @@ const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/pods";
 
+const GUARD: GuardConfig = GuardConfig {
+    listing_percent: 20,
+    watch_percent: 80,
+    least: 50,
+    hold: Some(Duration::from_secs(1800)),
+};
 const PAGED: Options = Options {
     pods: false,
     paged: true,
+    guard: GUARD,
 };
 const PAGED_WITH_PODS: Options = Options {
     pods: true,
     paged: true,
+    guard: GUARD,
 };
 
 /// A source and the server that it watches.
@@ -47,7 +56,7 @@ impl Rig {
 
     fn watching(options: Options) -> Self {
         let (client, server) = server::start();
-        let (sink, events) = Sink::channel(64);
+        let (sink, events) = Sink::channel(1024);
         let stats = Arc::new(Stats::default());
         let token = CancellationToken::new();
         tokio::spawn(watch(

@@ -30,6 +30,15 @@ pub(super) enum Trouble {
     Silent,
     #[error("a listing that ended too early")]
     Unfinished,
+    #[error("the server does not answer")]
+    Unanswered,
+    #[error("the server went back from version {ours} to {theirs}: it was restored from a backup")]
+    WentBack {
+        /// The version that we were at.
+        ours: u64,
+        /// The newest one that it has.
+        theirs: u64,
+    },
 }
 
 impl Trouble {
@@ -39,8 +48,8 @@ impl Trouble {
         match self {
             Self::Client(kube::Error::Api(status)) => status.code == 410,
             Self::Told(status) => !matches!(status.code, 429 | 500..=599),
-            Self::NoVersion => true,
-            Self::Client(_) | Self::Short | Self::Silent | Self::Unfinished => false,
+            Self::NoVersion | Self::Silent | Self::WentBack { .. } => true,
+            Self::Client(_) | Self::Short | Self::Unfinished | Self::Unanswered => false,
         }
     }
 
@@ -52,9 +61,7 @@ impl Trouble {
                 matches!(status.code, 400 | 405 | 406 | 415 | 422)
             }
             Self::Told(status) => matches!(status.code, 400 | 422 | 500),
-            Self::Client(_) | Self::NoVersion | Self::Short | Self::Silent | Self::Unfinished => {
-                false
-            }
+            _ => false,
         }
     }
 }

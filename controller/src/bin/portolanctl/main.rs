@@ -4,6 +4,7 @@
 
 mod client;
 mod columns;
+mod deletions;
 mod diff;
 mod dns;
 mod explain;
@@ -91,11 +92,18 @@ enum Command {
         #[arg(default_value = "A")]
         r#type: String,
     },
-    /// Let a node program a table that its agent holds back because it would delete too much.
+    /// Let a node program a table that its agent holds back because it would delete too much; or,
+    /// with --deletions, let the controller believe the deletions that it holds back itself.
     Confirm {
         /// The node.
-        node: String,
+        #[arg(required_unless_present = "deletions")]
+        node: Option<String>,
+        /// The deletions that the controller holds back.
+        #[arg(long, conflicts_with = "node")]
+        deletions: bool,
     },
+    /// The deletions that the controller holds back.
+    Deletions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -177,7 +185,17 @@ async fn run(cli: Cli) -> anyhow::Result<String> {
             let path = format!("/debug/dns?name={name}&type={kind}");
             Ok(dns::show(&client.get(&path).await?))
         }
-        Command::Confirm { node } => {
+        Command::Deletions => Ok(deletions::show(
+            &client.get("/debug/deletions").await?,
+            "is held",
+        )),
+        Command::Confirm { node: None, .. } => {
+            let answer = client.post("/debug/confirm-deletions").await?;
+            Ok(deletions::show(&answer, "is confirmed"))
+        }
+        Command::Confirm {
+            node: Some(node), ..
+        } => {
             let path = format!("/debug/confirm/{}", encoded(&node));
             let answer = client.post(&path).await?;
             let revision = &answer["revision"];

@@ -143,10 +143,7 @@ async fn dns_hears_of_what_the_tables_do_not_have() {
     assert_eq!(names, expected);
 
     let namespace = json!({"metadata": {"name": "prod", "resourceVersion": "1"}});
-    all.rig
-        .server
-        .list(NAMESPACES, std::slice::from_ref(&namespace), "10")
-        .await;
+    all.rig.server.list(NAMESPACES, &[namespace], "10").await;
     let told = all.until(&["synced"]).await;
     assert_eq!(told, ["namespace prod", "namespaces 1", "synced"]);
 
@@ -163,7 +160,8 @@ async fn dns_hears_of_what_the_tables_do_not_have() {
         ["service web ClusterIp { ips: [10.0.0.2] }"]
     );
     let mut namespaces = all.rig.server.watch(NAMESPACES).await;
-    namespaces.send("DELETED", namespace).await;
+    let gone = json!({"metadata": {"name": "prod", "resourceVersion": "11"}});
+    namespaces.send("DELETED", gone).await;
     assert_eq!(all.next().await, ["no namespace prod"]);
 }
 

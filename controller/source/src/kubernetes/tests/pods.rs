@@ -27,7 +27,6 @@ async fn pods_are_watched_on_request_and_told_if_they_have_a_weight() {
     rig.server.list(PODS, &listed, "3").await;
     let told = [
         "put Pod c/prod/heavy",
-        "delete Pod c/prod/plain",
         "refuse Pod c/prod/bad: metadata.annotations[portolan.dev/weight]: \"?\": expected 0 to \
          65535; ignored",
         "retain Pod c: c/prod/bad c/prod/heavy",

@@ -159,15 +159,101 @@ async fn a_line_that_is_no_event_is_skipped() {
     assert_eq!(rig.until("retain").await, ["retain Service c: "]);
 }
 
+/// Not even a bookmark came, so nobody knows what the server still sees.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_says_nothing_for_too_long_is_resumed() {
+async fn after_a_watch_that_says_nothing_for_too_long_comes_a_listing() {
     let (mut rig, [services, ..]) = Rig::with_services(&[]).await;
     rig.until("Synced").await;
     let start = Instant::now();
-    let call = rig.server.next(SERVICES).await;
+    rig.server.list(SERVICES, &[], "10").await;
     let waited = start.elapsed();
     assert!((295..300).contains(&waited.as_secs()), "{waited:?}");
-    let query = call.query();
-    assert!(query.contains("resourceVersion=10"), "{query}");
     drop(services);
+    // Also if the server ends it in time.
+    let services = rig.server.watch(SERVICES).await;
+    tokio::time::sleep(Duration::from_secs(290)).await;
+    drop(services);
+    rig.server.list(SERVICES, &[], "10").await;
+    // A bookmark is enough.
+    let mut services = rig.server.watch(SERVICES).await;
+    tokio::time::sleep(Duration::from_secs(280)).await;
+    services.bookmark("11").await;
+    drop(services);
+    rig.server.watch(SERVICES).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_went_back_is_noticed_while_a_watch_is_silent() {
+    let (mut rig, [services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    let start = Instant::now();
+    rig.server.set_newest(9);
+    let call = rig.server.next(SERVICES).await;
+    // A listing of the storage, at whatever version there is.
+    assert!(
+        !call.query().contains("resourceVersion"),
+        "{}",
+        call.query()
+    );
+    call.answer_list(&[service("a", "8", json!(1))], "9", None);
+    assert!(
+        start.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        start.elapsed()
+    );
+    let told = ["put Service c/prod/a", "retain Service c: c/prod/a"];
+    assert_eq!(rig.until("retain").await, told);
+    drop(services);
+    let call = rig.server.next(SERVICES).await;
+    assert!(
+        call.query().contains("resourceVersion=9"),
+        "{}",
+        call.query()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_went_back_is_noticed_before_the_next_watch_and_by_events() {
+    let (mut rig, [services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    rig.server.set_newest(9);
+    drop(services);
+    rig.server.list(SERVICES, &[], "9").await;
+    assert_eq!(rig.until("retain").await, ["retain Service c: "]);
+    let mut services = rig.server.watch(SERVICES).await;
+    services.send("ADDED", service("a", "7", json!(1))).await;
+    rig.server
+        .list(SERVICES, &[service("a", "7", json!(1))], "9")
+        .await;
+    let told = ["put Service c/prod/a", "retain Service c: c/prod/a"];
+    assert_eq!(rig.until("retain").await, told);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_is_left_and_its_last_contact_is_known() {
+    let (mut rig, [services, ..]) = Rig::with_services(&[]).await;
+    rig.until("Synced").await;
+    let silence = |rig: &Rig| rig.stats.of(Kind::Service).silence().unwrap();
+    assert!(silence(&rig) < Duration::from_secs(1));
+    rig.server.set_newest(0);
+    let errors = rig.stats.of(Kind::Service).watch_errors();
+    let start = Instant::now();
+    while rig.stats.of(Kind::Service).watch_errors() == errors {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let took = start.elapsed();
+    assert!((40..60).contains(&took.as_secs()), "{took:?}");
+    assert!(
+        silence(&rig) >= Duration::from_secs(40),
+        "{:?}",
+        silence(&rig)
+    );
+    rig.server.set_newest(20);
+    drop(services);
+    let call = rig.server.next(SERVICES).await;
+    assert!(
+        call.query().contains("resourceVersion=10"),
+        "{}",
+        call.query()
+    );
 }

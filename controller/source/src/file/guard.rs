@@ -1,0 +1,86 @@
+//! Files and directories that lose most of what they had: it stays in force until somebody means it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_catalog::{Kind, ObjectRef};
+
+use super::parse::Entry;
+use crate::Holds;
+use crate::deletions::{GuardConfig, Verdict};
+use crate::holds::{Warden, facts};
+use crate::objects::{Converted, Names};
+
+/// Pods in files have weights only.
+const KINDS: [Kind; 4] = [
+    Kind::Service,
+    Kind::EndpointSlice,
+    Kind::Node,
+    Kind::Namespace,
+];
+
+/// The guards of all kinds that files have. A reading of the files is a listing, and a sure one.
+#[derive(Debug)]
+pub(super) struct Guards {
+    wardens: BTreeMap<Kind, Warden<ObjectRef>>,
+    /// What the last reading came to.
+    in_force: BTreeMap<ObjectRef, Entry>,
+}
+
+impl Guards {
+    pub(super) fn new(cluster: &Arc<str>, config: GuardConfig, holds: &Arc<Holds>) -> Self {
+        let warden = |kind| Warden::new(kind, Arc::clone(cluster), config, Arc::clone(holds));
+        Self {
+            wardens: KINDS.map(|kind| (kind, warden(kind))).into(),
+            in_force: BTreeMap::new(),
+        }
+    }
+
+    /// Whether something that was held is held no longer.
+    pub(super) fn look(&mut self) -> bool {
+        let mut is_news = false;
+        for warden in self.wardens.values_mut() {
+            is_news |= !warden.look().is_empty();
+        }
+        is_news
+    }
+
+    /// What must be as it was before, of a reading with these objects.
+    pub(super) fn judge<'e>(
+        &mut self,
+        entries: impl Iterator<Item = (&'e ObjectRef, &'e Entry)>,
+    ) -> BTreeMap<ObjectRef, Entry> {
+        let mut withheld = BTreeSet::new();
+        let mut now = BTreeMap::new();
+        self.wardens.values_mut().for_each(Warden::begin);
+        for (object, entry) in entries.filter(|(_, entry)| is_there(entry)) {
+            now.insert(object.clone(), entry.clone());
+            let Some(warden) = self.wardens.get_mut(&object.kind) else {
+                continue;
+            };
+            let facts = facts(&entry.converted, Some(&entry.names));
+            let told = warden.listed(object.key.clone(), facts, object.clone());
+            if told.is_none() {
+                withheld.insert(object.clone());
+            }
+        }
+        for (kind, warden) in &mut self.wardens {
+            let of_kind = |key| ObjectRef { kind: *kind, key };
+            let verdict = warden.complete(true, |key| of_kind(key.clone()));
+            if let Verdict::Settled { told, kept } = verdict {
+                told.iter().for_each(|object| _ = withheld.remove(object));
+                withheld.extend(kept.into_iter().map(of_kind));
+            }
+        }
+        let before =
+            |object: ObjectRef| Some((object.clone(), self.in_force.get(&object)?.clone()));
+        let kept: BTreeMap<_, _> = withheld.into_iter().filter_map(before).collect();
+        now.extend(kept.clone());
+        self.in_force = now;
+        kept
+    }
+}
+
+fn is_there(entry: &Entry) -> bool {
+    !matches!(*entry.converted, Converted::NotOurs(_)) || !matches!(*entry.names, Names::None)
+}

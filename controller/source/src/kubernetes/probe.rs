@@ -1,0 +1,108 @@
+//! Asks a server that is silent whether it lives, and whether it still has what it had.
+//!
+//! An API server that was restored from a backup has lower versions than before. It lets a watch
+//! begin at a version that it has not reached yet, and sends nothing until it has: only a question
+//! shows it.
+
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use kube::Api;
+use kube::api::ListParams;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::kinds::Watchable;
+use super::trouble::Trouble;
+use super::watched::Watched;
+
+/// How long a watch may be silent before the server is asked.
+const PAUSE: Duration = Duration::from_secs(15);
+/// How long the server has to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After so many questions in a row without an answer the watch is given up.
+const ATTEMPTS: u32 = 3;
+
+type Answer = BoxFuture<'static, Result<Option<u64>, Trouble>>;
+
+/// Asks about one kind.
+pub(super) struct Probe<T> {
+    api: Api<Watched<T>>,
+    due: Instant,
+    /// The question that is on its way, and the version that we were at when it was asked.
+    asked: Option<(Answer, Option<u64>)>,
+    failures: u32,
+}
+
+impl<T: Watchable> Probe<T> {
+    pub(super) fn new(api: Api<Watched<T>>) -> Self {
+        Self {
+            api,
+            due: Instant::now() + PAUSE,
+            asked: None,
+            failures: 0,
+        }
+    }
+
+    /// Something came from the server.
+    pub(super) fn heard(&mut self) {
+        self.due = Instant::now() + PAUSE;
+        self.failures = 0;
+    }
+
+    /// Asks at once whether the server has this version.
+    pub(super) async fn check(&mut self, version: &str) -> Result<(), Trouble> {
+        let answer = ask(self.api.clone()).await?;
+        self.heard();
+        compare(version.parse().ok(), answer)
+    }
+
+    /// Waits until it is time to ask, asks, and says whether there was an answer. It goes on where it
+    /// was if it is dropped and called again.
+    pub(super) async fn answer(&mut self, version: &str) -> Result<bool, Trouble> {
+        let (answer, asked_at) = match &mut self.asked {
+            Some((answer, version)) => (answer, *version),
+            None => {
+                sleep_until(self.due).await;
+                let answer = ask(self.api.clone()).boxed();
+                let (answer, version) = self.asked.insert((answer, version.parse().ok()));
+                (answer, *version)
+            }
+        };
+        let answer = answer.await;
+        self.asked = None;
+        self.due = Instant::now() + PAUSE;
+        match answer {
+            Ok(answer) => {
+                self.failures = 0;
+                compare(asked_at, answer)?;
+                Ok(true)
+            }
+            Err(_) if self.failures + 1 < ATTEMPTS => {
+                self.failures += 1;
+                Ok(false)
+            }
+            Err(trouble) => Err(trouble),
+        }
+    }
+}
+
+/// The server's newest version: with one object and without a version it reads from its storage.
+async fn ask<T: Watchable>(api: Api<Watched<T>>) -> Result<Option<u64>, Trouble> {
+    let params = ListParams {
+        limit: Some(1),
+        ..ListParams::default()
+    };
+    let page = timeout(PATIENCE, api.list(&params)).await;
+    let page = page.map_err(|_| Trouble::Unanswered)??;
+    let version = page.metadata.resource_version;
+    Ok(version.and_then(|version| version.parse().ok()))
+}
+
+/// Versions that are no numbers say nothing.
+fn compare(ours: Option<u64>, theirs: Option<u64>) -> Result<(), Trouble> {
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) if theirs < ours => Err(Trouble::WentBack { ours, theirs }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,112 @@
+//! Tells people in the cluster that deletions are held: a Kubernetes Event, if it can be written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use portolan_catalog::Kind;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use crate::Holds;
+use crate::deletions::Held;
+
+/// The least time between two Events.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How long the server may take for one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Writes an Event about the Namespace `kube-system` (in `default`) whenever deletions of a kind
+/// begin or cease to be held. Ends only with the source.
+pub async fn report_holds(client: Client, holds: Arc<Holds>, instance: Option<String>) {
+    let reporter = Reporter {
+        controller: "portolan-controller".to_owned(),
+        instance,
+    };
+    let recorder = Recorder::new(client, reporter);
+    let about = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Namespace".to_owned()),
+        name: Some("kube-system".to_owned()),
+        ..ObjectReference::default()
+    };
+    let mut changes = holds.subscribe();
+    let mut told = Vec::new();
+    while changes.changed().await.is_ok() {
+        let held = changes.borrow_and_update().clone();
+        let kinds: Vec<_> = held.keys().copied().collect();
+        if kinds == told {
+            continue;
+        }
+        told = kinds;
+        let written = timeout(PATIENCE, recorder.publish(&event(&held), &about)).await;
+        if !matches!(written, Ok(Ok(()))) {
+            debug!(?written, "cannot write an Event");
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+fn event(held: &BTreeMap<Kind, Held>) -> Event {
+    let is_held = !held.is_empty();
+    let (type_, reason) = match is_held {
+        true => (EventType::Warning, "DeletionsHeld"),
+        false => (EventType::Normal, "DeletionsReleased"),
+    };
+    Event {
+        type_,
+        reason: reason.to_owned(),
+        note: Some(note(held)),
+        action: "Watch".to_owned(),
+        secondary: None,
+    }
+}
+
+fn note(held: &BTreeMap<Kind, Held>) -> String {
+    if held.is_empty() {
+        return "No deletions are held back any longer.".to_owned();
+    }
+    let kinds = held.iter().map(|(kind, held)| match held.lost.ready {
+        0 => format!("{} of {} {kind}s", held.lost.objects, held.of.objects),
+        ready => format!(
+            "{} of {} {kind}s with {ready} of {} ready endpoints",
+            held.lost.objects, held.of.objects, held.of.ready
+        ),
+    });
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    format!(
+        "Deletions are held back, and what they are about stays in force: {kinds}. \
+         `portolanctl confirm --deletions` lets them through."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deletions::Size;
+
+    #[test]
+    fn the_note_says_what_is_held() {
+        let held = |objects, ready| Held {
+            lost: Size { objects, ready },
+            of: Size {
+                objects: 100,
+                ready: 300,
+            },
+            until: None,
+        };
+        let held = BTreeMap::from([
+            (Kind::Service, held(90, 0)),
+            (Kind::EndpointSlice, held(80, 240)),
+        ]);
+        let text = note(&held);
+        assert!(
+            text.contains("90 of 100 Services, 80 of 100 EndpointSlices with 240 of 300"),
+            "{text}"
+        );
+        assert_eq!(event(&BTreeMap::new()).reason, "DeletionsReleased");
+    }
+}

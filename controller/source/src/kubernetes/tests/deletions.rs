@@ -1,0 +1,118 @@
+//! Deletions that are too many to be believed.
+
+use super::*;
+
+fn services(range: std::ops::Range<usize>) -> Vec<Value> {
+    let one = |i| service(&format!("s{i}"), "1", json!(80));
+    range.map(one).collect()
+}
+
+/// What DNS and the catalog still have is what was put and neither deleted nor swept.
+fn apply(left: &mut std::collections::BTreeSet<String>, told: &[String]) {
+    for told in told {
+        if let Some(object) = told.strip_prefix("put ") {
+            left.insert(object.to_owned());
+        } else if let Some(object) = told.strip_prefix("delete ") {
+            left.remove(object);
+        } else if let Some((_, kept)) = told.split_once("retain Service c: ") {
+            let kept: Vec<_> = kept.split(' ').collect();
+            left.retain(|one| kept.contains(&one.trim_start_matches("Service ")));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_emptied_server_is_listed_again_and_then_its_deletions_are_held() {
+    let (mut rig, [mut watch, ..]) = Rig::with_services(&services(0..100)).await;
+    let mut left = std::collections::BTreeSet::new();
+    apply(&mut left, &rig.until("Synced").await);
+    assert_eq!(left.len(), 100);
+    let holds = Arc::clone(rig.stats.holds());
+    watch.gone().await;
+    rig.server.list(SERVICES, &[], "20").await;
+    let call = rig.server.next(SERVICES).await;
+    assert!(
+        !call.query().contains("resourceVersion"),
+        "{}",
+        call.query()
+    );
+    assert!(holds.held().is_empty(), "only doubted");
+    call.answer_list(&services(0..3), "21", None);
+    apply(&mut left, &rig.until("retain").await);
+    assert_eq!(left.len(), 100);
+    let held = holds.held()[&Kind::Service];
+    assert_eq!((held.lost.objects, held.of.objects), (97, 100));
+    assert_eq!(holds.begun(Kind::Service), 1);
+
+    // What is new goes on, and what returns is held no longer.
+    let mut watch = rig.server.watch(SERVICES).await;
+    watch.send("ADDED", service("new", "22", json!(1))).await;
+    watch.send("ADDED", service("s50", "23", json!(1))).await;
+    apply(&mut left, &rig.until("put Service c/prod/s50").await);
+    assert_eq!(left.len(), 101);
+    assert_eq!(holds.held()[&Kind::Service].lost.objects, 96);
+
+    // Confirmed.
+    holds.confirm();
+    apply(&mut left, &rig.until("delete").await);
+    assert_eq!(left.len(), 5);
+    assert!(holds.held().is_empty());
+    assert!(holds.confirm().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_deletes_nearly_everything_is_held_and_confirmed_by_time() {
+    let (mut rig, [mut watch, ..]) = Rig::with_services(&services(0..100)).await;
+    let mut left = std::collections::BTreeSet::new();
+    apply(&mut left, &rig.until("Synced").await);
+    let start = tokio::time::Instant::now();
+    for i in 0..90 {
+        let gone = service(&format!("s{i}"), &(20 + i).to_string(), json!(80));
+        watch.send("DELETED", gone).await;
+    }
+    watch.send("ADDED", service("new", "200", json!(1))).await;
+    apply(&mut left, &rig.until("put").await);
+    assert_eq!(left.len(), 101);
+    apply(&mut left, &rig.until("delete").await);
+    let took = start.elapsed().as_secs();
+    assert!((1800..1810).contains(&took), "{took}");
+    assert_eq!(left.len(), 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_of_all_that_a_watch_deletes_is_believed() {
+    let (mut rig, [mut watch, ..]) = Rig::with_services(&services(0..100)).await;
+    let mut left = std::collections::BTreeSet::new();
+    apply(&mut left, &rig.until("Synced").await);
+    let start = tokio::time::Instant::now();
+    for i in 0..50 {
+        let gone = service(&format!("s{i}"), &(20 + i).to_string(), json!(80));
+        watch.send("DELETED", gone).await;
+    }
+    apply(&mut left, &rig.until("delete").await);
+    assert_eq!(left.len(), 50);
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
+
+/// A server may stream what it lists, and that is doubted too.
+#[tokio::test(start_paused = true)]
+async fn a_streamed_listing_is_doubted_and_repeated_in_pages() {
+    let mut rig = Rig::watching(Options {
+        paged: false,
+        ..PAGED
+    });
+    let mut watch = rig.server.watch(SERVICES).await;
+    for one in services(0..100) {
+        watch.send("ADDED", one).await;
+    }
+    watch.listed("10").await;
+    let mut left = std::collections::BTreeSet::new();
+    apply(&mut left, &rig.until("retain").await);
+    watch.gone().await;
+    let mut watch = rig.server.watch(SERVICES).await;
+    watch.listed("20").await;
+    rig.server.list(SERVICES, &services(0..100), "21").await;
+    apply(&mut left, &rig.until("retain").await);
+    assert_eq!(left.len(), 100);
+    assert!(rig.stats.holds().held().is_empty());
+}

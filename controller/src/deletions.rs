@@ -1,0 +1,164 @@
+//! Deletions that the source holds back: flags, metrics, and what an operator asks and confirms.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use jiff::SignedDuration;
+use portolan_catalog::Kind;
+use portolan_source::Holds;
+use portolan_source::deletions::{GuardConfig, Held};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use serde_json::{Value, json};
+
+/// Which deletions are held back, and when a source counts as dead.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct GuardArgs {
+    /// A listing is doubted, listed again and then held back if it lacks more than so many percent
+    /// of a kind's objects or ready endpoints; 100 believes every deletion, also of a watch.
+    #[arg(long, env = "PORTOLAN_DELETION_GUARD_PERCENT", default_value = "20",
+        value_parser = clap::value_parser!(u8).range(0..=100))]
+    deletion_guard_percent: u8,
+
+    /// Deletions of fewer objects or ready endpoints than this are always believed.
+    #[arg(long, env = "PORTOLAN_DELETION_GUARD_OBJECTS", default_value = "50")]
+    deletion_guard_objects: usize,
+
+    /// Deletions that are held back count as confirmed after this time, such as `30m`. 0: only an
+    /// operator confirms them (`portolanctl confirm --deletions`).
+    #[arg(long, env = "PORTOLAN_DELETION_GUARD_TIME", default_value = "30m",
+        value_parser = duration)]
+    deletion_guard_time: Duration,
+
+    /// An API server that has neither sent nor answered anything for this time, such as `60s`,
+    /// makes the controller unready. It goes on serving what it has.
+    #[arg(long, env = "PORTOLAN_SOURCE_TIMEOUT", default_value = "60s", value_parser = duration)]
+    pub(crate) source_timeout: Duration,
+}
+
+impl GuardArgs {
+    pub(crate) fn config(&self) -> GuardConfig {
+        let time = self.deletion_guard_time;
+        GuardConfig {
+            listing_percent: self.deletion_guard_percent,
+            least: self.deletion_guard_objects,
+            hold: (!time.is_zero()).then_some(time),
+            ..GuardConfig::default()
+        }
+    }
+}
+
+/// Seconds, or a duration with units.
+fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse() {
+        return Ok(Duration::from_secs(seconds));
+    }
+    let parsed: SignedDuration = text
+        .parse()
+        .map_err(|error: jiff::Error| error.to_string())?;
+    Duration::try_from(parsed).map_err(|error| error.to_string())
+}
+
+/// What is shown.
+pub(crate) fn dumps(holds: &Arc<Holds>) -> Router {
+    let router = Router::new().route("/deletions", get(held));
+    router.with_state(Arc::clone(holds))
+}
+
+/// What does something, for those with a credential.
+pub(crate) fn actions(holds: &Arc<Holds>) -> Router {
+    let router = Router::new().route("/confirm-deletions", post(confirm));
+    router.with_state(Arc::clone(holds))
+}
+
+async fn held(State(holds): State<Arc<Holds>>) -> Json<Value> {
+    Json(show(&holds.held()))
+}
+
+async fn confirm(State(holds): State<Arc<Holds>>) -> Json<Value> {
+    let confirmed = holds.confirm();
+    if !confirmed.is_empty() {
+        tracing::warn!(kinds = ?confirmed.keys(), "an operator confirmed deletions");
+    }
+    Json(show(&confirmed))
+}
+
+fn show(held: &BTreeMap<Kind, Held>) -> Value {
+    let now = Instant::now();
+    let kinds = held.iter().map(|(kind, held)| {
+        let remaining = held.until.map(|until| until.saturating_duration_since(now));
+        json!({
+            "kind": kind.to_string(),
+            "objects": held.lost.objects,
+            "ofObjects": held.of.objects,
+            "readyEndpoints": held.lost.ready,
+            "ofReadyEndpoints": held.of.ready,
+            "remainingSeconds": remaining.map(|remaining| remaining.as_secs()),
+        })
+    });
+    json!({ "held": kinds.collect::<Vec<_>>() })
+}
+
+/// Reads what is held when metrics are scraped.
+#[derive(Debug)]
+pub(crate) struct HoldCollector(pub(crate) Arc<Holds>);
+
+impl Collector for HoldCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        const KINDS: [(Kind, &str); 4] = [
+            (Kind::Service, "Service"),
+            (Kind::EndpointSlice, "EndpointSlice"),
+            (Kind::Node, "Node"),
+            (Kind::Namespace, "Namespace"),
+        ];
+        let held = self.0.held();
+        let of = |kind| held.get(&kind).map(|held| held.lost).unwrap_or_default();
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let help = "Deletions that are held back, by kind";
+        let name = "source_deletions_held";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (kind, label) in KINDS {
+            let metric = ConstGauge::new(gauge(of(kind).objects));
+            metric.encode(family.encode_family(&[("kind", label)])?)?;
+        }
+        let help = "Ready endpoints that would go if what is held back were believed";
+        let metric = ConstGauge::new(gauge(of(Kind::EndpointSlice).ready));
+        let name = "source_ready_endpoints_held";
+        metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
+        let help = "How often deletions of a kind began to be held back";
+        let counter = MetricType::Counter;
+        let mut family = encoder.encode_descriptor("source_holds", help, None, counter)?;
+        for (kind, label) in KINDS {
+            let metric = ConstCounter::new(self.0.begun(kind));
+            metric.encode(family.encode_family(&[("kind", label)])?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_or_are_seconds() {
+        for (text, seconds) in [("30m", 1800), ("1h30m", 5400), ("90", 90), ("0", 0)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for bad in ["", "x", "-5s", "30 parsecs"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nothing_held_is_shown_as_an_empty_list() {
+        assert_eq!(show(&Holds::default().held()), json!({ "held": [] }));
+    }
+}
