@@ -29,6 +29,8 @@ use peak::Peak;
 pub const WINDOW: Duration = Duration::from_secs(60);
 /// A burst of deletions is over when no deletion has come for this long.
 pub const SETTLE: Duration = Duration::from_secs(1);
+/// The same, once a burst would take away too much if it went on.
+const SLOW_SETTLE: Duration = Duration::from_secs(5);
 /// The longest that deletions wait that are no burst: deletions may never stop for [`SETTLE`].
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -220,11 +222,11 @@ impl<P> Guard<P> {
         match self.state {
             State::Calm => None,
             State::Waiting { since, last } => {
-                let patience = match self.may_become_too_much(last - since, now) {
-                    true => WINDOW,
-                    false => PATIENCE,
+                let (settle, patience) = match self.may_become_too_much(last - since, now) {
+                    true => (SLOW_SETTLE, WINDOW),
+                    false => (SETTLE, PATIENCE),
                 };
-                Some((last + SETTLE).min(since + patience))
+                Some((last + settle).min(since + patience))
             }
             State::Held { until, replaced } => until.into_iter().chain(replaced).min(),
         }
@@ -350,11 +352,13 @@ impl<P> Guard<P> {
             let lost = lost.saturating_mul(WINDOW.as_millis()) / (time + SETTLE).as_millis();
             usize::try_from(lost).unwrap_or(usize::MAX)
         };
+        // A tenth of what is always believed is no burst yet.
+        let is_burst = self.lost.objects.max(self.lost.ready) > self.config.least / 10;
         let lost = Size {
             objects: times(self.lost.objects),
             ready: times(self.lost.ready),
         };
-        self.is_too_much(self.config.watch_percent, lost, now)
+        is_burst && self.is_too_much(self.config.watch_percent, lost, now)
     }
 
     /// An object is so now, and that is told.

@@ -296,6 +296,18 @@ fn half_of_all_deleted_on_purpose_is_believed_and_nearly_all_is_held() {
     }
 }
 
+/// An API server that is slow sends them in clumps.
+#[test]
+fn a_burst_may_pause_for_some_seconds() {
+    let mut rig = Rig::with(120, 2);
+    for i in 0..120 {
+        rig.delete(&format!("o{i}"));
+        rig.pass(Duration::from_millis(if i % 10 == 9 { 4_000 } else { 20 }));
+    }
+    rig.pass(WINDOW);
+    assert_eq!((rig.told.len(), rig.lost()), (120, Some([120, 240])));
+}
+
 #[test]
 fn what_was_believed_within_the_minute_counts_too() {
     let mut rig = Rig::with(100, 0);

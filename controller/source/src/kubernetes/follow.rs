@@ -53,6 +53,8 @@ pub(super) struct Follower<T> {
     reached: String,
     /// Whether that is the version of a listing that has just ended.
     is_fresh: bool,
+    /// Whether there was no way to the server the last time.
+    is_unreachable: bool,
     /// Whether the last listing was doubted.
     is_doubted: bool,
     probe: Probe<T>,
@@ -70,6 +72,7 @@ impl<T: Watchable> Follower<T> {
             version: None,
             reached: String::new(),
             is_fresh: false,
+            is_unreachable: false,
             is_doubted: false,
             way: Way::Paged,
             can_stream,
@@ -138,6 +141,10 @@ impl<T: Watchable> Follower<T> {
     /// The server lives.
     fn heard(&mut self) {
         self.probe.heard();
+        if std::mem::take(&mut self.is_unreachable) {
+            // What comes now has nothing to do with what went wrong before.
+            self.backoff.reset();
+        }
         self.feed.stats().count_contact();
     }
 
@@ -156,6 +163,7 @@ impl<T: Watchable> Follower<T> {
             // Between two watches the server may have become another one.
             Some(version) if !self.is_fresh => {
                 tend(&mut self.feed, self.probe.check(version)).await??;
+                self.heard();
             }
             Some(_) => {}
         }
@@ -308,6 +316,7 @@ impl<T: Watchable> Follower<T> {
             self.reached.clear();
             self.way = Way::Paged;
         }
+        self.is_unreachable = trouble.is_unreachable();
         self.feed.stats().count_watch_error();
         let delay = self.backoff.next().unwrap_or_default();
         warn!(%cluster, %kind, error = %trouble, retry_in = ?delay, "watch failed, retrying");

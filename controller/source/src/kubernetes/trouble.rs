@@ -53,6 +53,14 @@ impl Trouble {
         }
     }
 
+    /// Whether no answer came at all.
+    pub(super) fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Client(error) => !matches!(error, kube::Error::Api(_)),
+            _ => matches!(self, Self::Unanswered),
+        }
+    }
+
     /// Whether the server does not take the request as it is, and never will. A streamed listing
     /// for which its storage is too old (etcd before 3.4.25) it takes, and then ends it with 500.
     pub(super) fn is_refusal(&self) -> bool {

@@ -91,7 +91,7 @@ async fn half_of_all_that_a_watch_deletes_is_believed() {
     }
     apply(&mut left, &rig.until("delete").await);
     assert_eq!(left.len(), 50);
-    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(start.elapsed() < Duration::from_secs(10));
 }
 
 /// A server may stream what it lists, and that is doubted too.
