@@ -41,7 +41,7 @@ struct Cli {
 
     /// A file with the controller's token (its --debug-token-file), which `confirm` needs over
     /// TCP.
-    #[arg(long, env = "PORTOLAN_TOKEN_FILE")]
+    #[arg(long, env = "PORTOLAN_DEBUG_TOKEN_FILE")]
     token_file: Option<PathBuf>,
 
     #[command(subcommand)]
