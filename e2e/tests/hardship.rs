@@ -1,0 +1,455 @@
+//! What a machine may do to the programs: its disk is full or read-only, they get no descriptors, they are
+//! stopped for a while, its clock jumps. Forwarding goes on, and they recover by themselves.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::objects::{service, slices};
+use portolan_e2e::rig::{Load, LoadConfig, Namespace, Process, Protocol};
+use portolan_e2e::wait::wait_for;
+use rustix::process::Signal;
+use serde_json::json;
+
+const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+
+/// Longer than the agent's periods of looking at the kernel, and at what drains.
+const LOOKS: Duration = Duration::from_secs(7);
+
+fn skip(test: &str) -> bool {
+    !lane::provides(test, &[Need::Root, Need::Ipvs])
+}
+
+/// Runs a program that must succeed.
+fn run(command: &[&str]) {
+    let (program, args) = command.split_first().unwrap();
+    let status = std::process::Command::new(program).args(args).status();
+    assert!(status.unwrap().success(), "{command:?}");
+}
+
+/// A Service under load of two pods on the first node.
+struct Loaded {
+    cluster: Cluster,
+    pods: [EchoPod; 2],
+    /// With how many of the pods the Service was published last.
+    published: Cell<usize>,
+    load: Option<Load>,
+    visitor: EchoPod,
+}
+
+impl Loaded {
+    fn start(cluster: Cluster) -> Self {
+        let pods = ["a", "b"].map(|name| cluster.add_pod(0, name).unwrap());
+        let visitor = cluster.add_pod(0, "v").unwrap();
+        let mut this = Self {
+            cluster,
+            pods,
+            published: Cell::new(0),
+            load: None,
+            visitor,
+        };
+        this.publish(2);
+        let config = LoadConfig {
+            timeout: Duration::from_secs(10),
+            pause: Duration::from_millis(20),
+            ..LoadConfig::default()
+        };
+        let vips = WEB.map(|ip| SocketAddr::new(ip.parse().unwrap(), 80));
+        this.load = Some(Load::start(&this.visitor.pod, &vips, config).unwrap());
+        this.goes_on();
+        this
+    }
+
+    /// The Service with the last so many pods.
+    fn objects(&self, count: usize) -> Vec<serde_json::Value> {
+        let pods = self.pods[2 - count..].iter().map(|pod| (pod, 0));
+        let pods: Vec<_> = pods.collect();
+        [vec![service("web", WEB, json!({}))], slices("web", &pods)].concat()
+    }
+
+    /// Publishes the Service with the last so many pods, and waits until all nodes have it.
+    fn publish(&self, count: usize) {
+        if self.published.replace(count) != count {
+            self.cluster.put("web.json", &self.objects(count)).unwrap();
+        }
+        self.is_spread_over(count);
+    }
+
+    /// As [`Self::publish`], and waits for nothing.
+    fn write(&self, count: usize) {
+        self.published.set(count);
+        let list = json!({ "kind": "List", "items": self.objects(count) });
+        self.cluster.write("web.json", &list.to_string()).unwrap();
+    }
+
+    /// New connections reach the last so many pods, and no other.
+    fn is_spread_over(&self, count: usize) {
+        let vip = SocketAddr::new(WEB[0].parse().unwrap(), 80);
+        let names = || {
+            let ask = |_| {
+                let connection = self.visitor.pod.connect(Protocol::Tcp, vip, PATIENT);
+                connection.unwrap().ask().unwrap().name
+            };
+            (0..12).map(ask).collect::<BTreeSet<String>>()
+        };
+        let wanted: BTreeSet<_> = ["a", "b"][2 - count..]
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        wait_for("the endpoints", PATIENT, || {
+            (names() == wanted).then_some(())
+        })
+        .unwrap();
+    }
+
+    fn load(&self) -> &Load {
+        self.load.as_ref().unwrap()
+    }
+
+    /// The load has been answered twenty times more.
+    fn goes_on(&self) {
+        let before = self.load().answered();
+        wait_for("more answers", PATIENT, || {
+            (self.load().answered() > before + 20).then_some(())
+        })
+        .unwrap();
+        assert_eq!(self.load().failed(), 0);
+    }
+
+    fn restart_agent(&mut self) {
+        self.cluster.agent(0).unwrap().kill9().unwrap();
+        self.cluster.start_agent(0).unwrap();
+        self.cluster.wait_until_ready(0).unwrap();
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        let metrics = self.cluster.agent_metrics(0).unwrap();
+        let mut lines = metrics.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap().parse().unwrap()
+    }
+
+    /// Ends the load, of which no request has failed.
+    fn end(mut self, what: &str) {
+        self.goes_on();
+        let report = self.load.take().unwrap().stop();
+        println!(
+            "{what}: {} requests, {} failed, slowest {:?}",
+            report.requests,
+            report.failures.len(),
+            report.slowest
+        );
+        assert!(report.failures.is_empty(), "{:?}", report.failures);
+    }
+}
+
+/// Something mounted on a directory; unmounted when dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(directory: &Path, options: &[&str]) -> Self {
+        std::fs::create_dir_all(directory).unwrap();
+        run(&[&["mount"], options, &[directory.to_str().unwrap()]].concat());
+        Self(directory.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount")
+            .args(["-l".as_ref(), self.0.as_os_str()])
+            .status();
+    }
+}
+
+/// Fills what is left of a file system.
+fn fill(directory: &Path) -> PathBuf {
+    let path = directory.join("filler");
+    let mut file = std::fs::File::create(&path).unwrap();
+    while file.write_all(&[1; 512]).is_ok() {}
+    path
+}
+
+#[test]
+fn a_full_disk_costs_the_file_and_nothing_else() {
+    if skip("a_full_disk_costs_the_file_and_nothing_else") {
+        return;
+    }
+    let mut loaded = Loaded::start(Cluster::new().unwrap());
+    loaded.cluster.agent(0).unwrap().kill9().unwrap();
+    let directory = loaded.cluster.directory().join("node1");
+    let _mounted = Mounted::new(&directory, &["-t", "tmpfs", "-o", "size=64k", "tmpfs"]);
+    loaded.cluster.start_agent(0).unwrap();
+    loaded.cluster.wait_until_ready(0).unwrap();
+    let saved = |loaded: &Loaded| {
+        let count = || loaded.metric("portolan_agent_table_writes_total");
+        let before = count();
+        wait_for("a table on disk", PATIENT * 2, || {
+            (count() > before).then_some(())
+        })
+        .unwrap();
+    };
+    loaded.publish(1);
+    saved(&loaded);
+    let good = std::fs::read(directory.join("table")).unwrap();
+
+    let filler = fill(&directory);
+    loaded.publish(2);
+    let failures = || loaded.metric("portolan_agent_table_write_failures_total");
+    wait_for("a write that fails", PATIENT, || {
+        (failures() > 0).then_some(())
+    })
+    .unwrap();
+    assert_eq!(std::fs::read(directory.join("table")).unwrap(), good);
+    loaded.restart_agent();
+    loaded.publish(1);
+    loaded.goes_on();
+
+    std::fs::remove_file(filler).unwrap();
+    loaded.publish(2);
+    saved(&loaded);
+    // What is on the disk is whole.
+    loaded.cluster.controller().unwrap().kill9().unwrap();
+    loaded.restart_agent();
+    loaded.is_spread_over(2);
+    loaded.end("full disk");
+}
+
+#[test]
+fn a_state_directory_that_is_read_only_costs_the_files_and_nothing_else() {
+    if skip("a_state_directory_that_is_read_only_costs_the_files_and_nothing_else") {
+        return;
+    }
+    let mut loaded = Loaded::start(Cluster::new().unwrap());
+    let directory = loaded.cluster.directory().join("node1");
+    let path = directory.to_str().unwrap().to_owned();
+    {
+        let _mounted = Mounted::new(&directory, &["--bind", &path]);
+        run(&["mount", "-o", "remount,ro,bind", &path]);
+        assert!(std::fs::write(directory.join("x"), "").is_err());
+        loaded.publish(1);
+        for count in [2, 1] {
+            loaded.restart_agent();
+            loaded.publish(count);
+            loaded.goes_on();
+        }
+    }
+    // And one that never had anything in it.
+    let _mounted = Mounted::new(&directory, &["-t", "tmpfs", "-o", "ro", "tmpfs"]);
+    loaded.restart_agent();
+    loaded.publish(2);
+    loaded.end("read-only state directory");
+}
+
+/// Lets a process open this many descriptors.
+fn limit(process: &Process, soft: u32) {
+    let (pid, soft) = (process.id().to_string(), format!("--nofile={soft}:"));
+    run(&["prlimit", "--pid", &pid, &soft]);
+}
+
+/// Lets a process open no more descriptors than it has, until it answers nobody at a port.
+fn exhaust(process: &Process, namespace: &Namespace, port: u16) {
+    let descriptors = format!("/proc/{}/fd", process.id());
+    wait_for("descriptors to run out", PATIENT, || {
+        let open = std::fs::read_dir(&descriptors).unwrap();
+        let open = open.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        // The lowest that is free counts: there may be gaps.
+        let open: BTreeSet<u32> = open.map(|fd| fd.parse().unwrap()).collect();
+        limit(process, (0..).find(|fd| !open.contains(fd)).unwrap());
+        (!answers_at(namespace, port)).then_some(())
+    })
+    .unwrap();
+}
+
+/// Whether anything is answered at a port within a second.
+fn answers_at(namespace: &Namespace, port: u16) -> bool {
+    let ask = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        stream.read(&mut [0; 64])
+    };
+    namespace.run(ask).unwrap().is_ok_and(|length| length > 0)
+}
+
+/// Processor time of a process so far.
+fn cpu(process: &Process) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap().split(' ').collect();
+    let ticks = |field: usize| fields[field].parse::<u64>().unwrap();
+    // User and system time in hundredths (`proc(5)`: fields 14 and 15).
+    Duration::from_millis(10 * (ticks(12) + ticks(13)))
+}
+
+#[test]
+fn an_agent_without_descriptors_programs_on_and_recovers() {
+    if skip("an_agent_without_descriptors_programs_on_and_recovers") {
+        return;
+    }
+    let mut loaded = Loaded::start(Cluster::new().unwrap());
+    // The soft limit that it starts with is raised to the hard one.
+    loaded.cluster.agent(0).unwrap().kill9().unwrap();
+    let node = loaded.cluster.rig.node(0).namespace().clone();
+    let low = |command: &mut std::process::Command| {
+        let agent = command.get_program().to_owned();
+        let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let mut limited = std::process::Command::new("prlimit");
+        limited.arg("--nofile=64:4096").arg(agent).args(args);
+        // To read the whole kernel takes tools, and these descriptors: that waits.
+        limited.arg("--sync-period=10m");
+        *command = limited;
+    };
+    loaded.cluster.start_agent_by(0, low).unwrap();
+    loaded.cluster.wait_until_ready(0).unwrap();
+    let agent = loaded.cluster.agent(0).unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id())).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let words: Vec<_> = files.unwrap().split_whitespace().collect();
+    assert_eq!(words[3..5], ["4096", "4096"], "{limits}");
+
+    exhaust(agent, &node, 10249);
+    let begun = (Instant::now(), cpu(agent));
+    for count in [1, 2, 1] {
+        loaded.write(count);
+        loaded.is_spread_over(count);
+        loaded.goes_on();
+    }
+    assert!(!answers_at(&node, 10249), "it has descriptors");
+    let agent = loaded.cluster.agent(0).unwrap();
+    let (took, used) = (begun.0.elapsed(), cpu(agent) - begun.1);
+    println!("without descriptors for {took:?}: {used:?} of processor time");
+    limit(agent, 1024);
+    loaded.cluster.wait_until_ready(0).unwrap();
+    loaded.publish(2);
+    loaded.end("agent without descriptors");
+}
+
+#[test]
+fn a_controller_without_descriptors_keeps_its_agents_and_tables() {
+    if skip("a_controller_without_descriptors_keeps_its_agents_and_tables") {
+        return;
+    }
+    let mut loaded = Loaded::start(Cluster::new().unwrap());
+    let sessions = |loaded: &Loaded| {
+        let metrics = loaded.cluster.controller_metrics().unwrap();
+        let mut lines = metrics.lines();
+        let line = lines.find(|line| line.starts_with("portolan_controller_sessions_total "));
+        line.unwrap().to_owned()
+    };
+    let before = sessions(&loaded);
+    let control = loaded.cluster.control().namespace().clone();
+    let controller = loaded.cluster.controller().unwrap();
+    exhaust(controller, &control, 9444);
+    let begun = (Instant::now(), cpu(controller));
+    // The new file cannot be read, which must not look like one that has gone.
+    loaded.write(1);
+    for _ in 0..5 {
+        loaded.goes_on();
+        loaded.is_spread_over(2);
+    }
+    assert!(!answers_at(&control, 9444), "it has descriptors");
+    let controller = loaded.cluster.controller().unwrap();
+    let (took, used) = (begun.0.elapsed(), cpu(controller) - begun.1);
+    println!("without descriptors for {took:?}: {used:?} of processor time");
+    limit(controller, 1024);
+    loaded.is_spread_over(1);
+    loaded.publish(2);
+    assert_eq!(sessions(&loaded), before);
+    loaded.end("controller without descriptors");
+}
+
+/// How long programs are stopped: longer than any of their timeouts if `PORTOLAN_STOPPED_SECONDS` says so.
+fn stopped() -> Duration {
+    let seconds = std::env::var("PORTOLAN_STOPPED_SECONDS");
+    Duration::from_secs(seconds.map_or(5, |seconds| seconds.parse().unwrap()))
+}
+
+#[test]
+fn programs_that_are_stopped_for_a_while_go_on_where_they_were() {
+    if skip("programs_that_are_stopped_for_a_while_go_on_where_they_were") {
+        return;
+    }
+    let mut loaded = Loaded::start(Cluster::new().unwrap());
+    for (agent, controller) in [(true, false), (false, true), (true, true)] {
+        let signal = |loaded: &mut Loaded, signal| {
+            if agent {
+                loaded.cluster.agent(0).unwrap().signal(signal).unwrap();
+            }
+            if controller {
+                loaded.cluster.controller().unwrap().signal(signal).unwrap();
+            }
+        };
+        loaded.publish(2);
+        signal(&mut loaded, Signal::STOP);
+        loaded.write(1);
+        let begun = Instant::now();
+        while begun.elapsed() < stopped() {
+            loaded.goes_on();
+            loaded.is_spread_over(2);
+        }
+        signal(&mut loaded, Signal::CONT);
+        loaded.is_spread_over(1);
+        loaded.cluster.wait_until_programmed(0).unwrap();
+        loaded.goes_on();
+    }
+    loaded.end("stopped programs");
+}
+
+/// Sets the clock, and sets it right again when dropped.
+struct Clock {
+    started: (SystemTime, Instant),
+}
+
+impl Clock {
+    fn jump(&self, days: i64) {
+        let now = self.started.0 + self.started.1.elapsed();
+        let now = now.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let then = now.checked_add_signed(days * 86_400).unwrap();
+        run(&["date", "-s", &format!("@{then}")]);
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        self.jump(0);
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_by_a_day_changes_nothing() {
+    let name = "a_clock_that_jumps_by_a_day_changes_nothing";
+    // A machine's own clock is left alone.
+    if skip(name) || !["uml", "debian"].contains(&lane::lane().as_str()) {
+        return;
+    }
+    let mut loaded = Loaded::start(Cluster::with_certificates().unwrap());
+    let clock = Clock {
+        started: (SystemTime::now(), Instant::now()),
+    };
+    let vip = SocketAddr::new(WEB[0].parse().unwrap(), 80);
+    // A day off: to the future, back, to the past, and right again.
+    for days in [1, 0, -1, 0] {
+        loaded.publish(2);
+        let connect = |_| loaded.visitor.pod.connect(Protocol::Tcp, vip, PATIENT);
+        let mut kept: Vec<_> = (0..8).map(|n| connect(n).unwrap()).collect();
+        clock.jump(days);
+        let begun = Instant::now();
+        while begun.elapsed() < LOOKS {
+            loaded.goes_on();
+            kept.iter_mut().for_each(|one| drop(one.ask().unwrap()));
+        }
+        loaded.publish(1);
+        http_get(loaded.cluster.rig.node(0).namespace(), 10256, "/livez").unwrap();
+    }
+    loaded.restart_agent();
+    loaded.end("jumping clock");
+}
