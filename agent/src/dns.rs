@@ -14,7 +14,7 @@ use portolan_dns::{
     Bind, Bound, LagCollector, Metrics, Server, SharedZone, Subscription, Upstream, Zone,
     ZoneConfig,
 };
-use portolan_runtime::Vital;
+use portolan_runtime::{SocketAccess, SocketGroup, SocketMode, Vital};
 use prometheus_client::registry::Registry;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -48,6 +48,19 @@ pub struct DnsArgs {
         value_delimiter = ','
     )]
     bind: Vec<Bind>,
+
+    /// The permissions of a Unix socket of --dns-bind-address, in octal: whoever may write may
+    /// connect.
+    #[arg(
+        long = "dns-socket-mode",
+        env = "PORTOLAN_DNS_SOCKET_MODE",
+        default_value = "0600"
+    )]
+    socket_mode: SocketMode,
+
+    /// The group of that socket, by name or number. Default: the process's.
+    #[arg(long = "dns-socket-group", env = "PORTOLAN_DNS_SOCKET_GROUP")]
+    socket_group: Option<SocketGroup>,
 
     /// A name server that is asked for what an ExternalName Service outside of the zones stands
     /// for, as ADDRESS:PORT; may be repeated. Without it, the CNAME record is all of the answer.
@@ -105,8 +118,12 @@ impl DnsArgs {
             server = server.with_upstream(Upstream::new(&self.upstream, UPSTREAM_TIMEOUT));
         }
         read(&zone, &origin.state_dir.join(FILE));
+        let access = SocketAccess {
+            mode: self.socket_mode,
+            group: self.socket_group.clone(),
+        };
         for bind in &self.bind {
-            let bound = bind.bind().await.context("--dns-bind-address")?;
+            let bound = bind.bind(&access).await.context("--dns-bind-address")?;
             let answer = answer(bound, server.clone(), vital.ending.clone());
             vital.spawn("DNS server", answer);
         }

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use portolan_runtime::{SocketAccess, SocketFile, listen_unix};
+use tokio::net::{TcpListener, UnixListener};
 
 use crate::grpc::{serve_tcp, serve_unix};
 use crate::server::Server;
@@ -54,36 +55,29 @@ pub enum Bound {
     /// A TCP port.
     Tcp(TcpListener),
     /// A Unix socket, which goes when the service ends.
-    Unix(UnixListener, PathBuf),
+    Unix(UnixListener, SocketFile),
 }
 
 impl Bind {
-    /// Binds. The socket that a process before us left behind is taken away; one that somebody
-    /// serves is not.
+    /// Binds; `access` says who may connect to a Unix socket. The socket that a process before us
+    /// left behind is replaced; one that somebody serves is not.
     ///
     /// # Errors
     /// If the address cannot be bound; the message names it.
-    pub async fn bind(&self) -> io::Result<Bound> {
-        let bound = match self {
-            Self::Tcp(address) => TcpListener::bind(address).await.map(Bound::Tcp),
-            Self::Unix(path) => unix(path).await.map(|it| Bound::Unix(it, path.clone())),
-        };
-        bound.map_err(|error| io::Error::new(error.kind(), format!("{self}: {error}")))
+    pub async fn bind(&self, access: &SocketAccess) -> io::Result<Bound> {
+        match self {
+            Self::Tcp(address) => {
+                let bound = TcpListener::bind(address).await;
+                let named =
+                    |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
+                bound.map(Bound::Tcp).map_err(named)
+            }
+            Self::Unix(path) => {
+                let (listener, file) = listen_unix(path, access)?;
+                Ok(Bound::Unix(listener, file))
+            }
+        }
     }
-}
-
-async fn unix(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-        bound => return bound,
-    }
-    match UnixStream::connect(path).await {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
-        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-        Err(error) => return Err(error),
-    }
-    std::fs::remove_file(path)?;
-    UnixListener::bind(path)
 }
 
 impl Bound {
@@ -107,18 +101,15 @@ impl Bound {
     ) -> Result<(), tonic::transport::Error> {
         match self {
             Self::Tcp(listener) => serve_tcp(server, listener, shutdown).await,
-            Self::Unix(listener, path) => {
-                let served = serve_unix(server, listener, shutdown).await;
-                // The next one takes it away too.
-                let _ = std::fs::remove_file(path);
-                served
-            }
+            Self::Unix(listener, _file) => serve_unix(server, listener, shutdown).await,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -142,14 +133,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_was_left_behind_is_taken_and_one_in_use_is_not() {
+    async fn a_socket_has_the_permissions_that_were_asked_for() {
         let directory = tempfile::tempdir().unwrap();
-        let bind = Bind::Unix(directory.path().join("dns.sock"));
-        let first = bind.bind().await.unwrap();
-        let error = bind.bind().await.unwrap_err();
+        let path = directory.path().join("dns.sock");
+        let bind = Bind::Unix(path.clone());
+        let access = SocketAccess {
+            mode: "0660".parse().unwrap(),
+            group: None,
+        };
+        let first = bind.bind(&access).await.unwrap();
+        let found = std::fs::metadata(&path).unwrap();
+        assert_eq!(found.permissions().mode() & 0o777, 0o660);
+        let error = bind.bind(&access).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(error.to_string().contains("dns.sock"), "{error}");
         drop(first);
-        assert!(bind.bind().await.is_ok());
+        assert!(!path.exists());
+
+        // Something else than a socket stays.
+        std::fs::write(&path, "precious").unwrap();
+        assert!(bind.bind(&access).await.is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     }
 }

@@ -15,11 +15,12 @@
 //! With `fallthrough` CoreDNS cannot go on to a zone file in the same block: `file` comes before
 //! `grpc`. What outlives us is its cache.
 
+use std::time::Duration;
+
 use tokio::net::{TcpListener, UnixListener};
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
+use crate::incoming::{Incoming, Listen};
 use crate::server::Server;
 use crate::wire::MAX_MESSAGE;
 
@@ -41,6 +42,11 @@ use pb::dns_service_server::{DnsService, DnsServiceServer};
 /// The longest request, in bytes: what is too long for a DNS message, and not much longer, is told so
 /// in one. What is longer ends with gRPC's OUT_OF_RANGE.
 const MAX_REQUEST: usize = 2 * MAX_MESSAGE;
+
+/// A connection that says nothing for so long is asked whether it lives, and closed if it does not
+/// answer in time.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The service `coredns.dns.DnsService`.
 #[derive(Debug, Clone)]
@@ -74,7 +80,8 @@ impl DnsService for DnsGrpc {
     }
 }
 
-/// Serves on a TCP listener until `shutdown`, then finishes what it has begun.
+/// Serves on a TCP listener until `shutdown`, then finishes what it has begun. At most 256
+/// connections are open, 32 of one source.
 ///
 /// # Errors
 ///
@@ -84,15 +91,11 @@ pub async fn serve_tcp(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    // Replies are small: they must not wait for an acknowledgement.
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    tonic::transport::Server::builder()
-        .add_service(DnsGrpc::service(server))
-        .serve_with_incoming_shutdown(incoming, shutdown)
-        .await
+    serve(server, listener, shutdown).await
 }
 
-/// Serves on a Unix socket until `shutdown`, then finishes what it has begun.
+/// Serves on a Unix socket until `shutdown`, then finishes what it has begun. At most 256
+/// connections are open.
 ///
 /// # Errors
 ///
@@ -102,8 +105,21 @@ pub async fn serve_unix(
     listener: UnixListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
+    serve(server, listener, shutdown).await
+}
+
+async fn serve<L: Listen + Send>(
+    server: Server,
+    listener: L,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error>
+where
+    L::Io: Send + 'static,
+{
     tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .add_service(DnsGrpc::service(server))
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), shutdown)
+        .serve_with_incoming_shutdown(Incoming::new(listener), shutdown)
         .await
 }

@@ -27,6 +27,7 @@ mod bind;
 mod compile;
 mod config;
 pub mod grpc;
+mod incoming;
 mod input;
 mod label;
 mod metrics;

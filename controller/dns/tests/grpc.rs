@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::DNSClass;
@@ -11,8 +12,10 @@ use portolan_dns::grpc::{serve_tcp, serve_unix};
 use portolan_dns::{
     Change, Kind, Name, RecordType, Server, Service, ServiceKey, SharedZone, Zone, ZoneConfig,
 };
-use tokio::net::{TcpListener, UnixListener};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
@@ -181,6 +184,34 @@ async fn over_a_unix_socket() -> Result<()> {
     exercise(&mut client, &zone).await?;
     drop((client, stop));
     task.await??;
+    Ok(())
+}
+
+/// Whoever connects and asks nothing loses the connection to those who come later.
+#[tokio::test]
+async fn idle_connections_keep_nobody_out() -> Result<()> {
+    const IDLE: usize = 500;
+    let (zone, server) = empty()?;
+    zone.apply([service("a", "10.0.0.1")?, Change::Synced]);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let task = tokio::spawn(serve_tcp(server, listener, std::future::pending()));
+    let mut idle = Vec::new();
+    for _ in 0..IDLE {
+        idle.push(TcpStream::connect(address).await?);
+    }
+    let channel = Endpoint::from_shared(format!("http://{address}"))?
+        .connect()
+        .await?;
+    let mut client = DnsServiceClient::new(channel);
+    let found = ask(&mut client, "a.default.svc.cluster.local.").await?;
+    assert_eq!(found.answers.len(), 1);
+    for stream in &mut idle[..=IDLE - 256] {
+        let mut said = Vec::new();
+        let ended = stream.read_to_end(&mut said);
+        let _closed_or_reset = timeout(Duration::from_secs(60), ended).await?;
+    }
+    task.abort();
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 use portolan_dns::{Bind, DEFAULT_TTL, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
+use portolan_runtime::{SocketAccess, SocketGroup, SocketMode};
 
 use super::etcd::EtcdArgs;
 use crate::args::Source;
@@ -98,6 +99,19 @@ pub(crate) struct DnsArgs {
         value_delimiter = ','
     )]
     bind: Vec<Bind>,
+
+    /// The permissions of a Unix socket of --dns-bind-address, in octal: whoever may write may
+    /// connect.
+    #[arg(
+        long = "dns-socket-mode",
+        env = "PORTOLAN_DNS_SOCKET_MODE",
+        default_value = "0600"
+    )]
+    socket_mode: SocketMode,
+
+    /// The group of that socket, by name or number. Default: the process's.
+    #[arg(long = "dns-socket-group", env = "PORTOLAN_DNS_SOCKET_GROUP")]
+    socket_group: Option<SocketGroup>,
 
     /// A directory for zone files, one of each zone, as CoreDNS's file and auto plugins read them.
     #[arg(long = "dns-zone-dir", env = "PORTOLAN_DNS_ZONE_DIR")]
@@ -203,6 +217,13 @@ impl DnsArgs {
 
     pub(super) fn bind(&self) -> &[Bind] {
         &self.bind
+    }
+
+    pub(super) fn socket_access(&self) -> SocketAccess {
+        SocketAccess {
+            mode: self.socket_mode,
+            group: self.socket_group.clone(),
+        }
     }
 
     pub(super) fn zone_dir(&self) -> Option<&PathBuf> {

@@ -71,7 +71,8 @@ impl Dns {
         }
         let mut bound = Vec::new();
         for bind in dns.bind() {
-            bound.push(bind.bind().await.context("--dns-bind-address")?);
+            let access = dns.socket_access();
+            bound.push(bind.bind(&access).await.context("--dns-bind-address")?);
         }
         write_files(dns, &zone, serial, vital)?;
         let client = match args.source {

@@ -7,6 +7,7 @@ mod admission;
 mod attacks;
 mod client;
 mod ctl;
+mod dns;
 mod floods;
 mod http2;
 mod probes;

@@ -232,6 +232,16 @@ impl Server {
         Duration::from_millis(10 * ticks.sum::<u64>())
     }
 
+    /// Lets it have no more files and sockets open than this.
+    pub(crate) fn limit_descriptors(&self, count: u64) {
+        use rustix::process::{Resource, Rlimit, prlimit};
+        let limit = Rlimit {
+            current: Some(count),
+            maximum: Some(count),
+        };
+        prlimit(Some(Pid::from_child(&self.child)), Resource::Nofile, limit).unwrap();
+    }
+
     /// How many files and sockets it has open.
     pub(crate) fn descriptors(&self) -> usize {
         let path = format!("/proc/{}/fd", self.child.id());

@@ -9,7 +9,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
+use tokio_util::sync::{
+    CancellationToken, WaitForCancellationFuture, WaitForCancellationFutureOwned,
+};
 
 /// How many places there are, and for whom.
 #[derive(Debug, Clone)]
@@ -174,6 +176,11 @@ impl Place {
     /// is no longer counted.
     pub fn displaced(&self) -> WaitForCancellationFuture<'_> {
         self.displaced.cancelled()
+    }
+
+    /// The same, for a holder that keeps the future beside the place.
+    pub fn displaced_owned(&self) -> WaitForCancellationFutureOwned {
+        self.displaced.clone().cancelled_owned()
     }
 
     /// Whether the place is lost to another connection.

@@ -23,6 +23,12 @@ impl SocketMode {
     pub const OWNER: Self = Self(0o600);
 }
 
+impl Default for SocketMode {
+    fn default() -> Self {
+        Self::OWNER
+    }
+}
+
 impl FromStr for SocketMode {
     type Err = String;
 
