@@ -47,8 +47,16 @@ lint: ## Check format and lints
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 .PHONY: deny
-deny: ## Check licences, bans and sources of dependencies (needs cargo-deny)
-	cargo deny --locked check bans licenses sources
+deny: ## Check licences, bans and sources of dependencies (the first time builds cargo-deny)
+	deny=$$(.ci/cargo-tool cargo-deny) && "$$deny" --locked check --hide-inclusion-graph bans licenses sources
+
+.PHONY: advisories
+advisories: ## Check dependencies for known vulnerabilities (fetches RustSec's database from GitHub; not in CI)
+	deny=$$(.ci/cargo-tool cargo-deny) && "$$deny" --locked check advisories
+
+.PHONY: unused
+unused: ## Check for dependencies that nothing uses (the first time builds cargo-machete)
+	machete=$$(.ci/cargo-tool cargo-machete) && "$$machete"
 
 .PHONY: tools
 tools: ## Build the real Kubernetes programs that the server lane runs against
