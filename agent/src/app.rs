@@ -32,7 +32,7 @@ use crate::healthz::Healthz;
 use crate::metrics::{ReconcileMetrics, SubscribeCollector};
 use crate::predecessor;
 use crate::reconcile::{
-    Drainer, Inlets, Outlets, Ready, Reconciler, Timing, WallClock, run as reconcile,
+    BootClock, Drainer, Inlets, Outlets, Ready, Reconciler, Timing, run as reconcile,
 };
 use crate::standalone::Standalone;
 use crate::status::Status;
@@ -191,7 +191,7 @@ fn start_reconciling(
     outlets: Outlets,
     vital: &Vital,
 ) {
-    let drainer = Drainer::open(&args.state_dir, args.drain_timeout(), WallClock::default());
+    let drainer = Drainer::open(&args.state_dir, args.drain_timeout(), BootClock::system());
     let addresses = Arc::new(Notify::new());
     let following = addresses::follow(Arc::clone(&addresses));
     vital.spawn_endless("address changes", following);

@@ -7,7 +7,7 @@ mod run;
 mod takeover;
 mod tally;
 
-pub use drains::{Deadlines, Drainer, WallClock};
+pub use drains::{BootClock, Deadlines, Drainer};
 pub use portolan_reconcile::{Counts, Draining, Outcome, Reconciler, StaleFlows};
 pub use ready::Ready;
 pub use run::{Inlets, Outlets, Timing, run};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use portolan_model::ipvs::VirtualServerKey;
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,11 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-use super::Deadlines;
+use super::{BootClock, Deadlines};
 use crate::durable;
 
 /// The version of the format; a file of another one is set aside.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const NAME: &str = "drains.json";
 /// After so long what could not be written is tried again, if it does not change before.
 const RETRY: Duration = Duration::from_secs(60);
@@ -25,14 +25,22 @@ const RETRY: Duration = Duration::from_secs(60);
 #[derive(Debug, Serialize, Deserialize)]
 struct Content {
     version: u32,
+    /// In which start of the machine the times are.
+    boot: String,
     drains: Vec<Drain>,
+}
+
+/// What a file of any version has.
+#[derive(Debug, Deserialize)]
+struct Version {
+    version: u32,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Drain {
     virtual_server: VirtualServerKey,
     real_server: SocketAddr,
-    /// Milliseconds since 1970.
+    /// Milliseconds since the machine's start.
     deadline_ms: u64,
 }
 
@@ -47,9 +55,9 @@ pub(super) struct DrainFile {
 impl DrainFile {
     /// Reads the file, if there is one. One that makes no sense is renamed to
     /// `drains.json.corrupt`: the drains in it begin anew. To be called within a tokio runtime.
-    pub(super) fn open(directory: &Path) -> (Self, Deadlines) {
+    pub(super) fn open(directory: &Path, clock: BootClock) -> (Self, Deadlines) {
         let path = directory.join(NAME);
-        let saved = match read(&path) {
+        let saved = match read(&path, &clock) {
             Ok(deadlines) => deadlines,
             Err(error) => {
                 let aside = directory.join(format!("{NAME}.corrupt"));
@@ -62,7 +70,7 @@ impl DrainFile {
             }
         };
         let (newest, to_write) = watch::channel(saved.clone());
-        let writing = tokio::spawn(write_newest(directory.to_owned(), to_write));
+        let writing = tokio::spawn(write_newest(directory.to_owned(), clock, to_write));
         (Self { newest, writing }, saved)
     }
 
@@ -87,7 +95,11 @@ impl DrainFile {
 }
 
 /// Writes until there is nobody any more who could say something new.
-async fn write_newest(directory: PathBuf, mut newest: watch::Receiver<Deadlines>) {
+async fn write_newest(
+    directory: PathBuf,
+    clock: BootClock,
+    mut newest: watch::Receiver<Deadlines>,
+) {
     let mut failed = false;
     loop {
         let changed = match failed {
@@ -97,8 +109,9 @@ async fn write_newest(directory: PathBuf, mut newest: watch::Receiver<Deadlines>
         if changed.is_err() {
             return;
         }
-        let (to, deadlines) = (directory.clone(), newest.borrow_and_update().clone());
-        let write = move || durable::write(&to, NAME, &encode(&deadlines)?);
+        let (to, clock) = (directory.clone(), clock.clone());
+        let deadlines = newest.borrow_and_update().clone();
+        let write = move || durable::write(&to, NAME, &encode(&deadlines, &clock)?);
         let written = spawn_blocking(write).await;
         match written.map_err(io::Error::other).flatten() {
             Ok(()) => failed = false,
@@ -113,40 +126,41 @@ async fn write_newest(directory: PathBuf, mut newest: watch::Receiver<Deadlines>
     }
 }
 
-fn read(path: &Path) -> io::Result<Deadlines> {
+/// The deadlines; none if there is no file, or if it is of another start of the machine.
+fn read(path: &Path, clock: &BootClock) -> io::Result<Deadlines> {
     let text = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Deadlines::default()),
         text => text?,
     };
-    let content: Content = serde_json::from_slice(&text)?;
-    if content.version != VERSION {
-        let message = format!("version {}, expected {VERSION}", content.version);
+    let version: Version = serde_json::from_slice(&text)?;
+    if version.version != VERSION {
+        let message = format!("version {}, expected {VERSION}", version.version);
         return Err(io::Error::other(message));
     }
+    let content: Content = serde_json::from_slice(&text)?;
+    if !clock.is_of(&content.boot) {
+        return Ok(Deadlines::default());
+    }
     let deadline = |drain: Drain| {
-        let deadline = UNIX_EPOCH.checked_add(Duration::from_millis(drain.deadline_ms))?;
-        Some(((drain.virtual_server, drain.real_server), deadline))
+        let deadline = Duration::from_millis(drain.deadline_ms);
+        ((drain.virtual_server, drain.real_server), deadline)
     };
     Ok(Deadlines(
-        content.drains.into_iter().filter_map(deadline).collect(),
+        content.drains.into_iter().map(deadline).collect(),
     ))
 }
 
-fn encode(deadlines: &Deadlines) -> io::Result<Vec<u8>> {
+fn encode(deadlines: &Deadlines, clock: &BootClock) -> io::Result<Vec<u8>> {
     let drains = deadlines.0.iter();
     let drains = drains.map(|((virtual_server, real_server), deadline)| Drain {
         virtual_server: *virtual_server,
         real_server: *real_server,
-        deadline_ms: milliseconds(*deadline),
+        deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
     });
     let content = Content {
         version: VERSION,
+        boot: clock.boot().to_owned(),
         drains: drains.collect(),
     };
     Ok(serde_json::to_vec_pretty(&content)?)
-}
-
-fn milliseconds(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,35 +1,36 @@
 //! Until when a real server that drains may keep its connections.
 //!
 //! [`Deadlines`] decides, and has neither clock nor file; [`Drainer`] has both. Deadlines are times
-//! of the wall clock and are kept in a file, so that an agent that starts again in the middle of a
-//! drain changes nothing about it. A virtual server that vanishes takes its real servers with it
+//! since the machine's start, so that a clock that is set cuts or prolongs no drain. They are kept in
+//! a file, so that an agent that starts again in the middle of a drain changes nothing about it.
+//! After another start of the machine there is nothing left that drains. A virtual server that vanishes takes its real servers with it
 //! at once: only real servers of a virtual server that stays can drain.
 
+mod clock;
 mod file;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use portolan_reconcile::Draining;
 
+pub use clock::BootClock;
 use file::DrainFile;
 
-/// When what drains must be gone.
+/// When what drains must be gone, as times since the machine's start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Deadlines(BTreeMap<Draining, SystemTime>);
+pub struct Deadlines(BTreeMap<Draining, Duration>);
 
 impl Deadlines {
     /// Takes note of all that drains now and of how long each may take from its beginning on. What
     /// is new begins now, what is not there any more is forgotten.
-    pub fn update(&mut self, limits: &BTreeMap<Draining, Duration>, now: SystemTime) {
+    pub fn update(&mut self, limits: &BTreeMap<Draining, Duration>, now: Duration) {
         self.0.retain(|draining, _| limits.contains_key(draining));
         for (draining, limit) in limits {
-            // No drain takes longer from now than from its beginning: this also holds a deadline
-            // that a clock set back, or a limit made shorter, has left far in the future.
-            let latest = now.checked_add(*limit).unwrap_or(now);
+            // No drain takes longer from now than from its beginning: a limit that is made shorter
+            // counts from now.
+            let latest = now.saturating_add(*limit);
             let deadline = self.0.entry(*draining).or_insert(latest);
             *deadline = latest.min(*deadline);
         }
@@ -37,7 +38,7 @@ impl Deadlines {
 
     /// Whether the deadline has passed; not for what is not known to drain.
     #[must_use]
-    pub fn has_passed(&self, draining: &Draining, now: SystemTime) -> bool {
+    pub fn has_passed(&self, draining: &Draining, now: Duration) -> bool {
         self.0
             .get(draining)
             .is_some_and(|deadline| *deadline <= now)
@@ -45,37 +46,8 @@ impl Deadlines {
 
     /// The next deadline.
     #[must_use]
-    pub fn nearest(&self) -> Option<SystemTime> {
+    pub fn nearest(&self) -> Option<Duration> {
         self.0.values().min().copied()
-    }
-}
-
-/// Where the time of day comes from.
-#[derive(Clone)]
-pub struct WallClock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
-
-impl WallClock {
-    /// A clock of one's own, for tests.
-    pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
-    }
-
-    /// What time it is.
-    #[must_use]
-    pub fn now(&self) -> SystemTime {
-        (self.0)()
-    }
-}
-
-impl Default for WallClock {
-    fn default() -> Self {
-        Self::new(SystemTime::now)
-    }
-}
-
-impl fmt::Debug for WallClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WallClock")
     }
 }
 
@@ -84,7 +56,7 @@ impl fmt::Debug for WallClock {
 pub struct Drainer {
     deadlines: Deadlines,
     timeout: Duration,
-    wall: WallClock,
+    clock: BootClock,
     file: Option<DrainFile>,
 }
 
@@ -92,12 +64,12 @@ impl Drainer {
     /// Without a file: a restart begins all drains anew. `timeout` is for records that do not say
     /// how long their real servers drain.
     #[must_use]
-    pub fn new(timeout: Duration, wall: WallClock) -> Self {
+    pub fn new(timeout: Duration, clock: BootClock) -> Self {
         let (deadlines, file) = (Deadlines::default(), None);
         Self {
             deadlines,
             timeout,
-            wall,
+            clock,
             file,
         }
     }
@@ -106,12 +78,12 @@ impl Drainer {
     /// no sense nor a directory that cannot be used is an obstacle: both are logged. To be called within
     /// a tokio runtime.
     #[must_use]
-    pub fn open(directory: &Path, timeout: Duration, wall: WallClock) -> Self {
-        let (file, deadlines) = DrainFile::open(directory);
+    pub fn open(directory: &Path, timeout: Duration, clock: BootClock) -> Self {
+        let (file, deadlines) = DrainFile::open(directory, clock.clone());
         Self {
             deadlines,
             file: Some(file),
-            ..Self::new(timeout, wall)
+            ..Self::new(timeout, clock)
         }
     }
 
@@ -125,7 +97,7 @@ impl Drainer {
             .iter()
             .map(|(draining, seconds)| (*draining, limit(seconds)))
             .collect();
-        self.deadlines.update(&limits, self.wall.now());
+        self.deadlines.update(&limits, self.clock.now());
         if let Some(file) = &self.file {
             file.save(&self.deadlines);
         }
@@ -141,14 +113,14 @@ impl Drainer {
     /// Whether a real server has drained for long enough.
     #[must_use]
     pub fn has_passed(&self, draining: &Draining) -> bool {
-        self.deadlines.has_passed(draining, self.wall.now())
+        self.deadlines.has_passed(draining, self.clock.now())
     }
 
     /// How long it is until the next deadline; `None` if nothing drains.
     #[must_use]
     pub fn until_nearest(&self) -> Option<Duration> {
         let nearest = self.deadlines.nearest()?;
-        Some(nearest.duration_since(self.wall.now()).unwrap_or_default())
+        Some(nearest.saturating_sub(self.clock.now()))
     }
 }
 

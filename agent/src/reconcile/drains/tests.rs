@@ -7,8 +7,12 @@ use super::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn at(seconds: u64) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(1_000_000 + seconds)
+}
+
+fn clock(seconds: u64) -> BootClock {
+    BootClock::new("this", move || at(seconds))
 }
 
 fn draining(last: u8) -> Draining {
@@ -46,21 +50,20 @@ fn a_limit_of_nothing_has_passed_at_once() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_and_a_shorter_limit_bring_the_deadline_nearer() {
+fn a_shorter_limit_brings_the_deadline_nearer_and_a_longer_one_does_not_put_it_off() {
     let mut deadlines = Deadlines::default();
-    deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE)]), at(10_000));
     deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE)]), at(0));
-    assert!(deadlines.has_passed(&draining(1), at(60)));
-    deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE / 6)]), at(10));
+    deadlines.update(&limits(&[(1, MINUTE * 2), (2, MINUTE / 6)]), at(10));
     assert!(deadlines.has_passed(&draining(2), at(20)));
-    assert!(!deadlines.has_passed(&draining(1), at(20)));
+    assert!(!deadlines.has_passed(&draining(1), at(59)));
+    assert!(deadlines.has_passed(&draining(1), at(60)));
 }
 
 #[tokio::test]
 async fn a_restart_changes_no_deadline() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("not/there/yet");
-    let open = |now: u64| Drainer::open(&state, MINUTE, WallClock::new(move || at(now)));
+    let open = |now: u64| Drainer::open(&state, MINUTE, clock(now));
     let both = BTreeMap::from([(draining(1), None), (draining(2), Some(600))]);
     let mut first = open(0);
     first.note(&both);
@@ -73,15 +76,21 @@ async fn a_restart_changes_no_deadline() {
     assert!(open(60).has_passed(&draining(1)));
     assert!(!open(599).has_passed(&draining(2)));
     assert!(open(600).has_passed(&draining(2)));
+
+    // Nothing of an earlier start of the machine is left, and its times say nothing now.
+    for boot in ["another", ""] {
+        let clock = BootClock::new(boot, || at(600));
+        assert_eq!(Drainer::open(&state, MINUTE, clock).until_nearest(), None);
+    }
 }
 
 #[tokio::test]
 async fn a_file_that_makes_no_sense_is_set_aside() {
-    for text in ["{\"version\": 1, \"drai", "{\"version\":9,\"drains\":[]}"] {
+    for text in ["{\"version\": 1, \"drai", "{\"version\":1,\"drains\":[]}"] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("drains.json");
         std::fs::write(&path, text).unwrap();
-        let mut drainer = Drainer::open(directory.path(), MINUTE, WallClock::default());
+        let mut drainer = Drainer::open(directory.path(), MINUTE, clock(0));
         assert_eq!(drainer.until_nearest(), None);
         let aside = directory.path().join("drains.json.corrupt");
         assert_eq!(std::fs::read_to_string(aside).unwrap(), text);
@@ -101,8 +110,7 @@ async fn a_directory_that_cannot_be_written_is_no_obstacle() {
     let directory = tempfile::tempdir().unwrap();
     let occupied = directory.path().join("file");
     std::fs::write(&occupied, "").unwrap();
-    let clock = WallClock::new(|| at(0));
-    let mut drainer = Drainer::open(&occupied.join("state"), MINUTE, clock);
+    let mut drainer = Drainer::open(&occupied.join("state"), MINUTE, clock(0));
     drainer.note(&[(draining(1), None)].into());
     assert_eq!(drainer.until_nearest(), Some(MINUTE));
     drainer.close().await;
@@ -114,7 +122,7 @@ async fn what_could_not_be_written_is_when_it_can_and_the_newest_of_it() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     std::fs::write(&state, "").unwrap();
-    let mut drainer = Drainer::open(&state, MINUTE, WallClock::new(|| at(0)));
+    let mut drainer = Drainer::open(&state, MINUTE, clock(0));
     drainer.note(&[(draining(1), None)].into());
     tokio::task::yield_now().await;
     std::fs::remove_file(&state).unwrap();
@@ -132,7 +140,7 @@ async fn a_directory_that_can_be_written_later_gets_what_nobody_says_again() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     std::fs::write(&state, "").unwrap();
-    let mut drainer = Drainer::open(&state, MINUTE, WallClock::new(|| at(0)));
+    let mut drainer = Drainer::open(&state, MINUTE, clock(0));
     drainer.note(&[(draining(1), None)].into());
     tokio::time::sleep(MINUTE / 2).await;
     std::fs::remove_file(&state).unwrap();

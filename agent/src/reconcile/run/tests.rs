@@ -14,7 +14,7 @@ use portolan_runtime::Readiness;
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
 
-use super::super::WallClock;
+use super::super::BootClock;
 use super::*;
 
 mod disk;
@@ -115,19 +115,19 @@ struct Rig {
     registry: Registry,
 }
 
-/// A wall clock that goes with tokio's.
-fn wall_clock(start: Instant) -> WallClock {
-    let at_start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    WallClock::new(move || at_start + start.elapsed())
+/// A clock that goes with tokio's.
+fn boot_clock(start: Instant) -> BootClock {
+    let at_start = Duration::from_secs(1_000_000);
+    BootClock::new("this", move || at_start + start.elapsed())
 }
 
 impl Rig {
     fn start() -> Self {
         let state = tempfile::tempdir().unwrap();
-        Self::with(Shared::default(), state, wall_clock(Instant::now()))
+        Self::with(Shared::default(), state, boot_clock(Instant::now()))
     }
 
-    fn with(kernel: Shared, state: tempfile::TempDir, wall: WallClock) -> Self {
+    fn with(kernel: Shared, state: tempfile::TempDir, clock: BootClock) -> Self {
         let (tables, receiver) = watch::channel(None);
         let (reports_out, reports) = watch::channel(None);
         let addresses = Arc::new(Notify::new());
@@ -156,7 +156,7 @@ impl Rig {
             health_checks,
             ready: Ready::new(Readiness::default(), Family::ALL.into_iter().collect()),
         };
-        let drainer = Drainer::open(state.path(), Duration::from_secs(900), wall);
+        let drainer = Drainer::open(state.path(), Duration::from_secs(900), clock);
         let reconciler = Reconciler::new(kernel.clone(), Config::default());
         let token = CancellationToken::new();
         let (timing, stop) = (Timing::default(), token.clone());
@@ -356,16 +356,16 @@ async fn a_destination_that_is_wanted_without_weight_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_in_the_middle_of_a_drain_changes_nothing() {
-    let wall = wall_clock(Instant::now());
+    let clock = boot_clock(Instant::now());
     let state = tempfile::tempdir().unwrap();
-    let mut rig = Rig::with(Shared::default(), state, wall.clone());
+    let mut rig = Rig::with(Shared::default(), state, clock.clone());
     rig.put(1, tcp(&[STAYS, LEAVES])).await;
     rig.connect(Protocol::Tcp, LEAVES).await;
     rig.put(2, tcp(&[STAYS])).await;
     let (kernel, state) = rig.stop().await;
     pass(600).await;
 
-    let mut rig = Rig::with(kernel, state, wall.clone());
+    let mut rig = Rig::with(kernel, state, clock.clone());
     rig.put(2, tcp(&[STAYS])).await;
     pass(290).await;
     assert_eq!(rig.weight(LEAVES).await, Some(0));
@@ -383,7 +383,7 @@ async fn what_an_earlier_run_left_draining_gets_the_full_time() {
     pass(600).await;
 
     let empty = tempfile::tempdir().unwrap();
-    let mut rig = Rig::with(kernel, empty, wall_clock(Instant::now()));
+    let mut rig = Rig::with(kernel, empty, boot_clock(Instant::now()));
     rig.put(2, tcp(&[STAYS])).await;
     pass(890).await;
     assert_eq!(rig.weight(LEAVES).await, Some(0));

@@ -77,7 +77,7 @@ async fn a_table_from_disk_adds_and_deletes_nothing_until_a_controllers_is_there
     let (kernel, state) = rig.stop().await;
     kernel.0.lock().await.taken.clear();
 
-    let mut rig = Rig::with(kernel, state, wall_clock(Instant::now()));
+    let mut rig = Rig::with(kernel, state, boot_clock(Instant::now()));
     rig.put_from(true, 1, older()).await;
     pass(1_000).await;
     {

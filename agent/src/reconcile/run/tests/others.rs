@@ -24,8 +24,8 @@ async fn what_a_kube_proxy_left_goes_after_the_first_table() {
         .collect();
     let device = VIP_DEVICE.to_owned();
     kernel.0.lock().await.devices.insert(device, addresses);
-    let wall = wall_clock(Instant::now());
-    let mut rig = Rig::with(kernel, tempfile::tempdir().unwrap(), wall);
+    let clock = boot_clock(Instant::now());
+    let mut rig = Rig::with(kernel, tempfile::tempdir().unwrap(), clock);
     pass(60).await;
     assert_eq!(rig.kernel.0.lock().await.devices.len(), 1);
     rig.put(1, tcp(&[STAYS])).await;
