@@ -72,6 +72,14 @@ pub enum DataplaneError {
         /// What it said.
         message: String,
     },
+    /// A tool did not end, and was killed.
+    #[error("{command}: has not ended in {deadline:?}: killed")]
+    Hangs {
+        /// What was run.
+        command: String,
+        /// How long it may take.
+        deadline: std::time::Duration,
+    },
     /// A kernel setting could not be written.
     #[error("sysctl {name}: {error}")]
     Sysctl {

@@ -1,19 +1,16 @@
 //! The constant rules, through `iptables-restore`: at start, and when somebody changed them.
 
 mod probe;
+mod tools;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
 
 use portolan_model::Family;
 use portolan_plan::{Jump, Rules};
-use tokio::io::AsyncWriteExt as _;
-use tokio::process::Command;
-use tokio::time::timeout;
 
 use crate::DataplaneError;
+use tools::Tools;
 
 /// Which of the two iptables to use. Both may be installed, and rules of one are not seen by the
 /// other.
@@ -32,21 +29,18 @@ pub enum IptablesMode {
 /// Writes rules of both families and knows whether they are still as written.
 #[derive(Debug)]
 pub(crate) struct Iptables {
-    /// `""`, `"-nft"` or `"-legacy"`: the part of the tools' names that tells them apart.
-    variant: &'static str,
+    tools: Tools,
     written: Written,
     /// What was written, and not yet looked at as the tool shows it.
     fresh: BTreeMap<Family, Rules>,
+    /// The families whose rules were in place at the last look that succeeded.
+    seen: BTreeSet<Family>,
     /// Where that is kept for the next run, if anywhere.
     record: Option<PathBuf>,
 }
 
 /// The rules of each family as written, and how the tool showed them right after.
 type Written = BTreeMap<Family, (Rules, Vec<String>)>;
-
-/// The longest that a tool may take: others may hold the lock for a while, but one that hangs must
-/// not stop everything.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Iptables {
     pub(crate) async fn open(
@@ -56,25 +50,48 @@ impl Iptables {
         let variant = match mode {
             IptablesMode::Nft => "-nft",
             IptablesMode::Legacy => "-legacy",
-            IptablesMode::Auto => choose().await?,
+            IptablesMode::Auto => tools::choose().await?,
         };
-        Ok(Self {
-            variant,
-            written: record.as_deref().map(read_record).unwrap_or_default(),
-            fresh: BTreeMap::new(),
-            record,
-        })
+        Ok(Self::with(Tools::new(variant), record))
     }
 
-    /// The rules that are in place just as we wrote them; none before the first write.
-    pub(crate) async fn observe(&self) -> Result<BTreeMap<Family, Rules>, DataplaneError> {
+    fn with(tools: Tools, record: Option<PathBuf>) -> Self {
+        Self {
+            tools,
+            written: record.as_deref().map(read_record).unwrap_or_default(),
+            fresh: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            record,
+        }
+    }
+
+    /// The rules that are in place just as we wrote them; none before the first write. Rules that
+    /// cannot be read now are taken to be as they were at the last look: what else there is to do
+    /// does not wait for a tool.
+    pub(crate) async fn observe(&mut self) -> BTreeMap<Family, Rules> {
         let mut in_place = BTreeMap::new();
         for (family, (rules, fingerprint)) in &self.written {
-            if fingerprint_of(rules, &self.save(*family).await?) == *fingerprint {
+            match self.tools.save(*family).await {
+                Ok(saved) if fingerprint_of(rules, &saved) == *fingerprint => {
+                    self.seen.insert(*family);
+                    in_place.insert(*family, rules.clone());
+                }
+                Ok(_) => drop(self.seen.remove(family)),
+                Err(error) if self.seen.contains(family) => {
+                    tracing::warn!(%family, %error,
+                        "the rules cannot be read: they are taken to be as they were");
+                    in_place.insert(*family, rules.clone());
+                }
+                Err(_) => {}
+            }
+        }
+        // What was just written and could not be looked at.
+        for (family, rules) in &self.fresh {
+            if self.tools.save(*family).await.is_err() {
                 in_place.insert(*family, rules.clone());
             }
         }
-        Ok(in_place)
+        in_place
     }
 
     /// Writes our chains anew, each table atomically, and adds the jumps that are missing. They count
@@ -85,7 +102,9 @@ impl Iptables {
         rules: &Rules,
     ) -> Result<(), DataplaneError> {
         self.written.remove(&family);
-        let before = self.save(family).await?;
+        self.fresh.remove(&family);
+        self.seen.remove(&family);
+        let before = self.tools.save(family).await?;
         let missing: Vec<&Jump> = rules
             .jumps
             .iter()
@@ -96,8 +115,8 @@ impl Iptables {
             .iter()
             .filter_map(|jump| Some((&*jump.table, jump_line(jump, &before)?)))
             .collect();
-        self.restore(family, &rules.restore_input(&missing, &obsolete))
-            .await?;
+        let input = rules.restore_input(&missing, &obsolete);
+        self.tools.restore(family, &input).await?;
         self.fresh.insert(family, rules.clone());
         Ok(())
     }
@@ -108,9 +127,12 @@ impl Iptables {
         if self.fresh.is_empty() {
             return Ok(());
         }
-        for (family, rules) in std::mem::take(&mut self.fresh) {
-            let fingerprint = fingerprint_of(&rules, &self.save(family).await?);
-            self.written.insert(family, (rules, fingerprint));
+        while let Some((family, rules)) = self.fresh.first_key_value() {
+            let (family, saved) = (*family, self.tools.save(*family).await?);
+            let written = (rules.clone(), fingerprint_of(rules, &saved));
+            self.written.insert(family, written);
+            self.seen.insert(family);
+            self.fresh.remove(&family);
         }
         self.keep_record();
         Ok(())
@@ -126,27 +148,27 @@ impl Iptables {
             .retain(|of, (written, _)| *of != family || !written.shares_chain(rules));
         self.fresh
             .retain(|of, fresh| *of != family || !fresh.shares_chain(rules));
-        let saved = self.save(family).await?;
+        let saved = self.tools.save(family).await?;
         let text = removal(rules, &saved);
         if text.is_empty() {
             Ok(())
         } else {
-            self.restore(family, &text).await
+            self.tools.restore(family, &text).await
         }
     }
 
     /// Deletes our jumps, which have no comment, where somebody else's of the same aim stand beside
     /// them.
     pub(super) async fn remove_second_jumps(
-        &self,
+        &mut self,
         family: Family,
         rules: &Rules,
     ) -> Result<(), DataplaneError> {
-        let text = second_jumps(rules, &self.save(family).await?);
+        let text = second_jumps(rules, &self.tools.save(family).await?);
         if text.is_empty() {
             return Ok(());
         }
-        self.restore(family, &text).await
+        self.tools.restore(family, &text).await
     }
 
     /// Keeps what was written, so that the next run finds the rules in place and need not write them.
@@ -166,35 +188,6 @@ impl Iptables {
                 "what rules are in place cannot be kept: an agent that starts anew writes them anew");
         }
     }
-
-    /// All tables in one run of the tool: starting it costs more than what others have in there. A
-    /// table that nobody has used is left out, and has nothing of ours.
-    async fn save(&self, family: Family) -> Result<Vec<String>, DataplaneError> {
-        let text = run(&save_command(family, self.variant), &[], "").await?;
-        Ok(text.lines().map(str::to_owned).collect())
-    }
-
-    async fn restore(&self, family: Family, text: &str) -> Result<(), DataplaneError> {
-        let command = restore_command(family, self.variant);
-        // -w: others hold the xtables lock for up to seconds on large hosts.
-        run(&command, &["--noflush", "-w", "30"], text)
-            .await
-            .map(drop)
-    }
-}
-
-fn save_command(family: Family, variant: &str) -> String {
-    match family {
-        Family::V4 => format!("iptables{variant}-save"),
-        Family::V6 => format!("ip6tables{variant}-save"),
-    }
-}
-
-fn restore_command(family: Family, variant: &str) -> String {
-    match family {
-        Family::V4 => format!("iptables{variant}-restore"),
-        Family::V6 => format!("ip6tables{variant}-restore"),
-    }
 }
 
 fn read_record(path: &Path) -> Written {
@@ -205,79 +198,6 @@ fn read_record(path: &Path) -> Written {
         tracing::warn!(path = %path.display(), %error, "no record of rules: they are written anew");
         Written::default()
     })
-}
-
-/// The variant to use when none was asked for.
-async fn choose() -> Result<&'static str, DataplaneError> {
-    let mut first_error = None;
-    let mut usable = None;
-    for variant in ["", "-nft", "-legacy"] {
-        // To look at a table of the legacy variant makes the kernel load it.
-        if variant == "-legacy" && usable.is_some() && !has_legacy_tables() {
-            continue;
-        }
-        if let Err(error) = can_read(variant).await {
-            first_error = first_error.or(Some(error));
-            continue;
-        }
-        usable = usable.or(Some(variant));
-        // kubelet creates this chain for nothing else than to say which variant it uses (KEP-3178).
-        let hint = run(&save_command(Family::V4, variant), &["-t", "mangle"], "").await;
-        if !variant.is_empty() && hint.is_ok_and(|text| text.contains(":KUBE-IPTABLES-HINT")) {
-            return Ok(variant);
-        }
-    }
-    match (usable, first_error) {
-        (Some(variant), _) => Ok(variant),
-        (None, Some(error)) => Err(error),
-        (None, None) => unreachable!("three variants were tried"),
-    }
-}
-
-/// Whether the tools of a variant can read rules of any family.
-async fn can_read(variant: &str) -> Result<(), DataplaneError> {
-    let of_v4 = run(&save_command(Family::V4, variant), &["-t", "nat"], "").await;
-    let Err(error) = of_v4 else { return Ok(()) };
-    let of_v6 = run(&save_command(Family::V6, variant), &["-t", "nat"], "").await;
-    of_v6.map(drop).map_err(|_| error)
-}
-
-/// Whether anybody uses tables of the legacy variant.
-fn has_legacy_tables() -> bool {
-    let names = std::fs::read_to_string("/proc/net/ip_tables_names");
-    names.is_ok_and(|names| !names.is_empty())
-}
-
-async fn run(command: &str, args: &[&str], input: &str) -> Result<String, DataplaneError> {
-    let failed = |message: String| DataplaneError::Command {
-        command: command.to_owned(),
-        message,
-    };
-    let mut child = Command::new(command)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|error| failed(error.to_string()))?;
-    let talk = async {
-        if let Some(mut stdin) = child.stdin.take() {
-            // A tool that does not read its input has said why it ended.
-            let _ = stdin.write_all(input.as_bytes()).await;
-        }
-        child.wait_with_output().await
-    };
-    let output = timeout(PATIENCE, talk)
-        .await
-        .map_err(|_| failed(format!("has not ended in {PATIENCE:?}: killed")))?
-        .map_err(|error| failed(error.to_string()))?;
-    if !output.status.success() {
-        return Err(failed(
-            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        ));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The line of a saved ruleset that holds a jump, whatever matches and comments it has.

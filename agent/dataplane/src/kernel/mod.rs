@@ -187,7 +187,7 @@ impl Dataplane for Kernel {
         self.seen = None;
         let listing = self.ipset.list()?;
         let state = self.ipvs.dump()?;
-        let rules = self.iptables.observe().await?;
+        let rules = self.iptables.observe().await;
         let routes = self.observe_vips().await?;
         Ok(KernelState {
             sets: listing.sets,

@@ -2,7 +2,7 @@
 
 use portolan_model::{Families, Family};
 
-use super::{Iptables, restore_command, run};
+use super::Iptables;
 use crate::DataplaneError;
 
 /// The tables that our rules are in. `nat` is the one that kernels lack most often.
@@ -24,14 +24,13 @@ impl Iptables {
     }
 
     async fn probe_once(&self, family: Family) -> Result<(), DataplaneError> {
-        let restore = restore_command(family, self.variant);
-        run(&restore, &["--noflush", "--test", "-w", "30"], TABLES).await?;
-        self.save(family).await.map(drop)
+        self.tools.try_out(family, TABLES).await
     }
 
     /// Forgets what was written for other families: their rules are not looked at any more.
     pub(in crate::kernel) fn keep_only(&mut self, families: Families) {
         self.written.retain(|family, _| families.contains(*family));
         self.fresh.retain(|family, _| families.contains(*family));
+        self.seen.retain(|family| families.contains(*family));
     }
 }

@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use portolan_model::NodeInfo;
 use portolan_plan::{Config, rules};
 
@@ -87,4 +89,92 @@ fn of_two_jumps_with_one_aim_ours_goes_and_a_single_one_stays() {
         "*nat\n-D PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
     );
     assert_eq!(second_jumps(&ours(), &saved[2..]), "");
+}
+
+/// Tools that are scripts: what is restored is shown as saved. While there is a file `hang` they do
+/// not end, and leave their number in `hanging`.
+fn scripts() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().display();
+    let hang = format!("[ -e {here}/hang ] && {{ echo $$ >{here}/hanging; exec sleep 600; }}");
+    for (name, deed) in [
+        (
+            "iptables-save",
+            format!("cat {here}/rules 2>/dev/null || true"),
+        ),
+        ("iptables-restore", format!("cat >{here}/rules")),
+    ] {
+        let path = directory.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{hang}\n{deed}\n")).unwrap();
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, executable).unwrap();
+    }
+    directory
+}
+
+const PROMPT: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn a_tool_that_hangs_is_killed_and_left_alone_for_a_while() {
+    let directory = scripts();
+    let flag = directory.path().join("hang");
+    std::fs::write(&flag, "").unwrap();
+    let mut iptables = Iptables::with(Tools::of(directory.path(), PROMPT), None);
+    let error = iptables.write(Family::V4, &ours()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "iptables-save: has not ended in 2s: killed"
+    );
+    let number = std::fs::read_to_string(directory.path().join("hanging")).unwrap();
+    let process = format!("/proc/{}/cmdline", number.trim());
+    let sleeps = || std::fs::read_to_string(&process).is_ok_and(|text| text.contains("sleep"));
+    while sleeps() {
+        tokio::task::yield_now().await;
+    }
+    // Also what would not hang any more has to wait.
+    std::fs::remove_file(flag).unwrap();
+    let start = Instant::now();
+    let again = iptables.write(Family::V4, &ours()).await.unwrap_err();
+    assert_eq!(again.to_string(), error.to_string());
+    assert!(start.elapsed() < PROMPT / 2);
+}
+
+#[tokio::test]
+async fn rules_that_cannot_be_read_count_as_they_did() {
+    let directory = scripts();
+    let flag = directory.path().join("hang");
+    // Each look is by tools of their own, which do not remember that others hung.
+    let renew = |iptables: &mut Iptables| iptables.tools = Tools::of(directory.path(), PROMPT);
+    let in_place = BTreeMap::from([(Family::V4, ours())]);
+    let mut iptables = Iptables::with(Tools::of(directory.path(), PROMPT), None);
+    iptables.write(Family::V4, &ours()).await.unwrap();
+    std::fs::write(&flag, "").unwrap();
+    iptables.settle().await.unwrap_err();
+    assert_eq!(iptables.observe().await, in_place, "they were just written");
+    std::fs::remove_file(&flag).unwrap();
+    renew(&mut iptables);
+    iptables.settle().await.unwrap();
+    assert_eq!(iptables.observe().await, in_place);
+
+    std::fs::write(&flag, "").unwrap();
+    assert_eq!(iptables.observe().await, in_place);
+    std::fs::remove_file(&flag).unwrap();
+    renew(&mut iptables);
+    assert_eq!(iptables.observe().await, in_place);
+    let rules = directory.path().join("rules");
+    let changed = std::fs::read_to_string(&rules).unwrap() + "-A KUBE-SERVICES -j DROP\n";
+    std::fs::write(
+        &rules,
+        changed.replace("*nat\n", "*nat\n-A KUBE-SERVICES -j DROP\n"),
+    )
+    .unwrap();
+    assert_eq!(iptables.observe().await, BTreeMap::new());
+    std::fs::write(&flag, "").unwrap();
+    assert_eq!(iptables.observe().await, BTreeMap::new(), "they were not");
+    std::fs::remove_file(&flag).unwrap();
+    renew(&mut iptables);
+    iptables.write(Family::V4, &ours()).await.unwrap();
+    iptables.settle().await.unwrap();
+    assert_eq!(iptables.observe().await, in_place);
 }

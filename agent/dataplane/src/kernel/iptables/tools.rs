@@ -1,0 +1,232 @@
+//! `iptables-save` and `iptables-restore`, which may fail or hang.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use portolan_model::Family;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::DataplaneError;
+
+/// The longest that a tool may take. Endpoints wait meanwhile.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The longest that a tool may take before anything is programmed.
+const AT_START: Duration = Duration::from_secs(60);
+/// The longest that a tool waits for the xtables lock, which others hold for up to seconds on large
+/// hosts; less than the deadline, so that it can say so.
+const LOCK: &str = "4";
+/// After one that hung no other of the same family is started for so long.
+const REST: Duration = Duration::from_secs(30);
+
+/// The tools of one variant.
+#[derive(Debug)]
+pub(super) struct Tools {
+    /// `""`, `"-nft"` or `"-legacy"`: the part of the tools' names that tells them apart.
+    variant: &'static str,
+    /// Where they are; by default in the `PATH`.
+    directory: PathBuf,
+    deadline: Duration,
+    /// Of which family one hung, which one, and when.
+    hung: BTreeMap<Family, (String, Instant)>,
+}
+
+impl Tools {
+    pub(super) fn new(variant: &'static str) -> Self {
+        Self {
+            variant,
+            directory: PathBuf::new(),
+            deadline: DEADLINE,
+            hung: BTreeMap::new(),
+        }
+    }
+
+    /// Tools of a directory, which may take no longer than that.
+    #[cfg(test)]
+    pub(super) fn of(directory: &Path, deadline: Duration) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            deadline,
+            ..Self::new("")
+        }
+    }
+
+    /// All tables in one run of the tool: starting it costs more than what others have in there. A
+    /// table that nobody has used is left out, and has nothing of ours.
+    pub(super) async fn save(&mut self, family: Family) -> Result<Vec<String>, DataplaneError> {
+        let command = save_command(family, self.variant);
+        let text = self.run(family, &command, &[], "").await?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    pub(super) async fn restore(
+        &mut self,
+        family: Family,
+        text: &str,
+    ) -> Result<(), DataplaneError> {
+        let command = restore_command(family, self.variant);
+        let args = ["--noflush", "-w", LOCK];
+        self.run(family, &command, &args, text).await.map(drop)
+    }
+
+    /// Whether both tools work; nothing is written. At start nothing waits, so that they may take
+    /// longer.
+    pub(super) async fn try_out(&self, family: Family, text: &str) -> Result<(), DataplaneError> {
+        let restore = self.directory.join(restore_command(family, self.variant));
+        let args = ["--noflush", "--test", "-w", "30"];
+        run(&restore, &args, text, AT_START).await?;
+        let save = self.directory.join(save_command(family, self.variant));
+        run(&save, &[], "", AT_START).await.map(drop)
+    }
+
+    async fn run(
+        &mut self,
+        family: Family,
+        command: &str,
+        args: &[&str],
+        input: &str,
+    ) -> Result<String, DataplaneError> {
+        if let Some((command, at)) = self.hung.get(&family)
+            && at.elapsed() < REST
+        {
+            return Err(DataplaneError::Hangs {
+                command: command.clone(),
+                deadline: self.deadline,
+            });
+        }
+        self.hung.remove(&family);
+        let program = self.directory.join(command);
+        let result = run(&program, args, input, self.deadline).await;
+        if matches!(result, Err(DataplaneError::Hangs { .. })) {
+            self.hung
+                .insert(family, (command.to_owned(), Instant::now()));
+        }
+        result
+    }
+}
+
+fn save_command(family: Family, variant: &str) -> String {
+    match family {
+        Family::V4 => format!("iptables{variant}-save"),
+        Family::V6 => format!("ip6tables{variant}-save"),
+    }
+}
+
+fn restore_command(family: Family, variant: &str) -> String {
+    match family {
+        Family::V4 => format!("iptables{variant}-restore"),
+        Family::V6 => format!("ip6tables{variant}-restore"),
+    }
+}
+
+fn name(program: &Path) -> String {
+    let name = program.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn failure(program: &Path, message: String) -> DataplaneError {
+    DataplaneError::Command {
+        command: name(program),
+        message,
+    }
+}
+
+/// The variant to use when none was asked for.
+pub(super) async fn choose() -> Result<&'static str, DataplaneError> {
+    let mut first_error = None;
+    let mut usable = None;
+    for variant in ["", "-nft", "-legacy"] {
+        // To look at a table of the legacy variant makes the kernel load it.
+        if variant == "-legacy" && usable.is_some() && !has_legacy_tables() {
+            continue;
+        }
+        if let Err(error) = can_read(variant).await {
+            first_error = first_error.or(Some(error));
+            continue;
+        }
+        usable = usable.or(Some(variant));
+        // kubelet creates this chain for nothing else than to say which variant it uses (KEP-3178).
+        let hint = run(
+            &PathBuf::from(save_command(Family::V4, variant)),
+            &["-t", "mangle"],
+            "",
+            AT_START,
+        )
+        .await;
+        if !variant.is_empty() && hint.is_ok_and(|text| text.contains(":KUBE-IPTABLES-HINT")) {
+            return Ok(variant);
+        }
+    }
+    match (usable, first_error) {
+        (Some(variant), _) => Ok(variant),
+        (None, Some(error)) => Err(error),
+        (None, None) => unreachable!("three variants were tried"),
+    }
+}
+
+/// Whether the tools of a variant can read rules of any family.
+async fn can_read(variant: &str) -> Result<(), DataplaneError> {
+    let of_v4 = run(
+        &PathBuf::from(save_command(Family::V4, variant)),
+        &["-t", "nat"],
+        "",
+        AT_START,
+    )
+    .await;
+    let Err(error) = of_v4 else { return Ok(()) };
+    let of_v6 = run(
+        &PathBuf::from(save_command(Family::V6, variant)),
+        &["-t", "nat"],
+        "",
+        AT_START,
+    )
+    .await;
+    of_v6.map(drop).map_err(|_| error)
+}
+
+/// Whether anybody uses tables of the legacy variant.
+fn has_legacy_tables() -> bool {
+    let names = std::fs::read_to_string("/proc/net/ip_tables_names");
+    names.is_ok_and(|names| !names.is_empty())
+}
+
+async fn run(
+    program: &Path,
+    args: &[&str],
+    input: &str,
+    deadline: Duration,
+) -> Result<String, DataplaneError> {
+    let failed = |message: String| failure(program, message);
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let talk = async {
+        if let Some(mut stdin) = child.stdin.take() {
+            // A tool that does not read its input has said why it ended.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        child.wait_with_output().await
+    };
+    // The child goes with the future that has it.
+    let output = timeout(deadline, talk)
+        .await
+        .map_err(|_| DataplaneError::Hangs {
+            command: name(program),
+            deadline,
+        })?
+        .map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        ));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
