@@ -332,8 +332,18 @@ fn source_ranges_hold_for_the_node_itself() {
     if skip("source_ranges_hold_for_the_node_itself") {
         return;
     }
-    let cluster = Cluster::new().unwrap();
+    let mut cluster = Cluster::new().unwrap();
     let a = cluster.add_pod(0, "a").unwrap();
+    for binding in ["route", "address"] {
+        cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+        let flag = format!("--vip-binding={binding}");
+        cluster.start_agent_with(0, &[&flag]).unwrap();
+        cluster.wait_until_ready(0).unwrap();
+        play_source_ranges(&cluster, &a, binding);
+    }
+}
+
+fn play_source_ranges(cluster: &Cluster, a: &EchoPod, binding: &str) {
     let node = cluster.rig.node(0);
     for policy in ["Cluster", "Local"] {
         let with = |ranges: Value| {
@@ -343,18 +353,20 @@ fn source_ranges_hold_for_the_node_itself() {
             }))
         };
         put(
-            &cluster,
+            cluster,
             &with(json!(["192.0.2.0/24", "2001:db8:2::/48"])),
-            &[(&a, 0)],
+            &[(a, 0)],
         );
         for (family, protocol) in ways() {
             may_not_send(node, protocol, address(BALANCED, family));
         }
         let own = [format!("{}/32", node.v4()), format!("{}/128", node.v6())];
-        put(&cluster, &with(json!(own)), &[(&a, 0)]);
+        put(cluster, &with(json!(own)), &[(a, 0)]);
         for (family, protocol) in ways() {
             let got = node.request(protocol, address(BALANCED, family), PROMPT);
-            assert_eq!(got.unwrap().name, "a");
+            let got =
+                got.unwrap_or_else(|error| panic!("{binding} {policy} {protocol:?}: {error}"));
+            assert_eq!(got.name, "a");
         }
     }
 }

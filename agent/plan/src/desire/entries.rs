@@ -7,7 +7,7 @@ use portolan_model::ipset::SetEntry;
 use portolan_model::{Family, Frontend, FrontendKind, Protocol, Record};
 
 use super::{Builder, Want};
-use crate::SetName;
+use crate::{SetName, VipBinding};
 
 impl Builder<'_> {
     pub(super) fn entry(&mut self, set: SetName, family: Family, entry: SetEntry) {
@@ -71,6 +71,22 @@ impl Builder<'_> {
             let entry = SetEntry::IpPortNet(address, protocol, port, *range);
             self.entry(SetName::LoadBalancerSourceCidr, family, entry);
         }
+        if self.is_own_source(frontend) {
+            let itself = SetEntry::IpPortNet(address, protocol, port, address.into());
+            self.entry(SetName::LoadBalancerSourceCidr, family, itself);
+        }
+    }
+
+    /// Whether the node's own connections come from the virtual address itself, and may: an address of
+    /// a device is its own source. They may if the node's address may, as with a kube-proxy
+    /// (`pkg/proxy/ipvs/proxier.go`, `allowFromNode`).
+    fn is_own_source(&self, frontend: &Frontend) -> bool {
+        let is_bound = frontend.bind && frontend.kind != FrontendKind::NodePort;
+        let own = self.facts.source.get(&frontend.family());
+        let ranges = &frontend.source_ranges;
+        self.config.vip_binding == VipBinding::Address
+            && is_bound
+            && own.is_some_and(|own| ranges.iter().any(|range| range.contains(own)))
     }
 
     /// In each family that the Service has.

@@ -250,3 +250,31 @@ fn sets_have_room_for_what_is_in_them() {
         65_536
     );
 }
+
+#[test]
+fn a_bound_address_is_a_source_that_may_come_where_the_node_may() {
+    let balanced = |range: &str| Frontend {
+        source_ranges: vec![range.parse().unwrap()],
+        ..vip(FrontendKind::LoadBalancer, "203.0.113.1", true)
+    };
+    let sources = |vip_binding, range| {
+        let config = Config {
+            vip_binding,
+            ..Config::default()
+        };
+        let records = vec![record("svc", Protocol::Tcp, vec![balanced(range)])];
+        let kernel = KernelState::default();
+        let desired = desire(&table(records), &facts(), &config, &kernel);
+        entries(&desired, "KUBE-LOAD-BALANCER-SOURCE-CIDR")
+    };
+    let (nodes, others) = ("192.168.0.0/24", "192.0.2.0/24");
+    let of = |range| format!("203.0.113.1,tcp:80,{range}");
+    assert_eq!(sources(VipBinding::Route, nodes), [of(nodes)]);
+    assert_eq!(sources(VipBinding::Address, others), [of(others)]);
+    let both = sources(VipBinding::Address, nodes);
+    assert_eq!(both.len(), 2, "{both:?}");
+    assert!(
+        both.iter()
+            .any(|entry| entry.starts_with(&of("203.0.113.1")))
+    );
+}
