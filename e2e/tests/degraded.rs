@@ -2,20 +2,31 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use portolan_e2e::ask::address;
+use portolan_e2e::ask::{address, answers};
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::objects::{merge, service, slices};
-use portolan_e2e::rig::{Connection, Family, Protocol};
+use portolan_e2e::objects::{merge, ports, service, slices};
+use portolan_e2e::rig::{Connection, Family, Host, Load, LoadConfig, Protocol};
 use portolan_e2e::wait::wait_for;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 const BAD: [&str; 2] = ["10.96.0.66", "fd00:10:96::66"];
-/// How long a real server of `web` keeps its connections.
+/// A Service with short circuits.
+const LOCAL: [&str; 2] = ["10.96.0.20", "fd00:10:96::20"];
+const NODE_PORT: u16 = 30080;
+/// How long a real server of `web` keeps its connections, where that matters.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Longer than any test.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+/// The agent of the visitor's node looks at the whole kernel as good as never by itself.
+const RARELY: &str = "--sync-period=3600";
 /// A node that is busy with nothing else does what is due within this time.
 const SOON: Duration = Duration::from_secs(25);
 
@@ -25,11 +36,11 @@ struct World {
     a: EchoPod,
     b: EchoPod,
     visitor: EchoPod,
+    drain: Duration,
 }
 
 impl World {
-    /// The agent of the visitor's node looks at the whole kernel as good as never by itself.
-    fn start_or_skip(test: &str) -> Option<Self> {
+    fn start_or_skip(test: &str, drain: Duration) -> Option<Self> {
         if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
             return None;
         }
@@ -37,21 +48,21 @@ impl World {
         let add = |node, name| cluster.add_pod(node, name).unwrap();
         let (a, b, visitor) = (add(1, "a"), add(1, "b"), add(0, "v"));
         cluster.agent(0).unwrap().stop(PATIENT).unwrap();
-        let rarely = "--sync-period=3600";
-        cluster.start_agent_with(0, &[rarely]).unwrap();
+        cluster.start_agent_with(0, &[RARELY]).unwrap();
         cluster.wait_until_ready(0).unwrap();
         let world = Self {
             cluster,
             a,
             b,
             visitor,
+            drain,
         };
         world.publish(&[&world.a]);
         Some(world)
     }
 
     fn publish(&self, pods: &[&EchoPod]) {
-        let seconds = DRAIN.as_secs().to_string();
+        let seconds = self.drain.as_secs().to_string();
         let mut web = service("web", WEB, json!({}));
         let annotations = json!({ "portolan.dev/drain-timeout": seconds });
         merge(&mut web["metadata"], json!({ "annotations": annotations }));
@@ -81,8 +92,42 @@ impl World {
         .unwrap();
     }
 
-    fn open(&self) -> Connection {
-        let web = address(WEB, Family::V4, 80);
+    /// A Service with pods on the visitor's node only, with or without endpoints.
+    fn put_local(&self, is_there: bool) {
+        let spec = json!({
+            "type": "NodePort",
+            "externalTrafficPolicy": "Local",
+            "ports": ports(Some(NODE_PORT)),
+        });
+        let local = service("local", LOCAL, spec);
+        let all = [vec![local], slices("local", &[(&self.visitor, 0)])].concat();
+        self.put("local.json", if is_there { &all } else { &[] });
+    }
+
+    /// Asks the Service `web`, from a pod and from its node.
+    fn load(&self) -> [Load; 2] {
+        let web = Family::ALL.map(|family| address(WEB, family, 80));
+        let config = LoadConfig {
+            timeout: PATIENT,
+            pause: Duration::from_millis(20),
+            ..LoadConfig::default()
+        };
+        let node: &Host = self.cluster.rig.node(0);
+        [&self.visitor.pod, node].map(|from| Load::start(from, &web, config.clone()).unwrap())
+    }
+
+    /// What a command says, in an order that is not the kernel's.
+    fn sorted(&self, command: &str) -> Vec<String> {
+        let text = self.node(command).unwrap_or_default();
+        // A set that is made anew has another seed.
+        let lines = text.lines().filter(|line| !line.starts_with("create "));
+        let mut lines: Vec<String> = lines.map(Into::into).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    fn open(&self, family: Family) -> Connection {
+        let web = address(WEB, family, 80);
         let opened = self.visitor.pod.connect(Protocol::Tcp, web, PATIENT);
         opened.unwrap()
     }
@@ -106,7 +151,7 @@ impl World {
     /// The deadline of a drain ends it, a change arrives, and a glance sees what somebody deleted.
     fn assert_good_goes_on(&self, when: &str) {
         let web = address(WEB, Family::V4, 80);
-        let mut kept = self.open();
+        let mut kept = self.open(Family::V4);
         assert_eq!(kept.ask().unwrap().name, "a");
         let start = Instant::now();
         self.publish(&[&self.b]);
@@ -135,7 +180,7 @@ impl World {
 #[test]
 fn a_service_that_the_kernel_refuses_costs_the_others_nothing() {
     let name = "a_service_that_the_kernel_refuses_costs_the_others_nothing";
-    let Some(world) = World::start_or_skip(name) else {
+    let Some(world) = World::start_or_skip(name, DRAIN) else {
         return;
     };
     world.assert_good_goes_on("nothing bad");
@@ -161,4 +206,254 @@ fn a_service_that_the_kernel_refuses_costs_the_others_nothing() {
         let answer = world.visitor.pod.request(Protocol::Tcp, to, PATIENT);
         answer.unwrap();
     }
+}
+
+/// What somebody does to the ownership record.
+const LOSSES: [&str; 4] = [
+    "ipset flush KUBE-PORTOLAN-OWNED",
+    "ipset flush KUBE-6-PORTOLAN-OWNED",
+    "ipset destroy KUBE-PORTOLAN-OWNED",
+    "ipset destroy KUBE-6-PORTOLAN-OWNED",
+];
+
+fn assert_none_failed(loads: [Load; 2]) {
+    for load in loads {
+        let report = load.stop();
+        println!("{} requests, slowest {:?}", report.requests, report.slowest);
+        assert!(report.failures.is_empty(), "{:?}", report.failures);
+    }
+}
+
+#[test]
+fn a_lost_ownership_record_cuts_nobody_off() {
+    let name = "a_lost_ownership_record_cuts_nobody_off";
+    let Some(mut world) = World::start_or_skip(name, FOR_EVER) else {
+        return;
+    };
+    world.put_local(true);
+    // So that its real server drains on, in both families.
+    let mut kept = Family::ALL.map(|family| world.open(family));
+    let mut assert_kept = || {
+        for connection in &mut kept {
+            assert_eq!(connection.ask().unwrap().name, "a");
+        }
+    };
+    assert_kept();
+    world.publish(&[&world.b]);
+    let state = |world: &World| {
+        let record = world.sorted("ipset -s save KUBE-PORTOLAN-OWNED");
+        let record_6 = world.sorted("ipset -s save KUBE-6-PORTOLAN-OWNED");
+        (record, record_6, world.sorted("ipvsadm -Sn"))
+    };
+    let before = state(&world);
+    assert!(before.2.iter().any(|line| line.starts_with("-A -f ")));
+    let loads = world.load();
+    for loss in LOSSES {
+        for restart in [false, true] {
+            if restart {
+                world.cluster.agent(0).unwrap().kill9().unwrap();
+            }
+            world.node(loss).unwrap();
+            if restart {
+                world.cluster.start_agent_with(0, &[RARELY]).unwrap();
+                world.cluster.wait_until_ready(0).unwrap();
+            }
+            let start = Instant::now();
+            wait_for(&format!("{loss:?} to be made good"), SOON, || {
+                (state(&world) == before).then_some(())
+            })
+            .unwrap_or_else(|error| panic!("{error}: {:#?} instead of {before:#?}", state(&world)));
+            println!("{loss}, restart {restart}: after {:?}", start.elapsed());
+            world.wait_for_errors(false);
+            assert_kept();
+        }
+    }
+    // What goes before anybody has seen the loss goes all the same.
+    world.node(LOSSES[0]).unwrap();
+    world.put_local(false);
+    wait_for("a Service to go", SOON, || {
+        let servers = world.sorted("ipvsadm -Sn").join(" ");
+        let is_there = [":30080", LOCAL[0], " -f "].map(|what| servers.contains(what));
+        (is_there == [false; 3]).then_some(())
+    })
+    .unwrap();
+    assert_none_failed(loads);
+}
+
+/// Makes the tools of the agent's iptables hang while there is a file.
+struct HangingTools {
+    directory: PathBuf,
+}
+
+impl HangingTools {
+    fn new(directory: &Path) -> Self {
+        let directory = directory.join("tools");
+        std::fs::create_dir(&directory).unwrap();
+        for family in ["iptables", "ip6tables"] {
+            for (variant, tool) in ["", "-nft", "-legacy"]
+                .into_iter()
+                .flat_map(|variant| ["save", "restore"].map(|tool| (variant, tool)))
+            {
+                let name = format!("{family}{variant}-{tool}");
+                let script = format!(
+                    "#!/bin/sh\n[ -e {0}/hang ] && exec sleep 600\nPATH=${{PATH#{0}:}}\nexec {name} \"$@\"\n",
+                    directory.display()
+                );
+                std::fs::write(directory.join(&name), script).unwrap();
+                let executable = std::fs::Permissions::from_mode(0o755);
+                std::fs::set_permissions(directory.join(&name), executable).unwrap();
+            }
+        }
+        Self { directory }
+    }
+
+    fn start_agent(&self, cluster: &mut Cluster) {
+        let path = std::env::var("PATH").unwrap();
+        let path = format!("{}:{path}", self.directory.display());
+        let change = |command: &mut Command| {
+            // So often that a look at the rules falls into every change.
+            command.env("PATH", path).arg("--sync-period=2");
+        };
+        cluster.start_agent_by(0, change).unwrap();
+        cluster.wait_until_ready(0).unwrap();
+    }
+
+    fn hang(&self, hang: bool) {
+        let flag = self.directory.join("hang");
+        match hang {
+            true => std::fs::write(flag, "").unwrap(),
+            false => std::fs::remove_file(flag).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_tool_that_hangs_holds_up_no_endpoint() {
+    /// Two families, of which each may wait for a tool once, and a busy machine.
+    const HELD_UP: Duration = Duration::from_secs(20);
+    let name = "a_tool_that_hangs_holds_up_no_endpoint";
+    let Some(mut world) = World::start_or_skip(name, FOR_EVER) else {
+        return;
+    };
+    let tools = HangingTools::new(world.cluster.directory());
+    world.cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    tools.start_agent(&mut world.cluster);
+    let loads = world.load();
+    tools.hang(true);
+    for turn in 0..6 {
+        let (pod, answerer) = match turn % 2 {
+            0 => (&world.b, "b"),
+            _ => (&world.a, "a"),
+        };
+        let start = Instant::now();
+        world.publish(&[pod]);
+        let took = start.elapsed();
+        println!("turn {turn}: programmed after {took:?}");
+        assert!(took < HELD_UP, "{took:?}");
+        for family in Family::ALL {
+            let web = address(WEB, family, 80);
+            answers(&world.visitor.pod, Protocol::Tcp, web, &[answerer]);
+        }
+    }
+    // The rules are in place as far as is known, so that new Services may come.
+    world.put_bad(json!({}));
+    let new = address(BAD, Family::V4, 80);
+    answers(&world.visitor.pod, Protocol::Tcp, new, &["b"]);
+    tools.hang(false);
+    world.node("iptables -t nat -F KUBE-SERVICES").unwrap();
+    wait_for("the rules to be mended", PATIENT, || {
+        let rules = world.node("iptables -t nat -S KUBE-SERVICES").ok()?;
+        rules.contains("-A KUBE-SERVICES").then_some(())
+    })
+    .unwrap();
+    world.wait_for_errors(false);
+    assert_none_failed(loads);
+}
+
+/// Sets the guest's clock forward or back.
+fn jump(seconds: i64) {
+    let now = std::time::SystemTime::now();
+    let since = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let to = i64::try_from(since).unwrap() + seconds;
+    let set = Command::new("date")
+        .arg("-s")
+        .arg(format!("@{to}"))
+        .output();
+    assert!(set.unwrap().status.success());
+}
+
+#[test]
+fn a_clock_that_jumps_neither_cuts_nor_prolongs_a_drain() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    const DAY: i64 = 24 * 60 * 60;
+    let name = "a_clock_that_jumps_neither_cuts_nor_prolongs_a_drain";
+    if !["uml", "debian"].contains(&&*lane::lane()) {
+        println!("SKIP {name}: sets the clock, so it needs a machine of its own");
+        return;
+    }
+    let Some(mut world) = World::start_or_skip(name, LIMIT) else {
+        return;
+    };
+    let loads = world.load();
+    for (days, restart) in [(1, false), (-1, false), (1, true), (-1, true)] {
+        let mut kept = world.open(Family::V4);
+        let start = Instant::now();
+        let (from, to) = match kept.ask().unwrap().name.as_str() {
+            "a" => (&world.a, &world.b),
+            _ => (&world.b, &world.a),
+        };
+        let name = kept.ask().unwrap().name;
+        world.publish(&[to]);
+        let old = from.pod.socket(Family::V4, EchoPod::PORT).to_string();
+        jump(days * DAY);
+        if restart {
+            world.cluster.agent(0).unwrap().kill9().unwrap();
+            world.cluster.start_agent_with(0, &[RARELY]).unwrap();
+            world.cluster.wait_until_ready(0).unwrap();
+        }
+        let is_there = || world.node("ipvsadm -Sn").unwrap().contains(&old);
+        wait_for("most of the drain", LIMIT, || {
+            assert!(is_there(), "{days} days: gone after {:?}", start.elapsed());
+            (start.elapsed() > LIMIT * 2 / 3).then_some(())
+        })
+        .unwrap();
+        assert_eq!(kept.ask().unwrap().name, name);
+        wait_for("the end of the drain", LIMIT, || {
+            (!is_there()).then_some(())
+        })
+        .unwrap();
+        println!("{days} days: drained after {:?}", start.elapsed());
+        jump(-days * DAY);
+    }
+    assert_none_failed(loads);
+}
+
+#[test]
+fn an_agent_that_is_stopped_for_a_minute_stops_no_forwarding() {
+    const STOPPED: Duration = Duration::from_secs(60);
+    let name = "an_agent_that_is_stopped_for_a_minute_stops_no_forwarding";
+    let Some(mut world) = World::start_or_skip(name, FOR_EVER) else {
+        return;
+    };
+    let loads = world.load();
+    let agent = world.cluster.agent(0).unwrap();
+    agent.signal(Signal::STOP).unwrap();
+    let start = Instant::now();
+    let answered = loads.each_ref().map(Load::answered);
+    wait_for("a minute", STOPPED * 2, || {
+        (start.elapsed() > STOPPED).then_some(())
+    })
+    .unwrap();
+    for (load, before) in loads.iter().zip(answered) {
+        let now = load.answered() - before;
+        assert!(now > 100, "{now} answers in a minute");
+    }
+    let agent = world.cluster.agent(0).unwrap();
+    agent.signal(Signal::CONT).unwrap();
+    let start = Instant::now();
+    world.publish(&[&world.b]);
+    println!("programmed {:?} after it went on", start.elapsed());
+    let web = address(WEB, Family::V4, 80);
+    answers(&world.visitor.pod, Protocol::Tcp, web, &["b"]);
+    assert_none_failed(loads);
 }

@@ -64,6 +64,7 @@ impl KernelState {
             }
             Step::DelVirtualServer { .. } => {
                 self.virtual_servers.remove(key);
+                self.recovered.remove(key);
                 return;
             }
             _ => {}

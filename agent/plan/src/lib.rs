@@ -11,6 +11,7 @@ mod config;
 mod desire;
 mod marks;
 mod names;
+mod ours;
 mod plan;
 mod rules;
 mod state;

@@ -29,6 +29,9 @@ pub struct KernelState {
     pub foreign_routes: BTreeSet<IpAddr>,
     /// The virtual servers.
     pub virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>,
+    /// The virtual servers that are ours although the ownership record lacks them; see
+    /// [`Self::recover`].
+    pub recovered: BTreeSet<VirtualServerKey>,
 }
 
 /// One change of the kernel. Each is idempotent: after a crash it may be repeated.

@@ -20,6 +20,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use portolan_dataplane::{Dataplane, DataplaneError, Flow};
+use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, NodeTable, RecordKey};
 use portolan_plan::{
@@ -99,6 +100,8 @@ pub struct Reconciler<D> {
     trash: Trash,
     /// What could not be deleted at once with much else.
     put_off: PutOff,
+    /// What the ownership record held when the kernel was last known.
+    remembered: BTreeSet<SetEntry>,
     /// What the kernel refused and lacks since: tried again when it is asked for, and not whenever
     /// anything else changes.
     failed: Failed,
@@ -123,6 +126,7 @@ impl<D: Dataplane> Reconciler<D> {
             flows_due,
             trash: Trash::default(),
             put_off: PutOff::default(),
+            remembered: BTreeSet::new(),
             failed: Failed::default(),
             unserved: Unserved::default(),
         }
@@ -157,8 +161,25 @@ impl<D: Dataplane> Reconciler<D> {
     /// Forgets what the kernel holds and what the node is like, so that the next reconciliation
     /// reads both anew.
     pub fn forget(&mut self) {
-        (self.known, self.behind) = (None, None);
+        self.catch_up();
+        if let Some(known) = self.known.take() {
+            self.remembered = known.ownership(&self.config.names);
+        }
         self.facts = None;
+    }
+
+    /// Reads the kernel. What of it is ours is ours although somebody has emptied the ownership record.
+    async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
+        let mut observed = self.dataplane.observe().await?;
+        observed.recover(&self.config.names, &self.remembered);
+        if !observed.recovered.is_empty() {
+            let servers = observed.recovered.len();
+            tracing::warn!(
+                servers,
+                "the ownership record lacks virtual servers that are ours: mended"
+            );
+        }
+        Ok(observed)
     }
 
     /// Looks whether the kernel still holds what it should, as far as a few milliseconds tell (see
@@ -242,7 +263,7 @@ impl<D: Dataplane> Reconciler<D> {
             Some(known) => (known, false),
             None => {
                 self.settled = None;
-                let known = self.dataplane.observe().await?;
+                let known = self.observe().await?;
                 self.real_servers = real_servers(&known);
                 (known, true)
             }
@@ -278,6 +299,7 @@ impl<D: Dataplane> Reconciler<D> {
         } else {
             // What is known of the kernel is not so any more: the next one looks.
             (self.settled, self.draining) = (None, None);
+            self.remembered = known.ownership(&self.config.names);
         }
         self.facts = Some(facts);
         let refused = |refused: &Refused| (Some(refused.record().clone()), refused.to_string());

@@ -60,7 +60,7 @@ impl<D: Dataplane + Predecessor> Reconciler<D> {
         is_doubtful: impl Fn(&Claim) -> bool,
     ) -> Result<Beginning, DataplaneError> {
         let facts = self.dataplane.facts().await?;
-        let mut observed = self.dataplane.observe().await?;
+        let mut observed = self.observe().await?;
         let device = self.dataplane.vip_device(VIP_DEVICE).await?;
         let names = &self.config.names;
         if !has_predecessor(&observed, device.is_some(), asked, names) {
@@ -98,7 +98,7 @@ impl<D: Dataplane + Predecessor> Reconciler<D> {
             Some(known) => known,
             // After an error that has nothing to do with this.
             None => {
-                read = self.dataplane.observe().await?;
+                read = self.observe().await?;
                 &read
             }
         };

@@ -1,5 +1,7 @@
 //! `portolan-agent cleanup --hand-over kube-proxy`: the way back, without a gap.
 
+use std::collections::BTreeSet;
+
 use anyhow::Context as _;
 use portolan_dataplane::{Dataplane, Predecessor, REPLACEMENT_SET};
 use portolan_model::NodeInfo;
@@ -21,7 +23,8 @@ pub(super) async fn hand_over<D: Dataplane + Predecessor>(
     let bound = bound.with_context(|| {
         format!("--hand-over: there is no device {VIP_DEVICE}: kube-proxy has not begun yet")
     })?;
-    let observed = kernel.observe().await?;
+    let mut observed = kernel.observe().await?;
+    observed.recover(&config.names, &BTreeSet::new());
     let plan = HandOver::new(&observed, &bound, config);
     for (family, ours) in &plan.rules {
         kernel.remove_rules(ours, *family).await?;

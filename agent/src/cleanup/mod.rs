@@ -6,6 +6,8 @@
 
 mod hand_over;
 
+use std::collections::BTreeSet;
+
 use portolan_dataplane::{Dataplane, Kernel, Predecessor, REPLACEMENT_SET, VIP_DEVICE};
 use portolan_model::{Family, NodeInfo};
 use portolan_plan::takeover::marker;
@@ -40,7 +42,8 @@ async fn clean(
     config: &Config,
     removable: &[Family],
 ) -> anyhow::Result<()> {
-    let observed = kernel.observe().await?;
+    let mut observed = kernel.observe().await?;
+    observed.recover(&config.names, &BTreeSet::new());
     // No sets are desired: the plan leaves them, so that the rules that refer to them stay valid
     // until they are gone too.
     let steps = plan(&Desired::default(), &observed, config);

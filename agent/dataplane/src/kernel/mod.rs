@@ -195,6 +195,7 @@ impl Dataplane for Kernel {
             routes: routes.ours,
             foreign_routes: routes.foreign,
             virtual_servers: state.virtual_servers,
+            recovered: BTreeSet::new(),
         })
     }
 

@@ -67,6 +67,11 @@ impl Touched {
             routes: self.routes.iter().filter_map(route).collect(),
             foreign_routes: BTreeSet::new(),
             virtual_servers: self.servers.iter().filter_map(server).collect(),
+            recovered: state
+                .recovered
+                .intersection(&self.servers)
+                .copied()
+                .collect(),
         }
     }
 }

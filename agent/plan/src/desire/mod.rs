@@ -21,7 +21,7 @@ pub use outcome::{Desired, Note, Refused};
 use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks, ownership_entry, rules};
 
 /// Says what the kernel should hold. Of what it does hold three things count: virtual servers that
-/// are not ours (one that is just as we want it is adopted, any other is left alone), routes that are
+/// are not ours (one that is as we want it but for weights is adopted, any other is left alone), routes that are
 /// not ours (they are told of), and the marks that are in use.
 #[must_use]
 pub fn desire(
@@ -232,7 +232,7 @@ impl<'a> Builder<'a> {
         if self
             .foreign
             .get(&key)
-            .is_some_and(|theirs| *theirs != server)
+            .is_some_and(|theirs| !is_alike(theirs, &server))
         {
             self.desired.refused.push(Refused::Foreign {
                 record: record.key.clone(),
@@ -330,6 +330,19 @@ impl<'a> Builder<'a> {
             }
         }
     }
+}
+
+/// Whether a virtual server is as it is wanted, but for weights and for what drains.
+fn is_alike(have: &VirtualServer, want: &VirtualServer) -> bool {
+    let wanted = |address| want.real_servers.get(address);
+    let mut real_servers = have.real_servers.iter();
+    let alike = real_servers.all(|(address, config)| match wanted(address) {
+        Some(wanted) => config.forwarding == wanted.forwarding,
+        None => config.weight == 0,
+    });
+    let mut addresses = want.real_servers.keys();
+    let all = addresses.all(|address| have.real_servers.contains_key(address));
+    have.config == want.config && alike && all
 }
 
 #[cfg(test)]

@@ -3,12 +3,9 @@
 mod servers;
 mod sets;
 
-use std::collections::BTreeMap;
-
 use portolan_model::Family;
-use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
 
-use crate::{Config, Desired, KernelState, Names, SetName, Step, Touched, ownership_entry};
+use crate::{Config, Desired, KernelState, Step, Touched};
 
 /// The steps, in order, from `observed` to `desired`; empty if there is nothing to do.
 ///
@@ -21,7 +18,7 @@ use crate::{Config, Desired, KernelState, Names, SetName, Step, Touched, ownersh
 /// * a way in drops what comes from outside before its last local destination goes, and until its
 ///   first one is there, but never what is short-circuited.
 ///
-/// What is not ours is not touched: of the virtual servers only those in the ownership record, of
+/// What is not ours is not touched: of the virtual servers only those that we own, of
 /// the sets only those that we name. Virtual servers of excluded networks are never deleted, and nothing
 /// of a family that is not served.
 ///
@@ -126,38 +123,6 @@ impl<'a> Planner<'a> {
                 self.removals.push(Step::DelRoute { vip: *vip });
             }
         }
-    }
-}
-
-/// Whether the ownership record in the kernel has a virtual server.
-pub(crate) fn is_ours(observed: &KernelState, names: &Names, key: &VirtualServerKey) -> bool {
-    let record = names.set(SetName::VirtualServers, key.family());
-    observed
-        .sets
-        .get(&record)
-        .is_some_and(|set| set.entries.contains(&ownership_entry(key)))
-}
-
-impl KernelState {
-    /// Whether a virtual server is in the ownership record.
-    #[must_use]
-    pub fn owns(&self, names: &Names, key: &VirtualServerKey) -> bool {
-        is_ours(self, names, key)
-    }
-
-    /// The virtual servers that are not in the ownership record.
-    #[must_use]
-    pub fn foreign_virtual_servers(
-        &self,
-        names: &Names,
-    ) -> BTreeMap<VirtualServerKey, VirtualServer> {
-        let foreign = self
-            .virtual_servers
-            .iter()
-            .filter(|(key, _)| !is_ours(self, names, key));
-        foreign
-            .map(|(key, server)| (*key, server.clone()))
-            .collect()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use portolan_model::Protocol;
 use portolan_model::ipvs::{RealServerConfig, VirtualServer, VirtualServerKey};
 
-use super::{Planner, is_ours};
+use super::Planner;
 use crate::{Desired, KernelState, Step};
 
 impl Planner<'_> {
@@ -34,7 +34,7 @@ impl Planner<'_> {
         for key in observed.virtual_servers.keys().filter(|key| of_kind(key)) {
             let gone = !desired.state.virtual_servers.contains_key(key);
             let stays = self.is_excluded(key) || !self.config.families.contains(&key.family());
-            if gone && !stays && is_ours(observed, &self.config.names, key) {
+            if gone && !stays && observed.owns(&self.config.names, key) {
                 self.removals.push(Step::DelVirtualServer { key: *key });
             }
         }

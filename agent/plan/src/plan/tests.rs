@@ -1,17 +1,18 @@
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
-use portolan_model::ipvs::{ForwardingMethod, RealServerConfig, VirtualServerConfig};
+use portolan_model::ipvs::{
+    ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+};
 use portolan_model::{
     Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, NodeTable,
     Protocol, Record, RecordKey,
 };
 
 use super::*;
-use crate::{NodeFacts, desire};
+use crate::{NodeFacts, desire, ownership_entry};
 
 mod policies;
 

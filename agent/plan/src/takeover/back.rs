@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use portolan_model::{Family, NodeInfo};
 
 use super::marker;
-use crate::plan::is_ours;
 use crate::{Config, KernelState, Rules, SetName, Step, rules};
 
 /// What goes when a kube-proxy has taken over from us.
@@ -34,7 +33,7 @@ impl HandOver {
         let served = observed.virtual_servers.keys();
         let served: BTreeSet<_> = served.filter_map(|key| Some(key.socket()?.ip())).collect();
         for key in observed.virtual_servers.keys() {
-            if key.mark().is_some() && is_ours(observed, &config.names, key) {
+            if key.mark().is_some() && observed.owns(&config.names, key) {
                 this.steps.push(Step::DelVirtualServer { key: *key });
             }
         }
