@@ -92,6 +92,9 @@ pub struct Servers {
     kubectl: Kubectl,
     url: String,
     directory: PathBuf,
+    etcd_program: PathBuf,
+    etcd_args: Vec<String>,
+    etcd_port: u16,
     api_program: PathBuf,
     api_args: Vec<String>,
     api_port: u16,
@@ -153,8 +156,8 @@ impl Servers {
             cache,
         };
 
-        let args = etcd_args(dir, etcd_port, peer_port);
-        let mut etcd = Process::spawn(dir, "etcd", &program("etcd"), &args)?;
+        let (etcd_program, etcd_args) = (program("etcd"), etcd_args(dir, etcd_port, peer_port));
+        let mut etcd = Process::spawn(dir, "etcd", &etcd_program, &etcd_args)?;
         etcd.wait_for("its port", || accepts(etcd_port))?;
 
         let api_program = program(API);
@@ -182,6 +185,9 @@ impl Servers {
             kubectl,
             url,
             directory: dir.to_owned(),
+            etcd_program,
+            etcd_args,
+            etcd_port,
             api_program,
             api_args,
             api_port: port,
@@ -198,6 +204,19 @@ impl Servers {
     pub fn start_api(&mut self) -> Result<()> {
         self.api = Process::spawn(&self.directory, API, &self.api_program, &self.api_args)?;
         wait_for_api(&mut self.api, self.api_port, &self.kubectl)
+    }
+
+    /// Stops the API server and its storage, does something to the directory that has the data, and
+    /// starts both again: that is how a cluster is backed up and restored. To be called from where the
+    /// servers were started.
+    pub fn with_storage(&mut self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        self.api.kill()?;
+        self.etcd.kill()?;
+        work(&self.directory.join("etcd"))?;
+        self.etcd = Process::spawn(&self.directory, "etcd", &self.etcd_program, &self.etcd_args)?;
+        let port = self.etcd_port;
+        self.etcd.wait_for("its port", || accepts(port))?;
+        self.start_api()
     }
 
     /// The kubeconfig of a cluster administrator.

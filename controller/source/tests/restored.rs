@@ -1,0 +1,105 @@
+//! A real API server that is restored from an empty backup, and then from a whole one.
+
+#![cfg(feature = "kubernetes")]
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_catalog::{Catalog, DirtySet, Kind};
+use portolan_e2e::servers::Servers;
+use portolan_source::kubernetes::{self, Options, Stats};
+use portolan_source::{Event, Sink};
+use serde_json::json;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+const LONG: Duration = Duration::from_secs(60);
+const SERVICES: usize = 60;
+
+/// Takes events until something is so; looks again and again, as not everything is told by events.
+async fn until(
+    what: &str,
+    catalog: &mut Catalog,
+    events: &mut Receiver<Event>,
+    is_so: impl Fn(&Catalog) -> bool,
+) {
+    let start = Instant::now();
+    while !is_so(catalog) {
+        assert!(start.elapsed() < LONG, "waited in vain for {what}");
+        let event = timeout(Duration::from_millis(100), events.recv()).await;
+        if let Ok(Some(Event::Changes(changes))) = event {
+            for change in changes {
+                catalog.apply(change, &mut DirtySet::default());
+            }
+        }
+    }
+}
+
+fn write_services(servers: &Servers) {
+    let service = |number| {
+        let metadata = json!({ "name": format!("s{number}") });
+        let spec = json!({ "ports": [{ "port": 80 }] });
+        json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec })
+    };
+    let services: Vec<_> = (0..SERVICES).map(service).collect();
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": services });
+    let create = ["create", "-f", "-"];
+    servers
+        .kubectl_with_input(&create, &list.to_string())
+        .expect("Services");
+}
+
+#[test]
+fn a_server_that_is_restored_is_noticed_and_takes_nothing_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut servers) = Servers::start_or_skip("restored", dir.path()) else {
+        return;
+    };
+    write_services(&servers);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(restore(&mut servers, &dir.path().join("aside")));
+}
+
+async fn restore(servers: &mut Servers, aside: &std::path::Path) {
+    let client = kubernetes::client(Some(servers.kubeconfig()), None).await;
+    let (sink, mut events) = Sink::channel(64);
+    let (stats, token) = (Arc::new(Stats::default()), CancellationToken::new());
+    let watch = kubernetes::watch(
+        client.expect("a client"),
+        "".into(),
+        Options::default(),
+        sink,
+        Arc::clone(&stats),
+        token.clone(),
+    );
+    tokio::spawn(watch);
+    let mut catalog = Catalog::default();
+    // With the API server's own.
+    let has_all = |catalog: &Catalog| catalog.count(Kind::Service) == SERVICES + 1;
+    until("all Services", &mut catalog, &mut events, has_all).await;
+
+    let emptied = servers.with_storage(|data| Ok(fs::rename(data, aside)?));
+    emptied.expect("an empty API server");
+    let holds = stats.holds();
+    let held = || {
+        holds
+            .held()
+            .get(&Kind::Service)
+            .map(|held| held.lost.objects)
+    };
+    let all_held = |_: &Catalog| held() == Some(SERVICES);
+    until("the guard", &mut catalog, &mut events, all_held).await;
+    assert!(has_all(&catalog), "{}", catalog.count(Kind::Service));
+
+    let filled = servers.with_storage(|data| {
+        fs::remove_dir_all(data)?;
+        Ok(fs::rename(aside, data)?)
+    });
+    filled.expect("the API server of before");
+    let none_held = |_: &Catalog| held().is_none();
+    until("nothing held", &mut catalog, &mut events, none_held).await;
+    assert!(has_all(&catalog), "{}", catalog.count(Kind::Service));
+    token.cancel();
+}
