@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tonic::transport::Uri;
 
 use crate::addresses;
-use crate::args::{RunArgs, Source};
+use crate::args::{ForgetArgs, RunArgs, Source};
 use crate::dns::Origin;
 use crate::families;
 use crate::health::Health;
@@ -37,8 +37,8 @@ use crate::reconcile::{
 use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{
-    self, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig, Subscribed,
-    set_aside,
+    self, ClusterPin, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig,
+    Subscribed, set_aside,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -80,7 +80,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let readiness = Readiness::default();
     let (tables_out, tables) = watch::channel::<Option<Arc<Subscribed>>>(None);
     let (reports_out, reports) = watch::channel::<Option<Report>>(None);
-    let status = Status::default();
+    let pin = ClusterPin::open(&args.state_dir);
+    let status = Status::new(pin.clone());
     let outlets = Outlets {
         reports: reports_out,
         metrics: ReconcileMetrics::register(&mut metrics),
@@ -106,11 +107,12 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         tables_out,
         reports,
         holding: status.holding().clone(),
+        pin: pin.clone(),
         stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     let security = follow(&args, node, feeds, registry, &vital)?;
-    serve_names(&args, security, registry, &vital).await?;
+    serve_names(&args, security, pin, registry, &vital).await?;
 
     let admin = Admin {
         metrics: Arc::new(metrics),
@@ -142,6 +144,19 @@ async fn open_kernel(args: &RunArgs, scheduler: &str) -> anyhow::Result<(Kernel,
     Ok((kernel, families))
 }
 
+/// Takes away what says to which cluster the node belongs.
+///
+/// # Errors
+/// If that cannot be read or deleted.
+pub fn forget(args: &ForgetArgs) -> anyhow::Result<()> {
+    let forgotten = subscribe::forget(&args.state_dir);
+    match forgotten.with_context(|| args.state_dir.display().to_string())? {
+        Some(cluster) => tracing::info!(cluster, "forgotten"),
+        None => tracing::info!("nothing to forget: the node belongs to no cluster"),
+    }
+    Ok(())
+}
+
 fn register_latency(stats: &Stats, metrics: &mut Registry) {
     metrics.register_with_unit(
         "kubeproxy_network_programming_duration",
@@ -155,6 +170,7 @@ fn register_latency(stats: &Stats, metrics: &mut Registry) {
 async fn serve_names(
     args: &RunArgs,
     security: Option<Security>,
+    pin: ClusterPin,
     registry: &mut Registry,
     vital: &Vital,
 ) -> anyhow::Result<()> {
@@ -165,6 +181,7 @@ async fn serve_names(
     let origin = Origin {
         endpoints: endpoints(&args.controller)?,
         security,
+        pin,
         state_dir: args.state_dir.clone(),
     };
     args.dns.start(origin, registry, vital).await
@@ -215,6 +232,7 @@ struct Feeds {
     tables_out: watch::Sender<Option<Arc<Subscribed>>>,
     reports: watch::Receiver<Option<Report>>,
     holding: Holding,
+    pin: ClusterPin,
     stats: Arc<Stats>,
 }
 
@@ -266,6 +284,7 @@ fn follow(
                 security: security.clone(),
                 cluster: node.cluster.to_string(),
                 node: node.name.to_string(),
+                pin: feeds.pin,
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
                 state_dir: Some(args.state_dir.clone()),
                 disk_patience: DISK_PATIENCE,
@@ -277,6 +296,7 @@ fn follow(
                 reports,
                 holding,
                 stats,
+                ..
             } = feeds;
             let ending = token.clone();
             let task = subscribe::run(config, tables_out, reports, stats, holding, ending);

@@ -4,6 +4,7 @@ mod run;
 mod tune;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -43,6 +44,18 @@ pub struct Cli {
 pub enum Command {
     /// Take away from the kernel all that the agent put there, and nothing else.
     Cleanup(CleanupArgs),
+
+    /// Forget to which cluster this node belongs: the next controller that the agent reaches says
+    /// which one it is. A running agent notices.
+    Forget(ForgetArgs),
+}
+
+/// What to forget.
+#[derive(Debug, Args)]
+pub struct ForgetArgs {
+    /// The directory of the agent that is to forget.
+    #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan")]
+    pub state_dir: PathBuf,
 }
 
 /// How to clean up.

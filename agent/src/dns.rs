@@ -14,6 +14,7 @@ use portolan_dns::{
     Bind, Bound, LagCollector, Metrics, Server, SharedZone, Subscription, Upstream, Zone,
     ZoneConfig,
 };
+use portolan_proto::CLUSTER_ID;
 use portolan_runtime::{SocketAccess, SocketGroup, SocketMode, Vital};
 use prometheus_client::registry::Registry;
 use tokio::time::{sleep, timeout};
@@ -22,6 +23,7 @@ use tonic::Request;
 use tonic::transport::Uri;
 
 use crate::durable;
+use crate::subscribe::ClusterPin;
 
 /// The file in the state directory.
 const FILE: &str = "names";
@@ -79,6 +81,8 @@ pub struct Origin {
     pub endpoints: Vec<Uri>,
     /// How they are spoken to.
     pub security: Security,
+    /// The cluster that the node belongs to.
+    pub pin: ClusterPin,
     /// Where names survive.
     pub state_dir: PathBuf,
 }
@@ -184,11 +188,12 @@ async fn write(zone: Arc<SharedZone>, mut subscription: Subscription, directory:
 /// Follows one controller after the other.
 async fn follow(zone: Arc<SharedZone>, origin: Origin) {
     let mut connector = Connector::new(origin.endpoints, origin.security);
+    let pin = origin.pin;
     let mut wait = FIRST_WAIT;
     let mut last = String::new();
     loop {
         for target in connector.targets().await {
-            let ended = stream(&zone, &connector, &target).await;
+            let ended = stream(&zone, &connector, &pin, &target).await;
             let reason = match ended {
                 Ok(()) => {
                     wait = FIRST_WAIT;
@@ -212,6 +217,7 @@ async fn follow(zone: Arc<SharedZone>, origin: Origin) {
 async fn stream(
     zone: &Arc<SharedZone>,
     connector: &Connector,
+    pin: &ClusterPin,
     target: &Target,
 ) -> Result<(), String> {
     let (channel, authorization) = connector.connect(target).await?;
@@ -226,9 +232,19 @@ async fn stream(
     if let Some(value) = authorization {
         request.metadata_mut().insert("authorization", value);
     }
+    let id = pin.id();
+    if !id.is_empty()
+        && let Ok(id) = id.parse()
+    {
+        request.metadata_mut().insert(CLUSTER_ID, id);
+    }
     let answered = timeout(ANSWER, client.watch(request)).await;
     let answered = answered.map_err(|_| "no answer in time".to_owned())?;
-    let mut frames = answered.map_err(|status| status.to_string())?.into_inner();
+    let answered = answered.map_err(|status| status.to_string())?;
+    let id = answered.metadata().get(CLUSTER_ID);
+    let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+    pin.check(id).map_err(|error| error.to_string())?;
+    let mut frames = answered.into_inner();
     let mut follower = Follower::new(Arc::clone(zone));
     let mut committed = false;
     loop {

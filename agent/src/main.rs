@@ -14,6 +14,7 @@ async fn main() -> ExitCode {
     cli.log_format.init();
     let result = match cli.command {
         Some(Command::Cleanup(args)) => cleanup::run(args).await,
+        Some(Command::Forget(args)) => app::forget(&args),
         None => app::run(cli.run).await,
     };
     match result {

@@ -196,6 +196,7 @@ impl Collector for SubscribeCollector {
             connected,
             streams,
             connect_failures,
+            wrong_cluster,
             commits,
             snapshots,
             hash_mismatches,
@@ -229,12 +230,17 @@ impl Collector for SubscribeCollector {
             let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
-        for (name, help, counter) in [
+        let counters = [
             ("streams", "Streams that were opened", streams),
             (
                 "connect_failures",
                 "Attempts that came to no stream",
                 connect_failures,
+            ),
+            (
+                "wrong_cluster",
+                "Attempts that ended because the controller is of another cluster",
+                wrong_cluster,
             ),
             ("commits", "Tables received", commits),
             ("snapshots", "Tables received that were whole", snapshots),
@@ -248,11 +254,7 @@ impl Collector for SubscribeCollector {
                 "Tables held back because they would have deleted too much",
                 tables_held,
             ),
-            (
-                "table_writes",
-                "Times that the table was written to disk",
-                table_writes,
-            ),
+            ("table_writes", "Tables written to disk", table_writes),
             (
                 "table_write_failures",
                 "Times that the table could not be written to disk",
@@ -268,12 +270,21 @@ impl Collector for SubscribeCollector {
                 "Frames of a kind that this version does not know",
                 unknown_frames,
             ),
-        ] {
-            let metric = ConstCounter::new(counter.load(Ordering::Relaxed));
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-        }
-        Ok(())
+        ];
+        encode_counters(&mut encoder, &counters)
     }
+}
+
+/// Encodes counters by their names, each with its help.
+fn encode_counters(
+    encoder: &mut DescriptorEncoder<'_>,
+    counters: &[(&str, &str, &AtomicU64)],
+) -> Result<(), std::fmt::Error> {
+    for (name, help, counter) in counters {
+        let metric = ConstCounter::new(counter.load(Ordering::Relaxed));
+        metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

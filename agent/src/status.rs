@@ -12,13 +12,14 @@ use portolan_model::NodeTable;
 use serde_json::{Value, json};
 
 use crate::reconcile::{Outcome, Reconciler};
-use crate::subscribe::{HeldTable, Holding, Subscribed};
+use crate::subscribe::{ClusterPin, HeldTable, Holding, Subscribed};
 
 /// The dumps, shared between the reconcile loop and the admin server.
 #[derive(Debug, Clone, Default)]
 pub struct Status {
     dumps: Arc<Mutex<Dumps>>,
     holding: Holding,
+    pin: ClusterPin,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +31,15 @@ struct Dumps {
 }
 
 impl Status {
+    /// Shows to which cluster the node belongs, too.
+    #[must_use]
+    pub fn new(pin: ClusterPin) -> Self {
+        Self {
+            pin,
+            ..Self::default()
+        }
+    }
+
     /// Takes note of a reconciliation.
     pub fn update<D: Dataplane>(
         &self,
@@ -87,8 +97,12 @@ impl Status {
 async fn status(State(status): State<Status>) -> Json<Value> {
     let mut state = status.with(|dumps| dumps.state.clone());
     let held = status.holding.held();
-    if state.is_null() && held.is_some() {
+    let pin = status.pin.status();
+    if state.is_null() && (held.is_some() || pin.refused.is_some()) {
         state = json!({});
+    }
+    if let Value::Object(state) = &mut state {
+        state.insert("cluster".to_owned(), json!(pin));
     }
     if let (Value::Object(state), Some(held)) = (&mut state, held) {
         state.insert("held".to_owned(), held_json(&held));

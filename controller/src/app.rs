@@ -95,6 +95,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (questions, holds) = asked.unzip();
 
     let cluster: Arc<str> = args.cluster.as_str().into();
+    if let Some(id) = &args.cluster_id {
+        // Nobody has said it before.
+        let _ = tables.set_cluster_id(Some(id));
+    }
     let debug = Debug {
         cluster: Arc::clone(&cluster),
         tables: tables.clone(),
@@ -194,7 +198,7 @@ impl Publishing {
             return Ok(None);
         }
         let (sink, events) = Sink::channel(EVENTS);
-        let stats = watch_source(args, sink, names, vital).await?;
+        let stats = watch_source(args, sink, names, &self.tables, vital).await?;
         let holds = Arc::clone(stats.holds());
         registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
         registry.register_collector(Box::new(ContactCollector(Arc::clone(&stats))));
@@ -213,6 +217,7 @@ impl Publishing {
             metrics: self.metrics,
             trouble: self.trouble,
             sessions: self.sessions,
+            refuses_unknown_nodes: args.refuses_unknown_nodes(),
             unready: Some(self.unready),
             audit_pause: args.audit_pause(),
             cores: cores(),
@@ -275,11 +280,22 @@ fn answer_names(dns: Option<&mut Dns>, vital: &Vital, token: &CancellationToken)
     }
 }
 
+/// Asks the API server which cluster it serves. Until then nobody is.
+async fn identify(client: kube::Client, tables: Tables) {
+    let id = kubernetes::cluster_id(&client).await;
+    if let Some(id) = &id {
+        tracing::info!(cluster = id, "the cluster's identity");
+    }
+    // Nobody else says it.
+    let _ = tables.set_cluster_id(id.as_deref());
+}
+
 /// Starts the source; what it counts while it watches an API server.
 async fn watch_source(
     args: &Args,
     sink: Sink,
     names: Option<kubernetes::NameOptions>,
+    tables: &Tables,
     vital: &Vital,
 ) -> anyhow::Result<Arc<kubernetes::Stats>> {
     let stats = Arc::new(kubernetes::Stats::default());
@@ -296,6 +312,14 @@ async fn watch_source(
         Source::Kubernetes => {
             let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
             let client = kubernetes::client(kubeconfig, context).await?;
+            if args.cluster_id.is_none() {
+                tables.await_cluster_id();
+                let identify = identify(client.clone(), tables.clone());
+                let identify = token.clone().run_until_cancelled_owned(identify);
+                vital
+                    .tasks
+                    .spawn(async { identify.await.unwrap_or_default() });
+            }
             let options = kubernetes::Options {
                 pods: args.pod_weights,
                 guard: args.guard.config(),

@@ -74,6 +74,20 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
     pub(crate) cluster: String,
 
+    /// The cluster's identity: an agent whose node belongs to another one takes no table. Default:
+    /// with `--source kubernetes` the UID of the namespace kube-system, which needs permission to
+    /// `get` it; with `--source file` none, so that every agent takes the table; a relay has that
+    /// of the controller behind it.
+    #[arg(long, env = "PORTOLAN_CLUSTER_ID", value_parser = cluster_id)]
+    pub(crate) cluster_id: Option<String>,
+
+    /// Serve agents whose node has no Node object. Default: with `--source file`, as files may well
+    /// have no Nodes; not with `--source kubernetes`, where a node without one was deleted, or never
+    /// was. A relay has no Nodes to look at.
+    #[arg(long, env = "PORTOLAN_ALLOW_UNKNOWN_NODES", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    allow_unknown_nodes: Option<bool>,
+
     /// What `spec.loadBalancerSourceRanges` of a Service hold for. `load-balancer`: load-balancer
     /// IPs only, as kube-proxy does. `all`: node ports and external IPs too, unless an ingress point
     /// of the load balancer is a host name or has the `ipMode` `Proxy`. A balancer that proxies and
@@ -151,11 +165,26 @@ impl Args {
         (self.oracle_period > 0).then(|| Duration::from_secs(self.oracle_period))
     }
 
+    /// Whether agents of nodes without a Node object are refused.
+    pub(crate) fn refuses_unknown_nodes(&self) -> bool {
+        let allowed = self.allow_unknown_nodes;
+        !allowed.unwrap_or(self.source == Source::File)
+    }
+
     pub(crate) fn select(&self) -> SelectConfig {
         SelectConfig {
             source_ranges: self.source_ranges,
         }
     }
+}
+
+/// An identity can be said in a header, and is as long as a name at most.
+fn cluster_id(text: &str) -> Result<String, String> {
+    let is_good =
+        (1..=253).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    is_good
+        .then(|| text.to_owned())
+        .ok_or_else(|| "expected 1 to 253 visible ASCII characters".to_owned())
 }
 
 /// Where objects come from.
@@ -218,6 +247,21 @@ mod tests {
             "--catch-up-timeout=3",
         ] {
             assert_ne!(shown(&[flag]), default, "{flag}");
+        }
+    }
+
+    #[test]
+    fn unknown_nodes_are_refused_where_there_are_nodes() {
+        let refuses = |args: &[&str]| parse(args).unwrap().refuses_unknown_nodes();
+        let file = ["--source=file", "--file=a"];
+        assert!(refuses(&[]));
+        assert!(!refuses(&["--allow-unknown-nodes"]));
+        assert!(!refuses(&file));
+        assert!(refuses(
+            &[&file[..], &["--allow-unknown-nodes=false"]].concat()
+        ));
+        for bad in ["", "a b", "ä"] {
+            assert!(parse(&["--cluster-id", bad]).is_err(), "{bad:?}");
         }
     }
 

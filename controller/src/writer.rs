@@ -47,6 +47,8 @@ pub(crate) struct Writer {
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,
     pub(crate) sessions: Arc<Sessions>,
+    /// Whether agents of nodes that the source does not have are refused.
+    pub(crate) refuses_unknown_nodes: bool,
     /// Not ready until the source has synced.
     pub(crate) unready: Option<BlockReady>,
     /// How long from one audit of all tables to the next; `None` for never.
@@ -126,6 +128,9 @@ impl Writer {
             }
             Event::Synced => {
                 self.flush(pipeline, origins);
+                if self.refuses_unknown_nodes {
+                    self.sessions.refuse_unknown_nodes();
+                }
                 self.publisher.set_synced();
                 self.unready = None;
                 let count = |kind| pipeline.catalog().count(kind);

@@ -195,6 +195,7 @@ mod tests {
             v1::Welcome {
                 version: 1,
                 epoch: 7,
+                cluster_id: "id".to_owned(),
             },
             v1::Commit {
                 revision: 1,
@@ -206,7 +207,10 @@ mod tests {
             },
             v1::Goaway { spread_ms: 3 },
         );
-        same_bytes(Frame::Welcome(welcome), v1::frame::Frame::Welcome(welcome));
+        same_bytes(
+            Frame::Welcome(welcome.clone()),
+            v1::frame::Frame::Welcome(welcome),
+        );
         same_bytes(
             Frame::Commit(commit.clone()),
             v1::frame::Frame::Commit(commit),

@@ -27,5 +27,9 @@ pub mod v1 {
 /// it is not the connection that broke, and no proxy that found no controller.
 pub const BEHIND_THE_AGENT: &str = "source: behind the agent";
 
+/// The metadata of an answer that names the controller's cluster: in a refusal, because the agent's
+/// node belongs to another one.
+pub const CLUSTER_ID: &str = "portolan-cluster-id";
+
 /// The highest version of the protocol that this crate speaks.
 pub const VERSION: u32 = 1;

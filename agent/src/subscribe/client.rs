@@ -54,6 +54,9 @@ async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
             // No name resolves.
             None => End::Unreachable,
         };
+        if end == End::WrongCluster {
+            Stats::count(&inner.stats.wrong_cluster);
+        }
         if patience.is_over(end, Instant::now()) && inner.staging.forget_source_versions() {
             warn!(
                 after = ?BEHIND_PATIENCE,
@@ -106,6 +109,7 @@ fn hello(config: &SubscribeConfig) -> v1::Hello {
         version: VERSION,
         cluster: config.cluster.clone(),
         node: config.node.clone(),
+        cluster_id: config.pin.id(),
         agent_version: config.agent_version.clone(),
         ..v1::Hello::default()
     }

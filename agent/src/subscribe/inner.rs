@@ -14,7 +14,9 @@ use super::hold::Hold;
 use super::outbox::Outbox;
 use super::saver::Saver;
 use super::store::Store;
-use super::{Committed, HeldTable, Holding, Report, Staging, Stats, SubscribeConfig, Subscribed};
+use super::{
+    ClusterPin, Committed, HeldTable, Holding, Report, Staging, Stats, SubscribeConfig, Subscribed,
+};
 
 /// What outlives a stream.
 #[derive(Debug)]
@@ -29,6 +31,7 @@ pub(super) struct Inner {
     pub(super) stats: Arc<Stats>,
     pub(super) first_commit_timeout: Duration,
     pub(super) dialer: Dialer,
+    pub(super) pin: ClusterPin,
     /// The table of the last run, until it or another one is in force.
     loaded: Option<Loaded>,
 }
@@ -111,6 +114,7 @@ impl Inner {
             stats,
             first_commit_timeout: config.first_commit_timeout,
             dialer: Dialer::new(config.security.clone()),
+            pin: config.pin.clone(),
             loaded: None,
         }
     }
@@ -228,6 +232,14 @@ impl Inner {
         self.tables
             .send_replace(Some(Arc::new(subscribed(committed))));
         self.loaded = None;
+    }
+
+    /// A controller of another cluster has refused us.
+    pub(super) fn refused_by(&self, cluster: &str) {
+        // Unless it was forgotten meanwhile: then the next attempt goes on from there.
+        if let Err(error) = self.pin.check(cluster) {
+            debug!(%error, "refused");
+        }
     }
 
     /// When the table is to be written to disk; never while another one than that in force is

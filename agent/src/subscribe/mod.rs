@@ -10,6 +10,7 @@ mod holding;
 mod inner;
 mod latency;
 mod outbox;
+mod pin;
 mod saver;
 mod staging;
 mod stats;
@@ -27,6 +28,7 @@ pub use portolan_client::{HoldConfig, Security, TlsClient};
 
 pub use client::run;
 pub use holding::{HeldTable, Holding};
+pub use pin::{ClusterPin, PinStatus, WrongCluster, forget};
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
 pub use store::set_aside;
@@ -43,6 +45,8 @@ pub struct SubscribeConfig {
     pub cluster: String,
     /// The node's name.
     pub node: String,
+    /// The cluster that the node belongs to by the controllers' word.
+    pub pin: ClusterPin,
     /// This agent's version, for people.
     pub agent_version: String,
     /// Where the last good table is kept; `None` for nowhere.

@@ -15,6 +15,8 @@ pub struct Stats {
     pub streams: AtomicU64,
     /// Attempts that came to no stream.
     pub connect_failures: AtomicU64,
+    /// Attempts and streams that ended because the controller is of another cluster.
+    pub wrong_cluster: AtomicU64,
     /// Tables committed.
     pub commits: AtomicU64,
     /// Those of them that were snapshots.
@@ -47,6 +49,7 @@ impl Default for Stats {
             connected: AtomicBool::default(),
             streams: AtomicU64::default(),
             connect_failures: AtomicU64::default(),
+            wrong_cluster: AtomicU64::default(),
             commits: AtomicU64::default(),
             snapshots: AtomicU64::default(),
             hash_mismatches: AtomicU64::default(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use portolan_client::{Departure, End, Opened, Stay, Target, ended_early};
+use portolan_client::{Departure, End, Opened, Stay, Target, cluster_of, ended_early};
 use portolan_proto::v1;
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout_at};
@@ -45,6 +45,9 @@ pub(super) async fn follow(
         Ok(opened) => opened,
         Err(end) => {
             Stats::count(&inner.stats.connect_failures);
+            if let Some(id) = inner.dialer.take_other_cluster() {
+                inner.refused_by(&id);
+            }
             return end;
         }
     };
@@ -135,7 +138,7 @@ impl Stream<'_> {
         match self.inner.staging.take(frame) {
             Ok(Taken::Welcome(welcome)) => {
                 self.epoch = welcome.epoch;
-                None
+                self.check_cluster(&welcome.cluster_id)
             }
             Ok(Taken::Staged) => None,
             Ok(Taken::Unknown) => {
@@ -167,6 +170,12 @@ impl Stream<'_> {
                 Some(End::Suspect)
             }
         }
+    }
+
+    /// Leaves a controller of another cluster before anything of its table is taken.
+    fn check_cluster(&mut self, id: &str) -> Option<End> {
+        self.inner.pin.check(id).err()?;
+        Some(End::WrongCluster)
     }
 
     fn commit(&mut self, committed: Committed) {
@@ -205,6 +214,10 @@ impl Stream<'_> {
         warn!(code = ?status.code(), reason = status.message(), "stream ended");
         if status.code() == Code::Aborted {
             return End::Suspect;
+        }
+        if let Some(id) = cluster_of(status) {
+            self.inner.refused_by(id);
+            return End::WrongCluster;
         }
         if self.committed {
             self.stay.broken(Instant::now())

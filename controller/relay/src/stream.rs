@@ -131,6 +131,16 @@ impl<P: FnMut(u64, Duration) + Send> Stream<'_, P> {
         let taken = match frame.frame {
             Some(Frame::Welcome(welcome)) => {
                 self.epoch = welcome.epoch;
+                if let Err(ours) = self
+                    .relay
+                    .outlets
+                    .forwarder
+                    .take_cluster_id(&welcome.cluster_id)
+                {
+                    error!(%ours, theirs = welcome.cluster_id,
+                        "a controller of another cluster; restart to take its tables");
+                    return Some(End::WrongCluster);
+                }
                 Ok(())
             }
             Some(Frame::Goaway(goaway)) => {

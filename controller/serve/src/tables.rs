@@ -1,6 +1,7 @@
 //! The reading half: what each stream sends next.
 
 mod all;
+mod cluster_id;
 mod standing;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::log::{Cluster, Hashes, OwnChanges, TableLog, bucket_count};
 use crate::wire::{Chunks, Writer};
 use crate::{Published, Retention};
 
+use cluster_id::ClusterId;
 pub use standing::{Changed, Standing};
 
 /// A change of more than so much of all records, in percent of bytes, is told by a snapshot: that
@@ -47,6 +49,7 @@ struct Shared {
     feeds: RwLock<BTreeMap<Arc<str>, Arc<Feed>>>,
     state: AtomicU8,
     raised: Arc<Notify>,
+    cluster_id: ClusterId,
 }
 
 /// What the writer is at.
@@ -115,6 +118,7 @@ impl Tables {
             feeds: RwLock::default(),
             state: AtomicU8::new(State::Starting as u8),
             raised: Arc::default(),
+            cluster_id: ClusterId::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -147,7 +151,11 @@ impl Tables {
     }
 
     pub(crate) fn state(&self) -> State {
-        match self.shared.state.load(Ordering::Acquire) {
+        let state = self.shared.state.load(Ordering::Acquire);
+        if state == State::Synced as u8 && self.shared.cluster_id.is_awaited() {
+            return State::Starting;
+        }
+        match state {
             0 => State::Starting,
             1 => State::Synced,
             _ => State::Closed,
@@ -156,6 +164,10 @@ impl Tables {
 
     pub(crate) fn enter(&self, state: State) {
         self.shared.state.store(state as u8, Ordering::Release);
+        self.wake_feeds();
+    }
+
+    fn wake_feeds(&self) {
         let feeds = self.shared.feeds.read();
         for feed in feeds.unwrap_or_else(PoisonError::into_inner).values() {
             feed.wake();

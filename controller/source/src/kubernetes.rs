@@ -7,6 +7,7 @@
 mod client;
 mod feed;
 mod follow;
+mod identity;
 mod kinds;
 mod name_feed;
 mod probe;
@@ -34,6 +35,7 @@ use kinds::{NamedPod, Watchable};
 use name_feed::NameFeed;
 
 pub use client::{ClientError, client};
+pub use identity::cluster_id;
 pub use report::report_holds;
 pub use stats::{KindStats, Stats};
 

@@ -78,7 +78,11 @@ fn shared_commit(revision: u64) -> v1::Frame {
 }
 
 fn welcome(epoch: u64) -> v1::Frame {
-    frame(Frame::Welcome(v1::Welcome { version: 1, epoch }))
+    frame(Frame::Welcome(v1::Welcome {
+        version: 1,
+        epoch,
+        ..v1::Welcome::default()
+    }))
 }
 
 fn put(put: Vec<v1::Record>) -> v1::Frame {

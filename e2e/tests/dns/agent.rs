@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use hickory_proto::rr::RecordType;
 use portolan_agent::dns::{DnsArgs, Origin};
-use portolan_agent::subscribe::Security;
+use portolan_agent::subscribe::{ClusterPin, Security};
 use portolan_e2e::cluster::program;
 use portolan_e2e::wait::wait_for;
 use portolan_runtime::Vital;
@@ -41,6 +41,7 @@ impl Agent {
         let fixed = ["agent".to_owned(), bind];
         let cli = Cli::try_parse_from([&fixed, flags].concat()).unwrap();
         let origin = Origin {
+            pin: ClusterPin::default(),
             endpoints: vec![url(controller).parse().unwrap()],
             security: Security::Plaintext,
             state_dir: directory.join("state"),

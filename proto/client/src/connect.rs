@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portolan_proto::limits::MAX_FRAME_BYTES;
 use portolan_proto::v1::agent_message::Message as Said;
-use portolan_proto::{BEHIND_THE_AGENT, v1};
+use portolan_proto::{BEHIND_THE_AGENT, CLUSTER_ID, v1};
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -48,6 +48,8 @@ pub struct Dialer {
     security: Security,
     /// Why there was no stream the last time, by controller: said once while it stays the same.
     last_failures: HashMap<String, String>,
+    /// Which cluster a controller said that it is of when it refused us for that.
+    other_cluster: Option<String>,
 }
 
 impl Dialer {
@@ -57,6 +59,7 @@ impl Dialer {
         Self {
             security,
             last_failures: HashMap::new(),
+            other_cluster: None,
         }
     }
 
@@ -97,6 +100,11 @@ impl Dialer {
         Ok(Opened { frames, messages })
     }
 
+    /// Which cluster the controller is of that refused us for that, if one did; once.
+    pub fn take_other_cluster(&mut self) -> Option<String> {
+        self.other_cluster.take()
+    }
+
     /// There was nobody to talk to, or nobody to trust.
     fn unreachable(&mut self, target: &Target, reason: String) -> End {
         self.failed(target, "no connection to the controller", reason);
@@ -114,6 +122,7 @@ impl Dialer {
             Some(cause) => cause,
         };
         self.failed(target, "the controller refused us", reason);
+        self.other_cluster = cluster_of(status).map(str::to_owned);
         ended_early(status)
     }
 
@@ -161,11 +170,21 @@ pub(crate) async fn connect(
         .await
 }
 
+/// Which cluster the controller is of that refuses us for that.
+#[must_use]
+pub fn cluster_of(status: &Status) -> Option<&str> {
+    status.metadata().get(CLUSTER_ID)?.to_str().ok()
+}
+
 /// How a stream ended without a table.
 #[must_use]
 pub fn ended_early(status: &Status) -> End {
     if status.code() == Code::Unavailable && status.message().contains(BEHIND_THE_AGENT) {
         End::Behind
+    } else if cluster_of(status).is_some() {
+        End::WrongCluster
+    } else if status.code() == Code::FailedPrecondition {
+        End::UnknownNode
     } else {
         End::Refused
     }

@@ -16,7 +16,7 @@ mod resolve;
 mod security;
 mod stay;
 
-pub use connect::{Dialer, Opened, ended_early};
+pub use connect::{Dialer, Opened, cluster_of, ended_early};
 pub use connector::Connector;
 pub use endpoint::{AddressError, endpoint};
 pub use hold::HoldConfig;

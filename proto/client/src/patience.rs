@@ -25,7 +25,7 @@ impl Patience {
                 is_over
             }
             // One that is not there says nothing.
-            End::Unreachable | End::Refused => false,
+            End::Unreachable | End::Refused | End::UnknownNode | End::WrongCluster => false,
             End::Broken { .. } | End::Suspect | End::Goaway => {
                 self.since = None;
                 false

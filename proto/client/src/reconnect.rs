@@ -27,6 +27,10 @@ pub enum End {
         /// Whether it had.
         lasted: bool,
     },
+    /// The controller knows of no such node; our own may have joined just now.
+    UnknownNode,
+    /// The controller is of another cluster than our node.
+    WrongCluster,
     /// The controller would have taken us back in time.
     Behind,
     /// The table was not what the controller sent, or another agent uses our name: coming back
@@ -112,8 +116,14 @@ impl<T: PartialEq> Reconnect<T> {
                 }
                 self.back_off()
             }
-            End::Refused | End::Behind | End::Suspect => {
+            End::Refused | End::WrongCluster | End::Behind | End::Suspect => {
                 self.leave();
+                self.back_off()
+            }
+            // It waits for the node too, so that this is no hurry.
+            End::UnknownNode => {
+                self.leave();
+                self.last_wait = BASE;
                 self.back_off()
             }
             End::Goaway => {

@@ -74,6 +74,7 @@ impl Saved {
         let mut frames = vec![Frame::Welcome(v1::Welcome {
             version: portolan_proto::VERSION,
             epoch: self.epoch,
+            ..v1::Welcome::default()
         })];
         let records = self.records.iter().map(|(r, hash)| encode_record(r, *hash));
         frames.extend(chunks(records).map(|put| {

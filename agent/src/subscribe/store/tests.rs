@@ -47,6 +47,7 @@ fn staging(records: usize) -> Staging {
         Frame::Welcome(v1::Welcome {
             version: 1,
             epoch: 5,
+            ..v1::Welcome::default()
         }),
         Frame::Records(v1::Records {
             put,

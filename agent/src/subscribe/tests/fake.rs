@@ -81,6 +81,7 @@ impl Controller {
             .send(Frame::Welcome(v1::Welcome {
                 version: 1,
                 epoch: 5,
+                ..v1::Welcome::default()
             }))
             .await;
         stream

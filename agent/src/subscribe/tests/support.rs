@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{
-    HoldConfig, Holding, Report, Security, Stats, SubscribeConfig, Subscribed, run,
+    ClusterPin, HoldConfig, Holding, Report, Security, Stats, SubscribeConfig, Subscribed, run,
 };
 
 /// How long a test waits before it fails.
@@ -112,6 +112,7 @@ pub(super) fn config() -> SubscribeConfig {
         security: Security::Plaintext,
         cluster: String::new(),
         node: "a".to_owned(),
+        pin: ClusterPin::default(),
         agent_version: "test".to_owned(),
         state_dir: None,
         disk_patience: Duration::from_millis(50),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_agent::subscribe::{self, Holding, Report, SubscribeConfig, Subscribed};
+use portolan_agent::subscribe::{self, ClusterPin, Holding, Report, SubscribeConfig, Subscribed};
 use portolan_client::{HoldConfig, Security};
 use portolan_model::{
     Destination, NodeInfo, NodeKey, NodeLists, NodeTable, Protocol, Record, RecordKey,
@@ -191,6 +191,7 @@ impl Agent {
             security: Security::Plaintext,
             cluster: String::new(),
             node: node.to_owned(),
+            pin: ClusterPin::default(),
             agent_version: "test".to_owned(),
             state_dir: None,
             disk_patience: Duration::from_millis(50),

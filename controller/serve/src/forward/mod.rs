@@ -131,9 +131,11 @@ impl Forwarder {
     pub fn begin(&mut self, hello: v1::Hello) -> v1::Hello {
         self.arriving = Staged::default();
         self.pending = None;
+        let cluster_id = self.tables.cluster_id();
         // Also without tables that are good: nobody may take us further back.
         let hello = v1::Hello {
             source_versions: self.source_versions.clone(),
+            cluster_id: cluster_id.map(ToString::to_string).unwrap_or_default(),
             ..hello
         };
         let Some((epoch, revision)) = self.position else {
@@ -154,6 +156,14 @@ impl Forwarder {
     /// forget.
     pub fn forget_source_versions(&mut self) -> bool {
         !std::mem::take(&mut self.source_versions).is_empty()
+    }
+
+    /// Takes the identity of the cluster that the stream is of, and says it to agents.
+    ///
+    /// # Errors
+    /// If our tables are another cluster's, which is returned.
+    pub fn take_cluster_id(&self, id: &str) -> Result<(), Arc<str>> {
+        self.tables.set_cluster_id(Some(id))
     }
 
     /// Takes shared records.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_model::NodeKey;
+use portolan_proto::CLUSTER_ID;
 use portolan_tls::PeerName;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
@@ -146,6 +147,20 @@ impl Refusal {
 
     pub(crate) fn forbidden(reason: RefusalReason, message: impl Into<String>) -> Self {
         Self::new(reason, Status::permission_denied(message))
+    }
+
+    /// The agent's node belongs to another cluster. It is told which this one is, so that it can say
+    /// so on its node.
+    pub(crate) fn other_cluster(ours: &str, theirs: &str) -> Self {
+        let message = format!(
+            "cluster: this is {ours:?}, and the agent's node belongs to {theirs:?}; if that has \
+             changed, run `portolan-agent forget` on the node"
+        );
+        let mut refusal = Self::forbidden(RefusalReason::WrongCluster, message);
+        if let Ok(id) = ours.parse() {
+            refusal.status.metadata_mut().insert(CLUSTER_ID, id);
+        }
+        refusal
     }
 
     /// A review has found that the token of a stream is good no more.

@@ -8,6 +8,7 @@ mod convergence;
 mod counters;
 mod entry;
 mod everybody;
+mod nodes;
 mod reason;
 mod refusals;
 mod status;
@@ -23,6 +24,7 @@ use portolan_model::NodeKey;
 use portolan_proto::v1;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tracing::{info, warn};
 
@@ -31,6 +33,8 @@ use convergence::{Convergence, Member, Reached};
 pub use counters::Counters;
 pub(crate) use counters::{Counter, Live};
 use entry::Entry;
+use nodes::Known;
+pub(crate) use nodes::NodeStanding;
 pub use refusals::RefusalReason;
 use refusals::Refusals;
 pub use status::{HeldTable, NodeStatus, Problem};
@@ -39,9 +43,6 @@ use told::Told;
 /// How many disconnected agents are remembered: anybody can make up names of nodes.
 const MAX_DISCONNECTED: usize = 10_000;
 
-/// How many deleted nodes are remembered.
-const MAX_DELETED: usize = 10_000;
-
 /// The agents of one controller. Shared by sessions, metrics and the admin server.
 #[derive(Debug)]
 pub struct Registry {
@@ -49,6 +50,8 @@ pub struct Registry {
     live: Live,
     refusals: Refusals,
     convergence: ConvergenceSeconds,
+    /// Told of each node that the source has anew.
+    arrivals: Notify,
 }
 
 /// From the first event of a change until a share of the connected nodes had programmed it, in
@@ -63,6 +66,7 @@ impl Default for Registry {
             live: Live::default(),
             refusals: Refusals::default(),
             convergence: Family::new_with_constructor(histogram),
+            arrivals: Notify::new(),
         }
     }
 }
@@ -73,22 +77,10 @@ struct Nodes {
     entries: HashMap<NodeKey, Entry>,
     /// The disconnected ones by the number of their last session, oldest first.
     disconnected: BTreeMap<u64, NodeKey>,
-    /// Those that the source had and has no longer, with their place in the order of deletion.
-    deleted: BTreeMap<NodeKey, u64>,
-    last_deletion: u64,
+    known: Known,
     last_session: u64,
     /// By cluster.
     convergence: BTreeMap<Arc<str>, Convergence>,
-}
-
-impl Nodes {
-    /// Makes room for another deletion: of a full memory the older half goes.
-    fn forget_oldest_deletions(&mut self) {
-        if self.deleted.len() >= MAX_DELETED {
-            let half = self.last_deletion - MAX_DELETED as u64 / 2;
-            self.deleted.retain(|_, deletion| *deletion > half);
-        }
-    }
 }
 
 /// Who connects.
@@ -173,28 +165,6 @@ impl Registry {
         self.refusals.read()
     }
 
-    /// The source has this node.
-    pub fn node_present(&self, node: &NodeKey) {
-        self.lock().deleted.remove(node);
-    }
-
-    /// The source had this node and has it no longer. Its stream ends, and it gets no other, where
-    /// agents must show who they are: whatever was given to that node is void.
-    pub fn node_deleted(&self, node: &NodeKey) {
-        let mut nodes = self.lock();
-        nodes.forget_oldest_deletions();
-        nodes.last_deletion += 1;
-        let deletion = nodes.last_deletion;
-        nodes.deleted.insert(node.clone(), deletion);
-        if let Some(entry) = nodes.entries.get(node) {
-            entry.node_deleted();
-        }
-    }
-
-    pub(crate) fn is_deleted(&self, node: &NodeKey) -> bool {
-        self.lock().deleted.contains_key(node)
-    }
-
     /// A peer was refused: counted, and logged if it was not for a minute.
     pub(crate) fn refuse(&self, peer: IpAddr, reason: RefusalReason, message: &str) {
         self.count_refusals(reason, 1);
@@ -215,7 +185,7 @@ impl Registry {
         let told = Arc::<Told>::default();
         let node = connect.node.clone();
         let mut nodes = self.lock();
-        if nodes.deleted.contains_key(&node) {
+        if !nodes.is_served(&node) {
             told.delete();
         }
         nodes.last_session += 1;

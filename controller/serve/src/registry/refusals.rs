@@ -66,6 +66,8 @@ reasons! {
     WrongCluster => "wrong_cluster",
     /// The node was deleted.
     NodeDeleted => "node_deleted",
+    /// The source has no node of that name.
+    NodeUnknown => "node_unknown",
     /// The controller is stopping.
     Shutdown => "shutdown",
 }

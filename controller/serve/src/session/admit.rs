@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tonic::{Request, Status, Streaming};
 
 use super::hello::{Hello, accept};
-use super::{Authentication, Context, Messages};
+use super::{Context, Messages, NODE_PATIENCE, node_refusal};
 use crate::accept::{Admission, Peer};
 use crate::identity::{Identity, Refusal};
 use crate::registry::RefusalReason;
@@ -65,12 +65,42 @@ async fn check(
     let hello = accept(message, &context.config)
         .map_err(|status| Refusal::new(RefusalReason::Hello, status))?;
     identity.authorize(&hello.node, hello.wants_all)?;
-    let is_void = matches!(authentication, Authentication::Required(_));
-    if is_void && context.registry.is_deleted(&hello.entry()) {
-        let reason = RefusalReason::NodeDeleted;
-        return Err(Refusal::forbidden(reason, "node: deleted"));
-    }
+    check_cluster(context, &hello)?;
+    check_node(context, &hello).await?;
     Ok((hello, identity, messages))
+}
+
+/// An agent that knows to which cluster its node belongs is of no other one.
+fn check_cluster(context: &Context, hello: &Hello) -> Result<(), Refusal> {
+    let theirs = &hello.cluster_id;
+    let Some(ours) = context.tables.cluster_id().filter(|_| !theirs.is_empty()) else {
+        return Ok(());
+    };
+    if **ours == **theirs {
+        return Ok(());
+    }
+    Err(Refusal::other_cluster(ours, theirs))
+}
+
+/// Before the source has told of all that it has, every node may be there.
+async fn check_node(context: &Context, hello: &Hello) -> Result<(), Refusal> {
+    if !context.looks_at_nodes() {
+        return Ok(());
+    }
+    let entry = hello.entry();
+    tokio::select! {
+        standing = context.registry.standing_within(&entry, NODE_PATIENCE) => {
+            node_refusal(standing).map_or(Ok(()), Err)
+        }
+        () = context.shutdown.cancelled() => Err(shutting_down()),
+    }
+}
+
+fn shutting_down() -> Refusal {
+    Refusal::new(
+        RefusalReason::Shutdown,
+        Status::unavailable("shutting down"),
+    )
 }
 
 async fn first_message(
@@ -80,10 +110,7 @@ async fn first_message(
     let refused = |status| Refusal::new(RefusalReason::Hello, status);
     let message = timeout(context.config.hello_timeout, messages.message());
     tokio::select! {
-        () = context.shutdown.cancelled() => {
-            let status = Status::unavailable("shutting down");
-            Err(Refusal::new(RefusalReason::Shutdown, status))
-        }
+        () = context.shutdown.cancelled() => Err(shutting_down()),
         message = message => message
             .map_err(|_| refused(Status::deadline_exceeded("no Hello in time")))?
             .map_err(refused)?

@@ -26,6 +26,8 @@ pub(super) struct Hello {
     /// The version that both sides speak.
     pub(super) version: u32,
     pub(super) agent_version: String,
+    /// The cluster that its node belongs to; empty if it does not know.
+    pub(super) cluster_id: String,
     pub(super) have: Have,
 }
 
@@ -58,6 +60,9 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
         Ok(want) => want == v1::hello::Want::AllNodes,
         Err(_) => return Err(Status::invalid_argument("want: unknown")),
     };
+    if hello.cluster_id.len() > MAX_NAME {
+        return Err(Status::invalid_argument("cluster_id: too long"));
+    }
     let cluster = config.clusters.iter().find(|name| ***name == hello.cluster);
     let Some(cluster) = cluster else {
         return Err(Status::not_found("cluster: not served here"));
@@ -74,6 +79,7 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
         wants_all,
         version: hello.version.min(VERSION),
         agent_version,
+        cluster_id: hello.cluster_id,
         have: Have {
             epoch: hello.epoch,
             revision: hello.revision,

@@ -13,10 +13,10 @@ use tonic::Status;
 use tracing::debug;
 
 use super::link::Link;
-use super::{Authentication, Context, Messages};
+use super::{Context, Messages, node_refusal};
 use crate::accept::{Admission, Peer};
 use crate::identity::{Refusal, Reviewed, revoked};
-use crate::registry::{Counter, Session};
+use crate::registry::{Counter, NodeStanding, Session};
 
 /// The inbound half. It stops when this is dropped.
 #[derive(Debug)]
@@ -143,16 +143,19 @@ impl Half {
 
     /// Passes on what is confirmed; completes with the end that the registry has for the stream.
     async fn told(&self) -> Status {
-        let is_void = matches!(
-            self.context.config.authentication,
-            Authentication::Required(_)
-        );
         loop {
             if self.session.is_replaced() {
                 return Status::aborted("a newer stream of this node has begun");
             }
-            if is_void && self.session.is_deleted() {
-                return Status::permission_denied("node: deleted");
+            if self.session.is_deleted() && self.context.looks_at_nodes() {
+                let standing = match self.context.registry.standing(self.session.node()) {
+                    // It is there again: not as what the stream began for.
+                    NodeStanding::Served => NodeStanding::Deleted,
+                    standing => standing,
+                };
+                if let Some(Refusal { status, .. }) = node_refusal(standing) {
+                    return status;
+                }
             }
             if let Some(revision) = self.session.take_confirmed() {
                 self.link.confirm(revision);

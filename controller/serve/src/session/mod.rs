@@ -25,7 +25,7 @@ use tracing::info;
 
 use crate::accept::Peer;
 use crate::identity::{Identity, Refusal, authenticate};
-use crate::registry::Connect;
+use crate::registry::{Connect, NodeStanding, RefusalReason};
 use crate::{Authentication, Registry, Tables};
 use admit::{Admitted, admit};
 pub(crate) use body::StreamBody;
@@ -81,6 +81,10 @@ impl Default for ServeConfig {
         }
     }
 }
+
+/// How long the agent of a node that is not known waits for the node to become so, before it is
+/// refused; less than agents wait for an answer to Hello.
+const NODE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How much time each agent adds to that over which all leave: so many come to other controllers
 /// a second.
@@ -140,6 +144,32 @@ impl Context {
         *self
             .spread
             .get_or_init(|| spread(self.registry.connected(), most))
+    }
+}
+
+impl Context {
+    /// Whether agents are let in by their nodes: those of others must show nothing, and gain
+    /// nothing by another name.
+    pub(crate) fn looks_at_nodes(&self) -> bool {
+        matches!(self.config.authentication, Authentication::Required(_))
+            || self.registry.refuses_unknown_nodes()
+    }
+}
+
+/// Why an agent is not served because of its node, if it is not.
+pub(crate) fn node_refusal(standing: NodeStanding) -> Option<Refusal> {
+    match standing {
+        NodeStanding::Served => None,
+        NodeStanding::Deleted => {
+            let reason = RefusalReason::NodeDeleted;
+            Some(Refusal::forbidden(reason, "node: deleted"))
+        }
+        // Agents come back soon for this one.
+        NodeStanding::Unknown => {
+            let message = "node: there is no Node of this name, or not yet";
+            let status = Status::failed_precondition(message);
+            Some(Refusal::new(RefusalReason::NodeUnknown, status))
+        }
     }
 }
 

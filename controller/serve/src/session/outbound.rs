@@ -41,6 +41,10 @@ pub(super) struct Outbound {
     /// Whether it is a relay, which is sent what all nodes have.
     pub(super) wants_all: bool,
     position: Position,
+    /// The protocol's version on this stream.
+    version: u32,
+    /// Whether Welcome is said with the cluster's identity, or that is not known for good.
+    is_identified: bool,
     /// Messages that belong to no transition.
     message: Option<Bytes>,
     /// Whether the message waits for what is known soon, to go with it.
@@ -83,14 +87,14 @@ impl Outbound {
     ) -> Self {
         let node = session.node().clone();
         let feed = context.tables.feed(&node.cluster);
-        let epoch = context.tables.epoch();
-        let welcome = Frame::Welcome(v1::Welcome { version, epoch });
+        let welcome = welcome(&context, version);
         inbound.hold(true);
         Self {
             woken: Box::pin(feed.woken()),
             waker: None,
             behind: false,
             turn: Turn::new(&context.snapshots),
+            is_identified: context.tables.cluster_id().is_some(),
             context,
             session,
             link,
@@ -99,6 +103,7 @@ impl Outbound {
             node,
             wants_all: false,
             position: Position::Start(Box::new(have)),
+            version,
             message: Some(single(welcome)),
             held: true,
             sending: None,
@@ -212,6 +217,16 @@ impl Outbound {
             }
             State::Synced => {}
             State::Closed => return Err(Status::unavailable("nothing is published any more")),
+        }
+        if self.session.is_deleted() && self.context.looks_at_nodes() {
+            // The other half says so soon. Until then nothing is told.
+            return Ok(false);
+        }
+        if !std::mem::replace(&mut self.is_identified, true)
+            && self.context.tables.cluster_id().is_some()
+        {
+            // It was not known when the stream began.
+            self.say(welcome(&self.context, self.version));
         }
         match &self.position {
             Position::Start(have) => {
@@ -363,6 +378,15 @@ impl Outbound {
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(within)));
         deadline.as_mut().poll(waker).is_ready()
     }
+}
+
+fn welcome(context: &Context, version: u32) -> Frame {
+    let cluster_id = context.tables.cluster_id();
+    Frame::Welcome(v1::Welcome {
+        version,
+        epoch: context.tables.epoch(),
+        cluster_id: cluster_id.map(ToString::to_string).unwrap_or_default(),
+    })
 }
 
 fn goaway(context: &Context) -> Frame {

@@ -3,6 +3,7 @@
 mod backpressure;
 mod hostile;
 mod limits;
+mod nodes;
 mod protocol;
 mod rates;
 mod resume;

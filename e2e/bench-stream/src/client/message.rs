@@ -109,6 +109,7 @@ mod tests {
         let welcome = v1::Welcome {
             version: 1,
             epoch: 9,
+            ..v1::Welcome::default()
         };
         let mut bytes = framed(Frame::Welcome(welcome));
         bytes.extend(framed(Frame::Compressed(vec![0x22; 5_000])));

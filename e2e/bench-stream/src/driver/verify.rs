@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use portolan_agent::subscribe::{
-    FIRST_COMMIT_TIMEOUT, HoldConfig, Holding, Security, Stats, SubscribeConfig, Subscribed,
-    TlsClient, run as subscribe,
+    ClusterPin, FIRST_COMMIT_TIMEOUT, HoldConfig, Holding, Security, Stats, SubscribeConfig,
+    Subscribed, TlsClient, run as subscribe,
 };
 use portolan_tls::issue::Authority;
 use portolan_tls::{ClientFiles, NodeName};
@@ -51,6 +51,7 @@ impl Verifier {
             security: tls_dir.map_or(Ok(Security::Plaintext), |dir| security(dir, node))?,
             cluster: String::new(),
             node: node_name(node),
+            pin: ClusterPin::default(),
             agent_version: "bench".to_owned(),
             state_dir: None,
             disk_patience: Duration::ZERO,

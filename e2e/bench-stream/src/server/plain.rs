@@ -94,6 +94,7 @@ impl Shared {
                 welcome: Some(v1::Welcome {
                     version: 1,
                     epoch: 1,
+                    ..v1::Welcome::default()
                 }),
                 ..Plain::default()
             };

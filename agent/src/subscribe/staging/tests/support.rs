@@ -80,6 +80,7 @@ impl Agent {
         let welcome = Frame::Welcome(v1::Welcome {
             version: 1,
             epoch: 9,
+            ..v1::Welcome::default()
         });
         staging.take(frame(welcome)).unwrap();
         Self(staging)

@@ -112,6 +112,8 @@ impl Drop for Server {
 /// A client that says what it is told to and shows what comes.
 pub(super) struct Client {
     pub(super) epoch: u64,
+    /// As Welcome had it.
+    pub(super) cluster_id: String,
     messages: mpsc::Sender<v1::AgentMessage>,
     frames: Streaming<v1::Frame>,
 }
@@ -150,11 +152,15 @@ impl Client {
         let stream = client.sync(request);
         let mut this = Self {
             epoch: 0,
+            cluster_id: String::new(),
             messages,
             frames: patiently(stream).await?.into_inner(),
         };
         match this.next().await? {
-            Some(Frame::Welcome(welcome)) => this.epoch = welcome.epoch,
+            Some(Frame::Welcome(welcome)) => {
+                this.epoch = welcome.epoch;
+                this.cluster_id = welcome.cluster_id;
+            }
             other => panic!("no Welcome: {other:?}"),
         }
         Ok(this)
