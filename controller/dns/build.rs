@@ -8,7 +8,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dns = protox::compile(["dns.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(dns)?;
     let names = protox::compile(["names.proto"], ["proto"])?;
-    tonic_prost_build::configure().compile_fds(names)?;
+    tonic_prost_build::configure()
+        .build_server(false)
+        .compile_fds(names)?;
     let etcd = protox::compile(["etcd.proto"], ["proto"])?;
     tonic_prost_build::configure()
         .build_server(false)

@@ -118,7 +118,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     answer_names(dns.as_mut(), &vital, &token);
     serve_admin(admin_server, admin, debug_socket, &vital);
 
-    let names = dns.as_ref().map(Dns::replicas);
+    let names = dns.as_ref().map(|dns| dns.replicas(&vital));
     let config = ServeConfig {
         clusters: vec![cluster],
         authentication: identity.authentication,

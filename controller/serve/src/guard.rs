@@ -9,19 +9,26 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use portolan_proto::CLUSTER_ID;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
 
-use crate::accept::Peer;
+use crate::accept::{Admission, Peer};
 use crate::identity::{Identity, Refusal, Reviewed, revoked};
-use crate::session::Context;
+use crate::registry::{Beside, Counter, Parted, RefusalReason};
+use crate::session::{Context, Link, REPLACED, check_cluster, check_node, node_end};
 use body::LimitedBody;
 
-/// A service that asks who it is first. Which node does not matter: all get the same.
+/// How long a stream waits for the cluster's identity, before it is refused.
+const IDENTITY_PATIENCE: Duration = Duration::from_secs(3);
+
+/// A service that asks who it is first. Which node does not matter: all get the same, but each node
+/// has one stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Guarded<S> {
     pub(crate) service: S,
@@ -42,14 +49,15 @@ where
         method.is_some()
     }
 
-    /// Answers an agent; its stream lasts no longer than what it has shown, and than we do.
+    /// Answers an agent; its stream lasts no longer than what it has shown, than its node, and than
+    /// we do, and is cut off if nobody takes what it says.
     pub(crate) async fn answer(
         mut self,
         request: http::Request<Body>,
     ) -> Result<http::Response<Body>, Infallible> {
         let peer = request.extensions().get::<Peer>().cloned();
         let metadata = MetadataMap::from_headers(request.headers().clone());
-        let identity = match self.check(peer.as_ref(), &metadata) {
+        let identity = match check(&self.context, peer.as_ref(), &metadata).await {
             Ok(identity) => identity,
             Err(Refusal { reason, status }) => {
                 if let Some(peer) = peer.as_ref().filter(|_| reason.is_credential()) {
@@ -62,47 +70,120 @@ where
         };
         let admission = peer.as_ref().map(Peer::admit);
         poll_fn(|task| self.service.poll_ready(task)).await?;
-        let response = self.service.call(request).await?;
-        let remaining = identity.remaining(self.context.config.credential_grace);
-        let (ip, reviewed) = (Peer::ip(peer.as_ref()), identity.into_reviewed());
-        let end = end(self.context, remaining, ip, reviewed);
-        Ok(response.map(|body| Body::new(LimitedBody::new(body, admission, end))))
-    }
-
-    fn check(&self, peer: Option<&Peer>, metadata: &MetadataMap) -> Result<Identity, Refusal> {
-        let identity = self.context.authenticate(peer, metadata)?;
-        identity.authorize_cluster(&self.context.config.clusters)?;
-        Ok(identity)
+        let mut response = self.service.call(request).await?;
+        let cluster_id = self.context.tables.cluster_id();
+        if let Some(id) = cluster_id.and_then(|id| id.parse().ok()) {
+            response.headers_mut().insert(CLUSTER_ID, id);
+        }
+        let registry = &self.context.registry;
+        let keeper = Keeper {
+            link: Arc::default(),
+            peer: Peer::ip(peer.as_ref()),
+            admission,
+            beside: identity.node().map(|node| registry.begin_beside(node)),
+            remaining: identity.remaining(self.context.config.credential_grace),
+            reviewed: identity.into_reviewed(),
+            context: self.context,
+        };
+        let link = Arc::clone(&keeper.link);
+        let keeper = AbortOnDropHandle::new(tokio::spawn(keeper.run()));
+        Ok(response.map(|body| Body::new(LimitedBody::new(body, link, keeper))))
     }
 }
 
-/// Completes when a stream must end, with what is said then. At the shutdown streams end over the
-/// time that those of the tables have, or they would all come to the next controller at once.
-async fn end(
+/// Who sends a request, and whether it may.
+async fn check(
+    context: &Context,
+    peer: Option<&Peer>,
+    metadata: &MetadataMap,
+) -> Result<Identity, Refusal> {
+    let identity = context.authenticate(peer, metadata)?;
+    identity.authorize_cluster(&context.config.clusters)?;
+    let known = context.tables.cluster_id_known();
+    if timeout(IDENTITY_PATIENCE, known).await.is_err() {
+        let status = Status::unavailable("the cluster's identity is not known yet");
+        return Err(Refusal::new(RefusalReason::Starting, status));
+    }
+    let theirs = metadata.get(CLUSTER_ID).and_then(|id| id.to_str().ok());
+    check_cluster(context, theirs.unwrap_or_default())?;
+    if let Some(node) = identity.node() {
+        check_node(context, &node).await?;
+    }
+    Ok(identity)
+}
+
+/// Ends a stream when it must end: a task of its own, as the connection polls nothing while it can
+/// send nothing.
+struct Keeper {
     context: Arc<Context>,
-    remaining: Option<Duration>,
+    link: Arc<Link>,
     peer: IpAddr,
+    admission: Option<Admission>,
+    beside: Option<Beside>,
+    remaining: Option<Duration>,
     reviewed: Option<Reviewed>,
-) -> Status {
-    let expired = async {
-        match remaining {
-            Some(remaining) => sleep(remaining).await,
-            None => pending().await,
+}
+
+impl Keeper {
+    async fn run(self) {
+        let stall_timeout = self.context.config.stall_timeout;
+        let (status, patience) = tokio::select! {
+            biased;
+            parted = parted(self.beside.as_ref()) => match parted {
+                Parted::Replaced => {
+                    let status = Status::aborted("a newer stream of this node has begun");
+                    (status, stall_timeout.min(REPLACED))
+                }
+                Parted::Node(standing) => (node_end(standing), stall_timeout),
+            },
+            status = self.over() => (status, stall_timeout),
+            () = self.link.stalled(stall_timeout) => {
+                self.context.registry.count(Counter::Stalled, 1);
+                (Status::unavailable("the agent takes nothing"), Duration::ZERO)
+            }
+        };
+        self.link.end(Err(status));
+        // The connection drops this when it has taken the end, if it takes anything.
+        sleep(patience).await;
+        if let Some(admission) = &self.admission {
+            admission.cut();
         }
-    };
-    tokio::select! {
-        () = context.shutdown.cancelled() => {
-            let spread = context.spread();
-            let random = RandomState::new().hash_one(()) % 1_000;
-            sleep(spread.mul_f64(random as f64 / 1_000.0)).await;
-            Status::unavailable("shutting down")
+        pending().await
+    }
+
+    /// Completes when what the agent has shown is of no use any more, or the server stops. At the
+    /// shutdown streams end over the time that those of the tables have, or they would all come to
+    /// the next controller at once.
+    async fn over(&self) -> Status {
+        let expired = async {
+            match self.remaining {
+                Some(remaining) => sleep(remaining).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.context.shutdown.cancelled() => {
+                let spread = self.context.spread();
+                let random = RandomState::new().hash_one(()) % 1_000;
+                sleep(spread.mul_f64(random as f64 / 1_000.0)).await;
+                Status::unavailable("shutting down")
+            }
+            () = revoked(self.reviewed.as_ref()) => {
+                let Refusal { reason, status } = Refusal::revoked();
+                self.context.registry.refuse(self.peer, reason, status.message());
+                status
+            }
+            () = expired => {
+                Status::unauthenticated("certificate or token: it has expired meanwhile")
+            }
         }
-        () = revoked(reviewed.as_ref()) => {
-            let Refusal { reason, status } = Refusal::revoked();
-            context.registry.refuse(peer, reason, status.message());
-            status
-        }
-        () = expired => Status::unauthenticated("certificate or token: it has expired meanwhile"),
+    }
+}
+
+async fn parted(beside: Option<&Beside>) -> Parted {
+    match beside {
+        Some(beside) => beside.parted().await,
+        None => pending().await,
     }
 }
 

@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use axum::Router;
 use portolan_dns::replica::NamesService;
-use portolan_dns::replica::pb::names_server::NamesServer;
 use portolan_dns::{
     Bound, Change, LagCollector, Metrics, Server, SharedZone, Upstream, Zone, zone_file,
 };
@@ -102,8 +101,10 @@ impl Dns {
     }
 
     /// What streams the names to agents.
-    pub(crate) fn replicas(&self) -> NamesServer<NamesService> {
-        NamesService::service(Arc::clone(&self.zone))
+    pub(crate) fn replicas(&self, vital: &Vital) -> NamesService {
+        let (service, following) = NamesService::new(Arc::clone(&self.zone));
+        vital.spawn_endless("copies of names", following);
+        service
     }
 
     /// What can be asked at the admin address.

@@ -64,13 +64,26 @@ pub(super) fn commit(serial: u32) -> Item {
 /// A number that is the same for zones with the same items, in whatever order they came.
 #[must_use]
 pub fn digest(zone: &Zone) -> [u8; 16] {
-    let sum = everything(zone).fold(0_u128, |sum, item| {
+    let mut sum = ItemSum::default();
+    everything(zone).for_each(|item| sum.add(&item));
+    sum.digest()
+}
+
+/// The sum of the hashes of items.
+#[derive(Debug, Default)]
+pub(super) struct ItemSum(u128);
+
+impl ItemSum {
+    pub(super) fn add(&mut self, item: &Item) {
         let hash = blake3::hash(&item.encode_to_vec());
         let mut first = [0; 16];
         first.copy_from_slice(&hash.as_bytes()[..16]);
-        sum.wrapping_add(u128::from_le_bytes(first))
-    });
-    sum.to_le_bytes()
+        self.0 = self.0.wrapping_add(u128::from_le_bytes(first));
+    }
+
+    pub(super) fn digest(&self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
 }
 
 fn settings(config: &ZoneConfig) -> pb::Settings {

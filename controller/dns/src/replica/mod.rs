@@ -8,13 +8,14 @@
 
 mod decode;
 mod encode;
+mod feed;
 mod file;
 mod follow;
 mod serve;
 #[cfg(test)]
 mod tests;
 
-/// The generated messages, client and server.
+/// The generated messages and the client.
 #[allow(
     missing_docs,
     unreachable_pub,

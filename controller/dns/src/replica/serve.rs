@@ -1,139 +1,124 @@
 //! The controller's side: streams a zone to agents.
+//!
+//! What tonic generates would encode each message for each agent, into a buffer of its own; this
+//! gives the connection frames that all of them share.
 
-use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
+use http_body::Frame as BodyFrame;
+use prost::bytes::Bytes;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::codec::BufferSettings;
+use tonic::codegen::http::header::CONTENT_TYPE;
+use tonic::codegen::http::{HeaderValue, Request, Response};
+use tonic::codegen::{BoxFuture, Service};
+use tonic::server::NamedService;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
 
-use super::encode::{self, digest};
-use super::pb::names_server::{Names, NamesServer};
-use super::pb::{Frame, Item, WatchRequest};
-use crate::input::Subject;
-use crate::shared::{Dirty, SharedZone, Subscription};
+use super::feed::{Cursor, Feed};
+use super::pb::{Frame, WatchRequest};
+use crate::shared::SharedZone;
 
-/// How many items are in a frame at most.
-const ITEMS: usize = 100;
-
-/// How many frames wait for an agent that does not take them. What changes meanwhile is sent once,
-/// as it is then.
-const FRAMES: usize = 4;
-
-/// The shortest time from one round of changes to the next, for each agent.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// The longest request, in bytes, and how long it may take to come.
+const REQUEST_BYTES: usize = 4_096;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The service `portolan.dns.v1.Names`.
 #[derive(Debug, Clone)]
 pub struct NamesService {
-    zone: Arc<SharedZone>,
-    /// The digest of the zone at a serial: agents that come back together ask for the same one.
-    digest: Arc<Mutex<Option<AtSerial>>>,
+    feed: Arc<Feed>,
 }
-
-/// A serial, and the zone's digest then.
-type AtSerial = (u32, [u8; 16]);
 
 impl NamesService {
-    /// The service for a tonic server.
-    #[must_use]
-    pub fn service(zone: Arc<SharedZone>) -> NamesServer<Self> {
-        NamesServer::new(Self {
-            zone,
-            digest: Arc::default(),
-        })
+    /// The service, and the task that it needs: its streams say what that has made.
+    pub fn new(zone: Arc<SharedZone>) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let feed = Arc::new(Feed::new(zone));
+        let running = Arc::clone(&feed).run();
+        (Self { feed }, running)
     }
 
-    /// What an agent with this digest has to be told first.
-    fn first(&self, known: &[u8]) -> Vec<Item> {
-        let zone = self.zone.read();
-        let serial = zone.serial();
-        let mut cached = self.digest.lock().unwrap_or_else(PoisonError::into_inner);
-        let digest = match *cached {
-            Some((at, digest)) if at == serial => digest,
-            _ => digest(&zone),
+    async fn watch(self, request: Request<Body>) -> Result<Response<Body>, Status> {
+        if request.uri().path() != "/portolan.dns.v1.Names/Watch" {
+            return Err(Status::unimplemented("no such method"));
+        }
+        let decoder = ProstCodec::<Frame, WatchRequest>::raw_decoder(BufferSettings::new(
+            REQUEST_BYTES,
+            REQUEST_BYTES,
+        ));
+        let body = request.into_body();
+        let mut messages = Streaming::new_request(decoder, body, None, Some(REQUEST_BYTES));
+        let request = timeout(REQUEST_TIMEOUT, messages.message()).await;
+        let request = request.map_err(|_| Status::deadline_exceeded("no request in time"))??;
+        let request = request.ok_or_else(|| Status::invalid_argument("no request"))?;
+        let stream = NamesStream {
+            feed: self.feed,
+            cursor: Cursor::Begin(request.digest),
         };
-        *cached = Some((serial, digest));
-        drop(cached);
-        let mut items = Vec::new();
-        if known != digest {
-            items.extend(encode::everything(&zone));
-        }
-        items.push(encode::commit(serial));
-        items
+        let mut response = Response::new(Body::new(NamesBody(Box::pin(stream.next()))));
+        let content_type = HeaderValue::from_static("application/grpc");
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+        Ok(response)
+    }
+}
+
+impl NamedService for NamesService {
+    const NAME: &'static str = "portolan.dns.v1.Names";
+}
+
+impl Service<Request<Body>> for NamesService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
-    async fn stream(self, known: Vec<u8>, frames: mpsc::Sender<Result<Frame, Status>>) {
-        tokio::select! {
-            _ = self.run(known, &frames) => {}
-            () = frames.closed() => {}
-        }
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let watch = self.clone().watch(request);
+        Box::pin(async { Ok(watch.await.unwrap_or_else(Status::into_http)) })
     }
+}
 
-    /// Tells everything, and then what changes; `None` when the agent has gone.
-    async fn run(
-        &self,
-        known: Vec<u8>,
-        frames: &mpsc::Sender<Result<Frame, Status>>,
-    ) -> Option<()> {
-        let mut subscription = self.zone.subscribe("agent");
-        self.synced(&mut subscription).await;
-        let mut known = Some(known);
+/// One agent's stream.
+struct NamesStream {
+    feed: Arc<Feed>,
+    cursor: Cursor,
+}
+
+impl NamesStream {
+    /// Waits for the next message, and comes back with it.
+    async fn next(mut self) -> (Self, Bytes) {
+        let feed = Arc::clone(&self.feed);
         loop {
-            let dirty = subscription.changed().await;
-            let items = match (known.take(), dirty) {
-                (Some(known), _) => self.first(&known),
-                (None, Dirty::All) => self.first(&[]),
-                (None, Dirty::Some(subjects)) => self.changed(&subjects),
-            };
-            send(frames, items).await?;
-            subscription.done();
-            tokio::time::sleep(INTERVAL).await;
-        }
-    }
-
-    fn changed(&self, subjects: &BTreeSet<Subject>) -> Vec<Item> {
-        let zone = self.zone.read();
-        let items = subjects.iter();
-        let items = items.filter_map(|one| encode::of_subject(&zone, one));
-        items.chain([encode::commit(zone.serial())]).collect()
-    }
-
-    /// Before everything is known nothing is told.
-    async fn synced(&self, subscription: &mut Subscription) {
-        loop {
-            let dirty = subscription.changed().await;
-            if self.zone.read().is_synced() {
-                subscription.put_back(&dirty);
-                return;
+            let news = feed.news();
+            if let Some(frame) = feed.next(&mut self.cursor) {
+                return (self, frame);
             }
+            news.await;
         }
     }
 }
 
-/// Sends items in frames; `None` if the agent has gone.
-async fn send(frames: &mpsc::Sender<Result<Frame, Status>>, items: Vec<Item>) -> Option<()> {
-    let mut items = items.into_iter().peekable();
-    while items.peek().is_some() {
-        let part = items.by_ref().take(ITEMS).collect();
-        frames.send(Ok(Frame { items: part })).await.ok()?;
-    }
-    Some(())
-}
+/// A stream as the body of a response, which has no end.
+struct NamesBody(Pin<Box<dyn Future<Output = (NamesStream, Bytes)> + Send>>);
 
-#[tonic::async_trait]
-impl Names for NamesService {
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<Frame, Status>> + Send>>;
+impl http_body::Body for NamesBody {
+    type Data = Bytes;
+    type Error = Status;
 
-    async fn watch(
-        &self,
-        request: Request<WatchRequest>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
-        let (sender, receiver) = mpsc::channel(FRAMES);
-        tokio::spawn(self.clone().stream(request.into_inner().digest, sender));
-        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<BodyFrame<Bytes>, Status>>> {
+        let (stream, frame) = ready!(self.0.as_mut().poll(context));
+        self.0 = Box::pin(stream.next());
+        Poll::Ready(Some(Ok(BodyFrame::data(frame))))
     }
 }

@@ -5,10 +5,14 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tonic::transport::Endpoint;
 
+use prost::Message as _;
+use prost::bytes::Bytes;
+
+use super::feed::{Cursor, Feed};
 use super::pb::names_client::NamesClient;
 use super::pb::{Frame, WatchRequest};
 use super::*;
-use crate::testing::{changes, config, zone_of};
+use crate::testing::{changes, cluster_ip, config, headless, zone_of};
 use crate::zone::tests::changes::any_change;
 use crate::{Change, PodMode, SharedZone, Slice, SliceKey, Zone, ZoneConfig};
 
@@ -138,7 +142,8 @@ async fn a_copy_follows_over_grpc_and_is_sent_nothing_that_it_has() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
-    let service = NamesService::service(Arc::clone(&zone));
+    let (service, following) = NamesService::new(Arc::clone(&zone));
+    tokio::spawn(following);
     let server = tonic::transport::Server::builder().add_service(service);
     let task = tokio::spawn(server.serve_with_incoming(incoming));
     let channel = Endpoint::from_shared(format!("http://{address}"))
@@ -170,4 +175,95 @@ async fn a_copy_follows_over_grpc_and_is_sent_nothing_that_it_has() {
     let first = watch.into_inner().message().await.unwrap().unwrap();
     assert_eq!(first.items.len(), 1, "{first:?}");
     task.abort();
+}
+
+/// A feed with its task.
+fn running(feed: Feed) -> Arc<Feed> {
+    let feed = Arc::new(feed);
+    tokio::spawn(Arc::clone(&feed).run());
+    feed
+}
+
+/// The next message of a stream.
+async fn next(feed: &Feed, cursor: &mut Cursor) -> Bytes {
+    loop {
+        let news = feed.news();
+        if let Some(frame) = feed.next(cursor) {
+            return frame;
+        }
+        news.await;
+    }
+}
+
+/// Follows a stream until its next Commit.
+async fn follow(feed: &Feed, cursor: &mut Cursor, follower: &mut Follower) -> Vec<Bytes> {
+    let mut sent = Vec::new();
+    loop {
+        let bytes = next(feed, cursor).await;
+        sent.push(bytes.clone());
+        let frame = Frame::decode(bytes.slice(5..)).unwrap();
+        if follower.take(frame).unwrap() {
+            return sent;
+        }
+    }
+}
+
+fn many(services: usize) -> impl Iterator<Item = Change> {
+    let service = |i| Change::Service(cluster_ip(&format!("s{i}"), &["10.96.0.1"]));
+    (0..services).map(service)
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_share_what_they_are_sent() {
+    let zone = shared(zone_of(full(), many(700)));
+    let feed = running(Feed::new(Arc::clone(&zone)));
+    let copies = [empty(), empty()];
+    let mut cursors = [(); 2].map(|()| Cursor::Begin(vec![]));
+    let mut followers = copies.clone().map(Follower::new);
+    for change in [None, Some(Change::Service(headless("more")))] {
+        zone.apply(change);
+        let mut sent = Vec::new();
+        for (cursor, follower) in cursors.iter_mut().zip(&mut followers) {
+            sent.push(follow(&feed, cursor, follower).await);
+        }
+        let place = |frames: &[Bytes]| frames.iter().map(|f| f.as_ptr()).collect::<Vec<_>>();
+        assert_eq!(place(&sent[0]), place(&sent[1]));
+        for copy in &copies {
+            assert_eq!(text(copy), text(&zone));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_falls_far_behind_is_sent_everything() {
+    let zone = shared(zone_of(full(), many(10)));
+    let feed = running(Feed::forgetful(Arc::clone(&zone), 1_000));
+    let (copy, mut cursor) = (empty(), Cursor::Begin(vec![]));
+    let mut follower = Follower::new(Arc::clone(&copy));
+    follow(&feed, &mut cursor, &mut follower).await;
+    for round in 0..60 {
+        let news = feed.news();
+        zone.apply([Change::Service(headless(&format!("more{round}")))]);
+        news.await;
+    }
+    let sent = follow(&feed, &mut cursor, &mut follower).await;
+    assert_eq!(text(&copy), text(&zone));
+    assert!(sent.len() < 5, "{}", sent.len());
+}
+
+/// After a new listing of everything.
+#[tokio::test(start_paused = true)]
+async fn another_zone_is_sent_whole_and_one_that_has_it_a_commit() {
+    let zone = shared(zone_of(full(), changes()));
+    let feed = running(Feed::new(Arc::clone(&zone)));
+    let (copy, mut cursor) = (empty(), Cursor::Begin(vec![]));
+    let mut follower = Follower::new(Arc::clone(&copy));
+    follow(&feed, &mut cursor, &mut follower).await;
+    zone.replace(zone_of(full(), many(5)));
+    follow(&feed, &mut cursor, &mut follower).await;
+    assert_eq!(text(&copy), text(&zone));
+    let mut again = Cursor::Begin(digest(&copy.read()).to_vec());
+    let sent = next(&feed, &mut again).await;
+    let frame = Frame::decode(sent.slice(5..)).unwrap();
+    assert_eq!(frame.items.len(), 1, "{frame:?}");
 }

@@ -1,34 +1,33 @@
 //! A body that ends when it must.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http_body::{Frame, SizeHint};
 use prost::bytes::Bytes;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::HeaderMap;
 
-use crate::accept::Admission;
+use crate::session::Link;
 
-/// A service's own body, until that ends or `end` completes; as long the connection may stay.
+/// A service's own body, until that ends or its keeper says that it is over.
 pub(super) struct LimitedBody {
     /// `None` when it has ended.
     body: Option<Body>,
-    end: Pin<Box<dyn Future<Output = Status> + Send>>,
-    _admission: Option<Admission>,
+    link: Arc<Link>,
+    _keeper: AbortOnDropHandle<()>,
 }
 
 impl LimitedBody {
-    pub(super) fn new(
-        body: Body,
-        admission: Option<Admission>,
-        end: impl Future<Output = Status> + Send + 'static,
-    ) -> Self {
+    /// `keeper` is the task that ends the stream by way of `link`, also while nobody polls this.
+    pub(super) fn new(body: Body, link: Arc<Link>, keeper: AbortOnDropHandle<()>) -> Self {
         Self {
             body: Some(body),
-            end: Box::pin(end),
-            _admission: admission,
+            link,
+            _keeper: keeper,
         }
     }
 }
@@ -41,17 +40,21 @@ impl http_body::Body for LimitedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Self { body, end, .. } = &mut *self;
-        let Some(body) = body else {
+        let Self { body, link, .. } = &mut *self;
+        let Some(inner) = body else {
             return Poll::Ready(None);
         };
-        let Poll::Ready(status) = end.as_mut().poll(context) else {
-            return Pin::new(body).poll_frame(context);
-        };
-        self.body = None;
-        let mut trailers = HeaderMap::new();
-        status.add_header(&mut trailers)?;
-        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+        link.register(context.waker().clone());
+        if let Some(how) = link.ended() {
+            let status = how.clone().err().unwrap_or_else(|| Status::ok(""));
+            *body = None;
+            let mut trailers = HeaderMap::new();
+            status.add_header(&mut trailers)?;
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
+        let polled = Pin::new(inner).poll_frame(context);
+        link.polled(matches!(polled, Poll::Ready(Some(Ok(_)))));
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

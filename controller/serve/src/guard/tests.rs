@@ -4,6 +4,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
 use http_body::Frame;
+use portolan_model::NodeKey;
 use portolan_proto::v1;
 use prost::bytes::Bytes;
 use tokio::net::TcpListener;
@@ -28,11 +29,13 @@ use crate::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A service whose streams say nothing, and never end by themselves.
+/// A service whose streams say nothing, or all that is taken, and never end by themselves.
 #[derive(Debug, Clone)]
 struct Silent;
 
-struct Never;
+struct Never {
+    floods: bool,
+}
 
 impl http_body::Body for Never {
     type Data = Bytes;
@@ -42,7 +45,10 @@ impl http_body::Body for Never {
         self: Pin<&mut Self>,
         _: &mut TaskContext<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Poll::Pending
+        match self.floods {
+            true => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[0; 16 << 10]))))),
+            false => Poll::Pending,
+        }
     }
 }
 
@@ -59,8 +65,9 @@ impl Service<http::Request<Body>> for Silent {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: http::Request<Body>) -> Self::Future {
-        let mut response = http::Response::new(Body::new(Never));
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let floods = request.uri().path().ends_with("Flood");
+        let mut response = http::Response::new(Body::new(Never { floods }));
         let value = HeaderValue::from_static("application/grpc");
         response.headers_mut().insert(CONTENT_TYPE, value);
         std::future::ready(Ok(response))
@@ -72,17 +79,21 @@ struct Server {
     registry: Arc<Registry>,
     shutdown: CancellationToken,
     serving: JoinHandle<Result<(), Infallible>>,
-    _publisher: (Publisher, Tables),
+    published: (Publisher, Tables),
 }
 
 async fn start(authentication: Authentication, limits: Limits) -> Server {
-    let (publisher, tables) = Publisher::new(Retention::default());
-    let registry = Arc::new(Registry::default());
-    let shutdown = CancellationToken::new();
     let config = ServeConfig {
         authentication,
         ..ServeConfig::default()
     };
+    start_with(config, limits).await
+}
+
+async fn start_with(config: ServeConfig, limits: Limits) -> Server {
+    let (publisher, tables) = Publisher::new(Retention::default());
+    let registry = Arc::new(Registry::default());
+    let shutdown = CancellationToken::new();
     let (t, r) = (tables.clone(), Arc::clone(&registry));
     let service = TablesServer::new(t, r, config, shutdown.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -93,11 +104,15 @@ async fn start(authentication: Authentication, limits: Limits) -> Server {
         registry,
         shutdown,
         serving: tokio::spawn(serving),
-        _publisher: (publisher, tables),
+        published: (publisher, tables),
     }
 }
 
 impl Server {
+    fn tables(&self) -> &Tables {
+        &self.published.1
+    }
+
     async fn channel(&self) -> Channel {
         let endpoint: Endpoint = format!("http://{}", self.address).parse().unwrap();
         endpoint.connect().await.unwrap()
@@ -195,4 +210,80 @@ async fn a_stream_ends_when_its_token_is_revoked() {
         refusals.contains(&(RefusalReason::Revoked, 2)),
         "{refusals:?}"
     );
+}
+
+/// A server that takes a node's token, and a stream of it.
+async fn with_node(stall_timeout: Duration) -> (Server, String) {
+    let signer = Signer::elliptic("1");
+    let verifier = Arc::new(verifier("", &[&signer]));
+    let config = ServeConfig {
+        authentication: Authentication::Required(Some(verifier)),
+        stall_timeout,
+        ..ServeConfig::default()
+    };
+    let server = start_with(config, Limits::default()).await;
+    (server, signer.sign(&claims()))
+}
+
+#[tokio::test]
+async fn a_node_has_one_stream_as_long_as_it_is_there() {
+    let (server, token) = with_node(PATIENCE).await;
+    let node = NodeKey {
+        cluster: "".into(),
+        name: "a".into(),
+    };
+    server.registry.node_present(&node);
+    let watch =
+        async || call_with(server.channel().await, "/test.Silent/Watch", Some(&token)).await;
+    let mut first = watch().await.unwrap();
+    let mut second = watch().await.unwrap();
+    let ended = timeout(PATIENCE, first.message()).await.unwrap();
+    assert_eq!(ended.unwrap_err().code(), Code::Aborted);
+    server.registry.node_deleted(&node);
+    let ended = timeout(PATIENCE, second.message()).await.unwrap();
+    assert_eq!(ended.unwrap_err().code(), Code::PermissionDenied);
+    let refused = watch().await.unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    server.registry.node_present(&node);
+    watch().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_that_takes_nothing_is_cut_off() {
+    let (server, token) = with_node(Duration::from_millis(200)).await;
+    let channel = server.channel().await;
+    let stream = call_with(channel, "/test.Silent/Flood", Some(&token)).await;
+    let mut stream = stream.unwrap();
+    // It is not read.
+    timeout(PATIENCE, async {
+        while server.registry.counters().stalled == 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    let drained = async { while let Ok(Some(_)) = stream.message().await {} };
+    timeout(PATIENCE, drained).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_of_another_cluster_gets_no_names() {
+    let server = start(Authentication::Nothing, Limits::default()).await;
+    server.tables().set_cluster_id(Some("ours")).unwrap();
+    let of = async |id: &str| {
+        let mut client = Grpc::new(server.channel().await);
+        client.ready().await.unwrap();
+        let codec: ProstCodec<v1::AgentMessage, v1::Frame> = ProstCodec::default();
+        let mut request = Request::new(v1::AgentMessage::default());
+        request
+            .metadata_mut()
+            .insert(CLUSTER_ID, id.parse().unwrap());
+        let path = PathAndQuery::from_static("/test.Silent/Watch");
+        let answered = client.server_streaming(request, path, codec).await?;
+        let id = answered.metadata().get(CLUSTER_ID).unwrap();
+        Ok::<_, Status>(id.to_str().unwrap().to_owned())
+    };
+    assert_eq!(of("ours").await.unwrap(), "ours");
+    let refused = of("theirs").await.unwrap_err();
+    assert_eq!(refused.metadata().get(CLUSTER_ID).unwrap(), "ours");
 }

@@ -122,6 +122,23 @@ impl Identity {
         Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
     }
 
+    /// The node whose agent it is, if it has shown that.
+    pub(crate) fn node(&self) -> Option<NodeKey> {
+        match self {
+            Self::Known(
+                Certified {
+                    name: PeerName::Node(own),
+                    ..
+                },
+                _,
+            ) => Some(NodeKey {
+                cluster: own.cluster.as_str().into(),
+                name: own.node.as_str().into(),
+            }),
+            Self::Known(..) | Self::Anyone => None,
+        }
+    }
+
     /// How long a stream of it may last, with a grace after what it has shown expires.
     pub(crate) fn remaining(&self, grace: Duration) -> Option<Duration> {
         let Self::Known(Certified { until, .. }, _) = self else {

@@ -3,6 +3,7 @@
 //! Agents that are gone are kept, marked as such: that a node has not programmed a revision is
 //! most worth knowing when its agent cannot say so.
 
+mod beside;
 mod confirm;
 mod convergence;
 mod counters;
@@ -28,6 +29,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tracing::{info, warn};
 
+pub(crate) use beside::{Beside, Parted};
 pub use confirm::Unconfirmed;
 use convergence::{Convergence, Member, Reached};
 pub use counters::Counters;
@@ -78,6 +80,8 @@ struct Nodes {
     /// The disconnected ones by the number of their last session, oldest first.
     disconnected: BTreeMap<u64, NodeKey>,
     known: Known,
+    /// The streams that nodes have beside those of their tables.
+    beside: HashMap<NodeKey, Arc<Told>>,
     last_session: u64,
     /// By cluster.
     convergence: BTreeMap<Arc<str>, Convergence>,

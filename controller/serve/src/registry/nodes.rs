@@ -70,6 +70,9 @@ impl Nodes {
         if let Some(entry) = self.entries.get(node) {
             entry.node_deleted();
         }
+        if let Some(beside) = self.beside.get(node) {
+            beside.delete();
+        }
     }
 }
 
@@ -98,9 +101,9 @@ impl Registry {
     pub fn refuse_unknown_nodes(&self) {
         let mut nodes = self.lock();
         nodes.known.refuses_others = true;
-        let strangers = nodes.entries.iter();
-        for (_, entry) in strangers.filter(|(node, _)| !nodes.is_served(node)) {
-            entry.node_deleted();
+        let all = nodes.entries.keys().chain(nodes.beside.keys());
+        for stranger in all.filter(|node| !nodes.is_served(node)) {
+            nodes.end_streams(stranger);
         }
     }
 

@@ -68,6 +68,8 @@ reasons! {
     NodeDeleted => "node_deleted",
     /// The source has no node of that name.
     NodeUnknown => "node_unknown",
+    /// The controller does not know yet which cluster it serves.
+    Starting => "starting",
     /// The controller is stopping.
     Shutdown => "shutdown",
 }

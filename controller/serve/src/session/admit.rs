@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use portolan_model::NodeKey;
 use portolan_proto::v1;
 use tokio::time::timeout;
 use tonic::{Request, Status, Streaming};
@@ -58,38 +59,35 @@ async fn check(
     request: Request<Messages>,
     connection: Option<&Peer>,
 ) -> Result<Checked, Refusal> {
-    let authentication = &context.config.authentication;
     let identity = context.authenticate(connection, request.metadata())?;
     let mut messages = request.into_inner();
     let message = first_message(context, &mut messages).await?;
     let hello = accept(message, &context.config)
         .map_err(|status| Refusal::new(RefusalReason::Hello, status))?;
     identity.authorize(&hello.node, hello.wants_all)?;
-    check_cluster(context, &hello)?;
-    check_node(context, &hello).await?;
+    check_cluster(context, &hello.cluster_id)?;
+    check_node(context, &hello.entry()).await?;
     Ok((hello, identity, messages))
 }
 
 /// An agent that knows to which cluster its node belongs is of no other one.
-fn check_cluster(context: &Context, hello: &Hello) -> Result<(), Refusal> {
-    let theirs = &hello.cluster_id;
+pub(crate) fn check_cluster(context: &Context, theirs: &str) -> Result<(), Refusal> {
     let Some(ours) = context.tables.cluster_id().filter(|_| !theirs.is_empty()) else {
         return Ok(());
     };
-    if **ours == **theirs {
+    if **ours == *theirs {
         return Ok(());
     }
     Err(Refusal::other_cluster(ours, theirs))
 }
 
 /// Before the source has told of all that it has, every node may be there.
-async fn check_node(context: &Context, hello: &Hello) -> Result<(), Refusal> {
+pub(crate) async fn check_node(context: &Context, node: &NodeKey) -> Result<(), Refusal> {
     if !context.looks_at_nodes() {
         return Ok(());
     }
-    let entry = hello.entry();
     tokio::select! {
-        standing = context.registry.standing_within(&entry, NODE_PATIENCE) => {
+        standing = context.registry.standing_within(node, NODE_PATIENCE) => {
             node_refusal(standing).map_or(Ok(()), Err)
         }
         () = context.shutdown.cancelled() => Err(shutting_down()),

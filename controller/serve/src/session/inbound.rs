@@ -13,10 +13,10 @@ use tonic::Status;
 use tracing::debug;
 
 use super::link::Link;
-use super::{Context, Messages, node_refusal};
+use super::{Context, Messages, node_end};
 use crate::accept::{Admission, Peer};
 use crate::identity::{Refusal, Reviewed, revoked};
-use crate::registry::{Counter, NodeStanding, Session};
+use crate::registry::{Counter, Session};
 
 /// The inbound half. It stops when this is dropped.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Drop for Inbound {
 }
 
 /// How long the end of a stream may take in whose place another one has come.
-const REPLACED: Duration = Duration::from_secs(2);
+pub(crate) const REPLACED: Duration = Duration::from_secs(2);
 
 /// What a message costs besides its bytes, in bytes that its connection can send: the registry takes
 /// note of each.
@@ -100,7 +100,7 @@ impl Half {
             }
             result = self.read(messages) => result,
             () = self.shut_down() => Ok(()),
-            () = self.stall() => {
+            () = self.link.stalled(self.context.config.stall_timeout) => {
                 self.context.registry.count(Counter::Stalled, 1);
                 self.cut();
                 Err(Status::unavailable("the agent takes nothing"))
@@ -148,14 +148,7 @@ impl Half {
                 return Status::aborted("a newer stream of this node has begun");
             }
             if self.session.is_deleted() && self.context.looks_at_nodes() {
-                let standing = match self.context.registry.standing(self.session.node()) {
-                    // It is there again: not as what the stream began for.
-                    NodeStanding::Served => NodeStanding::Deleted,
-                    standing => standing,
-                };
-                if let Some(Refusal { status, .. }) = node_refusal(standing) {
-                    return status;
-                }
+                return node_end(self.context.registry.standing(self.session.node()));
             }
             if let Some(revision) = self.session.take_confirmed() {
                 self.link.confirm(revision);
@@ -173,19 +166,6 @@ impl Half {
         self.session.node().hash(&mut hasher);
         let share = (hasher.finish() % 1_000) as f64 / 1_000.0;
         sleep(self.context.spread().mul_f64(share)).await;
-    }
-
-    /// Completes when the connection has taken nothing for long while there was something to take.
-    async fn stall(&self) {
-        let mut before = None;
-        loop {
-            sleep(self.context.config.stall_timeout).await;
-            let (polls, waits) = self.link.progress();
-            if waits && before == Some(polls) {
-                return;
-            }
-            before = Some(polls);
-        }
     }
 
     /// Closes the connection: one that takes nothing cannot be told to end.

@@ -3,15 +3,17 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
+use tokio::time::sleep;
 use tonic::Status;
 
 /// The hashes of an agent's buckets.
-pub(super) type Hashes = Vec<[u8; 8]>;
+pub(crate) type Hashes = Vec<[u8; 8]>;
 
 /// Between the inbound half, which is a task, and the outbound half, which the connection polls.
 #[derive(Debug, Default)]
-pub(super) struct Link {
+pub(crate) struct Link {
     /// How the stream is to end: with an error, or `Ok` if the agent has left.
     end: OnceLock<Result<(), Status>>,
     goaway: AtomicBool,
@@ -27,47 +29,47 @@ pub(super) struct Link {
 
 impl Link {
     /// Ends the stream; the first reason counts.
-    pub(super) fn end(&self, how: Result<(), Status>) {
+    pub(crate) fn end(&self, how: Result<(), Status>) {
         // It has ended already if this fails.
         let _ = self.end.set(how);
         self.wake();
     }
 
-    pub(super) fn ended(&self) -> Option<&Result<(), Status>> {
+    pub(crate) fn ended(&self) -> Option<&Result<(), Status>> {
         self.end.get()
     }
 
     /// The outbound half is to say Goaway.
-    pub(super) fn go_away(&self) {
+    pub(crate) fn go_away(&self) {
         self.goaway.store(true, Ordering::Release);
         self.wake();
     }
 
     /// Whether Goaway is to be said now; once.
-    pub(super) fn take_goaway(&self) -> bool {
+    pub(crate) fn take_goaway(&self) -> bool {
         self.goaway.load(Ordering::Acquire) && self.goaway.swap(false, Ordering::AcqRel)
     }
 
     /// The outbound half is to confirm a revision; only the last one counts.
-    pub(super) fn confirm(&self, revision: u64) {
+    pub(crate) fn confirm(&self, revision: u64) {
         self.confirm.store(revision + 1, Ordering::Release);
         self.wake();
     }
 
     /// Which revision is to be confirmed now; once.
-    pub(super) fn take_confirm(&self) -> Option<u64> {
+    pub(crate) fn take_confirm(&self) -> Option<u64> {
         if self.confirm.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.confirm.swap(0, Ordering::AcqRel).checked_sub(1)
     }
 
-    pub(super) fn ask(&self, count: u32) {
+    pub(crate) fn ask(&self, count: u32) {
         self.asked.store(count, Ordering::Release);
     }
 
     /// Takes the agent's answer; `Err` if it is none.
-    pub(super) fn answer(&self, bytes: &[u8]) -> Result<(), Status> {
+    pub(crate) fn answer(&self, bytes: &[u8]) -> Result<(), Status> {
         let asked = self.asked.swap(0, Ordering::AcqRel);
         if asked == 0 {
             return Err(Status::invalid_argument("buckets: nobody asked for them"));
@@ -82,13 +84,13 @@ impl Link {
         Ok(())
     }
 
-    pub(super) fn take_answer(&self) -> Option<Hashes> {
+    pub(crate) fn take_answer(&self) -> Option<Hashes> {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         answer.take()
     }
 
     /// Who is to be woken for what comes from now on, as often as it comes.
-    pub(super) fn register(&self, waker: Waker) {
+    pub(crate) fn register(&self, waker: Waker) {
         *self.waker() = Some(waker);
     }
 
@@ -103,14 +105,28 @@ impl Link {
     }
 
     /// The outbound half was polled, and gave something or nothing.
-    pub(super) fn polled(&self, gave: bool) {
+    pub(crate) fn polled(&self, gave: bool) {
         let next = (self.polls.load(Ordering::Relaxed) | 1) + 1 + u64::from(gave);
         self.polls.store(next, Ordering::Relaxed);
     }
 
+    /// Completes when the connection has taken nothing for so long, up to twice that, while there was
+    /// something to take.
+    pub(crate) async fn stalled(&self, patience: Duration) {
+        let mut before = None;
+        loop {
+            sleep(patience).await;
+            let (polls, waits) = self.progress();
+            if waits && before == Some(polls) {
+                return;
+            }
+            before = Some(polls);
+        }
+    }
+
     /// How far the outbound half is; and whether the connection must take what it gave before it
     /// is polled again.
-    pub(super) fn progress(&self) -> (u64, bool) {
+    pub(crate) fn progress(&self) -> (u64, bool) {
         let polls = self.polls.load(Ordering::Relaxed);
         (polls, polls % 2 == 1)
     }

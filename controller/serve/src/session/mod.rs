@@ -28,9 +28,11 @@ use crate::identity::{Identity, Refusal, authenticate};
 use crate::registry::{Connect, NodeStanding, RefusalReason};
 use crate::{Authentication, Registry, Tables};
 use admit::{Admitted, admit};
+pub(crate) use admit::{check_cluster, check_node};
 pub(crate) use body::StreamBody;
 use inbound::Half;
-use link::Link;
+pub(crate) use inbound::REPLACED;
+pub(crate) use link::Link;
 use outbound::Outbound;
 
 /// How agents are served.
@@ -171,6 +173,17 @@ pub(crate) fn node_refusal(standing: NodeStanding) -> Option<Refusal> {
             Some(Refusal::new(RefusalReason::NodeUnknown, status))
         }
     }
+}
+
+/// What the stream of a node's agent ends with when its node has been taken away.
+pub(crate) fn node_end(standing: NodeStanding) -> Status {
+    let standing = match standing {
+        // It is there again: not as what the stream began for.
+        NodeStanding::Served => NodeStanding::Deleted,
+        standing => standing,
+    };
+    let refusal = node_refusal(standing);
+    refusal.map_or_else(|| Status::ok(""), |refusal| refusal.status)
 }
 
 fn spread(connected: usize, most: Duration) -> Duration {

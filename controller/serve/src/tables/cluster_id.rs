@@ -34,6 +34,17 @@ impl Tables {
             .store(true, Ordering::Release);
     }
 
+    /// Completes when the identity is known, or known not to be.
+    pub(crate) async fn cluster_id_known(&self) {
+        loop {
+            let raised = self.raised();
+            if !self.shared.cluster_id.is_awaited() {
+                return;
+            }
+            raised.await;
+        }
+    }
+
     /// Says what the cluster's identity is: agents whose nodes belong to another one are refused.
     /// `None` or an empty one if it cannot be known: then all are taken.
     ///
@@ -49,6 +60,7 @@ impl Tables {
         let awaited = &self.shared.cluster_id.awaited;
         if awaited.swap(false, Ordering::AcqRel) {
             self.wake_feeds();
+            self.raise();
         }
         Ok(())
     }

@@ -1,0 +1,312 @@
+//! What all streams of names share: everything, and what changed since, encoded once.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prost::Message as _;
+use prost::bytes::{BufMut, Bytes};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+use tokio::time::Instant;
+
+use super::encode::{self, ItemSum};
+use super::pb::{Frame, Item};
+use crate::input::Subject;
+use crate::shared::{Dirty, SharedZone};
+
+/// About how long a frame is, in bytes; an item is never cut.
+const FRAME_BYTES: usize = 32 << 10;
+
+/// Changes of less than this are kept however small the zone is, in bytes.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// The shortest time from one round of changes to the next.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// How old everything may be that a stream without any names is sent, with what changed since. A
+/// stream that stalls keeps what it is being sent in memory: the fewer versions, the less that is.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// The shortest time from one encoding of everything to the next. A stream that has names waits for
+/// it: it may have all that there is.
+const ENCODING_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Frames for gRPC, shared.
+type Frames = Arc<[Bytes]>;
+
+/// The writer is one task, [`run`](Feed::run); streams only look.
+#[derive(Debug)]
+pub(super) struct Feed {
+    zone: Arc<SharedZone>,
+    state: Mutex<State>,
+    /// A stream waits for everything as it is now.
+    wanted: Notify,
+    news: Notify,
+    /// How much of what changed is kept at least, in bytes.
+    kept_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Before everything is known nothing is told.
+    has_begun: bool,
+    whole: Option<Whole>,
+    is_wanted: bool,
+    /// What changed, in order.
+    rounds: VecDeque<Round>,
+    bytes: usize,
+    /// The number of the first round that is kept.
+    first: u64,
+}
+
+/// Everything there was.
+#[derive(Debug)]
+struct Whole {
+    /// The round that comes after it.
+    next: u64,
+    made: Instant,
+    digest: [u8; 16],
+    frames: Frames,
+    bytes: usize,
+    /// For one who has all of it: the Commit alone.
+    commit: Frames,
+}
+
+#[derive(Debug)]
+struct Round {
+    frames: Frames,
+    bytes: usize,
+}
+
+/// How far a stream is.
+#[derive(Debug)]
+pub(super) enum Cursor {
+    /// It has what this digest is of; nothing if it is empty.
+    Begin(Vec<u8>),
+    /// It is being sent these, and then the round of this number.
+    Sending(Frames, usize, u64),
+    /// It waits for a round.
+    At(u64),
+}
+
+impl Feed {
+    pub(super) fn new(zone: Arc<SharedZone>) -> Self {
+        Self {
+            zone,
+            state: Mutex::default(),
+            wanted: Notify::new(),
+            news: Notify::new(),
+            kept_bytes: KEPT_BYTES,
+        }
+    }
+
+    /// One that forgets what changed sooner.
+    #[cfg(test)]
+    pub(super) fn forgetful(zone: Arc<SharedZone>, kept_bytes: usize) -> Self {
+        Self {
+            kept_bytes,
+            ..Self::new(zone)
+        }
+    }
+
+    /// Completes when there is more to say than there was when this was called.
+    pub(super) fn news(&self) -> Notified<'_> {
+        self.news.notified()
+    }
+
+    /// Follows the zone.
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut subscription = self.zone.subscribe("agent");
+        loop {
+            tokio::select! {
+                dirty = subscription.changed() => {
+                    let is_synced = self.zone.read().is_synced();
+                    match dirty {
+                        _ if !is_synced => self.stop(),
+                        Dirty::Some(subjects) if self.has_begun() => self.add_round(&subjects),
+                        Dirty::Some(_) | Dirty::All => self.begin_anew(),
+                    }
+                }
+                () = self.wanted.notified() => {}
+            }
+            if self.is_wanted() {
+                tokio::time::sleep_until(self.next_encoding()).await;
+                let this = Arc::clone(&self);
+                // It takes a while with many Services. A panic is told by whoever joins this task.
+                let made = tokio::task::spawn_blocking(move || this.make_whole()).await;
+                if let Err(error) = made {
+                    std::panic::resume_unwind(error.into_panic());
+                }
+            }
+            subscription.done();
+            self.news.notify_waiters();
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    /// The next message of a stream; `None` if there is none before the next news.
+    pub(super) fn next(&self, cursor: &mut Cursor) -> Option<Bytes> {
+        loop {
+            match cursor {
+                Cursor::Sending(frames, sent, then) => {
+                    if let Some(frame) = frames.get(*sent) {
+                        *sent += 1;
+                        return Some(frame.clone());
+                    }
+                    *cursor = Cursor::At(*then);
+                }
+                Cursor::At(round) => *cursor = self.lock().after(*round)?,
+                Cursor::Begin(known) => match self.lock().begin(known) {
+                    Some(next) => *cursor = next,
+                    None => {
+                        self.wanted.notify_one();
+                        return None;
+                    }
+                },
+            }
+        }
+    }
+
+    fn has_begun(&self) -> bool {
+        self.lock().has_begun
+    }
+
+    fn next_encoding(&self) -> Instant {
+        let state = self.lock();
+        let last = state.whole.as_ref().map(|whole| whole.made);
+        last.map_or_else(Instant::now, |made| made + ENCODING_INTERVAL)
+    }
+
+    /// Not everything is known any more.
+    fn stop(&self) {
+        self.lock().has_begun = false;
+    }
+
+    fn is_wanted(&self) -> bool {
+        let state = self.lock();
+        state.has_begun && state.is_wanted
+    }
+
+    /// The zone is another one: what changed is not known.
+    fn begin_anew(&self) {
+        let mut state = self.lock();
+        state.has_begun = true;
+        state.first = state.next() + 1;
+        state.rounds.clear();
+        state.bytes = 0;
+        state.whole = None;
+    }
+
+    fn add_round(&self, subjects: &BTreeSet<Subject>) {
+        let zone = self.zone.read();
+        let items = subjects.iter();
+        let items = items.filter_map(|one| encode::of_subject(&zone, one));
+        let (frames, bytes) = frames(items.chain([encode::commit(zone.serial())]));
+        drop(zone);
+        let mut state = self.lock();
+        state.rounds.push_back(Round { frames, bytes });
+        state.bytes += bytes;
+        let most = state.whole.as_ref().map_or(0, |whole| whole.bytes);
+        while state.bytes > most.max(self.kept_bytes)
+            && let Some(round) = state.rounds.pop_front()
+        {
+            state.bytes -= round.bytes;
+            state.first += 1;
+        }
+    }
+
+    /// Encodes everything. Changes that are in no round yet come again with theirs: an item says all
+    /// of what it is about.
+    fn make_whole(&self) {
+        let next = self.lock().next();
+        let zone = self.zone.read();
+        let mut sum = ItemSum::default();
+        let commit = encode::commit(zone.serial());
+        let items = encode::everything(&zone).inspect(|item| sum.add(item));
+        let (frames, bytes) = frames(items.chain([commit.clone()]));
+        drop(zone);
+        let mut state = self.lock();
+        state.is_wanted = false;
+        state.whole = Some(Whole {
+            next,
+            made: Instant::now(),
+            digest: sum.digest(),
+            frames,
+            bytes,
+            commit: self::frames([commit]).0,
+        });
+    }
+
+    /// Whatever a panic left there is as good as it was.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The number of the round that comes next.
+    fn next(&self) -> u64 {
+        self.first + self.rounds.len() as u64
+    }
+
+    /// What a stream is sent that has this; `None` if that is not made yet.
+    fn begin(&mut self, known: &[u8]) -> Option<Cursor> {
+        let is_good = |whole: &&Whole| {
+            self.has_begun
+                && whole.next >= self.first
+                && (known == whole.digest
+                    || whole.next == self.next()
+                    || (known.is_empty() && whole.made.elapsed() < FRESH))
+        };
+        let Some(whole) = self.whole.as_ref().filter(is_good) else {
+            self.is_wanted = true;
+            return None;
+        };
+        let frames = match known == whole.digest {
+            true => &whole.commit,
+            false => &whole.frames,
+        };
+        Some(Cursor::Sending(Arc::clone(frames), 0, whole.next))
+    }
+
+    /// What a stream is sent next that waits for a round; `None` if that has not come.
+    fn after(&self, round: u64) -> Option<Cursor> {
+        let Some(index) = round.checked_sub(self.first) else {
+            // It is too far behind.
+            return Some(Cursor::Begin(Vec::new()));
+        };
+        let found = self.rounds.get(usize::try_from(index).ok()?)?;
+        Some(Cursor::Sending(Arc::clone(&found.frames), 0, round + 1))
+    }
+}
+
+/// Items in frames as gRPC sends them, and how long these are in all.
+fn frames(items: impl IntoIterator<Item = Item>) -> (Frames, usize) {
+    let mut frames = Vec::new();
+    let (mut frame, mut bytes) = (Frame::default(), 0);
+    for item in items {
+        bytes += item.encoded_len();
+        frame.items.push(item);
+        if bytes >= FRAME_BYTES {
+            frames.push(framed(&std::mem::take(&mut frame)));
+            bytes = 0;
+        }
+    }
+    if !frame.items.is_empty() {
+        frames.push(framed(&frame));
+    }
+    let bytes = frames.iter().map(Bytes::len).sum();
+    (frames.into(), bytes)
+}
+
+/// A message that is not compressed, after its length.
+fn framed(frame: &Frame) -> Bytes {
+    let length = frame.encoded_len();
+    let mut bytes = Vec::with_capacity(5 + length);
+    bytes.put_u8(0);
+    // A message that is longer than gRPC can say is longer than any memory that it is made in.
+    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    frame.encode_raw(&mut bytes);
+    bytes.into()
+}
