@@ -63,20 +63,17 @@ ip route add local 10.96.0.10/32 dev lo table local proto 42
 ip -6 route add local fd00:10:96::10/128 dev lo table local proto 42
 ";
 
-/// What theirs is known by, in what is ours too.
-const MARKS: [&str; 12] = [
-    ":9999",
-    ":9998",
-    "-f 77",
+/// Their sets.
+const SETS: [&str; 3] = ["OTHERS", "KUBE-OF-OTHERS", "LATER-OTHERS"];
+
+/// What words of their rules begin with.
+const RULE_WORDS: [&str; 6] = [
     "198.51.100.",
     "OTHERS",
+    "LATER-OTHERS",
     "KUBE-FIREWALL",
     "KUBE-KUBELET-CANARY",
-    "0x4d",
-    "--dport 9999",
-    "others0",
-    "2001:db8:100:",
-    "proto 42",
+    "0x4d/",
 ];
 
 fn run(node: &Host, commands: &str) {
@@ -84,6 +81,31 @@ fn run(node: &Host, commands: &str) {
         let words: Vec<_> = command.split(' ').collect();
         node.exec(&words)
             .unwrap_or_else(|error| panic!("{command}: {error:#}"));
+    }
+}
+
+/// Whether a line of a command's output is about what others have. Words are compared, since lines
+/// have random numbers too: a set's `initval`, a device's link address.
+fn is_theirs(command: &str, line: &str) -> bool {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let any = |test: &dyn Fn(&str) -> bool| words.iter().any(|word| test(word));
+    let begins = |start: &str| any(&|word| word.trim_start_matches(':').starts_with(start));
+    let has = |pair: [&str; 2]| words.windows(2).any(|found| found == pair);
+    let second = words.get(1).map(|word| word.trim_end_matches(':'));
+    match command {
+        "ipvsadm -Sn" => {
+            let port = any(&|word| word.ends_with(":9999") || word.ends_with(":9998"));
+            port || begins("198.51.100.77:") || has(["-f", "77"])
+        }
+        "ipset -s save" => second.is_some_and(|name| SETS.contains(&name)),
+        "iptables-save" | "ip6tables-save" => {
+            RULE_WORDS.into_iter().any(begins) || has(["--dport", "9999"])
+        }
+        "ip -o link" | "ip -o addr" => second == Some("others0"),
+        _ => {
+            let address = begins("198.51.100.") || begins("2001:db8:100:");
+            address || has(["proto", "42"]) || has(["dev", "others0"])
+        }
     }
 }
 
@@ -102,11 +124,9 @@ fn theirs(node: &Host) -> String {
     ] {
         let words: Vec<_> = command.split(' ').collect();
         let text = node.exec(&words).unwrap();
-        let is_theirs = |line: &&str| {
-            // What is changed when, and by how many packets, is nobody's.
-            !line.starts_with('#') && MARKS.iter().any(|mark| line.contains(mark))
-        };
-        let lines = text.lines().filter(is_theirs);
+        // What is changed when, and by how many packets, is nobody's.
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let lines = lines.filter(|line| is_theirs(command, line));
         let plain = lines.map(without_counters);
         all += &format!("# {command}\n{}\n", plain.collect::<Vec<_>>().join("\n"));
     }
@@ -164,6 +184,25 @@ fn without_counters(line: &str) -> &str {
         true => line.split(" [").next().unwrap_or(line),
         false => line,
     }
+}
+
+#[test]
+fn random_numbers_are_not_taken_for_theirs() {
+    let ours = "create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 initval 0x4d0a9999";
+    assert!(!is_theirs("ipset -s save", ours));
+    assert!(is_theirs(
+        "ipset -s save",
+        &ours.replace("CLUSTER-IP", "OF-OTHERS")
+    ));
+    let ours = "3: veth0    inet6 fe80::a8bb:ccff:fedd:9999/64 scope link";
+    assert!(!is_theirs("ip -o addr", ours));
+    assert!(is_theirs("ip -o addr", &ours.replace("veth0", "others0")));
+    let rule = "-A PREROUTING -d 1.2.3.4/32 -j MARK --set-xmark 0x4d/0xffffffff";
+    assert!(is_theirs("iptables-save", rule));
+    assert!(!is_theirs(
+        "iptables-save",
+        &rule.replace("0x4d/", "0x4d00/")
+    ));
 }
 
 #[test]
