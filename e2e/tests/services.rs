@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use std::net::IpAddr;
 use std::process::Command;
 
 use portolan_e2e::ask::{BRIEF, address, answers, no_answer, sources, ways};
@@ -278,9 +279,14 @@ fn an_agent_alone_serves_from_a_file() {
             rig.node(0).request(protocol, vip(family), BRIEF).ok()
         })
         .unwrap();
-        // Without --cluster-cidr the node's own connections keep the node's address.
+        // Masquerade: the pod sees the node's address on the network that leads to it.
         let got = answers(rig.node(0), protocol, vip(family), &["a"]);
-        assert_eq!(sources(&got, "a"), [rig.node(0).address(family)].into());
+        let (v4, v6) = rig.node(0).gateway();
+        let gateway: IpAddr = match family {
+            Family::V4 => v4.into(),
+            Family::V6 => v6.into(),
+        };
+        assert_eq!(sources(&got, "a"), [gateway].into());
         answers(&a.pod, protocol, vip(family), &["a"]);
     }
     write(json!({ "type": "NodePort", "ports": ports(Some(30080)) }));

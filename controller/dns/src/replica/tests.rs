@@ -12,9 +12,12 @@ use super::feed::{Cursor, Feed};
 use super::pb::names_client::NamesClient;
 use super::pb::{Frame, WatchRequest};
 use super::*;
+
 use crate::testing::{changes, cluster_ip, config, headless, zone_of};
 use crate::zone::tests::changes::any_change;
-use crate::{Change, PodMode, SharedZone, Slice, SliceKey, Zone, ZoneConfig};
+use crate::{
+    Change, Kind, PodMode, Service, ServiceKey, SharedZone, Slice, SliceKey, Zone, ZoneConfig,
+};
 
 fn full() -> ZoneConfig {
     ZoneConfig {
@@ -74,23 +77,30 @@ fn a_file_that_is_not_whole_changes_nothing() {
     assert!(load(&empty(), &flipped).is_err());
 }
 
+/// Applies changes one by one to a zone, and what was told of each to a copy: both stay the same.
+fn assert_follows(changes: impl IntoIterator<Item = Change>) {
+    let zone = shared(zone_of(full(), []));
+    let copy = empty();
+    load(&copy, &save(&zone.read())).unwrap();
+    let mut follower = Follower::new(Arc::clone(&copy));
+    for change in changes {
+        let subjects = zone.apply([change]).subjects;
+        let now = zone.read();
+        let items = subjects
+            .iter()
+            .filter_map(|one| encode::of_subject(&now, one));
+        let items = items.collect();
+        drop(now);
+        follower.take(Frame { items }).unwrap();
+        assert_eq!(text(&copy), text(&zone));
+    }
+}
+
 proptest! {
     /// Deltas by subject make what everything at once makes.
     #[test]
     fn a_copy_that_follows_is_the_zone(all in prop::collection::vec(any_change(), 0..40)) {
-        let zone = shared(zone_of(full(), []));
-        let copy = empty();
-        load(&copy, &save(&zone.read())).unwrap();
-        let mut follower = Follower::new(Arc::clone(&copy));
-        for change in all {
-            let subjects = zone.apply([change]).subjects;
-            let now = zone.read();
-            let items = subjects.iter().filter_map(|one| encode::of_subject(&now, one));
-            let items = items.collect();
-            drop(now);
-            follower.take(Frame { items }).unwrap();
-            prop_assert_eq!(text(&copy), text(&zone));
-        }
+        assert_follows(all);
     }
 }
 
@@ -98,10 +108,6 @@ proptest! {
 /// stay, so nothing is told of it.
 #[test]
 fn a_slice_that_changes_hands_leaves_the_rest_of_its_service() {
-    let zone = shared(zone_of(full(), []));
-    let copy = empty();
-    load(&copy, &save(&zone.read())).unwrap();
-    let mut follower = Follower::new(Arc::clone(&copy));
     let slice = |name: &str, service: &str, address: &str| {
         Change::Slice(Slice {
             key: SliceKey {
@@ -119,21 +125,30 @@ fn a_slice_that_changes_hands_leaves_the_rest_of_its_service() {
             ports: Vec::new(),
         })
     };
-    for change in [
+    assert_follows([
         slice("a", "a", "fd00::2"),
         slice("b", "a", "fd00::2"),
         slice("a", "b", "10.0.0.1"),
-    ] {
-        let subjects = zone.apply([change]).subjects;
-        let now = zone.read();
-        let items = subjects
-            .iter()
-            .filter_map(|one| encode::of_subject(&now, one));
-        let items = items.collect();
-        drop(now);
-        follower.take(Frame { items }).unwrap();
-        assert_eq!(text(&copy), text(&zone));
-    }
+    ]);
+}
+
+/// A Service without endpoints has no records under `ignore empty_service`, so its end changes none.
+#[test]
+fn a_service_without_records_is_told_to_have_gone() {
+    let key = ServiceKey::new("testns", "b");
+    let service = |kind| {
+        Change::Service(Service {
+            key: key.clone(),
+            kind,
+            ports: Vec::new(),
+            publish_not_ready: false,
+        })
+    };
+    assert_follows([
+        service(Kind::Headless),
+        service(Kind::ClusterIp { ips: Vec::new() }),
+        Change::ServiceRemoved(key.clone()),
+    ]);
 }
 
 #[tokio::test]

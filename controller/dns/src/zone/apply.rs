@@ -209,6 +209,10 @@ impl Zone {
             namespace.existing += usize::from(entry.service.is_some());
             namespace.existing -= usize::from(existed);
             entry.recompile(key, zone.config, zone.reverse, out);
+            // A Service may exist without a record. Copies count it all the same: its Namespace exists by it.
+            if existed != entry.service.is_some() {
+                out.subjects.insert(Subject::Service(key.clone()));
+            }
             if entry.is_unused() {
                 namespace.services.remove(&key.name);
             }
