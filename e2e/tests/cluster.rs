@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, control};
 use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::objects::{merge, ports, service, slice, slice_of, slices};
 use portolan_e2e::programs::Source;
@@ -46,31 +46,24 @@ impl World {
         let directory = TempDir::new().unwrap();
         let start = Instant::now();
         let (rig, servers) = Servers::in_rig_or_skip(test, directory.path())?;
+        // The controller refuses the agents of nodes that do not exist.
+        apply(control(&rig), &servers, &[node(0), node(1)]);
         let source = Source::Kubernetes(servers.kubeconfig().to_owned());
         let cluster = Cluster::with(rig, source).unwrap();
         println!("all runs after {:.1} s", start.elapsed().as_secs_f32());
-        let world = Self {
+        Some(Self {
             cluster,
             servers,
             directory,
-        };
-        world.apply(&[node(0), node(1)]);
-        Some(world)
+        })
     }
 
     fn kubectl(&self, args: &[&str], input: &str) -> String {
-        let control = self.cluster.control().namespace();
-        control
-            .run(|| self.servers.kubectl_with_input(args, input))
-            .unwrap()
-            .unwrap()
+        kubectl(self.cluster.control(), &self.servers, args, input)
     }
 
     fn apply(&self, objects: &[Value]) {
-        let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-        // On the server's side: kubectl itself mixes up ports of the same number.
-        let apply = ["apply", "--server-side", "-f", "-"];
-        self.kubectl(&apply, &list.to_string());
+        apply(self.cluster.control(), &self.servers, objects);
     }
 
     fn patch_status(&self, what: [&str; 2], status: &Value) {
@@ -122,6 +115,19 @@ impl World {
                 .unwrap();
         }
     }
+}
+
+fn kubectl(control: &Host, servers: &Servers, args: &[&str], input: &str) -> String {
+    let namespace = control.namespace();
+    let said = namespace.run(|| servers.kubectl_with_input(args, input));
+    said.unwrap().unwrap()
+}
+
+fn apply(control: &Host, servers: &Servers, objects: &[Value]) {
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
+    // On the server's side: kubectl itself mixes up ports of the same number.
+    let apply = ["apply", "--server-side", "-f", "-"];
+    kubectl(control, servers, &apply, &list.to_string());
 }
 
 fn node(number: usize) -> Value {
