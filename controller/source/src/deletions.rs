@@ -112,6 +112,9 @@ pub struct Facts {
     pub ready: usize,
     /// The Service that its endpoints belong to: another slice of the same Service may replace it.
     pub service: Option<Arc<str>>,
+    /// Hashes of the ready endpoints' addresses. An endpoint that moves is in two slices of its Service
+    /// for a while, and no loss when it leaves one. Ready endpoints without a hash count for themselves.
+    pub addresses: Arc<[u64]>,
 }
 
 /// A loss that is not told yet.

@@ -2,6 +2,7 @@
 //! source, which report there.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -186,22 +187,41 @@ fn now() -> Instant {
 pub(crate) fn facts(converted: &Converted, names: Option<&Names>) -> Option<Facts> {
     match converted {
         Converted::Put { object, .. } => Some(match object {
-            Object::EndpointSlice(slice) => Facts {
-                ready: slice.endpoints.iter().filter(|one| one.ready).count(),
-                service: Some(Arc::clone(&slice.service)),
-            },
+            Object::EndpointSlice(slice) => {
+                let ready = slice.endpoints.iter().filter(|one| one.ready);
+                of_slice(Arc::clone(&slice.service), ready.map(|one| &one.address))
+            }
             _ => Facts::default(),
         }),
         Converted::Refused { .. } => None,
         Converted::NotOurs(_) => Some(match names {
             Some(Names::Put { change, .. }) => match &**change {
-                dns::Change::Slice(slice) => Facts {
-                    ready: slice.endpoints.iter().filter(|one| one.ready).count(),
-                    service: Some(slice.service.as_str().into()),
-                },
+                dns::Change::Slice(slice) => {
+                    let ready = slice.endpoints.iter().filter(|one| one.ready);
+                    of_slice(
+                        slice.service.as_str().into(),
+                        ready.map(|one| &one.addresses),
+                    )
+                }
                 _ => Facts::default(),
             },
             _ => Facts::default(),
         }),
     }
+}
+
+/// The facts of a slice with these ready endpoints.
+fn of_slice(service: Arc<str>, ready: impl Iterator<Item = impl Hash>) -> Facts {
+    let addresses: Arc<[u64]> = ready.map(hash).collect();
+    Facts {
+        ready: addresses.len(),
+        service: Some(service),
+        addresses,
+    }
+}
+
+fn hash(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }

@@ -1,6 +1,6 @@
 //! Listings: what is absent from one was lost, or the listing is wrong.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -154,14 +154,33 @@ impl<P> Guard<P> {
     }
 }
 
+/// Ready endpoints of some slices of one Service, each counted once.
+#[derive(Debug, Default)]
+struct Endpoints<'a> {
+    addresses: HashSet<&'a u64>,
+    without_address: usize,
+}
+
+impl<'a> Endpoints<'a> {
+    fn add(&mut self, facts: &'a Facts) {
+        self.addresses.extend(facts.addresses.iter());
+        self.without_address += facts.ready.saturating_sub(facts.addresses.len());
+    }
+
+    fn count(&self) -> usize {
+        self.addresses.len() + self.without_address
+    }
+}
+
 /// The withheld slices whose Services have at least as many ready endpoints without them: slices are
-/// replaced by others with other names.
+/// replaced by others with other names, and endpoints move from slice to slice.
 pub(super) fn replaced<P>(
     in_force: &BTreeMap<ObjectKey, Facts>,
     withheld: &BTreeMap<ObjectKey, Loss<P>>,
 ) -> Vec<ObjectKey> {
     type Owner<'a> = (&'a Arc<str>, &'a Arc<str>);
-    let mut owners: BTreeMap<Owner<'_>, [usize; 2]> = BTreeMap::new();
+    // What the withheld slices had, and what the Service has without what they lose.
+    let mut owners: BTreeMap<Owner<'_>, [Endpoints<'_>; 2]> = BTreeMap::new();
     for (key, facts) in in_force {
         let Some(service) = &facts.service else {
             continue;
@@ -169,16 +188,18 @@ pub(super) fn replaced<P>(
         let [had, has] = owners.entry((&key.namespace, service)).or_default();
         match withheld.get(key) {
             Some(loss) => {
-                *had += facts.ready;
-                *has += loss.left.as_ref().map_or(0, |left| left.ready);
+                had.add(facts);
+                if let Some(left) = &loss.left {
+                    has.add(left);
+                }
             }
-            None => *has += facts.ready,
+            None => has.add(facts),
         }
     }
     let is_replaced = |key: &&ObjectKey| {
         let service = in_force.get(*key).and_then(|facts| facts.service.as_ref());
         let owner = service.and_then(|service| owners.get(&(&key.namespace, service)));
-        owner.is_some_and(|[had, has]| has >= had)
+        owner.is_some_and(|[had, has]| has.count() >= had.count())
     };
     withheld.keys().filter(is_replaced).cloned().collect()
 }

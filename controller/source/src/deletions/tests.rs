@@ -62,7 +62,11 @@ impl Rig {
 
     fn put_of(&mut self, name: &str, ready: usize, service: Option<&str>) {
         let service = service.map(Arc::from);
-        let facts = Some(Facts { ready, service });
+        let facts = Some(Facts {
+            ready,
+            service,
+            ..Facts::default()
+        });
         let key = key(name);
         let news = (key.to_string(), Some(ready));
         let told = self.guard.put(key, facts, news, self.now);
@@ -91,6 +95,7 @@ impl Rig {
             let facts = Some(Facts {
                 ready: *ready,
                 service,
+                ..Facts::default()
             });
             let told = self.guard.listed(key, facts, news, self.now);
             self.tell(told);
@@ -390,4 +395,29 @@ fn a_guard_that_is_off_holds_nothing() {
     assert_eq!(rig.told.len(), 99);
     assert!(rig.list(&[], false));
     assert_eq!(rig.told.len(), 0);
+}
+
+/// Endpoints that move are in two slices for a while; when they leave the first one, none is lost.
+#[test]
+fn endpoints_that_are_still_in_another_slice_are_not_lost() {
+    let now = Instant::now();
+    let mut guard = Guard::new(GuardConfig::default());
+    let list = |guard: &mut Guard<()>, slices: [std::ops::Range<u64>; 2]| {
+        guard.begin();
+        for (name, addresses) in ["a", "b"].into_iter().zip(slices) {
+            let addresses: Arc<[u64]> = addresses.collect();
+            let facts = Facts {
+                ready: addresses.len(),
+                service: Some("web".into()),
+                addresses,
+            };
+            let _ = guard.listed(key(name), Some(facts), (), now);
+        }
+        guard.complete(true, |_| (), now)
+    };
+    list(&mut guard, [0..200, 0..200]);
+    list(&mut guard, [0..100, 100..200]);
+    assert_eq!(guard.held(), None, "each is in one slice still");
+    list(&mut guard, [0..1, 100..101]);
+    assert_eq!(guard.held().unwrap().lost.ready, 198, "these are in none");
 }
