@@ -1,4 +1,4 @@
-//! Which families the node serves: those that were asked for, or those that it can.
+//! Address families that the node serves: those that were asked for, or those that it can.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use anyhow::bail;
 use portolan_dataplane::{Kernel, Unusable};
 use portolan_model::{Families, Family};
 
-/// What `--families` asks for.
+/// Choice of `--families`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskedFamilies {
     /// All that the node can serve, at least one.

@@ -1,9 +1,9 @@
-//! Whether the agent is ready: after its first table, and while any family can be programmed.
+//! Readiness of the agent: after its first table, and while any family can be programmed.
 
 use portolan_model::Families;
 use portolan_runtime::{BlockReady, Readiness};
 
-/// What keeps the agent from being ready, if anything.
+/// Reason why the agent is not ready, if there is one.
 #[derive(Debug)]
 pub struct Ready {
     readiness: Readiness,

@@ -1,9 +1,9 @@
-//! What the machine is: its processors and its kernel's version.
+//! Facts about the machine: its processors and its kernel's version.
 
 use std::fs;
 use std::path::Path;
 
-/// How many processors of the machine are online, at least 1.
+/// Number of the machine's online processors, at least 1.
 ///
 /// The process itself may be confined to fewer, by its affinity or its cgroup's quota, and conntrack
 /// is the whole machine's. kube-proxy counts the same (`detectNumCPU`, kubernetes/kubernetes#99225).

@@ -1,4 +1,4 @@
-//! Whether the rules of a family can be written on this node.
+//! Probe at start: can the rules of a family be written on this node?
 
 use portolan_model::{Families, Family};
 
@@ -8,7 +8,7 @@ use crate::DataplaneError;
 /// The tables that our rules are in. `nat` is the one that kernels lack most often.
 const TABLES: &str = "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n";
 
-/// How often a tool is tried: it may have been killed for the machine's lack of memory or time.
+/// Attempts per tool: it may have been killed for the machine's lack of memory or time.
 const ATTEMPTS: usize = 3;
 
 impl Iptables {

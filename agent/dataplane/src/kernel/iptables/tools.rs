@@ -27,7 +27,7 @@ const REST: Duration = Duration::from_secs(30);
 pub(super) struct Tools {
     /// `""`, `"-nft"` or `"-legacy"`: the part of the tools' names that tells them apart.
     variant: &'static str,
-    /// Where they are; by default in the `PATH`.
+    /// Directory of the tools; by default the `PATH`.
     directory: PathBuf,
     deadline: Duration,
     /// Of which family one hung, which one, and when.
@@ -167,7 +167,7 @@ pub(super) async fn choose() -> Result<&'static str, DataplaneError> {
     }
 }
 
-/// Whether the tools of a variant can read rules of any family.
+/// True if the tools of a variant can read rules of any family.
 async fn can_read(variant: &str) -> Result<(), DataplaneError> {
     let of_v4 = run(
         &PathBuf::from(save_command(Family::V4, variant)),
@@ -187,7 +187,7 @@ async fn can_read(variant: &str) -> Result<(), DataplaneError> {
     of_v6.map(drop).map_err(|_| error)
 }
 
-/// Whether anybody uses tables of the legacy variant.
+/// True if anybody uses tables of the legacy variant.
 fn has_legacy_tables() -> bool {
     let names = std::fs::read_to_string("/proc/net/ip_tables_names");
     names.is_ok_and(|names| !names.is_empty())
