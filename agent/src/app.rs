@@ -7,16 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_client::{Security, endpoint};
 use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
 use portolan_model::{Families, NodeKey};
 use portolan_plan::takeover::VIP_DEVICE;
 use portolan_runtime::{
-    Admin, CredentialCollector, Liveness, ProblemLog, Readiness, Vital, on_signal,
-    raise_descriptor_limit,
+    Admin, CredentialCollector, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit,
 };
 use portolan_select::SelectConfig;
-use portolan_source::{Sink, file};
+use portolan_source::{ProblemLog, Sink, file};
+use portolan_subscription::{Security, endpoint};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use portolan_client::{Connector, Security, Target};
 use portolan_dns::replica::pb::WatchRequest;
 use portolan_dns::replica::pb::names_client::NamesClient;
 use portolan_dns::replica::{Follower, digest, load, save};
@@ -16,6 +15,7 @@ use portolan_dns::{
 };
 use portolan_proto::CLUSTER_ID;
 use portolan_runtime::{SocketAccess, SocketGroup, SocketMode, Vital};
+use portolan_subscription::{Connector, Security, Target};
 use prometheus_client::registry::Registry;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;

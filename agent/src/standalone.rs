@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use portolan_model::{NodeKey, NodeTable};
-use portolan_runtime::ProblemLog;
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
-use portolan_source::Event;
+use portolan_source::{Event, ProblemLog};
 use tokio::sync::{mpsc, watch};
 
 use crate::subscribe::Subscribed;

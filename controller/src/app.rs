@@ -9,13 +9,12 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 pub(crate) use portolan_runtime::Vital;
 use portolan_runtime::{
-    Admin, BlockReady, Connections, DebugSocket, Liveness, ProblemLog, Readiness, listen,
-    on_signal, serve_http,
+    Admin, BlockReady, Connections, DebugSocket, Liveness, Readiness, listen, on_signal, serve_http,
 };
 use portolan_serve::{
     Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
 };
-use portolan_source::{Holds, Sink, file, kubernetes};
+use portolan_source::{Holds, ProblemLog, Sink, file, kubernetes};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use portolan_catalog::Kind;
-use portolan_runtime::{BlockReady, ProblemLog};
+use portolan_runtime::BlockReady;
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
 use portolan_serve::{Debounce, Origin, Publisher, Registry as Sessions, Tables};
-use portolan_source::Event;
+use portolan_source::{Event, ProblemLog};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;

@@ -4,8 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_client::{BEHIND_PATIENCE, End, Patience, Reconnect, Resolver, Target};
 use portolan_proto::{VERSION, v1};
+use portolan_subscription::{BEHIND_PATIENCE, End, Patience, Reconnect, Resolver, Target};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;

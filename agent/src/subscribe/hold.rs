@@ -8,9 +8,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_client::HoldConfig;
 use portolan_model::NodeTable;
 use portolan_proto::v1;
+use portolan_subscription::HoldConfig;
 
 use super::{Committed, HeldTable};
 

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use portolan_model::{NodeTable, RecordKey};
 use tonic::transport::Uri;
 
-pub use portolan_client::{HoldConfig, Security, TlsClient};
+pub use portolan_subscription::{HoldConfig, Security, TlsClient};
 
 pub use client::run;
 pub use holding::{HeldTable, Holding};

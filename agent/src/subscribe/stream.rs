@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use portolan_client::{Departure, End, Opened, Stay, Target, cluster_of, ended_early};
 use portolan_proto::v1;
+use portolan_subscription::{Departure, End, Opened, Stay, Target, cluster_of, ended_early};
 use tokio::sync::mpsc;
 use tokio::time::{sleep_until, timeout_at};
 use tonic::{Code, Status, Streaming};

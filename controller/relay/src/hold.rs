@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use portolan_client::HoldConfig;
 use portolan_proto::v1;
 use portolan_serve::Committed;
+use portolan_subscription::HoldConfig;
 
 /// Judges what arrives on one stream after the other.
 #[derive(Debug)]

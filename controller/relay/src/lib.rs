@@ -17,8 +17,8 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_client::{HoldConfig, Security};
 use portolan_serve::{Forwarder, Registry};
+use portolan_subscription::{HoldConfig, Security};
 use tonic::transport::Uri;
 
 pub use run::run;

@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-use portolan_client::{BEHIND_PATIENCE, Dialer, End, Patience, Reconnect, Resolver, Target};
 use portolan_proto::{VERSION, v1};
+use portolan_subscription::{BEHIND_PATIENCE, Dialer, End, Patience, Reconnect, Resolver, Target};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};

@@ -14,9 +14,11 @@ pub mod kubernetes;
 pub mod lease;
 mod names;
 pub mod objects;
+mod problem_log;
 mod sink;
 
 pub use file::FileProblem;
 pub use holds::Holds;
 pub use names::NameSink;
+pub use problem_log::{ProblemLabels, ProblemLog};
 pub use sink::{Closed, Event, Sink};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use portolan_client::{HoldConfig, Security, endpoint};
+use portolan_subscription::{HoldConfig, Security, endpoint};
 use portolan_tls::{ClientFiles, Rotating};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;

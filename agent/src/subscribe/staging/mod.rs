@@ -11,12 +11,12 @@ mod saved;
 
 use std::sync::Arc;
 
-use portolan_client::inflate;
 use portolan_model::{ContentHash, NodeLists, NodeTable, Record, SetHash};
 use portolan_proto::buckets::{bucket_hashes, is_bucket_count};
 use portolan_proto::convert::{DecodeError, decode_lists, decode_record};
 use portolan_proto::v1;
 use portolan_proto::v1::frame::Frame;
+use portolan_subscription::inflate;
 use prost::Message;
 
 use node::{Node, StagedNode};

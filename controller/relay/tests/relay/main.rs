@@ -7,8 +7,8 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use portolan_client::HoldConfig;
 use portolan_model::NodeTable;
+use portolan_subscription::HoldConfig;
 
 use support::{Agent, Relay, Root, any_port, delete, node, own, put, until};
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_agent::subscribe::{self, ClusterPin, Holding, Report, SubscribeConfig, Subscribed};
-use portolan_client::{HoldConfig, Security};
 use portolan_model::{
     Destination, NodeInfo, NodeKey, NodeLists, NodeTable, Protocol, Record, RecordKey,
 };
@@ -15,6 +14,7 @@ use portolan_select::TableDelta;
 use portolan_serve::{
     Forwarder, Limits, Publisher, Registry, Retention, ServeConfig, Tables, TablesServer,
 };
+use portolan_subscription::{HoldConfig, Security};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -91,7 +91,7 @@ fn frames_of_older_controllers_make_a_relays_tables() {
                         forwarder.take_records(records).unwrap();
                     }
                     encoded_frame::Frame::Compressed(compressed) => {
-                        let records = portolan_client::inflate(&compressed).unwrap();
+                        let records = portolan_subscription::inflate(&compressed).unwrap();
                         forwarder.take_records(records).unwrap();
                     }
                     encoded_frame::Frame::Own(own) => forwarder.take_own(own).unwrap(),
