@@ -95,7 +95,7 @@ fn records<'a>(table: &'a NodeTable, service: &'a ServiceKey) -> impl Iterator<I
 #[cfg(test)]
 mod tests {
     use portolan_model::{
-        Destination, Families, Frontend, FrontendAddress, FrontendKind, NodeLists,
+        Destination, Families, Frontend, FrontendAddress, FrontendKind, NodeOverlay,
     };
 
     use super::*;
@@ -129,10 +129,10 @@ mod tests {
                 ..Record::new(key.clone())
             };
             let destination = |a: &&str| Destination::new(a.parse().unwrap());
-            let lists = NodeLists {
+            let lists = NodeOverlay {
                 local: local.iter().map(destination).collect(),
                 terminating: terminating.iter().copied().collect::<Families>(),
-                ..NodeLists::default()
+                ..NodeOverlay::default()
             };
             table.records.insert(key.clone(), Arc::new(record));
             table.lists.insert(key, Arc::new(lists));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_model::{NodeInfo, NodeKey, NodeLists, Record, RecordKey};
+use portolan_model::{NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
 /// One atomic transition of all tables. `None` means that the entry is gone.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct TableDelta {
     /// Shared records.
     pub records: BTreeMap<RecordKey, Option<Arc<Record>>>,
     /// What nodes have of their own.
-    pub lists: BTreeMap<NodeKey, BTreeMap<RecordKey, Option<Arc<NodeLists>>>>,
+    pub lists: BTreeMap<NodeKey, BTreeMap<RecordKey, Option<Arc<NodeOverlay>>>>,
     /// What is known of nodes.
     pub nodes: BTreeMap<NodeKey, NodeInfo>,
 }

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use portolan_catalog::{Catalog, Problem, Service};
 use portolan_model::{
-    Affinity, Families, Family, Frontend, Lists, NodeKey, NodeLists, Record, RecordKey, Scheduling,
+    Affinity, Families, Family, Frontend, Lists, NodeKey, NodeOverlay, Record, RecordKey,
+    Scheduling,
 };
 
 use crate::SelectConfig;
@@ -29,7 +30,7 @@ pub struct Projection {
     /// The shared record; `None` if no way in is left to the Service port.
     pub record: Option<Record>,
     /// What nodes have of their own.
-    pub lists: BTreeMap<NodeKey, NodeLists>,
+    pub lists: BTreeMap<NodeKey, NodeOverlay>,
     /// What could not be done for the Service, by field.
     pub problems: Vec<Problem>,
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, DirtySet, Kind, ObjectKey, ObjectRef, Problem};
-use portolan_model::{NodeInfo, NodeKey, NodeLists, Record, RecordKey};
+use portolan_model::{NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
 use crate::project::{project, record_key};
 use crate::{Projection, SelectConfig, TableDelta};
@@ -19,11 +19,11 @@ struct PublishedPort {
     key: RecordKey,
     record: Arc<Record>,
     /// Sorted by node.
-    lists: Box<[(NodeKey, Arc<NodeLists>)]>,
+    lists: Box<[(NodeKey, Arc<NodeOverlay>)]>,
 }
 
 impl PublishedPort {
-    fn lists_of(&self, node: &NodeKey) -> Option<&Arc<NodeLists>> {
+    fn lists_of(&self, node: &NodeKey) -> Option<&Arc<NodeOverlay>> {
         let found = self.lists.binary_search_by(|(of, _)| of.cmp(node));
         Some(&self.lists[found.ok()?].1)
     }
@@ -220,7 +220,7 @@ fn change_lists(
     delta: &mut TableDelta,
     node: &NodeKey,
     key: &RecordKey,
-    change: Option<Arc<NodeLists>>,
+    change: Option<Arc<NodeOverlay>>,
 ) {
     let of_node = delta.lists.entry(node.clone()).or_default();
     of_node.insert(key.clone(), change);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_model::{
-    Destination, NodeInfo, NodeKey, NodeLists, NodeTable, Protocol, Record, RecordKey,
+    Destination, NodeInfo, NodeKey, NodeOverlay, NodeTable, Protocol, Record, RecordKey,
 };
 use portolan_select::TableDelta;
 use proptest::option;
@@ -38,10 +38,10 @@ fn record(key: RecordKey, value: u16) -> Record {
     }
 }
 
-fn lists(value: u16) -> NodeLists {
-    NodeLists {
+fn lists(value: u16) -> NodeOverlay {
+    NodeOverlay {
         own: vec![([10, 0, 0, 1], value + 1).into()],
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     }
 }
 

@@ -14,7 +14,7 @@ use clap::Args;
 use ipnet::{IpNet, Ipv4Net};
 use portolan_model::{
     Destination, Families, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeInfo,
-    NodeKey, NodeLists, NodeTable, Protocol, Record, RecordKey,
+    NodeKey, NodeOverlay, NodeTable, Protocol, Record, RecordKey,
 };
 use portolan_select::TableDelta;
 
@@ -254,12 +254,12 @@ fn node_info(node: u32) -> NodeInfo {
     }
 }
 
-fn lists_of(service: u32, endpoint: Endpoint) -> NodeLists {
+fn lists_of(service: u32, endpoint: Endpoint) -> NodeOverlay {
     let local = is_local(service).then(|| Destination::new(endpoint.address()));
-    NodeLists {
+    NodeOverlay {
         own: vec![endpoint.address()],
         local: local.into_iter().collect(),
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     }
 }
 

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Destination, Families, Frontend, FrontendAddress, NodeInfo, NodeLists, Record, RecordKey,
+    Destination, Families, Frontend, FrontendAddress, NodeInfo, NodeOverlay, Record, RecordKey,
 };
 
 /// Keeps our hashes apart from any other use of BLAKE3.
@@ -117,7 +117,7 @@ impl Record {
     }
 }
 
-impl NodeLists {
+impl NodeOverlay {
     /// The hash of what a node has of its own for the record with this key.
     #[must_use]
     pub fn content_hash(&self, key: &RecordKey) -> ContentHash {

@@ -1,7 +1,7 @@
 //! The types that the controller and the agent share.
 //!
 //! Pure: no I/O, no clock, no async. Two vocabularies live here: the *table* (what a node must
-//! forward where: [`Record`], [`NodeLists`], [`NodeTable`]) and the *kernel objects* that an agent
+//! forward where: [`Record`], [`NodeOverlay`], [`NodeTable`]) and the *kernel objects* that an agent
 //! makes of it ([`ipvs`], [`ipset`]).
 
 #![forbid(unsafe_code)]
@@ -18,7 +18,7 @@ pub use hash::{ContentHash, SetHash, node_hash};
 pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
 pub use node::NodeInfo;
 pub use record::{
-    Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, Record,
+    Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, Record,
     Scheduling, ZoneMask,
 };
 pub use table::{ByRecord, NodeTable};

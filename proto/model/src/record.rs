@@ -12,7 +12,7 @@ use crate::{Families, Family, RecordKey};
 /// One Service port as nodes must program it, *final*: whoever programs it evaluates no policy.
 ///
 /// Nearly everything is equal on all nodes, so the record is shared, encoded once and broadcast;
-/// what differs on a node is in that node's [`NodeLists`].
+/// what differs on a node is in that node's [`NodeOverlay`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Which Service port this is.
@@ -200,9 +200,9 @@ impl ZoneMask {
     }
 }
 
-/// What one node has of its own for one record. Absent means [`NodeLists::default`].
+/// What one node has of its own for one record. Absent means [`NodeOverlay::default`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeLists {
+pub struct NodeOverlay {
     /// Takes the place of the record's cluster-wide list on this node (KEP-3015, same-node hints),
     /// in each family that it has any destination of. Sorted.
     pub cluster: Vec<Destination>,
@@ -216,7 +216,7 @@ pub struct NodeLists {
     pub own: Vec<SocketAddr>,
 }
 
-impl NodeLists {
+impl NodeOverlay {
     /// Whether this says no more than its absence would.
     #[must_use]
     pub fn is_default(&self) -> bool {

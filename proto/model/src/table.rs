@@ -8,7 +8,7 @@ use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Destination, Family, Frontend, Lists, NodeInfo, NodeLists, Record, RecordKey, SetHash,
+    Destination, Family, Frontend, Lists, NodeInfo, NodeOverlay, Record, RecordKey, SetHash,
 };
 
 /// Something for each record, by its key. To copy one costs nothing, and two versions share what is
@@ -23,7 +23,7 @@ pub struct NodeTable {
     /// The shared records.
     pub records: ByRecord<Record>,
     /// What the node has of its own. A key without a record has no effect.
-    pub lists: ByRecord<NodeLists>,
+    pub lists: ByRecord<NodeOverlay>,
 }
 
 /// For dumps: maps keyed by records do not fit JSON.
@@ -32,7 +32,7 @@ impl Serialize for NodeTable {
         #[derive(Serialize)]
         struct Lists<'a> {
             record: String,
-            lists: &'a NodeLists,
+            lists: &'a NodeOverlay,
         }
         #[derive(Serialize)]
         struct Table<'a> {
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    fn table(zone: Option<&str>, lists: Option<NodeLists>) -> NodeTable {
+    fn table(zone: Option<&str>, lists: Option<NodeOverlay>) -> NodeTable {
         let record = record();
         NodeTable {
             node: NodeInfo {
@@ -270,9 +270,9 @@ mod tests {
     fn local_frontends_use_the_nodes_list_and_an_absent_list_is_empty() {
         let local = frontend("10.96.0.1", Lists::Local);
         assert!(table(None, None).destinations(&record(), &local).is_empty());
-        let lists = NodeLists {
+        let lists = NodeOverlay {
             local: destinations(&["10.0.0.2:80"]),
-            ..NodeLists::default()
+            ..NodeOverlay::default()
         };
         let got = table(None, Some(lists)).destinations(&record(), &local);
         assert_eq!(got, destinations(&["10.0.0.2:80"]));
@@ -280,9 +280,9 @@ mod tests {
 
     #[test]
     fn a_nodes_own_cluster_list_takes_the_place_of_the_shared_one_in_its_family() {
-        let lists = NodeLists {
+        let lists = NodeOverlay {
             cluster: destinations(&["10.0.0.9:80"]),
-            ..NodeLists::default()
+            ..NodeOverlay::default()
         };
         let table = table(Some("a"), Some(lists));
         let v4 = table.destinations(&record(), &frontend("10.96.0.1", Lists::Cluster));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeLists, RecordKey};
+use portolan_model::{ContentHash, NodeOverlay, RecordKey};
 
 use super::destinations::{
     decode_addresses, decode_destinations, encode_addresses, encode_destinations,
@@ -18,14 +18,14 @@ pub struct DecodedLists {
     /// The record.
     pub key: RecordKey,
     /// What the lists say.
-    pub lists: NodeLists,
+    pub lists: NodeOverlay,
     /// Their hash as the sender stated it.
     pub hash: ContentHash,
 }
 
 /// Lists with their key and hash.
 #[must_use]
-pub fn encode_lists(key: &RecordKey, lists: &NodeLists, hash: ContentHash) -> v1::NodeLists {
+pub fn encode_lists(key: &RecordKey, lists: &NodeOverlay, hash: ContentHash) -> v1::NodeLists {
     v1::NodeLists {
         key: Some(encode_key(key)),
         hash: hash.to_bytes().into(),
@@ -44,7 +44,7 @@ pub fn decode_lists(from: &v1::NodeLists, cluster: &Arc<str>) -> Result<DecodedL
     Ok(DecodedLists {
         key: required_key(from.key.as_ref(), cluster)?,
         hash: decode_hash(&from.hash)?,
-        lists: NodeLists {
+        lists: NodeOverlay {
             cluster: decode_destinations(from.cluster.as_ref())?,
             local: decode_destinations(from.local.as_ref())?,
             own: decode_addresses(from.own.as_ref())?,

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use portolan_model::ipvs::Flags;
 use portolan_model::{
     Affinity, Destination, Families, Family, Frontend, FrontendAddress, FrontendKind, Lists,
-    NodeInfo, NodeLists, Protocol, Record, RecordKey, Scheduling, ZoneMask,
+    NodeInfo, NodeOverlay, Protocol, Record, RecordKey, Scheduling, ZoneMask,
 };
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -156,9 +156,9 @@ fn scheduling() -> impl Strategy<Value = Scheduling> {
     (scheduler, flags).prop_map(|(scheduler, flags)| Scheduling { scheduler, flags })
 }
 
-fn lists() -> impl Strategy<Value = NodeLists> {
+fn lists() -> impl Strategy<Value = NodeOverlay> {
     (destinations(), destinations(), addresses(), families()).prop_map(
-        |(cluster, local, own, terminating)| NodeLists {
+        |(cluster, local, own, terminating)| NodeOverlay {
             cluster,
             local,
             own: own.into_iter().collect(),

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_model::ipvs::{Flags, VirtualServerConfig};
-use portolan_model::{Affinity, Destination, NodeInfo, NodeLists, Protocol, Scheduling};
+use portolan_model::{Affinity, Destination, NodeInfo, NodeOverlay, Protocol, Scheduling};
 
 use super::*;
 
@@ -191,10 +191,10 @@ fn local_policy_uses_the_nodes_list_and_the_local_sets() {
     assert_eq!(entries(&desired, "KUBE-NODE-PORT-LOCAL-UDP"), ["30080"]);
 
     let local: SocketAddr = "10.244.7.7:8080".parse().unwrap();
-    let lists = NodeLists {
+    let lists = NodeOverlay {
         local: vec![Destination::new(local)],
         own: vec![local],
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     };
     table.lists.insert(record.key.clone(), Arc::new(lists));
     let desired = desire(

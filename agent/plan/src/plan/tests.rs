@@ -7,7 +7,7 @@ use portolan_model::ipvs::{
     ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
 };
 use portolan_model::{
-    Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, NodeTable,
+    Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, NodeTable,
     Protocol, Record, RecordKey,
 };
 

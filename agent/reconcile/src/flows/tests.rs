@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use portolan_dataplane::Tuple;
-use portolan_model::{Destination, Frontend, FrontendKind, NodeLists, RecordKey};
+use portolan_model::{Destination, Frontend, FrontendKind, NodeOverlay, RecordKey};
 
 use super::*;
 
@@ -87,11 +87,11 @@ fn what_answers_decides() {
         &["10.244.1.2:53"],
     );
     let mut table = table(vec![dns, empty, tcp]);
-    let own = NodeLists {
+    let own = NodeOverlay {
         own: vec![address("10.244.1.9:1053")],
         local: vec![Destination::new(address("10.244.1.8:1053"))],
         cluster: vec![Destination::new(address("10.244.1.7:1053"))],
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     };
     let key = table.records.keys().find(|key| &*key.service == "dns");
     table.lists.insert(key.unwrap().clone(), Arc::new(own));

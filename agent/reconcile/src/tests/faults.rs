@@ -8,7 +8,7 @@ use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
 use portolan_model::ipvs::{
     ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig,
 };
-use portolan_model::{Lists, NodeLists};
+use portolan_model::{Lists, NodeOverlay};
 use portolan_plan::{MarkMask, ownership_entry};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn destinations() -> impl Strategy<Value = Vec<Destination>> {
 }
 
 /// One record of a few, which may have any of a few ways in; records often want the same one.
-fn record() -> impl Strategy<Value = (Record, NodeLists)> {
+fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
     let key = (0..4u8, select(&[Protocol::Tcp, Protocol::Udp][..]));
     let frontends = btree_map(1..5u8, any::<bool>(), 1..3);
     (key, frontends, destinations(), destinations()).prop_map(
@@ -68,10 +68,10 @@ fn record() -> impl Strategy<Value = (Record, NodeLists)> {
                 .iter()
                 .map(|destination| destination.address)
                 .collect();
-            let lists = NodeLists {
+            let lists = NodeOverlay {
                 local,
                 own,
-                ..NodeLists::default()
+                ..NodeOverlay::default()
             };
             (record, lists)
         },
@@ -79,17 +79,17 @@ fn record() -> impl Strategy<Value = (Record, NodeLists)> {
 }
 
 /// A table and what changes of it, one record at a time: put, or deleted.
-fn edits() -> impl Strategy<Value = Vec<(Record, Option<NodeLists>)>> {
+fn edits() -> impl Strategy<Value = Vec<(Record, Option<NodeOverlay>)>> {
     let edit = (record(), prop::bool::weighted(0.75));
     vec(edit, 1..4).prop_map(|edits| {
-        let value = |((record, lists), stays): ((Record, NodeLists), bool)| {
+        let value = |((record, lists), stays): ((Record, NodeOverlay), bool)| {
             (record, stays.then_some(lists))
         };
         edits.into_iter().map(value).collect()
     })
 }
 
-fn edit(table: &mut NodeTable, edits: Vec<(Record, Option<NodeLists>)>) {
+fn edit(table: &mut NodeTable, edits: Vec<(Record, Option<NodeOverlay>)>) {
     for (record, lists) in edits {
         let key = record.key.clone();
         table.records.remove(&key);
@@ -197,7 +197,7 @@ fn assert_kept(reconciler: &mut Reconciler<FakeKernel>, table: &NodeTable) {
 }
 
 /// One of a sequence: what changes, where the agent is killed, and how often reads fail.
-type Round = (Vec<(Record, Option<NodeLists>)>, Option<usize>, usize);
+type Round = (Vec<(Record, Option<NodeOverlay>)>, Option<usize>, usize);
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
     let crash = prop::option::weighted(0.3, 0..30usize);
@@ -285,7 +285,7 @@ proptest! {
 fn each_message_fails_once_with_everything() {
     let change = |destinations: &[&str]| {
         let record = table(destinations).records.values().next().unwrap().clone();
-        vec![(Record::clone(&record), Some(NodeLists::default()))]
+        vec![(Record::clone(&record), Some(NodeOverlay::default()))]
     };
     let gone = || vec![(change(&[]).remove(0).0, None)];
     let rounds = || {

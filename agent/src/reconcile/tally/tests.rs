@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use portolan_model::{Destination, Families, Family, FrontendAddress, NodeLists, Protocol, Record};
+use portolan_model::{
+    Destination, Families, Family, FrontendAddress, NodeOverlay, Protocol, Record,
+};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
@@ -25,7 +27,7 @@ fn frontend(kind: FrontendKind, lists: Lists) -> Frontend {
 }
 
 /// A record of one of a few Services, or that there is none.
-fn edit() -> impl Strategy<Value = (RecordKey, Option<(Record, NodeLists)>)> {
+fn edit() -> impl Strategy<Value = (RecordKey, Option<(Record, NodeOverlay)>)> {
     let kinds = vec![
         FrontendKind::ClusterIp,
         FrontendKind::NodePort,
@@ -50,9 +52,9 @@ fn edit() -> impl Strategy<Value = (RecordKey, Option<(Record, NodeLists)>)> {
                 ..Record::new(key.clone())
             };
             let destination = |last| Destination::new(([10, 0, 0, last], 80).into());
-            let lists = NodeLists {
+            let lists = NodeOverlay {
                 local: local.into_iter().map(destination).collect(),
-                ..NodeLists::default()
+                ..NodeOverlay::default()
             };
             (record, lists)
         });
@@ -107,9 +109,9 @@ fn service_ports_without_local_endpoints_are_counted_by_policy() {
             ..Record::new(key.clone())
         };
         if here {
-            let lists = NodeLists {
+            let lists = NodeOverlay {
                 local: vec![Destination::new(([10, 0, 0, 1], 80).into())],
-                ..NodeLists::default()
+                ..NodeOverlay::default()
             };
             table.lists.insert(key.clone(), Arc::new(lists));
         }

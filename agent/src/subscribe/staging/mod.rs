@@ -11,7 +11,7 @@ mod saved;
 
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeLists, NodeTable, Record, SetHash};
+use portolan_model::{ContentHash, NodeOverlay, NodeTable, Record, SetHash};
 use portolan_proto::buckets::{bucket_hashes, is_bucket_count};
 use portolan_proto::convert::{DecodeError, decode_lists, decode_record};
 use portolan_proto::v1;
@@ -30,7 +30,7 @@ pub struct Staging {
     cluster: Arc<str>,
     table: Arc<NodeTable>,
     records: Part<Record>,
-    lists: Part<NodeLists>,
+    lists: Part<NodeOverlay>,
     node: Node,
     staged_node: Option<StagedNode>,
     /// Of the stream that frames come from.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeInfo, NodeLists, Record, RecordKey, SetHash};
+use portolan_model::{ContentHash, NodeInfo, NodeOverlay, Record, RecordKey, SetHash};
 use portolan_proto::convert::{encode_key, encode_lists, encode_node, encode_record};
 use portolan_proto::limits::FRAME_BYTES;
 use portolan_proto::v1;
@@ -32,7 +32,7 @@ pub struct Saved {
     revision: u64,
     source_versions: Vec<u64>,
     records: Vec<(Arc<Record>, ContentHash)>,
-    lists: Vec<(RecordKey, Arc<NodeLists>, ContentHash)>,
+    lists: Vec<(RecordKey, Arc<NodeOverlay>, ContentHash)>,
     node: (NodeInfo, ContentHash),
 }
 

@@ -41,9 +41,9 @@ fn a_table_is_what_its_snapshot_and_changes_say() {
 #[test]
 fn a_nodes_own_lists_and_zone_are_its_table_too() {
     let mut agent = Agent::new();
-    let lists = NodeLists {
+    let lists = NodeOverlay {
         own: vec![([10, 0, 0, 1], 80).into()],
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     };
     let encoded = encode_lists(&key("x"), &lists, lists.content_hash(&key("x")));
     let own = v1::Own {

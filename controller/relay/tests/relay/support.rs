@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portolan_agent::subscribe::{self, ClusterPin, Holding, Report, SubscribeConfig, Subscribed};
 use portolan_model::{
-    Destination, NodeInfo, NodeKey, NodeLists, NodeTable, Protocol, Record, RecordKey,
+    Destination, NodeInfo, NodeKey, NodeOverlay, NodeTable, Protocol, Record, RecordKey,
 };
 use portolan_relay::{Outlets, RelayConfig, Stats};
 use portolan_select::TableDelta;
@@ -297,9 +297,9 @@ pub(crate) fn delete(service: &str) -> TableDelta {
 /// Gives a node lists for a service, and a zone; or takes both.
 pub(crate) fn own(name: &str, service: &str, zone: Option<&str>) -> TableDelta {
     let lists = zone.map(|_| {
-        Arc::new(NodeLists {
+        Arc::new(NodeOverlay {
             own: vec![([10, 0, 0, 1], 80).into()],
-            ..NodeLists::default()
+            ..NodeOverlay::default()
         })
     });
     let info = NodeInfo {

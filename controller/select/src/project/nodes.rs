@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_model::{Family, NodeKey, NodeLists};
+use portolan_model::{Family, NodeKey, NodeOverlay};
 
 use super::candidates::Candidate;
 
@@ -11,7 +11,7 @@ use super::candidates::Candidate;
 #[derive(Debug)]
 pub(super) struct Nodes<'a> {
     cluster: &'a Arc<str>,
-    lists: BTreeMap<NodeKey, NodeLists>,
+    lists: BTreeMap<NodeKey, NodeOverlay>,
 }
 
 impl<'a> Nodes<'a> {
@@ -23,7 +23,7 @@ impl<'a> Nodes<'a> {
     }
 
     /// What all nodes have, without room for more: there are about as many lists as endpoints.
-    pub(super) fn finish(mut self) -> BTreeMap<NodeKey, NodeLists> {
+    pub(super) fn finish(mut self) -> BTreeMap<NodeKey, NodeOverlay> {
         for lists in self.lists.values_mut() {
             lists.cluster.shrink_to_fit();
             lists.local.shrink_to_fit();
@@ -32,7 +32,7 @@ impl<'a> Nodes<'a> {
         self.lists
     }
 
-    fn of(&mut self, name: &Arc<str>) -> &mut NodeLists {
+    fn of(&mut self, name: &Arc<str>) -> &mut NodeOverlay {
         let key = NodeKey {
             cluster: Arc::clone(self.cluster),
             name: Arc::clone(name),

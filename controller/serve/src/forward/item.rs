@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeInfo, NodeLists, Record, RecordKey};
+use portolan_model::{ContentHash, NodeInfo, NodeOverlay, Record, RecordKey};
 use portolan_proto::convert::{
     decode_hash, decode_key, decode_lists, decode_node, decode_record, encode_record,
 };
@@ -62,8 +62,8 @@ pub(super) fn record(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<Record>, 
     Ok(Value { key, hash, item })
 }
 
-/// Reads a `NodeLists`, as [`record`] does.
-pub(super) fn lists(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<NodeLists>, ForwardError> {
+/// Reads a `NodeOverlay`, as [`record`] does.
+pub(super) fn lists(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<NodeOverlay>, ForwardError> {
     let message = v1::NodeLists::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
     let hash = decode_hash(&message.hash)?;
     let key = key_of(message.key.clone(), cluster);

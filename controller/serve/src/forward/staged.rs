@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeLists, Record, RecordKey};
+use portolan_model::{ContentHash, NodeOverlay, Record, RecordKey};
 use portolan_proto::encoded::{EncodedOwn, EncodedRecords};
 use prost::bytes::Bytes;
 
@@ -30,7 +30,7 @@ pub(super) struct Staged {
 pub(super) struct StagedNode {
     /// What is not named is gone.
     replace: bool,
-    pub(super) lists: BTreeMap<RecordKey, Option<Item<NodeLists>>>,
+    pub(super) lists: BTreeMap<RecordKey, Option<Item<NodeOverlay>>>,
     pub(super) info: Option<NodeItem>,
 }
 

@@ -7,7 +7,7 @@ use prost::bytes::Bytes;
 /// Changes of records or of lists, encoded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// New values, each a `Record` or a `NodeLists`.
+    /// New values, each a `Record` or a `NodeOverlay`.
     pub(crate) put: Vec<Bytes>,
     /// What is gone, each a `RecordKey`.
     pub(crate) delete: Vec<Bytes>,

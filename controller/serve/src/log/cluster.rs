@@ -6,7 +6,7 @@ mod changed;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
-use portolan_model::{ContentHash, NodeInfo, NodeLists, NodeTable, Record, RecordKey, SetHash};
+use portolan_model::{ContentHash, NodeInfo, NodeOverlay, NodeTable, Record, RecordKey, SetHash};
 use portolan_proto::convert::encode_key;
 use portolan_proto::encoded::encode;
 use prost::bytes::Bytes;
@@ -45,7 +45,7 @@ pub(crate) struct Cluster {
 /// What one node has of its own.
 #[derive(Debug)]
 struct Node {
-    lists: Journal<NodeLists>,
+    lists: Journal<NodeOverlay>,
     info: NodeItem,
     info_changed: u64,
     idle_since: Option<u64>,
@@ -89,7 +89,7 @@ impl Cluster {
         revision: u64,
         node: &Arc<str>,
         key: RecordKey,
-        item: Option<Item<NodeLists>>,
+        item: Option<Item<NodeOverlay>>,
     ) -> bool {
         let retained = self.retention.list_tombstones;
         self.change_node(revision, node, |node| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_model::{ContentHash, NodeInfo, NodeKey, NodeLists, Record, RecordKey};
+use portolan_model::{ContentHash, NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 use portolan_proto::buckets::bucket_of;
 use portolan_proto::convert::{encode_key, encode_lists, encode_node, encode_record};
 use portolan_proto::encoded::encode;
@@ -15,7 +15,7 @@ use super::buckets::MOST_BUCKETS;
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) records: Vec<(RecordKey, Option<Item<Record>>)>,
-    pub(crate) lists: Vec<(NodeKey, RecordKey, Option<Item<NodeLists>>)>,
+    pub(crate) lists: Vec<(NodeKey, RecordKey, Option<Item<NodeOverlay>>)>,
     pub(crate) nodes: Vec<(NodeKey, NodeItem)>,
 }
 
@@ -102,7 +102,7 @@ fn record_item(record: &Arc<Record>) -> Item<Record> {
     }
 }
 
-fn lists_item(key: &RecordKey, lists: &Arc<NodeLists>) -> Item<NodeLists> {
+fn lists_item(key: &RecordKey, lists: &Arc<NodeOverlay>) -> Item<NodeOverlay> {
     let hash = lists.content_hash(key);
     Item {
         value: Arc::clone(lists),

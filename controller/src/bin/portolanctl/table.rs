@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use portolan_model::{
-    ByRecord, Family, Frontend, FrontendAddress, NodeInfo, NodeLists, NodeTable, Record,
+    ByRecord, Family, Frontend, FrontendAddress, NodeInfo, NodeOverlay, NodeTable, Record,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -21,7 +21,7 @@ struct Answer {
 #[derive(Deserialize)]
 struct Lists {
     record: String,
-    lists: NodeLists,
+    lists: NodeOverlay,
 }
 
 /// Reads the answer of `/debug/table/NODE`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use portolan_model::{ByRecord, ContentHash, NodeInfo, NodeLists, NodeTable, Record, SetHash};
+use portolan_model::{ByRecord, ContentHash, NodeInfo, NodeOverlay, NodeTable, Record, SetHash};
 use portolan_proto::convert::{decode_hash, decode_key, decode_lists, decode_node, decode_record};
 use portolan_proto::v1;
 
@@ -15,7 +15,7 @@ pub(super) struct Model {
     /// The epoch and revision of the last Commit; `None` if it was dropped, or there was none.
     pub(super) position: Option<(u64, u64)>,
     records: Side<Record>,
-    lists: Side<NodeLists>,
+    lists: Side<NodeOverlay>,
     node: Option<Sent<NodeInfo>>,
     staged_node: Option<Sent<NodeInfo>>,
     /// Words were used that the model has no meaning for: until the next snapshot without them it

@@ -83,9 +83,9 @@ fn the_hash_is_stable() {
         record().content_hash().to_string(),
         "be8cb6ec2da59ccc082b303dd8219d34"
     );
-    let lists = NodeLists {
+    let lists = NodeOverlay {
         own: vec!["10.0.0.1:80".parse().unwrap()],
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     };
     assert_eq!(
         lists.content_hash(&record().key).to_string(),
@@ -110,7 +110,7 @@ fn set_hash_ignores_order_and_forgets_what_is_removed() {
 fn every_change_of_a_node_changes_its_hash() {
     let key = record().key;
     let mut seen = std::collections::BTreeSet::new();
-    let changes: [fn(&mut NodeLists); 5] = [
+    let changes: [fn(&mut NodeOverlay); 5] = [
         |_| {},
         |l| {
             l.cluster
@@ -124,7 +124,7 @@ fn every_change_of_a_node_changes_its_hash() {
         |l| l.terminating.insert(Family::V4),
     ];
     for change in changes {
-        let mut lists = NodeLists::default();
+        let mut lists = NodeOverlay::default();
         change(&mut lists);
         assert!(seen.insert(lists.content_hash(&key)), "{lists:?}");
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portolan_model::ipset::SetEntry;
 use portolan_model::{
-    Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, NodeTable, Record,
+    Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, NodeTable, Record,
     RecordKey,
 };
 use portolan_plan::{MarkMask, NodeFacts, desire, plan};
@@ -31,7 +31,7 @@ fn destinations() -> impl Strategy<Value = Vec<Destination>> {
 }
 
 /// One record of a few, which may have any of a few ways in.
-fn record() -> impl Strategy<Value = (Record, NodeLists)> {
+fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
     let key = (0..4u8, select(&[Protocol::Tcp, Protocol::Udp][..]));
     let frontends = btree_map(1..4u8, any::<bool>(), 1..3);
     (key, frontends, destinations(), destinations()).prop_map(
@@ -63,9 +63,9 @@ fn record() -> impl Strategy<Value = (Record, NodeLists)> {
                 destinations: cluster,
                 ..Record::new(key)
             };
-            let lists = NodeLists {
+            let lists = NodeOverlay {
                 local,
-                ..NodeLists::default()
+                ..NodeOverlay::default()
             };
             (record, lists)
         },

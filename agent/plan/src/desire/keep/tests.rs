@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_model::{
-    Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeLists, Protocol, Record,
+    Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, Protocol, Record,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -42,7 +42,7 @@ fn frontend() -> impl Strategy<Value = Frontend> {
     })
 }
 
-fn record() -> impl Strategy<Value = (Record, NodeLists)> {
+fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
     let protocol = select(&[Protocol::Tcp, Protocol::Udp][..]);
     let destinations = || prop::collection::btree_set(1..5u8, 0..3);
     let health = prop::option::weighted(0.3, 30_000..30_002u16);
@@ -68,9 +68,9 @@ fn record() -> impl Strategy<Value = (Record, NodeLists)> {
                     health_check_port,
                     ..Record::new(key(service, protocol))
                 };
-                let lists = NodeLists {
+                let lists = NodeOverlay {
                     own: own.into_iter().map(address).collect(),
-                    ..NodeLists::default()
+                    ..NodeOverlay::default()
                 };
                 (record, lists)
             },
@@ -78,14 +78,14 @@ fn record() -> impl Strategy<Value = (Record, NodeLists)> {
 }
 
 /// A record to put, or one to take away.
-fn edit() -> impl Strategy<Value = (Record, Option<NodeLists>)> {
+fn edit() -> impl Strategy<Value = (Record, Option<NodeOverlay>)> {
     (record(), prop::bool::weighted(0.8)).prop_map(|((record, lists), stays)| {
         let lists = stays.then_some(lists);
         (record, lists)
     })
 }
 
-fn edited(table: &NodeTable, edits: Vec<(Record, Option<NodeLists>)>) -> NodeTable {
+fn edited(table: &NodeTable, edits: Vec<(Record, Option<NodeOverlay>)>) -> NodeTable {
     let mut table = table.clone();
     for (record, lists) in edits {
         let key = record.key.clone();
@@ -164,7 +164,7 @@ fn an_endpoint_touches_one_virtual_server_and_nothing_is_made_anew() {
     let of = |last| {
         edited(
             &NodeTable::default(),
-            vec![(with(last), Some(NodeLists::default()))],
+            vec![(with(last), Some(NodeOverlay::default()))],
         )
     };
     let mut state = KernelState::default();

@@ -21,9 +21,9 @@ fn local_record(protocol: Protocol) -> Record {
 
 fn with_lists(record: &Record, local: &str) -> NodeTable {
     let mut table = table(vec![record.clone()]);
-    let lists = NodeLists {
+    let lists = NodeOverlay {
         local: vec![Destination::new(local.parse().unwrap())],
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     };
     table.lists.insert(record.key.clone(), Arc::new(lists));
     table

@@ -25,9 +25,9 @@ fn table(protocol: Protocol, lists: Lists, local: &[&str]) -> NodeTable {
         available: [Family::V4].into_iter().collect(),
         ..Record::new(key.clone())
     };
-    let lists = NodeLists {
+    let lists = NodeOverlay {
         local: destinations(local),
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     };
     NodeTable {
         records: [(key.clone(), Arc::new(record))].into_iter().collect(),

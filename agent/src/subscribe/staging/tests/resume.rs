@@ -258,9 +258,9 @@ fn a_patch_of_a_record_taken_in_part_leaves_it_so() {
 #[test]
 fn replaced_lists_and_node_are_gone_unless_put() {
     let encoded = |name: &str| {
-        let lists = NodeLists {
+        let lists = NodeOverlay {
             own: vec![([10, 0, 0, 1], 80).into()],
-            ..NodeLists::default()
+            ..NodeOverlay::default()
         };
         encode_lists(&key(name), &lists, lists.content_hash(&key(name)))
     };

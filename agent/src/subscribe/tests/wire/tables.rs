@@ -6,7 +6,7 @@ use std::sync::Arc;
 use portolan_model::ipvs::Flags;
 use portolan_model::{
     Affinity, Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeInfo,
-    NodeKey, NodeLists, NodeTable, Record, RecordKey, Scheduling, ZoneMask,
+    NodeKey, NodeOverlay, NodeTable, Record, RecordKey, Scheduling, ZoneMask,
 };
 use portolan_select::TableDelta;
 
@@ -19,7 +19,7 @@ const SMALL: u16 = 500;
 #[derive(Debug, Clone, Default)]
 pub(super) struct World {
     pub(super) records: BTreeMap<RecordKey, Record>,
-    lists: BTreeMap<(NodeKey, RecordKey), NodeLists>,
+    lists: BTreeMap<(NodeKey, RecordKey), NodeOverlay>,
     nodes: BTreeMap<NodeKey, NodeInfo>,
 }
 
@@ -144,8 +144,8 @@ fn info(zone: &str) -> NodeInfo {
     }
 }
 
-fn lists(last: u8) -> NodeLists {
-    NodeLists {
+fn lists(last: u8) -> NodeOverlay {
+    NodeOverlay {
         cluster: vec![Destination::new(([10, 0, 1, last], 80).into())],
         local: vec![Destination::new(([10, 0, 2, last], 80).into())],
         terminating: [Family::V4].into_iter().collect(),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_model::{Destination, NodeInfo, NodeKey, NodeLists, Protocol, Record, RecordKey};
+use portolan_model::{Destination, NodeInfo, NodeKey, NodeOverlay, Protocol, Record, RecordKey};
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
@@ -295,9 +295,9 @@ pub(super) fn delete(service: &str) -> TableDelta {
 
 /// Gives a node lists for a service, and a zone.
 pub(super) fn own(name: &str, service: &str, zone: &str) -> TableDelta {
-    let lists = NodeLists {
+    let lists = NodeOverlay {
         own: vec![([10, 0, 1, 1], 80).into()],
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     };
     let info = NodeInfo {
         zone: Some(zone.into()),

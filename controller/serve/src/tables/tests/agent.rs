@@ -117,7 +117,7 @@ struct Staged {
     replace: Option<(Vec<u32>, u32)>,
     lists: Vec<(
         portolan_model::RecordKey,
-        Option<Arc<portolan_model::NodeLists>>,
+        Option<Arc<portolan_model::NodeOverlay>>,
     )>,
     replace_own: bool,
     info: Option<portolan_model::NodeInfo>,

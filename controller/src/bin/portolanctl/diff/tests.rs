@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use portolan_model::{Frontend, FrontendAddress, FrontendKind, NodeLists, Protocol, Record};
+use portolan_model::{Frontend, FrontendAddress, FrontendKind, NodeOverlay, Protocol, Record};
 use serde_json::json;
 
 use super::*;
@@ -25,9 +25,9 @@ fn table(own: &[u8]) -> NodeTable {
         destinations: vec![destination(1), destination(2)],
         ..Record::new(key.clone())
     };
-    let lists = NodeLists {
+    let lists = NodeOverlay {
         cluster: own.iter().map(|last| destination(*last)).collect(),
-        ..NodeLists::default()
+        ..NodeOverlay::default()
     };
     let mut table = NodeTable::default();
     table.records.insert(key.clone(), Arc::new(record));
