@@ -14,7 +14,7 @@ use portolan_dns::{
     ZoneConfig,
 };
 use portolan_proto::CLUSTER_ID;
-use portolan_runtime::{SocketAccess, SocketGroup, SocketMode, Vital};
+use portolan_runtime::{AtomicFile, SocketAccess, SocketGroup, SocketMode, Vital};
 use portolan_subscription::{Connector, Security, Target};
 use prometheus_client::registry::Registry;
 use tokio::time::{sleep, timeout};
@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::Request;
 use tonic::transport::Uri;
 
-use crate::durable;
 use crate::subscribe::ClusterPin;
 
 /// The file in the state directory.
@@ -171,7 +170,8 @@ async fn write(zone: Arc<SharedZone>, mut subscription: Subscription, directory:
         let (zone, directory) = (Arc::clone(&zone), directory.clone());
         let written = tokio::task::spawn_blocking(move || {
             let bytes = save(&zone.read());
-            durable::write(&directory, FILE, &bytes)
+            let path = directory.join(FILE);
+            AtomicFile::new(&path).creating_directory().write(&bytes)
         });
         match written.await {
             Ok(Ok(())) => subscription.done(),

@@ -7,7 +7,6 @@ pub mod app;
 pub mod args;
 pub mod cleanup;
 pub mod dns;
-mod durable;
 pub mod families;
 pub mod health;
 pub mod health_check;

@@ -4,13 +4,13 @@
 //! type kubernetes.io/tls. Run again, it renews certificates; the authority stays.
 
 use std::fs;
-use std::io::Write as _;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
+use portolan_runtime::AtomicFile;
 use portolan_tls::issue::{Authority, Issued};
 use portolan_tls::{NodeName, RelayName};
 
@@ -122,23 +122,11 @@ fn write(dir: &Path, authority: &Authority, issued: &Issued) -> anyhow::Result<(
         ("tls.key", &issued.key),
     ] {
         let path = dir.join(file);
-        replace(&path, content).with_context(|| named(&path))?;
+        let file = AtomicFile::new(&path).private();
+        file.write(content.as_bytes())
+            .with_context(|| named(&path))?;
     }
     Ok(())
-}
-
-/// Writes beside it and renames: whoever reads it meanwhile has the old or the new one.
-fn replace(path: &Path, content: &str) -> std::io::Result<()> {
-    let new = path.with_extension("new");
-    let _: std::io::Result<()> = fs::remove_file(&new);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)?;
-    file.write_all(content.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)
 }
 
 #[cfg(test)]

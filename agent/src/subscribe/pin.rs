@@ -6,10 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use portolan_runtime::AtomicFile;
 use serde::Serialize;
 use tracing::{error, info, warn};
-
-use crate::durable;
 
 const NAME: &str = "cluster";
 
@@ -155,7 +154,9 @@ impl Pin {
         let Some(directory) = &self.directory else {
             return;
         };
-        match durable::write(directory, NAME, id.as_bytes()) {
+        let path = directory.join(NAME);
+        let file = AtomicFile::new(&path).creating_directory();
+        match file.write(id.as_bytes()) {
             Ok(()) => self.is_on_disk = true,
             Err(error) => warn!(directory = %directory.display(), %error,
                 "cannot keep the node's cluster on disk: it is forgotten at the next start"),

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use portolan_proto::limits::MAX_FRAME_BYTES;
 use portolan_proto::v1;
+use portolan_runtime::AtomicFile;
 use prost::Message;
 
 use super::{Committed, Saved, Staging, Taken};
-use crate::durable;
 
 const NAME: &str = "table";
 const ASIDE: &str = "table.corrupt";
@@ -68,7 +68,9 @@ impl Store {
 
     /// Writes a table in place of the last one.
     pub(super) fn write(&self, saved: &Saved) -> io::Result<()> {
-        durable::write(&self.directory, NAME, &self.encode(saved)?)
+        let path = self.directory.join(NAME);
+        let file = AtomicFile::new(&path).creating_directory();
+        file.write(&self.encode(saved)?)
     }
 
     fn encode(&self, saved: &Saved) -> io::Result<Vec<u8>> {

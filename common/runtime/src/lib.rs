@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod atomic_file;
 mod credentials;
 mod debug;
 mod descriptors;
@@ -17,6 +18,7 @@ mod unix;
 mod vital;
 
 pub use admin::{Admin, Metrics};
+pub use atomic_file::AtomicFile;
 pub use credentials::CredentialCollector;
 pub use debug::{DebugArgs, DebugSocket, DebugToken};
 pub use descriptors::raise_descriptor_limit;

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use portolan_model::ipvs::VirtualServerKey;
+use portolan_runtime::AtomicFile;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use super::{BootClock, Deadlines};
-use crate::durable;
 
 /// The version of the format; a file of another one is set aside.
 const VERSION: u32 = 2;
@@ -111,7 +111,11 @@ async fn write_newest(
         }
         let (to, clock) = (directory.clone(), clock.clone());
         let deadlines = newest.borrow_and_update().clone();
-        let write = move || durable::write(&to, NAME, &encode(&deadlines, &clock)?);
+        let write = move || {
+            let path = to.join(NAME);
+            let file = AtomicFile::new(&path).creating_directory();
+            file.write(&encode(&deadlines, &clock)?)
+        };
         let written = spawn_blocking(write).await;
         match written.map_err(io::Error::other).flatten() {
             Ok(()) => failed = false,

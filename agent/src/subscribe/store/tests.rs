@@ -172,7 +172,7 @@ fn what_cannot_be_written_leaves_the_last_one() {
     let store = store(dir.path());
     store.write(&staging(3).save()).unwrap();
     // Where the new one is to be written there is a directory.
-    fs::create_dir(dir.path().join("table.new")).unwrap();
+    fs::create_dir(dir.path().join(".portolan_table_new")).unwrap();
     store.write(&staging(4).save()).unwrap_err();
     let (_, committed) = store.load().unwrap().unwrap();
     assert_eq!(committed.table.records.len(), 3);

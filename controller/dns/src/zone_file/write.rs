@@ -1,9 +1,10 @@
 //! Puts a zone file in place, if its content is new.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use portolan_runtime::AtomicFile;
 
 /// What became of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,28 +44,6 @@ pub fn write(path: &Path, first: u32, render: impl Fn(u32) -> String) -> io::Res
         Some(serial) => serial.wrapping_add(1),
         None => first,
     };
-    replace(path, render(serial).as_bytes())?;
+    AtomicFile::new(path).write(render(serial).as_bytes())?;
     Ok(Written::Replaced(serial))
-}
-
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let temporary = temporary(path);
-    let mut file = File::create(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-/// A file next to `path` that CoreDNS's `auto` plugin does not take for a zone: by default it
-/// takes what has `db.` in its name.
-fn temporary(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let mut temporary = OsString::from(".portolan_");
-    temporary.push(name.replace('.', "_"));
-    temporary.push("_new");
-    path.with_file_name(temporary)
 }
