@@ -11,9 +11,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::inner::Inner;
 use super::outbox::Outbox;
 use super::stream::follow;
+use super::subscription::Subscription;
 use super::{Holding, Report, Stats, SubscribeConfig, Subscribed};
 
 /// Subscribes until `token` is cancelled: publishes each committed table in `tables`, and tells
@@ -28,15 +28,15 @@ pub async fn run(
     holding: Holding,
     token: CancellationToken,
 ) {
-    let mut inner = Inner::new(&config, tables, reports, stats, holding);
+    let mut subscription = Subscription::new(&config, tables, reports, stats, holding);
     let _ = token
-        .run_until_cancelled(forever(&config, &mut inner))
+        .run_until_cancelled(forever(&config, &mut subscription))
         .await;
-    inner.save_now().await;
+    subscription.save_now().await;
 }
 
-async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
-    inner.load(config.disk_patience).await;
+async fn forever(config: &SubscribeConfig, subscription: &mut Subscription) {
+    subscription.load(config.disk_patience).await;
     if config.endpoints.is_empty() {
         return;
     }
@@ -50,14 +50,16 @@ async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
         }
         let (has_others, departure) = (reconnect.has_others(), reconnect.departure());
         let end = match reconnect.current() {
-            Some(target) => follow(inner, target, hello(config), has_others, departure).await,
+            Some(target) => {
+                follow(subscription, target, hello(config), has_others, departure).await
+            }
             // No name resolves.
             None => End::Unreachable,
         };
         if end == End::WrongCluster {
-            Stats::count(&inner.stats.wrong_cluster);
+            Stats::count(&subscription.stats.wrong_cluster);
         }
-        if patience.is_over(end, Instant::now()) && inner.staging.forget_source_versions() {
+        if patience.is_over(end, Instant::now()) && subscription.staging.forget_source_versions() {
             warn!(
                 after = ?BEHIND_PATIENCE,
                 "all controllers are behind what we have: taking what they have from now on"
@@ -67,24 +69,24 @@ async fn forever(config: &SubscribeConfig, inner: &mut Inner) {
         debug!(?end, ?wait, "connecting again");
         if reconnect.current().is_none() {
             // Nobody has a newer one for now.
-            inner.put_loaded_in_force();
+            subscription.put_loaded_in_force();
         }
-        inner.begin_stream();
-        inner.save_now().await;
-        rest(inner, wait).await;
+        subscription.begin_stream();
+        subscription.save_now().await;
+        rest(subscription, wait).await;
     }
 }
 
 /// Waits, but for operators.
-async fn rest(inner: &mut Inner, wait: Duration) {
+async fn rest(subscription: &mut Subscription, wait: Duration) {
     let waited = sleep(wait);
     tokio::pin!(waited);
     loop {
         tokio::select! {
             () = &mut waited => return,
-            held = next_confirmation(&mut inner.confirmations) => {
+            held = next_confirmation(&mut subscription.confirmations) => {
                 // Nobody is there to be told.
-                inner.confirmed(held.0, held.1, &mut Outbox::default());
+                subscription.confirmed(held.0, held.1, &mut Outbox::default());
             }
         }
     }

@@ -5,9 +5,8 @@
 //! the controller changes nothing on the node.
 
 mod client;
-mod hold;
-mod holding;
-mod inner;
+mod guard;
+mod held;
 mod latency;
 mod outbox;
 mod pin;
@@ -16,6 +15,7 @@ mod staging;
 mod stats;
 mod store;
 mod stream;
+mod subscription;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use tonic::transport::Uri;
 pub use portolan_subscription::{HoldConfig, Security, TlsClient};
 
 pub use client::run;
-pub use holding::{HeldTable, Holding};
+pub use held::{HeldTable, Holding};
 pub use pin::{ClusterPin, PinStatus, WrongCluster, forget};
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;

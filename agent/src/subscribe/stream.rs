@@ -13,14 +13,14 @@ use tonic::{Code, Status, Streaming};
 use tracing::{debug, error, info, warn};
 
 use super::client::next_confirmation;
-use super::inner::Inner;
 use super::latency::Latency;
 use super::outbox::Outbox;
+use super::subscription::Subscription;
 use super::{Committed, Stats, Taken};
 
 /// An open stream.
 struct Stream<'a> {
-    inner: &'a mut Inner,
+    subscription: &'a mut Subscription,
     frames: Streaming<v1::Frame>,
     messages: mpsc::Sender<v1::AgentMessage>,
     outbox: Outbox,
@@ -34,31 +34,31 @@ struct Stream<'a> {
 
 /// Connects, and follows the stream until it ends.
 pub(super) async fn follow(
-    inner: &mut Inner,
+    subscription: &mut Subscription,
     target: &Target,
     hello: v1::Hello,
     has_others: bool,
     departure: Departure,
 ) -> End {
-    let hello = inner.staging.begin(hello);
-    let Opened { frames, messages } = match inner.dialer.open(target, hello).await {
+    let hello = subscription.staging.begin(hello);
+    let Opened { frames, messages } = match subscription.dialer.open(target, hello).await {
         Ok(opened) => opened,
         Err(end) => {
-            Stats::count(&inner.stats.connect_failures);
-            if let Some(id) = inner.dialer.take_other_cluster() {
-                inner.refused_by(&id);
+            Stats::count(&subscription.stats.connect_failures);
+            if let Some(id) = subscription.dialer.take_other_cluster() {
+                subscription.refused_by(&id);
             }
             return end;
         }
     };
     info!(%target, "connected");
-    inner.begin_stream();
-    Stats::count(&inner.stats.streams);
-    let stats = Arc::clone(&inner.stats);
+    subscription.begin_stream();
+    Stats::count(&subscription.stats.streams);
+    let stats = Arc::clone(&subscription.stats);
     let _connected = Connected::new(&stats);
-    let (since, patience) = (Instant::now(), inner.first_commit_timeout);
+    let (since, patience) = (Instant::now(), subscription.first_commit_timeout);
     let mut stream = Stream {
-        inner,
+        subscription,
         frames,
         messages,
         outbox: Outbox::default(),
@@ -90,32 +90,33 @@ impl Drop for Connected<'_> {
 impl Stream<'_> {
     async fn run(&mut self) -> End {
         // What the kernel has may be what this controller sent before.
-        self.inner.reports.mark_changed();
+        self.subscription.reports.mark_changed();
         let mut reporting = true;
         let messages = self.messages.clone();
         loop {
-            let (save_at, held_until) = (self.inner.save_at(), self.inner.hold.until());
+            let (save_at, held_until) =
+                (self.subscription.save_at(), self.subscription.hold.until());
             tokio::select! {
                 frame = next_frame(&mut self.frames, self.deadline) => {
                     if let Some(end) = self.take(frame) {
                         return end;
                     }
                 }
-                changed = self.inner.reports.changed(), if reporting => {
+                changed = self.subscription.reports.changed(), if reporting => {
                     reporting = changed.is_ok();
-                    if let Some(report) = self.inner.reports.borrow_and_update().as_ref() {
+                    if let Some(report) = self.subscription.reports.borrow_and_update().as_ref() {
                         self.outbox.reported(report);
                         for duration in self.latency.reported(report, SystemTime::now()) {
-                            let histogram = &self.inner.stats.network_programming;
+                            let histogram = &self.subscription.stats.network_programming;
                             histogram.observe(duration.as_secs_f64());
                         }
                     }
                 }
                 () = at(self.stay.leave_at()) => return End::Goaway,
-                () = at(save_at) => self.inner.save(),
-                () = at(held_until) => self.inner.expired(&mut self.outbox),
-                (epoch, revision) = next_confirmation(&mut self.inner.confirmations) => {
-                    self.inner.confirmed(epoch, revision, &mut self.outbox);
+                () = at(save_at) => self.subscription.save(),
+                () = at(held_until) => self.subscription.expired(&mut self.outbox),
+                (epoch, revision) = next_confirmation(&mut self.subscription.confirmations) => {
+                    self.subscription.confirmed(epoch, revision, &mut self.outbox);
                 }
                 Ok(permit) = messages.reserve(), if self.outbox.has_mail() => {
                     if let Some(message) = self.outbox.take() {
@@ -133,16 +134,16 @@ impl Stream<'_> {
             Ok(None) => return Some(self.broken(&Status::ok("closed by the controller"))),
             Err(status) => return Some(self.broken(&status)),
         };
-        let patience = self.inner.first_commit_timeout;
+        let patience = self.subscription.first_commit_timeout;
         self.deadline = self.deadline.map(|_| Instant::now() + patience);
-        match self.inner.staging.take(frame) {
+        match self.subscription.staging.take(frame) {
             Ok(Taken::Welcome(welcome)) => {
                 self.epoch = welcome.epoch;
                 self.check_cluster(&welcome.cluster_id)
             }
             Ok(Taken::Staged) => None,
             Ok(Taken::Unknown) => {
-                Stats::count(&self.inner.stats.unknown_frames);
+                Stats::count(&self.subscription.stats.unknown_frames);
                 None
             }
             Ok(Taken::Committed(committed)) => {
@@ -155,7 +156,8 @@ impl Stream<'_> {
             }
             Ok(Taken::Confirmed(confirm)) => {
                 let (epoch, revision) = (self.epoch, confirm.revision);
-                self.inner.confirmed(epoch, revision, &mut self.outbox);
+                self.subscription
+                    .confirmed(epoch, revision, &mut self.outbox);
                 None
             }
             Ok(Taken::Goaway(goaway)) => {
@@ -165,7 +167,7 @@ impl Stream<'_> {
                 None
             }
             Err(reason) => {
-                Stats::count(&self.inner.stats.hash_mismatches);
+                Stats::count(&self.subscription.stats.hash_mismatches);
                 error!(%reason, "the table is not what the controller sent; asking for all of it");
                 Some(End::Suspect)
             }
@@ -174,14 +176,14 @@ impl Stream<'_> {
 
     /// Leaves a controller of another cluster before anything of its table is taken.
     fn check_cluster(&mut self, id: &str) -> Option<End> {
-        self.inner.pin.check(id).err()?;
+        self.subscription.pin.check(id).err()?;
         Some(End::WrongCluster)
     }
 
     fn commit(&mut self, committed: Committed) {
         self.committed = true;
         self.deadline = None;
-        let stats = &self.inner.stats;
+        let stats = &self.subscription.stats;
         Stats::count(&stats.commits);
         if committed.snapshot {
             Stats::count(&stats.snapshots);
@@ -195,7 +197,7 @@ impl Stream<'_> {
             "table received"
         );
         self.latency.committed(&committed);
-        self.inner.committed(committed, &mut self.outbox);
+        self.subscription.committed(committed, &mut self.outbox);
     }
 
     fn broken(&self, status: &Status) -> End {
@@ -216,7 +218,7 @@ impl Stream<'_> {
             return End::Suspect;
         }
         if let Some(id) = cluster_of(status) {
-            self.inner.refused_by(id);
+            self.subscription.refused_by(id);
             return End::WrongCluster;
         }
         if self.committed {

@@ -8,7 +8,7 @@
 mod connect;
 mod connector;
 mod endpoint;
-mod hold;
+mod guard;
 mod inflate;
 mod patience;
 mod reconnect;
@@ -19,7 +19,7 @@ mod stay;
 pub use connect::{Dialer, Opened, cluster_of, ended_early};
 pub use connector::Connector;
 pub use endpoint::{AddressError, endpoint};
-pub use hold::HoldConfig;
+pub use guard::HoldConfig;
 pub use inflate::inflate;
 pub use patience::{BEHIND_PATIENCE, Patience};
 pub use reconnect::{Departure, End, Reconnect};

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod acks;
-mod hold;
+mod guard;
 mod pace;
 mod run;
 mod stats;

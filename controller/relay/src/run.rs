@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::hold::Hold;
+use crate::guard::Hold;
 use crate::pace::Pace;
 use crate::stream::follow;
 use crate::{Outlets, RelayConfig};

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, error, info, warn};
 
-use super::hold::Hold;
+use super::guard::Hold;
 use super::outbox::Outbox;
 use super::saver::Saver;
 use super::store::Store;
@@ -20,7 +20,7 @@ use super::{
 
 /// What outlives a stream.
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct Subscription {
     pub(super) staging: Staging,
     pub(super) hold: Hold,
     pub(super) holding: Holding,
@@ -90,7 +90,7 @@ fn subscribed(committed: Committed) -> Subscribed {
     }
 }
 
-impl Inner {
+impl Subscription {
     pub(super) fn new(
         config: &SubscribeConfig,
         tables: watch::Sender<Option<Arc<Subscribed>>>,
