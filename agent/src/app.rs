@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_dataplane::{Dataplane as _, Kernel, Predecessor as _};
+use portolan_dataplane::{Dataplane as _, Kernel, KubeProxyObjects as _};
 use portolan_model::{Families, NodeKey};
-use portolan_plan::takeover::VIP_DEVICE;
+use portolan_plan::kube_proxy::VIP_DEVICE;
 use portolan_runtime::{
     Admin, CredentialCollector, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit,
 };
@@ -28,16 +28,16 @@ use crate::families;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
+use crate::kube_proxy;
 use crate::metrics::{ReconcileMetrics, SubscribeCollector};
-use crate::predecessor;
-use crate::reconcile::{
-    BootClock, Drainer, Inlets, Outlets, Ready, Reconciler, Timing, run as reconcile,
-};
 use crate::standalone::Standalone;
 use crate::status::Status;
 use crate::subscribe::{
     self, ClusterPin, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig,
     Subscribed, set_aside,
+};
+use crate::sync::{
+    BootClock, Drainer, Inlets, Outlets, Ready, Reconciler, Timing, run as reconcile,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -62,7 +62,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let mut plan_config = args.kernel.plan_config()?;
     if args.takeover.is_some() {
         // Before its ports are wanted, so that the error says what is the matter.
-        predecessor::ensure_stopped().await?;
+        kube_proxy::ensure_stopped().await?;
     }
     let token = on_signal()?;
     let (vital, mut failures) = Vital::new(token.clone());

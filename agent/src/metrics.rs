@@ -12,8 +12,8 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::reconcile::{Counts, NoLocalEndpoints, Outcome};
 use crate::subscribe::Stats;
+use crate::sync::{Counts, NoLocalEndpoints, Outcome};
 
 /// What the reconcile loop counts.
 #[derive(Debug, Clone)]

@@ -11,8 +11,8 @@ use portolan_dataplane::Dataplane;
 use portolan_model::NodeTable;
 use serde_json::{Value, json};
 
-use crate::reconcile::{Outcome, Reconciler};
 use crate::subscribe::{ClusterPin, HeldTable, Holding, Subscribed};
+use crate::sync::{Outcome, Reconciler};
 
 /// The dumps, shared between the reconcile loop and the admin server.
 #[derive(Debug, Clone, Default)]

@@ -9,7 +9,7 @@ mod addresses;
 mod fake;
 mod gate;
 mod kernel;
-mod predecessor;
+mod kube_proxy;
 mod runs;
 
 use std::collections::BTreeMap;
@@ -31,8 +31,8 @@ pub use kernel::{
     ConntrackTuning, IptablesMode, Kernel, KernelConfig, REPLACEMENT_SET, ROUTE_MARK, Tuning,
     Unusable, VIP_DEVICE,
 };
+pub use kube_proxy::KubeProxyObjects;
 pub use portolan_netlink::ipvs::Timeouts;
-pub use predecessor::Predecessor;
 
 /// Why the kernel could not be read or prepared.
 #[derive(Debug, thiserror::Error)]

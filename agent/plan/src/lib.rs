@@ -9,13 +9,13 @@
 mod advance;
 mod config;
 mod desire;
+pub mod kube_proxy;
 mod marks;
 mod names;
 mod ours;
 mod plan;
 mod rules;
 mod state;
-pub mod takeover;
 
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, VipBinding};
 pub use desire::{Desired, Kept, Note, Refused, Touched, desire};

@@ -9,9 +9,9 @@ mod apply;
 mod drains;
 mod failed;
 mod flows;
+pub mod kube_proxy;
 mod outcome;
 mod spread;
-pub mod takeover;
 mod trash;
 mod unserved;
 

@@ -17,7 +17,7 @@ use super::{KernelArgs, OtherProxy, TuneArgs};
 use crate::dns::DnsArgs;
 use crate::families::AskedFamilies;
 use crate::identity::IdentityArgs;
-use crate::reconcile::TakeoverConfig;
+use crate::kube_proxy::TakeoverConfig;
 use crate::subscribe::HoldConfig;
 
 /// kube-proxy's.

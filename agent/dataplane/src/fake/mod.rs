@@ -1,6 +1,6 @@
 //! A kernel in memory: it refuses what the real one refuses, and fails where it is told to.
 
-mod predecessor;
+mod kube_proxy;
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};

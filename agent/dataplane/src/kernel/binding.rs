@@ -13,10 +13,10 @@ use portolan_plan::{Step, VipBinding};
 use rtnetlink::{Handle, LinkDummy};
 
 use super::Kernel;
-use super::predecessor::{index_of, is_error};
+use super::kube_proxy::{index_of, is_error};
 use super::routes::Seen;
 use crate::runs::Failure;
-use crate::{DataplaneError, Doubt, Predecessor as _};
+use crate::{DataplaneError, Doubt, KubeProxyObjects as _};
 
 /// Our device. It stays down, as a kube-proxy's does: its addresses are local all the same.
 pub const DEVICE: &str = "portolan-vips";

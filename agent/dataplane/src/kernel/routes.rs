@@ -30,7 +30,10 @@ pub const ROUTE_MARK: Mark = Mark {
 };
 
 /// Devices whose addresses are VIPs.
-const VIP_DEVICES: [&str; 2] = [portolan_plan::takeover::VIP_DEVICE, super::binding::DEVICE];
+const VIP_DEVICES: [&str; 2] = [
+    portolan_plan::kube_proxy::VIP_DEVICE,
+    super::binding::DEVICE,
+];
 
 /// The routes of single addresses in the table of local ones.
 #[derive(Debug, Default)]

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use portolan_dataplane::{Dataplane, Predecessor};
+use portolan_dataplane::{Dataplane, KubeProxyObjects};
 use portolan_model::NodeTable;
-use portolan_plan::takeover::Claim;
-use portolan_reconcile::takeover::{Beginning, Progress};
+use portolan_plan::kube_proxy::Claim;
+use portolan_reconcile::kube_proxy::{Beginning, Progress};
 use tokio::time::Instant;
 
-use super::Reconciler;
 use crate::subscribe::HoldConfig;
+use crate::sync::Reconciler;
 
 /// A table that lacks no more than so many of a kube-proxy's virtual servers is not doubted for
 /// their share, only if it has none of them.
@@ -26,7 +26,7 @@ pub struct TakeoverConfig {
 
 /// How far it is.
 #[derive(Debug)]
-pub(super) struct Takeover {
+pub(crate) struct Takeover {
     config: TakeoverConfig,
     phase: Phase,
 }
@@ -41,18 +41,18 @@ enum Phase {
 }
 
 impl Takeover {
-    pub(super) fn new(config: TakeoverConfig) -> Self {
+    pub(crate) fn new(config: TakeoverConfig) -> Self {
         let phase = Phase::Before(None);
         Self { config, phase }
     }
 
     /// Whether something is left to take over.
-    pub(super) fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.phase == Phase::Begun
     }
 
     /// To be called before a table is programmed; an error says why it must not be.
-    pub(super) async fn before<D: Dataplane + Predecessor>(
+    pub(crate) async fn before<D: Dataplane + KubeProxyObjects>(
         &mut self,
         reconciler: &mut Reconciler<D>,
         table: &NodeTable,
@@ -111,11 +111,11 @@ impl Takeover {
     }
 
     /// To be called after a reconciliation, and again while it says so.
-    pub(super) async fn go_on<D: Dataplane + Predecessor>(
+    pub(crate) async fn go_on<D: Dataplane + KubeProxyObjects>(
         &mut self,
         reconciler: &mut Reconciler<D>,
     ) -> bool {
-        match reconciler.go_on_with_takeover().await {
+        match reconciler.continue_takeover().await {
             Ok(Progress::More) => return true,
             Ok(Progress::Waiting { addresses }) => {
                 tracing::warn!(

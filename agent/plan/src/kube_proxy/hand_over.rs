@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use portolan_model::{Family, NodeInfo};
 
-use super::marker;
+use super::takeover_marker;
 use crate::{Config, KernelState, Rules, SetName, Step, rules};
 
 /// What goes when a kube-proxy has taken over from us.
@@ -57,7 +57,7 @@ impl HandOver {
         ];
         let of = |set: SetName| Family::ALL.map(|family| config.names.set(set, family));
         this.sets.extend(alone.into_iter().flat_map(of));
-        this.sets.push(marker(&config.names));
+        this.sets.push(takeover_marker(&config.names));
         this
     }
 }

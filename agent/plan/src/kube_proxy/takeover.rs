@@ -7,12 +7,7 @@
 //! no counterpart: the dummy device with its addresses, one chain, one set.
 //!
 //! That a takeover has begun and not ended is in the kernel too, as the empty set
-//! [`marker`]: whoever starts after a crash goes on with it.
-//!
-//! Source: `pkg/proxy/ipvs/proxier.go` and `ipset.go`.
-
-mod back;
-mod left;
+//! [`takeover_marker`]: whoever starts after a crash goes on with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,14 +17,11 @@ use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
 use portolan_model::ipvs::{ForwardingMethod, VirtualServer, VirtualServerKey};
 use portolan_model::{Family, NodeTable, Protocol};
 
-pub use back::HandOver;
-pub use left::{VIP_DEVICE, left_rules, left_sets, releasable};
-
 use crate::desire::{desire, room_for};
 use crate::{Config, KernelState, Names, NodeFacts, SetName, Step, ownership_entry};
 
 /// The name of the set that says that a takeover has begun and not ended.
-pub fn marker(names: &Names) -> String {
+pub fn takeover_marker(names: &Names) -> String {
     names.chain("PORTOLAN-TAKEOVER")
 }
 
@@ -38,7 +30,7 @@ pub fn marker(names: &Names) -> String {
 ///
 /// Sets alone say so only where we have never been: else they are our own.
 #[must_use]
-pub fn has_predecessor(
+pub fn has_kube_proxy(
     observed: &KernelState,
     has_device: bool,
     asked: bool,
@@ -47,7 +39,8 @@ pub fn has_predecessor(
     let has = |set| Family::ALL.map(|family| observed.sets.contains_key(&names.set(set, family)));
     let sets = has(SetName::ClusterIp).contains(&true);
     let ours = has(SetName::VirtualServers).contains(&true);
-    observed.sets.contains_key(&marker(names)) || (asked && (has_device || (sets && !ours)))
+    observed.sets.contains_key(&takeover_marker(names))
+        || (asked && (has_device || (sets && !ours)))
 }
 
 /// What is claimed of a kube-proxy's.
@@ -106,7 +99,7 @@ impl Claim {
             family: Family::V4,
             max_entries: 1,
         };
-        let name = marker(&config.names);
+        let name = takeover_marker(&config.names);
         let mut steps = vec![Step::CreateSet { name, header }];
         let mut entries: BTreeMap<Family, BTreeSet<SetEntry>> = BTreeMap::new();
         for key in self.wanted.iter().chain(&self.unwanted) {

@@ -1,16 +1,16 @@
 //! Takes over from a kube-proxy in IPVS mode, around the first reconciliation.
 //!
 //! Before it, [`Reconciler::begin_takeover`] claims the kube-proxy's virtual servers; it does the
-//! rest as with any others of ours. After it, [`Reconciler::go_on_with_takeover`] takes away what
+//! rest as with any others of ours. After it, [`Reconciler::continue_takeover`] takes away what
 //! is left, piece by piece: the addresses of the device when our routes are in place, then the
 //! device, and last what only a kube-proxy has of chains and sets. Each piece is idempotent, and
 //! what says that there is more to do goes last, so a crash anywhere loses nothing.
 
-use portolan_dataplane::{Dataplane, DataplaneError, Predecessor};
+use portolan_dataplane::{Dataplane, DataplaneError, KubeProxyObjects};
 use portolan_model::{Family, NodeTable};
 use portolan_plan::Step;
-use portolan_plan::takeover::{
-    Claim, VIP_DEVICE, has_predecessor, left_rules, left_sets, releasable,
+use portolan_plan::kube_proxy::{
+    Claim, VIP_DEVICE, has_kube_proxy, leftover_rules, leftover_sets, releasable,
 };
 
 use crate::Reconciler;
@@ -46,7 +46,7 @@ pub enum Progress {
     Done,
 }
 
-impl<D: Dataplane + Predecessor> Reconciler<D> {
+impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
     /// Claims what a kube-proxy left, if it was asked for or has begun before. A table of which
     /// `is_doubtful` says so claims nothing.
     ///
@@ -63,7 +63,7 @@ impl<D: Dataplane + Predecessor> Reconciler<D> {
         let mut observed = self.observe().await?;
         let device = self.dataplane.vip_device(VIP_DEVICE).await?;
         let names = &self.config.names;
-        if !has_predecessor(&observed, device.is_some(), asked, names) {
+        if !has_kube_proxy(&observed, device.is_some(), asked, names) {
             self.facts = Some(facts);
             self.learn(observed);
             return Ok(Beginning::Nothing);
@@ -91,7 +91,7 @@ impl<D: Dataplane + Predecessor> Reconciler<D> {
     ///
     /// # Errors
     /// If the kernel cannot be read, or refuses. What was done stays done.
-    pub async fn go_on_with_takeover(&mut self) -> Result<Progress, DataplaneError> {
+    pub async fn continue_takeover(&mut self) -> Result<Progress, DataplaneError> {
         self.catch_up();
         let read;
         let known = match &self.known {
@@ -123,13 +123,13 @@ impl<D: Dataplane + Predecessor> Reconciler<D> {
         if device.is_some() {
             self.dataplane.delete_vip_device(VIP_DEVICE).await?;
         }
-        let rules = left_rules(&self.config);
+        let rules = leftover_rules(&self.config);
         for family in Family::ALL {
             if self.config.families.contains(&family) {
                 self.dataplane.remove_rules(&rules, family).await?;
             }
         }
-        let sets = left_sets(&self.config.names);
+        let sets = leftover_sets(&self.config.names);
         self.dataplane.destroy_sets(&sets).await?;
         if let Some(known) = &mut self.known {
             sets.iter().for_each(|name| drop(known.sets.remove(name)));

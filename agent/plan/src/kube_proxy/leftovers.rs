@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use portolan_model::Family;
 
-use super::marker;
+use super::takeover_marker;
 use crate::rules::{Jump, Rules, Table};
 use crate::{Config, KernelState, Names};
 
@@ -34,7 +34,7 @@ pub fn releasable(
 /// The chain that only a kube-proxy has: what it does about source ranges for the node's own
 /// connections, which have a virtual address as their source with it, and never with us.
 #[must_use]
-pub fn left_rules(config: &Config) -> Rules {
+pub fn leftover_rules(config: &Config) -> Rules {
     let chain = config.names.chain("IPVS-OUT-FILTER");
     Rules {
         tables: vec![Table {
@@ -53,12 +53,12 @@ pub fn left_rules(config: &Config) -> Rules {
 
 /// The sets that only a kube-proxy has, and at last what says that a takeover has begun.
 #[must_use]
-pub fn left_sets(names: &Names) -> Vec<String> {
+pub fn leftover_sets(names: &Names) -> Vec<String> {
     let of = |family: Family| match family {
         Family::V4 => names.chain("LOAD-BALANCER-SOURCE-IP"),
         Family::V6 => names.chain("6-LOAD-BALANCER-SOURCE-IP"),
     };
     let mut sets: Vec<String> = Family::ALL.map(of).into();
-    sets.push(marker(names));
+    sets.push(takeover_marker(names));
     sets
 }

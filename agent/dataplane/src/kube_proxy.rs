@@ -10,7 +10,7 @@ use portolan_plan::Rules;
 use crate::DataplaneError;
 
 /// A kernel that may have a dummy device with virtual addresses, and jumps of two. All is idempotent: what is to be deleted may be gone already.
-pub trait Predecessor: Send {
+pub trait KubeProxyObjects: Send {
     /// The addresses on a device, link-local ones left out; `None` if there is no such device.
     ///
     /// # Errors

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;
-use portolan_dataplane::{Dataplane, Predecessor, REPLACEMENT_SET};
+use portolan_dataplane::{Dataplane, KubeProxyObjects, REPLACEMENT_SET};
 use portolan_model::NodeInfo;
-use portolan_plan::takeover::{HandOver, VIP_DEVICE};
+use portolan_plan::kube_proxy::{HandOver, VIP_DEVICE};
 use portolan_plan::{Config, rules};
 
 /// How many addresses an error names.
@@ -15,7 +15,7 @@ const NAMED: usize = 5;
 ///
 /// # Errors
 /// If no kube-proxy has programmed the node, or something could not be taken away.
-pub(super) async fn hand_over<D: Dataplane + Predecessor>(
+pub(crate) async fn hand_over<D: Dataplane + KubeProxyObjects>(
     kernel: &mut D,
     config: &Config,
 ) -> anyhow::Result<()> {

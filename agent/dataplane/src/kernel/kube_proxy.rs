@@ -12,12 +12,12 @@ use rtnetlink::Handle;
 
 use super::Kernel;
 use super::routes::own_address;
-use crate::{DataplaneError, Predecessor};
+use crate::{DataplaneError, KubeProxyObjects};
 
 /// `ENODEV` and `EADDRNOTAVAIL`, as netlink says them.
 const GONE: [i32; 2] = [-19, -99];
 
-impl Predecessor for Kernel {
+impl KubeProxyObjects for Kernel {
     async fn vip_device(&mut self, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
         let handle = self.routes.handle()?;
         let Some(index) = index_of(handle, name).await? else {

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_dataplane::{
-    DataplaneError, FakeKernel, Flow, NodePortAddresses, Predecessor, StepError, Tuple,
+    DataplaneError, FakeKernel, Flow, KubeProxyObjects, NodePortAddresses, StepError, Tuple,
 };
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{
@@ -81,7 +81,7 @@ impl Dataplane for Shared {
     }
 }
 
-impl Predecessor for Shared {
+impl KubeProxyObjects for Shared {
     async fn vip_device(&mut self, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
         self.0.lock().await.vip_device(name).await
     }

@@ -4,17 +4,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use portolan_dataplane::{Dataplane, Predecessor};
+use portolan_dataplane::{Dataplane, KubeProxyObjects};
 use portolan_model::{NodeTable, RecordKey};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::takeover::{Takeover, TakeoverConfig};
 use super::tally::Tally;
 use super::{Drainer, Outcome, Ready, Reconciler};
 use crate::health::Health;
 use crate::health_check::HealthChecks;
+use crate::kube_proxy::{Takeover, TakeoverConfig};
 use crate::metrics::ReconcileMetrics;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
@@ -85,7 +85,7 @@ pub struct Outlets {
 
 /// Keeps the kernel equal to the newest table until the token is cancelled. Touches nothing before
 /// the first table is in; leaves everything in place at the end.
-pub async fn run<D: Dataplane + Predecessor>(
+pub async fn run<D: Dataplane + KubeProxyObjects>(
     reconciler: Reconciler<D>,
     drainer: Drainer,
     inlets: Inlets,
@@ -133,7 +133,7 @@ pub async fn run<D: Dataplane + Predecessor>(
                 drop(this.reconcile().await);
             }
             Some(Wake::Sync) => this.look_at_kernel().await,
-            Some(Wake::Takeover) => this.go_on_with_takeover().await,
+            Some(Wake::Takeover) => this.continue_takeover().await,
         }
         this.outlets.health.beat(Instant::now());
     }
@@ -181,7 +181,7 @@ struct Loop<D> {
     programmed: Option<Arc<NodeTable>>,
 }
 
-impl<D: Dataplane + Predecessor> Loop<D> {
+impl<D: Dataplane + KubeProxyObjects> Loop<D> {
     /// What comes next; `None` when no table will come any more.
     async fn wait(&mut self, sync: &mut Interval, check: &mut Interval) -> Option<Wake> {
         tokio::select! {
@@ -239,7 +239,7 @@ impl<D: Dataplane + Predecessor> Loop<D> {
     }
 
     /// Takes away a piece of what a kube-proxy left; the rest soon, so that tables come between.
-    async fn go_on_with_takeover(&mut self) {
+    async fn continue_takeover(&mut self) {
         let more = self.takeover.go_on(&mut self.reconciler).await;
         self.takeover_at = more.then(Instant::now);
         let pending = self.takeover.is_pending();

@@ -1,6 +1,6 @@
 //! What others leave in the kernel, or take from it.
 
-use portolan_plan::takeover::VIP_DEVICE;
+use portolan_plan::kube_proxy::VIP_DEVICE;
 
 use super::*;
 

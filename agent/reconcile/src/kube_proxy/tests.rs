@@ -111,7 +111,7 @@ async fn live(reconciler: &mut Reconciler<FakeKernel>, asked: bool) -> bool {
         return false;
     };
     loop {
-        match reconciler.go_on_with_takeover().await {
+        match reconciler.continue_takeover().await {
             Ok(Progress::More) => {}
             Ok(Progress::Done) => return outcome.errors.is_empty(),
             Ok(Progress::Waiting { .. }) | Err(_) => return false,
@@ -202,7 +202,7 @@ async fn an_address_stays_on_the_device_until_it_has_a_route() {
     let outcome = reconciler.reconcile(&table()).await.unwrap();
     assert!(!outcome.errors.is_empty());
     // Nobody wants the other one, but it has its virtual server yet.
-    let progress = reconciler.go_on_with_takeover().await.unwrap();
+    let progress = reconciler.continue_takeover().await.unwrap();
     assert_eq!(progress, Progress::Waiting { addresses: 2 });
     reconciler.dataplane.failures.clear();
     assert!(live(&mut reconciler, false).await);

@@ -7,9 +7,9 @@ use portolan_model::Family;
 use portolan_plan::Rules;
 
 use super::FakeKernel;
-use crate::{DataplaneError, Predecessor};
+use crate::{DataplaneError, KubeProxyObjects};
 
-impl Predecessor for FakeKernel {
+impl KubeProxyObjects for FakeKernel {
     async fn vip_device(&mut self, name: &str) -> Result<Option<BTreeSet<IpAddr>>, DataplaneError> {
         Ok(self.devices.get(name).cloned())
     }

@@ -4,16 +4,15 @@
 //! the sets and chains with our names. Kernel settings stay: others may rely on them. With
 //! `--hand-over kube-proxy` what a kube-proxy has made its own by now stays too.
 
-mod hand_over;
-
 use std::collections::BTreeSet;
 
-use portolan_dataplane::{Dataplane, Kernel, Predecessor, REPLACEMENT_SET, VIP_DEVICE};
+use portolan_dataplane::{Dataplane, Kernel, KubeProxyObjects, REPLACEMENT_SET, VIP_DEVICE};
 use portolan_model::{Family, NodeInfo};
-use portolan_plan::takeover::marker;
+use portolan_plan::kube_proxy::takeover_marker;
 use portolan_plan::{Config, Desired, SetName, plan, rules};
 
 use crate::args::CleanupArgs;
+use crate::kube_proxy::hand_over;
 
 /// Cleans up.
 ///
@@ -31,14 +30,14 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     }
     if args.hand_over.is_some() {
         config.families = removable.into_iter().collect();
-        return hand_over::hand_over(&mut kernel, &config).await;
+        return hand_over(&mut kernel, &config).await;
     }
     clean(&mut kernel, &config, &removable).await
 }
 
 /// Takes away all that is ours, of rules those of the families whose iptables work.
 async fn clean(
-    kernel: &mut (impl Dataplane + Predecessor),
+    kernel: &mut (impl Dataplane + KubeProxyObjects),
     config: &Config,
     removable: &[Family],
 ) -> anyhow::Result<()> {
@@ -69,7 +68,7 @@ async fn clean(
         .iter()
         .flat_map(|family| SetName::ALL.map(|set| config.names.set(set, *family)))
         .collect();
-    names.push(marker(&config.names));
+    names.push(takeover_marker(&config.names));
     names.push(REPLACEMENT_SET.to_owned());
     kernel.destroy_sets(&names).await?;
     tracing::info!(steps = steps.len(), "cleaned up");

@@ -4,6 +4,7 @@ use portolan_model::ipvs::{RealServerConfig, VirtualServerConfig};
 use portolan_model::{Frontend, FrontendAddress, FrontendKind, Record, RecordKey};
 
 use super::*;
+use crate::kube_proxy::{leftover_sets, releasable};
 
 mod dump;
 
@@ -159,7 +160,7 @@ fn a_claim_is_recorded_behind_its_marker_in_sets_that_have_room() {
     claimed.iter().for_each(|step| observed.advance(step));
     let left = observed.foreign_virtual_servers(&config.names);
     assert!(left.is_empty(), "{left:?}");
-    assert!(has_predecessor(&observed, false, false, &config.names));
+    assert!(has_kube_proxy(&observed, false, false, &config.names));
     // Small sets are made anew, with what they had.
     for set in observed.sets.values_mut() {
         set.header.max_entries = 1;
@@ -172,7 +173,7 @@ fn something_is_to_be_taken_over_where_a_kube_proxy_was_and_we_were_not() {
     let names = Names::default();
     let (observed, _) = left();
     let has =
-        |observed: &KernelState, device, asked| has_predecessor(observed, device, asked, &names);
+        |observed: &KernelState, device, asked| has_kube_proxy(observed, device, asked, &names);
     assert!(has(&observed, true, true) && has(&observed, false, true));
     assert!(!has(&observed, true, false));
     assert!(!has(&KernelState::default(), false, true));
@@ -205,7 +206,7 @@ fn an_address_leaves_the_device_for_a_route_or_when_nobody_needs_it() {
 
 #[test]
 fn what_only_a_kube_proxy_has_has_names_that_the_kernel_takes() {
-    let sets = left_sets(&Names::default());
+    let sets = leftover_sets(&Names::default());
     assert_eq!(
         sets,
         [

@@ -1,0 +1,11 @@
+//! kube-proxy on this node: detection of a running one, takeover from a stopped one, and hand-over
+//! back to one.
+
+mod hand_over;
+mod running;
+mod takeover;
+
+pub(crate) use hand_over::hand_over;
+pub use running::ensure_stopped;
+pub(crate) use takeover::Takeover;
+pub use takeover::TakeoverConfig;
