@@ -37,7 +37,7 @@ use crate::subscribe::{
     Subscribed, set_aside,
 };
 use crate::sync::{
-    BootClock, Drainer, Inlets, Outlets, Ready, Reconciler, Timing, run as reconcile,
+    BootClock, Drainer, Ready, Reconciler, SyncInputs, SyncOutputs, Timing, run as reconcile,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -81,7 +81,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let (reports_out, reports) = watch::channel::<Option<Report>>(None);
     let pin = ClusterPin::open(&args.state_dir);
     let status = Status::new(pin.clone());
-    let outlets = Outlets {
+    let outputs = SyncOutputs {
         reports: reports_out,
         metrics: ReconcileMetrics::register(&mut metrics),
         status: status.clone(),
@@ -97,7 +97,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
     let reconciler = Reconciler::new(kernel, plan_config);
-    start_reconciling(&args, reconciler, tables, outlets, &vital);
+    start_reconciling(&args, reconciler, tables, outputs, &vital);
     let stats = Arc::new(Stats::default());
     if args.source == Source::Controller {
         register_latency(&stats, &mut metrics);
@@ -204,7 +204,7 @@ fn start_reconciling(
     args: &RunArgs,
     reconciler: Reconciler<Kernel>,
     tables: watch::Receiver<Option<Arc<Subscribed>>>,
-    outlets: Outlets,
+    outputs: SyncOutputs,
     vital: &Vital,
 ) {
     let drainer = Drainer::open(&args.state_dir, args.drain_timeout(), BootClock::system());
@@ -216,13 +216,13 @@ fn start_reconciling(
         check_period: args.check_period(),
         ..Timing::default()
     };
-    let inlets = Inlets {
+    let inputs = SyncInputs {
         tables,
         addresses,
         takeover: args.takeover(),
     };
     let ending = vital.ending.clone();
-    let task = reconcile(reconciler, drainer, inlets, timing, outlets, ending);
+    let task = reconcile(reconciler, drainer, inputs, timing, outputs, ending);
     vital.spawn("reconciliation", task);
 }
 

@@ -59,7 +59,7 @@ impl NodePortAddresses {
     /// Whether every address of a family does: so it is without a network of that family, as
     /// upstream.
     #[must_use]
-    pub fn take_all(&self, family: Family) -> bool {
+    pub fn accepts_all(&self, family: Family) -> bool {
         let mut networks = self.of_family(family).peekable();
         !self.primary
             && (networks.peek().is_none() || networks.any(|network| network.prefix_len() == 0))
@@ -67,12 +67,12 @@ impl NodePortAddresses {
 
     /// Whether an address does, on a node whose main address of that family is `primary`.
     #[must_use]
-    pub fn take(&self, address: IpAddr, primary: Option<IpAddr>) -> bool {
+    pub fn accepts(&self, address: IpAddr, primary: Option<IpAddr>) -> bool {
         let family = Family::of(address);
         if self.primary {
             return primary == Some(address);
         }
-        self.take_all(family)
+        self.accepts_all(family)
             || self
                 .of_family(family)
                 .any(|network| network.contains(&address))
@@ -152,7 +152,7 @@ mod tests {
             let primary = primary(address).parse().ok();
             let got = parse(choice)
                 .unwrap()
-                .take(address.parse().unwrap(), primary);
+                .accepts(address.parse().unwrap(), primary);
             assert_eq!(got, taken, "{choice:?}: {address}");
         }
     }
@@ -167,7 +167,7 @@ mod tests {
             ("primary", false, false),
         ] {
             let choice_ = parse(choice).unwrap();
-            let got = Family::ALL.map(|family| choice_.take_all(family));
+            let got = Family::ALL.map(|family| choice_.accepts_all(family));
             assert_eq!(got, [v4, v6], "{choice:?}");
         }
     }

@@ -138,7 +138,7 @@ pub trait Dataplane: Send {
     /// servers, weights, single entries and rules are left to [`Self::observe`].
     fn glance(
         &mut self,
-        known: &KernelState,
+        observed: &KernelState,
         names: &Names,
     ) -> impl Future<Output = Result<Option<String>, DataplaneError>> + Send;
 

@@ -47,7 +47,7 @@ impl Class {
 
 /// Why a step failed, as a whole or in part.
 #[derive(Debug, Default)]
-pub(crate) struct Failure {
+pub(crate) struct StepFailure {
     pub(crate) message: String,
     /// The entries that are missing; empty if the whole step failed.
     pub(crate) entries: Vec<SetEntry>,
@@ -56,7 +56,7 @@ pub(crate) struct Failure {
     pub(crate) doubt: Doubt,
 }
 
-impl Failure {
+impl StepFailure {
     /// A step failed as a whole.
     pub(crate) fn new(doubt: Doubt, message: impl Into<String>) -> Self {
         Self {
@@ -147,17 +147,17 @@ fn doubt(step: &Step, errno: Errno) -> Doubt {
 }
 
 /// What takes runs.
-pub(crate) trait TakeRun {
+pub(crate) trait ApplyRun {
     /// Takes a run, and says which of its steps failed, each once and in order.
-    fn take<S: Borrow<Step> + Sync>(
+    fn apply_run<S: Borrow<Step> + Sync>(
         &mut self,
         class: Class,
         run: &[S],
-    ) -> impl Future<Output = Vec<(usize, Failure)>> + Send;
+    ) -> impl Future<Output = Vec<(usize, StepFailure)>> + Send;
 }
 
 /// Takes steps in order, without those that must not be taken because of one that failed.
-pub(crate) async fn apply(kernel: &mut impl TakeRun, steps: &[Step]) -> Vec<StepError> {
+pub(crate) async fn apply(kernel: &mut impl ApplyRun, steps: &[Step]) -> Vec<StepError> {
     let mut gate = Gate::default();
     let mut errors = Vec::new();
     let mut start = 0;
@@ -178,12 +178,12 @@ pub(crate) async fn apply(kernel: &mut impl TakeRun, steps: &[Step]) -> Vec<Step
         let class = Class::of(&run[0]);
         let failures = if held.is_empty() {
             // As a rule, and a list of all steps would take longer to make than to go through.
-            kernel.take(class, run).await
+            kernel.apply_run(class, run).await
         } else {
             let is_allowed = |number: &usize| held.binary_search(number).is_err();
             let numbers: Vec<_> = (0..run.len()).filter(is_allowed).collect();
             let allowed: Vec<_> = numbers.iter().map(|number| &run[*number]).collect();
-            let failures = kernel.take(class, &allowed).await.into_iter();
+            let failures = kernel.apply_run(class, &allowed).await.into_iter();
             let numbered = failures.map(|(failed, failure)| (numbers[failed], failure));
             numbered.collect()
         };

@@ -10,7 +10,7 @@ use portolan_model::ipvs::VirtualServerKey;
 use portolan_plan::{KernelState, Step};
 
 use crate::Reconciler;
-use crate::failed::Error;
+use crate::failed::RecordError;
 use crate::trash::deleted_by;
 
 /// Of how many missing entries of a set the records are looked for: enough to see what is wrong,
@@ -20,16 +20,16 @@ const EXPLAINED: usize = 64;
 /// What was known of the kernel, the steps that it took since, and the virtual servers that changed.
 /// To put them together takes as long as to program them, and whoever waits need not wait for it.
 #[derive(Debug)]
-pub(crate) struct Behind {
-    pub(crate) known: KernelState,
+pub(crate) struct PendingMerge {
+    pub(crate) observed: KernelState,
     pub(crate) steps: Vec<Step>,
     pub(crate) touched: BTreeSet<VirtualServerKey>,
 }
 
-impl Behind {
+impl PendingMerge {
     /// Of steps of which some failed.
     pub(crate) fn new(
-        mut known: KernelState,
+        mut observed: KernelState,
         steps: Vec<Step>,
         errors: &[StepError],
         touched: BTreeSet<VirtualServerKey>,
@@ -42,14 +42,14 @@ impl Behind {
                 Some(error) => {
                     if let Step::WriteRules { family, .. } = &step {
                         // Some of them may have been written.
-                        known.rules.remove(family);
+                        observed.rules.remove(family);
                     }
                     taken.extend(error.done.clone());
                 }
             }
         }
         Self {
-            known,
+            observed,
             steps: taken,
             touched,
         }
@@ -58,7 +58,7 @@ impl Behind {
 
 impl<D: Dataplane> Reconciler<D> {
     /// Takes steps.
-    pub(crate) async fn apply(&mut self, steps: &[Step], known: &KernelState) -> Vec<StepError> {
+    pub(crate) async fn apply(&mut self, steps: &[Step], observed: &KernelState) -> Vec<StepError> {
         if steps.is_empty() {
             return Vec::new();
         }
@@ -66,7 +66,7 @@ impl<D: Dataplane> Reconciler<D> {
             tracing::debug!(%step, "step");
         }
         let errors = self.dataplane.apply(steps).await;
-        let deleted = steps.iter().map(|step| deleted_by(step, known)).sum();
+        let deleted = steps.iter().map(|step| deleted_by(step, observed)).sum();
         self.trash.add(deleted, Instant::now());
         errors
     }
@@ -74,11 +74,17 @@ impl<D: Dataplane> Reconciler<D> {
     /// Whether it is known what the kernel holds after errors. An answer that contradicts what was
     /// known says that it was wrong, unless the kernel was read right before: then it is the step that
     /// cannot work.
-    pub(crate) fn is_known(&self, steps: &[Step], errors: &[StepError], is_fresh: bool) -> bool {
+    pub(crate) fn is_state_certain(
+        &self,
+        steps: &[Step],
+        errors: &[StepError],
+        is_fresh: bool,
+    ) -> bool {
         errors.iter().all(|error| match error.doubt {
             Doubt::None => true,
             Doubt::Stale => {
-                let is_stubborn = |(record, _): &Error| self.failed.is_stubborn(record.as_ref());
+                let is_stubborn =
+                    |(record, _): &RecordError| self.failed.is_stubborn(record.as_ref());
                 is_fresh || self.explain(steps, error).iter().all(is_stubborn)
             }
             Doubt::Lost => false,
@@ -86,7 +92,7 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     /// What went wrong, once for each record that it concerns.
-    pub(crate) fn explain(&self, steps: &[Step], error: &StepError) -> Vec<Error> {
+    pub(crate) fn explain(&self, steps: &[Step], error: &StepError) -> Vec<RecordError> {
         if error.message == HELD_WITH_SERVER {
             return Vec::new();
         }
@@ -107,7 +113,8 @@ impl<D: Dataplane> Reconciler<D> {
         });
         let message = format!("{step}: {}", error.message);
         let records = records.into_iter().map(Some);
-        let mut explained: Vec<Error> = records.map(|record| (record, message.clone())).collect();
+        let mut explained: Vec<RecordError> =
+            records.map(|record| (record, message.clone())).collect();
         if explained.is_empty() || error.entries.len() > EXPLAINED {
             explained.push((None, message));
         }

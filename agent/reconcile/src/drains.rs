@@ -10,20 +10,20 @@ use portolan_model::ipvs::VirtualServerKey;
 use portolan_plan::{KernelState, Step};
 
 use crate::Reconciler;
-use crate::apply::Behind;
+use crate::apply::PendingMerge;
 
 /// A real server that drains: of which virtual server, and its address.
 pub type Draining = (VirtualServerKey, SocketAddr);
 
 /// What drains, by virtual server. None has an empty set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Drains(BTreeMap<VirtualServerKey, BTreeSet<SocketAddr>>);
+pub(crate) struct DrainingServers(BTreeMap<VirtualServerKey, BTreeSet<SocketAddr>>);
 
-impl Drains {
+impl DrainingServers {
     /// All that drains of what the kernel holds.
-    pub(crate) fn new(known: &KernelState, desired: &KernelState) -> Self {
+    pub(crate) fn new(observed: &KernelState, desired: &KernelState) -> Self {
         let mut drains = Self::default();
-        drains.follow(known.virtual_servers.keys(), known, desired);
+        drains.follow(observed.virtual_servers.keys(), observed, desired);
         drains
     }
 
@@ -31,11 +31,11 @@ impl Drains {
     fn follow<'a>(
         &mut self,
         servers: impl IntoIterator<Item = &'a VirtualServerKey>,
-        known: &KernelState,
+        observed: &KernelState,
         desired: &KernelState,
     ) {
         for key in servers {
-            let draining = draining(key, known, desired);
+            let draining = draining(key, observed, desired);
             if draining.is_empty() {
                 self.0.remove(key);
             } else {
@@ -54,10 +54,10 @@ impl Drains {
 /// that is wanted with weight 0 does not drain: somebody wants it to stay so.
 fn draining(
     key: &VirtualServerKey,
-    known: &KernelState,
+    observed: &KernelState,
     desired: &KernelState,
 ) -> BTreeSet<SocketAddr> {
-    let have = known.virtual_servers.get(key);
+    let have = observed.virtual_servers.get(key);
     let (Some(have), Some(wanted)) = (have, desired.virtual_servers.get(key)) else {
         return BTreeSet::new();
     };
@@ -71,14 +71,14 @@ impl<D: Dataplane> Reconciler<D> {
     /// What drains, with how long its record lets it, in seconds; `None` if the kernel's state is
     /// unknown.
     pub fn draining(&mut self, table: &NodeTable) -> Option<BTreeMap<Draining, Option<u32>>> {
-        self.catch_up();
-        let known = self.known.as_ref()?;
+        self.merge_pending();
+        let observed = self.observed.as_ref()?;
         self.desired.read(|desired| {
             let seconds = |draining: &Draining| {
                 let record = desired.records.get(&draining.0)?;
                 table.records.get(&record.key)?.drain_seconds
             };
-            let all = || Drains::new(known, &desired.state);
+            let all = || DrainingServers::new(observed, &desired.state);
             let draining = self.draining.get_or_insert_with(all).iter();
             Some(draining.map(|d| (d, seconds(&d))).collect())
         })
@@ -87,13 +87,13 @@ impl<D: Dataplane> Reconciler<D> {
     /// Looks at what drains of some virtual servers. Of all, when it is asked for, if the kernel's
     /// state is unknown now.
     pub(crate) fn follow_drains(&mut self, servers: &BTreeSet<VirtualServerKey>) {
-        let Some(known) = &self.known else {
+        let Some(observed) = &self.observed else {
             self.draining = None;
             return;
         };
         if let Some(drains) = &mut self.draining {
             self.desired
-                .read(|desired| drains.follow(servers, known, &desired.state));
+                .read(|desired| drains.follow(servers, observed, &desired.state));
         }
     }
 
@@ -107,23 +107,24 @@ impl<D: Dataplane> Reconciler<D> {
         &mut self,
         has_passed: impl Fn(&Draining) -> bool,
     ) -> Result<usize, DataplaneError> {
-        self.catch_up();
-        let Some(known) = &self.known else {
+        self.merge_pending();
+        let Some(observed) = &self.observed else {
             return Ok(0);
         };
         let desired = &self.desired;
-        let all = || desired.read(|desired| Drains::new(known, &desired.state));
+        let all = || desired.read(|desired| DrainingServers::new(observed, &desired.state));
         let draining: Vec<Draining> = self.draining.get_or_insert_with(all).iter().collect();
         let names = &self.config.names;
         let wanted = |key: &_| desired.read(|d| d.state.virtual_servers.contains_key(key));
-        let is_there = |key: &_| known.virtual_servers.contains_key(key) && known.owns(names, key);
+        let is_there =
+            |key: &_| observed.virtual_servers.contains_key(key) && observed.owns(names, key);
         self.put_off.retain(|key| is_there(key) && !wanted(key));
         let left = draining.len() + self.put_off.len();
         let room = self.trash.room(Instant::now());
         if room == 0 || left == 0 {
             return Ok(left);
         }
-        let (mut steps, disowned, room) = self.put_off.finish(known, names, room);
+        let (mut steps, disowned, room) = self.put_off.finish(observed, names, room);
         let (mut late, mut idle) = (Vec::new(), Vec::new());
         for of_one in draining.chunk_by(|(a, _), (b, _)| a == b) {
             let connections = self.dataplane.connections(&of_one[0].0).await?;
@@ -142,17 +143,17 @@ impl<D: Dataplane> Reconciler<D> {
         steps.append(&mut late);
         let finished = steps.len();
         steps.extend(disowned);
-        let known = self.known.take().unwrap_or_default();
-        let errors = self.apply(&steps, &known).await;
+        let observed = self.observed.take().unwrap_or_default();
+        let errors = self.apply(&steps, &observed).await;
         for error in &errors {
             for (_, message) in self.explain(&steps, error) {
                 tracing::warn!(message, "a drained real server could not be deleted");
             }
         }
-        if self.is_known(&steps, &errors, false) {
+        if self.is_state_certain(&steps, &errors, false) {
             let touched = steps.iter().filter_map(Step::virtual_server).copied();
             let touched = touched.collect();
-            self.behind = Some(Behind::new(known, steps, &errors, touched));
+            self.pending = Some(PendingMerge::new(observed, steps, &errors, touched));
         } else {
             self.draining = None;
         }

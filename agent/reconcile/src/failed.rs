@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use portolan_model::{NodeTable, RecordKey};
 
 /// What went wrong, with the record that it belongs to where it belongs to one.
-pub(crate) type Error = (Option<RecordKey>, String);
+pub(crate) type RecordError = (Option<RecordKey>, String);
 
 /// What did not work at its last attempt. What belongs to no record is tried again with everything.
 #[derive(Debug, Default)]
-pub(crate) struct Failed(BTreeMap<Option<RecordKey>, Trouble>);
+pub(crate) struct FailedRecords(BTreeMap<Option<RecordKey>, FailedRecord>);
 
 #[derive(Debug, Default)]
-struct Trouble {
+struct FailedRecord {
     messages: Vec<String>,
     /// How many attempts have failed in a row.
     attempts: u32,
@@ -25,7 +25,7 @@ struct Trouble {
     is_stubborn: bool,
 }
 
-impl Failed {
+impl FailedRecords {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -34,27 +34,27 @@ impl Failed {
         self.0.contains_key(&Some(record.clone()))
     }
 
-    pub(crate) fn errors(&self) -> impl Iterator<Item = Error> {
-        self.0.iter().flat_map(|(record, trouble)| {
-            let messages = trouble.messages.iter();
+    pub(crate) fn errors(&self) -> impl Iterator<Item = RecordError> {
+        self.0.iter().flat_map(|(record, failed)| {
+            let messages = failed.messages.iter();
             messages.map(move |message| (record.clone(), message.clone()))
         })
     }
 
     /// Whether this has failed right after the kernel was read: then what was known is not why.
     pub(crate) fn is_stubborn(&self, record: Option<&RecordKey>) -> bool {
-        let trouble = self.0.get(&record.cloned());
-        trouble.is_some_and(|trouble| trouble.is_stubborn)
+        let failed = self.0.get(&record.cloned());
+        failed.is_some_and(|failed| failed.is_stubborn)
     }
 
     /// Whether something is due that belongs to no record.
     pub(crate) fn needs_all(&self) -> bool {
-        self.0.get(&None).is_some_and(|trouble| trouble.is_due)
+        self.0.get(&None).is_some_and(|failed| failed.is_due)
     }
 
     /// The records of which something is due.
     pub(crate) fn due(&self) -> impl Iterator<Item = &RecordKey> {
-        let due = self.0.iter().filter(|(_, trouble)| trouble.is_due);
+        let due = self.0.iter().filter(|(_, failed)| failed.is_due);
         due.filter_map(|(record, _)| record.as_ref())
     }
 
@@ -63,43 +63,43 @@ impl Failed {
     pub(crate) fn note(
         &mut self,
         tried: Option<&BTreeSet<RecordKey>>,
-        errors: Vec<Error>,
+        errors: Vec<RecordError>,
         is_fresh: bool,
         table: &NodeTable,
     ) {
-        for (record, trouble) in &mut self.0 {
+        for (record, failed) in &mut self.0 {
             let was_tried = match (tried, record) {
                 (None, _) => true,
                 (Some(tried), Some(record)) => tried.contains(record),
                 (Some(_), None) => false,
             };
             if was_tried {
-                trouble.messages.clear();
+                failed.messages.clear();
             }
         }
         for (record, message) in errors {
-            let trouble = self.0.entry(record).or_default();
-            if trouble.messages.is_empty() {
-                trouble.attempts += 1;
-                (trouble.at, trouble.is_due) = (None, false);
+            let failed = self.0.entry(record).or_default();
+            if failed.messages.is_empty() {
+                failed.attempts += 1;
+                (failed.at, failed.is_due) = (None, false);
             }
-            trouble.is_stubborn |= is_fresh;
-            if !trouble.messages.contains(&message) {
-                trouble.messages.push(message);
+            failed.is_stubborn |= is_fresh;
+            if !failed.messages.contains(&message) {
+                failed.messages.push(message);
             }
         }
-        self.0.retain(|record, trouble| {
+        self.0.retain(|record, failed| {
             let is_there = record
                 .as_ref()
                 .is_none_or(|r| table.records.contains_key(r));
-            is_there && !trouble.messages.is_empty()
+            is_there && !failed.messages.is_empty()
         });
     }
 
     /// Lets the next reconciliation try again what is due at a time.
     pub(crate) fn try_again(&mut self, now: Instant) {
-        for trouble in self.0.values_mut() {
-            trouble.is_due = trouble.at.is_none_or(|at| at <= now);
+        for failed in self.0.values_mut() {
+            failed.is_due = failed.at.is_none_or(|at| at <= now);
         }
     }
 
@@ -111,10 +111,10 @@ impl Failed {
         first: Duration,
         longest: Duration,
     ) -> Option<Instant> {
-        let next = self.0.values_mut().map(|trouble| {
-            let doublings = trouble.attempts.saturating_sub(1).min(16);
+        let next = self.0.values_mut().map(|failed| {
+            let doublings = failed.attempts.saturating_sub(1).min(16);
             let pause = first.saturating_mul(1 << doublings).min(longest);
-            *trouble.at.get_or_insert(now + pause)
+            *failed.at.get_or_insert(now + pause)
         });
         next.min()
     }

@@ -14,13 +14,13 @@ use portolan_plan::{Desired, KernelState, Step};
 
 /// The families in which steps take destinations from UDP records, or give the first one to a
 /// virtual server: then flows may be stale.
-pub(super) fn affected(steps: &[Step], known: &KernelState, desired: &Desired) -> Families {
+pub(super) fn affected(steps: &[Step], observed: &KernelState, desired: &Desired) -> Families {
     let is_udp = |key: &VirtualServerKey| {
         let record = desired.records.get(key);
         record.is_some_and(|record| record.key.protocol == Protocol::Udp)
     };
     let was_empty = |key: &VirtualServerKey| {
-        let server = known.virtual_servers.get(key);
+        let server = observed.virtual_servers.get(key);
         server.is_none_or(|server| server.real_servers.is_empty())
     };
     let family = |step: &Step| match step {

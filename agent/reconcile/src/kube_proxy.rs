@@ -21,7 +21,7 @@ const SLICE: usize = 128;
 
 /// How a takeover begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Beginning {
+pub enum TakeoverStart {
     /// There is nothing to take over.
     Nothing,
     /// The table lacks too many of the kube-proxy's virtual servers: nothing was done, and the
@@ -33,7 +33,7 @@ pub enum Beginning {
 
 /// How far a takeover is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum TakeoverProgress {
     /// There is more to do, at once.
     More,
     /// Something is needed still: so many addresses cannot be replaced, or the rules are not in
@@ -58,20 +58,20 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         table: &NodeTable,
         asked: bool,
         is_doubtful: impl Fn(&Claim) -> bool,
-    ) -> Result<Beginning, DataplaneError> {
+    ) -> Result<TakeoverStart, DataplaneError> {
         let facts = self.dataplane.facts().await?;
         let mut observed = self.observe().await?;
         let device = self.dataplane.vip_device(VIP_DEVICE).await?;
         let names = &self.config.names;
         if !has_kube_proxy(&observed, device.is_some(), asked, names) {
             self.facts = Some(facts);
-            self.learn(observed);
-            return Ok(Beginning::Nothing);
+            self.set_observed(observed);
+            return Ok(TakeoverStart::Nothing);
         }
         let bound = device.unwrap_or_default();
         let claim = Claim::new(table, &facts, &self.config, &observed, &bound);
         if is_doubtful(&claim) {
-            return Ok(Beginning::Doubtful(claim));
+            return Ok(TakeoverStart::Doubtful(claim));
         }
         let steps = claim.steps(&observed, &self.config);
         if let Some(error) = self.dataplane.apply(&steps).await.into_iter().next() {
@@ -83,19 +83,19 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         }
         steps.iter().for_each(|step| observed.advance(step));
         self.facts = Some(facts);
-        self.learn(observed);
-        Ok(Beginning::Begun(claim))
+        self.set_observed(observed);
+        Ok(TakeoverStart::Begun(claim))
     }
 
     /// Takes away a piece of what is left, once a table is programmed.
     ///
     /// # Errors
     /// If the kernel cannot be read, or refuses. What was done stays done.
-    pub async fn continue_takeover(&mut self) -> Result<Progress, DataplaneError> {
-        self.catch_up();
+    pub async fn continue_takeover(&mut self) -> Result<TakeoverProgress, DataplaneError> {
+        self.merge_pending();
         let read;
-        let known = match &self.known {
-            Some(known) => known,
+        let observed = match &self.observed {
+            Some(observed) => observed,
             // After an error that has nothing to do with this.
             None => {
                 read = self.observe().await?;
@@ -108,17 +108,17 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
             let rules = desired.state.rules.iter();
             let in_place = rules
                 .into_iter()
-                .all(|(family, rules)| known.rules.get(family) == Some(rules));
-            (releasable(&bound, known, &desired.state), in_place)
+                .all(|(family, rules)| observed.rules.get(family) == Some(rules));
+            (releasable(&bound, observed, &desired.state), in_place)
         });
         if !free.is_empty() {
             free.truncate(SLICE);
             self.dataplane.delete_vips(VIP_DEVICE, &free).await?;
-            return Ok(Progress::More);
+            return Ok(TakeoverProgress::More);
         }
         if !bound.is_empty() || !in_place {
             let addresses = bound.len();
-            return Ok(Progress::Waiting { addresses });
+            return Ok(TakeoverProgress::Waiting { addresses });
         }
         if device.is_some() {
             self.dataplane.delete_vip_device(VIP_DEVICE).await?;
@@ -131,10 +131,11 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         }
         let sets = leftover_sets(&self.config.names);
         self.dataplane.destroy_sets(&sets).await?;
-        if let Some(known) = &mut self.known {
-            sets.iter().for_each(|name| drop(known.sets.remove(name)));
+        if let Some(observed) = &mut self.observed {
+            sets.iter()
+                .for_each(|name| drop(observed.sets.remove(name)));
         }
-        Ok(Progress::Done)
+        Ok(TakeoverProgress::Done)
     }
 }
 

@@ -24,17 +24,17 @@ use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, NodeTable, RecordKey};
 use portolan_plan::{
-    Config, Desired, Kept, KernelState, NodeFacts, Refused, Step, plan, plan_additions,
-    plan_touched,
+    Config, Desired, IncrementalDesired, KernelState, NodeFacts, Refused, Step, plan,
+    plan_additions, plan_touched,
 };
 
 pub use drains::Draining;
 pub use flows::StaleFlows;
 pub use outcome::{Counts, Outcome};
 
-use apply::Behind;
-use drains::Drains;
-use failed::Failed;
+use apply::PendingMerge;
+use drains::DrainingServers;
+use failed::FailedRecords;
 use outcome::breaks;
 use spread::PutOff;
 use trash::Trash;
@@ -42,7 +42,7 @@ use unserved::Unserved;
 
 /// The desired state, for dumps too. Whoever reads it holds up the reconciliation meanwhile.
 #[derive(Debug, Clone, Default)]
-pub struct SharedDesired(Arc<RwLock<Kept>>);
+pub struct SharedDesired(Arc<RwLock<IncrementalDesired>>);
 
 impl SharedDesired {
     /// What the kernel should hold since the last reconciliation.
@@ -55,7 +55,7 @@ impl SharedDesired {
         )
     }
 
-    fn write<T>(&self, change: impl FnOnce(&mut Kept) -> T) -> T {
+    fn write<T>(&self, change: impl FnOnce(&mut IncrementalDesired) -> T) -> T {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -63,13 +63,13 @@ impl SharedDesired {
 /// What becomes of what is ours in the kernel and not desired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Surplus {
-    Goes,
-    Stays,
+    Delete,
+    Keep,
 }
 
 /// What is to be done.
 #[derive(Default)]
-struct Planned {
+struct PlannedSteps {
     steps: Vec<Step>,
     /// The virtual servers that have changed, where it is known what drains of the others.
     touched: BTreeSet<VirtualServerKey>,
@@ -84,9 +84,9 @@ pub struct Reconciler<D> {
     config: Config,
     facts: Option<NodeFacts>,
     /// What the kernel holds as far as we know; unknown at start and after an error.
-    known: Option<KernelState>,
+    observed: Option<KernelState>,
     /// What the last steps have not been added to yet; then nothing else is known.
-    behind: Option<Behind>,
+    pending: Option<PendingMerge>,
     /// How many real servers there are in what is known.
     real_servers: usize,
     desired: SharedDesired,
@@ -94,7 +94,7 @@ pub struct Reconciler<D> {
     /// equal to it without an error.
     settled: Option<(Arc<NodeTable>, NodeFacts)>,
     /// What drains, as far as is known; unknown after the state was made anew.
-    draining: Option<Drains>,
+    draining: Option<DrainingServers>,
     /// The families whose UDP flows may be stale.
     flows_due: Families,
     trash: Trash,
@@ -104,7 +104,7 @@ pub struct Reconciler<D> {
     remembered: BTreeSet<SetEntry>,
     /// What the kernel refused and lacks since: tried again when it is asked for, and not whenever
     /// anything else changes.
-    failed: Failed,
+    failed: FailedRecords,
     unserved: Unserved,
 }
 
@@ -116,8 +116,8 @@ impl<D: Dataplane> Reconciler<D> {
             dataplane,
             config,
             facts: None,
-            known: None,
-            behind: None,
+            observed: None,
+            pending: None,
             real_servers: 0,
             desired: SharedDesired::default(),
             settled: None,
@@ -127,7 +127,7 @@ impl<D: Dataplane> Reconciler<D> {
             trash: Trash::default(),
             put_off: PutOff::default(),
             remembered: BTreeSet::new(),
-            failed: Failed::default(),
+            failed: FailedRecords::default(),
             unserved: Unserved::default(),
         }
     }
@@ -143,17 +143,17 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     /// What the kernel holds as far as is known.
-    pub fn known(&mut self) -> Option<&KernelState> {
-        self.catch_up();
-        self.known.as_ref()
+    pub fn observed(&mut self) -> Option<&KernelState> {
+        self.merge_pending();
+        self.observed.as_ref()
     }
 
     /// How much the kernel holds, as far as is known.
     pub fn counts(&mut self) -> Option<Counts> {
-        self.catch_up();
-        let known = self.known.as_ref()?;
+        self.merge_pending();
+        let observed = self.observed.as_ref()?;
         Some(Counts {
-            virtual_servers: known.virtual_servers.len(),
+            virtual_servers: observed.virtual_servers.len(),
             real_servers: self.real_servers,
         })
     }
@@ -161,9 +161,9 @@ impl<D: Dataplane> Reconciler<D> {
     /// Forgets what the kernel holds and what the node is like, so that the next reconciliation
     /// reads both anew.
     pub fn forget(&mut self) {
-        self.catch_up();
-        if let Some(known) = self.known.take() {
-            self.remembered = known.ownership(&self.config.names);
+        self.merge_pending();
+        if let Some(observed) = self.observed.take() {
+            self.remembered = observed.ownership(&self.config.names);
         }
         self.facts = None;
     }
@@ -189,11 +189,11 @@ impl<D: Dataplane> Reconciler<D> {
     /// # Errors
     /// If the kernel cannot be read.
     pub async fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
-        self.catch_up();
-        let Some(known) = &self.known else {
+        self.merge_pending();
+        let Some(observed) = &self.observed else {
             return Ok(None);
         };
-        let found = self.dataplane.glance(known, &self.config.names).await?;
+        let found = self.dataplane.glance(observed, &self.config.names).await?;
         if found.is_some() {
             self.forget();
         }
@@ -233,7 +233,7 @@ impl<D: Dataplane> Reconciler<D> {
     /// # Errors
     /// If the kernel cannot be read. Nothing was changed then.
     pub async fn reconcile(&mut self, table: &Arc<NodeTable>) -> Result<Outcome, DataplaneError> {
-        self.bring_about(table, Surplus::Goes).await
+        self.reconcile_with(table, Surplus::Delete).await
     }
 
     /// Adds to the kernel what a table has, and changes what both have. What of ours the table does
@@ -245,44 +245,44 @@ impl<D: Dataplane> Reconciler<D> {
         &mut self,
         table: &Arc<NodeTable>,
     ) -> Result<Outcome, DataplaneError> {
-        self.bring_about(table, Surplus::Stays).await
+        self.reconcile_with(table, Surplus::Keep).await
     }
 
-    async fn bring_about(
+    async fn reconcile_with(
         &mut self,
         table: &Arc<NodeTable>,
         surplus: Surplus,
     ) -> Result<Outcome, DataplaneError> {
         let start = Instant::now();
-        self.catch_up();
+        self.merge_pending();
         let facts = match self.facts.take() {
             Some(facts) => facts,
             None => self.dataplane.facts().await?,
         };
-        let (known, is_fresh) = match self.known.take() {
-            Some(known) => (known, false),
+        let (observed, is_fresh) = match self.observed.take() {
+            Some(observed) => (observed, false),
             None => {
                 self.settled = None;
-                let known = self.observe().await?;
-                self.real_servers = real_servers(&known);
-                (known, true)
+                let observed = self.observe().await?;
+                self.real_servers = real_servers(&observed);
+                (observed, true)
             }
         };
-        let Planned {
+        let PlannedSteps {
             steps,
             touched,
             tried,
-        } = self.steps(table, &facts, &known, surplus);
-        let affected = self.desired.read(|d| flows::affected(&steps, &known, d));
+        } = self.steps(table, &facts, &observed, surplus);
+        let affected = self.desired.read(|d| flows::affected(&steps, &observed, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
-        let steps = self.spread(steps, &known, tried.is_none()).await?;
+        let steps = self.spread(steps, &observed, tried.is_none()).await?;
         let objects = steps.iter().map(Step::objects).sum();
-        let step_errors = self.apply(&steps, &known).await;
+        let step_errors = self.apply(&steps, &observed).await;
         let broken = step_errors
             .iter()
             .filter_map(|error| breaks(steps.get(error.index)?));
         let broken: Families = broken.collect();
-        let is_known = self.is_known(&steps, &step_errors, is_fresh);
+        let is_state_certain = self.is_state_certain(&steps, &step_errors, is_fresh);
         let errors = step_errors.iter().flat_map(|e| self.explain(&steps, e));
         let errors = errors.collect();
         self.failed.note(tried.as_ref(), errors, is_fresh, table);
@@ -290,16 +290,16 @@ impl<D: Dataplane> Reconciler<D> {
         let unserved = self
             .desired
             .read(|desired| self.unserved.follow(&steps, &refused, desired));
-        if is_known {
+        if is_state_certain {
             // What a whole family needs is tried again with every change: nothing new may come up
             // without it.
-            let is_equal = surplus == Surplus::Goes && broken.is_empty();
+            let is_equal = surplus == Surplus::Delete && broken.is_empty();
             self.settled = is_equal.then(|| (Arc::clone(table), facts.clone()));
-            self.behind = Some(Behind::new(known, steps, &step_errors, touched));
+            self.pending = Some(PendingMerge::new(observed, steps, &step_errors, touched));
         } else {
             // What is known of the kernel is not so any more: the next one looks.
             (self.settled, self.draining) = (None, None);
-            self.remembered = known.ownership(&self.config.names);
+            self.remembered = observed.ownership(&self.config.names);
         }
         self.facts = Some(facts);
         let refused = |refused: &Refused| (Some(refused.record().clone()), refused.to_string());
@@ -322,7 +322,7 @@ impl<D: Dataplane> Reconciler<D> {
     /// # Errors
     /// If the kernel cannot be read.
     pub async fn settle(&mut self) -> Result<(), DataplaneError> {
-        self.catch_up();
+        self.merge_pending();
         self.dataplane.settle().await
     }
 
@@ -332,11 +332,11 @@ impl<D: Dataplane> Reconciler<D> {
         &mut self,
         table: &Arc<NodeTable>,
         facts: &NodeFacts,
-        known: &KernelState,
+        observed: &KernelState,
         surplus: Surplus,
-    ) -> Planned {
+    ) -> PlannedSteps {
         let config = &self.config;
-        if surplus == Surplus::Stays {
+        if surplus == Surplus::Keep {
             self.settled = None;
         }
         if self.failed.needs_all() {
@@ -346,10 +346,10 @@ impl<D: Dataplane> Reconciler<D> {
             let failed = &self.failed;
             let mut tried = table.changed_since(&before);
             tried.extend(failed.due().cloned());
-            let update = |kept: &mut Kept| {
-                let mut touched = kept.update(&before, table, facts, config, known)?;
+            let update = |kept: &mut IncrementalDesired| {
+                let mut touched = kept.update(&before, table, facts, config, observed)?;
                 for key in tried.iter().filter(|key| failed.contains(key)) {
-                    kept.touch(key, table, facts, config, known, &mut touched)?;
+                    kept.touch(key, table, facts, config, observed, &mut touched)?;
                 }
                 Some(touched)
             };
@@ -358,8 +358,8 @@ impl<D: Dataplane> Reconciler<D> {
                     .notes
                     .iter()
                     .for_each(|note| tracing::info!("{note}"));
-                let plan = |desired: &Desired| plan_touched(desired, known, config, &touched);
-                return Planned {
+                let plan = |desired: &Desired| plan_touched(desired, observed, config, &touched);
+                return PlannedSteps {
                     steps: self.desired.read(plan),
                     touched: touched.servers,
                     tried: Some(tried),
@@ -367,7 +367,7 @@ impl<D: Dataplane> Reconciler<D> {
             }
         }
         (self.settled, self.draining) = (None, None);
-        let kept = Kept::new(table, facts, config, known);
+        let kept = IncrementalDesired::new(table, facts, config, observed);
         self.desired.write(|before| {
             let notes = &kept.desired().notes;
             for note in notes.difference(&before.desired().notes) {
@@ -376,12 +376,12 @@ impl<D: Dataplane> Reconciler<D> {
             *before = kept;
         });
         let steps = self.desired.read(|desired| match surplus {
-            Surplus::Goes => plan(desired, known, config),
-            Surplus::Stays => plan_additions(desired, known, config),
+            Surplus::Delete => plan(desired, observed, config),
+            Surplus::Keep => plan_additions(desired, observed, config),
         });
-        Planned {
+        PlannedSteps {
             steps,
-            ..Planned::default()
+            ..PlannedSteps::default()
         }
     }
 
@@ -411,31 +411,31 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     /// Takes what was read of the kernel for what is known.
-    fn learn(&mut self, known: KernelState) {
-        self.real_servers = real_servers(&known);
-        (self.known, self.behind, self.settled) = (Some(known), None, None);
+    fn set_observed(&mut self, observed: KernelState) {
+        self.real_servers = real_servers(&observed);
+        (self.observed, self.pending, self.settled) = (Some(observed), None, None);
     }
 
     /// Makes what is known what the last steps made of the kernel.
-    fn catch_up(&mut self) {
-        let Some(behind) = self.behind.take() else {
+    fn merge_pending(&mut self) {
+        let Some(pending) = self.pending.take() else {
             return;
         };
-        let Behind {
-            mut known,
+        let PendingMerge {
+            mut observed,
             steps,
             touched,
-        } = behind;
+        } = pending;
         for step in &steps {
-            let of = |known: &KernelState| {
-                let server = known.virtual_servers.get(step.virtual_server()?)?;
+            let of = |observed: &KernelState| {
+                let server = observed.virtual_servers.get(step.virtual_server()?)?;
                 Some(server.real_servers.len())
             };
-            self.real_servers -= of(&known).unwrap_or_default();
-            known.advance(step);
-            self.real_servers += of(&known).unwrap_or_default();
+            self.real_servers -= of(&observed).unwrap_or_default();
+            observed.advance(step);
+            self.real_servers += of(&observed).unwrap_or_default();
         }
-        self.known = Some(known);
+        self.observed = Some(observed);
         self.follow_drains(&touched);
     }
 
@@ -450,8 +450,8 @@ impl<D: Dataplane> Reconciler<D> {
     }
 }
 
-fn real_servers(known: &KernelState) -> usize {
-    let servers = known.virtual_servers.values();
+fn real_servers(observed: &KernelState) -> usize {
+    let servers = observed.virtual_servers.values();
     servers.map(|server| server.real_servers.len()).sum()
 }
 

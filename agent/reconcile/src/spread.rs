@@ -47,14 +47,14 @@ impl PutOff {
     /// the room that is left. They do not wait any more.
     pub(crate) fn finish(
         &mut self,
-        known: &KernelState,
+        observed: &KernelState,
         names: &Names,
         mut room: usize,
     ) -> (Vec<Step>, Vec<Step>, usize) {
         let mut servers = Vec::new();
         let mut entries: BTreeMap<String, BTreeSet<SetEntry>> = BTreeMap::new();
         self.0.retain(|key| {
-            let server = known.virtual_servers.get(key);
+            let server = observed.virtual_servers.get(key);
             let count = server.map_or(0, |server| server.real_servers.len());
             let Some(left) = room_after(room, count) else {
                 return true;
@@ -91,7 +91,7 @@ struct Room {
 impl Room {
     /// Takes the room for so many, if there is any. Those that wait already have only that which comes
     /// by and by.
-    fn take(&mut self, count: usize, waits: bool) -> bool {
+    fn claim(&mut self, count: usize, waits: bool) -> bool {
         if let Some(left) = room_after(self.room, count) {
             self.room = left;
             return true;
@@ -111,7 +111,7 @@ type Busy = BTreeMap<VirtualServerKey, BTreeMap<SocketAddr, Connections>>;
 /// elsewhere.
 fn spread(
     steps: Vec<Step>,
-    known: &KernelState,
+    observed: &KernelState,
     names: &Names,
     busy: &Busy,
     mut room: Room,
@@ -125,9 +125,9 @@ fn spread(
     for step in steps {
         match step {
             Step::DelVirtualServer { key } => {
-                let mut weights = quiet(known, key, |_| true).peekable();
+                let mut weights = quiet(observed, key, |_| true).peekable();
                 let waits = weights.peek().is_none();
-                if room.take(deleted_by(&step, known), waits) {
+                if room.claim(deleted_by(&step, observed), waits) {
                     spread.push(step);
                 } else {
                     waiting.insert(key);
@@ -135,9 +135,9 @@ fn spread(
                 }
             }
             Step::DelRealServer { key, address } => {
-                let mut weight = quiet(known, key, |there| *there == address).peekable();
+                let mut weight = quiet(observed, key, |there| *there == address).peekable();
                 let waits = weight.peek().is_none();
-                if room.take(1, waits) || is_busy(&key, &address) {
+                if room.claim(1, waits) || is_busy(&key, &address) {
                     spread.push(step);
                 } else {
                     spread.extend(weight);
@@ -159,11 +159,11 @@ fn spread(
 
 /// The steps that give real servers of a virtual server weight 0, where they have another.
 fn quiet(
-    known: &KernelState,
+    observed: &KernelState,
     key: VirtualServerKey,
     which: impl Fn(&SocketAddr) -> bool,
 ) -> impl Iterator<Item = Step> {
-    let server = known.virtual_servers.get(&key);
+    let server = observed.virtual_servers.get(&key);
     let real_servers = server.into_iter().flat_map(|server| &*server.real_servers);
     let chosen = real_servers.filter(move |(there, config)| config.weight != 0 && which(there));
     chosen.map(move |(address, config)| Step::SetRealServer {
@@ -187,13 +187,13 @@ impl<D: Dataplane> Reconciler<D> {
     pub(crate) async fn spread(
         &mut self,
         steps: Vec<Step>,
-        known: &KernelState,
+        observed: &KernelState,
         anew: bool,
     ) -> Result<Vec<Step>, DataplaneError> {
         if anew {
             self.put_off.clear();
         }
-        let deleted: usize = steps.iter().map(|step| deleted_by(step, known)).sum();
+        let deleted: usize = steps.iter().map(|step| deleted_by(step, observed)).sum();
         let room = self.trash.room(Instant::now());
         if deleted <= room {
             return Ok(steps);
@@ -207,7 +207,7 @@ impl<D: Dataplane> Reconciler<D> {
                 busy.insert(*key, self.dataplane.connections(key).await?);
             }
         }
-        let (steps, waiting) = spread(steps, known, &self.config.names, &busy, room);
+        let (steps, waiting) = spread(steps, observed, &self.config.names, &busy, room);
         self.put_off.extend(waiting);
         Ok(steps)
     }

@@ -94,7 +94,7 @@ async fn an_error_names_the_record_and_the_next_run_mends_it() {
     let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
     reconciler.reconcile(&Arc::default()).await.unwrap();
     // Two entries in sets, ownership, route: then comes the virtual server.
-    let first = reconciler.dataplane.taken.len();
+    let first = reconciler.dataplane.applied.len();
     let fail = (first..first + 20).map(|number| (number, "ENOMEM".to_owned()));
     reconciler.dataplane.failures = fail.collect();
     let outcome = reconciler
@@ -162,8 +162,8 @@ async fn a_draining_real_server_goes_when_its_connections_have_ended() {
     reconciler.dataplane.connections.clear();
     assert_eq!(reconciler.finish_drains(|_| false).await.unwrap(), 0);
     assert_eq!(weight(&reconciler), None);
-    let known = reconciler.known().cloned();
-    assert_eq!(known.as_ref(), Some(&reconciler.dataplane.state));
+    let observed = reconciler.observed().cloned();
+    assert_eq!(observed.as_ref(), Some(&reconciler.dataplane.state));
 }
 
 /// As [`table`], with a second Service at 10.96.0.2.
@@ -200,7 +200,7 @@ async fn what_the_kernel_refuses_costs_others_nothing_and_is_tried_again_when_as
     let is_bad = |step: &Step| matches!(step, Step::AddVirtualServer { key, .. } if *key == vip());
     let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
     probe.reconcile(&both).await.unwrap();
-    let bad = probe.dataplane.taken.iter().position(is_bad).unwrap();
+    let bad = probe.dataplane.applied.iter().position(is_bad).unwrap();
     // No such scheduler.
     let refused = |number| [(number, Fault::Refused(Errno::ENOENT))].into();
     let kernel = FakeKernel {
@@ -223,20 +223,20 @@ async fn what_the_kernel_refuses_costs_others_nothing_and_is_tried_again_when_as
 
     // Others go on: the kernel is not read, and one change is one step.
     reconciler.dataplane.unreadable = 1;
-    let taken = reconciler.dataplane.taken.len();
+    let taken = reconciler.dataplane.applied.len();
     let both = changed(&both, &["10.0.0.2:80", "10.0.0.3:80"]);
     let outcome = reconciler.reconcile(&both).await.unwrap();
-    assert_eq!(reconciler.dataplane.taken.len(), taken + 1);
+    assert_eq!(reconciler.dataplane.applied.len(), taken + 1);
     assert_eq!(of_svc(&outcome), ["svc"], "it still lacks");
-    let known = reconciler.known().cloned();
-    assert_eq!(known.as_ref(), Some(&reconciler.dataplane.state));
+    let observed = reconciler.observed().cloned();
+    assert_eq!(observed.as_ref(), Some(&reconciler.dataplane.state));
 
     // Asked for, it is tried again, and fails again.
-    let next = reconciler.dataplane.taken.len();
+    let next = reconciler.dataplane.applied.len();
     reconciler.dataplane.faults = refused(next);
     reconciler.try_again(Instant::now());
     let outcome = reconciler.reconcile(&both).await.unwrap();
-    assert_eq!(reconciler.dataplane.taken.len(), next + 1);
+    assert_eq!(reconciler.dataplane.applied.len(), next + 1);
     assert_eq!(of_svc(&outcome), ["svc"]);
     // Then it works.
     reconciler.try_again(Instant::now());
@@ -256,7 +256,7 @@ async fn what_was_refused_is_forgotten_with_its_record() {
     let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
     probe.reconcile(&one).await.unwrap();
     let is_bad = |step: &Step| matches!(step, Step::AddVirtualServer { .. });
-    let bad = probe.dataplane.taken.iter().position(is_bad).unwrap();
+    let bad = probe.dataplane.applied.iter().position(is_bad).unwrap();
     let kernel = FakeKernel {
         faults: [(bad, Fault::Refused(Errno::ENOENT))].into(),
         ..FakeKernel::default()
@@ -274,7 +274,7 @@ async fn only_what_a_whole_family_needs_breaks_it() {
     let broken = async |fails: fn(&Step) -> bool| {
         let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
         probe.reconcile(&table(&["10.0.0.1:80"])).await.unwrap();
-        let taken = probe.dataplane.taken.iter().enumerate();
+        let taken = probe.dataplane.applied.iter().enumerate();
         let failures = taken.filter(|(_, step)| fails(step));
         let kernel = FakeKernel {
             failures: failures

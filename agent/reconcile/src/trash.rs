@@ -42,11 +42,11 @@ impl Trash {
 }
 
 /// How many real servers a step deletes.
-pub(crate) fn deleted_by(step: &Step, known: &KernelState) -> usize {
+pub(crate) fn deleted_by(step: &Step, observed: &KernelState) -> usize {
     match step {
         Step::DelRealServer { .. } => 1,
         Step::DelVirtualServer { key } => {
-            let server = known.virtual_servers.get(key);
+            let server = observed.virtual_servers.get(key);
             server.map_or(0, |server| server.real_servers.len())
         }
         _ => 0,

@@ -99,7 +99,7 @@ impl HealthChecks {
         node_port_addresses: &BTreeSet<IpAddr>,
     ) {
         let on = |family: Family| {
-            if self.node_ports.take_all(family) {
+            if self.node_ports.accepts_all(family) {
                 return ListenOn::All;
             }
             let of_family = |ip: &&IpAddr| Family::of(**ip) == family;
@@ -173,7 +173,7 @@ impl HealthChecks {
 
     fn open(&self, at: SocketAddr, service: &ServiceKey, family: Family) -> io::Result<Listening> {
         let listener = listen_one_family(at)?;
-        let asked = Asked {
+        let asked = CheckedService {
             counts: Arc::clone(&self.counts),
             health: self.health.clone(),
             key: (service.clone(), family),
@@ -200,14 +200,14 @@ impl Drop for HealthChecks {
 
 /// What a listener answers for.
 #[derive(Debug, Clone)]
-struct Asked {
+struct CheckedService {
     counts: Counts,
     health: Health,
     key: (ServiceKey, Family),
 }
 
 /// Any path, any method.
-async fn respond(State(asked): State<Asked>) -> Response {
+async fn respond(State(asked): State<CheckedService>) -> Response {
     let count = {
         let counts = asked.counts.read().unwrap_or_else(PoisonError::into_inner);
         counts.get(&asked.key).copied()

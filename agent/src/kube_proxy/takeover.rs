@@ -5,7 +5,7 @@ use std::time::Duration;
 use portolan_dataplane::{Dataplane, KubeProxyObjects};
 use portolan_model::NodeTable;
 use portolan_plan::kube_proxy::Claim;
-use portolan_reconcile::kube_proxy::{Beginning, Progress};
+use portolan_reconcile::kube_proxy::{TakeoverProgress, TakeoverStart};
 use tokio::time::Instant;
 
 use crate::subscribe::HoldConfig;
@@ -52,7 +52,7 @@ impl Takeover {
     }
 
     /// To be called before a table is programmed; an error says why it must not be.
-    pub(crate) async fn before<D: Dataplane + KubeProxyObjects>(
+    pub(crate) async fn begin<D: Dataplane + KubeProxyObjects>(
         &mut self,
         reconciler: &mut Reconciler<D>,
         table: &NodeTable,
@@ -65,8 +65,8 @@ impl Takeover {
             .begin_takeover(table, self.config.asked, is_doubted)
             .await;
         match begun.map_err(|error| format!("takeover: {error}"))? {
-            Beginning::Nothing => self.phase = Phase::Over,
-            Beginning::Begun(claim) => {
+            TakeoverStart::Nothing => self.phase = Phase::Over,
+            TakeoverStart::Begun(claim) => {
                 tracing::info!(
                     adopted = claim.wanted.len(),
                     to_delete = claim.unwanted.len(),
@@ -75,7 +75,7 @@ impl Takeover {
                 );
                 self.phase = Phase::Begun;
             }
-            Beginning::Doubtful(claim) => {
+            TakeoverStart::Doubtful(claim) => {
                 self.phase = Phase::Before(doubted_since.or_else(|| Some(Instant::now())));
                 return Err(format!(
                     "takeover: of the {} virtual servers of kube-proxy the table lacks {}, which \
@@ -111,19 +111,19 @@ impl Takeover {
     }
 
     /// To be called after a reconciliation, and again while it says so.
-    pub(crate) async fn go_on<D: Dataplane + KubeProxyObjects>(
+    pub(crate) async fn proceed<D: Dataplane + KubeProxyObjects>(
         &mut self,
         reconciler: &mut Reconciler<D>,
     ) -> bool {
         match reconciler.continue_takeover().await {
-            Ok(Progress::More) => return true,
-            Ok(Progress::Waiting { addresses }) => {
+            Ok(TakeoverProgress::More) => return true,
+            Ok(TakeoverProgress::Waiting { addresses }) => {
                 tracing::warn!(
                     addresses,
                     "takeover: not all of kube-proxy's can be taken away yet"
                 );
             }
-            Ok(Progress::Done) => {
+            Ok(TakeoverProgress::Done) => {
                 tracing::info!("taken over from kube-proxy: nothing of its own is left");
                 self.phase = Phase::Over;
             }

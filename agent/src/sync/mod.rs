@@ -10,5 +10,5 @@ mod tally;
 pub use drains::{BootClock, Deadlines, Drainer};
 pub use portolan_reconcile::{Counts, Draining, Outcome, Reconciler, StaleFlows};
 pub use ready::Ready;
-pub use run::{Inlets, Outlets, Timing, run};
+pub use run::{SyncInputs, SyncOutputs, Timing, run};
 pub use tally::NoLocalEndpoints;

@@ -50,14 +50,14 @@ impl Default for Timing {
 }
 
 /// What did not work, with the record that it belongs to.
-type Error = (Option<RecordKey>, String);
+type RecordError = (Option<RecordKey>, String);
 
 /// So many new errors are logged at a time.
-const MOST_ERRORS: usize = 64;
+const MAX_LOGGED_ERRORS: usize = 64;
 
 /// What the loop is told.
 #[derive(Debug)]
-pub struct Inlets {
+pub struct SyncInputs {
     /// The newest table.
     pub tables: watch::Receiver<Option<Arc<Subscribed>>>,
     /// The node's addresses may have changed.
@@ -68,7 +68,7 @@ pub struct Inlets {
 
 /// What the loop tells the others.
 #[derive(Debug)]
-pub struct Outlets {
+pub struct SyncOutputs {
     /// What is programmed, for the controller.
     pub reports: watch::Sender<Option<Report>>,
     /// For `/metrics`.
@@ -88,9 +88,9 @@ pub struct Outlets {
 pub async fn run<D: Dataplane + KubeProxyObjects>(
     reconciler: Reconciler<D>,
     drainer: Drainer,
-    inlets: Inlets,
+    inputs: SyncInputs,
     timing: Timing,
-    outlets: Outlets,
+    outputs: SyncOutputs,
     token: CancellationToken,
 ) {
     let mut sync = interval_at(Instant::now() + timing.sync_period, timing.sync_period);
@@ -99,14 +99,14 @@ pub async fn run<D: Dataplane + KubeProxyObjects>(
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut this = Loop {
+    let mut this = SyncLoop {
         reconciler,
         drainer,
-        takeover: Takeover::new(inlets.takeover),
+        takeover: Takeover::new(inputs.takeover),
         takeover_at: None,
-        inlets,
+        inputs,
         timing,
-        outlets,
+        outputs,
         backoff: timing.retry,
         retry_at: None,
         drain_at: None,
@@ -135,7 +135,7 @@ pub async fn run<D: Dataplane + KubeProxyObjects>(
             Some(Wake::Sync) => this.look_at_kernel().await,
             Some(Wake::Takeover) => this.continue_takeover().await,
         }
-        this.outlets.health.beat(Instant::now());
+        this.outputs.health.beat(Instant::now());
     }
     this.drainer.close().await;
 }
@@ -161,12 +161,12 @@ enum Wake {
     Beat,
 }
 
-struct Loop<D> {
+struct SyncLoop<D> {
     reconciler: Reconciler<D>,
     drainer: Drainer,
-    inlets: Inlets,
+    inputs: SyncInputs,
     timing: Timing,
-    outlets: Outlets,
+    outputs: SyncOutputs,
     backoff: Duration,
     retry_at: Option<Instant>,
     drain_at: Option<Instant>,
@@ -181,15 +181,15 @@ struct Loop<D> {
     programmed: Option<Arc<NodeTable>>,
 }
 
-impl<D: Dataplane + KubeProxyObjects> Loop<D> {
+impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
     /// What comes next; `None` when no table will come any more.
     async fn wait(&mut self, sync: &mut Interval, check: &mut Interval) -> Option<Wake> {
         tokio::select! {
-            changed = self.inlets.tables.changed() => changed.ok().map(|()| Wake::Reconcile),
+            changed = self.inputs.tables.changed() => changed.ok().map(|()| Wake::Reconcile),
             _ = sync.tick() => Some(Wake::Sync),
             _ = check.tick() => Some(Wake::Check),
             () = at(self.retry_at) => Some(Wake::Retry),
-            () = self.inlets.addresses.notified() => Some(Wake::Addresses),
+            () = self.inputs.addresses.notified() => Some(Wake::Addresses),
             () = at(self.drain_at) => Some(Wake::Drain),
             () = at(self.takeover_at) => Some(Wake::Takeover),
         }
@@ -201,7 +201,7 @@ impl<D: Dataplane + KubeProxyObjects> Loop<D> {
             Ok(None) => {}
             Ok(Some(found)) => {
                 tracing::info!(found, "somebody else has changed the kernel");
-                self.outlets.metrics.observe_difference();
+                self.outputs.metrics.observe_difference();
                 self.look_at_kernel().await;
             }
             // What reads all of it says so in its report, and tries again.
@@ -233,17 +233,17 @@ impl<D: Dataplane + KubeProxyObjects> Loop<D> {
             return;
         };
         if objects > 0 && before.is_some_and(|before| Arc::ptr_eq(&before, &table)) {
-            self.outlets.metrics.observe_drift(objects);
+            self.outputs.metrics.observe_drift(objects);
             tracing::warn!(objects, "somebody else had changed the kernel: made good");
         }
     }
 
     /// Takes away a piece of what a kube-proxy left; the rest soon, so that tables come between.
     async fn continue_takeover(&mut self) {
-        let more = self.takeover.go_on(&mut self.reconciler).await;
+        let more = self.takeover.proceed(&mut self.reconciler).await;
         self.takeover_at = more.then(Instant::now);
         let pending = self.takeover.is_pending();
-        self.outlets.metrics.observe_takeover(pending);
+        self.outputs.metrics.observe_takeover(pending);
     }
 
     /// Reconciles once and tells; the table, and how many objects were changed. `None` without a
@@ -252,28 +252,28 @@ impl<D: Dataplane + KubeProxyObjects> Loop<D> {
         // Before the look at the table: what arrives between the two rather counts as waiting.
         let start = Instant::now();
         self.retry_at = None;
-        let target = self.inlets.tables.borrow_and_update().clone()?;
+        let target = self.inputs.tables.borrow_and_update().clone()?;
         let outcome = self.program(&target).await;
         let good = outcome.errors.is_empty();
         let objects = outcome.objects;
         self.programmed = good.then(|| Arc::clone(&target.table));
-        let outlets = &mut self.outlets;
+        let outputs = &mut self.outputs;
         let wall = SystemTime::now();
-        outlets.health.served(start, outcome.broken, wall);
-        outlets.status.update(&target, &self.reconciler, &outcome);
+        outputs.health.served(start, outcome.broken, wall);
+        outputs.status.update(&target, &self.reconciler, &outcome);
         if outcome.broken.is_empty() {
             self.last = Some((target.epoch, target.revision));
         }
-        tell(&target, self.last, &outcome, &outlets.reports);
+        report(&target, self.last, &outcome, &outputs.reports);
         // No connection waits for what follows.
-        outlets.metrics.observe(&outcome, self.reconciler.counts());
+        outputs.metrics.observe(&outcome, self.reconciler.counts());
         self.tally.follow(&target.table);
         let no_local = self.tally.no_local_endpoints();
-        outlets.metrics.observe_no_local_endpoints(no_local);
-        outlets.ready.follow(outcome.broken);
+        outputs.metrics.observe_no_local_endpoints(no_local);
+        outputs.ready.follow(outcome.broken);
         if let Some(facts) = self.reconciler.facts() {
             let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
-            outlets.health_checks.apply(wanted, addresses).await;
+            outputs.health_checks.apply(wanted, addresses).await;
         }
         if let Err(error) = self.reconciler.settle().await {
             tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
@@ -287,7 +287,7 @@ impl<D: Dataplane + KubeProxyObjects> Loop<D> {
     /// Makes the kernel equal to a table, and ours what a kube-proxy left.
     async fn program(&mut self, target: &Subscribed) -> Outcome {
         let table = &target.table;
-        if let Err(message) = self.takeover.before(&mut self.reconciler, table).await {
+        if let Err(message) = self.takeover.begin(&mut self.reconciler, table).await {
             return Outcome {
                 errors: vec![(None, message)],
                 again: true,
@@ -305,7 +305,7 @@ impl<D: Dataplane + KubeProxyObjects> Loop<D> {
         };
         if self.takeover.is_pending() {
             self.takeover_at = Some(Instant::now());
-            self.outlets.metrics.observe_takeover(true);
+            self.outputs.metrics.observe_takeover(true);
         }
         outcome
     }
@@ -340,7 +340,7 @@ impl<D: Dataplane + KubeProxyObjects> Loop<D> {
             Ok(None) => {}
             Ok(Some(deleted)) => {
                 self.flows_failed = false;
-                let metrics = &self.outlets.metrics;
+                let metrics = &self.outputs.metrics;
                 metrics.observe_flows(start.elapsed(), deleted);
                 tracing::debug!(deleted, "stale UDP flows forgotten");
             }
@@ -375,7 +375,7 @@ impl<D: Dataplane + KubeProxyObjects> Loop<D> {
 
     async fn drain(&mut self) {
         self.drain_at = None;
-        let target = self.inlets.tables.borrow().clone();
+        let target = self.inputs.tables.borrow().clone();
         if target.is_some_and(|target| target.is_from_disk) {
             // It deletes nothing: not before a controller has said what is wanted.
             self.drain_at = Some(Instant::now() + self.timing.drain);
@@ -391,11 +391,11 @@ impl<D: Dataplane + KubeProxyObjects> Loop<D> {
             self.drain_at = Some(Instant::now() + self.timing.drain);
             return;
         }
-        if self.reconciler.known().is_none() {
+        if self.reconciler.observed().is_none() {
             self.retry();
             return;
         }
-        let Some(target) = self.inlets.tables.borrow().clone() else {
+        let Some(target) = self.inputs.tables.borrow().clone() else {
             return;
         };
         self.note_drains(&target);
@@ -415,7 +415,7 @@ async fn at(time: Option<Instant>) {
 
 /// Says what was done with a table. Where nothing can be relied on it counts for the last one that
 /// was programmed.
-fn tell(
+fn report(
     target: &Subscribed,
     last: Option<(u64, u64)>,
     outcome: &Outcome,
@@ -437,17 +437,17 @@ fn tell(
         errors: outcome.errors.clone(),
     });
     let before = reports.borrow().as_ref().map(|last| last.errors.clone());
-    tell_new_errors(&before.unwrap_or_default(), &outcome.errors);
+    log_new_errors(&before.unwrap_or_default(), &outcome.errors);
     if report.is_some() {
         reports.send_replace(report);
     }
 }
 
 /// Logs errors that were not there last time: one that stays is said once.
-fn tell_new_errors(before: &[Error], now: &[Error]) {
-    let before: HashSet<&Error> = before.iter().collect();
+fn log_new_errors(before: &[RecordError], now: &[RecordError]) {
+    let before: HashSet<&RecordError> = before.iter().collect();
     let mut new = now.iter().filter(|error| !before.contains(error));
-    for (record, message) in new.by_ref().take(MOST_ERRORS) {
+    for (record, message) in new.by_ref().take(MAX_LOGGED_ERRORS) {
         let record = record.as_ref().map(ToString::to_string);
         tracing::warn!(record = record.unwrap_or_default(), "{message}");
     }

@@ -14,7 +14,7 @@ use portolan_netlink::Errno;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
 use crate::kernel::{REPLACEMENT_SET, glance};
-use crate::runs::{self, Class, Failure, TakeRun};
+use crate::runs::{self, ApplyRun, Class, StepFailure};
 use crate::{Dataplane, DataplaneError, Doubt, Flow, StepError};
 
 /// What goes wrong with a step.
@@ -53,7 +53,7 @@ pub struct FakeKernel {
     /// How many of the next reads of the kernel fail.
     pub unreadable: usize,
     /// All steps taken so far, failed ones included.
-    pub taken: Vec<Step>,
+    pub applied: Vec<Step>,
     /// Dummy devices with virtual addresses.
     pub devices: BTreeMap<String, BTreeSet<IpAddr>>,
     /// Chains of others that rules were removed with, by family.
@@ -66,32 +66,32 @@ impl FakeKernel {
     /// Fails if nothing works any more; what is no step counts as none.
     fn work(&self) -> Result<(), DataplaneError> {
         match self.crash_after {
-            Some(limit) if self.taken.len() >= limit => {
+            Some(limit) if self.applied.len() >= limit => {
                 Err(std::io::Error::other("crashed").into())
             }
             _ => Ok(()),
         }
     }
 
-    fn take_step(&mut self, step: &Step) -> Result<(), Failure> {
-        let number = self.taken.len();
+    fn apply_step(&mut self, step: &Step) -> Result<(), StepFailure> {
+        let number = self.applied.len();
         if self.crash_after.is_some_and(|limit| number >= limit) {
-            return Err(Failure::lost("crashed"));
+            return Err(StepFailure::lost("crashed"));
         }
-        self.taken.push(step.clone());
+        self.applied.push(step.clone());
         if let Some(message) = self.failures.get(&number) {
-            return Err(Failure::lost(message.clone()));
+            return Err(StepFailure::lost(message.clone()));
         }
         if let Some(errno) = self.refuses.and_then(|refuses| refuses(step)) {
-            return Err(Failure::refused(step, errno));
+            return Err(StepFailure::refused(step, errno));
         }
         match self.faults.get(&number).copied() {
             None => self.execute(step),
-            Some(Fault::Refused(errno)) => Err(Failure::refused(step, errno)),
+            Some(Fault::Refused(errno)) => Err(StepFailure::refused(step, errno)),
             Some(Fault::Entry(index, errno)) => self.refuse_entry(step, index, errno),
             Some(Fault::AnswerLost) => {
                 self.execute(step)?;
-                Err(Failure::lost("the answer was lost"))
+                Err(StepFailure::lost("the answer was lost"))
             }
             Some(Fault::Deleted) => {
                 delete(&mut self.state, step);
@@ -106,11 +106,11 @@ impl FakeKernel {
         step: &Step,
         key: VirtualServerKey,
         real_servers: &RealServers,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), StepFailure> {
         let (mut refused, mut doubt) = (Vec::new(), Doubt::None);
         for (address, config) in real_servers {
             let (address, config) = (*address, *config);
-            let added = self.take_step(&Step::AddRealServer {
+            let added = self.apply_step(&Step::AddRealServer {
                 key,
                 address,
                 config,
@@ -123,30 +123,30 @@ impl FakeKernel {
         if refused.is_empty() {
             return Ok(());
         }
-        Err(Failure {
+        Err(StepFailure {
             doubt,
-            ..Failure::of_real_servers(step, &refused)
+            ..StepFailure::of_real_servers(step, &refused)
         })
     }
 
-    fn execute(&mut self, step: &Step) -> Result<(), Failure> {
-        check(&self.state, step).map_err(|message| Failure::new(Doubt::Stale, message))?;
+    fn execute(&mut self, step: &Step) -> Result<(), StepFailure> {
+        check(&self.state, step).map_err(|message| StepFailure::new(Doubt::Stale, message))?;
         self.state.advance(step);
         Ok(())
     }
 
-    fn refuse_entry(&mut self, step: &Step, index: usize, errno: Errno) -> Result<(), Failure> {
+    fn refuse_entry(&mut self, step: &Step, index: usize, errno: Errno) -> Result<(), StepFailure> {
         let (Step::AddEntries { entries, .. } | Step::DelEntries { entries, .. }) = step else {
-            return Err(Failure::refused(step, errno));
+            return Err(StepFailure::refused(step, errno));
         };
         let Some(bad) = entries.get(index % entries.len().max(1)).cloned() else {
-            return Err(Failure::refused(step, errno));
+            return Err(StepFailure::refused(step, errno));
         };
-        let failure = Failure::of_entries(step, vec![bad]);
+        let failure = StepFailure::of_entries(step, vec![bad]);
         if let Some(rest) = &failure.done {
             self.execute(rest)?;
         }
-        Err(Failure {
+        Err(StepFailure {
             message: errno.to_string(),
             ..failure
         })
@@ -265,15 +265,19 @@ fn fits(set: &Set, entry: &SetEntry) -> Result<(), String> {
     )
 }
 
-impl TakeRun for FakeKernel {
-    async fn take<S: Borrow<Step> + Sync>(&mut self, _: Class, run: &[S]) -> Vec<(usize, Failure)> {
+impl ApplyRun for FakeKernel {
+    async fn apply_run<S: Borrow<Step> + Sync>(
+        &mut self,
+        _: Class,
+        run: &[S],
+    ) -> Vec<(usize, StepFailure)> {
         let mut failures = Vec::new();
         for (number, step) in run.iter().map(Borrow::borrow).enumerate() {
             let taken = match step {
                 Step::FillVirtualServer { key, real_servers } => {
                     self.fill(step, *key, real_servers)
                 }
-                step => self.take_step(step),
+                step => self.apply_step(step),
             };
             failures.extend(taken.err().map(|failure| (number, failure)));
         }
@@ -294,11 +298,11 @@ impl Dataplane for FakeKernel {
 
     async fn glance(
         &mut self,
-        known: &KernelState,
+        observed: &KernelState,
         names: &Names,
     ) -> Result<Option<String>, DataplaneError> {
-        let ours = known.virtual_servers.iter();
-        let mut ours = ours.filter(|(key, _)| known.owns(names, key));
+        let ours = observed.virtual_servers.iter();
+        let mut ours = ours.filter(|(key, _)| observed.owns(names, key));
         let differs = |(key, server): (&VirtualServerKey, &VirtualServer)| {
             let alike = |there: &VirtualServer| {
                 there.config == server.config
@@ -311,14 +315,14 @@ impl Dataplane for FakeKernel {
         if let Some(found) = ours.find_map(differs) {
             return Ok(Some(found));
         }
-        let same = known
+        let same = observed
             .routes
             .iter()
             .all(|(vip, source)| self.state.routes.get(vip) == Some(source));
         if !same {
             return Ok(Some("local routes are not as they were".to_owned()));
         }
-        if self.state.foreign_routes != known.foreign_routes {
+        if self.state.foreign_routes != observed.foreign_routes {
             return Ok(Some("others' local routes are not as they were".to_owned()));
         }
         let sets = self.state.sets.iter();
@@ -326,7 +330,7 @@ impl Dataplane for FakeKernel {
             let count = u32::try_from(set.entries.len()).unwrap_or(u32::MAX);
             (name.clone(), (set.header.clone(), count))
         });
-        Ok(glance::sets(&sets.collect(), known, names))
+        Ok(glance::sets(&sets.collect(), observed, names))
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {

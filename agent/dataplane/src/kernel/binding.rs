@@ -14,8 +14,8 @@ use rtnetlink::{Handle, LinkDummy};
 
 use super::Kernel;
 use super::kube_proxy::{index_of, is_error};
-use super::routes::Seen;
-use crate::runs::Failure;
+use super::routes::ObservedRoutes;
+use crate::runs::StepFailure;
 use crate::{DataplaneError, Doubt, KubeProxyObjects as _};
 
 /// Our device. It stays down, as a kube-proxy's does: its addresses are local all the same.
@@ -26,7 +26,7 @@ const EXISTS: i32 = -17;
 
 /// What is known of the device: nothing at first; whether there is one; what it has.
 #[derive(Debug, Default)]
-pub(super) enum Device {
+pub(super) enum VipDevice {
     #[default]
     Unknown,
     Missing,
@@ -35,18 +35,18 @@ pub(super) enum Device {
 
 impl Kernel {
     /// The VIPs that are bound, with their sources.
-    pub(super) async fn observe_vips(&mut self) -> Result<Seen, DataplaneError> {
+    pub(super) async fn observe_vips(&mut self) -> Result<ObservedRoutes, DataplaneError> {
         let mut seen = self.routes.observe()?;
         let by_address = self.config.vip_binding == VipBinding::Address;
         // Nobody but we make the device, so it is looked for once if we do not.
-        if by_address || !matches!(self.device, Device::Missing) {
+        if by_address || !matches!(self.device, VipDevice::Missing) {
             self.device = match self.vip_device(DEVICE).await? {
-                Some(addresses) => Device::Present(addresses),
-                None => Device::Missing,
+                Some(addresses) => VipDevice::Present(addresses),
+                None => VipDevice::Missing,
             };
         }
         seen.ours = mark_if(by_address, seen.ours);
-        if let Device::Present(addresses) = &self.device {
+        if let VipDevice::Present(addresses) = &self.device {
             for ip in addresses {
                 // One that is bound in both ways is set anew too.
                 let wrong = !by_address || seen.ours.contains_key(ip);
@@ -57,12 +57,12 @@ impl Kernel {
     }
 
     /// Binds and unbinds VIPs; one result for each step.
-    pub(super) async fn bind_vips(&mut self, steps: &[&Step]) -> Vec<Result<(), Failure>> {
+    pub(super) async fn bind_vips(&mut self, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
         let by_address = self.config.vip_binding == VipBinding::Address;
-        if by_address || matches!(self.device, Device::Present(_)) {
+        if by_address || matches!(self.device, VipDevice::Present(_)) {
             let results = self.bind_with_device(steps, by_address).await;
             results.unwrap_or_else(|error| {
-                let lost = |_: &&Step| Err(Failure::lost(error.to_string()));
+                let lost = |_: &&Step| Err(StepFailure::lost(error.to_string()));
                 steps.iter().map(lost).collect()
             })
         } else {
@@ -74,7 +74,7 @@ impl Kernel {
         &mut self,
         steps: &[&Step],
         by_address: bool,
-    ) -> Result<Vec<Result<(), Failure>>, DataplaneError> {
+    ) -> Result<Vec<Result<(), StepFailure>>, DataplaneError> {
         let handle = self.routes.handle()?.clone();
         if !by_address {
             let results = self.routes.apply(steps);
@@ -83,7 +83,7 @@ impl Kernel {
             self.delete_vips(DEVICE, &unbound).await?;
             if self.vip_device(DEVICE).await?.is_some_and(|a| a.is_empty()) {
                 self.delete_vip_device(DEVICE).await?;
-                self.device = Device::Missing;
+                self.device = VipDevice::Missing;
             }
             return Ok(results);
         }
@@ -110,7 +110,7 @@ impl Kernel {
         let unrouted = self.routes.apply(&gone.iter().collect::<Vec<_>>());
         for (result, unrouted) in results_of.into_iter().zip(unrouted) {
             // It is bound in both ways then.
-            *result = unrouted.map_err(|failure| Failure {
+            *result = unrouted.map_err(|failure| StepFailure {
                 doubt: Doubt::Lost,
                 ..failure
             });
@@ -153,15 +153,15 @@ async fn ensure_device(handle: &Handle) -> Result<u32, DataplaneError> {
 }
 
 /// An address that the kernel refuses, such as an IPv6 one where IPv6 is switched off, is not there.
-async fn add(handle: &Handle, index: u32, ip: IpAddr) -> Result<(), Failure> {
+async fn add(handle: &Handle, index: u32, ip: IpAddr) -> Result<(), StepFailure> {
     let length = if ip.is_ipv4() { 32 } else { 128 };
     let mut request = handle.address().add(index, ip, length);
     request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
     match request.execute().await {
         Err(error) if is_error(&error, &[EXISTS]) => Ok(()),
         Err(error @ rtnetlink::Error::NetlinkError(_)) => {
-            Err(Failure::new(Doubt::None, error.to_string()))
+            Err(StepFailure::new(Doubt::None, error.to_string()))
         }
-        other => other.map_err(|error| Failure::lost(error.to_string())),
+        other => other.map_err(|error| StepFailure::lost(error.to_string())),
     }
 }

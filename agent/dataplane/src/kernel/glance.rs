@@ -32,10 +32,10 @@ pub(super) fn sum_of_servers(ipvs: &Ipvs) -> Result<Sum, DataplaneError> {
 /// What is otherwise of our IPv4 virtual servers.
 pub(super) fn servers(
     ipvs: &Ipvs,
-    known: &KernelState,
+    observed: &KernelState,
     names: &Names,
 ) -> Result<Option<String>, DataplaneError> {
-    let servers = &known.virtual_servers;
+    let servers = &observed.virtual_servers;
     let (mut same, mut others) = (0, Vec::new());
     ipvs.glance(|key, glimpse| match servers.get(&key) {
         Some(server)
@@ -52,7 +52,7 @@ pub(super) fn servers(
     if of_v4().count() == same {
         return Ok(None);
     }
-    let is_ours = |key: &VirtualServerKey| known.owns(names, key);
+    let is_ours = |key: &VirtualServerKey| observed.owns(names, key);
     if let Some(key) = others.iter().find(|key| is_ours(key)) {
         return Ok(Some(format!("virtual server {key} is not as it was")));
     }
@@ -67,13 +67,13 @@ pub(super) fn servers(
 /// What is otherwise of our sets.
 pub(crate) fn sets(
     found: &BTreeMap<String, (SetHeader, u32)>,
-    known: &KernelState,
+    observed: &KernelState,
     names: &Names,
 ) -> Option<String> {
     let all = Family::ALL.into_iter();
     let mut all = all.flat_map(|family| SetName::ALL.map(|set| names.set(set, family)));
     all.find_map(|name| {
-        let known = known.sets.get(&name)?;
+        let observed = observed.sets.get(&name)?;
         let Some((header, count)) = found.get(&name) else {
             return Some(format!("set {name} is missing"));
         };
@@ -81,9 +81,9 @@ pub(crate) fn sets(
         let family = |header: &SetHeader| {
             (header.kind != SetKind::BitmapPort).then_some((header.family, header.max_entries))
         };
-        let same = header.kind == known.header.kind
-            && family(header) == family(&known.header)
-            && *count as usize == known.entries.len();
+        let same = header.kind == observed.header.kind
+            && family(header) == family(&observed.header)
+            && *count as usize == observed.entries.len();
         (!same).then(|| format!("set {name} is not as it was"))
     })
 }
@@ -127,10 +127,10 @@ mod tests {
             sets: [(name.to_owned(), set.clone())].into(),
             ..KernelState::default()
         };
-        let look = |known: &KernelState, found: &[(&str, SetHeader, u32)]| {
+        let look = |observed: &KernelState, found: &[(&str, SetHeader, u32)]| {
             let found = found.iter();
             let found = found.map(|(name, header, n)| ((*name).to_owned(), (header.clone(), *n)));
-            sets(&found.collect(), known, &Names::default())
+            sets(&found.collect(), observed, &Names::default())
         };
         let (ours, name) = (of("KUBE-CLUSTER-IP"), "KUBE-CLUSTER-IP");
         let same = || header(SetKind::HashIpPort, 65_536);

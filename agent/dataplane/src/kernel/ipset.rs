@@ -6,7 +6,7 @@ use portolan_model::ipset::{Set, SetEntry};
 use portolan_netlink::ipset::{Ipset, IpsetError, Request, RequestError};
 use portolan_plan::Step;
 
-use crate::runs::Failure;
+use crate::runs::StepFailure;
 use crate::{DataplaneError, Doubt};
 
 /// The set in which a replacement is filled before it is swapped in. One that was killed meanwhile
@@ -14,7 +14,7 @@ use crate::{DataplaneError, Doubt};
 pub const REPLACEMENT: &str = "PORTOLAN-REPLACEMENT";
 
 /// Takes steps; one result each.
-pub(super) fn take(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), Failure>> {
+pub(super) fn apply(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
     let mut results = Vec::with_capacity(steps.len());
     for run in steps.chunk_by(|a, b| !is_replacement(a) && !is_replacement(b)) {
         match run {
@@ -29,9 +29,9 @@ fn is_replacement(step: &Step) -> bool {
     matches!(step, Step::ReplaceSet { .. })
 }
 
-fn batch(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), Failure>> {
+fn batch(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
     let requests: Vec<Request> = steps.iter().filter_map(|step| request(step)).collect();
-    let mut results: Vec<Result<(), Failure>> = steps.iter().map(|_| Ok(())).collect();
+    let mut results: Vec<Result<(), StepFailure>> = steps.iter().map(|_| Ok(())).collect();
     match ipset.apply(&requests) {
         Ok(errors) => {
             for of_one in errors.chunk_by(|a, b| a.index == b.index) {
@@ -45,7 +45,7 @@ fn batch(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), Failure>> {
 }
 
 /// Why a step failed: because of bad entries, or as a whole.
-fn failure(step: &Step, request: &Request, errors: &[RequestError]) -> Failure {
+fn failure(step: &Step, request: &Request, errors: &[RequestError]) -> StepFailure {
     let entry_of = |error: &RequestError| entry_of(request, error.entry?);
     let entries: Vec<SetEntry> = errors.iter().filter_map(entry_of).collect();
     let shown = errors.iter().map(|error| match entry_of(error) {
@@ -54,25 +54,25 @@ fn failure(step: &Step, request: &Request, errors: &[RequestError]) -> Failure {
     });
     let message = shown.collect::<Vec<_>>().join("; ");
     match errors.iter().find(|error| error.entry.is_none()) {
-        Some(whole) => Failure {
+        Some(whole) => StepFailure {
             message,
             entries,
-            ..Failure::refused(step, whole.errno)
+            ..StepFailure::refused(step, whole.errno)
         },
-        None => Failure {
+        None => StepFailure {
             message,
-            ..Failure::of_entries(step, entries)
+            ..StepFailure::of_entries(step, entries)
         },
     }
 }
 
 /// Requests that are refused before they are sent change nothing.
-fn not_done(error: &IpsetError) -> Failure {
+fn not_done(error: &IpsetError) -> StepFailure {
     let doubt = match error {
         IpsetError::Socket(_) => Doubt::Lost,
         _ => Doubt::Stale,
     };
-    Failure::new(doubt, error.to_string())
+    StepFailure::new(doubt, error.to_string())
 }
 
 fn entry_of(request: &Request, index: usize) -> Option<SetEntry> {
@@ -103,7 +103,7 @@ fn request(step: &Step) -> Option<Request> {
 }
 
 /// Fills a new set and swaps it in: rules that refer to the name never see a half-filled one.
-fn replace(ipset: &mut Ipset, name: &str, set: &Set) -> Result<(), Failure> {
+fn replace(ipset: &mut Ipset, name: &str, set: &Set) -> Result<(), StepFailure> {
     let expected_entries = u32::try_from(set.entries.len()).unwrap_or(u32::MAX);
     let temporary = || REPLACEMENT.to_owned();
     let fill = [
@@ -130,11 +130,11 @@ fn replace(ipset: &mut Ipset, name: &str, set: &Set) -> Result<(), Failure> {
     filled.and(destroyed)
 }
 
-fn all(ipset: &mut Ipset, requests: &[Request]) -> Result<(), Failure> {
+fn all(ipset: &mut Ipset, requests: &[Request]) -> Result<(), StepFailure> {
     let errors = ipset.apply(requests).map_err(|error| not_done(&error))?;
     match errors.first() {
         None => Ok(()),
-        Some(error) => Err(Failure::new(Doubt::Stale, error.errno.to_string())),
+        Some(error) => Err(StepFailure::new(Doubt::Stale, error.errno.to_string())),
     }
 }
 

@@ -8,18 +8,18 @@ use portolan_netlink::Errno;
 use portolan_netlink::ipvs::{Ipvs, Request};
 use portolan_plan::Step;
 
-use crate::runs::Failure;
+use crate::runs::StepFailure;
 
 /// Takes steps, and says which of them failed. They are made requests of one by one: a copy of all
 /// would cost more than it takes the kernel to execute them.
-pub(super) fn take<S: Borrow<Step>>(ipvs: &mut Ipvs, steps: &[S]) -> Vec<(usize, Failure)> {
+pub(super) fn apply<S: Borrow<Step>>(ipvs: &mut Ipvs, steps: &[S]) -> Vec<(usize, StepFailure)> {
     let steps = || steps.iter().map(Borrow::borrow);
     let errors = match ipvs.apply(steps().flat_map(requests)) {
         Ok(errors) => errors,
         Err(error) => {
             let all = 0..steps().len();
             return all
-                .map(|index| (index, Failure::lost(error.to_string())))
+                .map(|index| (index, StepFailure::lost(error.to_string())))
                 .collect();
         }
     };
@@ -45,15 +45,15 @@ pub(super) fn take<S: Borrow<Step>>(ipvs: &mut Ipvs, steps: &[S]) -> Vec<(usize,
 }
 
 /// Why some of what a step asks for failed, by number.
-fn failure(step: &Step, refused: &[(usize, Errno)]) -> Failure {
+fn failure(step: &Step, refused: &[(usize, Errno)]) -> StepFailure {
     let Step::FillVirtualServer { real_servers, .. } = step else {
         let errno = refused.first().map(|(_, errno)| *errno);
-        return Failure::refused(step, errno.unwrap_or(Errno::EINVAL));
+        return StepFailure::refused(step, errno.unwrap_or(Errno::EINVAL));
     };
     let address = |number| real_servers.keys().nth(number).copied();
     let refused = refused.iter();
     let refused = refused.filter_map(|(number, errno)| Some((address(*number)?, *errno)));
-    Failure::of_real_servers(step, &refused.collect::<Vec<_>>())
+    StepFailure::of_real_servers(step, &refused.collect::<Vec<_>>())
 }
 
 /// That what is to be deleted is not there is no failure.

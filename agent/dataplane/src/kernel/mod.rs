@@ -28,7 +28,7 @@ use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 
-use crate::runs::{self, Class, Failure, TakeRun};
+use crate::runs::{self, ApplyRun, Class, StepFailure};
 use crate::{Dataplane, DataplaneError, Doubt, Flow, NodePortAddresses, StepError};
 
 pub use binding::DEVICE as VIP_DEVICE;
@@ -38,7 +38,7 @@ pub use probe::Unusable;
 pub use routes::ROUTE_MARK;
 pub use tuning::{ConntrackTuning, Tuning};
 
-use binding::Device;
+use binding::VipDevice;
 use iptables::Iptables;
 use routes::Routes;
 
@@ -70,7 +70,7 @@ pub struct Kernel {
     /// Opened when it is first needed: only UDP Services need it.
     conntrack: Option<Conntrack>,
     routes: Routes,
-    device: Device,
+    device: VipDevice,
     iptables: Iptables,
     missing_schedulers: Option<BTreeSet<String>>,
     /// What virtual servers and routes looked like when they last were as they should be, unless we
@@ -91,7 +91,7 @@ impl Kernel {
             ipset: modules::open_ipset().await?,
             conntrack: None,
             routes: Routes::open()?,
-            device: Device::default(),
+            device: VipDevice::default(),
             iptables: Iptables::open(config.iptables, config.rules_record.clone()).await?,
             missing_schedulers: None,
             seen: None,
@@ -135,13 +135,13 @@ impl Kernel {
         }
     }
 
-    async fn write_rules(&mut self, steps: &[&Step]) -> Vec<Result<(), Failure>> {
+    async fn write_rules(&mut self, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
         let mut results = Vec::with_capacity(steps.len());
         for step in steps {
             results.push(match step {
                 Step::WriteRules { family, rules } => {
                     let written = self.iptables.write(*family, rules).await;
-                    written.map_err(|error| Failure::new(Doubt::None, error.to_string()))
+                    written.map_err(|error| StepFailure::new(Doubt::None, error.to_string()))
                 }
                 _ => Ok(()),
             });
@@ -150,16 +150,16 @@ impl Kernel {
     }
 }
 
-impl TakeRun for Kernel {
-    async fn take<S: Borrow<Step> + Sync>(
+impl ApplyRun for Kernel {
+    async fn apply_run<S: Borrow<Step> + Sync>(
         &mut self,
         class: Class,
         run: &[S],
-    ) -> Vec<(usize, Failure)> {
+    ) -> Vec<(usize, StepFailure)> {
         let listed = || run.iter().map(Borrow::borrow).collect::<Vec<&Step>>();
         match class {
-            Class::VirtualServer | Class::RealServer => ipvs::take(&mut self.ipvs, run),
-            Class::Set => failed(ipset::take(&mut self.ipset, &listed())),
+            Class::VirtualServer | Class::RealServer => ipvs::apply(&mut self.ipvs, run),
+            Class::Set => failed(ipset::apply(&mut self.ipset, &listed())),
             Class::Rules => failed(self.write_rules(&listed()).await),
             Class::Route => failed(self.bind_vips(&listed()).await),
         }
@@ -167,7 +167,7 @@ impl TakeRun for Kernel {
 }
 
 /// Those of the results that are failures, with their numbers.
-fn failed(results: Vec<Result<(), Failure>>) -> Vec<(usize, Failure)> {
+fn failed(results: Vec<Result<(), StepFailure>>) -> Vec<(usize, StepFailure)> {
     let results = results.into_iter().enumerate();
     let failed = results.filter_map(|(index, result)| Some((index, result.err()?)));
     failed.collect()
@@ -201,20 +201,20 @@ impl Dataplane for Kernel {
 
     async fn glance(
         &mut self,
-        known: &KernelState,
+        observed: &KernelState,
         names: &Names,
     ) -> Result<Option<String>, DataplaneError> {
         let seen = (glance::sum_of_servers(&self.ipvs)?, self.routes.sum()?);
         if self.seen != Some(seen) {
-            if let Some(found) = glance::servers(&self.ipvs, known, names)? {
+            if let Some(found) = glance::servers(&self.ipvs, observed, names)? {
                 return Ok(Some(found));
             }
-            if let Some(found) = self.routes.glance(known)? {
+            if let Some(found) = self.routes.glance(observed)? {
                 return Ok(Some(found));
             }
             self.seen = Some(seen);
         }
-        Ok(glance::sets(&self.ipset.counts()?, known, names))
+        Ok(glance::sets(&self.ipset.counts()?, observed, names))
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {

@@ -18,7 +18,7 @@ use rtnetlink::Handle;
 use tokio::task::JoinHandle;
 
 use super::glance::Sum;
-use crate::runs::Failure;
+use crate::runs::StepFailure;
 use crate::{DataplaneError, NodePortAddresses};
 
 /// The routing protocol number (`ip route ... proto 99`), which says that a route is ours, and the
@@ -37,7 +37,7 @@ const VIP_DEVICES: [&str; 2] = [
 
 /// The routes of single addresses in the table of local ones.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedRoutes {
     /// Ours, with their sources.
     pub(crate) ours: BTreeMap<IpAddr, Option<IpAddr>>,
     /// The addresses of which somebody else has one.
@@ -80,8 +80,8 @@ impl Routes {
     }
 
     /// Our local routes, and others'.
-    pub(crate) fn observe(&mut self) -> Result<Seen, DataplaneError> {
-        let mut seen = Seen::default();
+    pub(crate) fn observe(&mut self) -> Result<ObservedRoutes, DataplaneError> {
+        let mut seen = ObservedRoutes::default();
         for family in Family::ALL {
             let add = |found: &mut Vec<Route>, route| found.push(route);
             let found = self.local.read(family, add);
@@ -112,25 +112,28 @@ impl Routes {
     }
 
     /// What is otherwise of them.
-    pub(crate) fn glance(&mut self, known: &KernelState) -> Result<Option<String>, DataplaneError> {
+    pub(crate) fn glance(
+        &mut self,
+        observed: &KernelState,
+    ) -> Result<Option<String>, DataplaneError> {
         let seen = self.observe()?;
-        if seen.foreign != known.foreign_routes {
+        if seen.foreign != observed.foreign_routes {
             return Ok(Some("others' local routes are not as they were".to_owned()));
         }
-        let routes = known.routes.iter();
+        let routes = observed.routes.iter();
         let missing = routes.filter(|(vip, source)| seen.ours.get(*vip) != Some(*source));
         let missing = missing.count();
         Ok((missing > 0).then(|| format!("{missing} local routes are not as they were")))
     }
 
     /// Makes the changes that steps ask for, all in one batch; one result for each, in order.
-    pub(crate) fn apply(&mut self, steps: &[&Step]) -> Vec<Result<(), Failure>> {
+    pub(crate) fn apply(&mut self, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
         let changes: Vec<Request> = steps.iter().filter_map(|step| change(step)).collect();
-        let mut results: Vec<Result<(), Failure>> = steps.iter().map(|_| Ok(())).collect();
+        let mut results: Vec<Result<(), StepFailure>> = steps.iter().map(|_| Ok(())).collect();
         let errors = match self.local.apply(&changes) {
             Ok(errors) => errors,
             Err(error) => {
-                results.fill_with(|| Err(Failure::lost(error.to_string())));
+                results.fill_with(|| Err(StepFailure::lost(error.to_string())));
                 return results;
             }
         };
@@ -138,7 +141,7 @@ impl Routes {
             // That what is to be deleted is not there is no failure.
             let is_gone = error.errno == Errno::ESRCH;
             if !(is_gone && matches!(changes[error.index], Request::Del(_))) {
-                results[error.index] = Err(Failure::refused(steps[error.index], error.errno));
+                results[error.index] = Err(StepFailure::refused(steps[error.index], error.errno));
             }
         }
         results
@@ -181,7 +184,7 @@ impl Routes {
         let source = &facts.source;
         facts
             .node_port_addresses
-            .retain(|ip| node_ports.take(*ip, source.get(&Family::of(*ip)).copied()));
+            .retain(|ip| node_ports.accepts(*ip, source.get(&Family::of(*ip)).copied()));
         Ok(facts)
     }
 }

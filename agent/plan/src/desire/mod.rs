@@ -1,7 +1,7 @@
 //! What the kernel should hold for a table.
 
 mod entries;
-mod keep;
+mod incremental;
 mod outcome;
 mod server;
 
@@ -15,7 +15,7 @@ use portolan_model::{
     Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Record, RecordKey,
 };
 
-pub use keep::{Kept, Touched};
+pub use incremental::{IncrementalDesired, Touched};
 pub use outcome::{Desired, Note, Refused};
 
 use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks, ownership_entry, rules};

@@ -18,16 +18,16 @@ pub const VIP_DEVICE: &str = "kube-ipvs0";
 #[must_use]
 pub fn releasable(
     bound: &BTreeSet<IpAddr>,
-    known: &KernelState,
+    observed: &KernelState,
     desired: &KernelState,
 ) -> Vec<IpAddr> {
-    let in_use: BTreeSet<IpAddr> = known
+    let in_use: BTreeSet<IpAddr> = observed
         .virtual_servers
         .keys()
         .filter_map(|key| Some(key.socket()?.ip()))
         .chain(desired.routes.keys().copied())
         .collect();
-    let can_go = |ip: &&IpAddr| known.routes.contains_key(*ip) || !in_use.contains(*ip);
+    let can_go = |ip: &&IpAddr| observed.routes.contains_key(*ip) || !in_use.contains(*ip);
     bound.iter().filter(can_go).copied().collect()
 }
 

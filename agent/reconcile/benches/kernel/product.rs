@@ -10,7 +10,7 @@ use portolan_model::{Destination, Family, NodeTable};
 use portolan_netlink::ipset::Ipset;
 use portolan_netlink::ipvs::Ipvs;
 use portolan_netlink::route::LocalRoutes;
-use portolan_plan::{Config, Kept, Step, plan};
+use portolan_plan::{Config, IncrementalDesired, Step, plan};
 use portolan_reconcile::Reconciler;
 
 use crate::load::Load;
@@ -57,13 +57,13 @@ pub(crate) fn phases(load: Load) -> Result<()> {
         let mut kernel = open_kernel().await?;
         let start = Instant::now();
         let facts = kernel.facts().await?;
-        let mut known = kernel.observe().await?;
+        let mut observed = kernel.observe().await?;
         say("read", milliseconds(start));
         let start = Instant::now();
-        let kept = Kept::new(&table, &facts, &config, &known);
+        let kept = IncrementalDesired::new(&table, &facts, &config, &observed);
         say("desire", milliseconds(start));
         let start = Instant::now();
-        let steps = plan(kept.desired(), &known, &config);
+        let steps = plan(kept.desired(), &observed, &config);
         say("plan", milliseconds(start));
         for (name, of) in CLASSES {
             let steps: Vec<Step> = steps.iter().filter(|step| of(step)).cloned().collect();
@@ -73,7 +73,7 @@ pub(crate) fn phases(load: Load) -> Result<()> {
             ensure!(errors.is_empty(), "{:?}", errors.first());
         }
         let start = Instant::now();
-        steps.iter().for_each(|step| known.advance(step));
+        steps.iter().for_each(|step| observed.advance(step));
         say("advance", milliseconds(start));
         Ok(())
     })

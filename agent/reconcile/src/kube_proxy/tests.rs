@@ -104,17 +104,17 @@ fn reconciler(kernel: FakeKernel) -> Reconciler<FakeKernel> {
 /// One life of an agent; whether it came to the end.
 async fn live(reconciler: &mut Reconciler<FakeKernel>, asked: bool) -> bool {
     let begun = reconciler.begin_takeover(&table(), asked, |_| false).await;
-    if !matches!(begun, Ok(Beginning::Begun(_))) {
-        return matches!(begun, Ok(Beginning::Nothing));
+    if !matches!(begun, Ok(TakeoverStart::Begun(_))) {
+        return matches!(begun, Ok(TakeoverStart::Nothing));
     }
     let Ok(outcome) = reconciler.reconcile(&table()).await else {
         return false;
     };
     loop {
         match reconciler.continue_takeover().await {
-            Ok(Progress::More) => {}
-            Ok(Progress::Done) => return outcome.errors.is_empty(),
-            Ok(Progress::Waiting { .. }) | Err(_) => return false,
+            Ok(TakeoverProgress::More) => {}
+            Ok(TakeoverProgress::Done) => return outcome.errors.is_empty(),
+            Ok(TakeoverProgress::Waiting { .. }) | Err(_) => return false,
         }
     }
 }
@@ -129,14 +129,14 @@ fn assert_taken_over(reconciler: &Reconciler<FakeKernel>) {
     assert!(kernel.devices.is_empty(), "{:?}", kernel.devices);
     let chain = (Family::V4, "KUBE-IPVS-OUT-FILTER".to_owned());
     assert!(kernel.removed_chains.contains(&chain));
-    let harmful = kernel.taken.iter().filter(|step| match step {
+    let harmful = kernel.applied.iter().filter(|step| match step {
         Step::AddVirtualServer { .. } => true,
         Step::DelVirtualServer { key: of } => *of != key(GONE, 80),
         Step::DelRealServer { .. } => true,
         Step::AddRealServer { address, .. } => *address != "10.0.0.2:80".parse().unwrap(),
         _ => false,
     });
-    assert_eq!(harmful.count(), 0, "{:#?}", kernel.taken);
+    assert_eq!(harmful.count(), 0, "{:#?}", kernel.applied);
 }
 
 #[tokio::test]
@@ -148,16 +148,16 @@ async fn what_stays_is_kept_and_the_rest_goes() {
         unwanted: [key(GONE, 80)].into(),
         foreign: [key(STAYS, 9999)].into(),
     };
-    assert_eq!(begun.unwrap(), Beginning::Begun(claim));
+    assert_eq!(begun.unwrap(), TakeoverStart::Begun(claim));
     // Nothing of the data path has changed yet.
     let servers = reconciler.dataplane.state.virtual_servers.clone();
     assert_eq!(servers, left().state.virtual_servers);
     assert!(live(&mut reconciler, true).await);
     assert_taken_over(&reconciler);
     // And again: there is nothing left.
-    let steps = reconciler.dataplane.taken.len();
+    let steps = reconciler.dataplane.applied.len();
     assert!(live(&mut reconciler, true).await);
-    assert_eq!(reconciler.dataplane.taken.len(), steps);
+    assert_eq!(reconciler.dataplane.applied.len(), steps);
 }
 
 #[tokio::test]
@@ -195,7 +195,7 @@ async fn an_address_stays_on_the_device_until_it_has_a_route() {
         .begin_takeover(&table(), true, |_| false)
         .await
         .unwrap();
-    let first = reconciler.dataplane.taken.len();
+    let first = reconciler.dataplane.applied.len();
     reconciler.dataplane.failures = (first..first + 100)
         .map(|number| (number, "ENOMEM".to_owned()))
         .collect();
@@ -203,7 +203,7 @@ async fn an_address_stays_on_the_device_until_it_has_a_route() {
     assert!(!outcome.errors.is_empty());
     // Nobody wants the other one, but it has its virtual server yet.
     let progress = reconciler.continue_takeover().await.unwrap();
-    assert_eq!(progress, Progress::Waiting { addresses: 2 });
+    assert_eq!(progress, TakeoverProgress::Waiting { addresses: 2 });
     reconciler.dataplane.failures.clear();
     assert!(live(&mut reconciler, false).await);
     assert_taken_over(&reconciler);
@@ -213,10 +213,10 @@ async fn an_address_stays_on_the_device_until_it_has_a_route() {
 async fn without_the_flag_and_on_a_doubtful_table_nothing_is_touched() {
     let mut reconciler = reconciler(left());
     let begin = reconciler.begin_takeover(&table(), false, |_| false).await;
-    assert_eq!(begin.unwrap(), Beginning::Nothing);
+    assert_eq!(begin.unwrap(), TakeoverStart::Nothing);
     let empty = NodeTable::default();
     let none_wanted = |claim: &Claim| claim.wanted.is_empty();
     let begin = reconciler.begin_takeover(&empty, true, none_wanted).await;
-    assert!(matches!(begin.unwrap(), Beginning::Doubtful(claim) if claim.len() == 2));
-    assert!(reconciler.dataplane.taken.is_empty());
+    assert!(matches!(begin.unwrap(), TakeoverStart::Doubtful(claim) if claim.len() == 2));
+    assert!(reconciler.dataplane.applied.is_empty());
 }

@@ -116,10 +116,10 @@ async fn services_that_come_back_take_up_what_waits() {
     let mut reconciler = reconciler();
     reconcile(&mut reconciler, &table(Protocol::Tcp, 1)).await;
     reconcile(&mut reconciler, &Arc::default()).await;
-    reconciler.dataplane.taken.clear();
+    reconciler.dataplane.applied.clear();
     reconcile(&mut reconciler, &table(Protocol::Tcp, 1)).await;
     assert_as_desired(&reconciler);
-    let taken = reconciler.dataplane.taken.iter();
+    let taken = reconciler.dataplane.applied.iter();
     let added = taken.filter(|step| matches!(step, Step::AddRealServer { .. }));
     assert_eq!(added.count(), MOST + FEW);
     // Nobody deletes them for having waited.
@@ -151,7 +151,7 @@ async fn a_udp_server_with_clients_goes_at_once_and_idle_ones_wait() {
         assert_eq!(weights.filter(|weight| *weight > 0).count(), ALL);
     }
     // With those that were busy, and few in each of the rounds.
-    let deleted = reconciler.dataplane.taken.iter();
+    let deleted = reconciler.dataplane.applied.iter();
     let deleted = deleted.filter(|step| matches!(step, Step::DelRealServer { .. }));
     let deleted = deleted.count();
     assert!(

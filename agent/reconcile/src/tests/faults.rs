@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::drains::Drains;
+use crate::drains::DrainingServers;
 
 /// What a message may fail with: no privileges, no memory, no room, busy, or that what we know is
 /// not so any more.
@@ -183,14 +183,17 @@ fn assert_kept(reconciler: &mut Reconciler<FakeKernel>, table: &NodeTable) {
         return;
     };
     let draining: BTreeSet<Draining> = draining.into_keys().collect();
-    let known = reconciler.known().unwrap().clone();
+    let observed = reconciler.observed().unwrap().clone();
     let anew = reconciler
         .desired
-        .read(|desired| Drains::new(&known, &desired.state));
+        .read(|desired| DrainingServers::new(&observed, &desired.state));
     assert_eq!(draining, anew.iter().collect());
-    let real_servers = known.virtual_servers.values().map(|s| s.real_servers.len());
+    let real_servers = observed
+        .virtual_servers
+        .values()
+        .map(|s| s.real_servers.len());
     let counts = Counts {
-        virtual_servers: known.virtual_servers.len(),
+        virtual_servers: observed.virtual_servers.len(),
         real_servers: real_servers.sum(),
     };
     assert_eq!(reconciler.counts(), Some(counts));
@@ -218,7 +221,7 @@ async fn converges(rounds: Vec<Round>, faults: BTreeMap<usize, Fault>) {
     for (edits, crash, unreadable) in rounds {
         edit(Arc::make_mut(&mut table), edits);
         reconciler.dataplane.unreadable = unreadable;
-        let taken = reconciler.dataplane.taken.len();
+        let taken = reconciler.dataplane.applied.len();
         reconciler.dataplane.crash_after = crash.map(|after| taken + after);
         let outcome = reconciler.reconcile(&table).await;
         assert_eq!(outcome.is_err(), outcome.is_err() && unreadable > 0);
@@ -299,7 +302,7 @@ fn each_message_fails_once_with_everything() {
         edit(Arc::make_mut(&mut target), edits);
         run(async { drop(kernel.reconcile(&target).await.unwrap()) });
     }
-    let messages = kernel.dataplane.taken.len();
+    let messages = kernel.dataplane.applied.len();
     assert!(messages > 30, "{messages}");
     for message in 0..messages {
         let refused = ERRORS.map(|errno| Fault::Refused(Errno::new(errno)));

@@ -70,21 +70,21 @@ async fn a_step_that_fails_for_ever_costs_other_services_nothing() {
         reconciler.dataplane.unreadable = 1;
 
         // An incremental change, a drain that ends, a glance; and the failing step by itself.
-        let taken = reconciler.dataplane.taken.len();
+        let taken = reconciler.dataplane.applied.len();
         both = changed(&both, &["10.0.0.2:80"]);
         reconciler.reconcile(&both).await.unwrap();
         assert_eq!(reconciler.draining(&both).unwrap().len(), 1);
         assert_eq!(reconciler.finish_drains(|_| true).await.unwrap(), 0);
         assert_eq!(reconciler.glance().await.unwrap(), None, "refusal {number}");
         let about_others = |step: &&Step| refuses(step).is_none();
-        let steps = &reconciler.dataplane.taken[taken..];
+        let steps = &reconciler.dataplane.applied[taken..];
         assert_eq!(steps.iter().filter(about_others).count(), 2, "{steps:?}");
         for _ in 0..3 {
-            let taken = reconciler.dataplane.taken.len();
+            let taken = reconciler.dataplane.applied.len();
             reconciler.try_again(Instant::now());
             let outcome = reconciler.reconcile(&both).await.unwrap();
             assert_eq!(services(&outcome), svc, "refusal {number}");
-            let steps = &reconciler.dataplane.taken[taken..];
+            let steps = &reconciler.dataplane.applied[taken..];
             assert!(!steps.is_empty());
             assert_eq!(steps.iter().filter(about_others).count(), 0, "{steps:?}");
         }
@@ -115,10 +115,10 @@ async fn the_attempts_of_a_record_are_further_and_further_apart() {
         let at = reconciler.next_attempt(now, first, longest).unwrap();
         // Changes of others, however many, neither put it off nor bring it nearer.
         for real_servers in [&["10.0.0.3:80"], &["10.0.0.2:80"]] {
-            let taken = reconciler.dataplane.taken.len();
+            let taken = reconciler.dataplane.applied.len();
             let both = changed(&both, real_servers);
             reconciler.reconcile(&both).await.unwrap();
-            let tried = &reconciler.dataplane.taken[taken..];
+            let tried = &reconciler.dataplane.applied[taken..];
             assert!(tried.iter().all(|step| refusals()[0](step).is_none()));
             let still = reconciler.next_attempt(now + first / 2, first, longest);
             assert_eq!(still, Some(at));
@@ -126,9 +126,9 @@ async fn the_attempts_of_a_record_are_further_and_further_apart() {
         pauses.push((at - now).as_secs());
         now = at;
         reconciler.try_again(at - first / 2);
-        let taken = reconciler.dataplane.taken.len();
+        let taken = reconciler.dataplane.applied.len();
         reconciler.reconcile(&both).await.unwrap();
-        let tried = reconciler.dataplane.taken[taken..].iter();
+        let tried = reconciler.dataplane.applied[taken..].iter();
         assert_eq!(tried.filter_map(refusals()[0]).count(), 0, "not due");
         reconciler.try_again(at);
         reconciler.reconcile(&both).await.unwrap();

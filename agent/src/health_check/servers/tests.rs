@@ -165,7 +165,7 @@ async fn both_families_have_all_addresses_side_by_side() {
 #[tokio::test]
 async fn a_connection_that_outlives_its_service_is_told_so() {
     let (checks, port) = (checks(), free_port().await);
-    let asked = Asked {
+    let asked = CheckedService {
         counts: Arc::clone(&checks.counts),
         health: checks.health.clone(),
         key: (service("gone"), Family::V4),

@@ -35,10 +35,10 @@ impl Dataplane for Shared {
 
     async fn glance(
         &mut self,
-        known: &KernelState,
+        observed: &KernelState,
         names: &Names,
     ) -> Result<Option<String>, DataplaneError> {
-        self.0.lock().await.glance(known, names).await
+        self.0.lock().await.glance(observed, names).await
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
@@ -131,7 +131,7 @@ impl Rig {
         let (tables, receiver) = watch::channel(None);
         let (reports_out, reports) = watch::channel(None);
         let addresses = Arc::new(Notify::new());
-        let inlets = Inlets {
+        let inputs = SyncInputs {
             tables: receiver,
             addresses: Arc::clone(&addresses),
             takeover: TakeoverConfig {
@@ -148,7 +148,7 @@ impl Rig {
             health.clone(),
             &mut registry,
         );
-        let outlets = Outlets {
+        let outputs = SyncOutputs {
             reports: reports_out,
             metrics: ReconcileMetrics::register(&mut registry),
             status: Status::default(),
@@ -160,7 +160,7 @@ impl Rig {
         let reconciler = Reconciler::new(kernel.clone(), Config::default());
         let token = CancellationToken::new();
         let (timing, stop) = (Timing::default(), token.clone());
-        let task = tokio::spawn(run(reconciler, drainer, inlets, timing, outlets, stop));
+        let task = tokio::spawn(run(reconciler, drainer, inputs, timing, outputs, stop));
         Self {
             kernel,
             tables,
@@ -400,10 +400,10 @@ async fn addresses_that_change_are_followed_and_others_cost_nothing() {
     rig.put(1, table(record)).await;
     assert!(rig.kernel.0.lock().await.state.virtual_servers.is_empty());
 
-    let taken = rig.kernel.0.lock().await.taken.len();
+    let taken = rig.kernel.0.lock().await.applied.len();
     rig.addresses.notify_one();
     pass(1).await;
-    assert_eq!(rig.kernel.0.lock().await.taken.len(), taken);
+    assert_eq!(rig.kernel.0.lock().await.applied.len(), taken);
 
     let address = "192.168.77.11".parse().unwrap();
     let facts = NodeFacts {

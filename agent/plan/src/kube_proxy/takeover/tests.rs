@@ -187,11 +187,11 @@ fn something_is_to_be_taken_over_where_a_kube_proxy_was_and_we_were_not() {
 
 #[test]
 fn an_address_leaves_the_device_for_a_route_or_when_nobody_needs_it() {
-    let (known, bound) = left();
+    let (observed, bound) = left();
     let web = ip("10.96.0.10");
     let none = KernelState::default();
-    assert_eq!(releasable(&bound, &known, &none), [] as [IpAddr; 0]);
-    let mut routed = known.clone();
+    assert_eq!(releasable(&bound, &observed, &none), [] as [IpAddr; 0]);
+    let mut routed = observed.clone();
     routed.routes.insert(web, None);
     assert_eq!(releasable(&bound, &routed, &routed), [web]);
     // Wanted, without a virtual server and without a route: it waits.

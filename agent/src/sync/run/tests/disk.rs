@@ -75,14 +75,14 @@ async fn a_table_from_disk_adds_and_deletes_nothing_until_a_controllers_is_there
     rig.kernel.0.lock().await.flows = vec![flow()];
     let before = rig.kernel.0.lock().await.state.clone();
     let (kernel, state) = rig.stop().await;
-    kernel.0.lock().await.taken.clear();
+    kernel.0.lock().await.applied.clear();
 
     let mut rig = Rig::with(kernel, state, boot_clock(Instant::now()));
     rig.put_from(true, 1, older()).await;
     pass(1_000).await;
     {
         let kernel = rig.kernel.0.lock().await;
-        let deleting: Vec<_> = kernel.taken.iter().filter(|step| deletes(step)).collect();
+        let deleting: Vec<_> = kernel.applied.iter().filter(|step| deletes(step)).collect();
         assert!(deleting.is_empty(), "{deleting:?}");
         assert_eq!(kernel.flows, [flow()]);
         for (key, server) in &before.virtual_servers {

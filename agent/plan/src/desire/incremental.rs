@@ -2,7 +2,7 @@
 //! not on what there is.
 //!
 //! Only what concerns the changed records alone is done so. Where records meet (two want one
-//! virtual server, marks are handed out, a set has to grow), [`Kept::update`] says that it cannot,
+//! virtual server, marks are handed out, a set has to grow), [`IncrementalDesired::update`] says that it cannot,
 //! and the state is made anew: [`desire`](super::desire) is what it must be equal to.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ const MOST: usize = 2_048;
 
 /// A desired state with what it takes to change it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct IncrementalDesired {
     desired: Desired,
     shared: BTreeMap<Want, u32>,
 }
@@ -77,12 +77,12 @@ impl Touched {
 }
 
 /// What one record wanted, and what it wants now.
-struct Change {
+struct RecordChange {
     old: Desired,
     new: Desired,
 }
 
-impl Kept {
+impl IncrementalDesired {
     /// The desired state of a table; see [`desire`](super::desire).
     #[must_use]
     pub fn new(
@@ -122,9 +122,9 @@ impl Kept {
         }
         let mut changes = Vec::new();
         for key in keys {
-            let old = self.part(from, &key, facts, config, observed)?;
-            let new = self.part(to, &key, facts, config, observed)?;
-            changes.push(Change { old, new });
+            let old = self.desired_of(from, &key, facts, config, observed)?;
+            let new = self.desired_of(to, &key, facts, config, observed)?;
+            changes.push(RecordChange { old, new });
         }
         if !self.are_free(&changes, observed) {
             return None;
@@ -158,7 +158,7 @@ impl Kept {
         observed: &KernelState,
         touched: &mut Touched,
     ) -> Option<()> {
-        let part = self.part(table, key, facts, config, observed)?;
+        let part = self.desired_of(table, key, facts, config, observed)?;
         touched.servers.extend(part.records.keys().copied());
         for (name, set) in part.state.sets {
             let of_set = touched.entries.entry(name).or_default();
@@ -184,7 +184,7 @@ impl Kept {
     }
 
     /// What one record of a table wants by itself; `None` if that depends on others.
-    fn part(
+    fn desired_of(
         &self,
         table: &NodeTable,
         key: &RecordKey,
@@ -220,9 +220,9 @@ impl Kept {
     }
 
     /// Whether nobody else has, or wants at the same time, the virtual servers that are new.
-    fn are_free(&self, changes: &[Change], observed: &KernelState) -> bool {
+    fn are_free(&self, changes: &[RecordChange], observed: &KernelState) -> bool {
         let mut claimed = BTreeSet::new();
-        changes.iter().all(|Change { old, new }| {
+        changes.iter().all(|RecordChange { old, new }| {
             let keys = new.records.keys();
             let mut added = keys.filter(|key| !old.records.contains_key(key));
             added.all(|key| {
@@ -233,7 +233,7 @@ impl Kept {
         })
     }
 
-    fn remove(&mut self, Change { old, new }: &Change, touched: &mut Touched) {
+    fn remove(&mut self, RecordChange { old, new }: &RecordChange, touched: &mut Touched) {
         let state = &mut self.desired.state;
         for key in old.records.keys() {
             if !new.records.contains_key(key) {
@@ -267,7 +267,7 @@ impl Kept {
         });
     }
 
-    fn add(&mut self, Change { old, new }: Change, touched: &mut Touched) {
+    fn add(&mut self, RecordChange { old, new }: RecordChange, touched: &mut Touched) {
         let state = &mut self.desired.state;
         for (name, entry) in entries_without(&new, &old) {
             let Some(set) = state.sets.get_mut(name) else {

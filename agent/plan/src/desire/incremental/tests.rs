@@ -132,11 +132,11 @@ proptest! {
         if routed {
             state.foreign_routes.insert([10, 96, 0, 1].into());
         }
-        let mut kept = Kept::new(&table, &facts, &config, &state);
+        let mut kept = IncrementalDesired::new(&table, &facts, &config, &state);
         plan(kept.desired(), &state, &config).iter().for_each(|step| state.advance(step));
         for edits in rounds {
             let next = edited(&table, edits);
-            let anew = Kept::new(&next, &facts, &config, &state);
+            let anew = IncrementalDesired::new(&next, &facts, &config, &state);
             let steps = plan(anew.desired(), &state, &config);
             match kept.update(&table, &next, &facts, &config, &state) {
                 Some(touched) => {
@@ -168,7 +168,7 @@ fn an_endpoint_touches_one_virtual_server_and_nothing_is_made_anew() {
         )
     };
     let mut state = KernelState::default();
-    let mut kept = Kept::new(&of(1), &facts, &config, &state);
+    let mut kept = IncrementalDesired::new(&of(1), &facts, &config, &state);
     plan(kept.desired(), &state, &config)
         .iter()
         .for_each(|step| state.advance(step));
