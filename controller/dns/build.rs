@@ -1,5 +1,4 @@
-//! Generates `coredns.dns`, and the part of `etcdserverpb` that is in use, with a compiler written
-//! in Rust, so that no `protoc` is needed.
+//! Generates `coredns.dns` with a compiler written in Rust, so that no `protoc` is needed.
 
 use std::error::Error;
 
@@ -11,9 +10,5 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .build_server(false)
         .compile_fds(names)?;
-    let etcd = protox::compile(["etcd.proto"], ["proto"])?;
-    tonic_prost_build::configure()
-        .build_server(false)
-        .compile_fds(etcd)?;
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! The exporter against a real etcd. Says SKIP where there is none, which is a
-//! failure in CI.
+//! The exporter against real etcds. Says SKIP where there is no etcd, which is a failure in CI.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -8,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use etcd_client::{Client, GetOptions};
 use portolan_dns::skydns::{ExportConfig, Layout, export};
 use portolan_dns::{Change, Kind, Service, ServiceKey, SharedZone, Zone, ZoneConfig};
 use portolan_e2e::lane::missing;
@@ -16,25 +16,15 @@ use tonic::transport::{Channel, Endpoint};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::all,
-    clippy::allow_attributes,
-    reason = "generated code"
-)]
-mod pb {
-    tonic::include_proto!("etcdserverpb");
-}
+/// The ports of one member: for clients and for other members.
+type Ports = [u16; 2];
 
-use pb::kv_client::KvClient;
-use pb::request_op::Request as Operation;
-
-/// An etcd of our own. Ends with the test.
+/// One member of an etcd cluster. Killed on drop.
 struct Etcd {
     child: Child,
     data: tempfile::TempDir,
-    ports: [u16; 2],
+    index: usize,
+    cluster: Vec<Ports>,
 }
 
 impl Drop for Etcd {
@@ -44,31 +34,34 @@ impl Drop for Etcd {
     }
 }
 
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+/// Free ports, all held until the last one is found.
+fn free_ports(members: usize) -> Result<Vec<Ports>> {
+    let mut held = Vec::new();
+    let mut free = || -> Result<u16> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        held.push(listener);
+        Ok(port)
+    };
+    (0..members).map(|_| Ok([free()?, free()?])).collect()
 }
 
-fn start(data: &tempfile::TempDir, [client, peer]: [u16; 2]) -> Result<Child> {
-    let client = format!("http://127.0.0.1:{client}");
-    let peer = format!("http://127.0.0.1:{peer}");
+fn start(data: &tempfile::TempDir, index: usize, cluster: &[Ports]) -> Result<Child> {
+    let url = |port: u16| format!("http://127.0.0.1:{port}");
+    let [client, peer] = cluster[index].map(url);
+    let members = cluster.iter().enumerate();
+    let members = members.map(|(index, [_, peer])| format!("m{index}={}", url(*peer)));
     let child = Command::new("etcd")
+        .args(["--name", &format!("m{index}")])
         .arg("--data-dir")
         .arg(data.path())
-        .args([
-            "--listen-client-urls",
-            &client,
-            "--advertise-client-urls",
-            &client,
-        ])
-        .args([
-            "--listen-peer-urls",
-            &peer,
-            "--initial-advertise-peer-urls",
-            &peer,
-        ])
+        .args(["--listen-client-urls", &client])
+        .args(["--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer])
+        .args(["--initial-advertise-peer-urls", &peer])
         .args([
             "--initial-cluster",
-            &format!("default={peer}"),
+            &members.collect::<Vec<_>>().join(","),
             "--unsafe-no-fsync",
         ])
         .stdout(Stdio::null())
@@ -79,18 +72,32 @@ fn start(data: &tempfile::TempDir, [client, peer]: [u16; 2]) -> Result<Child> {
 
 impl Etcd {
     fn start() -> Result<Option<Self>> {
+        Ok(Self::start_cluster(1)?.and_then(|mut members| members.pop()))
+    }
+
+    fn start_cluster(members: usize) -> Result<Option<Vec<Self>>> {
         if Command::new("etcd").arg("--version").output().is_err() {
             return Ok(None);
         }
-        let data = tempfile::tempdir()?;
-        let ports = [free_port()?, free_port()?];
-        let child = start(&data, ports)?;
-        Ok(Some(Self { child, data, ports }))
+        let cluster = free_ports(members)?;
+        let member = |index| -> Result<Self> {
+            let data = tempfile::tempdir()?;
+            let child = start(&data, index, &cluster)?;
+            let cluster = cluster.clone();
+            Ok(Self {
+                child,
+                data,
+                index,
+                cluster,
+            })
+        };
+        let members: Result<Vec<_>> = (0..members).map(member).collect();
+        members.map(Some)
     }
 
     fn restart(&mut self) -> Result<()> {
         self.stop()?;
-        self.child = start(&self.data, self.ports)?;
+        self.child = start(&self.data, self.index, &self.cluster)?;
         Ok(())
     }
 
@@ -100,52 +107,40 @@ impl Etcd {
         Ok(())
     }
 
+    fn url(&self) -> String {
+        let [client, _] = self.cluster[self.index];
+        format!("http://127.0.0.1:{client}")
+    }
+
     fn channel(&self) -> Result<Channel> {
-        let [client, _] = self.ports;
-        Ok(Endpoint::from_shared(format!("http://127.0.0.1:{client}"))?.connect_lazy())
+        Ok(Endpoint::from_shared(self.url())?.connect_lazy())
     }
 
-    /// A client of the test's own, so that what is read is not read by what wrote it.
-    fn client(&self) -> Result<KvClient<Channel>> {
-        Ok(KvClient::new(self.channel()?))
-    }
-
-    async fn run(&self, request: Operation) -> Result<()> {
-        let success = vec![pb::RequestOp {
-            request: Some(request),
-        }];
-        self.client()?.txn(pb::TxnRequest { success }).await?;
-        Ok(())
+    /// A client of the test's own, apart from the exporter's.
+    async fn client(&self) -> Result<Client> {
+        Ok(Client::connect([self.url()], None).await?)
     }
 
     async fn put(&self, key: &str, value: &str) -> Result<()> {
-        let (key, value) = (key.into(), value.into());
-        self.run(Operation::RequestPut(pb::PutRequest { key, value }))
-            .await
+        self.client().await?.put(key, value, None).await?;
+        Ok(())
     }
 
     async fn delete(&self, key: &str) -> Result<()> {
-        let key = key.into();
-        self.run(Operation::RequestDeleteRange(pb::DeleteRangeRequest {
-            key,
-        }))
-        .await
+        self.client().await?.delete(key, None).await?;
+        Ok(())
     }
 
     async fn keys(&self) -> Result<BTreeMap<String, String>> {
-        // From the first possible key, without an end.
-        let all = pb::RangeRequest {
-            key: vec![0],
-            range_end: vec![0],
-            limit: 0,
-            revision: 0,
-        };
-        let reply = self.client()?.range(all).await?.into_inner();
+        let all = GetOptions::new().with_all_keys();
+        let mut reply = self.client().await?.get("", Some(all)).await?;
         let text = |bytes| String::from_utf8(bytes);
-        reply
-            .kvs
-            .into_iter()
-            .map(|pair| Ok((text(pair.key)?, text(pair.value)?)))
+        let pairs = reply.take_kvs().into_iter();
+        pairs
+            .map(|pair| {
+                let (key, value) = pair.into_key_value();
+                Ok((text(key)?, text(value)?))
+            })
             .collect()
     }
 
@@ -185,10 +180,15 @@ fn desired(zone: &SharedZone, layout: &Layout) -> BTreeMap<String, String> {
 async fn settled(etcd: &Etcd, zone: &SharedZone, layout: &Layout) -> Result<()> {
     let mut expected = desired(zone, layout);
     expected.extend(foreign());
+    holds(etcd, &expected).await
+}
+
+/// Waits until etcd has exactly these keys.
+async fn holds(etcd: &Etcd, expected: &BTreeMap<String, String>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let seen = etcd.keys().await.unwrap_or_default();
-        if seen == expected {
+        if seen == *expected {
             return Ok(());
         }
         if Instant::now() > deadline {
@@ -252,7 +252,7 @@ async fn keys_follow_the_zone() -> Result<()> {
 
     let task = tokio::spawn(export(
         Arc::clone(&zone),
-        etcd.channel()?,
+        vec![etcd.channel()?],
         config,
         std::future::pending(),
     ));
@@ -331,7 +331,7 @@ async fn what_others_change_is_repaired() -> Result<()> {
     ]);
     let task = tokio::spawn(export(
         Arc::clone(&zone),
-        etcd.channel()?,
+        vec![etcd.channel()?],
         config,
         std::future::pending(),
     ));
@@ -355,6 +355,53 @@ async fn what_others_change_is_repaired() -> Result<()> {
         .await?;
     etcd.put("/skydns/local/cluster/stray", "{}").await?;
     wait().await?;
+    task.abort();
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn export_fails_over_between_members() -> Result<()> {
+    let Some(mut members) = Etcd::start_cluster(3)? else {
+        missing(
+            "export_fails_over_between_members",
+            "needs the program etcd",
+        );
+        return Ok(());
+    };
+    for member in &members {
+        member.ready().await?;
+    }
+    let layout = Layout::new("/skydns")?;
+    let config = ExportConfig {
+        layout: layout.clone(),
+        interval: Duration::from_millis(10),
+        retry: Duration::from_millis(100),
+        resync: Duration::from_secs(3600),
+        timeout: Duration::from_secs(5),
+        user: None,
+    };
+    let zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
+    let zone = Arc::new(SharedZone::new(zone));
+    // The first endpoint is dead from the beginning.
+    members[0].stop()?;
+    let channels: Result<Vec<_>> = members.iter().map(Etcd::channel).collect();
+    let task = tokio::spawn(export(
+        Arc::clone(&zone),
+        channels?,
+        config,
+        std::future::pending(),
+    ));
+    zone.apply([service("a", "10.0.0.1")?, Change::Synced]);
+    holds(&members[2], &desired(&zone, &layout)).await?;
+
+    // The member in use dies, then the next one, while the others keep the quorum.
+    for dead in [1, 2] {
+        members[(dead + 2) % 3].restart()?;
+        members[(dead + 2) % 3].ready().await?;
+        members[dead].stop()?;
+        zone.apply([service(&format!("b{dead}"), "10.0.0.2")?]);
+        holds(&members[(dead + 1) % 3], &desired(&zone, &layout)).await?;
+    }
     task.abort();
     Ok(())
 }

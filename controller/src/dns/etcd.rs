@@ -1,4 +1,4 @@
-//! The export to etcd: its flags, its connection, and who of several controllers writes.
+//! The export to etcd: flags, connections, and the election of the one controller that writes.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,20 +25,27 @@ use crate::app::Vital;
 /// The shortest time between two rounds of writing.
 const INTERVAL: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_secs(1);
-/// So often everything is read, to repair what others changed.
+/// The period of full reads, which repair foreign changes.
 const RESYNC: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// A dead endpoint delays the next one by no more than this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// Where the records go as SkyDNS messages.
+/// Flags of the export to etcd.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct EtcdArgs {
-    /// An etcd that records are written to for CoreDNS's etcd plugin, as http://HOST:PORT or
-    /// https://HOST:PORT. The keys of the zones below the prefix are the controller's alone.
-    #[arg(long = "dns-etcd-endpoint", env = "PORTOLAN_DNS_ETCD_ENDPOINT")]
-    endpoint: Option<String>,
+    /// An etcd endpoint that records are written to for CoreDNS's etcd plugin, as http://HOST:PORT
+    /// or https://HOST:PORT; may be repeated for the members of one cluster. The keys of the zones
+    /// below the prefix belong to the controller.
+    #[arg(
+        long = "dns-etcd-endpoint",
+        env = "PORTOLAN_DNS_ETCD_ENDPOINT",
+        value_delimiter = ','
+    )]
+    endpoints: Vec<String>,
 
-    /// What keys begin with: the etcd plugin's `path`, one label.
+    /// The first label of all keys: the etcd plugin's `path`.
     #[arg(
         long = "dns-etcd-prefix",
         env = "PORTOLAN_DNS_ETCD_PREFIX",
@@ -46,11 +53,11 @@ pub(crate) struct EtcdArgs {
     )]
     prefix: String,
 
-    /// Who signs etcd's certificate, in PEM. Read again when it changes, as the next two.
+    /// CA certificates that verify etcd's certificate, in PEM. Reloaded when the file changes.
     #[arg(long = "dns-etcd-ca", env = "PORTOLAN_DNS_ETCD_CA")]
     ca: Option<PathBuf>,
 
-    /// A certificate for etcd, in PEM.
+    /// The client certificate for etcd, in PEM. Reloaded when the file changes.
     #[arg(
         long = "dns-etcd-cert",
         env = "PORTOLAN_DNS_ETCD_CERT",
@@ -58,11 +65,11 @@ pub(crate) struct EtcdArgs {
     )]
     cert: Option<PathBuf>,
 
-    /// The key of --dns-etcd-cert, in PEM.
+    /// The private key of --dns-etcd-cert, in PEM. Reloaded when the file changes.
     #[arg(id = "key", long = "dns-etcd-key", env = "PORTOLAN_DNS_ETCD_KEY")]
     key: Option<PathBuf>,
 
-    /// A user of etcd's.
+    /// The etcd user, if etcd's authentication is enabled.
     #[arg(
         long = "dns-etcd-user",
         env = "PORTOLAN_DNS_ETCD_USER",
@@ -70,7 +77,7 @@ pub(crate) struct EtcdArgs {
     )]
     user: Option<String>,
 
-    /// A file with the user's password.
+    /// A file with the password of --dns-etcd-user.
     #[arg(
         id = "password_file",
         long = "dns-etcd-password-file",
@@ -78,7 +85,7 @@ pub(crate) struct EtcdArgs {
     )]
     password_file: Option<PathBuf>,
 
-    /// The Lease that says which of several controllers writes, as namespace/name, with
+    /// The Lease that elects the one controller that writes, as namespace/name, with
     /// --source kubernetes.
     #[arg(
         long = "dns-etcd-lease",
@@ -90,19 +97,21 @@ pub(crate) struct EtcdArgs {
 
 impl EtcdArgs {
     pub(super) fn is_on(&self) -> bool {
-        self.endpoint.is_some()
+        !self.endpoints.is_empty()
     }
 
     pub(super) fn validate(&self) -> anyhow::Result<()> {
-        let Some(uri) = self.uri()? else {
+        if !self.is_on() {
             return Ok(());
-        };
+        }
         Layout::new(&self.prefix).context("--dns-etcd-prefix")?;
-        let is_secure = uri.scheme_str() == Some("https");
-        ensure!(
-            is_secure == self.ca.is_some(),
-            "--dns-etcd-ca goes with https://, and nothing else does"
-        );
+        for uri in self.uris()? {
+            let is_secure = uri.scheme_str() == Some("https");
+            ensure!(
+                is_secure == self.ca.is_some(),
+                "--dns-etcd-endpoint {uri}: https:// needs --dns-etcd-ca, and http:// excludes it"
+            );
+        }
         ensure!(
             self.ca.is_some() || self.cert.is_none(),
             "--dns-etcd-cert needs --dns-etcd-ca"
@@ -111,17 +120,17 @@ impl EtcdArgs {
         Ok(())
     }
 
-    fn uri(&self) -> anyhow::Result<Option<Uri>> {
-        let Some(text) = &self.endpoint else {
-            return Ok(None);
+    fn uris(&self) -> anyhow::Result<Vec<Uri>> {
+        let parse = |text: &String| {
+            let uri: Uri = text.parse().context("--dns-etcd-endpoint")?;
+            let is_known = matches!(uri.scheme_str(), Some("http" | "https"));
+            ensure!(
+                is_known && uri.host().is_some() && uri.port_u16().is_some(),
+                "--dns-etcd-endpoint {text:?}: expected http://HOST:PORT or https://HOST:PORT"
+            );
+            Ok(uri)
         };
-        let uri: Uri = text.parse().context("--dns-etcd-endpoint")?;
-        let known = matches!(uri.scheme_str(), Some("http" | "https"));
-        ensure!(
-            known && uri.host().is_some() && uri.port_u16().is_some(),
-            "--dns-etcd-endpoint {text:?}: expected http://HOST:PORT or https://HOST:PORT"
-        );
-        Ok(Some(uri))
+        self.endpoints.iter().map(parse).collect()
     }
 
     fn lease(&self) -> anyhow::Result<(&str, &str)> {
@@ -143,18 +152,18 @@ impl EtcdArgs {
         }))
     }
 
-    /// Starts the export, if there is to be one; with a client of Kubernetes, only as long as the
-    /// Lease is ours.
+    /// Starts the export if it is enabled; with a Kubernetes client, only while this process holds
+    /// the Lease.
     pub(super) fn start(
         &self,
         zone: &Arc<SharedZone>,
         client: Option<kube::Client>,
         vital: &Vital,
     ) -> anyhow::Result<()> {
-        let Some(uri) = self.uri()? else {
+        if !self.is_on() {
             return Ok(());
-        };
-        let channel = self.channel(uri, vital)?;
+        }
+        let endpoints = self.channels(vital)?;
         let config = ExportConfig {
             layout: Layout::new(&self.prefix)?,
             interval: INTERVAL,
@@ -166,29 +175,24 @@ impl EtcdArgs {
         let zone = Arc::clone(zone);
         let Some(client) = client else {
             let stop = vital.ending.clone().cancelled_owned();
-            vital.spawn("export to etcd", export(zone, channel, config, stop));
+            vital.spawn("export to etcd", export(zone, endpoints, config, stop));
             return Ok(());
         };
         let (namespace, name) = self.lease()?;
         let lease = LeaseConfig::new(namespace, name, &identity());
         let writer = move |stop: CancellationToken| {
-            let (zone, channel, config) = (Arc::clone(&zone), channel.clone(), config.clone());
-            async move { export(zone, channel, config, stop.cancelled()).await }
+            let (zone, endpoints, config) = (Arc::clone(&zone), endpoints.clone(), config.clone());
+            async move { export(zone, endpoints, config, stop.cancelled()).await }
         };
         let lead = lead(client, lease, vital.ending.clone(), writer);
         vital.spawn("export to etcd", lead);
         Ok(())
     }
 
-    fn channel(&self, uri: Uri, vital: &Vital) -> anyhow::Result<Channel> {
-        let endpoint = |uri: Uri| {
-            Endpoint::from(uri)
-                .connect_timeout(TIMEOUT)
-                .http2_keep_alive_interval(KEEPALIVE)
-                .keep_alive_while_idle(true)
-        };
+    fn channels(&self, vital: &Vital) -> anyhow::Result<Vec<Channel>> {
+        let uris = self.uris()?.into_iter();
         let Some(ca) = self.ca.clone() else {
-            return Ok(endpoint(uri).connect_lazy());
+            return Ok(uris.map(|uri| endpoint(uri).connect_lazy()).collect());
         };
         let identity = self.cert.clone().zip(self.key.clone());
         let files = ClientFiles { ca, identity }.open("etcd")?;
@@ -197,15 +201,31 @@ impl EtcdArgs {
             "credentials for etcd",
             files.follow(POLL, vital.ending.clone()),
         );
-        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let name = ServerName::try_from(host.to_owned()).context("--dns-etcd-endpoint")?;
-        let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
-        // The connector below does TLS itself; tonic would refuse https without its own.
-        let plain: Uri = format!("http://{authority}").parse()?;
-        let connector =
-            service_fn(move |_: Uri| secure(authority.clone(), name.clone(), config.clone()));
-        Ok(endpoint(plain).connect_with_connector_lazy(connector))
+        uris.map(|uri| secure_channel(&uri, config.clone()))
+            .collect()
     }
+}
+
+fn endpoint(uri: Uri) -> Endpoint {
+    Endpoint::from(uri)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_while_idle(true)
+}
+
+/// A channel of which each connection uses the credentials of its time.
+fn secure_channel(
+    uri: &Uri,
+    config: watch::Receiver<Arc<ClientConfig>>,
+) -> anyhow::Result<Channel> {
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let name = ServerName::try_from(host.to_owned()).context("--dns-etcd-endpoint")?;
+    let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+    // The connector below does TLS itself; tonic would refuse https without its own.
+    let plain: Uri = format!("http://{authority}").parse()?;
+    let connector =
+        service_fn(move |_: Uri| secure(authority.clone(), name.clone(), config.clone()));
+    Ok(endpoint(plain).connect_with_connector_lazy(connector))
 }
 
 async fn secure(
@@ -220,7 +240,7 @@ async fn secure(
     Ok(TokioIo::new(stream))
 }
 
-/// Another name for each process, also for the next one of the same pod.
+/// A name that no other process has, not even the next one in the same pod.
 fn identity() -> String {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "portolan-controller".to_owned());
     let began = std::time::SystemTime::now()

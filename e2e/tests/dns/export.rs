@@ -1,4 +1,4 @@
-//! The export to an etcd that wants certificates and a password, whatever becomes of that etcd.
+//! The export to an etcd with certificates and authentication, through restarts and rotations.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -172,6 +172,7 @@ impl<'a> Etcd<'a> {
 fn certificates(directory: &Path) -> Result<()> {
     let now = SystemTime::now();
     let valid = now - Duration::from_secs(3600)..now + Duration::from_secs(3600);
+    // A new authority each time: credentials of the last one are worthless.
     let (authority, _) = Authority::create("test", valid.clone())?;
     std::fs::write(directory.join("ca.crt"), authority.cert())?;
     let server = authority.server(&[&HOST.to_string()], valid.clone())?;
@@ -183,9 +184,12 @@ fn certificates(directory: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The controller, with an endpoint before and one after the etcd's that nobody listens at.
 fn exporter(directory: &Path, etcd: u16, password: &str) -> Result<Running> {
     let file = directory.join("password");
     std::fs::write(&file, format!("{password}\n"))?;
+    let [dead, gone] = free_ports()?;
+    let endpoints = [dead, etcd, gone].map(|port| format!("https://{HOST}:{port}"));
     let mut command = Command::new(program("portolan-controller")?);
     command
         .args(["--source=file", "--file-poll-ms=50", "--plaintext"])
@@ -194,7 +198,7 @@ fn exporter(directory: &Path, etcd: u16, password: &str) -> Result<Running> {
         .arg("--dns-zone=cluster.local")
         .arg("--file")
         .arg(directory.join("objects"))
-        .arg(format!("--dns-etcd-endpoint=https://{HOST}:{etcd}"))
+        .arg(format!("--dns-etcd-endpoint={}", endpoints.join(",")))
         .arg("--dns-etcd-ca")
         .arg(directory.join("ca.crt"))
         .arg("--dns-etcd-cert")
@@ -218,7 +222,7 @@ fn corefile(directory: &Path, dns: u16, etcd: u16) -> String {
 }
 
 #[test]
-fn an_etcd_that_wants_certificates_and_a_password_is_kept_up_to_date() {
+fn an_etcd_with_certificates_and_passwords_is_kept_up_to_date() {
     let Some(coredns) = coredns_or_skip("dns etcd") else {
         return;
     };
@@ -238,10 +242,10 @@ fn an_etcd_that_wants_certificates_and_a_password_is_kept_up_to_date() {
 
     // Nobody writes with another password.
     let wrong = exporter(directory, etcd.secure, "wrong").unwrap();
-    let refused = directory.join("exporter.log");
+    let log = directory.join("exporter.log");
     let said = || {
-        let log = std::fs::read_to_string(&refused).ok()?;
-        log.contains("cannot write records to etcd").then_some(())
+        let log = std::fs::read_to_string(&log).ok()?;
+        log.contains("authentication failed").then_some(())
     };
     wait_for("a refusal", PATIENT, said).unwrap();
     assert_eq!(etcd.keys().unwrap().len(), FOREIGN.len());
@@ -294,6 +298,21 @@ fn an_etcd_that_wants_certificates_and_a_password_is_kept_up_to_date() {
     .unwrap();
     wait_for("CoreDNS again", PATIENT, || answers("10.96.0.3")).unwrap();
 
+    // Everybody gets certificates of another authority; the exporter without a restart.
+    etcd.kill().unwrap();
+    certificates(directory).unwrap();
+    write(directory, "10.96.0.4");
+    etcd.run().unwrap();
+    etcd.log_in().unwrap();
+    wait_for("a change after a rotation", PATIENT, || {
+        has(&etcd, "10.96.0.4")
+    })
+    .unwrap();
+
+    assert_foreign_keys_untouched(&etcd);
+}
+
+fn assert_foreign_keys_untouched(etcd: &Etcd<'_>) {
     let keys = etcd.keys().unwrap();
     for key in FOREIGN {
         assert_eq!(keys.get(key).map(String::as_str), Some("theirs"), "{key}");

@@ -1,121 +1,113 @@
-//! The few requests to etcd. (The crate `etcd-client` runs `protoc` when it is built; it has no
-//! generated code in it.)
+//! Reads and writes of keys, at one of several etcd endpoints.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tonic::metadata::{Ascii, MetadataValue};
+use etcd_client::{Client, ConnectOptions, GetOptions, Txn, TxnOp};
 use tonic::transport::Channel;
-use tonic::{Request, Status};
-
-#[allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::all,
-    clippy::allow_attributes,
-    reason = "generated code"
-)]
-mod pb {
-    tonic::include_proto!("etcdserverpb");
-}
-
-use pb::auth_client::AuthClient;
-use pb::kv_client::KvClient;
-use pb::request_op::Request as Operation;
-use pb::{
-    AuthenticateRequest, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
-};
 
 use super::export::User;
 
-/// How many keys are read at once.
+/// Keys per read.
 const PAGE: i64 = 1000;
 
-/// How many operations a transaction has at most: etcd's own limit is 128 unless it is configured.
+/// Operations per transaction: etcd's own limit is 128 unless it is configured.
 const MAX_OPERATIONS: usize = 100;
 
 /// Keys and values as they are in etcd.
 pub(super) type Values = BTreeMap<String, String>;
 
-#[derive(Debug, Clone)]
-pub(super) struct Client {
-    kv: KvClient<Channel>,
-    auth: AuthClient<Channel>,
-    timeout: Duration,
-    user: Option<User>,
-    /// What shows that we have said the password.
-    token: Option<MetadataValue<Ascii>>,
+/// The reason for a failed request.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EtcdError {
+    #[error(transparent)]
+    Request(#[from] etcd_client::Error),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
 }
 
-impl Client {
-    pub(super) fn new(channel: Channel, timeout: Duration, user: Option<User>) -> Self {
-        Self {
-            kv: KvClient::new(channel.clone()),
-            auth: AuthClient::new(channel),
-            timeout,
-            user,
-            token: None,
-        }
-    }
+/// A client of one endpoint at a time. Keeps its connection and its token until an error.
+pub(super) struct Etcd {
+    /// Not empty.
+    endpoints: Vec<Channel>,
+    current: usize,
+    client: Option<Client>,
+    timeout: Duration,
+    options: ConnectOptions,
+}
 
-    /// Says the password, if there is one.
-    pub(super) async fn log_in(&mut self) -> Result<(), Status> {
-        let Some(user) = self.user.clone() else {
-            return Ok(());
+impl Etcd {
+    pub(super) fn new(endpoints: Vec<Channel>, timeout: Duration, user: Option<&User>) -> Self {
+        // A member without a leader says so instead of waiting for one.
+        let options = ConnectOptions::new()
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        let options = match user {
+            Some(user) => options.with_user(&user.name, &user.password),
+            None => options,
         };
-        self.token = None;
-        let request = self.request(AuthenticateRequest {
-            name: user.name,
-            password: user.password,
-        });
-        let token = self.auth.authenticate(request).await?.into_inner().token;
-        let mut token: MetadataValue<Ascii> = token
-            .parse()
-            .map_err(|_| Status::internal("etcd's token cannot be sent back"))?;
-        token.set_sensitive(true);
-        self.token = Some(token);
-        Ok(())
-    }
-
-    fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        request.set_timeout(self.timeout);
-        if let Some(token) = &self.token {
-            request.metadata_mut().insert("token", token.clone());
+        Self {
+            endpoints,
+            current: 0,
+            client: None,
+            timeout,
+            options,
         }
-        request
     }
 
-    /// The key `root`, and all below it, as they were at one moment. Keys and values that are not
-    /// text are not ours and left out.
-    pub(super) async fn read(&mut self, root: &str) -> Result<Values, Status> {
+    /// Makes the next request go to the next endpoint, with a new token. Returns whether that is
+    /// the first endpoint again.
+    pub(super) fn fail_over(&mut self) -> bool {
+        self.client = None;
+        self.current = (self.current + 1) % self.endpoints.len().max(1);
+        self.current == 0
+    }
+
+    /// Logs in first if there is no client yet.
+    async fn client(&mut self) -> Result<&mut Client, EtcdError> {
+        if self.client.is_none() {
+            let channel = etcd_client::Channel::Tonic(self.endpoints[self.current].clone());
+            let client = Client::from_channel(channel, Some(self.options.clone()));
+            self.client = Some(within(self.timeout, client).await?);
+        }
+        self.client
+            .as_mut()
+            .ok_or_else(|| EtcdError::Request(etcd_client::Error::Internal("no client".to_owned())))
+    }
+
+    /// The key `root` and all keys below it, as of one revision. Keys that are not UTF-8 are not
+    /// ours and left out.
+    pub(super) async fn read(&mut self, root: &str) -> Result<Values, EtcdError> {
         let mut values = Values::new();
-        let alone = (root.as_bytes().to_vec(), Vec::new());
-        // '0' is what comes after '/'.
+        let exact = (root.as_bytes().to_vec(), Vec::new());
+        // '0' is the character after '/'.
         let below = (
             format!("{root}/").into_bytes(),
             format!("{root}0").into_bytes(),
         );
+        let timeout = self.timeout;
+        let client = self.client().await?;
         let mut revision = 0;
-        for (mut key, range_end) in [alone, below] {
+        for (mut key, end) in [exact, below] {
             loop {
-                let page = RangeRequest {
-                    key: key.clone(),
-                    range_end: range_end.clone(),
-                    limit: PAGE,
-                    revision,
-                };
-                let reply = self.kv.range(self.request(page)).await?.into_inner();
+                let options = GetOptions::new()
+                    .with_range(end.clone())
+                    .with_limit(PAGE)
+                    .with_revision(revision);
+                let mut page = within(timeout, client.get(key, Some(options))).await?;
                 if revision == 0 {
-                    revision = reply.header.map_or(0, |header| header.revision);
+                    revision = page.header().map_or(0, |header| header.revision());
                 }
-                let last = reply.kvs.last().map(|pair| pair.key.clone());
-                values.extend(reply.kvs.into_iter().filter_map(|pair| {
-                    let key = String::from_utf8(pair.key).ok()?;
-                    Some((key, String::from_utf8_lossy(&pair.value).into_owned()))
+                let has_more = page.more();
+                let pairs = page.take_kvs();
+                let last = pairs.last().map(|pair| pair.key().to_vec());
+                values.extend(pairs.into_iter().filter_map(|pair| {
+                    let (key, value) = pair.into_key_value();
+                    let key = String::from_utf8(key).ok()?;
+                    Some((key, String::from_utf8_lossy(&value).into_owned()))
                 }));
                 match last {
-                    Some(last) if reply.more => key = [last, vec![0]].concat(),
+                    Some(last) if has_more => key = [last, vec![0]].concat(),
                     _ => break,
                 }
             }
@@ -124,39 +116,34 @@ impl Client {
     }
 
     /// Turns `old` into `new`: in one transaction, or in several if it takes too many operations.
-    /// What is new comes first.
-    pub(super) async fn replace(&mut self, old: &Values, new: &Values) -> Result<usize, Status> {
+    /// Additions come before deletions.
+    pub(super) async fn replace(&mut self, old: &Values, new: &Values) -> Result<usize, EtcdError> {
         let operations = operations(old, new);
-        for part in operations.chunks(MAX_OPERATIONS) {
-            let transaction = TxnRequest {
-                success: part.to_vec(),
-            };
-            self.kv.txn(self.request(transaction)).await?;
+        let timeout = self.timeout;
+        let client = self.client().await?;
+        for chunk in operations.chunks(MAX_OPERATIONS) {
+            within(timeout, client.txn(Txn::new().and_then(chunk))).await?;
         }
         Ok(operations.len())
     }
 }
 
-fn operations(old: &Values, new: &Values) -> Vec<RequestOp> {
-    let puts = new
+async fn within<T>(
+    timeout: Duration,
+    request: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, EtcdError> {
+    match tokio::time::timeout(timeout, request).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(EtcdError::Timeout(timeout)),
+    }
+}
+
+fn operations(old: &Values, new: &Values) -> Vec<TxnOp> {
+    let changed = new
         .iter()
         .filter(|(key, value)| old.get(*key) != Some(*value));
-    let puts = puts.map(|(key, value)| {
-        Operation::RequestPut(PutRequest {
-            key: key.clone().into_bytes(),
-            value: value.clone().into_bytes(),
-        })
-    });
+    let puts = changed.map(|(key, value)| TxnOp::put(key.as_str(), value.as_str(), None));
     let gone = old.keys().filter(|key| !new.contains_key(*key));
-    let deletes = gone.map(|key| {
-        Operation::RequestDeleteRange(DeleteRangeRequest {
-            key: key.clone().into_bytes(),
-        })
-    });
-    let operations = puts.chain(deletes);
-    operations
-        .map(|operation| RequestOp {
-            request: Some(operation),
-        })
-        .collect()
+    let deletes = gone.map(|key| TxnOp::delete(key.as_str(), None));
+    puts.chain(deletes).collect()
 }

@@ -1,4 +1,4 @@
-//! Keeps the keys in etcd up to date.
+//! The task that keeps the keys in etcd up to date.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,28 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tonic::Status;
 use tonic::transport::Channel;
 
-use super::client::{Client, Values};
+use super::client::{Etcd, EtcdError, Values};
 use super::layout::Layout;
 use crate::input::Subject;
 use crate::shared::{Dirty, SharedZone};
 
-/// How the keys are written.
+/// Configuration of an export.
 #[derive(Debug, Clone)]
 pub struct ExportConfig {
-    /// Where they are.
+    /// The place of the keys.
     pub layout: Layout,
     /// The shortest time between two rounds of writing.
     pub interval: Duration,
-    /// The time to try again after an error.
+    /// The pause after all endpoints failed.
     pub retry: Duration,
-    /// The time after which everything is read again, to repair what others changed.
+    /// The period of full reads, which repair foreign changes.
     pub resync: Duration,
-    /// How long one request may take.
+    /// The timeout of one request.
     pub timeout: Duration,
-    /// Who we are, if etcd wants to know a name and a password. (A certificate is the channel's.)
+    /// The credentials of an etcd with authentication. (A certificate is the channel's.)
     pub user: Option<User>,
 }
 
@@ -48,34 +47,40 @@ impl fmt::Debug for User {
     }
 }
 
-/// Makes the keys of the zones what they should be, and keeps them so until `shutdown`. One
-/// transaction for each Service; keys outside of the zones are neither read nor written; no lease.
-/// After an error everything is read again.
+/// Keeps the keys of the zones equal to the records until `shutdown`. Each Service takes one
+/// transaction; keys outside of the zones are neither read nor written, and there is no lease.
+///
+/// `endpoints` are members of one etcd cluster, in order of preference. After an error the next one
+/// is used, and everything is read again.
 ///
 /// Several exporters of the same zones do no harm, but one is enough.
+///
+/// # Panics
+/// Without an endpoint.
 pub async fn export(
     zone: Arc<SharedZone>,
-    channel: Channel,
+    endpoints: Vec<Channel>,
     config: ExportConfig,
     shutdown: impl Future<Output = ()>,
 ) {
+    assert!(!endpoints.is_empty(), "an export has an endpoint");
     let exporter = Exporter {
-        client: Client::new(channel, config.timeout, config.user.clone()),
+        etcd: Etcd::new(endpoints, config.timeout, config.user.as_ref()),
         written: BTreeMap::new(),
         zone,
         config,
     };
     tokio::select! {
         () = shutdown => {}
-        () = exporter.run() => {}
+        () = Box::pin(exporter.run()) => {}
     }
 }
 
 struct Exporter {
     zone: Arc<SharedZone>,
-    client: Client,
+    etcd: Etcd,
     config: ExportConfig,
-    /// What is in etcd of each subject, as far as we know.
+    /// The observed keys of each subject.
     written: BTreeMap<Subject, Values>,
 }
 
@@ -83,7 +88,7 @@ impl Exporter {
     async fn run(mut self) {
         let mut subscription = self.zone.subscribe("etcd");
         let mut resync = Instant::now() + self.config.resync;
-        // Whether something changed before everything was known.
+        // Whether a change was ignored before the zone was synced.
         let mut missed = false;
         loop {
             let dirty = tokio::select! {
@@ -111,13 +116,15 @@ impl Exporter {
                 Err(error) => {
                     tracing::warn!(%error, "cannot write records to etcd");
                     subscription.put_back(&Dirty::All);
-                    tokio::time::sleep(self.config.retry).await;
+                    if self.etcd.fail_over() {
+                        tokio::time::sleep(self.config.retry).await;
+                    }
                 }
             }
         }
     }
 
-    async fn round(&mut self, dirty: Dirty) -> Result<usize, Status> {
+    async fn round(&mut self, dirty: Dirty) -> Result<usize, EtcdError> {
         let subjects = match dirty {
             Dirty::Some(subjects) => subjects,
             Dirty::All => self.observe().await?,
@@ -126,7 +133,7 @@ impl Exporter {
         for subject in subjects {
             let new = self.desired(&subject);
             let old = self.written.remove(&subject).unwrap_or_default();
-            operations += self.client.replace(&old, &new).await?;
+            operations += self.etcd.replace(&old, &new).await?;
             if !new.is_empty() {
                 self.written.insert(subject, new);
             }
@@ -134,7 +141,7 @@ impl Exporter {
         Ok(operations)
     }
 
-    /// Holds the zone for one subject at a time, so that answers and changes go on meanwhile.
+    /// Locks the zone for one subject at a time, so that answers and changes go on meanwhile.
     fn desired(&self, subject: &Subject) -> Values {
         let keys = self.config.layout.keys(&self.zone.read(), subject);
         keys.into_iter()
@@ -142,14 +149,12 @@ impl Exporter {
             .collect()
     }
 
-    /// Finds out what is in etcd. Returns everything that has keys, or should have.
-    async fn observe(&mut self) -> Result<BTreeSet<Subject>, Status> {
-        // The last token may have expired, or have been the reason why all is read again.
-        self.client.log_in().await?;
+    /// Reads all keys from etcd. Returns every subject that has keys or should have some.
+    async fn observe(&mut self) -> Result<BTreeSet<Subject>, EtcdError> {
         let roots = self.config.layout.roots(&self.zone.read());
         let mut observed = Values::new();
         for root in roots {
-            observed.extend(self.client.read(&root).await?);
+            observed.extend(self.etcd.read(&root).await?);
         }
         self.written.clear();
         let mut subjects = Layout::subjects(&self.zone.read());
@@ -158,7 +163,7 @@ impl Exporter {
             let own: Values = keys.filter_map(|key| observed.remove_entry(&key)).collect();
             self.written.insert(subject.clone(), own);
         }
-        // What nobody should have goes in its Service's transaction if it looks like one's.
+        // Surplus keys are deleted with their Service, if they have the form of a Service's.
         for (key, value) in observed {
             let service = self.config.layout.service_of(&self.zone.read(), &key);
             let subject = service.map_or(Subject::Apex, Subject::Service);
