@@ -14,7 +14,7 @@ use portolan_runtime::{
     Admin, CredentialCollector, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit,
 };
 use portolan_select::SelectConfig;
-use portolan_source::{ProblemLog, Sink, file};
+use portolan_source::{ContactCollector, ProblemLog, Sink, file};
 use portolan_subscription::{Security, endpoint};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
@@ -250,13 +250,10 @@ fn follow(
             problems.register(registry);
             let (sink, events) = Sink::channel(64);
             let cluster = Arc::clone(&node.cluster);
-            let watch = file::watch(
-                args.file.clone(),
-                cluster,
-                sink,
-                args.file_poll(),
-                token.clone(),
-            );
+            let options = file::Options::new(args.file_poll());
+            let contact = Arc::clone(&options.contact);
+            registry.register_collector(Box::new(ContactCollector(move || contact.silence())));
+            let watch = file::watch(args.file.clone(), cluster, sink, options, token.clone());
             vital.spawn("source", watch);
             let standalone = Standalone {
                 node,

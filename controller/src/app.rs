@@ -14,7 +14,9 @@ use portolan_runtime::{
 use portolan_serve::{
     Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
 };
-use portolan_source::{Holds, ProblemLog, Sink, file, kubernetes};
+use portolan_source::{
+    ContactCollector, HeldDeletions, ProblemLog, Sink, file, kubernetes, watch_contact,
+};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -23,7 +25,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Args, Source};
-use crate::contact::{self, ContactCollector};
 use crate::debug::Debug;
 use crate::deletions::HoldCollector;
 use crate::dns::Dns;
@@ -177,12 +178,12 @@ impl Publishing {
     /// Starts the source, and what makes tables of it; where questions about objects are answered,
     /// if there are any.
     async fn start(
-        self,
+        mut self,
         args: &Args,
         names: Option<kubernetes::NameOptions>,
         registry: &mut Registry,
         vital: &Vital,
-    ) -> anyhow::Result<Option<(mpsc::Sender<Question>, Arc<Holds>)>> {
+    ) -> anyhow::Result<Option<(mpsc::Sender<Question>, Arc<HeldDeletions>)>> {
         if args.source == Source::Controller {
             let parts = relay::Parts {
                 publisher: self.publisher,
@@ -197,15 +198,14 @@ impl Publishing {
             return Ok(None);
         }
         let (sink, events) = Sink::channel(EVENTS);
-        let stats = watch_source(args, sink, names, &self.tables, vital).await?;
+        let stats =
+            watch_source(args, sink, names, &self.tables, &mut self.problems, vital).await?;
         let holds = Arc::clone(stats.holds());
         registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
-        registry.register_collector(Box::new(ContactCollector(Arc::clone(&stats))));
-        let contact = contact::watch(
-            Arc::clone(&stats),
-            args.guard.source_timeout,
-            self.readiness,
-        );
+        let source = Arc::clone(&stats);
+        let silence = move || source.silence();
+        registry.register_collector(Box::new(ContactCollector(silence.clone())));
+        let contact = watch_contact(silence, args.source_timeout(), self.readiness);
         vital.spawn_endless("source contact", contact);
         registry.register_collector(Box::new(SourceCollector { stats }));
         let writer = Writer {
@@ -289,12 +289,30 @@ async fn identify(client: kube::Client, tables: Tables) {
     let _ = tables.set_cluster_id(id.as_deref());
 }
 
+/// Writes Kubernetes Events about problems with objects and held deletions.
+fn report_events(
+    client: &kube::Client,
+    stats: &kubernetes::Stats,
+    problems: &mut ProblemLog,
+    vital: &Vital,
+) {
+    let instance = std::env::var("HOSTNAME").ok();
+    let held = Arc::clone(stats.holds());
+    let report = kubernetes::report_held(client.clone(), held, instance.clone());
+    vital.spawn_endless("Events of held deletions", report);
+    let (reporter, reported) = kubernetes::problem_channel();
+    problems.report_to(reporter);
+    let report = kubernetes::report_problems(client.clone(), reported, instance);
+    vital.spawn_endless("Events of problems", report);
+}
+
 /// Starts the source; what it counts while it watches an API server.
 async fn watch_source(
     args: &Args,
     sink: Sink,
     names: Option<kubernetes::NameOptions>,
     tables: &Tables,
+    problems: &mut ProblemLog,
     vital: &Vital,
 ) -> anyhow::Result<Arc<kubernetes::Stats>> {
     let stats = Arc::new(kubernetes::Stats::default());
@@ -302,10 +320,13 @@ async fn watch_source(
     let token = vital.ending.clone();
     match args.source {
         Source::File => {
-            let (files, poll) = (args.file.clone(), args.file_poll());
-            let names = names.map(|names| names.sink);
-            let guard = Some((args.guard.config(), Arc::clone(stats.holds())));
-            let watch = file::watch_names(files, cluster, sink, names, guard, poll, token);
+            let options = file::Options {
+                interval: args.file_poll(),
+                names: names.map(|names| names.sink),
+                guard: Some((args.guard.config(), Arc::clone(stats.holds()))),
+                contact: Arc::clone(stats.files()),
+            };
+            let watch = file::watch(args.file.clone(), cluster, sink, options, token);
             vital.spawn("source", watch);
         }
         Source::Kubernetes => {
@@ -324,10 +345,9 @@ async fn watch_source(
                 guard: args.guard.config(),
                 ..kubernetes::Options::default()
             };
-            let holds = Arc::clone(stats.holds());
-            let instance = std::env::var("HOSTNAME").ok();
-            let report = kubernetes::report_holds(client.clone(), holds, instance);
-            vital.spawn_endless("reports of held deletions", report);
+            if args.events {
+                report_events(&client, &stats, problems, vital);
+            }
             let stats = Arc::clone(&stats);
             let watch =
                 kubernetes::watch_names(client, cluster, options, sink, names, stats, token);

@@ -140,9 +140,15 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) review: ReviewArgs,
 
-    /// Which deletions are held back.
+    /// Deletion guard.
     #[command(flatten)]
     pub(crate) guard: GuardArgs,
+
+    /// Write Kubernetes Events about problems with objects and about held deletions, with
+    /// --source kubernetes. Stops without the permission to create events.events.k8s.io.
+    #[arg(long, env = "PORTOLAN_EVENTS", value_name = "BOOL", default_value_t = true,
+        action = clap::ArgAction::Set)]
+    pub(crate) events: bool,
 
     /// Names for CoreDNS.
     #[command(flatten)]
@@ -157,6 +163,11 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    pub(crate) fn source_timeout(&self) -> Duration {
+        let poll = (self.source == Source::File).then(|| self.file_poll());
+        self.guard.source_timeout(poll)
+    }
+
     pub(crate) fn file_poll(&self) -> Duration {
         Duration::from_millis(self.file_poll_ms)
     }

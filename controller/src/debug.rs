@@ -13,7 +13,7 @@ use axum::{Json, Router};
 use portolan_model::{NodeInfo, NodeKey, NodeTable};
 use portolan_select::Explanation;
 use portolan_serve::{NodeStatus, Registry, Standing, Tables};
-use portolan_source::Holds;
+use portolan_source::HeldDeletions;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -31,7 +31,7 @@ pub(crate) struct Debug {
     /// `None` on a relay, which has no objects.
     pub(crate) questions: Option<mpsc::Sender<Question>>,
     /// The deletions that are held back; `None` on a relay.
-    pub(crate) holds: Option<Arc<Holds>>,
+    pub(crate) holds: Option<Arc<HeldDeletions>>,
 }
 
 impl Debug {

@@ -1,4 +1,4 @@
-//! Deletions that the source holds back: flags, metrics, and what an operator asks and confirms.
+//! Held deletions of the source: flags, metrics, dump and confirmation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use jiff::SignedDuration;
 use portolan_catalog::Kind;
-use portolan_source::Holds;
-use portolan_source::deletions::{GuardConfig, Held};
+use portolan_source::HeldDeletions;
+use portolan_source::deletions::{GuardConfig, HeldLoss};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -18,7 +18,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde_json::{Value, json};
 
-/// Which deletions are held back, and when a source counts as dead.
+/// Flags of the deletion guard and of the source's liveness.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct GuardArgs {
     /// A listing is doubted, listed again and then held back if it lacks more than so many percent
@@ -37,13 +37,20 @@ pub(crate) struct GuardArgs {
         value_parser = duration)]
     deletion_guard_time: Duration,
 
-    /// An API server that has neither sent nor answered anything for this time, such as `60s`,
-    /// makes the controller unready. It goes on serving what it has.
+    /// An API server that has neither sent nor answered anything for this time, or files that could
+    /// not all be read, such as `60s`, make the controller unready. It goes on serving its tables.
     #[arg(long, env = "PORTOLAN_SOURCE_TIMEOUT", default_value = "60s", value_parser = duration)]
-    pub(crate) source_timeout: Duration,
+    source_timeout: Duration,
 }
 
 impl GuardArgs {
+    /// The silence of a source after which the controller is unready. One that is polled is silent
+    /// between two polls.
+    pub(crate) fn source_timeout(&self, poll: Option<Duration>) -> Duration {
+        self.source_timeout
+            .max(poll.unwrap_or_default().saturating_mul(2))
+    }
+
     pub(crate) fn config(&self) -> GuardConfig {
         let time = self.deletion_guard_time;
         GuardConfig {
@@ -55,7 +62,7 @@ impl GuardArgs {
     }
 }
 
-/// Seconds, or a duration with units.
+/// Parses seconds, or a duration with units.
 fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(Duration::from_secs(seconds));
@@ -66,23 +73,23 @@ fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(parsed).map_err(|error| error.to_string())
 }
 
-/// What is shown.
-pub(crate) fn dumps(holds: &Arc<Holds>) -> Router {
+/// The dump of held deletions.
+pub(crate) fn dumps(holds: &Arc<HeldDeletions>) -> Router {
     let router = Router::new().route("/deletions", get(held));
     router.with_state(Arc::clone(holds))
 }
 
-/// What does something, for those with a credential.
-pub(crate) fn actions(holds: &Arc<Holds>) -> Router {
+/// The confirmation, for requests with a credential.
+pub(crate) fn actions(holds: &Arc<HeldDeletions>) -> Router {
     let router = Router::new().route("/confirm-deletions", post(confirm));
     router.with_state(Arc::clone(holds))
 }
 
-async fn held(State(holds): State<Arc<Holds>>) -> Json<Value> {
+async fn held(State(holds): State<Arc<HeldDeletions>>) -> Json<Value> {
     Json(show(&holds.held()))
 }
 
-async fn confirm(State(holds): State<Arc<Holds>>) -> Json<Value> {
+async fn confirm(State(holds): State<Arc<HeldDeletions>>) -> Json<Value> {
     let confirmed = holds.confirm();
     if !confirmed.is_empty() {
         tracing::warn!(kinds = ?confirmed.keys(), "an operator confirmed deletions");
@@ -90,7 +97,7 @@ async fn confirm(State(holds): State<Arc<Holds>>) -> Json<Value> {
     Json(show(&confirmed))
 }
 
-fn show(held: &BTreeMap<Kind, Held>) -> Value {
+fn show(held: &BTreeMap<Kind, HeldLoss>) -> Value {
     let now = Instant::now();
     let kinds = held.iter().map(|(kind, held)| {
         let remaining = held.until.map(|until| until.saturating_duration_since(now));
@@ -106,9 +113,9 @@ fn show(held: &BTreeMap<Kind, Held>) -> Value {
     json!({ "held": kinds.collect::<Vec<_>>() })
 }
 
-/// Reads what is held when metrics are scraped.
+/// Metrics of held deletions, computed when they are scraped.
 #[derive(Debug)]
-pub(crate) struct HoldCollector(pub(crate) Arc<Holds>);
+pub(crate) struct HoldCollector(pub(crate) Arc<HeldDeletions>);
 
 impl Collector for HoldCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
@@ -159,6 +166,9 @@ mod tests {
 
     #[test]
     fn nothing_held_is_shown_as_an_empty_list() {
-        assert_eq!(show(&Holds::default().held()), json!({ "held": [] }));
+        assert_eq!(
+            show(&HeldDeletions::default().held()),
+            json!({ "held": [] })
+        );
     }
 }

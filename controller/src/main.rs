@@ -5,7 +5,6 @@
 mod app;
 mod args;
 mod certs;
-mod contact;
 mod debug;
 mod deletions;
 mod dns;

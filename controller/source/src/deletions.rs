@@ -1,141 +1,44 @@
-//! Whether deletions are believed. Pure: time comes in, and what may be told comes out.
+//! The deletion guard: doubts about mass deletions. Pure: time comes in, events to pass on come out.
 //!
-//! A [`Guard`] stands between what a source says of one kind and those who act on it. Only losses
-//! are withheld: deletions, and slices that come with fewer ready endpoints. What is new or changed
-//! passes at once.
+//! A [`DeletionGuard`] stands between a source's events of one kind and their consumers. Only losses
+//! are withheld: deletions, and slices with fewer ready endpoints than before. New and changed
+//! objects pass at once.
 //!
-//! What is absent from a listing is doubted. If more than a share of the kind is absent, the kind is
-//! listed again, and what is still absent is held. What a watch says was deleted is believed, unless
-//! nearly all of the kind goes within a minute; to see a burst as a whole, a deletion waits until no
-//! other one has come for a second. What is held stays in force until the objects return, an operator
-//! confirms the loss, or the time for that is over.
+//! Objects that are absent from a listing are doubted: if they are more than a share of the kind, the
+//! kind is listed again, and those that are still absent are held. Deletions that a watch reports are
+//! believed, unless nearly all of the kind goes within a minute; to judge a burst as a whole, a
+//! deletion waits until no other one has come for a second. A held loss stays withheld until the
+//! objects return, an operator confirms it, or its time is over.
 
+mod config;
 mod listing;
 mod peak;
+mod replacement;
+mod size;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_catalog::ObjectKey;
 
+pub use config::GuardConfig;
 use listing::Listing;
 pub use listing::Verdict;
 use peak::Peak;
+use replacement::Baselines;
+use size::Loss;
+pub use size::{Facts, HeldLoss, Size};
 
 /// Losses through a watch are summed up over this time.
 pub const WINDOW: Duration = Duration::from_secs(60);
 /// A burst of deletions is over when no deletion has come for this long.
 pub const SETTLE: Duration = Duration::from_secs(1);
-/// The same, once a burst would take away too much if it went on.
+/// The same for a burst that would take away too much if it went on.
 const SLOW_SETTLE: Duration = Duration::from_secs(5);
-/// The longest that deletions wait that are no burst: deletions may never stop for [`SETTLE`].
+/// The longest wait of deletions that are no burst: they may never pause for [`SETTLE`].
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Which losses are too large to be believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GuardConfig {
-    /// A listing is doubted if more than this percentage of a kind, or of its ready endpoints, is
-    /// absent. 0 to 100; 100 believes everything, also of a watch.
-    pub listing_percent: u8,
-    /// A watch is doubted if more than this percentage goes within [`WINDOW`]. 0 to 100.
-    pub watch_percent: u8,
-    /// Smaller losses are always believed.
-    pub least: usize,
-    /// How long a loss is held that nobody confirms; `None` for ever.
-    pub hold: Option<Duration>,
-}
-
-impl Default for GuardConfig {
-    fn default() -> Self {
-        Self {
-            listing_percent: 20,
-            watch_percent: 80,
-            least: 50,
-            hold: Some(Duration::from_secs(30 * 60)),
-        }
-    }
-}
-
-impl GuardConfig {
-    /// Nothing is ever held.
-    pub const OFF: Self = Self {
-        listing_percent: 100,
-        watch_percent: 100,
-        least: usize::MAX,
-        hold: None,
-    };
-
-    fn is_off(&self) -> bool {
-        self.listing_percent >= 100
-    }
-
-    fn is_too_much(&self, percent: u8, lost: Size, of: Size) -> bool {
-        let is = |lost: usize, of: usize| {
-            lost >= self.least && lost.saturating_mul(100) > of.saturating_mul(percent.into())
-        };
-        !self.is_off() && (is(lost.objects, of.objects) || is(lost.ready, of.ready))
-    }
-}
-
-/// How much there is of a kind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Size {
-    /// Objects.
-    pub objects: usize,
-    /// Ready endpoints of EndpointSlices.
-    pub ready: usize,
-}
-
-impl Size {
-    fn plus(self, other: Self) -> Self {
-        Self {
-            objects: self.objects + other.objects,
-            ready: self.ready + other.ready,
-        }
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self {
-            objects: self.objects.saturating_sub(other.objects),
-            ready: self.ready.saturating_sub(other.ready),
-        }
-    }
-}
-
-/// What the guard looks at in an object. An object of a kind other than EndpointSlice has nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
-    /// How many ready endpoints it has.
-    pub ready: usize,
-    /// The Service that its endpoints belong to: another slice of the same Service may replace it.
-    pub service: Option<Arc<str>>,
-    /// Hashes of the ready endpoints' addresses. An endpoint that moves is in two slices of its Service
-    /// for a while, and no loss when it leaves one. Ready endpoints without a hash count for themselves.
-    pub addresses: Arc<[u64]>,
-}
-
-/// A loss that is not told yet.
-#[derive(Debug)]
-struct Loss<P> {
-    /// What is left of the object; `None` for a deletion.
-    left: Option<Facts>,
-    /// What to tell.
-    news: P,
-}
-
-/// What is held at present.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// What would be lost.
-    pub lost: Size,
-    /// Of how much.
-    pub of: Size,
-    /// When it counts as confirmed; `None` for never.
-    pub until: Option<Instant>,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -146,30 +49,31 @@ enum State {
     /// Losses are held.
     Held {
         until: Option<Instant>,
-        /// When to see whether other slices have replaced those that are held.
+        /// When to look for slices that have replaced held ones.
         replaced: Option<Instant>,
     },
 }
 
-/// Guards one kind of one cluster. `P` is what is told of an object.
+/// The guard of one kind of one cluster. `P` is an event about an object.
 #[derive(Debug)]
-pub struct Guard<P> {
+pub struct DeletionGuard<P> {
     config: GuardConfig,
-    /// What has been told, without what is withheld.
+    /// The objects as the consumers know them.
     in_force: BTreeMap<ObjectKey, Facts>,
     ready: usize,
     withheld: BTreeMap<ObjectKey, Loss<P>>,
-    /// What would be lost if all that is withheld were told.
+    /// The size of all withheld losses.
     lost: Size,
     state: State,
     peak: Peak,
+    baselines: Baselines,
     listing: Option<Listing<P>>,
-    /// How much there was before a listing that was doubted.
+    /// The size before a listing that was doubted.
     doubted: Option<Size>,
 }
 
-impl<P> Guard<P> {
-    /// Nothing is known yet.
+impl<P> DeletionGuard<P> {
+    /// A guard without objects.
     #[must_use]
     pub fn new(config: GuardConfig) -> Self {
         Self {
@@ -180,13 +84,14 @@ impl<P> Guard<P> {
             lost: Size::default(),
             state: State::Calm,
             peak: Peak::default(),
+            baselines: Baselines::default(),
             listing: None,
             doubted: None,
         }
     }
 
-    /// A watch says that an object is so now, with these facts; without facts it cannot be read, and
-    /// counts as it was. Returns the news if they may be told now.
+    /// Takes in an object of a watch. An object without facts cannot be read, and counts as
+    /// unchanged. Returns the event if it may be passed on now.
     pub fn put(
         &mut self,
         key: ObjectKey,
@@ -206,7 +111,7 @@ impl<P> Guard<P> {
         Some(news)
     }
 
-    /// A watch says that an object is gone. Returns the news if they may be told now.
+    /// Takes in a deletion of a watch. Returns the event if it may be passed on now.
     pub fn delete(&mut self, key: ObjectKey, news: P, now: Instant) -> Option<P> {
         let is_guarded = !self.config.is_off()
             && (self.size().objects >= self.config.least || self.size().ready >= self.config.least);
@@ -214,12 +119,12 @@ impl<P> Guard<P> {
             self.withhold(key, Loss { left: None, news }, now);
             return None;
         }
-        self.lose(&key, None);
+        self.lose(&key, None, now);
         self.peak.note(self.expected_size(), now);
         Some(news)
     }
 
-    /// When [`Self::look`] has something to do; `None` for not by time.
+    /// When [`Self::look`] is due; `None` for not before the next event.
     #[must_use]
     pub fn due(&self, now: Instant) -> Option<Instant> {
         match self.state {
@@ -235,8 +140,7 @@ impl<P> Guard<P> {
         }
     }
 
-    /// Judges a burst that is over, and lets go of what need not be held any longer. Returns what may
-    /// be told now.
+    /// Judges a burst that is over, and ends holds. Returns the events to pass on now.
     pub fn look(&mut self, now: Instant) -> Vec<P> {
         if self.due(now).is_none_or(|due| due > now) {
             return Vec::new();
@@ -258,24 +162,25 @@ impl<P> Guard<P> {
         }
     }
 
-    /// The losses that are held are meant. Returns what may be told now.
+    /// Believes the held losses. Returns the events to pass on now.
     pub fn confirm(&mut self, now: Instant) -> Vec<P> {
         if !self.is_held() {
             return Vec::new();
         }
         let news = self.let_go_all(now);
-        // What was confirmed is no part of a burst.
+        // Confirmed losses are no part of a burst.
         self.peak.reset(self.size(), now);
+        self.baselines.clear();
         news
     }
 
-    /// What is held, if anything is.
+    /// The held losses, if there are any.
     #[must_use]
-    pub fn held(&self) -> Option<Held> {
+    pub fn held(&self) -> Option<HeldLoss> {
         let State::Held { until, .. } = self.state else {
             return None;
         };
-        Some(Held {
+        Some(HeldLoss {
             lost: self.lost,
             of: self.size(),
             until,
@@ -293,7 +198,7 @@ impl<P> Guard<P> {
         }
     }
 
-    /// What a loss takes away.
+    /// The size of a loss.
     fn lost_by(&self, key: &ObjectKey, loss: &Loss<P>) -> Size {
         let had = self.in_force.get(key).map_or(0, |facts| facts.ready);
         let left = loss.left.as_ref().map_or(0, |facts| facts.ready);
@@ -303,8 +208,8 @@ impl<P> Guard<P> {
         }
     }
 
-    /// Takes a loss back, to tell or to forget it.
-    fn take_withheld(&mut self, key: &ObjectKey) -> Option<Loss<P>> {
+    /// Removes a withheld loss, which is believed or was undone.
+    fn remove_withheld(&mut self, key: &ObjectKey) -> Option<Loss<P>> {
         let loss = self.withheld.remove(key)?;
         self.lost = self.lost.minus(self.lost_by(key, &loss));
         if self.withheld.is_empty() {
@@ -321,8 +226,8 @@ impl<P> Guard<P> {
         self.withheld.insert(key, loss);
     }
 
-    /// What there is once the burst that waits is told. What is held will not be told soon, and does
-    /// not add up with other losses.
+    /// The size after the waiting burst. Held losses stay in force for long and do not add up with
+    /// others.
     fn expected_size(&self) -> Size {
         match self.state {
             State::Waiting { .. } => self.size().minus(self.lost),
@@ -330,7 +235,7 @@ impl<P> Guard<P> {
         }
     }
 
-    /// What is lost within the window with so many more ready endpoints.
+    /// The loss within the window if so many more ready endpoints go.
     fn lost_with(&self, ready: usize, now: Instant) -> Size {
         let more = Size { objects: 0, ready };
         let left = self.expected_size().minus(more);
@@ -342,20 +247,20 @@ impl<P> Guard<P> {
             .is_too_much(percent, lost, self.peak.highest(now))
     }
 
-    /// Whether this many more ready endpoints make it a burst.
+    /// Whether the loss of so many more ready endpoints makes a burst.
     fn is_steep(&self, ready: usize, now: Instant) -> bool {
         let lost = self.lost_with(ready, now);
         self.is_too_much(self.config.listing_percent, lost, now)
     }
 
-    /// Whether the burst is too large if it goes on for the whole window as it has for this time.
+    /// Whether the burst would be too large if it went on for the whole window as it has for `time`.
     fn may_become_too_much(&self, time: Duration, now: Instant) -> bool {
         let times = |lost: usize| {
             let lost = u128::try_from(lost).unwrap_or(u128::MAX);
             let lost = lost.saturating_mul(WINDOW.as_millis()) / (time + SETTLE).as_millis();
             usize::try_from(lost).unwrap_or(usize::MAX)
         };
-        // A tenth of what is always believed is no burst yet.
+        // A tenth of the size that is always believed is no burst yet.
         let is_burst = self.lost.objects.max(self.lost.ready) > self.config.least / 10;
         let lost = Size {
             objects: times(self.lost.objects),
@@ -364,9 +269,10 @@ impl<P> Guard<P> {
         is_burst && self.is_too_much(self.config.watch_percent, lost, now)
     }
 
-    /// An object is so now, and that is told.
+    /// Puts an object in force, and undoes a withheld loss of it.
     fn accept(&mut self, key: ObjectKey, facts: Facts, now: Instant) {
-        self.take_withheld(&key);
+        self.record_change(&key, Some(&facts), now);
+        self.remove_withheld(&key);
         if let State::Held { replaced, .. } = &mut self.state
             && facts.ready > 0
         {
@@ -379,6 +285,7 @@ impl<P> Guard<P> {
     }
 
     fn withhold(&mut self, key: ObjectKey, loss: Loss<P>, now: Instant) {
+        self.sweep_baselines(now);
         self.put_withheld(key, loss);
         self.state = match self.state {
             State::Calm => State::Waiting {
@@ -406,20 +313,18 @@ impl<P> Guard<P> {
         self.let_go(keys, now)
     }
 
-    /// Lets go of slices whose Services have as many ready endpoints without them.
     fn let_go_replaced(&mut self, now: Instant) -> Vec<P> {
         if let State::Held { replaced, .. } = &mut self.state {
             *replaced = None;
         }
-        let keys = listing::replaced(&self.in_force, &self.withheld);
-        self.let_go(keys, now)
+        self.let_go_of_replaced(|guard, keys| guard.let_go(keys, now))
     }
 
     fn let_go(&mut self, keys: Vec<ObjectKey>, now: Instant) -> Vec<P> {
         let mut told = Vec::new();
         for key in keys {
-            if let Some(loss) = self.take_withheld(&key) {
-                self.lose(&key, loss.left);
+            if let Some(loss) = self.remove_withheld(&key) {
+                self.lose(&key, loss.left, now);
                 told.push(loss.news);
             }
         }
@@ -427,8 +332,9 @@ impl<P> Guard<P> {
         told
     }
 
-    /// Of an object in force this is left.
-    fn lose(&mut self, key: &ObjectKey, left: Option<Facts>) {
+    /// Reduces an object in force to what is left of it.
+    fn lose(&mut self, key: &ObjectKey, left: Option<Facts>, now: Instant) {
+        self.record_change(key, left.as_ref(), now);
         self.ready += left.as_ref().map_or(0, |left| left.ready);
         let old = match left {
             Some(left) => self.in_force.insert(key.clone(), left),

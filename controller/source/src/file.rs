@@ -1,9 +1,9 @@
 //! The source `file`: objects in YAML and JSON files, read again whenever a file changes.
 //!
 //! Files are polled and not subscribed to: a projected volume changes by swapping a symlink, and
-//! some mounts never notify. Write files elsewhere and rename them into place; what is written in
-//! place may be read half-done. A file that was cut short is recognised where its YAML is broken,
-//! and then nothing that it had before is deleted.
+//! some mounts never notify. Files should be written elsewhere and renamed into place; a file that is
+//! written in place may be read half-done. A truncated file is recognised where its YAML is broken,
+//! and then none of its objects is deleted.
 
 mod document;
 mod files;
@@ -28,64 +28,67 @@ use tracing::info;
 
 use crate::deletions::GuardConfig;
 use crate::sink::Closed;
-use crate::{Event, Holds, NameSink, Sink};
+use crate::{Contact, Event, HeldDeletions, NameSink, Sink};
 
 pub use files::{Files, Report};
 pub use problem::FileProblem;
 
-/// Reads files once.
-///
-/// A path is a file, or a directory of which all `*.yaml`, `*.yml` and `*.json` are read.
+/// Reads files once. A path is a file, or a directory of which all `*.yaml`, `*.yml` and `*.json` are read.
 #[must_use]
 pub fn read(paths: &[PathBuf], cluster: &Arc<str>) -> Report {
     Files::new(paths.to_vec(), Arc::clone(cluster)).refresh()
 }
 
-/// Reads files every `interval` until `token` is cancelled or nobody reads the sink.
+/// Options of [`watch`].
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The time between two looks at the files.
+    pub interval: Duration,
+    /// The sink of DNS, if it is on.
+    pub names: Option<NameSink>,
+    /// The deletion guard's limits, and its report. Without it, every deletion is believed.
+    pub guard: Option<(GuardConfig, Arc<HeldDeletions>)>,
+    /// The record of successful reads: every path listed, every file read.
+    pub contact: Arc<Contact>,
+}
+
+impl Options {
+    /// Options without DNS, guard, or reader of the contact.
+    #[must_use]
+    pub fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            names: None,
+            guard: None,
+            contact: Arc::default(),
+        }
+    }
+}
+
+/// Reads files periodically until `token` is cancelled or the sink's reader is gone.
 ///
-/// [`Event::Synced`] follows the first time that every path could be read: before that, a mount
-/// may be late, and what is missing is not gone.
+/// [`Event::Synced`] follows the first time that every path could be read: before that, a mount may
+/// be late, and missing files are not deleted ones.
 pub async fn watch(
     paths: Vec<PathBuf>,
     cluster: Arc<str>,
     sink: Sink,
-    interval: Duration,
-    token: CancellationToken,
-) {
-    watch_names(paths, cluster, sink, None, None, interval, token).await;
-}
-
-/// As [`watch`], and tells DNS what it needs of the same files. Where there is a guard, files that
-/// lose too much keep it until that is confirmed.
-pub async fn watch_names(
-    paths: Vec<PathBuf>,
-    cluster: Arc<str>,
-    sink: Sink,
-    names: Option<NameSink>,
-    guard: Option<(GuardConfig, Arc<Holds>)>,
-    interval: Duration,
+    options: Options,
     token: CancellationToken,
 ) {
     let mut files = Files::new(paths, cluster);
-    if names.is_some() {
+    if options.names.is_some() {
         files = files.with_names();
     }
-    if let Some((config, holds)) = guard {
-        files = files.guarded(config, &holds);
+    if let Some((config, held)) = &options.guard {
+        files = files.guarded(*config, held);
     }
-    // Ends early only with a sink's reader, whose end its owner knows best.
-    let _ = token
-        .run_until_cancelled(poll(files, sink, names, interval))
-        .await;
+    // Ends early only with the sink's reader, whose owner deals with its end.
+    let _ = token.run_until_cancelled(poll(files, sink, options)).await;
 }
 
-async fn poll(
-    mut files: Files,
-    sink: Sink,
-    name_sink: Option<NameSink>,
-    interval: Duration,
-) -> Result<(), Closed> {
-    let mut ticks = tokio::time::interval(interval);
+async fn poll(mut files: Files, sink: Sink, options: Options) -> Result<(), Closed> {
+    let mut ticks = tokio::time::interval(options.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut problems = Vec::new();
     let mut synced = false;
@@ -93,6 +96,9 @@ async fn poll(
         ticks.tick().await;
         let report;
         (files, report) = refresh(files).await;
+        if report.is_readable {
+            options.contact.note();
+        }
         if !report.changes.is_empty() {
             info!(changes = report.changes.len(), "files changed");
         }
@@ -106,13 +112,13 @@ async fn poll(
             sink.send(Event::Synced).await?;
             names.push(portolan_dns::Change::Synced);
         }
-        if let Some(sink) = &name_sink {
+        if let Some(sink) = &options.names {
             sink.send(names).await?;
         }
     }
 }
 
-/// Refreshes where blocking is allowed.
+/// Refreshes on a thread that may block.
 async fn refresh(mut files: Files) -> (Files, Report) {
     let refreshed = tokio::task::spawn_blocking(move || {
         let report = files.refresh();

@@ -5,6 +5,7 @@
 //! batching, mark and sweep, and the pauses between attempts.
 
 mod client;
+mod events;
 mod feed;
 mod follow;
 mod identity;
@@ -26,7 +27,7 @@ use portolan_catalog::Kind;
 use tokio_util::sync::CancellationToken;
 
 use crate::deletions::GuardConfig;
-use crate::holds::Warden;
+use crate::held::KindGuard;
 use crate::objects::{EndpointSlice, Namespace, Node, Pod, Service};
 use crate::{NameSink, Sink};
 use feed::{Feed, Pending};
@@ -35,8 +36,9 @@ use kinds::{NamedPod, Watchable};
 use name_feed::NameFeed;
 
 pub use client::{ClientError, client};
+pub use events::{problem_channel, report_problems};
 pub use identity::cluster_id;
-pub use report::report_holds;
+pub use report::report_held;
 pub use stats::{KindStats, Stats};
 
 /// What to watch beside Services, EndpointSlices and Nodes, and how.
@@ -148,7 +150,7 @@ impl Feeds {
         });
         let guard = (kind != Kind::Pod).then(|| {
             let holds = Arc::clone(self.stats.holds());
-            Warden::new(kind, Arc::clone(&self.cluster), self.guard, holds)
+            KindGuard::new(kind, Arc::clone(&self.cluster), self.guard, holds)
         });
         Feed::new(
             kind,

@@ -1,13 +1,14 @@
-//! Where objects come from: a Kubernetes API server, files.
+//! Sources of objects: a Kubernetes API server, files.
 //!
-//! A source watches, decodes and tells a [`Sink`] what changed; it decides nothing. One bad object
+//! A source watches, decodes and sends changes to a [`Sink`]; it decides nothing. One bad object
 //! never stops the others: it is refused with the field's name, and its last good version stays.
 
 #![forbid(unsafe_code)]
 
+mod contact;
 pub mod deletions;
 pub mod file;
-mod holds;
+mod held;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 #[cfg(feature = "kubernetes")]
@@ -17,8 +18,9 @@ pub mod objects;
 mod problem_log;
 mod sink;
 
+pub use contact::{Contact, ContactCollector, watch_contact};
 pub use file::FileProblem;
-pub use holds::Holds;
+pub use held::HeldDeletions;
 pub use names::NameSink;
-pub use problem_log::{ProblemLabels, ProblemLog};
+pub use problem_log::{ObjectProblem, ProblemLabels, ProblemLog};
 pub use sink::{Closed, Event, Sink};

@@ -1,4 +1,4 @@
-//! Says once what is wrong with an object or a file, and once when it is no longer.
+//! The log of problems: each is logged and counted once when it appears, and once when it is solved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
 
 /// The labels of the problem metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -16,9 +17,18 @@ pub struct ProblemLabels {
     reason: &'static str,
 }
 
+/// A new problem with an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectProblem {
+    /// The object.
+    pub object: ObjectRef,
+    /// The problem.
+    pub problem: Problem,
+}
+
 type Problems = BTreeMap<ObjectRef, Vec<Problem>>;
 
-/// Compares what is wrong now with what was wrong before; logs and counts the difference.
+/// Compares the problems of now with those of before; logs and counts the difference.
 #[derive(Debug, Default)]
 pub struct ProblemLog {
     known: BTreeSet<(ObjectRef, Problem)>,
@@ -26,9 +36,15 @@ pub struct ProblemLog {
     current: Family<ProblemLabels, Gauge>,
     files: BTreeSet<String>,
     files_current: Gauge,
+    reporter: Option<mpsc::Sender<ObjectProblem>>,
 }
 
 impl ProblemLog {
+    /// Sends new problems with objects to a reporter too, as long as it has room for them.
+    pub fn report_to(&mut self, reporter: mpsc::Sender<ObjectProblem>) {
+        self.reporter = Some(reporter);
+    }
+
     /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
@@ -43,12 +59,12 @@ impl ProblemLog {
         );
         registry.register(
             "file_problems_current",
-            "What cannot be read of the files at present",
+            "Parts of the files that cannot be read at present",
             self.files_current.clone(),
         );
     }
 
-    /// Takes note of all that is wrong with files now, and not with one known object.
+    /// Replaces all problems with files that are not problems of one known object.
     pub fn update_files<T: ToString>(&mut self, problems: &[T]) {
         let now: BTreeSet<String> = problems.iter().map(ToString::to_string).collect();
         for problem in now.difference(&self.files) {
@@ -62,13 +78,13 @@ impl ProblemLog {
         self.files = now;
     }
 
-    /// What is wrong with files now.
+    /// The problems with files.
     #[must_use]
     pub fn files(&self) -> Vec<String> {
         self.files.iter().cloned().collect()
     }
 
-    /// Takes note of all that is wrong now.
+    /// Replaces all problems with objects.
     pub fn update(&mut self, problems: &Problems) {
         let now: BTreeSet<_> = problems
             .iter()
@@ -79,6 +95,11 @@ impl ProblemLog {
                 "{object}: {problem}");
             self.total.get_or_create(&labels(object, problem)).inc();
             self.current.get_or_create(&labels(object, problem)).inc();
+            if let Some(reporter) = &self.reporter {
+                let (object, problem) = (object.clone(), problem.clone());
+                // A reporter without room is behind its rate limit.
+                let _ = reporter.try_send(ObjectProblem { object, problem });
+            }
         }
         for (object, problem) in self.known.difference(&now) {
             tracing::info!(%object, field = problem.field, "{object}: solved: {problem}");
@@ -123,9 +144,14 @@ mod tests {
                 log.current.get_or_create(&labels).get(),
             )
         };
+        let (reporter, mut reported) = mpsc::channel(8);
+        log.report_to(reporter);
         log.update(&wrong);
         log.update(&wrong);
         assert_eq!(counts(&log), (1, 1));
+        let expected = ObjectProblem { object, problem };
+        assert_eq!(reported.try_recv(), Ok(expected));
+        assert!(reported.try_recv().is_err(), "once");
         log.update(&BTreeMap::new());
         assert_eq!(counts(&log), (1, 0));
         log.update(&wrong);

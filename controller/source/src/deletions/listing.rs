@@ -1,45 +1,54 @@
-//! Listings: what is absent from one was lost, or the listing is wrong.
+//! Listings: an absent object was deleted, or the listing is wrong.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use portolan_catalog::ObjectKey;
 
-use super::{Facts, Guard, Loss, Size, State};
+use super::size::Loss;
+use super::{DeletionGuard, Facts, Size, State};
 
 /// A listing in progress.
 #[derive(Debug)]
 pub(super) struct Listing<P> {
-    /// How much was in force when it began.
+    /// The size of the kind when the listing began.
     before: Size,
     seen: BTreeSet<ObjectKey>,
-    /// What has fewer ready endpoints than before.
+    /// Objects with fewer ready endpoints than before.
     fewer: BTreeMap<ObjectKey, Loss<P>>,
 }
 
-/// What is made of a complete listing.
+impl<P> Listing<P> {
+    /// Whether there was nothing before.
+    pub(super) fn is_first(&self) -> bool {
+        self.before == Size::default()
+    }
+}
+
+/// The judgement on a complete listing.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<P> {
-    /// Too much is missing to be believed at once: list again, and nothing may be deleted.
+    /// Too much is missing to be believed at once: the kind is listed again, and nothing may be
+    /// deleted meanwhile.
     Doubted {
-        /// What is missing.
+        /// The size of the missing objects.
         lost: Size,
-        /// Of how much.
+        /// The size of the kind with them.
         of: Size,
     },
     /// The listing counts.
     Settled {
-        /// What is told now, beside the deletion of what is neither listed nor kept.
+        /// Events to pass on now. Objects that are neither listed nor kept are deleted besides.
         told: Vec<P>,
-        /// What the listing does not have and what stays in force all the same.
+        /// Absent objects that stay in force.
         kept: Vec<ObjectKey>,
     },
 }
 
-impl<P> Guard<P> {
-    /// A listing begins, and one that was in progress is forgotten.
-    pub fn begin(&mut self) {
+impl<P> DeletionGuard<P> {
+    /// Begins a listing; one that was in progress is forgotten.
+    pub fn begin(&mut self, now: Instant) {
+        self.sweep_baselines(now);
         self.listing = Some(Listing {
             before: self.doubted.unwrap_or_else(|| self.size()),
             seen: BTreeSet::new(),
@@ -47,8 +56,8 @@ impl<P> Guard<P> {
         });
     }
 
-    /// A listing has an object, with these facts; without facts it cannot be read, and counts as it
-    /// was. Returns the news if they may be told now.
+    /// Takes in an object of a listing. An object without facts cannot be read, and counts as
+    /// unchanged. Returns the event if it may be passed on now.
     pub fn listed(
         &mut self,
         key: ObjectKey,
@@ -72,7 +81,7 @@ impl<P> Guard<P> {
         Some(news)
     }
 
-    /// An object that a listing in progress had is gone again.
+    /// Takes in the deletion of an object that a listing in progress had.
     pub fn unlisted(&mut self, key: &ObjectKey) {
         if let Some(listing) = &mut self.listing {
             listing.seen.remove(key);
@@ -80,8 +89,8 @@ impl<P> Guard<P> {
         }
     }
 
-    /// The listing in progress is complete. A listing is sure if it is a second one that no cache can
-    /// have answered; `gone` says what is told of an object that is gone.
+    /// Completes the listing in progress. A listing is sure if it is a second one that no cache can
+    /// have answered; `gone` makes the event of a deleted object.
     pub fn complete(
         &mut self,
         is_sure: bool,
@@ -102,26 +111,26 @@ impl<P> Guard<P> {
         for (key, loss) in listing.fewer {
             self.put_withheld(key, loss);
         }
-        let replaced = replaced(&self.in_force, &self.withheld);
-        let lost = self.lost.minus(self.size_lost_by(&replaced));
+        let lost = self.lost.minus(self.size_lost_by(&self.replaced()));
         let percent = self.config.listing_percent;
         if was_held {
-            // What is missing now joins what is held already.
-            let told = self.let_go_listed(replaced, now);
+            // New losses join those that are held already.
+            let told = self.let_go_of_replaced(|guard, keys| guard.let_go_listed(keys, now));
             return self.settled(told);
         }
         if !self.config.is_too_much(percent, lost, listing.before) {
             let all = self.withheld.keys().cloned().collect();
             let told = self.let_go_listed(all, now);
             self.peak.reset(self.size(), now);
+            self.baselines.clear();
             return self.settled(told);
         }
         if is_sure {
-            let told = self.let_go_listed(replaced, now);
+            let told = self.let_go_of_replaced(|guard, keys| guard.let_go_listed(keys, now));
             self.hold(now);
             return self.settled(told);
         }
-        // The next listing shows it again.
+        // The next listing shows the losses again.
         self.withheld.clear();
         self.lost = Size::default();
         self.state = State::Calm;
@@ -130,7 +139,7 @@ impl<P> Guard<P> {
         Verdict::Doubted { lost, of }
     }
 
-    /// Lets go of losses, without telling of what the listing does not have.
+    /// Believes losses. Events of absent objects are dropped: the end of a listing deletes those.
     fn let_go_listed(&mut self, keys: Vec<ObjectKey>, now: Instant) -> Vec<P> {
         let is_gone =
             |key: &ObjectKey| matches!(self.withheld.get(key), Some(Loss { left: None, .. }));
@@ -152,54 +161,4 @@ impl<P> Guard<P> {
         });
         losses.fold(Size::default(), Size::plus)
     }
-}
-
-/// Ready endpoints of some slices of one Service, each counted once.
-#[derive(Debug, Default)]
-struct Endpoints<'a> {
-    addresses: HashSet<&'a u64>,
-    without_address: usize,
-}
-
-impl<'a> Endpoints<'a> {
-    fn add(&mut self, facts: &'a Facts) {
-        self.addresses.extend(facts.addresses.iter());
-        self.without_address += facts.ready.saturating_sub(facts.addresses.len());
-    }
-
-    fn count(&self) -> usize {
-        self.addresses.len() + self.without_address
-    }
-}
-
-/// The withheld slices whose Services have at least as many ready endpoints without them: slices are
-/// replaced by others with other names, and endpoints move from slice to slice.
-pub(super) fn replaced<P>(
-    in_force: &BTreeMap<ObjectKey, Facts>,
-    withheld: &BTreeMap<ObjectKey, Loss<P>>,
-) -> Vec<ObjectKey> {
-    type Owner<'a> = (&'a Arc<str>, &'a Arc<str>);
-    // What the withheld slices had, and what the Service has without what they lose.
-    let mut owners: BTreeMap<Owner<'_>, [Endpoints<'_>; 2]> = BTreeMap::new();
-    for (key, facts) in in_force {
-        let Some(service) = &facts.service else {
-            continue;
-        };
-        let [had, has] = owners.entry((&key.namespace, service)).or_default();
-        match withheld.get(key) {
-            Some(loss) => {
-                had.add(facts);
-                if let Some(left) = &loss.left {
-                    has.add(left);
-                }
-            }
-            None => has.add(facts),
-        }
-    }
-    let is_replaced = |key: &&ObjectKey| {
-        let service = in_force.get(*key).and_then(|facts| facts.service.as_ref());
-        let owner = service.and_then(|service| owners.get(&(&key.namespace, service)));
-        owner.is_some_and(|[had, has]| has.count() >= had.count())
-    };
-    withheld.keys().filter(is_replaced).cloned().collect()
 }

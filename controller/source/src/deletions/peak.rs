@@ -1,11 +1,11 @@
-//! The most that there was within the window.
+//! The highest size within the window.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::{Size, WINDOW};
 
-/// Of objects and of ready endpoints, each for itself.
+/// Highest numbers of objects and of ready endpoints, each for itself.
 #[derive(Debug, Default)]
 pub(super) struct Peak {
     objects: Highest,
@@ -13,13 +13,13 @@ pub(super) struct Peak {
 }
 
 impl Peak {
-    /// From now on there is so much.
+    /// Records the size from now on.
     pub(super) fn note(&mut self, size: Size, now: Instant) {
         self.objects.note(size.objects, now);
         self.ready.note(size.ready, now);
     }
 
-    /// Forgets what there was before.
+    /// Forgets earlier sizes.
     pub(super) fn reset(&mut self, size: Size, now: Instant) {
         *self = Self::default();
         self.note(size, now);
@@ -33,8 +33,8 @@ impl Peak {
     }
 }
 
-/// Numbers that fall from the front to the back, each with the time at which it ended: the first one
-/// that has not ended before the window is the highest.
+/// Numbers that fall from the front to the back, each with the time at which it ended. The highest is
+/// the first one that ended within the window.
 #[derive(Debug, Default)]
 struct Highest {
     falling: VecDeque<(usize, Instant)>,

@@ -1,10 +1,12 @@
-//! The guard, by examples and by properties.
+//! Examples, and properties in a module of their own.
 
 mod properties;
 
+use std::sync::Arc;
+
 use super::*;
 
-/// What is told of an object: its ready endpoints, or that it is gone.
+/// An event about an object: its ready endpoints, or `None` for its deletion.
 type News = (String, Option<usize>);
 
 const MINUTES_30: Duration = Duration::from_secs(1800);
@@ -22,9 +24,9 @@ fn news_of(key: &ObjectKey) -> News {
     (key.to_string(), None)
 }
 
-/// A guard, and what those behind it were told.
+/// A guard and its consumer.
 struct Rig {
-    guard: Guard<News>,
+    guard: DeletionGuard<News>,
     told: BTreeMap<String, usize>,
     now: Instant,
 }
@@ -32,13 +34,13 @@ struct Rig {
 impl Rig {
     fn new() -> Self {
         Self {
-            guard: Guard::new(GuardConfig::default()),
+            guard: DeletionGuard::new(GuardConfig::default()),
             told: BTreeMap::new(),
             now: Instant::now(),
         }
     }
 
-    /// With so many objects of so many ready endpoints each, long ago.
+    /// A guard with `count` objects of `ready` endpoints each, listed long ago.
     fn with(count: usize, ready: usize) -> Self {
         let mut rig = Self::new();
         let all: Vec<_> = (0..count).map(|i| (format!("o{i}"), ready)).collect();
@@ -80,14 +82,14 @@ impl Rig {
         self.tell(told);
     }
 
-    /// A listing of this; whether it was settled.
+    /// Lists these objects; returns whether the listing was settled.
     fn list(&mut self, objects: &[(String, usize)], is_sure: bool) -> bool {
         let objects: Vec<_> = objects.iter().map(|(n, r)| (n.clone(), *r, None)).collect();
         self.list_of(&objects, is_sure)
     }
 
     fn list_of(&mut self, objects: &[(String, usize, Option<&str>)], is_sure: bool) -> bool {
-        self.guard.begin();
+        self.guard.begin(self.now);
         for (name, ready, service) in objects {
             let key = key(name);
             let news = (key.to_string(), Some(*ready));
@@ -113,7 +115,7 @@ impl Rig {
         }
     }
 
-    /// Time passes, and the guard looks whenever it wants to.
+    /// Lets time pass, with the looks that the guard asks for.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(due) = self.guard.due(self.now).filter(|due| *due <= end) {
@@ -205,7 +207,7 @@ fn additions_and_changes_go_on_while_deletions_are_held() {
 }
 
 #[test]
-fn what_returns_is_held_no_longer() {
+fn objects_that_return_are_released() {
     let mut rig = Rig::with(100, 2);
     rig.list(&[], false);
     rig.list(&[], true);
@@ -301,7 +303,7 @@ fn half_of_all_deleted_on_purpose_is_believed_and_nearly_all_is_held() {
     }
 }
 
-/// An API server that is slow sends them in clumps.
+/// A slow API server sends deletions in clumps.
 #[test]
 fn a_burst_may_pause_for_some_seconds() {
     let mut rig = Rig::with(120, 2);
@@ -314,7 +316,7 @@ fn a_burst_may_pause_for_some_seconds() {
 }
 
 #[test]
-fn what_was_believed_within_the_minute_counts_too() {
+fn losses_believed_within_the_minute_count_too() {
     let mut rig = Rig::with(100, 0);
     for i in 0..50 {
         rig.delete(&format!("o{i}"));
@@ -397,13 +399,13 @@ fn a_guard_that_is_off_holds_nothing() {
     assert_eq!(rig.told.len(), 0);
 }
 
-/// Endpoints that move are in two slices for a while; when they leave the first one, none is lost.
+/// Endpoints that move are in two slices for a while; leaving the first one is no loss.
 #[test]
 fn endpoints_that_are_still_in_another_slice_are_not_lost() {
     let now = Instant::now();
-    let mut guard = Guard::new(GuardConfig::default());
-    let list = |guard: &mut Guard<()>, slices: [std::ops::Range<u64>; 2]| {
-        guard.begin();
+    let mut guard = DeletionGuard::new(GuardConfig::default());
+    let list = |guard: &mut DeletionGuard<()>, slices: [std::ops::Range<u64>; 2]| {
+        guard.begin(now);
         for (name, addresses) in ["a", "b"].into_iter().zip(slices) {
             let addresses: Arc<[u64]> = addresses.collect();
             let facts = Facts {
@@ -420,4 +422,72 @@ fn endpoints_that_are_still_in_another_slice_are_not_lost() {
     assert_eq!(guard.held(), None, "each is in one slice still");
     list(&mut guard, [0..1, 100..101]);
     assert_eq!(guard.held().unwrap().lost.ready, 198, "these are in none");
+}
+
+/// A guard with Services `s0`, `s1`, ... of two slices each, with `ready` endpoints in a slice.
+fn guard_of_pairs(services: usize, ready: usize) -> Rig {
+    let mut rig = Rig::new();
+    assert!(rig.list_pairs(services, ready, 2, false));
+    rig.pass(2 * WINDOW);
+    rig
+}
+
+impl Rig {
+    /// Lists the first `slices` slices of each Service.
+    fn list_pairs(&mut self, services: usize, ready: usize, slices: usize, is_sure: bool) -> bool {
+        let names: Vec<_> = (0..services).map(|i| format!("s{i}")).collect();
+        let all = names.iter().flat_map(|service| {
+            let slice = move |part| (format!("{service}-{part}"), ready, Some(service.as_str()));
+            (0..slices).map(slice)
+        });
+        let all: Vec<_> = all.collect();
+        self.list_of(&all, is_sure)
+    }
+}
+
+#[test]
+fn untouched_slices_replace_nothing() {
+    // Each Service keeps as many endpoints as it loses, in a slice that nobody changed.
+    let mut rig = guard_of_pairs(10, 50);
+    assert!(!rig.list_pairs(10, 50, 1, false), "half is gone");
+    assert!(rig.list_pairs(10, 50, 1, true));
+    assert_eq!((rig.ready(), rig.lost()), (1000, Some([10, 500])));
+    // Nor do they later: nothing new has come.
+    rig.put_of("s0-0", 50, Some("s0"));
+    rig.pass(MINUTES_30 / 2);
+    assert_eq!((rig.ready(), rig.lost()), (1000, Some([10, 500])));
+    // One Service gets as many as it lost.
+    rig.put_of("s0-new", 50, Some("s0"));
+    rig.pass(SETTLE);
+    assert_eq!((rig.ready(), rig.lost()), (1000, Some([9, 450])));
+}
+
+#[test]
+fn endpoints_that_came_long_before_replace_nothing() {
+    let mut rig = guard_of_pairs(10, 50);
+    for i in 0..10 {
+        rig.put_of(&format!("s{i}-2"), 50, Some(&format!("s{i}")));
+    }
+    rig.pass(2 * WINDOW);
+    assert!(!rig.list_pairs(10, 50, 2, false), "a third is gone");
+    assert!(rig.list_pairs(10, 50, 2, true));
+    assert_eq!((rig.ready(), rig.lost()), (1500, Some([10, 500])));
+}
+
+#[test]
+fn one_replacement_counts_once() {
+    let mut rig = guard_of_pairs(10, 50);
+    rig.list_pairs(10, 50, 0, false);
+    rig.list_pairs(10, 50, 0, true);
+    assert_eq!(rig.lost(), Some([20, 1000]));
+    for part in ["a", "b"] {
+        rig.put_of(&format!("s0-{part}"), 50, Some("s0"));
+    }
+    rig.pass(SETTLE);
+    assert_eq!(rig.lost(), Some([18, 900]), "replaced");
+    // The loss of a replacement is held like any other.
+    rig.delete("s0-a");
+    rig.put_of("s1-a", 1, Some("s1"));
+    rig.pass(WINDOW);
+    assert_eq!(rig.lost(), Some([19, 950]));
 }

@@ -1,4 +1,4 @@
-//! The files as they were read last, and what their reading comes to.
+//! The files as they were read last, and the changes of each reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -12,20 +12,22 @@ use super::merge::{Merged, Told, ToldNames};
 use super::parse::{Contents, parse};
 use super::problem::FileProblem;
 use super::scan::{self, Reading, Seen};
-use crate::Holds;
+use crate::HeldDeletions;
 use crate::deletions::GuardConfig;
 
-/// What reading the files came to.
+/// The result of reading the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What changed since the last time; at the first time, everything.
+    /// The changes since the last reading; everything at the first one.
     pub changes: Vec<Change>,
-    /// What DNS is to be told of it, if it wants to know.
+    /// The changes for DNS, if it is on.
     pub names: Vec<portolan_dns::Change>,
-    /// All that is wrong now and not with one known object: those problems are in the changes.
+    /// All problems now but those of one known object, which are in the changes.
     pub problems: Vec<FileProblem>,
     /// Whether every path could be read at least once.
     pub complete: bool,
+    /// Whether every path could be listed and every file read this time.
+    pub is_readable: bool,
 }
 
 /// Files that are read again and again.
@@ -36,16 +38,16 @@ pub struct Files {
     files: BTreeMap<PathBuf, Reader>,
     told: Told,
     guards: Option<Guards>,
-    /// What DNS was told, if it wants to know.
+    /// The records that DNS has, if it is on.
     told_names: Option<ToldNames>,
     /// Paths that cannot be listed.
     unlisted: Vec<FileProblem>,
-    /// All that is wrong and not with one known object.
+    /// All problems but those of one known object.
     problems: Vec<FileProblem>,
     complete: bool,
 }
 
-/// A path that we were given.
+/// A configured path.
 #[derive(Debug)]
 struct Root {
     path: PathBuf,
@@ -58,12 +60,14 @@ struct Root {
 struct Reader {
     seen: Option<Seen>,
     contents: Contents,
-    /// Why its contents are not what is in the file now.
+    /// The reason why its contents are older than the file.
     stale: Option<String>,
+    /// Whether the last reading failed.
+    is_unreadable: bool,
 }
 
 impl Files {
-    /// Nothing is read yet.
+    /// Files that are not read yet.
     #[must_use]
     pub fn new(paths: Vec<PathBuf>, cluster: Arc<str>) -> Self {
         let root = |path| Root { path, files: None };
@@ -80,21 +84,21 @@ impl Files {
         }
     }
 
-    /// Reads also what only DNS needs: headless Services, Namespaces, all Pods.
+    /// Also reads objects that only DNS needs: headless Services, Namespaces, all Pods.
     #[must_use]
     pub fn with_names(mut self) -> Self {
         self.told_names = Some(ToldNames::new());
         self
     }
 
-    /// Keeps what the files lose if it is too much at once.
+    /// Guards against mass deletions.
     #[must_use]
-    pub fn guarded(mut self, config: GuardConfig, holds: &Arc<Holds>) -> Self {
+    pub fn guarded(mut self, config: GuardConfig, holds: &Arc<HeldDeletions>) -> Self {
         self.guards = Some(Guards::new(&self.cluster, config, holds));
         self
     }
 
-    /// Reads what changed. Blocks.
+    /// Reads changed files. Blocks.
     pub fn refresh(&mut self) -> Report {
         let unlisted = self.list();
         let is_released = self.guards.as_mut().is_some_and(Guards::look);
@@ -110,10 +114,12 @@ impl Files {
             names,
             problems: self.problems.clone(),
             complete: self.complete,
+            is_readable: self.unlisted.is_empty()
+                && self.files.values().all(|reader| !reader.is_unreadable),
         }
     }
 
-    /// Finds the files. A path that cannot be listed has those that it had.
+    /// Lists the files. A path that cannot be listed keeps its files.
     fn list(&mut self) -> Vec<FileProblem> {
         let mut problems = Vec::new();
         for root in &mut self.roots {
@@ -128,7 +134,7 @@ impl Files {
         problems
     }
 
-    /// Reads the files; whether anything is different now.
+    /// Reads the files; returns whether anything changed.
     fn read(&mut self) -> bool {
         let mut before = std::mem::take(&mut self.files);
         let mut is_news = false;
@@ -141,7 +147,7 @@ impl Files {
         is_news || !before.is_empty()
     }
 
-    /// Puts what the files say together.
+    /// Merges the contents of all files.
     fn merge(&mut self) -> (Vec<Change>, Vec<portolan_dns::Change>) {
         let kept;
         let mut merged = Merged::default();
@@ -186,7 +192,7 @@ impl Files {
     }
 }
 
-/// The files, each once: in the order of the paths that we were given, then by name.
+/// The files, each once: in the order of the configured paths, then by name.
 fn order(roots: &[Root]) -> Vec<&PathBuf> {
     let mut seen = BTreeSet::new();
     let files = roots.iter().filter_map(|root| root.files.as_ref());
@@ -194,14 +200,16 @@ fn order(roots: &[Root]) -> Vec<&PathBuf> {
 }
 
 impl Reader {
-    /// Reads the file if it changed; whether anything is different now.
+    /// Reads the file if it changed; returns whether anything changed.
     fn refresh(&mut self, path: &Path, cluster: &Arc<str>, names: bool) -> bool {
-        let stale = match scan::read(path, self.seen.as_mut()) {
+        let reading = scan::read(path, self.seen.as_mut());
+        self.is_unreadable = reading.is_err();
+        let stale = match reading {
             Ok(Reading::Busy) => return false,
             Ok(Reading::Unchanged) => None,
             Ok(Reading::Content(text, seen)) => {
                 let contents = parse(path, &text, cluster, names);
-                if self.take(&text, seen, contents) {
+                if self.replace_contents(&text, seen, contents) {
                     self.stale = None;
                     return true;
                 }
@@ -216,9 +224,9 @@ impl Reader {
         std::mem::replace(&mut self.stale, stale) != self.stale
     }
 
-    /// Takes new content; whether it does, because a file that is empty all of a sudden is most
-    /// likely being written in place. A comment is enough to say that it should be without objects.
-    fn take(&mut self, text: &str, seen: Seen, contents: Contents) -> bool {
+    /// Replaces the contents; returns whether it did. A file that is suddenly empty is most likely
+    /// being written in place, and is refused. A comment makes an empty file valid.
+    fn replace_contents(&mut self, text: &str, seen: Seen, contents: Contents) -> bool {
         if text.trim().is_empty() && !self.contents.entries.is_empty() {
             return false;
         }
@@ -234,7 +242,7 @@ impl Reader {
     }
 }
 
-/// What becomes of the objects of what cannot be read.
+/// The fate of the objects of an unreadable file.
 fn kept(was_read: bool) -> &'static str {
     if was_read {
         "its objects stay as they were"

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use portolan_catalog::{Kind, ObjectRef};
 
 use super::parse::Entry;
-use crate::Holds;
+use crate::HeldDeletions;
 use crate::deletions::{GuardConfig, Verdict};
-use crate::holds::{Warden, facts};
+use crate::held::{KindGuard, facts};
 use crate::objects::{Converted, Names};
 
 /// Pods in files have weights only.
@@ -22,16 +22,16 @@ const KINDS: [Kind; 4] = [
 /// The guards of all kinds that files have. A reading of the files is a listing, and a sure one.
 #[derive(Debug)]
 pub(super) struct Guards {
-    wardens: BTreeMap<Kind, Warden<ObjectRef>>,
+    guards: BTreeMap<Kind, KindGuard<ObjectRef>>,
     /// What the last reading came to.
     in_force: BTreeMap<ObjectRef, Entry>,
 }
 
 impl Guards {
-    pub(super) fn new(cluster: &Arc<str>, config: GuardConfig, holds: &Arc<Holds>) -> Self {
-        let warden = |kind| Warden::new(kind, Arc::clone(cluster), config, Arc::clone(holds));
+    pub(super) fn new(cluster: &Arc<str>, config: GuardConfig, holds: &Arc<HeldDeletions>) -> Self {
+        let guard = |kind| KindGuard::new(kind, Arc::clone(cluster), config, Arc::clone(holds));
         Self {
-            wardens: KINDS.map(|kind| (kind, warden(kind))).into(),
+            guards: KINDS.map(|kind| (kind, guard(kind))).into(),
             in_force: BTreeMap::new(),
         }
     }
@@ -39,8 +39,8 @@ impl Guards {
     /// Whether something that was held is held no longer.
     pub(super) fn look(&mut self) -> bool {
         let mut is_news = false;
-        for warden in self.wardens.values_mut() {
-            is_news |= !warden.look().is_empty();
+        for guard in self.guards.values_mut() {
+            is_news |= !guard.look().is_empty();
         }
         is_news
     }
@@ -52,21 +52,21 @@ impl Guards {
     ) -> BTreeMap<ObjectRef, Entry> {
         let mut withheld = BTreeSet::new();
         let mut now = BTreeMap::new();
-        self.wardens.values_mut().for_each(Warden::begin);
+        self.guards.values_mut().for_each(KindGuard::begin);
         for (object, entry) in entries.filter(|(_, entry)| is_there(entry)) {
             now.insert(object.clone(), entry.clone());
-            let Some(warden) = self.wardens.get_mut(&object.kind) else {
+            let Some(guard) = self.guards.get_mut(&object.kind) else {
                 continue;
             };
             let facts = facts(&entry.converted, Some(&entry.names));
-            let told = warden.listed(object.key.clone(), facts, object.clone());
+            let told = guard.listed(object.key.clone(), facts, object.clone());
             if told.is_none() {
                 withheld.insert(object.clone());
             }
         }
-        for (kind, warden) in &mut self.wardens {
+        for (kind, guard) in &mut self.guards {
             let of_kind = |key| ObjectRef { kind: *kind, key };
-            let verdict = warden.complete(true, |key| of_kind(key.clone()));
+            let verdict = guard.complete(true, |key| of_kind(key.clone()));
             if let Verdict::Settled { told, kept } = verdict {
                 told.iter().for_each(|object| _ = withheld.remove(object));
                 withheld.extend(kept.into_iter().map(of_kind));

@@ -15,7 +15,7 @@ use super::name_feed::NameFeed;
 use super::stats::{KindStats, Stats};
 use super::watched::Watched;
 use crate::deletions::{Facts, Verdict};
-use crate::holds::{Warden, facts};
+use crate::held::{KindGuard, facts};
 use crate::objects::{self, Converted, Names};
 use crate::sink::Closed;
 use crate::{Event, Sink};
@@ -63,7 +63,7 @@ pub(super) struct Feed {
     kind: Kind,
     cluster: Arc<str>,
     /// `None` for a kind whose deletions are always believed.
-    guard: Option<Warden<News>>,
+    guard: Option<KindGuard<News>>,
     /// `None` for what only DNS has.
     sink: Option<Sink>,
     names: Option<NameFeed>,
@@ -87,7 +87,7 @@ impl Feed {
         names: Option<NameFeed>,
         stats: Arc<Stats>,
         pending: Arc<Pending>,
-        guard: Option<Warden<News>>,
+        guard: Option<KindGuard<News>>,
     ) -> Self {
         Self {
             kind,
@@ -203,7 +203,7 @@ impl Feed {
 
     /// Tells what waited for its time or for a confirmation.
     pub(super) async fn look(&mut self) -> Result<(), Closed> {
-        let news = self.guard.as_mut().map(Warden::look).unwrap_or_default();
+        let news = self.guard.as_mut().map(KindGuard::look).unwrap_or_default();
         if news.is_empty() {
             return Ok(());
         }

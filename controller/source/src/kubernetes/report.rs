@@ -1,4 +1,4 @@
-//! Tells people in the cluster that deletions are held: a Kubernetes Event, if it can be written.
+//! Kubernetes Events about held deletions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use portolan_catalog::Kind;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use crate::Holds;
-use crate::deletions::Held;
+use crate::HeldDeletions;
+use crate::deletions::HeldLoss;
 
 /// The least time between two Events.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How long the server may take for one.
+/// The timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Writes an Event about the Namespace `kube-system` (in `default`) whenever deletions of a kind
 /// begin or cease to be held. Ends only with the source.
-pub async fn report_holds(client: Client, holds: Arc<Holds>, instance: Option<String>) {
+pub async fn report_held(client: Client, held: Arc<HeldDeletions>, instance: Option<String>) {
     let reporter = Reporter {
         controller: "portolan-controller".to_owned(),
         instance,
@@ -33,7 +33,7 @@ pub async fn report_holds(client: Client, holds: Arc<Holds>, instance: Option<St
         name: Some("kube-system".to_owned()),
         ..ObjectReference::default()
     };
-    let mut changes = holds.subscribe();
+    let mut changes = held.subscribe();
     let mut told = Vec::new();
     while changes.changed().await.is_ok() {
         let held = changes.borrow_and_update().clone();
@@ -50,7 +50,7 @@ pub async fn report_holds(client: Client, holds: Arc<Holds>, instance: Option<St
     }
 }
 
-fn event(held: &BTreeMap<Kind, Held>) -> Event {
+fn event(held: &BTreeMap<Kind, HeldLoss>) -> Event {
     let is_held = !held.is_empty();
     let (type_, reason) = match is_held {
         true => (EventType::Warning, "DeletionsHeld"),
@@ -65,9 +65,9 @@ fn event(held: &BTreeMap<Kind, Held>) -> Event {
     }
 }
 
-fn note(held: &BTreeMap<Kind, Held>) -> String {
+fn note(held: &BTreeMap<Kind, HeldLoss>) -> String {
     if held.is_empty() {
-        return "No deletions are held back any longer.".to_owned();
+        return "Deletions are no longer held.".to_owned();
     }
     let kinds = held.iter().map(|(kind, held)| match held.lost.ready {
         0 => format!("{} of {} {kind}s", held.lost.objects, held.of.objects),
@@ -78,8 +78,8 @@ fn note(held: &BTreeMap<Kind, Held>) -> String {
     });
     let kinds = kinds.collect::<Vec<_>>().join(", ");
     format!(
-        "Deletions are held back, and what they are about stays in force: {kinds}. \
-         `portolanctl confirm --deletions` lets them through."
+        "Deletions are held, and the objects stay in force: {kinds}. \
+         `portolanctl confirm --deletions` releases the deletions."
     )
 }
 
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn the_note_says_what_is_held() {
-        let held = |objects, ready| Held {
+        let held = |objects, ready| HeldLoss {
             lost: Size { objects, ready },
             of: Size {
                 objects: 100,

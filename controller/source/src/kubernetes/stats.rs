@@ -1,18 +1,18 @@
-//! What there is to count; the binary exports it.
+//! Counters of a source; the binary exports them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use portolan_catalog::Kind;
-use tokio::time::Instant;
 
-use crate::Holds;
+use crate::{Contact, HeldDeletions};
 
-/// Counters of one source, by kind, and what it holds back.
+/// Counters of one source, by kind, and its held deletions.
 #[derive(Debug, Default)]
 pub struct Stats {
-    holds: Arc<Holds>,
+    holds: Arc<HeldDeletions>,
+    files: Arc<Contact>,
     services: KindStats,
     slices: KindStats,
     nodes: KindStats,
@@ -21,14 +21,20 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// What the source holds back.
+    /// The source's held deletions.
     #[must_use]
-    pub fn holds(&self) -> &Arc<Holds> {
+    pub fn holds(&self) -> &Arc<HeldDeletions> {
         &self.holds
     }
 
-    /// How long the watch that has been silent for longest has been silent; `None` before the first
-    /// answer.
+    /// The last contact with the files, for the source `file`.
+    #[must_use]
+    pub fn files(&self) -> &Arc<Contact> {
+        &self.files
+    }
+
+    /// The silence of the files, or of the watch that has been silent for longest; `None` before the
+    /// first contact.
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
         let kinds = [
@@ -38,7 +44,8 @@ impl Stats {
             &self.pods,
             &self.namespaces,
         ];
-        kinds.into_iter().filter_map(KindStats::silence).max()
+        let kinds = kinds.into_iter().filter_map(KindStats::silence);
+        kinds.chain(self.files.silence()).max()
     }
 
     /// The counters of one kind.
@@ -55,29 +62,13 @@ impl Stats {
 }
 
 /// Counters of one watch. They only grow.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KindStats {
     listings: AtomicU64,
     streamed_listings: AtomicU64,
     watch_errors: AtomicU64,
     malformed: AtomicU64,
-    /// In milliseconds since the start, and 1; 0 for never. The wall clock may jump.
-    contact: AtomicU64,
-    start: Instant,
-}
-
-impl Default for KindStats {
-    fn default() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self {
-            listings: zero(),
-            streamed_listings: zero(),
-            watch_errors: zero(),
-            malformed: zero(),
-            contact: zero(),
-            start: Instant::now(),
-        }
-    }
+    contact: Contact,
 }
 
 impl KindStats {
@@ -87,7 +78,7 @@ impl KindStats {
         self.listings.load(Ordering::Relaxed)
     }
 
-    /// Those of them that the server streamed; the others came in pages.
+    /// Listings that the server streamed; the others came in pages.
     #[must_use]
     pub fn streamed_listings(&self) -> u64 {
         self.streamed_listings.load(Ordering::Relaxed)
@@ -105,23 +96,14 @@ impl KindStats {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// How long the server has neither answered nor sent anything; `None` if it never has.
+    /// The time since the server's last answer or event; `None` before the first one.
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
-        let contact = self.contact.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(
-            self.elapsed()
-                .saturating_sub(Duration::from_millis(contact)),
-        )
+        self.contact.silence()
     }
 
     pub(super) fn count_contact(&self) {
-        let now = u64::try_from(self.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.contact.store(now.saturating_add(1), Ordering::Relaxed);
-    }
-
-    fn elapsed(&self) -> Duration {
-        Instant::now() - self.start
+        self.contact.note();
     }
 
     pub(super) fn count_listing(&self) {

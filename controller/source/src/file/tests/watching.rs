@@ -1,4 +1,4 @@
-//! The task around the files, under a clock that stands still until everybody waits.
+//! The task around the files, with paused time.
 
 use portolan_catalog::Change;
 use tokio::sync::mpsc::Receiver;
@@ -8,11 +8,21 @@ use super::*;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 fn start(dir: &TempDir, paths: &[&str]) -> (Receiver<Event>, CancellationToken) {
+    let (events, token, _) = start_with_contact(dir, paths);
+    (events, token)
+}
+
+fn start_with_contact(
+    dir: &TempDir,
+    paths: &[&str],
+) -> (Receiver<Event>, CancellationToken, Arc<Contact>) {
     let (sink, events) = Sink::channel(1);
     let token = CancellationToken::new();
     let paths = paths.iter().map(|path| dir.path().join(path)).collect();
-    tokio::spawn(watch(paths, Arc::from("c"), sink, INTERVAL, token.clone()));
-    (events, token)
+    let options = Options::new(INTERVAL);
+    let contact = Arc::clone(&options.contact);
+    tokio::spawn(watch(paths, Arc::from("c"), sink, options, token.clone()));
+    (events, token, contact)
 }
 
 async fn changes(events: &mut Receiver<Event>) -> Vec<String> {
@@ -71,4 +81,29 @@ async fn files_never_delete_what_they_did_not_say() {
     // Another source of the same cluster would lose its objects.
     let retains = |change: &Change| matches!(change, Change::Retain { .. });
     assert!(!changes.iter().any(retains));
+}
+
+#[tokio::test(start_paused = true)]
+async fn contact_ages_while_a_path_cannot_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mounted, away) = (dir.path().join("objects"), dir.path().join("away"));
+    fs::create_dir(&mounted).unwrap();
+    let (mut events, _token, contact) = start_with_contact(&dir, &["objects"]);
+    assert_eq!(events.recv().await, Some(Event::Synced));
+    assert!(contact.silence().is_some_and(|silence| silence < INTERVAL));
+
+    fs::rename(&mounted, &away).unwrap();
+    let problems = events.recv().await;
+    assert!(
+        matches!(problems, Some(Event::FileProblems(_))),
+        "{problems:?}"
+    );
+    tokio::time::sleep(60 * INTERVAL).await;
+    let silence = contact.silence().unwrap();
+    assert!(silence >= 60 * INTERVAL, "{silence:?}");
+
+    fs::rename(&away, &mounted).unwrap();
+    assert_eq!(events.recv().await, Some(Event::FileProblems(Vec::new())));
+    let silence = contact.silence().unwrap();
+    assert!(silence < 2 * INTERVAL, "{silence:?}");
 }

@@ -1,5 +1,4 @@
-//! What a source holds back, for those who look at it and those who confirm it; and the guards of a
-//! source, which report there.
+//! Held deletions of a source: shown to operators, confirmed by them, reported by the guards.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -11,39 +10,39 @@ use portolan_dns as dns;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::deletions::{Facts, Guard, GuardConfig, Held, Verdict};
+use crate::deletions::{DeletionGuard, Facts, GuardConfig, HeldLoss, Verdict};
 use crate::objects::{Converted, Names};
 
-/// Shared by the guards of one source and by who looks at them.
+/// The held deletions of one source, shared by its guards and the admin server.
 #[derive(Debug, Default)]
-pub struct Holds {
-    held: watch::Sender<BTreeMap<Kind, Held>>,
+pub struct HeldDeletions {
+    held: watch::Sender<BTreeMap<Kind, HeldLoss>>,
     begun: Mutex<BTreeMap<Kind, u64>>,
     confirmations: watch::Sender<u64>,
 }
 
-impl Holds {
-    /// What is held at present.
+impl HeldDeletions {
+    /// The losses that are held now.
     #[must_use]
-    pub fn held(&self) -> BTreeMap<Kind, Held> {
+    pub fn held(&self) -> BTreeMap<Kind, HeldLoss> {
         self.held.borrow().clone()
     }
 
-    /// What is held, and all changes of it.
+    /// The losses that are held, and their changes.
     #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<BTreeMap<Kind, Held>> {
+    pub fn subscribe(&self) -> watch::Receiver<BTreeMap<Kind, HeldLoss>> {
         self.held.subscribe()
     }
 
-    /// How often deletions of a kind began to be held.
+    /// The number of times that deletions of a kind began to be held.
     #[must_use]
     pub fn begun(&self, kind: Kind) -> u64 {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         begun.get(&kind).copied().unwrap_or_default()
     }
 
-    /// Confirms everything that is held. The guards let go of it soon. Returns what it is.
-    pub fn confirm(&self) -> BTreeMap<Kind, Held> {
+    /// Confirms all held losses; the guards release them soon. Returns them.
+    pub fn confirm(&self) -> BTreeMap<Kind, HeldLoss> {
         let held = self.held();
         if !held.is_empty() {
             self.confirmations.send_modify(|count| *count += 1);
@@ -51,7 +50,7 @@ impl Holds {
         held
     }
 
-    fn report(&self, kind: Kind, held: Option<Held>) {
+    fn report(&self, kind: Kind, held: Option<HeldLoss>) {
         self.held.send_if_modified(|all| match held {
             Some(held) => all.insert(kind, held) != Some(held),
             None => all.remove(&kind).is_some(),
@@ -64,27 +63,27 @@ impl Holds {
     }
 }
 
-/// The guard of one kind, which says what it holds.
+/// The guard of one kind, with clock, log and report.
 #[derive(Debug)]
-pub(crate) struct Warden<P> {
+pub(crate) struct KindGuard<P> {
     kind: Kind,
     cluster: Arc<str>,
-    guard: Guard<P>,
-    holds: Arc<Holds>,
+    guard: DeletionGuard<P>,
+    holds: Arc<HeldDeletions>,
     confirmations: watch::Receiver<u64>,
 }
 
-impl<P> Warden<P> {
+impl<P> KindGuard<P> {
     pub(crate) fn new(
         kind: Kind,
         cluster: Arc<str>,
         config: GuardConfig,
-        holds: Arc<Holds>,
+        holds: Arc<HeldDeletions>,
     ) -> Self {
         Self {
             kind,
             cluster,
-            guard: Guard::new(config),
+            guard: DeletionGuard::new(config),
             confirmations: holds.confirmations.subscribe(),
             holds,
         }
@@ -103,7 +102,7 @@ impl<P> Warden<P> {
     }
 
     pub(crate) fn begin(&mut self) {
-        self.guard.begin();
+        self.guard.begin(now());
     }
 
     pub(crate) fn listed(&mut self, key: ObjectKey, facts: Option<Facts>, news: P) -> Option<P> {
@@ -120,13 +119,13 @@ impl<P> Warden<P> {
             let (cluster, kind) = (&self.cluster, self.kind);
             warn!(%cluster, %kind, lost = lost.objects, of = of.objects,
                 lost_ready_endpoints = lost.ready, of_ready_endpoints = of.ready,
-                "too much is absent from the listing, listing again");
+                "too much is absent from the listing; listing again");
         }
         self.report();
         verdict
     }
 
-    /// What may be told now, because its time has come or somebody has confirmed it.
+    /// Events to pass on now, because their time has come or an operator confirmed them.
     pub(crate) fn look(&mut self) -> Vec<P> {
         let mut told = Vec::new();
         if self.confirmations.has_changed().unwrap_or_default() {
@@ -146,7 +145,7 @@ impl<P> Warden<P> {
                 None => std::future::pending().await,
             }
         };
-        // Of the receiver itself, this would forget that there was a confirmation.
+        // A clone: `look` must still see the confirmation.
         let mut confirmations = self.confirmations.clone();
         tokio::select! {
             () = due => {}
@@ -167,10 +166,10 @@ impl<P> Warden<P> {
                 warn!(%cluster, %kind, lost = held.lost.objects, of = held.of.objects,
                     lost_ready_endpoints = held.lost.ready, of_ready_endpoints = held.of.ready,
                     ?minutes,
-                    "deletions are held: nearly nothing would be left, or much was absent from a \
-                     listing; portolanctl confirm --deletions lets them through");
+                    "deletions are held: a watch lost nearly all objects, or a listing many; \
+                     `portolanctl confirm --deletions` releases them");
             }
-            None if was_held => info!(%cluster, %kind, "deletions are held no longer"),
+            None if was_held => info!(%cluster, %kind, "held deletions released"),
             _ => {}
         }
         if was_held || held.is_some() {
@@ -183,7 +182,7 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// What the guard looks at; `None` if the object cannot be read.
+/// The facts of an object; `None` if it cannot be read.
 pub(crate) fn facts(converted: &Converted, names: Option<&Names>) -> Option<Facts> {
     match converted {
         Converted::Put { object, .. } => Some(match object {
