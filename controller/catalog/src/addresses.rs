@@ -1,4 +1,4 @@
-//! Which Nodes have an address.
+//! The Nodes of each address.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

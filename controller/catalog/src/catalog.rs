@@ -1,4 +1,4 @@
-//! The catalog itself: objects, the indices over them, and what a change makes dirty.
+//! The catalog: objects, their indices, and the dirty set of a change.
 
 mod cluster;
 mod endpoints;
@@ -19,8 +19,7 @@ use crate::{
 };
 use cluster::{Cluster, KnownNode};
 
-/// Services, EndpointSlices, Nodes and weighted Pods of all clusters. One task owns it; nobody else
-/// sees it.
+/// Services, EndpointSlices, Nodes and weighted Pods of all clusters. Owned by one task.
 #[derive(Debug, Default)]
 pub struct Catalog {
     clusters: BTreeMap<Arc<str>, Cluster>,

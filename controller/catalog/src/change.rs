@@ -1,4 +1,4 @@
-//! What a source tells the catalog.
+//! Changes from a source to the catalog.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,33 +8,33 @@ use crate::{Kind, Object, ObjectKey, ObjectRef, Problem};
 /// One thing that a source saw. Applying a change twice is the same as once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// This object is so now. What could not be used of it is in `problems`.
+    /// An object was added or changed.
     Put {
         /// The object.
         object: Object,
-        /// What was left out of it.
+        /// Parts of the object that could not be used and were left out.
         problems: Vec<Problem>,
     },
     /// This object could not be read. Its last good version stays in force.
     Refused {
-        /// Which object.
+        /// The object.
         object: ObjectRef,
         /// Why.
         problems: Vec<Problem>,
     },
-    /// This object is gone, or no longer ours to serve.
+    /// The object was deleted, or the controller no longer serves it.
     Delete(ObjectRef),
-    /// A listing is complete: of this kind and cluster there are just these. Everything else was
-    /// deleted while the source did not look (mark and sweep).
+    /// A listing of a kind and cluster is complete. Objects that it does not have were deleted
+    /// while the source did not watch (mark and sweep).
     Retain {
         /// The kind that was listed.
         kind: Kind,
         /// The cluster that was listed.
         cluster: Arc<str>,
-        /// All that the listing had.
+        /// The objects of the listing.
         keep: BTreeSet<ObjectKey>,
     },
-    /// With all changes so far, this kind is as it was at this version of the source.
+    /// After the changes so far, this kind is at this version of the source.
     Reached {
         /// The kind that was watched.
         kind: Kind,

@@ -1,10 +1,10 @@
-//! Who may have an address and port when several Services want it.
+//! Ownership of addresses and ports that several Services claim.
 //!
-//! An API server hands out node ports and cluster IPs once, but nothing keeps two Services from
-//! the same external IP, or a Service from writing another one's cluster IP among its external IPs,
-//! and files can say anything. What was handed out comes first, then what balancers have, then what
-//! anybody may write; among equals the oldest claimant has it, so that a newcomer never takes a
-//! working way in from its owner.
+//! An API server hands out node ports and cluster IPs once, but nothing keeps two Services from the
+//! same external IP, or a Service from writing another one's cluster IP among its external IPs, and
+//! files are not checked at all. Allocated addresses come first, then balancers', then those that
+//! any author of a Service may write; among equals the oldest claimant wins, so that a newcomer
+//! never takes a working frontend from its owner.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use portolan_model::{FrontendKind, Protocol};
 
 use crate::{ObjectKey, Service};
 
-/// What only one Service port can have.
+/// An address and port that only one Service port can have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim {
     /// Where.
@@ -28,27 +28,27 @@ pub struct Claim {
     pub protocol: Protocol,
 }
 
-/// Who claims. The smallest has it: by right, by age (an unknown age last), then by name.
+/// A claimant. The smallest one wins: by right, by age (an unknown age last), then by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claimant {
     right: Right,
     age: (bool, i64),
     /// The Service.
     pub service: ObjectKey,
-    /// Which of its ports.
+    /// The index of the Service's port.
     pub port: usize,
-    /// As what.
+    /// The kind of the frontend.
     pub kind: FrontendKind,
 }
 
-/// What a claim rests on, the best first.
+/// The right of a claim, the strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Right {
-    /// The API server handed it out, to nobody else.
+    /// Allocated by the API server, which allocates an address once.
     Allocated,
     /// A balancer's controller wrote it into the status.
     Status,
-    /// Whoever may edit the Service wrote it.
+    /// Written by an author of the Service.
     Spec,
 }
 
@@ -80,10 +80,10 @@ impl Claimant {
     }
 }
 
-/// What is claimed, within a cluster: address, port, protocol.
+/// A claimed address, port and protocol of a cluster.
 type What = (Option<IpAddr>, u16, Protocol);
 
-/// One claim of one claimant. How old it is says its Service.
+/// One claim of one claimant. Its age is its Service's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     what: What,
@@ -93,12 +93,12 @@ struct Entry {
     name: Arc<str>,
 }
 
-/// All claims of one cluster, in order of what is claimed.
+/// All claims of one cluster, ordered by address, port and protocol.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(BTreeSet<Entry>);
 
 impl Claims {
-    /// Who has what is claimed. `created` knows the age of each Service with a claim.
+    /// The holder of a claimed address and port. `created` returns the age of a Service.
     pub(crate) fn holder(
         &self,
         claim: &Claim,
@@ -117,7 +117,7 @@ impl Claims {
         claimants.min()
     }
 
-    /// The Services that want an address, by namespace and name.
+    /// The Services that claim an address, by namespace and name.
     pub(crate) fn of_address(
         &self,
         address: IpAddr,
@@ -137,8 +137,8 @@ impl Claims {
         self.change(service, |all, entry| all.remove(&entry), others);
     }
 
-    /// Whoever gets or loses something, those who still do not have it say who does: all claimants
-    /// are affected, and they are few.
+    /// All claimants are affected when the holder changes, since the problems of the others name
+    /// it. They are few.
     fn change(
         &mut self,
         service: &Service,

@@ -1,4 +1,4 @@
-//! What a change to the catalog makes dirty.
+//! The part of the tables that a change to the catalog affects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,12 @@ use portolan_model::NodeKey;
 
 use crate::ObjectKey;
 
-/// What has to be projected again.
+/// Services and nodes to project again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DirtySet {
     /// Services whose records or node lists may differ now.
     pub services: BTreeSet<ObjectKey>,
-    /// Nodes of which something else may be known now.
+    /// Nodes whose information may have changed.
     pub nodes: BTreeSet<NodeKey>,
     /// Nodes that give their endpoints another weight now; see
     /// [`Catalog::weighed_by`](crate::Catalog::weighed_by).
@@ -20,16 +20,16 @@ pub struct DirtySet {
     pub pod_weights: BTreeSet<ObjectKey>,
     /// Whether the catalog's problems changed.
     pub problems: bool,
-    /// Whether something went away that connections may still be sent to: a Service, an endpoint,
-    /// or an endpoint's readiness. Says how soon, not what: of no account where nothing is dirty.
+    /// Whether a possible destination of connections went away: a Service, an endpoint, or an
+    /// endpoint's readiness. Affects the time of a flush only.
     pub urgent: bool,
-    /// By Service, what triggered the changes of its slices, in milliseconds of Unix time. As
-    /// upstream, a slice that is deleted takes along what its Service has here.
+    /// The trigger times of each Service's changed slices, in milliseconds of Unix time. As
+    /// upstream, a deleted slice removes those of its Service.
     pub triggers: BTreeMap<ObjectKey, Vec<u64>>,
 }
 
 impl DirtySet {
-    /// Whether nothing has to be done.
+    /// Whether nothing is dirty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let Self {

@@ -1,8 +1,8 @@
-//! The cluster as the sources told it: Services, EndpointSlices, Nodes and the weights of Pods,
+//! The cluster as reported by the sources: Services, EndpointSlices, Nodes and the weights of Pods,
 //! indexed.
 //!
-//! Pure: no I/O, no clock. Sources say [`Change`]s; [`Catalog::apply`] says what they made dirty.
-//! Changes in any order and grouping give the same catalog.
+//! Pure: no I/O, no clock. Sources send [`Change`]s; [`Catalog::apply`] returns what they made
+//! dirty. Changes in any order and grouping give the same catalog.
 
 #![forbid(unsafe_code)]
 

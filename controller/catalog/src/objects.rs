@@ -1,4 +1,4 @@
-//! The objects, reduced to what endpoint selection looks at.
+//! The objects, reduced to the fields that endpoint selection uses.
 
 mod node;
 mod service;
@@ -15,7 +15,7 @@ pub use node::{MAX_WEIGHT, Node, Pod};
 pub use service::{Service, ServicePort};
 pub use slice::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
 
-/// Names an object of a known kind.
+/// The name of an object of a known kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct ObjectKey {
     /// The cluster's name; empty for a single cluster.
@@ -40,7 +40,7 @@ impl fmt::Display for ObjectKey {
 /// Any object that the catalog holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
-    /// A Service that is ours to serve.
+    /// A Service that the controller serves.
     Service(Service),
     /// An EndpointSlice that belongs to a Service.
     EndpointSlice(EndpointSlice),
@@ -67,12 +67,12 @@ impl Object {
     }
 }
 
-/// Which endpoints a way in may use.
+/// The endpoints that a frontend may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub enum TrafficPolicy {
     /// All of the cluster's.
     #[default]
     Cluster,
-    /// Only those on the node where the connection comes in.
+    /// Endpoints on the node where the connection arrives.
     Local,
 }

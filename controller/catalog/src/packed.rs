@@ -1,5 +1,5 @@
-//! Objects as the catalog keeps them: 100,000 endpoints are most of its memory, and most of what
-//! they say they say alike.
+//! Packed objects. 100,000 endpoints are most of the catalog's memory, and most of their fields are
+//! equal.
 
 mod few;
 mod service;

@@ -1,4 +1,4 @@
-//! What was wrong with an object: which object, which field, why.
+//! Problems with objects: the object, the field, the reason.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// Why something was not taken. The label of the metric that counts problems.
+/// The class of a problem, and a label of the problem metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -58,13 +58,13 @@ pub enum Reason {
     InvalidValue,
     /// An address is of another family than the field asks for.
     WrongFamily,
-    /// Somebody else has this address and port.
+    /// Another Service has this address and port.
     Conflict,
-    /// More than we can hold.
+    /// More than the tables can hold.
     TooMany,
     /// An address that clients are to reach is a Node's own.
     NodeAddress,
-    /// A setting that we do not have; the rest of the object is used.
+    /// An unsupported setting; the rest of the object is used.
     Unsupported,
 }
 
@@ -84,14 +84,14 @@ impl Reason {
     }
 }
 
-/// One thing that was wrong with one object.
+/// One problem with one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Problem {
     /// The path of the field, as in `spec.ports[0].nodePort`; empty if no single field is to blame.
     pub field: String,
     /// The class of the problem.
     pub reason: Reason,
-    /// What is wrong, in words, with the value.
+    /// A description with the value.
     pub message: String,
 }
 

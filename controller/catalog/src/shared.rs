@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// Fewer values than this are not worth a look for those that nobody has any more.
+/// The size below which unused values are not collected.
 const FEW: usize = 64;
 
-/// Equal values as one allocation. Values that nobody has any more are dropped when the set has
-/// doubled, so that a value costs O(1) and at most half of the set is of no use.
+/// Equal values as one allocation. Unused values are dropped when the set has doubled, so that a
+/// value costs O(1) and at most half of the set is unused.
 #[derive(Debug)]
 pub(crate) struct Shared<T: ?Sized> {
     values: HashSet<Arc<T>>,
@@ -27,7 +27,7 @@ impl<T: ?Sized> Default for Shared<T> {
 }
 
 impl<T: ?Sized + Eq + Hash> Shared<T> {
-    /// The one that is equal to this; this one if there is none yet.
+    /// The stored value that is equal to this one, which is stored if there is none.
     pub(crate) fn get<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
         if let Some(known) = self.values.get(value.borrow()) {
             return Arc::clone(known);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_does_not_pile_up() {
+    fn unused_values_are_dropped() {
         let mut shared = Shared::<str>::default();
         let kept: Vec<_> = (0..FEW).map(|i| shared.get(format!("kept {i}"))).collect();
         for i in 0..100 * FEW {

@@ -54,13 +54,13 @@ impl fmt::Display for Bind {
 pub enum Bound {
     /// A TCP port.
     Tcp(TcpListener),
-    /// A Unix socket, which goes when the service ends.
+    /// A Unix socket, removed when the service ends.
     Unix(UnixListener, SocketFile),
 }
 
 impl Bind {
-    /// Binds; `access` says who may connect to a Unix socket. The socket that a process before us
-    /// left behind is replaced; one that somebody serves is not.
+    /// Binds; `access` restricts a Unix socket. A stale socket of an earlier process is replaced; a
+    /// served one is not.
     ///
     /// # Errors
     /// If the address cannot be bound; the message names it.
@@ -90,7 +90,7 @@ impl Bound {
         }
     }
 
-    /// Serves until `shutdown`, then finishes what it has begun.
+    /// Serves until `shutdown`, then finishes the requests in progress.
     ///
     /// # Errors
     /// If the listener fails.

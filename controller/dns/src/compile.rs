@@ -34,7 +34,7 @@ impl Goal<'_> {
     }
 }
 
-/// The records of a Service, and what of it could not become one.
+/// Compiles the records of a Service, and the problems of fields that could not become records.
 pub(crate) fn compile<'a>(
     service: &Service,
     slices: impl Iterator<Item = &'a Slice>,
@@ -256,8 +256,8 @@ impl<'c> Compiler<'c> {
                 )),
             }
         }
-        // A Pod's name may have dots. It is taken all the same, as in CoreDNS, where such a name is
-        // told but not found.
+        // A Pod's name may have dots. It is used as in CoreDNS, which lists such a name but does
+        // not find it.
         let pod = from.pod.as_deref().filter(|pod| pod.len() < 64)?;
         self.config
             .endpoint_pod_names
@@ -359,7 +359,7 @@ fn with_ports<'a>(
 /// The address and SRV records that lead to all of these.
 fn set_of<'a>(goals: impl Iterator<Item = &'a Goal<'a>> + Clone) -> RecordSet {
     let addresses: BTreeSet<_> = goals.clone().map(|goal| goal.address).collect();
-    // As CoreDNS has it: what divides the weight is the number of ways in, not of SRV records.
+    // As in CoreDNS, the weight is divided by the number of targets, not of SRV records.
     let weight = share(goals.clone().count());
     let srv: BTreeSet<_> = goals
         .filter_map(|goal| {

@@ -1,4 +1,4 @@
-//! Which zones are served, and how.
+//! Configuration of the zones.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,19 @@ use ipnet::IpNet;
 use crate::input::ServiceKey;
 use crate::name;
 
-/// Which Pods have names (`<a-b-c-d>.<namespace>.pod.<zone>`).
+/// The Pods that have names (`<a-b-c-d>.<namespace>.pod.<zone>`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PodMode {
     /// None has.
     #[default]
     Disabled,
-    /// Any address in a Namespace that exists has, whether there is such a Pod or not.
+    /// Any address in an existing Namespace, with or without such a Pod.
     Insecure,
     /// Pods that exist have.
     Verified,
 }
 
-/// What does not depend on the cluster's objects.
+/// The configuration of a zone, apart from the cluster's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneConfig {
     /// The zones with the cluster's names. PTR records point into the first one.
@@ -29,7 +29,7 @@ pub struct ZoneConfig {
     pub reverse: Vec<Name>,
     /// How long answers may be kept, in seconds, 0 to 3600. CoreDNS's default is 5.
     pub ttl: u32,
-    /// Which Pods have names.
+    /// The Pods that have names.
     pub pods: PodMode,
     /// Endpoints without a hostname are named after their Pod instead of their address.
     pub endpoint_pod_names: bool,
@@ -44,8 +44,8 @@ pub struct ZoneConfig {
     /// Whether endpoints have names. Without them headless Services have none (CoreDNS:
     /// `noendpoints`).
     pub endpoints: bool,
-    /// The Service of the name servers: it is what NS records point to while it exists, and
-    /// `ns.dns.<zone>` is otherwise.
+    /// The Service of the name servers. NS records point to it while it exists, and to
+    /// `ns.dns.<zone>` otherwise.
     pub name_server: Option<ServiceKey>,
 }
 
@@ -63,7 +63,7 @@ pub enum ConfigError {
     Zone {
         /// The zone as configured.
         zone: String,
-        /// What is wrong with it.
+        /// The reason for the refusal.
         reason: String,
     },
     /// A TTL out of range.
@@ -128,11 +128,11 @@ impl ZoneConfig {
         self.namespaces.is_empty() || self.namespaces.contains(&namespace.to_ascii_lowercase())
     }
 
-    /// Checks what the types leave open.
+    /// Checks the values that the types do not restrict.
     ///
     /// # Errors
     ///
-    /// The first setting that cannot be.
+    /// The first invalid setting.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.ttl > MAX_TTL {
             return Err(ConfigError::Ttl(self.ttl));

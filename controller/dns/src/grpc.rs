@@ -11,9 +11,9 @@
 //! }
 //! ```
 //!
-//! All servers together have 5 seconds, so the list should be short and the nearest one first.
-//! With `fallthrough` CoreDNS cannot go on to a zone file in the same block: `file` comes before
-//! `grpc`. What outlives us is its cache.
+//! All servers together have 5 seconds, so the list should be short and the nearest one first. With
+//! `fallthrough` CoreDNS cannot go on to a zone file in the same block: `file` comes before `grpc`.
+//! Only CoreDNS's cache survives an outage.
 
 use std::time::Duration;
 
@@ -39,12 +39,11 @@ pub mod pb {
 use pb::DnsPacket;
 use pb::dns_service_server::{DnsService, DnsServiceServer};
 
-/// The longest request, in bytes: what is too long for a DNS message, and not much longer, is told so
-/// in one. What is longer ends with gRPC's OUT_OF_RANGE.
+/// The longest request, in bytes. A request that is slightly too long for a DNS message gets a DNS
+/// reply with an error; a longer one ends with gRPC's OUT_OF_RANGE.
 const MAX_REQUEST: usize = 2 * MAX_MESSAGE;
 
-/// A connection that says nothing for so long is asked whether it lives, and closed if it does not
-/// answer in time.
+/// The keepalive interval of a silent connection, which is closed if it does not answer in time.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -80,7 +79,7 @@ impl DnsService for DnsGrpc {
     }
 }
 
-/// Serves on a TCP listener until `shutdown`, then finishes what it has begun. At most 256
+/// Serves on a TCP listener until `shutdown`, then finishes the requests in progress. At most 256
 /// connections are open, 32 of one source.
 ///
 /// # Errors
@@ -94,7 +93,7 @@ pub async fn serve_tcp(
     serve(server, listener, shutdown).await
 }
 
-/// Serves on a Unix socket until `shutdown`, then finishes what it has begun. At most 256
+/// Serves on a Unix socket until `shutdown`, then finishes the requests in progress. At most 256
 /// connections are open.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! How many connections a listener serves: strangers that open many cost a bounded number of file
+//! Limits of a listener's connections: strangers that open many use a bounded number of file
 //! descriptors, and end their own connections first.
 
 use std::io;
@@ -24,10 +24,10 @@ const LIMITS: SourceLimits = SourceLimits {
     remembered: 0,
 };
 
-/// The time to try again after no connection could be accepted.
+/// The pause after a failure to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What accepts connections.
+/// A listener that accepts connections.
 pub(crate) trait Listen: Unpin {
     /// A connection.
     type Io: AsyncRead + AsyncWrite + Unpin;
@@ -67,8 +67,8 @@ impl Listen for UnixListener {
     }
 }
 
-/// The connections of a listener, of which no more are open than there are places. A new one takes
-/// the place of the oldest of the source with the most.
+/// The connections of a listener, limited by places. A new one replaces the oldest of the source
+/// with the most.
 #[derive(Debug)]
 pub(crate) struct Incoming<L> {
     listener: L,

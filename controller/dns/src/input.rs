@@ -1,5 +1,5 @@
-//! What the records are made of: Services, EndpointSlices, Pods and Namespaces, reduced to the
-//! fields that a DNS answer depends on.
+//! The input of the records: Services, EndpointSlices, Pods and Namespaces, reduced to the fields
+//! that a DNS answer depends on.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -44,7 +44,7 @@ pub struct Port {
     pub number: Option<u16>,
 }
 
-/// What a Service's name stands for.
+/// The target of a Service's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// Its cluster IPs, at most one per family. NodePort and LoadBalancer Services are of this
@@ -67,11 +67,11 @@ pub enum Kind {
 pub struct Service {
     /// Namespace and name.
     pub key: ServiceKey,
-    /// What its name stands for.
+    /// The target of its name.
     pub kind: Kind,
     /// `spec.ports`.
     pub ports: Vec<Port>,
-    /// `spec.publishNotReadyAddresses`: endpoints count as ready whatever they say themselves.
+    /// `spec.publishNotReadyAddresses`: all endpoints count as ready.
     pub publish_not_ready: bool,
 }
 
@@ -130,23 +130,24 @@ pub struct Pod {
     pub addresses: Vec<IpAddr>,
 }
 
-/// One thing that happened to the cluster. Each is idempotent; a deletion of what is not there
-/// changes nothing.
+/// One change of the cluster. Changes are idempotent; the deletion of a missing object changes
+/// nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// A Namespace exists.
     Namespace(String),
-    /// A Namespace is gone. It goes on existing in DNS for as long as Services or Pods are in it.
+    /// A Namespace was deleted. It exists in DNS for as long as Services or Pods are in it.
     NamespaceRemoved(String),
     /// A Service was added or changed.
     Service(Service),
-    /// A Service is gone.
+    /// A Service was deleted.
     ServiceRemoved(ServiceKey),
     /// An EndpointSlice was added or changed.
     Slice(Slice),
-    /// An EndpointSlice is gone.
+    /// An EndpointSlice was deleted.
     SliceRemoved(SliceKey),
-    /// A Service with all its slices is so now; with neither, it is gone. For copies of a zone.
+    /// The state of a Service with all its slices; without both, it was deleted. For copies of a
+    /// zone.
     Whole {
         /// Its namespace and name.
         key: ServiceKey,
@@ -157,20 +158,20 @@ pub enum Change {
     },
     /// A Pod was added or changed.
     Pod(Pod),
-    /// A Pod is gone.
+    /// A Pod was deleted.
     PodRemoved(PodKey),
-    /// So many Pods of a Namespace have an address now. For copies of a zone.
+    /// The number of a Namespace's Pods with an address. For copies of a zone.
     PodAddress {
         /// The Pods' namespace.
         namespace: String,
         /// The address.
         address: IpAddr,
-        /// How many they are; 0 for none.
+        /// The number of Pods; 0 for none.
         count: usize,
     },
-    /// A listing is complete: what it did not have was removed while nobody looked.
+    /// A listing is complete: other objects of the kind were deleted in the meantime.
     Listed(Listing),
-    /// Everything that exists has been told; from now on "not known" means "does not exist".
+    /// All existing objects have been reported; from now on a missing object does not exist.
     Synced,
 }
 
@@ -187,7 +188,7 @@ pub enum Listing {
     Pods(BTreeSet<PodKey>),
 }
 
-/// Something of which the records changed, for exporters.
+/// A group of records that change together, for exporters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// The names that are no object's: the zones' name servers, and all after [`Change::Synced`].

@@ -1,4 +1,4 @@
-//! Labels: which strings can be one, and how an address is written as one.
+//! DNS labels: validity, and the form of an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_stands_for_none() {
+    fn other_labels_stand_for_no_address() {
         for label in [
             "blah",
             "10-0-0",

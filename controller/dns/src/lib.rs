@@ -1,25 +1,26 @@
-//! Kubernetes DNS records (specification 1.1.0, as CoreDNS's kubernetes plugin answers), and the
-//! ways in which CoreDNS gets them.
+//! Kubernetes DNS records (specification 1.1.0, as CoreDNS's kubernetes plugin answers), and their
+//! ways to CoreDNS.
 //!
 //! [`Zone`] is pure: changes go in, answers come out. Around it are the wire format, the gRPC
 //! service that CoreDNS's grpc plugin asks, zone files, and the SkyDNS layout in etcd.
 //!
 //! An answer over gRPC is the plugin's, record by record: also where that contradicts the DNS
 //! standards, such as names that exist for some types only, and aliases that are left out if they
-//! lead to nothing inside of the zone. What cannot be equal:
+//! lead to nothing inside of the zone. The differences:
 //!
-//! - Until everything is known everything is SERVFAIL: half of a Service's endpoints are no better
-//!   an answer than none. The plugin answers with what it has.
+//! - Every answer is SERVFAIL until all objects are known: half of a Service's endpoints are no
+//!   better an answer than none. The plugin answers with the objects it has.
 //! - The plugin looks for itself among the endpoints to find its name server's name, and takes the
-//!   addresses of its machine if it is not there. We are told the Service
-//!   ([`ZoneConfig::name_server`]), and have no addresses without.
-//! - A Service's `publishNotReadyAddresses` counts here too. What Kubernetes' own controller makes
-//!   of such a Service says already that all is ready; slices made by hand may not.
-//! - With `noendpoints` the plugin does not find itself, whatever we are told.
-//! - A Namespace exists if a Service or a Pod is in it. An API server has none without; files may.
+//!   addresses of its machine if it is not there. Here the Service is configured
+//!   ([`ZoneConfig::name_server`]), and there are no addresses without it.
+//! - A Service's `publishNotReadyAddresses` counts here. Kubernetes' own controller marks all
+//!   endpoints of such a Service as ready; slices written by hand may not.
+//! - With `noendpoints` the plugin does not find itself; the configured Service is used here.
+//! - A Namespace exists if a Service or a Pod is in it. In an API server it always does; in files
+//!   it may be missing.
 //! - The serial of the SOA record.
 //!
-//! [`zone_file`] and [`skydns`] say what these two ways cannot have.
+//! [`zone_file`] and [`skydns`] document their own limits.
 
 #![forbid(unsafe_code)]
 

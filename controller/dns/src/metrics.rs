@@ -1,4 +1,4 @@
-//! What there is to count of answers and exports.
+//! Metrics of answers and exports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +82,7 @@ pub fn code_name(code: ResponseCode) -> &'static str {
     }
 }
 
-/// Types that nobody should ask for are one: a client must not make metrics grow.
+/// Unusual types share one label: a client must not make metrics grow.
 fn label(kind: Option<RecordType>) -> &'static str {
     match kind {
         None => "none",

@@ -1,4 +1,4 @@
-//! What is wrong with an object, said so that its author finds it.
+//! Problems with objects, with field and reason.
 
 use crate::input::{ServiceKey, SliceKey};
 
@@ -24,7 +24,7 @@ pub enum Object {
     },
 }
 
-/// A field that cannot become a record. Everything else of the object is served all the same.
+/// A field that cannot become a record. The rest of the object is served.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{object}: {field}: {reason}")]
 pub struct Problem {
@@ -32,7 +32,7 @@ pub struct Problem {
     pub object: Object,
     /// The field, as a path in the object.
     pub field: String,
-    /// What is wrong, and what is done instead.
+    /// The reason, and the replacement.
     pub reason: String,
 }
 

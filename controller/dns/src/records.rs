@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use hickory_proto::rr::Name;
 
-/// The records of one name. All lists are sorted and without duplicates. A name with none exists
-/// all the same.
+/// The records of one name. All lists are sorted and without duplicates. A name without records
+/// still exists.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordSet {
     /// A and AAAA.
     pub addresses: Vec<IpAddr>,
     /// SRV.
     pub srv: Vec<Srv>,
-    /// CNAME: the absolute name that this one stands for. Then there is nothing else.
+    /// CNAME: the absolute target. It excludes other records.
     pub alias: Option<Name>,
     /// PTR: names relative to the first zone.
     pub pointers: Vec<String>,
@@ -23,8 +23,8 @@ pub struct RecordSet {
 }
 
 impl RecordSet {
-    /// The records of a Pod's address, which so many Pods have. As in CoreDNS it has an SRV record,
-    /// without a port.
+    /// The records of a Pod's address, with the number of Pods that have it. As in CoreDNS it has
+    /// an SRV record, without a port.
     pub(crate) fn of_pod(address: IpAddr, count: usize) -> Self {
         let srv = Srv {
             port: 0,
@@ -73,28 +73,28 @@ pub struct ServiceRecords {
     /// No "" means that the Service's name does not exist. (CoreDNS gives the name of a port
     /// addresses too.)
     pub names: BTreeMap<String, RecordSet>,
-    /// What the name of each topology zone stands for, if the Service has such names.
+    /// The records of each topology zone's name, if the Service has such names.
     pub zones: Option<BTreeMap<String, RecordSet>>,
     /// The PTR records: the address, and the name relative to the zone.
     pub(crate) pointers: Vec<(IpAddr, Owner, String)>,
 }
 
 impl ServiceRecords {
-    /// Whether there is any name.
+    /// Whether any name exists.
     pub(crate) fn exist(&self) -> bool {
         !self.names.is_empty() || self.zones.is_some()
     }
 
-    /// Whether all is the same; PTR records follow from the names, unless there are none: those of
-    /// slices without their Service. (A headless Service may have the same records
-    /// as one that is not, if neither has any; for exporters they differ all the same.)
+    /// Whether all names are equal. PTR records follow from the names, except those of slices
+    /// without their Service. (A headless Service and another one may have equal records, if
+    /// neither has any; they differ for exporters.)
     pub(crate) fn same_names(&self, other: &Self) -> bool {
         (self.headless, &self.names, &self.zones) == (other.headless, &other.names, &other.zones)
             && (self.exist() || self.pointers == other.pointers)
     }
 
-    /// What is at `labels`, relative to the Service's name. Ports may be written without their
-    /// underscores, as in CoreDNS; those that are named by nothing else are not found here.
+    /// The records at `labels`, relative to the Service's name. Ports may be written without their
+    /// underscores, as in CoreDNS; unnamed ports are not found here.
     pub(crate) fn get(&self, labels: &[String]) -> Option<&RecordSet> {
         match labels {
             [rest @ .., _] if self.is_zonal(labels) => self.zonal(rest),
@@ -113,9 +113,9 @@ impl ServiceRecords {
         self.zones.is_some() && labels.last().is_some_and(|last| last == ZONE_LABEL)
     }
 
-    /// The names `<topology zone>.{pin,prefer}._zone`. A zone's name exists whether anything is in
-    /// the zone or not, so that a drained zone looks the same on every replica. The names between
-    /// do not exist, as in CoreDNS.
+    /// The names `<topology zone>.{pin,prefer}._zone`. A zone's name exists even if the zone is
+    /// empty, so that a drained zone is equal on every replica. The names between do not exist, as
+    /// in CoreDNS.
     fn zonal(&self, labels: &[String]) -> Option<&RecordSet> {
         static EMPTY: RecordSet = RecordSet {
             addresses: Vec::new(),

@@ -37,14 +37,14 @@ impl Server {
         self
     }
 
-    /// Counts what [`resolve`](Self::resolve) answers.
+    /// Counts the answers of [`resolve`](Self::resolve).
     #[must_use]
     pub fn with_metrics(mut self, metrics: Metrics) -> Self {
         self.metrics = Some(metrics);
         self
     }
 
-    /// Whether it knows enough to answer with anything but SERVFAIL.
+    /// Whether the zone is synced: before that every answer is SERVFAIL.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.zone.read().is_synced()
@@ -63,8 +63,7 @@ impl Server {
         }
     }
 
-    /// As [`answer`](Self::answer), and aliases that lead outside are followed if there is
-    /// somebody to ask.
+    /// Like [`answer`](Self::answer), but follows aliases out of the zones if there is an upstream.
     pub async fn resolve(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let begin = Instant::now();
         let (kind, code, reply) = match Request::parse(packet) {

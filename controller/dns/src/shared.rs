@@ -1,4 +1,4 @@
-//! One zone that many ask and one changes.
+//! A zone with one writer and many readers.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
@@ -27,7 +27,7 @@ impl SharedZone {
         }
     }
 
-    /// Takes changes, one at a time: between two of them questions are answered.
+    /// Applies changes one by one: questions are answered between two of them.
     pub fn apply(&self, changes: impl IntoIterator<Item = Change>) -> Applied {
         let mut all = Applied::default();
         for change in changes {
@@ -40,13 +40,13 @@ impl SharedZone {
         all
     }
 
-    /// Puts another zone in place, all at once: after a new listing of everything.
+    /// Replaces the zone at once, after a new listing.
     pub fn replace(&self, mut zone: Zone) {
         let mut place = self.zone.write().unwrap_or_else(PoisonError::into_inner);
         zone.succeed(&place);
         let old = std::mem::replace(&mut *place, zone);
         drop(place);
-        // Freeing a large zone takes a while: nobody waits for it.
+        // Freed outside of the lock, since a large zone takes a while.
         drop(old);
         self.tell(&Dirty::All);
     }
@@ -57,7 +57,8 @@ impl SharedZone {
         self.zone.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of what changes from now on, to somebody who is called `who`. At first, all did.
+    /// Subscribes to changes; `who` labels the subscriber's metrics. The first changes are
+    /// [`Dirty::All`].
     #[must_use]
     pub fn subscribe(&self, who: &'static str) -> Subscription {
         let inbox = Arc::new(Inbox {
@@ -73,8 +74,7 @@ impl SharedZone {
         Subscription { inbox }
     }
 
-    /// How old the oldest change is that each subscriber has not dealt with: zero if there is
-    /// none.
+    /// The age of each subscriber's oldest unhandled change; zero if there is none.
     #[must_use]
     pub fn lags(&self) -> Vec<(&'static str, Duration)> {
         let subscribers = self
@@ -100,12 +100,12 @@ impl SharedZone {
     }
 }
 
-/// What a subscriber has not looked at yet.
+/// The changes that a subscriber has not received yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Dirty {
-    /// These have other records than before.
+    /// These subjects may have changed.
     Some(BTreeSet<Subject>),
-    /// Anything may have.
+    /// Any subject may have changed.
     All,
 }
 
@@ -121,9 +121,9 @@ impl Dirty {
 #[derive(Debug, Default)]
 struct Inbox {
     who: &'static str,
-    /// Since when there is something that was not dealt with.
+    /// The time of the oldest unhandled change.
     since: Mutex<Option<Instant>>,
-    /// As large as the zone at most, however slow the subscriber is.
+    /// At most as large as the zone, however slow the subscriber is.
     dirty: Mutex<Option<Dirty>>,
     filled: Notify,
 }
@@ -148,7 +148,7 @@ impl Inbox {
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// What was taken is dealt with. What came meanwhile counts from now.
+    /// Marks received changes as handled. Changes since then count from now.
     fn done(&self) {
         let dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,14 +163,14 @@ impl Inbox {
     }
 }
 
-/// Hears of changes of a zone.
+/// A subscription to the changes of a zone.
 #[derive(Debug)]
 pub struct Subscription {
     inbox: Arc<Inbox>,
 }
 
 impl Subscription {
-    /// Waits for changes, and takes all that there were since the last time.
+    /// Waits for changes, and returns all since the last call.
     pub async fn changed(&mut self) -> Dirty {
         loop {
             if let Some(dirty) = self.inbox.take() {
@@ -180,12 +180,12 @@ impl Subscription {
         }
     }
 
-    /// All that was taken is dealt with.
+    /// Marks all received changes as handled.
     pub fn done(&self) {
         self.inbox.done();
     }
 
-    /// Puts back what could not be dealt with.
+    /// Puts back changes that could not be handled.
     pub fn put_back(&self, dirty: &Dirty) {
         self.inbox.put(dirty);
     }

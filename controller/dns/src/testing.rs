@@ -114,7 +114,7 @@ pub(crate) fn changes() -> Vec<Change> {
         ),
         slice("svc6", "svc6-a", &[shared], &http),
         slice("hdls1", "hdls1-a", &hdls1, &http),
-        // The same endpoint in two slices, as for a moment when one replaces the other.
+        // The same endpoint in two slices, as during a replacement.
         slice("hdls1", "hdls1-b", &hdls1[..1], &http),
         slice("hdlsprtls", "hdlsprtls-a", &[endpoint("172.0.0.20")], &[]),
         slice(
@@ -174,7 +174,7 @@ pub(crate) fn config() -> ZoneConfig {
     ZoneConfig::new("cluster.local").unwrap()
 }
 
-/// The zone at serial 1, whatever was applied to it.
+/// The zone after these changes, at serial 1.
 pub(crate) fn zone_of(config: ZoneConfig, changes: impl IntoIterator<Item = Change>) -> Zone {
     let changes: Vec<_> = changes.into_iter().chain([Change::Synced]).collect();
     let mut zone = Zone::new(config, 0).unwrap();

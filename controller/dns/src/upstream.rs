@@ -1,5 +1,5 @@
-//! Asks other name servers for what an alias leads to outside of the zones. CoreDNS's grpc plugin
-//! hands our reply on as it is, and most clients do not follow an alias themselves.
+//! Resolution of aliases that leave the zones, by other name servers. CoreDNS's grpc plugin passes
+//! a reply on unchanged, and most clients do not follow aliases themselves.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,7 +24,7 @@ pub struct Upstream {
     timeout: Duration,
 }
 
-/// Why there is no answer from upstream.
+/// The reason for a missing answer from upstream.
 #[derive(Debug, thiserror::Error)]
 enum UpstreamError {
     #[error(transparent)]
@@ -50,8 +50,8 @@ impl Upstream {
         }
     }
 
-    /// Completes an answer that goes on outside of the zones. As in CoreDNS the alias is an answer
-    /// even if nobody knows what it leads to, or if that does not exist.
+    /// Completes an answer whose alias leaves the zones. As in CoreDNS the alias is an answer even
+    /// if its target cannot be resolved or does not exist.
     pub(crate) async fn complete(&self, mut answer: Answer, kind: RecordType) -> Answer {
         let Some(name) = answer.elsewhere.take() else {
             return answer;
@@ -62,7 +62,7 @@ impl Upstream {
         answer
     }
 
-    /// The first useful reply: that there is no such name is one.
+    /// The first useful reply; NXDOMAIN is one.
     async fn lookup(&self, name: &Name, kind: RecordType) -> Option<Message> {
         for server in self.servers.iter() {
             let asked = tokio::time::timeout(self.timeout, ask(*server, name, kind)).await;
@@ -110,7 +110,7 @@ async fn over_udp(server: SocketAddr, packet: &[u8]) -> Result<Vec<u8>, Upstream
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
-    // A port of its own for each query, and nothing from anybody else: replies cannot be guessed.
+    // A port of its own for each query, connected to the server: replies cannot be guessed.
     let socket = UdpSocket::bind(local).await?;
     socket.connect(server).await?;
     socket.send(packet).await?;

@@ -13,14 +13,14 @@ use crate::zone::Answer;
 /// The longest message (RFC 1035 §4.2.2), in bytes.
 pub const MAX_MESSAGE: usize = 65_535;
 
-/// The UDP payload that we say we can take (DNS flag day 2020), in bytes. Over gRPC it has no
-/// effect; what a client's UDP packet takes is CoreDNS's business.
+/// The advertised UDP payload (DNS flag day 2020), in bytes. Without effect over gRPC: CoreDNS
+/// limits its clients' packets.
 const UDP_PAYLOAD: u16 = 1232;
 
 /// The length of a message's header (RFC 1035 §4.1.1), in bytes.
 const HEADER: usize = 12;
 
-/// A pointer (RFC 1035 §4.1.4) to what comes after the header: the question's name.
+/// A pointer (RFC 1035 §4.1.4) to the question's name, right after the header.
 const QUESTION: u16 = 0xc000 | 12;
 
 /// The flag of a response, in the third byte.
@@ -38,7 +38,7 @@ pub(crate) struct Request {
     edns: Option<Edns>,
 }
 
-/// A query that gets no answer: with the reply that says why, or none.
+/// A query without an answer, with an error reply or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rejected(pub(crate) Option<Vec<u8>>);
 
@@ -46,7 +46,7 @@ impl Request {
     /// Reads a query.
     pub(crate) fn parse(packet: &[u8]) -> Result<Self, Rejected> {
         if packet.len() < 2 || packet.get(2).is_some_and(|flags| flags & QR != 0) {
-            // Without an id there is nobody to answer, and replies are not answered.
+            // Messages without an id, and replies, are not answered.
             return Err(Rejected(None));
         }
         if packet.len() < HEADER || packet.len() > MAX_MESSAGE {
@@ -81,12 +81,12 @@ impl Request {
         Err(Rejected(Some(self.reply(Answer::of(code)))))
     }
 
-    /// The reply with an answer. If it would be too long, it has fewer records, and says so
-    /// unless they were additional ones.
+    /// The reply with an answer. A reply that would be too long has fewer records, and is marked as
+    /// truncated unless only additional ones are missing.
     pub(crate) fn reply(&self, answer: Answer) -> Vec<u8> {
         let mut metadata = Metadata::response_from_request(&self.metadata);
         metadata.response_code = answer.code;
-        // Of what is refused we know nothing.
+        // A refusal is not authoritative.
         metadata.authoritative = answer.code != ResponseCode::Refused;
         let mut message = Message::new(metadata.id, MessageType::Response, OpCode::Query);
         message.metadata = metadata;
@@ -121,8 +121,7 @@ fn encode(mut message: Message) -> Vec<u8> {
             continue;
         }
         message.metadata.truncation = true;
-        // Room for the records after the answers, of which none is longer than the longest name
-        // and ten bytes more.
+        // Room for the records after the answers.
         let room = written(&bytes).saturating_sub(1 + 4 * message.authorities.len());
         message
             .answers

@@ -165,7 +165,7 @@ fn service(name: &str, ip: &str) -> Result<Change> {
     }))
 }
 
-/// What should be in etcd, apart from what others put there.
+/// The keys that the exporter should write.
 fn desired(zone: &SharedZone, layout: &Layout) -> BTreeMap<String, String> {
     let zone = zone.read();
     let subjects = Layout::subjects(&zone);
@@ -176,7 +176,7 @@ fn desired(zone: &SharedZone, layout: &Layout) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Waits until etcd has exactly what it should have, and the keys of others.
+/// Waits until etcd has exactly the desired keys and the foreign ones.
 async fn settled(etcd: &Etcd, zone: &SharedZone, layout: &Layout) -> Result<()> {
     let mut expected = desired(zone, layout);
     expected.extend(foreign());
@@ -206,7 +206,7 @@ async fn holds(etcd: &Etcd, expected: &BTreeMap<String, String>) -> Result<()> {
     }
 }
 
-/// Keys next to ours that must not be touched.
+/// Foreign keys near the exporter's, which must not be touched.
 fn foreign() -> BTreeMap<String, String> {
     let keys = [
         "/skydns/local/clusterx/a",
@@ -284,9 +284,9 @@ async fn keys_follow_the_zone() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_change_is_repaired() -> Result<()> {
+async fn foreign_changes_are_repaired() -> Result<()> {
     let Some(etcd) = Etcd::start()? else {
-        missing("what_others_change_is_repaired", "needs the program etcd");
+        missing("foreign_changes_are_repaired", "needs the program etcd");
         return Ok(());
     };
     let layout = Layout::new("/skydns")?;

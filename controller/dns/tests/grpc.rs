@@ -45,7 +45,7 @@ async fn ask(client: &mut DnsServiceClient<Channel>, name: &str) -> Result<Messa
     Ok(Message::from_vec(&reply.msg)?)
 }
 
-/// Everything that a client sees of a server, whatever the transport.
+/// All exchanges of a client and a server, over any transport.
 async fn exercise(client: &mut DnsServiceClient<Channel>, zone: &SharedZone) -> Result<()> {
     let early = client.query(query("a.default.svc.cluster.local.")?).await;
     assert_eq!(
@@ -101,7 +101,7 @@ async fn refused(client: &mut DnsServiceClient<Channel>) -> Result<()> {
     Ok(())
 }
 
-/// What is no query, whatever its length.
+/// Messages that are not queries, of any length.
 async fn malformed(client: &mut DnsServiceClient<Channel>) -> Result<()> {
     let good = query("a.default.svc.cluster.local.")?.msg;
     let padded = |length: usize| [&good[..], &vec![0xff; length - good.len()]].concat();
@@ -187,9 +187,9 @@ async fn over_a_unix_socket() -> Result<()> {
     Ok(())
 }
 
-/// Whoever connects and asks nothing loses the connection to those who come later.
+/// Idle connections are closed in favour of new ones.
 #[tokio::test]
-async fn idle_connections_keep_nobody_out() -> Result<()> {
+async fn idle_connections_do_not_block_new_ones() -> Result<()> {
     const IDLE: usize = 500;
     let (zone, server) = empty()?;
     zone.apply([service("a", "10.0.0.1")?, Change::Synced]);

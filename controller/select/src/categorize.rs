@@ -10,7 +10,7 @@ use portolan_model::Lists;
 
 use crate::rule::{Rule, Topology, still_serving};
 
-/// What selection looks at of a node.
+/// The fields of a node that selection uses.
 #[derive(Debug, Clone, Copy)]
 pub struct NodeView<'a> {
     /// Its name; empty is no node's.
@@ -19,7 +19,7 @@ pub struct NodeView<'a> {
     pub zone: Option<&'a str>,
 }
 
-/// What selection looks at of a Service port, in one family.
+/// The fields of a Service port that selection uses, for one family.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Uses {
     /// Some way in may use all of the cluster's endpoints.
@@ -46,13 +46,13 @@ impl Uses {
 /// The endpoints of one Service port in one family, as one node sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Categories {
-    /// For ways in with policy Cluster; `None` if there are none.
+    /// The list of frontends with policy Cluster; `None` without such a frontend.
     pub cluster: Option<BTreeSet<SocketAddr>>,
-    /// For ways in with policy Local; `None` if there are none.
+    /// The list of frontends with policy Local; `None` without such a frontend.
     pub local: Option<BTreeSet<SocketAddr>>,
-    /// All that the node needs to know.
+    /// All endpoints that the node needs.
     pub all: BTreeSet<SocketAddr>,
-    /// Whether any node has an endpoint that could be used.
+    /// Whether any node has a usable endpoint.
     pub has_any: bool,
 }
 

@@ -1,22 +1,22 @@
-//! What an operator can choose about selection.
+//! The operator's settings of selection.
 
 use std::str::FromStr;
 
-/// How tables are computed; the same on everybody who computes one.
+/// Settings of the computation of tables; equal in all programs that compute them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SelectConfig {
-    /// What `spec.loadBalancerSourceRanges` hold for.
+    /// The frontends that `spec.loadBalancerSourceRanges` apply to.
     pub source_ranges: SourceRanges,
 }
 
-/// What `spec.loadBalancerSourceRanges` hold for.
+/// The frontends that `spec.loadBalancerSourceRanges` apply to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SourceRanges {
-    /// For load-balancer IPs, and for the Service's node ports and external IPs too where the status
-    /// says that the balancer keeps clients' addresses (`ipMode` `VIP`, its default).
+    /// Load-balancer IPs, and the Service's node ports and external IPs too if the status says that
+    /// the balancer preserves clients' addresses (`ipMode` `VIP`, its default).
     All,
-    /// For load-balancer IPs only, as kube-proxy does. A balancer that proxies reaches node ports
-    /// from addresses of its own, and most of them do not say so by an `ipMode`.
+    /// Load-balancer IPs only, as in kube-proxy. A proxying balancer reaches node ports from its
+    /// own addresses, and most do not set `ipMode`.
     #[default]
     LoadBalancer,
 }
@@ -33,7 +33,7 @@ impl FromStr for SourceRanges {
     }
 }
 
-/// A word that does not say what source ranges hold for.
+/// An unknown value of the source ranges setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: expected all or load-balancer")]
 pub struct ParseSourceRangesError(String);

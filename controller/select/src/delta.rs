@@ -1,18 +1,18 @@
-//! What one catalog transition changed in the tables of the nodes.
+//! The changes of the nodes' tables by one transition of the catalog.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_model::{NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
-/// One atomic transition of all tables. `None` means that the entry is gone.
+/// One atomic transition of all tables. `None` stands for a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableDelta {
     /// Shared records.
     pub records: BTreeMap<RecordKey, Option<Arc<Record>>>,
-    /// What nodes have of their own.
+    /// The nodes' overlays.
     pub lists: BTreeMap<NodeKey, BTreeMap<RecordKey, Option<Arc<NodeOverlay>>>>,
-    /// What is known of nodes.
+    /// The nodes' information.
     pub nodes: BTreeMap<NodeKey, NodeInfo>,
 }
 

@@ -1,4 +1,4 @@
-//! Why a node forwards where it does: the rule that makes the tables, said in words.
+//! Explanations of a node's forwarding: the rule behind the tables, in words.
 
 mod reason;
 
@@ -15,12 +15,12 @@ use crate::rule::{Rule, Topology};
 use crate::{NodeView, SelectConfig};
 use reason::in_words;
 
-/// Asks where connections to an address go that come in on a node.
+/// A question for the destinations of connections to an address that arrive on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inquiry {
     /// The node.
     pub node: NodeKey,
-    /// Whether an agent says that it is this node's: then there need be no Node object.
+    /// Whether an agent of this node is connected: then a Node object is not needed.
     pub has_agent: bool,
     /// Any virtual address, or any address of any Node for a node port.
     pub address: SocketAddr,
@@ -33,9 +33,9 @@ pub struct Inquiry {
 pub struct Explanation {
     /// The record, as `namespace/service[:port]/PROTOCOL`.
     pub record: String,
-    /// What the address is to the Service.
+    /// The kind of frontend that the address is.
     pub kind: FrontendKind,
-    /// Which list the way in uses on every node.
+    /// The list that the frontend uses on every node.
     pub lists: Lists,
     /// The node.
     pub node: String,
@@ -43,7 +43,7 @@ pub struct Explanation {
     pub zone: Option<String>,
     /// All endpoints of the address's family, sorted by address.
     pub endpoints: Vec<Explained>,
-    /// What else there is to know, each a sentence.
+    /// Further notes, each a sentence.
     pub notes: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub struct Explained {
     pub address: SocketAddr,
     /// Share of new connections.
     pub weight: u32,
-    /// The node where it is, if known.
+    /// The endpoint's node, if known.
     pub node: Option<String>,
     /// That node's zone.
     pub zone: Option<String>,
@@ -64,16 +64,16 @@ pub struct Explained {
     pub serving: bool,
     /// `conditions.terminating`.
     pub terminating: bool,
-    /// Whether connections may go there.
+    /// Whether it is a destination.
     pub used: bool,
     /// Why they may or may not, in words.
     pub reason: String,
 }
 
-/// Why there is nothing to explain.
+/// The reason for a question without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
-    /// There is no such Node.
+    /// The Node does not exist.
     #[error("node {0}: there is no such Node")]
     UnknownNode(NodeKey),
     /// No Service has the address, with this protocol and port.
@@ -83,7 +83,7 @@ pub enum NoAnswer {
         protocol: Protocol,
         /// The address and port that were asked for.
         address: SocketAddr,
-        /// What there is instead; begins with a comma or a semicolon, or is empty.
+        /// A hint at existing names; begins with a comma or a semicolon, or is empty.
         near: String,
     },
 }
@@ -218,7 +218,7 @@ fn unknown_address(catalog: &Catalog, inquiry: &Inquiry) -> NoAnswer {
     }
 }
 
-/// What is to be known of the way in.
+/// Notes on a frontend.
 fn notes_on(catalog: &Catalog, inquiry: &Inquiry, frontend: &Frontend) -> Vec<String> {
     let mut notes = Vec::new();
     if frontend.has_short_circuit() {
@@ -247,7 +247,7 @@ fn notes_on(catalog: &Catalog, inquiry: &Inquiry, frontend: &Frontend) -> Vec<St
     notes
 }
 
-/// That there are hints, but they do not count.
+/// A note on topology hints that do not count.
 fn ignored_hints(
     endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>,
     rule: Rule<'_>,
@@ -263,7 +263,7 @@ fn ignored_hints(
     })
 }
 
-/// What becomes of connections that can go nowhere.
+/// A note on the fate of connections without a destination.
 fn nothing_used(all: &[Explained], projection: &Projection, frontend: &Frontend) -> Option<String> {
     if all.iter().any(|explained| explained.used) {
         return None;

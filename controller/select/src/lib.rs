@@ -1,7 +1,7 @@
-//! What each node must forward where: traffic policies, topology hints, terminating endpoints.
+//! Endpoint selection for each node: traffic policies, topology hints, terminating endpoints.
 //!
-//! Pure. [`categorize`] is upstream's rule for one node, word for word; [`Projector`] computes for
-//! all nodes at once what it says, as one shared record and small lists for the nodes that differ.
+//! Pure. [`categorize`] is upstream's rule for one node, word for word; [`Projector`] computes the
+//! same for all nodes at once, as one shared record and small lists for the nodes that differ.
 
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,7 @@ use portolan_model::NodeKey;
 use crate::explain::explain;
 use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
 
-/// The pure middle between a source and whoever publishes tables. One task owns it.
+/// The pure part between a source and the publisher of tables. Owned by one task.
 #[derive(Debug, Default)]
 pub struct Pipeline {
     catalog: Catalog,
@@ -17,8 +17,8 @@ pub struct Pipeline {
     problems_changed: bool,
 }
 
-/// A look at everything, part by part: tables that are kept up to date change by change must be what
-/// a computation from scratch makes of the catalog. A part at a time, so that no change waits long.
+/// An audit, part by part: incrementally updated tables must equal tables computed from scratch. A
+/// part at a time, so that no change waits long.
 #[derive(Debug)]
 pub struct Audit {
     services: BTreeSet<ObjectKey>,
@@ -26,7 +26,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Whether everything has been looked at.
+    /// Whether the audit is complete.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.services.is_empty() && self.nodes.is_empty()
@@ -43,32 +43,32 @@ impl Pipeline {
         }
     }
 
-    /// Takes a change in. Nothing comes of it before the next [`flush`](Self::flush).
+    /// Applies a change. The tables follow with the next [`flush`](Self::flush).
     pub fn apply(&mut self, change: Change) {
         self.catalog.apply(change, &mut self.dirty);
     }
 
-    /// Whether a flush would have to look at anything.
+    /// Whether there is anything to flush.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Whether what a flush would look at cannot wait long: see [`DirtySet::urgent`].
+    /// Whether the flush is urgent: see [`DirtySet::urgent`].
     #[must_use]
     pub fn is_urgent(&self) -> bool {
         self.dirty.urgent
     }
 
-    /// What the changes since the last flush changed in the tables: one atomic transition.
+    /// The effect of all changes since the last flush on the tables: one atomic transition.
     pub fn flush(&mut self) -> TableDelta {
         let dirty = std::mem::take(&mut self.dirty);
         self.problems_changed |= dirty.problems;
         self.project(&dirty)
     }
 
-    /// What triggered the changes since the last flush, in milliseconds of Unix time; to be taken
-    /// before that.
+    /// The trigger times of the changes since the last flush, in milliseconds of Unix time; called
+    /// before the next flush.
     pub fn take_triggers(&mut self) -> Vec<u64> {
         let triggers = std::mem::take(&mut self.dirty.triggers);
         triggers.into_values().flatten().collect()
@@ -80,7 +80,7 @@ impl Pipeline {
         delta
     }
 
-    /// A look at everything: see [`Audit`].
+    /// Begins an audit: see [`Audit`].
     #[must_use]
     pub fn audit(&self) -> Audit {
         let mut services: BTreeSet<_> = self.catalog.services().collect();
@@ -94,12 +94,12 @@ impl Pipeline {
     /// result is where the tables diverge from that, and repairs them; it should be empty.
     pub fn continue_audit(&mut self, audit: &mut Audit, limit: usize) -> TableDelta {
         if !self.dirty.node_weights.is_empty() || !self.dirty.pod_weights.is_empty() {
-            // Which Services these weigh on is only found out by a flush.
+            // A flush finds the Services that changed weights affect.
             return TableDelta::default();
         }
         let mut again = DirtySet::default();
         for _ in 0..limit {
-            // What is dirty is different for a good reason.
+            // Dirty Services differ for a good reason.
             if let Some(service) = audit.services.pop_first() {
                 if !self.dirty.services.contains(&service) {
                     again.services.insert(service);
@@ -113,13 +113,13 @@ impl Pipeline {
         self.project(&again)
     }
 
-    /// What is wrong with which object, found while reading it or while projecting it, if that has
-    /// changed since it was last asked.
+    /// The problems of each object, from conversion and projection, if they have changed since the
+    /// last call.
     pub fn changed_problems(&mut self) -> Option<BTreeMap<ObjectRef, Vec<Problem>>> {
         std::mem::take(&mut self.problems_changed).then(|| self.problems())
     }
 
-    /// What is wrong with which object: found while reading it, or while projecting it.
+    /// The problems of each object, from conversion and projection.
     #[must_use]
     pub fn problems(&self) -> BTreeMap<ObjectRef, Vec<Problem>> {
         let mut problems = self.catalog.problems().clone();
@@ -132,11 +132,10 @@ impl Pipeline {
         problems
     }
 
-    /// Where connections to an address go that come in on a node, and why nowhere else; by the
-    /// objects as they are now, published or not.
+    /// Explains the destinations of connections to an address that arrive on a node, by the objects
+    /// as they are now, published or not.
     ///
-    /// # Errors
-    /// If there is no such node, or no Service has the address.
+    /// # Errors If the node does not exist, or no Service has the address.
     pub fn explain(&self, inquiry: &Inquiry) -> Result<Explanation, NoAnswer> {
         explain(&self.catalog, self.projector.config(), inquiry)
     }

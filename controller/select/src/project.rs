@@ -24,14 +24,14 @@ use candidates::Candidates;
 use nodes::Nodes;
 use shared::Shared;
 
-/// What the nodes must program for one Service port.
+/// The part of all tables for one Service port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Projection {
     /// The shared record; `None` if no way in is left to the Service port.
     pub record: Option<Record>,
-    /// What nodes have of their own.
+    /// The nodes' overlays.
     pub lists: BTreeMap<NodeKey, NodeOverlay>,
-    /// What could not be done for the Service, by field.
+    /// Problems of the Service, by field.
     pub problems: Vec<Problem>,
 }
 
@@ -110,23 +110,23 @@ pub(crate) fn record_key(service: &Service, port_index: usize) -> RecordKey {
     }
 }
 
-/// Whether any connection of a family may go to the cluster-wide list: that of a node's own pods
-/// may with `externalTrafficPolicy: Local` too.
+/// Whether the cluster-wide list of a family is used: with `externalTrafficPolicy: Local`, by a
+/// node's own pods.
 fn uses_cluster(frontends: &[Frontend], family: Family) -> bool {
     let uses = |f: &Frontend| f.lists == Lists::Cluster || f.has_short_circuit();
     frontends.iter().any(|f| f.family() == family && uses(f))
 }
 
-/// Whether nodes need to know their local endpoints of a family: to forward to, or to count them
-/// for a load balancer that asks for the node's health.
+/// Whether nodes need their local endpoints of a family: as destinations, or to count them for a
+/// load balancer's health check.
 fn uses_local(service: &Service, frontends: &[Frontend], family: Family) -> bool {
     let counts = service.health_check_port.is_some() && service.has_family(family);
     let forwards = |f: &Frontend| f.family() == family && f.lists == Lists::Local;
     counts || frontends.iter().any(forwards)
 }
 
-/// What the Service says of scheduling; if it names no scheduler, but its destinations differ in
-/// weight, one that heeds weights.
+/// The Service's scheduling. Without a scheduler of its own, a Service whose destinations differ in
+/// weight gets a weighted one.
 ///
 /// Destinations of weight 0 make no difference: `rr` gives them nothing either (kernel:
 /// `ip_vs_rr.c`).

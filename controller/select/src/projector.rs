@@ -1,4 +1,4 @@
-//! Keeps what was published, so that a change yields what differs.
+//! Incremental projection: compares with the published records and yields the differences.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use portolan_model::{NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 use crate::project::{project, record_key};
 use crate::{Projection, SelectConfig, TableDelta};
 
-/// What is published of one Service: of each port, sorted by key. Exact slices, since there are as
-/// many as there are Services, and most have one element.
+/// The published records of one Service, by port, sorted by key. Exact slices, since there is one
+/// for each Service, and most have one element.
 type Published = Box<[PublishedPort]>;
 
-/// What is published of one port of a Service.
+/// The published record of one port of a Service.
 #[derive(Debug)]
 struct PublishedPort {
     key: RecordKey,
@@ -29,7 +29,7 @@ impl PublishedPort {
     }
 }
 
-/// Turns dirty sets into table deltas. One task owns it, beside the catalog.
+/// Turns dirty sets into table deltas. Owned by the catalog's task.
 #[derive(Debug, Default)]
 pub struct Projector {
     config: SelectConfig,
@@ -40,7 +40,7 @@ pub struct Projector {
 }
 
 impl Projector {
-    /// One that has published nothing yet.
+    /// A projector that has published nothing yet.
     #[must_use]
     pub fn new(config: SelectConfig) -> Self {
         Self {
@@ -49,8 +49,8 @@ impl Projector {
         }
     }
 
-    /// Projects what is dirty again and says what differs from before. Costs O(affected), except
-    /// where weights changed ([`Catalog::weighed_by`]).
+    /// Projects dirty Services and nodes again, and returns the differences. Costs O(affected),
+    /// except where weights changed ([`Catalog::weighed_by`]).
     pub fn update(&mut self, catalog: &Catalog, dirty: &DirtySet) -> TableDelta {
         let mut delta = TableDelta::default();
         let weighed = catalog.weighed_by(dirty);
@@ -63,8 +63,8 @@ impl Projector {
         delta
     }
 
-    /// A projector that has projected all of a catalog from scratch: what incremental updates
-    /// must be equal to.
+    /// A projector that has projected a whole catalog from scratch; the reference for incremental
+    /// updates.
     #[must_use]
     pub fn rebuild(catalog: &Catalog, config: SelectConfig) -> (Self, TableDelta) {
         let dirty = DirtySet {
@@ -78,13 +78,13 @@ impl Projector {
         (projector, delta)
     }
 
-    /// What could not be done, by Service.
+    /// The problems of each Service.
     #[must_use]
     pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<Problem>> {
         &self.problems
     }
 
-    /// Whether they changed since this was last asked.
+    /// Whether the problems changed since the last call.
     pub(crate) fn take_problems_changed(&mut self) -> bool {
         std::mem::take(&mut self.problems_changed)
     }
@@ -93,23 +93,23 @@ impl Projector {
         self.config
     }
 
-    /// The Services of which something is published.
+    /// The Services with published records.
     pub(crate) fn services(&self) -> impl Iterator<Item = &ObjectKey> {
         self.services.keys()
     }
 
-    /// The nodes of which something is published.
+    /// The nodes with published information.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &NodeKey> {
         self.nodes.keys()
     }
 
-    /// Breaks it: what is published of a Service is no longer known.
+    /// Corrupts the projector: forgets the published records of a Service.
     #[cfg(test)]
     pub(crate) fn forget(&mut self, key: &ObjectKey) {
         self.services.remove(key);
     }
 
-    /// Breaks it: what another has published of a Service is said to be published here.
+    /// Corrupts the projector: adopts another's published records of a Service.
     #[cfg(test)]
     pub(crate) fn steal(&mut self, other: &mut Self, key: &ObjectKey) {
         let stolen = other.services.remove(key);
@@ -163,7 +163,7 @@ fn publish(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> (Publish
             lists,
             problems: of_port,
         } = project(catalog, config, &service, index);
-        // What is wrong with an address is wrong for all ports, but said once.
+        // A problem with an address concerns all ports, and is reported once.
         for problem in of_port {
             if !problems.contains(&problem) {
                 problems.push(problem);
@@ -181,7 +181,7 @@ fn publish(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> (Publish
     (published.into_values().collect(), problems)
 }
 
-/// Adds what has to be put (`Some`) or deleted (`None`) to get from one to the other.
+/// Adds the puts (`Some`) and deletions (`None`) that turn one into the other.
 fn differences(before: &Published, after: &Published, delta: &mut TableDelta) {
     for gone in before
         .iter()

@@ -1,4 +1,4 @@
-//! What one endpoint is to one list of one node, and why.
+//! The membership of one endpoint in one list of one node, with the reason.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ pub(crate) enum Topology {
     SameZone,
 }
 
-/// Whether a list has an endpoint, and why.
+/// The membership of an endpoint in a list, with the reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Ready(Topology),
@@ -32,13 +32,13 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the list has it.
+    /// Whether the endpoint is in the list.
     pub(crate) fn is_in(self) -> bool {
         matches!(self, Self::Ready(_) | Self::StillServing)
     }
 }
 
-/// What one of the lists has on one node.
+/// The rule of one list on one node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rule<'a> {
     lists: Lists,
@@ -47,7 +47,7 @@ pub(crate) struct Rule<'a> {
     none_ready: bool,
 }
 
-/// Whether an endpoint may be used when none is ready (KEP-1669).
+/// Whether an endpoint is usable when none is ready (KEP-1669).
 pub(crate) fn still_serving(endpoint: &EndpointRef<'_>) -> bool {
     endpoint.serving && endpoint.terminating
 }
@@ -79,7 +79,7 @@ impl<'a> Rule<'a> {
         self.topology
     }
 
-    /// Whether those that are terminating have to do.
+    /// Whether terminating endpoints are used for lack of ready ones.
     pub(crate) fn fell_back(&self) -> bool {
         self.none_ready
     }
@@ -102,8 +102,8 @@ impl<'a> Rule<'a> {
     }
 }
 
-/// Hints count all or nothing: one ready endpoint without them, or none for this node, and
-/// everything may be used. Endpoints that are not ready have no say.
+/// Hints count all or nothing: with one ready endpoint without hints, or without one for this node,
+/// all endpoints are usable. Hints of unready endpoints are ignored.
 fn topology(endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>, node: NodeView<'_>) -> Topology {
     let mut ready = endpoints.values().filter(|e| e.ready).peekable();
     if ready.peek().is_none() {

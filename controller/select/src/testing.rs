@@ -110,7 +110,7 @@ pub(crate) fn service() -> impl Strategy<Value = Service> {
         )
 }
 
-/// What annotations and the health-check port come to.
+/// Annotations and a health-check port.
 fn settings() -> impl Strategy<Value = (Scheduling, Option<u32>, Option<u16>)> {
     let scheduler = option::weighted(0.2, names(&["lc", "sh"]));
     let flags = option::weighted(0.2, Just(Flags(Flags::SCHED1)));
@@ -194,7 +194,7 @@ pub(crate) fn slice() -> impl Strategy<Value = EndpointSlice> {
         })
 }
 
-/// Addresses that Services may want too.
+/// Addresses that Services may claim too.
 fn node_addresses() -> impl Strategy<Value = BTreeSet<IpAddr>> {
     let some = (some_ips(97), some_ips(98), option::weighted(0.1, ips(96)));
     some.prop_map(|(a, b, c)| {

@@ -41,32 +41,32 @@ pub use identity::cluster_id;
 pub use report::report_held;
 pub use stats::{KindStats, Stats};
 
-/// What to watch beside Services, EndpointSlices and Nodes, and how.
+/// Options of the watches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The metadata of all Pods, for the weights that their annotations say. Of what an API server
-    /// has, Pods are the most, and change the most.
+    /// Watch the metadata of all Pods too, for the weights in their annotations. Pods are an API
+    /// server's most numerous objects, and change the most.
     pub pods: bool,
     /// List in pages also where the server can stream a listing.
     pub paged: bool,
-    /// Which deletions are held. Pods are not guarded: they come and go.
+    /// The limits of the deletion guard. Pods are not guarded: they come and go.
     pub guard: GuardConfig,
 }
 
-/// What DNS is told, beside the tables.
+/// Options of the watches for DNS.
 #[derive(Debug, Clone)]
 pub struct NameOptions {
-    /// Where it is told.
+    /// The sink of DNS.
     pub sink: NameSink,
-    /// The addresses of all Pods, for names of Pods that are verified. In this case weights come
-    /// from the same watch.
+    /// Watch the addresses of all Pods, for names of verified Pods. Weights then come from the same
+    /// watch.
     pub pods: bool,
 }
 
-/// Watches Services, EndpointSlices and Nodes until `token` is cancelled or nobody reads the sink.
+/// Watches Services, EndpointSlices and Nodes until `token` is cancelled or the sink's reader is
+/// gone.
 ///
-/// [`Event::Synced`](crate::Event::Synced) follows the first complete listing of all that is
-/// watched.
+/// [`Event::Synced`](crate::Event::Synced) follows the first complete listing of all watched kinds.
 pub async fn watch(
     client: Client,
     cluster: Arc<str>,
@@ -78,8 +78,8 @@ pub async fn watch(
     watch_names(client, cluster, options, sink, None, stats, token).await;
 }
 
-/// As [`watch`], and tells DNS what it needs: of the same watches, which then select nothing, and
-/// of Namespaces.
+/// Like [`watch`], but also sends DNS its changes: from the same watches, then without selectors,
+/// and from one of Namespaces.
 pub async fn watch_names(
     client: Client,
     cluster: Arc<str>,
@@ -127,11 +127,11 @@ pub async fn watch_names(
             namespaces,
         )
     };
-    // Ends early only with the sink's reader, whose end its owner knows best.
+    // Ends early only with the sink's reader, whose owner deals with its end.
     let _ = token.run_until_cancelled(Box::pin(watches)).await;
 }
 
-/// What all watches have in common.
+/// The shared parts of all watches.
 struct Feeds {
     cluster: Arc<str>,
     sink: Sink,

@@ -1,8 +1,8 @@
-//! One writer of several: leadership by a `coordination.k8s.io/v1` Lease, as client-go's.
+//! Leader election by a `coordination.k8s.io/v1` Lease, as in client-go.
 //!
-//! Everybody serves; only what writes to one place, as an export of DNS records does, must be alone.
-//! A leader that cannot renew its Lease stops in good time before another may begin; clocks need not
-//! agree for that, only run equally fast.
+//! All replicas serve; only writers to one place, such as an export of DNS records, must be alone.
+//! A leader that cannot renew its Lease stops before another may begin; clocks need not agree for
+//! that, only run equally fast.
 
 use std::future::Future;
 use std::pin::pin;
@@ -17,23 +17,22 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// How long a leader that stops tries to tell so; others would wait for the Lease to run out.
+/// The time for the release of a Lease at the end; without it others wait for the Lease to expire.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// Which Lease, and who wants it.
+/// The Lease, the candidate and the times.
 #[derive(Debug, Clone)]
 pub struct LeaseConfig {
     /// The namespace of the Lease.
     pub namespace: String,
     /// The name of the Lease.
     pub name: String,
-    /// Who we are: another name for each process, also for the next one of the same pod.
+    /// The candidate's name; different for each process, also for the next one in the same pod.
     pub identity: String,
-    /// How long others wait for a leader that says nothing, at least a second; the Lease has whole
-    /// seconds.
+    /// The duration of the Lease, at least a second; the Lease has whole seconds.
     pub duration: Duration,
-    /// How long a leader goes on that cannot renew; less than `duration`, and what is left must be
-    /// enough for it to stop.
+    /// The time after which a leader that cannot renew stops; less than `duration` by enough time
+    /// to stop.
     pub renew_deadline: Duration,
     /// From one attempt to the next.
     pub retry: Duration,
@@ -99,24 +98,24 @@ pub async fn lead<W, F>(
     }
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The Lease is ours, from the time that was before the attempt.
+    /// This candidate holds the Lease, from the time before the attempt.
     Held,
-    /// Another's.
+    /// Another candidate holds it.
     Others,
-    /// Somebody else wrote at the same time.
+    /// Another candidate wrote at the same time.
     Conflict,
 }
 
 struct Contender {
     api: Api<Lease>,
     config: LeaseConfig,
-    /// The version of the Lease that we saw last, and since when it is so: how old what it says is
-    /// by the clock of its holder does not matter.
+    /// The last seen version of the Lease, and the local time of its first sight: the holder's
+    /// clock does not matter.
     seen: Option<(String, Instant)>,
-    /// When the last attempt began that made the Lease ours.
+    /// The beginning of the last successful attempt.
     renewed: Instant,
 }
 
@@ -164,7 +163,7 @@ impl Contender {
         self.renewed + self.config.duration
     }
 
-    /// Takes the Lease if it is free, and renews it if it is ours.
+    /// Takes the Lease if it is free, and renews it if this candidate holds it.
     async fn attempt(&mut self) -> kube::Result<Outcome> {
         let begin = Instant::now();
         let found = self.api.get_opt(&self.config.name).await?;
@@ -225,7 +224,7 @@ impl Contender {
         spec.renew_time = now;
     }
 
-    /// Lets another begin at once, if the Lease is still ours.
+    /// Releases the Lease, so that another candidate may begin at once.
     async fn release(&mut self) {
         match timeout(RELEASE, self.give_up()).await {
             Ok(Ok(())) => {}

@@ -1,5 +1,5 @@
-//! Where a source puts what it saw of DNS names: a channel of its own, so that the tables wait
-//! neither for Namespaces nor for Pods.
+//! The sink of DNS: a channel of its own, so that the tables wait neither for Namespaces nor for
+//! Pods.
 
 use portolan_dns::Change;
 use tokio::sync::mpsc;
@@ -12,14 +12,14 @@ pub struct NameSink(mpsc::Sender<Vec<Change>>);
 
 impl NameSink {
     /// A sink and its reader; the source waits while `capacity` batches are unread.
-    /// [`Change::Synced`] is in the first batch after which everything has been told.
+    /// [`Change::Synced`] is in the batch that completes the first listings.
     #[must_use]
     pub fn channel(capacity: usize) -> (Self, mpsc::Receiver<Vec<Change>>) {
         let (sender, receiver) = mpsc::channel(capacity);
         (Self(sender), receiver)
     }
 
-    /// Tells changes, if there are any, as soon as there is room for them.
+    /// Sends changes, if there are any, as soon as there is room for them.
     pub(crate) async fn send(&self, changes: Vec<Change>) -> Result<(), Closed> {
         if changes.is_empty() {
             return Ok(());

@@ -1,7 +1,7 @@
-//! Kubernetes objects as they are written down, and what the catalog makes of them.
+//! Kubernetes objects as written, and their conversion for the catalog and DNS.
 //!
-//! Pure: neither kube nor I/O. What cannot be used is left out and named in a [`Problem`]; the
-//! rest of the object is taken.
+//! Pure: neither kube nor I/O. Unusable parts are left out and named in a [`Problem`]; the rest of
+//! the object is used.
 
 mod address;
 mod annotations;
@@ -35,21 +35,21 @@ pub use schema::{
     TargetRef,
 };
 
-/// What an object turned out to be.
+/// A converted object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Converted {
-    /// Ours, with what was left out of it.
+    /// An object for the catalog.
     Put {
         /// The object.
         object: Object,
-        /// What was left out.
+        /// The parts that were left out.
         problems: Vec<Problem>,
     },
-    /// Not ours to serve: if the catalog has it, it must go.
+    /// An object that the controller does not serve: the catalog deletes it.
     NotOurs(ObjectRef),
     /// Unreadable: the last good version stays.
     Refused {
-        /// Which object; `None` if even its name is unknown.
+        /// The object; `None` if even its name is unknown.
         object: Option<ObjectRef>,
         /// Why.
         problems: Vec<Problem>,
@@ -64,7 +64,7 @@ impl Converted {
         }
     }
 
-    /// Which object it is, if that is known.
+    /// The name of the object, if known.
     #[must_use]
     pub fn reference(&self) -> Option<ObjectRef> {
         match self {
@@ -74,7 +74,7 @@ impl Converted {
         }
     }
 
-    /// The change to tell the catalog; `None` for an object without a name.
+    /// The change for the catalog; `None` for an object without a name.
     #[must_use]
     pub fn into_change(self) -> Option<Change> {
         match self {
@@ -88,15 +88,15 @@ impl Converted {
     }
 }
 
-/// One of the kinds that we read.
+/// A kind that sources read.
 pub trait Manifest: DeserializeOwned {
     /// The kind.
     const KIND: Kind;
 
-    /// Reduces the object to what the catalog holds.
+    /// Converts the object for the catalog.
     fn convert(self, cluster: &Arc<str>) -> Converted;
 
-    /// What DNS makes of the object.
+    /// Converts the object for DNS.
     fn names(&self) -> Names {
         Names::default()
     }
@@ -127,7 +127,7 @@ pub fn convert(kind: Kind, value: &Value, cluster: &Arc<str>) -> Converted {
     }
 }
 
-/// What DNS makes of an object of a known kind.
+/// Reads an object of a known kind, and converts it for DNS.
 #[must_use]
 pub fn names(kind: Kind, value: &Value) -> Names {
     match kind {
@@ -165,7 +165,7 @@ pub fn api_version(kind: Kind) -> &'static str {
     }
 }
 
-/// Which object this is, whatever else is wrong with it.
+/// The name of an object, which may be malformed otherwise.
 #[must_use]
 pub fn reference(kind: Kind, value: &Value, cluster: &Arc<str>) -> Option<ObjectRef> {
     let text = |field| value.pointer(field).and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! Where a source puts what it saw: a bounded channel, so that a slow reader slows the source down
+//! The sink of a source's events: a bounded channel, so that a slow reader slows the source down
 //! instead of filling memory.
 
 use portolan_catalog::Change;
@@ -6,19 +6,19 @@ use tokio::sync::mpsc;
 
 use crate::FileProblem;
 
-/// What a source tells.
+/// An event of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Objects changed. The order counts.
     Changes(Vec<Change>),
     /// All that is wrong with the files and not with one known object, whenever that changes.
     FileProblems(Vec<FileProblem>),
-    /// The source has told everything once. Sent exactly once; before it, nothing may be served
-    /// and nothing deleted.
+    /// All existing objects have been sent. Sent exactly once; before it, nothing may be served and
+    /// nothing deleted.
     Synced,
 }
 
-/// Nobody reads the events any more.
+/// The sink's reader is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the reader of the source's events is gone")]
 pub struct Closed;
@@ -35,7 +35,7 @@ impl Sink {
         (Self(sender), receiver)
     }
 
-    /// Tells an event, as soon as there is room for it.
+    /// Sends an event, as soon as there is room for it.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Sink {
         self.0.send(event).await.map_err(|_| Closed)
     }
 
-    /// Tells changes, if there are any.
+    /// Sends changes, if there are any.
     pub(crate) async fn send_changes(&self, changes: Vec<Change>) -> Result<(), Closed> {
         if changes.is_empty() {
             return Ok(());

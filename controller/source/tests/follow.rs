@@ -124,7 +124,7 @@ async fn follow(servers: &Servers) {
     // The API server's own Service, and our nodes.
     assert_eq!(follower.counts(), [1, 2]);
     assert_eq!(follower.errors(), 0);
-    // None was asked for in pages, and the server says the same.
+    // None was requested in pages, which the server's metrics confirm.
     assert_eq!(follower.streamed(), 3);
     assert!(streamed(servers) > before);
     let versions = follower.catalog.source_versions();

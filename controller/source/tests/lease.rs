@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Who wrote, and how many at a time.
+/// The writers in turn, and their greatest number at a time.
 #[derive(Clone)]
 struct Desk {
     seated: Arc<AtomicUsize>,
@@ -25,7 +25,7 @@ struct Desk {
     ended: mpsc::Sender<&'static str>,
 }
 
-/// Whoever sits there; also one that is dropped leaves.
+/// A writer at work; dropping it ends the work.
 struct Seat(Desk, &'static str);
 
 impl Drop for Seat {
@@ -146,7 +146,7 @@ async fn contest(servers: &Servers) {
     let patch = ["patch", "lease", "writers", "--type", "merge", "-p", robbed];
     servers.kubectl(&patch).expect("a patch");
     assert_eq!(office.next_end().await, "third");
-    // And has it again when the robber says nothing more.
+    // It holds the Lease again after the other one's has expired.
     assert_eq!(office.next_writer().await, "third");
     assert_eq!(office.desk.most.load(Ordering::SeqCst), 1);
 

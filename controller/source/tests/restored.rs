@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 const LONG: Duration = Duration::from_secs(60);
 const SERVICES: usize = 60;
 
-/// Takes events until something is so; looks again and again, as not everything is told by events.
+/// Applies events until a condition holds; polls it, since it may depend on more than events.
 async fn until(
     what: &str,
     catalog: &mut Catalog,
@@ -27,7 +27,7 @@ async fn until(
 ) {
     let start = Instant::now();
     while !is_so(catalog) {
-        assert!(start.elapsed() < LONG, "waited in vain for {what}");
+        assert!(start.elapsed() < LONG, "{what}: not in time");
         let event = timeout(Duration::from_millis(100), events.recv()).await;
         if let Ok(Some(Event::Changes(changes))) = event {
             for change in changes {

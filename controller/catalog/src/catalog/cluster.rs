@@ -20,12 +20,12 @@ pub(super) struct Cluster {
     pub(super) node_weights: HashMap<Arc<str>, u32>,
     pub(super) claims: Claims,
     pub(super) addresses: Addresses,
-    /// Of Services, EndpointSlices and Nodes; `None` while the source has not said any.
+    /// Of Services, EndpointSlices and Nodes; `None` before the source reports any.
     pub(super) versions: Option<[u64; 3]>,
     pub(super) counts: Counts,
 }
 
-/// How many objects there are.
+/// The number of objects of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) services: usize,
@@ -44,7 +44,7 @@ pub(super) struct Namespace {
     pub(super) pods: HashMap<Arc<str>, u32>,
 }
 
-/// What there is by the name of a Service: itself, and its slices, which may come before it.
+/// A Service and its slices, which may come before it.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) service: Option<PackedService>,
@@ -76,7 +76,7 @@ impl Cluster {
         self.namespaces.iter().flat_map(of_namespace).collect()
     }
 
-    /// What there is by the name of a Service.
+    /// The Service and slices of a name.
     pub(super) fn entry(&self, namespace: &str, name: &str) -> Option<&Entry> {
         Some(self.namespaces.get(namespace)?.services.get(name)?)
     }
@@ -95,7 +95,7 @@ impl Cluster {
         Arc::clone(known.map_or(namespace, |(name, _)| name))
     }
 
-    /// Forgets a namespace that has nothing.
+    /// Removes a namespace if it is empty.
     pub(super) fn tidy(&mut self, name: &str) {
         let is_empty = |all: &Namespace| all.services.is_empty() && all.pods.is_empty();
         if self.namespaces.get(name).is_some_and(is_empty) {
@@ -133,7 +133,7 @@ impl Namespace {
         slice.rmatch_indices('-').find_map(has_it)
     }
 
-    /// Notes which Service a slice belongs to, if its name does not say it.
+    /// Records the Service of a slice, if the slice's name does not begin with it.
     pub(super) fn note_slice(&mut self, slice: &str, service: Arc<str>) {
         let end = slice.strip_prefix(&*service);
         if !end.is_some_and(|end| end.starts_with('-')) {
@@ -150,7 +150,7 @@ impl Namespace {
         Some((service, slice))
     }
 
-    /// The Service's name as it is kept, and what there is by it.
+    /// The Service's name as stored, and its entry.
     pub(super) fn entry(&mut self, service: &Arc<str>) -> (Arc<str>, &mut Entry) {
         let known = self.services.get_key_value(service);
         let name = Arc::clone(known.map_or(service, |(name, _)| name));
@@ -165,7 +165,7 @@ impl Namespace {
         taken
     }
 
-    /// Forgets a name that has nothing.
+    /// Removes an entry if it is empty.
     pub(super) fn tidy(&mut self, service: &str) {
         if let Some(entry) = self.services.get(service)
             && entry.service.is_none()
@@ -181,7 +181,7 @@ impl Entry {
         self.slices.as_slice()
     }
 
-    /// Puts a slice, and returns the one of that name before.
+    /// Puts a slice, and returns its last version.
     pub(super) fn put_slice(&mut self, slice: PackedSlice) -> Option<PackedSlice> {
         match self.find(slice.name()) {
             Ok(index) => {

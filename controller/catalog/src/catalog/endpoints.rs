@@ -13,9 +13,9 @@ use crate::{DirtySet, EndpointRef, ObjectKey, Service, ServicePort};
 impl Catalog {
     /// The endpoints of a Service port in all its slices, by address: merged, sorted, each once.
     ///
-    /// While an endpoint moves from one slice to another, both may have it. Upstream takes any of
-    /// the two; we take the better one (it has a node, it is ready, it serves), so that the result
-    /// does not depend on the order of events and a move loses nothing.
+    /// While an endpoint moves from one slice to another, both may have it. Upstream uses any of
+    /// the two. The catalog prefers the one with a node, then a ready one, then a serving one, so
+    /// that the result does not depend on the order of events and a move loses nothing.
     #[must_use]
     pub fn endpoints(
         &self,
@@ -52,7 +52,7 @@ impl Catalog {
 
     fn given_weight(&self, service: &ObjectKey, endpoint: &EndpointRef<'_>) -> Option<u32> {
         let cluster = self.clusters.get(&service.cluster)?;
-        // Mostly there are none: then nothing has to be looked up.
+        // Usually there are none, and the lookup is skipped.
         if cluster.counts.pods > 0
             && let Some(pod) = endpoint.pod
             && let Some(namespace) = cluster.namespaces.get(&service.namespace)
@@ -88,7 +88,7 @@ impl Catalog {
         affected
     }
 
-    /// Everything by the names of Services, also of those that are not there.
+    /// The entries of all names, with or without a Service.
     fn entries(&self) -> impl Iterator<Item = (ObjectKey, &Entry)> {
         let namespaces = self.clusters.iter().flat_map(|(cluster, objects)| {
             let all = objects.namespaces.iter();
@@ -123,7 +123,7 @@ fn pod_key(of: &ObjectKey, endpoint: &EndpointRef<'_>) -> Option<ObjectKey> {
     })
 }
 
-/// Which of two copies of an endpoint counts; the greater one does.
+/// The order of copies of an endpoint; the greatest one counts.
 fn preference<'a>(endpoint: &EndpointRef<'a>) -> impl Ord + use<'a> {
     let EndpointRef {
         address: _,

@@ -1,4 +1,4 @@
-//! Questions of people, who do not know the names of objects.
+//! Queries by address, for people who do not know the names of objects.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::Catalog;
 use crate::{ObjectKey, Service};
 
 impl Catalog {
-    /// The ports of a virtual address that Services claim, whoever has them.
+    /// The ports of a virtual address that Services claim, with or without success.
     #[must_use]
     pub fn claims_on(&self, cluster: &Arc<str>, address: IpAddr) -> BTreeSet<(u16, Protocol)> {
         let Some(objects) = self.clusters.get(cluster) else {

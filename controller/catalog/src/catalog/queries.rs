@@ -1,4 +1,4 @@
-//! Questions about single objects, and who has what.
+//! Queries about single objects and claims.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::Catalog;
 use crate::{Claim, Claimant, Kind, ObjectKey, ObjectRef, Problem, Service};
 
 impl Catalog {
-    /// A Service, if it is ours to serve.
+    /// A Service, if the controller serves it.
     #[must_use]
     pub fn service(&self, key: &ObjectKey) -> Option<Service> {
         let cluster = self.clusters.get(&key.cluster)?;
@@ -32,7 +32,7 @@ impl Catalog {
         })
     }
 
-    /// What a node's agent needs to know of it; `None` of an unknown node.
+    /// The information for a node's agent; `None` for an unknown node.
     #[must_use]
     pub fn node_info(&self, node: &NodeKey) -> Option<&NodeInfo> {
         let cluster = self.clusters.get(&node.cluster)?;
@@ -49,7 +49,7 @@ impl Catalog {
         })
     }
 
-    /// Who has what is claimed.
+    /// The holder of a claimed address and port.
     #[must_use]
     pub fn holder(&self, claim: &Claim) -> Option<Claimant> {
         let cluster = self.clusters.get(&claim.cluster)?;
@@ -57,7 +57,7 @@ impl Catalog {
         cluster.claims.holder(claim, created)
     }
 
-    /// The Node that has an address, if one of the cluster does; the first by name of several.
+    /// The cluster's Node with this address; the first by name of several.
     #[must_use]
     pub fn node_with_address(&self, cluster: &str, address: IpAddr) -> Option<&Arc<str>> {
         self.clusters.get(cluster)?.addresses.node(address)
@@ -74,13 +74,13 @@ impl Catalog {
         of_clusters.flatten().collect()
     }
 
-    /// What is wrong with which object.
+    /// The problems of each object.
     #[must_use]
     pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<Problem>> {
         &self.problems
     }
 
-    /// How many objects of each kind there are.
+    /// The number of objects of a kind.
     #[must_use]
     pub fn count(&self, kind: Kind) -> usize {
         let clusters = self.clusters.values();

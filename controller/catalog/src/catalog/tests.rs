@@ -192,7 +192,7 @@ fn web(endpoints: Vec<Endpoint>, triggered_ms: Option<u64>) -> EndpointSlice {
 }
 
 #[test]
-fn only_what_takes_something_away_is_urgent() {
+fn only_removals_are_urgent() {
     let endpoint = |last: u8, edit: fn(&mut Endpoint)| {
         let mut endpoint = Endpoint::new([10, 0, 0, last].into());
         edit(&mut endpoint);
@@ -232,7 +232,7 @@ fn only_what_takes_something_away_is_urgent() {
 }
 
 #[test]
-fn a_slice_tells_what_triggered_it_once_and_if_it_changed() {
+fn a_trigger_is_reported_once_and_only_for_a_changed_slice() {
     let mut catalog = Catalog::default();
     let mut dirty = DirtySet::default();
     let mut put = |slice| {
@@ -285,7 +285,7 @@ fn versions_only_grow() {
 }
 
 #[test]
-fn what_is_gone_leaves_nothing() {
+fn deleted_objects_leave_nothing() {
     let mut catalog = Catalog::default();
     put(&mut catalog, service("a", "192.0.2.1"));
     put(&mut catalog, slice("a", "n1", "p1"));
@@ -308,9 +308,9 @@ fn what_is_gone_leaves_nothing() {
     assert_eq!(left, "Claims({}) Addresses({})");
 }
 
-/// A slice's name says its Service, or another one's, or none.
+/// A slice's name begins with its Service's name, or another's, or none.
 #[test]
-fn a_slice_is_found_whatever_its_name_says() {
+fn a_slice_is_found_by_any_name() {
     for (name, service, other) in [
         ("a-b-x1", "a-b", "a"),
         ("a-b-x1", "a", "a-b"),
@@ -363,7 +363,7 @@ fn a_slice_that_changes_its_service_leaves_the_old_one() {
     assert_eq!((endpoints("a"), endpoints("b")), (0, 1));
 }
 
-/// A Service of this age that wants these addresses.
+/// A Service of this age that claims these addresses.
 fn of_age(name: &str, created: i64, addresses: [&[&str]; 3]) -> Service {
     let [cluster_ips, external_ips, load_balancer_ips] =
         addresses.map(|all| all.iter().map(|text| ip(text)).collect());
@@ -380,7 +380,7 @@ fn of_age(name: &str, created: i64, addresses: [&[&str]; 3]) -> Service {
 }
 
 #[test]
-fn what_was_allocated_cannot_be_claimed_by_writing_it_into_an_older_service() {
+fn an_older_service_cannot_claim_an_allocated_address() {
     let (own, lent) = ("10.96.0.1", "192.0.2.1");
     let old = of_age("old", 1, [&["10.96.0.9"], &[own, lent], &[]]);
     let young = of_age("young", 2, [&[own], &[], &[lent]]);
@@ -393,7 +393,7 @@ fn what_was_allocated_cannot_be_claimed_by_writing_it_into_an_older_service() {
             let holder = catalog.holder(&claim).unwrap();
             assert_eq!((&*holder.service.name, holder.kind), ("young", kind));
         }
-        // Nobody else wants it.
+        // There is no other claimant.
         delete(&mut catalog, Kind::Service, young.key.clone());
         for (_, _, claim) in old.claims() {
             assert_eq!(&*catalog.holder(&claim).unwrap().service.name, "old");

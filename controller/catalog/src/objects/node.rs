@@ -13,7 +13,7 @@ use super::ObjectKey;
 pub struct Node {
     /// Its name; the namespace is empty.
     pub key: ObjectKey,
-    /// What its agent needs to know of it.
+    /// The information for the node's agent.
     pub info: NodeInfo,
     /// `status.addresses[]` of types InternalIP and ExternalIP.
     pub addresses: BTreeSet<IpAddr>,
@@ -22,7 +22,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A Node of which nothing is known.
+    /// A Node with a name only.
     #[must_use]
     pub fn new(key: ObjectKey) -> Self {
         Self {

@@ -15,8 +15,8 @@ use crate::Claim;
 pub struct Service {
     /// Its name.
     pub key: ObjectKey,
-    /// `metadata.creationTimestamp` in seconds since 1970, if known. When two Services claim the
-    /// same address and port, the older one has it.
+    /// `metadata.creationTimestamp` in seconds since 1970, if known. Of two Services that claim the
+    /// same address and port, the older one wins.
     pub created: Option<i64>,
     /// `spec.clusterIPs`: one or two, of different families. The Service exists in these families
     /// only: addresses of another family below have no effect.
@@ -25,9 +25,9 @@ pub struct Service {
     pub external_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip` with `ipMode` VIP.
     pub load_balancer_ips: Vec<IpAddr>,
-    /// Whether the load balancer leaves clients' addresses alone: it has ingress points, and all of
-    /// them are in `load_balancer_ips`. One that is a host name, or forwards to node ports
-    /// (`ipMode: Proxy`), shows nodes addresses of its own instead.
+    /// Whether the load balancer preserves clients' addresses: it has ingress points, and all of
+    /// them are in `load_balancer_ips`. A host name, or a balancer that forwards to node ports
+    /// (`ipMode: Proxy`), hides them.
     pub balancer_keeps_sources: bool,
     /// `spec.loadBalancerSourceRanges`.
     pub source_ranges: Vec<IpNet>,
@@ -39,8 +39,8 @@ pub struct Service {
     pub affinity_seconds: Option<u32>,
     /// How its virtual servers choose (annotations).
     pub scheduling: Scheduling,
-    /// How long a destination that went away keeps its connections, in seconds (annotation); 0 for
-    /// not at all, `None` for what the agent was told.
+    /// The time for which a removed destination keeps its connections, in seconds (annotation); 0
+    /// for none, `None` for the agent's default.
     pub drain_seconds: Option<u32>,
     /// `spec.healthCheckNodePort`, if it has effect: of type LoadBalancer, with
     /// `externalTrafficPolicy: Local`.
@@ -63,7 +63,7 @@ pub struct ServicePort {
 }
 
 impl Service {
-    /// A Service with a name and nothing else.
+    /// A Service with a name only.
     #[must_use]
     pub fn new(key: ObjectKey) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Service {
         self.cluster_ips.iter().any(|ip| Family::of(*ip) == family)
     }
 
-    /// Whether anything but a cluster IP leads to this port (`ExternallyAccessible` upstream).
+    /// Whether the port has a frontend other than the cluster IP (`ExternallyAccessible` upstream).
     #[must_use]
     pub fn externally_accessible(&self, port: &ServicePort) -> bool {
         port.node_port.is_some()
@@ -116,7 +116,7 @@ impl Service {
             .filter(|(_, ip)| self.has_family(Family::of(*ip)))
     }
 
-    /// All that it claims: port index, kind of way in, and what no other Service may have too.
+    /// The claims of the Service: port index, kind of frontend, and the exclusive address and port.
     pub fn claims(&self) -> impl Iterator<Item = (usize, FrontendKind, Claim)> + '_ {
         self.ports
             .iter()

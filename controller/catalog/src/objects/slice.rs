@@ -21,9 +21,9 @@ pub struct EndpointSlice {
     pub ports: Vec<SlicePort>,
     /// Its endpoints.
     pub endpoints: Vec<Endpoint>,
-    /// What triggered its last change, in milliseconds of Unix time (annotation
-    /// `endpoints.kubernetes.io/last-change-trigger-time`). Not part of what the slice says: one
-    /// that differs in nothing else has not changed.
+    /// The trigger time of its last change, in milliseconds of Unix time (annotation
+    /// `endpoints.kubernetes.io/last-change-trigger-time`). A slice that differs in nothing else
+    /// has not changed.
     pub triggered_ms: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint that is ready, on no known node, without hints.
+    /// A ready endpoint without node and hints.
     #[must_use]
     pub fn new(address: IpAddr) -> Self {
         Self {
@@ -117,8 +117,7 @@ pub struct EndpointRef<'a> {
 }
 
 impl EndpointRef<'_> {
-    /// Whether anything could be forwarded to it: it is ready, or terminating and still serves
-    /// (KEP-1669).
+    /// Whether it can be a destination: it is ready, or terminating and still serving (KEP-1669).
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.ready || (self.serving && self.terminating)

@@ -1,4 +1,4 @@
-//! Services: most have a cluster IP and ports and nothing else.
+//! Packed Services: most have a cluster IP and ports only.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use portolan_model::Scheduling;
 use super::{Few, Pack};
 use crate::{ObjectKey, Service, ServicePort, TrafficPolicy};
 
-/// A Service without its name, which is where it is kept.
+/// A Service without its name, which is its key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PackedService {
     /// `None` is kept as the smallest number.
@@ -21,7 +21,7 @@ pub(crate) struct PackedService {
     more: Option<Box<More>>,
 }
 
-/// What few Services have.
+/// Fields that few Services set.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct More {
     external_ips: Box<[IpAddr]>,
@@ -36,7 +36,7 @@ struct More {
 
 impl PackedService {
     pub(crate) fn pack(service: &Service, names: &mut Pack) -> Self {
-        // All fields by name: whoever adds one must say where it goes.
+        // All fields by name: a new field must be handled here.
         let Service {
             key: _,
             created,

@@ -18,19 +18,19 @@ pub(crate) fn cut(name: &str) -> &str {
     name.split(SEPARATOR).next().unwrap_or_default()
 }
 
-/// An EndpointSlice without its namespace and Service, which are where it is kept.
+/// An EndpointSlice without its namespace and Service, which are its key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PackedSlice {
     /// Its name, and that of each endpoint's pod after it if any has one.
     names: Box<str>,
-    /// 4 bytes of each endpoint, or 16, as the family says.
+    /// 4 or 16 bytes per endpoint, by family.
     addresses: Box<[u8]>,
     ports: Arc<[SlicePort]>,
     /// One per endpoint.
     places: Box<[Arc<Place>]>,
 }
 
-/// All that an endpoint says beside its address and pod. Endpoints on one node mostly say the same.
+/// The fields of an endpoint other than address and pod. Mostly equal for endpoints of one node.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Place {
     node: Option<Arc<str>>,
@@ -46,7 +46,7 @@ struct Hints {
     nodes: Option<Box<[Arc<str>]>>,
 }
 
-/// What objects have in common.
+/// Values shared by objects.
 #[derive(Debug, Default)]
 pub(crate) struct Pack {
     names: Shared<str>,
@@ -113,7 +113,7 @@ impl PackedSlice {
         cut(&self.names)
     }
 
-    /// Of its endpoints; without any, nobody can tell.
+    /// The family of its endpoints; unknown without endpoints.
     pub(crate) fn family(&self) -> Option<Family> {
         Some(Family::of(self.endpoints().next()?.address))
     }
@@ -141,8 +141,8 @@ impl PackedSlice {
             })
     }
 
-    /// Whether an endpoint that was ready, or could be used, no longer is or can in what comes in
-    /// this slice's place.
+    /// Whether the next version lacks an endpoint of this one that was ready or usable, or lacks
+    /// its readiness.
     pub(crate) fn loses(&self, after: Option<&Self>) -> bool {
         let after = after.into_iter().flat_map(Self::endpoints);
         let after: HashMap<IpAddr, EndpointRef<'_>> = after.map(|e| (e.address, e)).collect();

@@ -1,4 +1,4 @@
-//! What is packed comes out as it went in.
+//! Packing loses nothing.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ fn item(kind: Kind) -> Item {
 }
 
 /// Everything, without the Commit.
-pub(super) fn everything(zone: &Zone) -> impl Iterator<Item = Item> {
+pub(super) fn all_items(zone: &Zone) -> impl Iterator<Item = Item> {
     let begin = item(Kind::Begin(settings(zone.config())));
     let namespaces = zone.namespaces();
     let pods: Vec<_> = namespaces
@@ -39,7 +39,7 @@ pub(super) fn everything(zone: &Zone) -> impl Iterator<Item = Item> {
         .chain(pods)
 }
 
-/// Whether an item is that of a Service of which there is nothing to tell.
+/// Whether an item stands for a Service without records.
 fn is_gone(item: &Item) -> bool {
     match &item.item {
         Some(Kind::Service(service)) => service.spec.is_none() && service.slices.is_empty(),
@@ -47,7 +47,7 @@ fn is_gone(item: &Item) -> bool {
     }
 }
 
-/// What a copy must be told of one subject; `None` if that follows from others.
+/// The item of one subject; `None` if other items imply it.
 pub(super) fn of_subject(zone: &Zone, subject: &Subject) -> Option<Item> {
     match subject {
         Subject::Apex | Subject::Address(_) => None,
@@ -61,11 +61,11 @@ pub(super) fn commit(serial: u32) -> Item {
     item(Kind::Commit(pb::Commit { serial }))
 }
 
-/// A number that is the same for zones with the same items, in whatever order they came.
+/// A number that is equal for zones with equal items, independent of their order.
 #[must_use]
 pub fn digest(zone: &Zone) -> [u8; 16] {
     let mut sum = ItemSum::default();
-    everything(zone).for_each(|item| sum.add(&item));
+    all_items(zone).for_each(|item| sum.add(&item));
     sum.digest()
 }
 
@@ -166,8 +166,8 @@ fn spec(service: &input::Service) -> pb::ServiceSpec {
     }
 }
 
-/// A slice with the endpoints that count: what does not show in a record is no news to anybody, and
-/// makes no digest differ.
+/// A slice reduced to the endpoints with records: others are not streamed and do not affect the
+/// digest.
 fn slice(slice: &Slice, publish_not_ready: bool) -> pb::Slice {
     let counting = slice.endpoints.iter();
     let counting = counting.filter(|from| from.ready || publish_not_ready);

@@ -1,4 +1,4 @@
-//! What all streams of names share: everything, and what changed since, encoded once.
+//! The shared part of all streams of names: the whole zone and later changes, encoded once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,18 +18,18 @@ use crate::shared::{Dirty, SharedZone};
 /// About how long a frame is, in bytes; an item is never cut.
 const FRAME_BYTES: usize = 32 << 10;
 
-/// Changes of less than this are kept however small the zone is, in bytes.
+/// The least size of kept changes, in bytes, for small zones.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// The shortest time from one round of changes to the next.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// How old everything may be that a stream without any names is sent, with what changed since. A
-/// stream that stalls keeps what it is being sent in memory: the fewer versions, the less that is.
+/// The age of the whole encoding that a new stream may be sent, with the changes since. A stalled
+/// stream keeps its encoding in memory: fewer versions take less.
 const FRESH: Duration = Duration::from_secs(5);
 
-/// The shortest time from one encoding of everything to the next. A stream that has names waits for
-/// it: it may have all that there is.
+/// The shortest time between two whole encodings. A stream with names waits for it, as it may be up
+/// to date.
 const ENCODING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Frames for gRPC, shared.
@@ -43,17 +43,17 @@ pub(super) struct Feed {
     /// A stream waits for everything as it is now.
     wanted: Notify,
     news: Notify,
-    /// How much of what changed is kept at least, in bytes.
+    /// The least size of kept changes, in bytes.
     kept_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Before everything is known nothing is told.
+    /// Nothing is streamed before the zone is synced.
     has_begun: bool,
     whole: Option<Whole>,
     is_wanted: bool,
-    /// What changed, in order.
+    /// The rounds of changes, in order.
     rounds: VecDeque<Round>,
     bytes: usize,
     /// The number of the first round that is kept.
@@ -69,7 +69,7 @@ struct Whole {
     digest: [u8; 16],
     frames: Frames,
     bytes: usize,
-    /// For one who has all of it: the Commit alone.
+    /// The Commit alone, for a stream that is up to date.
     commit: Frames,
 }
 
@@ -82,7 +82,7 @@ struct Round {
 /// How far a stream is.
 #[derive(Debug)]
 pub(super) enum Cursor {
-    /// It has what this digest is of; nothing if it is empty.
+    /// The stream begins with the names of this digest; without names if it is empty.
     Begin(Vec<u8>),
     /// It is being sent these, and then the round of this number.
     Sending(Frames, usize, u64),
@@ -101,7 +101,7 @@ impl Feed {
         }
     }
 
-    /// One that forgets what changed sooner.
+    /// A feed that keeps fewer changes.
     #[cfg(test)]
     pub(super) fn forgetful(zone: Arc<SharedZone>, kept_bytes: usize) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Feed {
         }
     }
 
-    /// Completes when there is more to say than there was when this was called.
+    /// Completes with the next round or encoding after the call.
     pub(super) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
@@ -133,7 +133,7 @@ impl Feed {
             if self.is_wanted() {
                 tokio::time::sleep_until(self.next_encoding()).await;
                 let this = Arc::clone(&self);
-                // It takes a while with many Services. A panic is told by whoever joins this task.
+                // Slow with many Services. A panic is reported by the task's owner.
                 let made = tokio::task::spawn_blocking(move || this.make_whole()).await;
                 if let Err(error) = made {
                     std::panic::resume_unwind(error.into_panic());
@@ -188,7 +188,7 @@ impl Feed {
         state.has_begun && state.is_wanted
     }
 
-    /// The zone is another one: what changed is not known.
+    /// Begins anew for a replaced zone, whose changes are unknown.
     fn begin_anew(&self) {
         let mut state = self.lock();
         state.has_begun = true;
@@ -216,14 +216,14 @@ impl Feed {
         }
     }
 
-    /// Encodes everything. Changes that are in no round yet come again with theirs: an item says all
-    /// of what it is about.
+    /// Encodes the whole zone. Changes that are in no round yet are repeated by theirs, which is
+    /// harmless: an item replaces its subject.
     fn make_whole(&self) {
         let next = self.lock().next();
         let zone = self.zone.read();
         let mut sum = ItemSum::default();
         let commit = encode::commit(zone.serial());
-        let items = encode::everything(&zone).inspect(|item| sum.add(item));
+        let items = encode::all_items(&zone).inspect(|item| sum.add(item));
         let (frames, bytes) = frames(items.chain([commit.clone()]));
         drop(zone);
         let mut state = self.lock();
@@ -238,7 +238,7 @@ impl Feed {
         });
     }
 
-    /// Whatever a panic left there is as good as it was.
+    /// The state is consistent at each point where a panic may occur.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -250,7 +250,7 @@ impl State {
         self.first + self.rounds.len() as u64
     }
 
-    /// What a stream is sent that has this; `None` if that is not made yet.
+    /// The first message for a stream with these names; `None` before it is encoded.
     fn begin(&mut self, known: &[u8]) -> Option<Cursor> {
         let is_good = |whole: &&Whole| {
             self.has_begun
@@ -270,7 +270,7 @@ impl State {
         Some(Cursor::Sending(Arc::clone(frames), 0, whole.next))
     }
 
-    /// What a stream is sent next that waits for a round; `None` if that has not come.
+    /// The message after a round; `None` before it is encoded.
     fn after(&self, round: u64) -> Option<Cursor> {
         let Some(index) = round.checked_sub(self.first) else {
             // It is too far behind.
@@ -305,7 +305,7 @@ fn framed(frame: &Frame) -> Bytes {
     let length = frame.encoded_len();
     let mut bytes = Vec::with_capacity(5 + length);
     bytes.put_u8(0);
-    // A message that is longer than gRPC can say is longer than any memory that it is made in.
+    // A message beyond gRPC's length would not fit into memory.
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     frame.encode_raw(&mut bytes);
     bytes.into()

@@ -10,23 +10,22 @@ use super::pb::Frame;
 use crate::shared::SharedZone;
 use crate::zone::Zone;
 
-/// What a file begins with: the version of its form.
+/// The beginning of a file, with the version of its format.
 const MAGIC: &[u8] = b"portolan names 1\n";
 
-/// The zone as bytes, with a hash that tells whether they are whole.
+/// The zone as bytes, with a hash against truncation.
 #[must_use]
 pub fn save(zone: &Zone) -> Vec<u8> {
-    let mut items: Vec<_> = encode::everything(zone).collect();
+    let mut items: Vec<_> = encode::all_items(zone).collect();
     items.push(encode::commit(zone.serial()));
     let frame = Frame { items }.encode_to_vec();
     let hash = blake3::hash(&frame);
     [MAGIC, hash.as_bytes(), &frame].concat()
 }
 
-/// Puts what was saved in place.
+/// Replaces the zone by a saved one.
 ///
-/// # Errors
-/// If the bytes are not what [`save`] made.
+/// # Errors If the bytes are not those that [`save`] made.
 pub fn load(zone: &Arc<SharedZone>, bytes: &[u8]) -> Result<(), FrameError> {
     let wrong = |field, value: &str| FrameError {
         field,
@@ -37,7 +36,7 @@ pub fn load(zone: &Arc<SharedZone>, bytes: &[u8]) -> Result<(), FrameError> {
     let parts = rest.split_at_checked(32);
     let (hash, frame) = parts.ok_or_else(|| wrong("file", "cut short"))?;
     if blake3::hash(frame).as_bytes() != hash {
-        return Err(wrong("file", "not what its hash says"));
+        return Err(wrong("file", "does not match its hash"));
     }
     let frame = Frame::decode(frame).map_err(|error| wrong("file", &error.to_string()))?;
     Follower::new(Arc::clone(zone)).take(frame).map(|_| ())

@@ -9,13 +9,13 @@ use crate::input::Change;
 use crate::shared::SharedZone;
 use crate::zone::Zone;
 
-/// A frame that makes no sense: whoever sent it is not to be followed.
+/// An invalid frame. The stream must be closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {value:?} makes no sense")]
 pub struct FrameError {
     /// The field.
     pub field: &'static str,
-    /// What is in it.
+    /// The invalid value.
     pub value: String,
 }
 
@@ -29,17 +29,16 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Of one stream, which begins with everything, or with a Commit if the copy is as it should
-    /// be.
+    /// A follower of one stream, which begins with the whole zone, or with a Commit if the copy is
+    /// up to date.
     #[must_use]
     pub fn new(zone: Arc<SharedZone>) -> Self {
         Self { zone, coming: None }
     }
 
-    /// Takes a frame; whether a Commit was in it.
+    /// Applies a frame; returns whether it had a Commit.
     ///
-    /// # Errors
-    /// If it makes no sense; what was before it stays.
+    /// # Errors If the frame is invalid; earlier frames stay applied.
     pub fn take(&mut self, frame: Frame) -> Result<bool, FrameError> {
         let mut committed = false;
         for item in frame.items {

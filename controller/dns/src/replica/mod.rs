@@ -1,10 +1,10 @@
 //! Copies of a zone on other hosts: an agent answers from what the controller streams to it, and
 //! from its disk when there is no controller.
 //!
-//! What is streamed are the objects that records are made of, reduced to what counts: a Service
-//! with its slices is one item, sent whole when its records change. A copy makes the same records
-//! of them, because that is pure. Copies with the same items have the same [`digest`], so that an
-//! agent that comes back is sent nothing if nothing changed meanwhile.
+//! The stream carries the input of the records, reduced to the relevant fields: a Service with its
+//! slices is one item, sent whole when its records change. A copy computes the same records from
+//! it. Copies with equal items have equal [`digest`]s, so that an agent that reconnects is sent
+//! nothing if nothing changed.
 
 mod decode;
 mod encode;

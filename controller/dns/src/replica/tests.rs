@@ -1,4 +1,4 @@
-//! A copy answers what the zone answers, however it came to be.
+//! A copy gives the zone's answers, whatever its history.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn empty() -> Arc<SharedZone> {
     shared(Zone::new(config(), 0).unwrap())
 }
 
-/// Everything that zone files have, which is everything but the serial.
+/// The contents of the zone files, without the serial.
 fn text(zone: &SharedZone) -> String {
     let zone = zone.read();
     let names = zone.config().zones.iter().chain(&zone.config().reverse);
@@ -59,7 +59,7 @@ fn a_copy_from_disk_is_the_zone() {
 }
 
 #[test]
-fn a_file_that_is_not_whole_changes_nothing() {
+fn a_truncated_file_changes_nothing() {
     let saved = save(&zone_of(full(), changes()));
     for bytes in [
         &b""[..],
@@ -77,7 +77,7 @@ fn a_file_that_is_not_whole_changes_nothing() {
     assert!(load(&empty(), &flipped).is_err());
 }
 
-/// Applies changes one by one to a zone, and what was told of each to a copy: both stay the same.
+/// Applies changes one by one to a zone, and their items to a copy: both stay equal.
 fn assert_follows(changes: impl IntoIterator<Item = Change>) {
     let zone = shared(zone_of(full(), []));
     let copy = empty();
@@ -97,15 +97,15 @@ fn assert_follows(changes: impl IntoIterator<Item = Change>) {
 }
 
 proptest! {
-    /// Deltas by subject make what everything at once makes.
+    /// Deltas by subject give the same copy as the whole zone.
     #[test]
     fn a_copy_that_follows_is_the_zone(all in prop::collection::vec(any_change(), 0..40)) {
         assert_follows(all);
     }
 }
 
-/// One of two slices with the same endpoint becomes another Service's: the records of its first one
-/// stay, so nothing is told of it.
+/// One of two slices with the same endpoint moves to another Service. The first one's records stay,
+/// so it makes no item.
 #[test]
 fn a_slice_that_changes_hands_leaves_the_rest_of_its_service() {
     let slice = |name: &str, service: &str, address: &str| {
@@ -134,7 +134,7 @@ fn a_slice_that_changes_hands_leaves_the_rest_of_its_service() {
 
 /// A Service without endpoints has no records under `ignore empty_service`, so its end changes none.
 #[test]
-fn a_service_without_records_is_told_to_have_gone() {
+fn a_service_without_records_is_deleted_from_copies() {
     let key = ServiceKey::new("testns", "b");
     let service = |kind| {
         Change::Service(Service {
@@ -229,7 +229,7 @@ fn many(services: usize) -> impl Iterator<Item = Change> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_share_what_they_are_sent() {
+async fn streams_share_their_messages() {
     let zone = shared(zone_of(full(), many(700)));
     let feed = running(Feed::new(Arc::clone(&zone)));
     let copies = [empty(), empty()];
@@ -250,7 +250,7 @@ async fn streams_share_what_they_are_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_falls_far_behind_is_sent_everything() {
+async fn a_stream_that_falls_far_behind_is_sent_the_whole_zone() {
     let zone = shared(zone_of(full(), many(10)));
     let feed = running(Feed::forgetful(Arc::clone(&zone), 1_000));
     let (copy, mut cursor) = (empty(), Cursor::Begin(vec![]));
@@ -268,7 +268,7 @@ async fn a_stream_that_falls_far_behind_is_sent_everything() {
 
 /// After a new listing of everything.
 #[tokio::test(start_paused = true)]
-async fn another_zone_is_sent_whole_and_one_that_has_it_a_commit() {
+async fn a_replaced_zone_is_sent_whole_and_an_equal_one_as_a_commit() {
     let zone = shared(zone_of(full(), changes()));
     let feed = running(Feed::new(Arc::clone(&zone)));
     let (copy, mut cursor) = (empty(), Cursor::Begin(vec![]));

@@ -1,4 +1,4 @@
-//! Which key has which value.
+//! The layout of keys and values.
 //!
 //! The etcd plugin reads everything below the name it is asked for, and keeps the messages of one
 //! group: that of the topmost key. So each level has a *marker*, a key `_` that no object can
@@ -7,8 +7,9 @@
 //! asked for, which the plugin takes for a loop, and it has port -1. And each level has a *shadow*,
 //! an empty message at its own key, which makes the name exist for types that are read exactly.
 //!
-//! What shows at its own name only has a group of its own: `e` the endpoints of a Service with
-//! addresses, `p` the ports of a headless one, whose endpoints say the same at the Service's name.
+//! Messages that must show at their own name only have other groups: `e` the endpoints of a Service
+//! with addresses, `p` the ports of a headless one, whose endpoints show at the Service's name
+//! already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -24,13 +25,13 @@ use crate::zone::Zone;
 /// Keys and values.
 pub type Keys = BTreeMap<String, Message>;
 
-/// Where the keys are.
+/// The place of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     prefix: String,
 }
 
-/// A prefix that cannot be.
+/// An invalid prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("path {0:?}: must be one label, such as \"skydns\": CoreDNS's etcd plugin takes no other")]
 pub struct LayoutError(String);
@@ -62,7 +63,7 @@ impl Layout {
         key
     }
 
-    /// The keys that belong to us alone: those of the zones, and all below them.
+    /// The keys that belong to the exporter: those of the zones, and all below them.
     #[must_use]
     pub fn roots(&self, zone: &Zone) -> BTreeSet<String> {
         let config = zone.config();
@@ -70,7 +71,7 @@ impl Layout {
         zones.map(|zone| self.key(zone)).collect()
     }
 
-    /// Everything of which there can be keys.
+    /// All subjects that may have keys.
     #[must_use]
     pub fn subjects(zone: &Zone) -> BTreeSet<Subject> {
         let mut subjects = BTreeSet::from([Subject::Apex]);
@@ -91,7 +92,7 @@ impl Layout {
         subjects
     }
 
-    /// The Service that a key is or was one of, by its form.
+    /// The Service of a key, by its form.
     #[must_use]
     pub fn service_of(&self, zone: &Zone, key: &str) -> Option<ServiceKey> {
         zone.config().zones.iter().find_map(|origin| {

@@ -126,8 +126,8 @@ impl Level<'_> {
             return;
         };
         if let Some(target) = &own.alias {
-            // In its Namespace's group: another one there would disagree with the marker, which is
-            // as far up, and none would show at `svc.<zone>`.
+            // In its Namespace's group: another group would conflict with the marker on the same
+            // level, and none would show at `svc.<zone>`.
             let message = Message {
                 host: text(target),
                 port: -1,
@@ -148,9 +148,8 @@ impl Level<'_> {
         }
     }
 
-    /// What is at the Service's own name and at no port's: the ports without a name, and the
-    /// addresses if there is no port at all.
-    /// Nothing of a headless Service: the endpoints' names show there.
+    /// The records at the Service's own name: unnamed ports, and the addresses if there are no
+    /// ports. None for a headless Service, whose endpoints show there.
     fn own(&mut self, records: &ServiceRecords, own: &RecordSet) {
         if records.headless {
             return;
@@ -193,7 +192,7 @@ impl Level<'_> {
             let mut messages = Vec::new();
             if records.headless {
                 let target = name::below(&join(&srv.host, &records.base), self.origin);
-                // In a group of its own: the same shows at the Service's name by the endpoints.
+                // In a group of its own, since the endpoints show at the Service's name already.
                 messages.extend(target.map(|target| ("s", text(&target), 0, "p")));
             } else {
                 let addresses = own.addresses.iter();

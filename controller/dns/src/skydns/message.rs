@@ -35,10 +35,10 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl Message {
-    /// The JSON text that goes into etcd.
+    /// The value of the key, in JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // There is nothing in it that has no JSON form.
+        // Every field has a JSON form.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

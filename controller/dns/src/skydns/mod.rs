@@ -9,8 +9,8 @@
 //! }
 //! ```
 //!
-//! The plugin answers with everything below a name, so the layout has to hide what is below
-//! Services, Namespaces and the apex: see [`layout`]. What it cannot have:
+//! The plugin answers with everything below a name, so the layout has to hide the names below
+//! Services, Namespaces and the apex: see [`layout`]. It cannot express:
 //!
 //! - several PTR records of an address, the Pods of [`PodMode::Insecure`](crate::PodMode::Insecure),
 //!   the names of topology zones, addresses of IPv6 beside SRV records;

@@ -1,5 +1,5 @@
-//! What CoreDNS's etcd plugin makes of the keys. The plugin is modelled here, as far as the
-//! layout goes: what it reads, how it groups, and what it makes of each message.
+//! A model of CoreDNS's etcd plugin, applied to the keys: its reads, its groups, and the records of
+//! each message.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -187,7 +187,7 @@ fn fixture() -> (Zone, Plugin) {
 }
 
 #[test]
-fn the_plugin_answers_what_we_answer() {
+fn the_plugin_gives_the_zones_answers() {
     let (zone, plugin) = fixture();
     let services = "svc1 svc6 svc-dual-stack pending unnamed hdls1 hdlsprtls published zoned svc0 unready orphaned";
     let below = |service: &str| format!("{service}.testns.svc.cluster.local");
@@ -387,7 +387,7 @@ fn keys_and_values_are_as_specified() {
 }
 
 #[test]
-fn keys_outside_of_the_zones_are_nobodys() {
+fn keys_outside_of_the_zones_are_foreign() {
     let (zone, _) = fixture();
     let roots = layout().roots(&zone);
     assert_eq!(
@@ -428,9 +428,9 @@ fn a_path_is_one_label() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// An exporter that looks at what is reported, and at nothing else, has every key right.
+    /// An exporter that updates the reported subjects only has every key right.
     #[test]
-    fn what_is_reported_is_all_that_has_other_keys(
+    fn all_subjects_with_changed_keys_are_reported(
         changes in prop::collection::vec(any_change(), 0..30),
     ) {
         let config = ZoneConfig {

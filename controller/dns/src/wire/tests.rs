@@ -70,7 +70,7 @@ fn edns_is_answered_with_edns() {
 }
 
 #[test]
-fn what_is_not_ours_is_refused() {
+fn foreign_names_are_refused() {
     let server = server();
     let mut chaos = query("svc1.testns.svc.cluster.local", RecordType::A);
     chaos.queries[0].set_query_class(DNSClass::CH);

@@ -28,7 +28,7 @@ pub struct Answer {
     pub code: ResponseCode,
     /// The answer itself.
     pub answers: Vec<Record>,
-    /// The zone's SOA if there is no such record, or no such name.
+    /// The zone's SOA, for NODATA and NXDOMAIN.
     pub authorities: Vec<Record>,
     /// The addresses of the names in SRV and NS records.
     pub additionals: Vec<Record>,
@@ -56,8 +56,8 @@ struct Way {
 }
 
 impl Zone {
-    /// Answers a question of class IN with what CoreDNS's kubernetes plugin says. Names are spelled
-    /// as in the question. REFUSED outside of the zones, and for whole zones (AXFR, IXFR).
+    /// Answers a question of class IN as CoreDNS's kubernetes plugin does. Names are spelled as in
+    /// the question. REFUSED outside of the zones, and for whole zones (AXFR, IXFR).
     #[must_use]
     pub fn answer(&self, name: &Name, kind: RecordType) -> Answer {
         let Some(origin) = self.origin(name) else {
@@ -83,8 +83,8 @@ impl Zone {
         answer
     }
 
-    /// Adds the records that there are; `None` if there is no such name. What is a name differs by
-    /// type, as it does in CoreDNS.
+    /// Adds the records; `None` for NXDOMAIN. The existence of a name depends on the type, as in
+    /// CoreDNS.
     fn fill(
         &self,
         answer: &mut Answer,
@@ -120,8 +120,8 @@ impl Zone {
         Record::from_rdata(name.clone(), self.config.ttl, data)
     }
 
-    /// What CoreDNS finds at a name exists for TXT too, and so does a topology zone's name. The
-    /// names between do not.
+    /// Names with records in CoreDNS exist for TXT too, as do topology zones' names. Names between
+    /// two others do not.
     fn text(&self, answer: &mut Answer, name: &Name, origin: &Origin) -> Option<()> {
         if origin.labels == ["dns-version"] {
             let text = TXT::new(vec![SCHEMA_VERSION.to_owned()]);

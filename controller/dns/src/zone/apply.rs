@@ -50,8 +50,8 @@ impl Zone {
         }
     }
 
-    /// What is left of a change: what has no names by the settings is not kept, but for the name
-    /// servers' Service.
+    /// The part of a change that is kept: objects without names by the settings are dropped, except
+    /// the name servers' Service.
     fn admit(&self, change: Change) -> Option<Change> {
         let config = &self.config;
         let needs = |namespace: &str, name: &str| {
@@ -160,8 +160,8 @@ impl Zone {
         out: &mut Applied,
     ) {
         let key = lower_service(key);
-        // Whose a slice was before is not looked at: the other Service is told of when its records
-        // change, and until then its records are those of the slices that it had.
+        // The slices' former Services are left alone: an item of theirs follows if their records
+        // change.
         let slices = slices.into_iter().map(|slice| {
             let slice = Slice {
                 key: lower_slice(slice.key),
@@ -195,7 +195,7 @@ impl Zone {
         }
     }
 
-    /// Changes what a Service is made of, and everything that follows from it.
+    /// Changes the input of a Service, and all records that follow from it.
     fn update(
         &mut self,
         key: &ServiceKey,
@@ -209,7 +209,7 @@ impl Zone {
             namespace.existing += usize::from(entry.service.is_some());
             namespace.existing -= usize::from(existed);
             entry.recompile(key, zone.config, zone.reverse, out);
-            // A Service may exist without a record. Copies count it all the same: its Namespace exists by it.
+            // A Service without records counts too: its Namespace exists because of it.
             if existed != entry.service.is_some() {
                 out.subjects.insert(Subject::Service(key.clone()));
             }
@@ -263,7 +263,7 @@ impl Zone {
         });
     }
 
-    /// Changes a Namespace; says so if it thereby begins or ceases to exist.
+    /// Changes a Namespace, and reports it if it thereby begins or ceases to exist.
     fn in_namespace(
         &mut self,
         name: &str,

@@ -13,14 +13,14 @@ use crate::label;
 use crate::name;
 use crate::records::{RecordSet, ServiceRecords, Srv, join};
 
-/// A name, and what is there.
+/// A name and its records.
 #[derive(Debug, Clone)]
 pub struct Entry<'a> {
     /// The name, relative to the zone.
     pub owner: String,
-    /// Its records. None at all: the name exists, and has to although nothing may be below it.
+    /// Its records. Without any, the name still exists.
     pub set: Cow<'a, RecordSet>,
-    /// What the targets of SRV records are relative to, relative to the zone itself.
+    /// The base of SRV records' targets, relative to the zone.
     base: Cow<'a, str>,
 }
 
@@ -64,7 +64,7 @@ impl Zone {
         Some((entry.service.as_ref(), entry.slices.values()))
     }
 
-    /// The same of all Services, with namespace and name, in no order.
+    /// All Services with their slices, by namespace and name, unordered.
     pub(crate) fn service_objects(
         &self,
     ) -> impl Iterator<Item = (&str, &str, Option<&Service>, impl Iterator<Item = &Slice>)> {

@@ -1,4 +1,4 @@
-//! From a name to what is there. Each name costs a few hash look-ups, whatever the cluster's size.
+//! Lookup of names. Each costs a few hash lookups, whatever the cluster's size.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -34,15 +34,15 @@ impl Origin {
     }
 }
 
-/// What is at a name that exists.
+/// The records of an existing name.
 #[derive(Debug, Clone)]
 pub(super) struct Node<'a> {
     pub(super) set: Cow<'a, RecordSet>,
-    /// What the targets of SRV records are relative to, relative to the zone itself.
+    /// The base of SRV records' targets, relative to the zone.
     pub(super) base: Cow<'a, str>,
-    /// Where the addresses of these targets are found; `None` if there is but one target, the base.
+    /// The records with the targets' addresses; `None` if the base is the only target.
     pub(super) service: Option<&'a ServiceRecords>,
-    /// It is the name of a topology zone, which exists for every type.
+    /// Whether it is a topology zone's name, which exists for every type.
     pub(super) zonal: bool,
 }
 
@@ -92,7 +92,7 @@ impl Zone {
             .min_by_key(|origin| origin.labels.len())
     }
 
-    /// What is at a name; `None` if CoreDNS says of it that it does not exist.
+    /// The records of a name; `None` if it does not exist for CoreDNS.
     pub(super) fn find(&self, origin: &Origin) -> Option<Node<'_>> {
         if origin.labels == ["ns", "dns"] {
             return self.name_server_node(origin);
@@ -100,8 +100,7 @@ impl Zone {
         self.find_object(origin)
     }
 
-    /// The same of names that stand for objects. In the reverse tree these are found by address
-    /// only, which is the business of PTR.
+    /// The records of objects' names. In the reverse tree objects are found by PTR only.
     pub(super) fn find_object(&self, origin: &Origin) -> Option<Node<'_>> {
         let (tree, rest) = match origin.labels.as_slice() {
             [] => return Some(Node::empty()),
@@ -189,7 +188,7 @@ impl Zone {
         })
     }
 
-    /// What is at a name that leaves the port or the protocol open.
+    /// The records of a name that leaves the port or the protocol open.
     fn find_ports(&self, entry: &ServiceEntry, labels: &[String]) -> Option<RecordSet> {
         let [port, protocol] = labels else {
             return None;
@@ -207,7 +206,7 @@ impl Zone {
             return None;
         }
         let namespace = self.namespace(name)?;
-        // What is below a Pod's name is the Pod, to CoreDNS, as far as it reads.
+        // For CoreDNS, names below a Pod's name stand for the Pod.
         let pod = match rest {
             [] => return Some(Node::empty()),
             [pod] | [_, pod] | [_, _, pod] => pod,

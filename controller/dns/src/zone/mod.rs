@@ -1,7 +1,7 @@
-//! The cluster's names as they are now, kept up to date one change at a time.
+//! The cluster's names, updated one change at a time.
 //!
-//! Invariant: what is served depends on what exists, not on the order in which it was told; and a
-//! change costs as much as its own Service has records.
+//! Invariant: answers depend on the existing objects, not on the order of their changes; and the
+//! cost of a change is that of its own Service's records.
 
 mod answer;
 mod apply;
@@ -26,7 +26,7 @@ pub(crate) use lookup::SCHEMA_VERSION;
 use reverse::Reverse;
 use service::ServiceEntry;
 
-/// The names, and what they stand for.
+/// The names of the cluster and their records.
 #[derive(Debug, Clone)]
 pub struct Zone {
     config: ZoneConfig,
@@ -43,7 +43,7 @@ pub struct Zone {
 struct Namespace {
     /// By the settings nothing of it has a name. The name servers' Service may be in it.
     hidden: bool,
-    /// There is a Namespace object.
+    /// Whether the Namespace object exists.
     declared: bool,
     /// With Services that are known by their slices only.
     services: HashMap<String, ServiceEntry>,
@@ -54,24 +54,24 @@ struct Namespace {
 }
 
 impl Namespace {
-    /// Services and Pods need a Namespace, so theirs exists even if nobody said so: files may
-    /// leave it out, and it may be told later than what is in it.
+    /// The Namespace of a Service or Pod exists even without its object: files may leave it out,
+    /// and it may be reported later than its contents.
     fn exists(&self) -> bool {
         !self.hidden && (self.declared || self.existing > 0 || !self.pods.is_empty())
     }
 }
 
-/// What a change did.
+/// The effect of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// What has other records than before.
+    /// The subjects whose records changed.
     pub subjects: BTreeSet<Subject>,
-    /// What is wrong now and was not before.
+    /// New problems.
     pub problems: Vec<Problem>,
 }
 
 impl Applied {
-    /// Adds what another change did after this one.
+    /// Adds the effect of a later change.
     pub fn extend(&mut self, later: Self) {
         self.subjects.extend(later.subjects);
         self.problems.extend(later.problems);
@@ -79,14 +79,15 @@ impl Applied {
 }
 
 impl Zone {
-    /// Names of which none is known yet: until [`Change::Synced`](crate::Change::Synced) every answer is SERVFAIL.
+    /// A zone without objects: until [`Change::Synced`](crate::Change::Synced) every answer is
+    /// SERVFAIL.
     ///
-    /// `serial` is that of the zones' SOA records; each change that shows adds one to it. To be
-    /// larger than before a restart it should be the time, in seconds since 1970.
+    /// `serial` is the first serial of the zones' SOA records; each visible change adds one. It
+    /// should be the time, in seconds since 1970, to grow over restarts.
     ///
     /// # Errors
     ///
-    /// The first setting that cannot be.
+    /// The first invalid setting.
     pub fn new(config: ZoneConfig, serial: u32) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -128,7 +129,7 @@ impl Zone {
         self.serial = self.serial.max(old.serial.wrapping_add(1));
     }
 
-    /// What is wrong with the Services and slices as they are now.
+    /// The problems with Services and slices.
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         let services = self.namespaces.values().flat_map(|ns| ns.services.values());
         services.flat_map(|entry| &entry.problems)

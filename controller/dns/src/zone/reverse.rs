@@ -1,4 +1,4 @@
-//! Which names an address has.
+//! The names of each address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

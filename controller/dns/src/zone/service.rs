@@ -1,4 +1,4 @@
-//! One Service of a zone: what it is made of, and the records that follow.
+//! One Service of a zone: its objects and the compiled records.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,7 @@ impl ServiceEntry {
         self.service.is_none() && self.slices.is_empty()
     }
 
-    /// The records of all ports that go by this name and protocol, either of which may be empty and
-    /// is any then.
+    /// The records of all ports with this name and protocol; an empty one matches any.
     pub(super) fn matching(
         &self,
         port: &str,

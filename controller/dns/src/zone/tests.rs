@@ -35,7 +35,7 @@ fn nodata(zone: &Zone, name: &str, kind: RecordType) {
     negative(zone, name, kind, ResponseCode::NoError);
 }
 
-/// The name does not exist, whatever the type. Of SOA records below the apex CoreDNS does not say so.
+/// The name does not exist for any type but SOA, to which CoreDNS answers otherwise below the apex.
 fn nxdomain(zone: &Zone, name: &str) {
     nodata(zone, name, RecordType::SOA);
     for kind in [

@@ -11,7 +11,7 @@ use super::render::render;
 use super::write::{Written, write};
 use crate::shared::SharedZone;
 
-/// Which files to write, and how often.
+/// Configuration of an export: files and interval.
 #[derive(Debug, Clone)]
 pub struct ExportConfig {
     /// The zones and their files, which have to be on a local file system.
@@ -39,7 +39,7 @@ pub async fn export(
 async fn run(zone: Arc<SharedZone>, config: Arc<ExportConfig>) {
     let mut subscription = zone.subscribe("zone_file");
     loop {
-        // Which names changed makes no difference: a file is written as a whole.
+        // Any change rewrites the whole file.
         let dirty = subscription.changed().await;
         if !zone.read().is_synced() {
             continue;

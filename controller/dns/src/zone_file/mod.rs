@@ -1,5 +1,4 @@
-//! Zone files (RFC 1035 §5) for CoreDNS's `file` and `auto` plugins: names that go on being
-//! answered when the controller does not:
+//! Zone files (RFC 1035 §5) for CoreDNS's `file` and `auto` plugins, which survive the controller:
 //!
 //! ```text
 //! cluster.local {
@@ -9,10 +8,10 @@
 //! }
 //! ```
 //!
-//! Not in them are the Pods of [`PodMode::Insecure`](crate::PodMode::Insecure), the names of
-//! topology zones, ports without their underscores, and what is below a Pod's name: of these there
-//! is no list. And a zone's names exist or do not, whatever the type, so that a server says what
-//! the standards want where the kubernetes plugin does not:
+//! They lack the Pods of [`PodMode::Insecure`](crate::PodMode::Insecure), the names of topology
+//! zones, ports without their underscores, and names below a Pod's name, which cannot be listed.
+//! The existence of a zone's names does not depend on the type, so that a server follows the
+//! standards where the kubernetes plugin does not:
 //!
 //! - NODATA, not NXDOMAIN, for a name that has records of another type (`dns-version` for A, the
 //!   name of an address for anything but PTR, a Namespace's for TXT) or names below it

@@ -99,7 +99,7 @@ impl File<'_> {
     }
 }
 
-/// An absolute name in which every byte that means something in a zone file is escaped.
+/// An absolute name, with all special bytes of zone files escaped.
 fn absolute(name: &Name) -> String {
     let mut text = String::new();
     for label in name.iter() {

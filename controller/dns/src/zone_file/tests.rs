@@ -1,5 +1,5 @@
-//! What a server makes of the files is what we answer ourselves, but for what CoreDNS's kubernetes
-//! plugin says and no server can that has a zone.
+//! A server of the zone files gives the zone's answers, except those of CoreDNS's kubernetes plugin
+//! that no zone can express.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -129,8 +129,8 @@ fn names(reader: &Reader) -> BTreeSet<Name> {
     names
 }
 
-/// Whether the plugin knows names below this one of which there is no list: those below a Pod's, and
-/// those below an IPv6 address's.
+/// Whether the plugin finds names below this one that cannot be listed: those below a Pod's name or
+/// an IPv6 address's.
 fn has_others_below(name: &Name) -> bool {
     let labels: Vec<_> = name.iter().collect();
     match labels.as_slice() {
@@ -142,8 +142,8 @@ fn has_others_below(name: &Name) -> bool {
     }
 }
 
-/// What the plugin says where a server with the zone gives this answer. All but the first and the last
-/// are because a zone has names, and a type of records makes no difference to whether one exists.
+/// The plugin's answer where a server of the zone gives this one. All but the first and the last
+/// differ because the existence of a zone's name does not depend on the type.
 fn of_plugin(
     reader: &Reader,
     name: &Name,
@@ -203,8 +203,8 @@ fn of_plugin(
     }
 }
 
-/// The aliases and addresses that the plugin tells: an alias that leads to nothing in its own zone is
-/// left out; where another begins it begins anew.
+/// The aliases and addresses of the plugin: an alias that leads to nothing in its own zone is left
+/// out, and an alias into another zone begins anew.
 fn followed_by_plugin(
     reader: &Reader,
     name: &Name,
@@ -293,7 +293,7 @@ fn the_serial_grows_when_and_only_when_the_content_changes() {
     assert_eq!(round(&zone), Written::Replaced(1001));
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!(serial_of(&text), Some(1001));
-    // Another process, which has counted to another number, goes on from the file's.
+    // Another process, with another serial, continues from the file's.
     let rebuilt = zone_of(
         config(),
         changes()

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use portolan_runtime::AtomicFile;
 
-/// What became of the file.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
     /// It has this content already.
@@ -22,11 +22,11 @@ pub fn serial_of(text: &str) -> Option<u32> {
     soa.split(' ').nth(2)?.parse().ok()
 }
 
-/// Writes what `render` makes of a serial, if that is not in the file already but for the serial.
-/// The new serial is one more than the file's, or `first` if there is none: servers and
-/// secondaries take a zone if its serial grew, and a restart of ours must not make it smaller.
+/// Writes the output of `render` for a new serial, unless the file differs in the serial only. The
+/// new serial is one more than the file's, or `first` if there is none: servers and secondaries
+/// load a zone if its serial grew, and a restart must not make it smaller.
 ///
-/// The file is replaced at once: who reads it sees the old content or the new one.
+/// The file is replaced atomically.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What the catalog weighs, and what one event costs, at several sizes of a cluster.
+//! The catalog's memory, and the cost of one event, at several cluster sizes.
 //!
 //! `cargo run --release -p portolan-select --example event_cost`. Each figure is one line. Times
 //! are of the processor, the least of several rounds, and count only in proportion to one another.
@@ -79,12 +79,12 @@ fn weigh(world: World) {
     drop(projector);
 }
 
-/// How much more an event costs when the world doubles, at most; and what it costs in the middle.
+/// The greatest growth of an event's cost when the world doubles, and the median cost.
 fn doubling(worlds: Vec<World>) -> [f64; 2] {
     let mut pipelines: Vec<_> = worlds.into_iter().map(|w| (w, filled(w))).collect();
     let mut least = BTreeMap::new();
     for round in 0..ROUNDS {
-        // One after the other, so that whatever else the machine does meets all alike.
+        // In turn, so that other load on the machine affects all alike.
         for (index, (world, pipeline)) in pipelines.iter_mut().enumerate() {
             let took = events(*world, pipeline, round);
             let least = least.entry(index).or_insert(took);
@@ -97,7 +97,7 @@ fn doubling(worlds: Vec<World>) -> [f64; 2] {
     [ratios.fold(0.0, f64::max), costs[1]]
 }
 
-/// Of this thread: whatever else the machine does is not counted.
+/// The thread's processor time: other load on the machine does not count.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).expect("a clock that began at 0")

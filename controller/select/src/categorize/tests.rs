@@ -80,7 +80,7 @@ fn agrees(got: Option<&BTreeSet<SocketAddr>>, expected: Option<&BTreeSet<SocketA
     }
 }
 
-/// What is explained to be used.
+/// The endpoints that the explanation calls used.
 fn explained(
     endpoints: &BTreeMap<SocketAddr, EndpointRef<'_>>,
     lists: Lists,
@@ -163,7 +163,7 @@ fn upstream_cases() {
             (Lists::Local, got.local, expected.local_endpoints),
         ];
         for (lists, got, expected) in lists {
-            // A list that no way in uses is not what upstream has.
+            // Upstream has no list that no frontend uses.
             if got.is_some() {
                 let used = explained(&views, lists, node);
                 assert_eq!(used, expected.unwrap_or_default(), "{}", case.name);

@@ -29,9 +29,9 @@ fn node_key(name: &str) -> NodeKey {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// For every way in and every node: used is what the node's table says.
+    /// For every frontend and node, the used endpoints are those of the node's table.
     #[test]
-    fn says_what_the_tables_say(
+    fn explanations_agree_with_the_tables(
         changes in prop::collection::vec(change(), 0..25),
         config in config(),
     ) {
@@ -47,7 +47,7 @@ proptest! {
             for (record, frontend) in tables[name].records.values().flat_map(|record| {
                 record.frontends.iter().map(move |frontend| (record, frontend))
             }) {
-                // What no Node has is no node port's address: those are looked at in a test of their own.
+                // Node ports have a test of their own.
                 let FrontendAddress::Vip(ip) = frontend.address else { continue };
                 let address = SocketAddr::new(ip, frontend.port);
                 let protocol = record.key.protocol;
@@ -185,7 +185,7 @@ fn the_policy_is_the_reason_at_a_node_port() {
 }
 
 #[test]
-fn what_is_unknown_is_said_with_what_is_near() {
+fn unknown_names_are_reported_with_similar_ones() {
     let world = world(TrafficPolicy::Cluster);
     let error = |node, address| ask(&world, node, address).unwrap_err().to_string();
     assert_eq!(error("c", "10.96.0.1:80"), "node c: there is no such Node");

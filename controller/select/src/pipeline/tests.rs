@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::testing::{change, config};
 
-/// Audits everything, some at a time.
+/// Runs an audit to its end.
 fn audited(pipeline: &mut Pipeline) -> Vec<TableDelta> {
     let mut audit = pipeline.audit();
     let mut found = Vec::new();
@@ -16,7 +16,7 @@ fn audited(pipeline: &mut Pipeline) -> Vec<TableDelta> {
 }
 
 proptest! {
-    /// Whatever happened, an audit finds nothing, also while changes wait.
+    /// After any changes, an audit finds nothing, also while changes wait.
     #[test]
     fn tables_that_are_right_pass(
         changes in prop::collection::vec((change(), any::<bool>()), 0..30),
@@ -29,7 +29,7 @@ proptest! {
                 pipeline.flush();
             }
         }
-        // What waits for a flush may make others dirty in between: weights.
+        // Waiting changes of weights may make other Services dirty.
         pipeline.flush();
         prop_assert!(audited(&mut pipeline).iter().all(TableDelta::is_empty));
     }
@@ -72,14 +72,14 @@ fn node(name: &str) -> Change {
 }
 
 #[test]
-fn an_audit_finds_and_repairs_what_is_wrong_and_nothing_else() {
+fn an_audit_finds_and_repairs_errors_and_nothing_else() {
     let mut pipeline = Pipeline::default();
     for (name, last) in [("a", 1), ("b", 2), ("c", 3)] {
         pipeline.apply(service(name, last));
     }
     pipeline.apply(node("n1"));
     let published = pipeline.flush();
-    // As if one update had been lost, and another been made up.
+    // One update is lost, another one invented.
     pipeline.projector.forget(&key("b"));
     let mut other = Pipeline::default();
     other.apply(service("gone", 4));
@@ -99,7 +99,7 @@ fn an_audit_finds_and_repairs_what_is_wrong_and_nothing_else() {
 }
 
 #[test]
-fn what_waits_to_be_published_is_no_divergence() {
+fn waiting_changes_are_no_divergence() {
     let mut pipeline = Pipeline::default();
     pipeline.apply(service("a", 1));
     pipeline.apply(node("n1"));

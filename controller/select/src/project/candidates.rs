@@ -19,12 +19,12 @@ impl Candidate<'_> {
         self.destination.address
     }
 
-    /// Whether it may be used when none is ready (KEP-1669).
+    /// Whether it is usable when no endpoint is ready (KEP-1669).
     pub(super) fn still_serves(&self) -> bool {
         still_serving(&self.endpoint)
     }
 
-    /// Whether anything could be forwarded to it.
+    /// Whether it can be a destination.
     pub(super) fn is_usable(&self) -> bool {
         self.endpoint.is_usable()
     }

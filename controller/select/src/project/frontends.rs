@@ -74,12 +74,12 @@ fn open(
     frontend
 }
 
-/// Whether `spec.loadBalancerSourceRanges` hold for a kind of way in.
+/// Whether `spec.loadBalancerSourceRanges` apply to a kind of frontend.
 ///
-/// Upstream holds load-balancer IPs to them and nothing else, so that whoever is kept out there
-/// comes in by a node port or an external IP instead. [`SourceRanges::All`] closes these too, but
-/// not behind a balancer that says that it proxies: it forwards to node ports from addresses of its
-/// own, which need not be in the ranges.
+/// Upstream applies them to load-balancer IPs only, so that refused clients can use a node port or
+/// an external IP instead. [`SourceRanges::All`] closes these too, except behind a balancer that
+/// declares itself a proxy: it forwards to node ports from its own addresses, which need not be in
+/// the ranges.
 fn are_held_to_ranges(config: SelectConfig, service: &Service, kind: FrontendKind) -> bool {
     match kind {
         FrontendKind::ClusterIp => false,

@@ -1,4 +1,4 @@
-//! What single nodes have of their own.
+//! The overlays of single nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,8 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// What all nodes have, without room for more: there are about as many lists as endpoints.
+    /// The overlays of all nodes, without spare capacity: there are about as many lists as
+    /// endpoints.
     pub(super) fn finish(mut self) -> BTreeMap<NodeKey, NodeOverlay> {
         for lists in self.lists.values_mut() {
             lists.cluster.shrink_to_fit();

@@ -1,4 +1,4 @@
-//! The cluster-wide list, and which zones use only some of it.
+//! The cluster-wide list, and the zones that use only a part of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl<'a> Shared<'a> {
     }
 
     fn push(&mut self, destination: Destination, zones: Option<&'a [Arc<str>]>) {
-        // The empty zone is no zone: a node without one uses everything.
+        // The empty zone is no zone: a node without a zone uses the whole list.
         for zone in zones.into_iter().flatten().filter(|zone| !zone.is_empty()) {
             self.zones.insert(Arc::clone(zone));
             let family = Family::of(destination.address.ip());
@@ -52,7 +52,7 @@ impl<'a> Shared<'a> {
         self.hints.push(zones);
     }
 
-    /// The sorted list, and which zones use only some of it.
+    /// The sorted list, and the zones that use only a part of it.
     pub(super) fn finish(
         self,
         problems: &mut Vec<Problem>,

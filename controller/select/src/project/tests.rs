@@ -135,7 +135,7 @@ fn more_zones_than_a_mask_holds_are_reported_and_hints_ignored() {
 }
 
 #[test]
-fn an_address_of_a_node_is_served_but_nobodys_own() {
+fn a_node_address_is_served_but_not_owned() {
     let mut service = http("s", None, Some(30080));
     service.cluster_ips = vec![ip("10.96.0.1")];
     service.external_ips = vec![ip("192.0.2.1"), ip("192.0.2.2")];

@@ -46,7 +46,7 @@ fn address(number: u16) -> IpAddr {
     [10, 0, high, low].into()
 }
 
-/// What a table has of a Service whose slices hold these endpoints.
+/// A Service whose endpoints move between slices, and its table.
 struct World {
     catalog: Catalog,
     projector: Projector,
@@ -90,7 +90,7 @@ impl World {
         }))
     }
 
-    /// One transition of the tables, of which an agent sees nothing but the end.
+    /// One transition of the tables; an agent sees only its end.
     fn flush(&mut self, changes: impl IntoIterator<Item = Change>) {
         let mut dirty = DirtySet::default();
         for change in changes {
@@ -116,7 +116,7 @@ impl World {
     }
 }
 
-/// Each slice's endpoints go to the next one, until all have gone once around.
+/// Each slice's endpoints move to the next one, once around.
 fn routes() -> impl Iterator<Item = (usize, usize)> {
     let steps = usize::from(ENDPOINTS) / STEP;
     (0..SLICES).flat_map(move |from| (0..steps).map(move |_| (from, (from + 1) % SLICES)))
@@ -160,8 +160,8 @@ fn a_slice_that_is_deleted_after_its_endpoints_moved_takes_none_with_it() {
     }
 }
 
-/// Between the two writes nobody knows where the moved ones went; all others stay, and if both
-/// writes come at once, nothing shows.
+/// Between the two writes the moved endpoints are in no slice; all others stay, and if both writes
+/// come at once, the table does not change.
 #[test]
 fn an_endpoint_that_is_removed_first_is_away_for_that_moment_only() {
     let mut world = World::new();

@@ -39,8 +39,8 @@ fn tables_from_scratch(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Tables kept up to date by deltas equal tables from scratch, however the events are grouped;
-    /// and both depend on what the objects are in the end, not on how they came to be.
+    /// Tables updated by deltas equal tables from scratch, however the events are grouped; and both
+    /// depend on the final objects only, not on their history.
     #[test]
     fn incremental_tables_equal_a_rebuild(
         changes in prop::collection::vec((change(), any::<bool>(), any::<bool>()), 0..40),
@@ -76,7 +76,7 @@ proptest! {
         prop_assert_eq!(&tables, &tables_from_scratch(&shuffled, config));
     }
 
-    /// What changes nothing in the end makes an empty delta.
+    /// Changes that cancel out make an empty delta.
     #[test]
     fn no_news_is_an_empty_delta(changes in prop::collection::vec(change(), 0..20)) {
         let mut catalog = Catalog::default();

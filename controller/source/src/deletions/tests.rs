@@ -161,7 +161,7 @@ fn an_empty_listing_is_doubted_then_held_and_confirmed_by_time() {
 }
 
 #[test]
-fn a_second_listing_that_has_everything_ends_the_doubt() {
+fn a_complete_second_listing_ends_the_doubt() {
     let mut rig = Rig::with(100, 0);
     assert!(!rig.list(&some(0..10, 0), false));
     assert!(rig.list(&some(0..100, 0), true));
@@ -197,7 +197,7 @@ fn additions_and_changes_go_on_while_deletions_are_held() {
     rig.put("new", 1);
     rig.put("o1", 5);
     assert_eq!((rig.told["default/new"], rig.told["default/o1"]), (1, 5));
-    // A deletion joins what is held, also of what is new.
+    // A deletion joins the held ones, also of a new object.
     rig.delete("new");
     rig.pass(WINDOW);
     assert_eq!(rig.lost(), Some([100, 100]));
@@ -223,7 +223,7 @@ fn objects_that_return_are_released() {
 }
 
 #[test]
-fn a_listing_that_has_everything_again_ends_the_hold() {
+fn a_complete_listing_ends_the_hold() {
     let mut rig = Rig::with(100, 0);
     rig.list(&[], false);
     rig.list(&[], true);
@@ -257,7 +257,7 @@ fn slices_may_be_replaced_by_others_of_their_service() {
     assert!(rig.list_of(&slices('x', 100), false));
     assert!(rig.list_of(&slices('y', 100), false), "all are replaced");
     assert_eq!((rig.told.len(), rig.lost()), (100, None));
-    // What is held is let go of Service by Service.
+    // Held losses are released Service by Service.
     rig.list(&[], false);
     rig.list(&[], true);
     assert_eq!(rig.lost(), Some([100, 300]));
@@ -283,7 +283,7 @@ fn single_deletions_of_a_watch_wait_a_second_and_are_believed() {
         rig.pass(SETTLE / 2);
     }
     assert!(rig.told.len() <= 990, "{}", rig.told.len());
-    // Where there is little, nothing waits.
+    // In small kinds nothing waits.
     let mut rig = Rig::with(49, 0);
     rig.delete("o1");
     assert_eq!(rig.told.len(), 48);
@@ -342,7 +342,7 @@ fn losses_believed_within_the_minute_count_too() {
 }
 
 #[test]
-fn replacing_everything_one_by_one_is_no_loss() {
+fn replacing_all_objects_one_by_one_is_no_loss() {
     let mut rig = Rig::with(100, 2);
     for i in 0..1000 {
         rig.delete(&format!("o{i}"));
@@ -447,7 +447,7 @@ impl Rig {
 
 #[test]
 fn untouched_slices_replace_nothing() {
-    // Each Service keeps as many endpoints as it loses, in a slice that nobody changed.
+    // Each Service keeps as many endpoints as it loses, in an untouched slice.
     let mut rig = guard_of_pairs(10, 50);
     assert!(!rig.list_pairs(10, 50, 1, false), "half is gone");
     assert!(rig.list_pairs(10, 50, 1, true));

@@ -1,4 +1,4 @@
-//! Splits a file into its documents, so that a broken one does not take the others with it.
+//! The documents of a file, split so that a broken one does not affect the others.
 
 /// One YAML document, or a whole JSON file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

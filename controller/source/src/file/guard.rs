@@ -1,4 +1,4 @@
-//! Files and directories that lose most of what they had: it stays in force until somebody means it.
+//! The deletion guard of files and directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const KINDS: [Kind; 4] = [
 #[derive(Debug)]
 pub(super) struct Guards {
     guards: BTreeMap<Kind, KindGuard<ObjectRef>>,
-    /// What the last reading came to.
+    /// The result of the last reading.
     in_force: BTreeMap<ObjectRef, Entry>,
 }
 
@@ -36,7 +36,7 @@ impl Guards {
         }
     }
 
-    /// Whether something that was held is held no longer.
+    /// Whether a held loss was released.
     pub(super) fn look(&mut self) -> bool {
         let mut is_news = false;
         for guard in self.guards.values_mut() {
@@ -45,7 +45,7 @@ impl Guards {
         is_news
     }
 
-    /// What must be as it was before, of a reading with these objects.
+    /// The withheld objects of a reading, as they were before.
     pub(super) fn judge<'e>(
         &mut self,
         entries: impl Iterator<Item = (&'e ObjectRef, &'e Entry)>,

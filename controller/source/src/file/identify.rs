@@ -1,7 +1,7 @@
-//! Which object a document is about whose YAML is broken.
+//! Identification of the object in a document whose YAML is broken.
 //!
 //! Looks at lines only: `kind` and, under `metadata`, `name` and `namespace`, each written plainly
-//! and once. If in doubt, the document is about nothing known, and its whole file is held back.
+//! and once. In doubt, the object is unknown, and the deletions of the whole file are held back.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Puts the files together, and finds what changed since the last time.
+//! Merges the files, and finds the changes since the last time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -47,8 +47,8 @@ impl<'f> Merged<'f> {
         self.entries.insert(object, (Path::new(""), entry.clone()));
     }
 
-    /// What DNS must be told so that who knows `told` knows this; and what is told then. What
-    /// cannot be read stays as it was.
+    /// The changes for DNS from `told` to this state, which becomes `told`. Unreadable objects stay
+    /// unchanged.
     pub(super) fn names(&self, told: &mut ToldNames) -> Vec<portolan_dns::Change> {
         let mut now = ToldNames::new();
         for (object, (_, entry)) in &self.entries {
@@ -69,7 +69,7 @@ impl<'f> Merged<'f> {
         changes
     }
 
-    /// What must be told so that who knows `told` knows this; and what is told then.
+    /// The changes for the catalog from `told` to this state, which becomes `told`.
     pub(super) fn changes(self, told: &mut Told) -> Vec<Change> {
         let now: Told = self
             .entries
@@ -91,10 +91,10 @@ impl<'f> Merged<'f> {
     }
 }
 
-/// What DNS was told.
+/// The objects that DNS has.
 pub(super) type ToldNames = BTreeMap<ObjectRef, portolan_dns::Change>;
 
-/// What the catalog was told, without what it was told to delete.
+/// The objects that the catalog has.
 pub(super) type Told = BTreeMap<ObjectRef, Arc<Converted>>;
 
 /// The second mention of an object.
@@ -120,7 +120,7 @@ pub(super) fn conflict(
     }
 }
 
-/// The first mention, with the problem that there is a second one.
+/// The first definition, with the problem of a second one.
 pub(super) fn with_conflict(first: &Entry, conflict: &Found) -> Arc<Converted> {
     let problem = conflict.problem.of_object(Reason::Conflict);
     let problem = Problem {

@@ -1,4 +1,4 @@
-//! What the text of one file says: objects, and what is wrong with them.
+//! The contents of one file: objects and problems.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,15 +14,14 @@ use super::problem::{FileProblem, Found};
 use super::syntax::{self, Located, SyntaxError};
 use crate::objects::{self, Converted, Names};
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Its objects, each as its first mention has it.
     pub(super) entries: BTreeMap<ObjectRef, Entry>,
     /// All that is wrong.
     pub(super) problems: Vec<Found>,
-    /// Whether a part could not be read of which nobody knows what it is about: what the file had
-    /// before may still be in it.
+    /// Whether an unreadable part may be any object: the file's former objects may still be in it.
     pub(super) torn: bool,
 }
 
@@ -33,15 +32,15 @@ pub(super) struct Entry {
     pub(super) line: u64,
     /// The path that leads to it in its document: empty, or an item of a list.
     pub(super) path: String,
-    /// Whether it is of an earlier reading, because nobody knows if it is still in the file.
+    /// Whether it is from an earlier reading, since it may still be in the file.
     pub(super) is_carried: bool,
-    /// What it turned out to be. Always knows its name.
+    /// The converted object, which always has a name.
     pub(super) converted: Arc<Converted>,
-    /// What DNS makes of it, if it wants to know.
+    /// The object's records input, if DNS is on.
     pub(super) names: Arc<Names>,
 }
 
-/// Parses a file; with `names`, also what only DNS needs.
+/// Parses a file; with `names`, also objects that only DNS needs.
 pub(super) fn parse(file: &Path, text: &str, cluster: &Arc<str>, names: bool) -> Contents {
     let mut parser = Parser {
         file,
@@ -99,7 +98,7 @@ struct Parser<'t> {
     cluster: &'t Arc<str>,
     names: bool,
     contents: Contents,
-    /// Kinds of which it was said that they are ignored.
+    /// Ignored kinds that were reported.
     ignored: BTreeSet<String>,
 }
 
@@ -144,13 +143,15 @@ impl Parser<'_> {
             return;
         }
         match kind {
-            "Service" => self.known(place, value, Kind::Service, version),
-            "EndpointSlice" => self.known(place, value, Kind::EndpointSlice, version),
-            "Node" => self.known(place, value, Kind::Node, version),
+            "Service" => self.object_of_kind(place, value, Kind::Service, version),
+            "EndpointSlice" => self.object_of_kind(place, value, Kind::EndpointSlice, version),
+            "Node" => self.object_of_kind(place, value, Kind::Node, version),
             "Pod" if self.names || objects::has_weight(value) => {
-                self.known(place, value, Kind::Pod, version);
+                self.object_of_kind(place, value, Kind::Pod, version);
             }
-            "Namespace" if self.names => self.known(place, value, Kind::Namespace, version),
+            "Namespace" if self.names => {
+                self.object_of_kind(place, value, Kind::Namespace, version)
+            }
             other => {
                 if self.ignored.insert(other.to_owned()) {
                     warn!(file = %self.file.display(), kind = other, "kind is not read; ignored");
@@ -159,7 +160,7 @@ impl Parser<'_> {
         }
     }
 
-    fn known(&mut self, place: Place<'_>, value: &Value, kind: Kind, version: &str) {
+    fn object_of_kind(&mut self, place: Place<'_>, value: &Value, kind: Kind, version: &str) {
         let expected = objects::api_version(kind);
         let mut names = Names::Refused;
         let converted = if version == expected {
@@ -205,8 +206,7 @@ impl Parser<'_> {
         placed.collect()
     }
 
-    /// What cannot be read is refused if it is known what it is; else it could be anything that
-    /// was in the file.
+    /// Refuses an unreadable object. An unidentified one could be any former object of the file.
     fn refuse(
         &mut self,
         place: Place<'_>,
@@ -238,8 +238,8 @@ impl Parser<'_> {
         noted.collect()
     }
 
-    /// What is wrong with an object that only DNS has: the catalog knows nothing of it, so it is
-    /// told as a problem of the file.
+    /// Reports problems with an object that only DNS has as problems of the file, since the catalog
+    /// does not have it.
     fn note_names(&mut self, place: Place<'_>, names: &Names) {
         let Names::Put { problems, .. } = names else {
             return;

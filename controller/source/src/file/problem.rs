@@ -1,4 +1,4 @@
-//! What is wrong with a file.
+//! Problems with files.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ pub struct FileProblem {
     pub column: Option<u64>,
     /// The path of the field, as in `items[3].spec.ports[0].port`; empty if no field is to blame.
     pub field: String,
-    /// What is wrong, in words.
+    /// The description.
     pub message: String,
 }
 
@@ -56,7 +56,7 @@ impl FileProblem {
         place
     }
 
-    /// The same as a problem of the object, which says at its end where it was written.
+    /// The same as a problem of the object, with the place at the end of its message.
     pub(super) fn of_object(&self, reason: Reason) -> Problem {
         let message = format!("{} ({})", self.message, self.place());
         Problem::new(self.field.clone(), reason, message)

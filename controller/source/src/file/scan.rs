@@ -1,4 +1,4 @@
-//! Which files there are, and whether they changed.
+//! Listing and change detection of files.
 
 use std::fs::{self, File, Metadata};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A change right after another may leave all times as they are: they are this coarse at worst
-/// (FAT; most others tick every 4 ms).
+/// The coarsest clock of a file system (FAT; most others tick every 4 ms): two changes within it
+/// may have equal times.
 const CLOCK_TICK: Duration = Duration::from_secs(2);
 
 /// The files of a path, sorted: itself, or those of the directory that it is.
@@ -22,7 +22,7 @@ pub(super) fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
         let file = entry?.path();
-        // A dangling symlink counts: it cannot be read, and somebody should know.
+        // A dangling symlink counts: it is reported as unreadable.
         if is_ours(&file) && !fs::metadata(&file).is_ok_and(|metadata| metadata.is_dir()) {
             files.push(file);
         }
@@ -39,7 +39,7 @@ fn is_ours(file: &Path) -> bool {
     !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
-/// What changes when a file does: the file behind the name, its size, its times.
+/// The properties that change with a file: the file behind the name, its size, its times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fingerprint {
     file: (u64, u64),
@@ -59,18 +59,18 @@ impl Fingerprint {
     }
 }
 
-/// What reading a file came to.
+/// The result of reading a file.
 #[derive(Debug)]
 pub(super) enum Reading {
-    /// It is as it was.
+    /// The file has not changed.
     Unchanged,
-    /// Somebody writes to it this moment: it is left alone until the next time.
+    /// The file is being written: it is skipped until the next time.
     Busy,
-    /// Its content now, and how to recognise it.
+    /// The new content, and its fingerprint.
     Content(String, Seen),
 }
 
-/// How a file that was read is recognised.
+/// The fingerprint of a file that was read.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     /// `None` if the file was so young that another change could go unnoticed.

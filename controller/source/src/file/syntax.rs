@@ -10,7 +10,7 @@ use super::locate::Shape;
 /// Line and column, from 1.
 pub(super) type Position = (u64, u64);
 
-/// A document that is neither YAML nor JSON: where in the document, and what is wrong there.
+/// A syntax error in YAML or JSON, with its place in the document.
 #[derive(Debug)]
 pub(super) struct SyntaxError {
     pub(super) position: Option<Position>,
@@ -33,8 +33,8 @@ pub(super) fn yaml(text: &str) -> Result<Value, SyntaxError> {
     })
 }
 
-/// As Kubernetes reads YAML, and without limits on how much there is: 10,000 Services in one
-/// document are no attack. The limits on nesting and aliases stay.
+/// Kubernetes' reading of YAML, without limits on size: 10,000 Services in one document are no
+/// attack. The limits on nesting and aliases stay.
 fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         with_snippet: false,
@@ -71,7 +71,7 @@ impl<'t> Located<'t> {
         }
     }
 
-    /// Where in the file a field is. Only who has a problem pays for it, with a second parse.
+    /// The place of a field in the file. Costs a second parse, and is used for problems only.
     pub(super) fn find(&self, field: &str) -> Option<Position> {
         let parse = || serde_saphyr::from_str_with_options(self.document.text, yaml_options()).ok();
         let shape = self.shape.get_or_init(parse).as_ref()?;

@@ -1,4 +1,4 @@
-//! Files that change, break and vanish, and what the catalog makes of them.
+//! Files that change, break and vanish, and the resulting catalog.
 
 mod broken;
 mod deletions;
@@ -51,12 +51,12 @@ impl Rig {
         report
     }
 
-    /// What a refresh tells.
+    /// The changes of a refresh.
     fn told(&mut self) -> Vec<String> {
         self.refresh().changes.iter().map(describe).collect()
     }
 
-    /// What it finds wrong with files, without the directory's path.
+    /// The problems with files of a refresh, without the directory's path.
     fn problems(&mut self) -> Vec<String> {
         let prefix = format!("{}/", self.dir.path().display());
         let problems = self.refresh().problems;
@@ -64,7 +64,7 @@ impl Rig {
         problems.iter().map(text).collect()
     }
 
-    /// What the catalog knows to be wrong with objects.
+    /// The catalog's problems with objects.
     fn of_objects(&self) -> Vec<String> {
         let prefix = format!("{}/", self.dir.path().display());
         let of_object = |(object, problems): (&_, &Vec<portolan_catalog::Problem>)| {
@@ -147,7 +147,7 @@ fn documents_lists_and_json_are_read() {
 }
 
 #[test]
-fn only_what_changed_is_told() {
+fn only_changes_are_sent() {
     let mut rig = Rig::new();
     rig.write("a.yaml", &(service("web", "80") + &service("api", "81")));
     assert_eq!(rig.told(), ["put Service prod/api", "put Service prod/web"]);

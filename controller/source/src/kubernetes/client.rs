@@ -10,7 +10,7 @@ use kube::config::{Config, InferConfigError, KubeConfigOptions, Kubeconfig, Kube
 /// vanished would wait forever.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// There is no client.
+/// The reason for a missing client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The kubeconfig cannot be used.

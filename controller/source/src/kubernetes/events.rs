@@ -96,7 +96,7 @@ async fn uid(client: &Client, object: &ObjectRef) -> Result<Option<String>, kube
         "" => Api::all_with(client.clone(), &resource),
         namespace => Api::namespaced_with(client.clone(), namespace, &resource),
     };
-    // A list, which the controller may do anyway.
+    // A list, which the controller's permissions include.
     let named = ListParams::default().fields(&format!("metadata.name={}", key.name));
     let found = objects
         .list_metadata(&named)

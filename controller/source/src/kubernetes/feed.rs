@@ -1,6 +1,5 @@
-//! Turns the events of one watch into changes, in batches, and sweeps at the end of a listing.
-//! Names go the same way, at the same moments, to a sink of their own. Deletions pass a guard, which
-//! stands before both.
+//! Conversion of one watch's events into batches of changes, with a sweep at the end of a listing.
+//! Changes for DNS go the same way to a sink of their own. Deletions of both pass the guard first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::{Event, Sink};
 /// The most changes that go in one event.
 const BATCH: usize = 500;
 
-/// How many kinds have not been listed yet.
+/// The number of kinds that have not been listed yet.
 #[derive(Debug)]
 pub(super) struct Pending(AtomicUsize);
 
@@ -32,20 +31,20 @@ impl Pending {
         Self(AtomicUsize::new(kinds))
     }
 
-    /// Notes that one more kind is listed; whether it was the last one.
+    /// Records that one more kind is listed; returns whether it was the last one.
     pub(super) fn done(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
-/// What is told of one object.
+/// An event about one object.
 #[derive(Debug, Default)]
 pub(super) struct News {
     change: Option<Change>,
     names: Option<dns::Change>,
 }
 
-/// What one object turned out to be.
+/// A converted object.
 struct Seen {
     key: ObjectKey,
     /// Whether the catalog has it.
@@ -57,14 +56,14 @@ struct Seen {
     news: News,
 }
 
-/// What one watch knows.
+/// The state of one watch.
 #[derive(Debug)]
 pub(super) struct Feed {
     kind: Kind,
     cluster: Arc<str>,
     /// `None` for a kind whose deletions are always believed.
     guard: Option<KindGuard<News>>,
-    /// `None` for what only DNS has.
+    /// `None` for kinds that only DNS has.
     sink: Option<Sink>,
     names: Option<NameFeed>,
     stats: Arc<Stats>,
@@ -72,9 +71,9 @@ pub(super) struct Feed {
     listed: bool,
     /// Changes that were not sent yet.
     batch: Vec<Change>,
-    /// How far we are with them, if that was not said yet.
+    /// The version after these changes, if it was not sent yet.
     version: Option<u64>,
-    /// What the listing in progress has had so far.
+    /// The objects of the listing in progress so far.
     keep: BTreeSet<ObjectKey>,
     warned_of_nameless: bool,
 }
@@ -113,7 +112,7 @@ impl Feed {
         &self.cluster
     }
 
-    /// What the server need not send: nothing, if DNS has a use for it.
+    /// The selector of objects that the tables need; none if DNS needs others.
     pub(super) fn selector<T: Watchable>(&self) -> Option<String> {
         let selector = T::SELECTOR.filter(|_| self.names.is_none());
         selector.map(str::to_owned)
@@ -123,7 +122,7 @@ impl Feed {
         self.stats.of(self.kind)
     }
 
-    /// A listing begins. Nothing is deleted here: it may still fail.
+    /// Begins a listing. Nothing is deleted yet: the listing may still fail.
     pub(super) fn begin(&mut self) {
         self.keep.clear();
         if let Some(names) = &mut self.names {
@@ -147,7 +146,7 @@ impl Feed {
         {
             names.keep(&seen.key);
         }
-        // The end of the listing sweeps what nobody wants.
+        // The end of the listing sweeps unneeded objects.
         if !seen.is_ours && !seen.has_names {
             return Ok(());
         }
@@ -158,8 +157,8 @@ impl Feed {
         self.push(news).await
     }
 
-    /// An object that a listing in progress had is gone again: the server may delete what it
-    /// streamed. The end of the listing sweeps it.
+    /// Takes in the deletion of an object that a streamed listing had already. The end of the
+    /// listing sweeps it.
     pub(super) fn unlisted<T: Watchable>(&mut self, object: &Watched<T>) {
         let Some(object) = object.reference(&self.cluster) else {
             return;
@@ -201,7 +200,7 @@ impl Feed {
         self.push(news).await
     }
 
-    /// Tells what waited for its time or for a confirmation.
+    /// Sends events that waited for their time or for a confirmation.
     pub(super) async fn look(&mut self) -> Result<(), Closed> {
         let news = self.guard.as_mut().map(KindGuard::look).unwrap_or_default();
         if news.is_empty() {
@@ -213,7 +212,7 @@ impl Feed {
         self.flush().await
     }
 
-    /// Returns when [`Self::look`] may have something to tell.
+    /// Returns when [`Self::look`] may have events to send.
     pub(super) async fn wait(&self) {
         match &self.guard {
             Some(guard) => guard.wait().await,
@@ -221,8 +220,9 @@ impl Feed {
         }
     }
 
-    /// The listing is complete, at this version: what it did not have is gone. Whether it is
-    /// believed; if not, it must be repeated. What no cache can have answered is sure.
+    /// Completes a listing at this version, and deletes absent objects. Returns whether the listing
+    /// is believed; if not, it must be repeated. A listing is sure if no cache can have answered
+    /// it.
     pub(super) async fn complete(&mut self, version: &str, is_sure: bool) -> Result<bool, Closed> {
         let mut keep = std::mem::take(&mut self.keep);
         self.stats().count_listing();
@@ -268,13 +268,13 @@ impl Feed {
         Ok(true)
     }
 
-    /// With everything until now, we are at this version. Versions that are no numbers say nothing:
-    /// those of an API server are, and can be compared (KEP-5504).
+    /// Records the version after the changes so far. Versions of an API server are numbers and can
+    /// be compared (KEP-5504); others are ignored.
     pub(super) fn reached(&mut self, version: &str) {
         self.version = version.parse().ok().or(self.version);
     }
 
-    /// Sends what is waiting.
+    /// Sends the waiting batch.
     pub(super) async fn flush(&mut self) -> Result<(), Closed> {
         self.batch
             .extend(self.version.take().map(|version| Change::Reached {
@@ -321,7 +321,7 @@ impl Feed {
             && !is_ours
             && !problems.is_empty()
         {
-            // Of others the catalog tells what is wrong.
+            // Problems with other objects are reported by the catalog.
             warn!(%object, ?problems, "left out of the object's DNS records");
         }
         let has_names = matches!(names, Some(Names::Put { .. } | Names::Refused));
@@ -344,14 +344,14 @@ impl Feed {
     fn note_refused(&mut self, key: Option<&ObjectKey>, problems: &[Problem]) {
         self.stats().count_malformed();
         let (kind, cluster) = (self.kind, &self.cluster);
-        // What is wrong with a known object is the catalog's to tell.
+        // Problems with named objects are reported by the catalog.
         if key.is_none() && !std::mem::replace(&mut self.warned_of_nameless, true) {
             warn!(%cluster, %kind, ?problems, "object without a name; counted from now on");
         }
     }
 }
 
-/// What is told of an object that is gone.
+/// The event of a deleted object.
 fn gone(object: ObjectRef, with_names: bool) -> News {
     let names = with_names.then(|| objects::removed(&object)).flatten();
     let change = Some(Change::Delete(object));

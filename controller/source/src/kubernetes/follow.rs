@@ -1,7 +1,8 @@
-//! Follows one kind: lists it, watches it from there, and lists it again where the server forgot.
+//! The follower of one kind: lists it, watches it from there, and lists it again when the server
+//! has forgotten the version.
 //!
-//! Not kube's `watcher`, which hides what we need: bookmarks and the versions of listings (how far
-//! we are), and watches that end as soon as they begin.
+//! Not kube's `watcher`, which hides bookmarks, the versions of listings, and watches that end as
+//! soon as they begin.
 
 use std::future::Future;
 use std::pin::pin;
@@ -29,7 +30,7 @@ const WATCH_SECONDS: u32 = 290;
 const SILENCE: Duration = Duration::from_secs(295);
 /// A watch that ends sooner, and brought nothing, is not worth another one at once.
 const SHORT: Duration = Duration::from_secs(1);
-/// A watch that brought nothing at all for so long should have brought a bookmark.
+/// The silence after which a watch should have sent a bookmark.
 const QUIET: Duration = Duration::from_secs(120);
 /// The annotation of the bookmark that ends a streamed listing.
 const LISTING_ENDS: &str = "k8s.io/initial-events-end";
@@ -82,7 +83,7 @@ impl<T: Watchable> Follower<T> {
         this
     }
 
-    /// Ends only when nobody reads the sink.
+    /// Ends only when the sink's reader is gone.
     pub(super) async fn run(mut self) -> Result<(), crate::Closed> {
         loop {
             let result = if self.version.is_none() && self.way == Way::Paged {
@@ -142,7 +143,7 @@ impl<T: Watchable> Follower<T> {
     fn heard(&mut self) {
         self.probe.heard();
         if std::mem::take(&mut self.is_unreachable) {
-            // What comes now has nothing to do with what went wrong before.
+            // A success ends the series of failures.
             self.backoff.reset();
         }
         self.feed.stats().count_contact();
@@ -175,8 +176,8 @@ impl<T: Watchable> Follower<T> {
             bookmarks: true,
             send_initial_events: self.version.is_none(),
         };
-        // A listing is not older than what we had; the first one, without a version, is as new as
-        // anything that there is. A stale one would take us back in time.
+        // A listing is not older than the last version seen; the first one, without a version, is
+        // the most recent. A stale one would go back in time.
         let from = self.reached.clone();
         let begin = Instant::now();
         let events = tend(&mut self.feed, self.api.watch(&params, &from)).await??;
@@ -186,7 +187,7 @@ impl<T: Watchable> Follower<T> {
         let mut last = begin;
         loop {
             self.feed.look().await?;
-            // What has arrived already goes in one batch.
+            // Events that have arrived already make one batch.
             let event = match events.next().now_or_never() {
                 Some(event) => event,
                 None => {
@@ -268,7 +269,7 @@ impl<T: Watchable> Follower<T> {
         Ok(true)
     }
 
-    /// We are at this version now; without one, only a listing says where we are.
+    /// Moves on to this version; without one, only a listing finds it.
     fn advance(&mut self, version: Option<&str>) -> Result<(), Trouble> {
         let version = version.filter(|version| !version.is_empty());
         let version = version.ok_or(Trouble::NoVersion)?;
@@ -302,7 +303,7 @@ impl<T: Watchable> Follower<T> {
             return Ok(());
         }
         if was_listing {
-            // Whatever is wrong with one way may not be with the other.
+            // The other way to list may work.
             self.way = match self.way {
                 Way::Streamed => Way::Paged,
                 Way::Paged => self.best_way(),
@@ -324,7 +325,7 @@ impl<T: Watchable> Follower<T> {
     }
 }
 
-/// Waits for something, and tells meanwhile what was held back and is no longer.
+/// Waits for a future, and sends released events meanwhile.
 async fn tend<F: Future>(feed: &mut Feed, work: F) -> Result<F::Output, crate::Closed> {
     let mut work = pin!(work);
     loop {

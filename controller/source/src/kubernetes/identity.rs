@@ -1,4 +1,4 @@
-//! Which cluster an API server serves.
+//! The identity of an API server's cluster.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 use tokio::time::sleep;
 use tracing::warn;
 
-/// The namespace that every cluster has and nobody deletes: its UID is as old as the cluster, and
-/// the same after the storage was restored.
+/// A namespace that every cluster has and that is never deleted: its UID is as old as the cluster,
+/// and survives a restore of the storage.
 const NAMESPACE: &str = "kube-system";
 
 /// The pauses between attempts begin and end with these.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
 
-/// The UID of the namespace `kube-system`; asks until there is an answer. `None` if the server does
-/// not let us see it, or has no such namespace, which is logged.
+/// The UID of the namespace `kube-system`; retried until there is an answer. `None` if the server
+/// forbids it or has no such namespace, which is logged.
 pub async fn cluster_id(client: &Client) -> Option<String> {
     let mut pause = FIRST_PAUSE;
     loop {

@@ -1,4 +1,4 @@
-//! How each kind is asked for, and what is read of it.
+//! The watched kinds: selectors and fields.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::prune::Keep::{self, All, Only};
 use crate::objects::{Converted, EndpointSlice, Manifest, Names, Namespace, Node, Pod, Service};
 
-/// What is for another proxy, or headless, the API server need not even send.
+/// Excludes Services of other proxies and headless ones at the API server.
 const OURS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
 
 const METADATA: Keep = Only(&[
@@ -37,13 +37,13 @@ pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
     const GROUP: &'static str;
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str;
-    /// Which of them the tables need. DNS needs all.
+    /// The selector of the objects that the tables need. DNS needs all.
     const SELECTOR: Option<&'static str>;
-    /// By fields, whoever needs them.
+    /// The field selector, for tables and DNS.
     const FIELDS: Option<&'static str> = None;
     /// Whether metadata is all that we want of it.
     const METADATA_ONLY: bool = false;
-    /// What is read of it.
+    /// The fields to keep.
     const KEEP: &'static Keep;
 }
 

@@ -1,4 +1,4 @@
-//! Tells DNS of the same objects that the catalog is told of, and of those that only DNS has.
+//! Batches of changes for DNS, from the watches of the catalog and others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::feed::Pending;
 use crate::names::NameSink;
 use crate::sink::Closed;
 
-/// What one watch tells DNS.
+/// The part of one watch for DNS.
 #[derive(Debug)]
 pub(super) struct NameFeed {
     kind: Kind,
@@ -19,7 +19,7 @@ pub(super) struct NameFeed {
     listed: bool,
     /// Changes that were not sent yet.
     batch: Vec<Change>,
-    /// Namespace and name of what the listing in progress has had so far.
+    /// Namespace and name of the listing's objects so far.
     keep: BTreeSet<(String, String)>,
 }
 
@@ -49,7 +49,7 @@ impl NameFeed {
         self.keep.remove(&key(object));
     }
 
-    /// Tells something, with the next batch.
+    /// Adds a change to the next batch.
     pub(super) fn push(&mut self, change: Option<Change>) {
         self.batch.extend(change);
     }

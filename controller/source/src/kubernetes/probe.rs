@@ -1,7 +1,7 @@
-//! Asks a server that is silent whether it lives, and whether it still has what it had.
+//! Probes of a silent server: whether it lives, and whether its version has gone back.
 //!
 //! An API server that was restored from a backup has lower versions than before. It lets a watch
-//! begin at a version that it has not reached yet, and sends nothing until it has: only a question
+//! begin at a version that it has not reached yet, and sends nothing until then: only a request
 //! shows it.
 
 use std::time::Duration;
@@ -57,8 +57,8 @@ impl<T: Watchable> Probe<T> {
         compare(version.parse().ok(), answer)
     }
 
-    /// Waits until it is time to ask, asks, and says whether there was an answer. It goes on where it
-    /// was if it is dropped and called again.
+    /// Waits for the time of a probe, probes, and returns the result. Dropped and called again, it
+    /// continues.
     pub(super) async fn answer(&mut self, version: &str) -> Result<bool, Trouble> {
         let (answer, asked_at) = match &mut self.asked {
             Some((answer, version)) => (answer, *version),
@@ -99,7 +99,7 @@ async fn ask<T: Watchable>(api: Api<Watched<T>>) -> Result<Option<u64>, Trouble>
     Ok(version.and_then(|version| version.parse().ok()))
 }
 
-/// Versions that are no numbers say nothing.
+/// Versions that are not numbers cannot be compared.
 fn compare(ours: Option<u64>, theirs: Option<u64>) -> Result<(), Trouble> {
     match (ours, theirs) {
         (Some(ours), Some(theirs)) if theirs < ours => Err(Trouble::WentBack { ours, theirs }),

@@ -1,4 +1,4 @@
-//! Reads of an object only what we use: most of its bytes are who manages which field, and, of a
+//! Deserialization of the used fields only: most bytes of an object are managed fields and, of a
 //! Node, images and conditions that change all the time.
 
 use std::fmt;
@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// What to keep of a value.
+/// The parts of a value to keep.
 #[derive(Debug)]
 pub(super) enum Keep {
     /// All of it.
     All,
-    /// Of an object, or of each object in a list, these fields; what is neither is kept.
+    /// These fields of an object, or of each object in a list; other values are kept whole.
     Only(&'static [(&'static str, Keep)]),
 }
 
@@ -115,13 +115,13 @@ mod tests {
         let mut deserializer = serde_json::Deserializer::from_str(&text);
         let pruned = Pruned(&KEEP).deserialize(&mut deserializer).unwrap();
         deserializer.end().unwrap();
-        // What has been read once, as an event of a watch may be, is read alike.
+        // A value that was read before, as in an event of a watch, gives the same result.
         assert_eq!(Pruned(&KEEP).deserialize(value).unwrap(), pruned);
         pruned
     }
 
     #[test]
-    fn only_what_is_kept_is_read() {
+    fn only_kept_fields_are_read() {
         let value = json!({
             "a": {"x": [1, -2, 0.5, null, true]},
             "b": [{"c": 1, "d": {"c": 2}}, "text", null, {"d": 3}],
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_kept_to_be_refused_by_its_reader() {
+    fn other_values_are_kept_for_their_reader_to_refuse() {
         for value in [
             json!(1),
             json!(-1),

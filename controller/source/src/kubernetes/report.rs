@@ -89,7 +89,7 @@ mod tests {
     use crate::deletions::Size;
 
     #[test]
-    fn the_note_says_what_is_held() {
+    fn the_note_lists_held_deletions() {
         let held = |objects, ready| HeldLoss {
             lost: Size { objects, ready },
             of: Size {

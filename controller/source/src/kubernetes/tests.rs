@@ -1,4 +1,4 @@
-//! The watches against an API server that does what a test says.
+//! The watches against a scripted API server.
 
 mod deletions;
 mod malformed;
@@ -75,8 +75,8 @@ impl Rig {
         }
     }
 
-    /// A source whose slices and nodes are listed and silent; their watches stay open as long as
-    /// what is returned lives.
+    /// A source whose slices and nodes are listed and silent; their watches stay open until the
+    /// returned value is dropped.
     async fn with_services(items: &[Value]) -> (Self, [server::Stream; 3]) {
         let mut rig = Self::start();
         rig.server.list(SLICES, &[], "1").await;
@@ -101,13 +101,13 @@ impl Rig {
     /// The changes until and with the next batch that has one that starts so; without how far the
     /// source is then.
     async fn until(&mut self, start: &str) -> Vec<String> {
-        let mut all = self.told_until(start).await;
+        let mut all = self.changes_until(start).await;
         all.retain(|told| !told.starts_with("reach"));
         all
     }
 
     /// Everything until and with the next batch that has something that starts so.
-    async fn told_until(&mut self, start: &str) -> Vec<String> {
+    async fn changes_until(&mut self, start: &str) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         while !all.iter().any(|told| told.starts_with(start)) {
             match self.next().await {
@@ -151,7 +151,7 @@ fn service(name: &str, version: &str, port: Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_listings_are_told_before_synced_and_synced_once() {
+async fn three_listings_precede_one_synced() {
     let mut rig = Rig::start();
     let node = json!({"metadata": {"name": "n1", "resourceVersion": "1"}});
     rig.server.list(NODES, &[node], "1").await;
@@ -184,7 +184,7 @@ async fn three_listings_are_told_before_synced_and_synced_once() {
     ];
     assert_eq!(rig.until("Synced").await, told);
 
-    // Another listing does not say it again.
+    // Another listing does not repeat it.
     let mut services = rig.server.watch(SERVICES).await;
     services.gone().await;
     rig.server
@@ -204,7 +204,7 @@ async fn three_listings_are_told_before_synced_and_synced_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_is_needed_is_asked_for() {
+async fn only_needed_objects_are_requested() {
     let mut rig = Rig::watching(PAGED_WITH_PODS);
     let ours = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name\
                 %2C%21service.kubernetes.io%2Fheadless";

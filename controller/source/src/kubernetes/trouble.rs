@@ -1,4 +1,4 @@
-//! What can go wrong while a kind is followed, and what it means.
+//! Errors of a follower, and their consequences.
 
 use kube::core::Status;
 
@@ -7,16 +7,16 @@ use crate::Closed;
 /// Why following stopped for now.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// Nobody reads the sink.
+    /// The sink's reader is gone.
     Closed(Closed),
     /// To be tried again.
     Trouble(Trouble),
 }
 
-/// What went wrong.
+/// The error.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
-    /// The server refused, or there is no connection to it.
+    /// The server refused the request, or is unreachable.
     #[error(transparent)]
     Client(#[from] kube::Error),
     /// The server ended the watch with a reason.
@@ -42,8 +42,8 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// Whether nothing but a new listing says where we are: the server forgot what was at our
-    /// version, or ended the watch for a reason that waiting does not mend.
+    /// Whether a new listing is needed: the server forgot the version, or ended the watch for a
+    /// permanent reason.
     pub(super) fn needs_listing(&self) -> bool {
         match self {
             Self::Client(kube::Error::Api(status)) => status.code == 410,
@@ -53,7 +53,7 @@ impl Trouble {
         }
     }
 
-    /// Whether no answer came at all.
+    /// Whether there was no answer.
     pub(super) fn is_unreachable(&self) -> bool {
         match self {
             Self::Client(error) => !matches!(error, kube::Error::Api(_)),
@@ -61,8 +61,8 @@ impl Trouble {
         }
     }
 
-    /// Whether the server does not take the request as it is, and never will. A streamed listing
-    /// for which its storage is too old (etcd before 3.4.25) it takes, and then ends it with 500.
+    /// Whether the server will never accept the request. It accepts a streamed listing for which
+    /// its storage is too old (etcd before 3.4.25), and then ends it with 500.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
             Self::Client(kube::Error::Api(status)) => {

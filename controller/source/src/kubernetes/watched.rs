@@ -13,7 +13,7 @@ use super::kinds::Watchable;
 use super::prune::Pruned;
 use crate::objects::{self, Converted, Names};
 
-/// An object, or what is wrong with it: any JSON value becomes one.
+/// An object or its problem: any JSON value becomes one.
 #[derive(Debug, Clone)]
 pub(super) struct Watched<T> {
     /// Name, namespace and version; nothing else is kept of it.
@@ -34,7 +34,7 @@ impl<T: Watchable> Watched<T> {
         self.metadata.resource_version.as_deref()
     }
 
-    /// What DNS makes of it.
+    /// The object's input to DNS.
     pub(super) fn names(&self) -> Names {
         match &self.manifest {
             Ok(manifest) => manifest.names(),
@@ -69,7 +69,7 @@ impl<'de, T: Watchable> Deserialize<'de> for Watched<T> {
 
 impl<T: Watchable> kube::Resource for Watched<T> {
     type DynamicType = ();
-    /// Of all namespaces at once, so even what lives in a namespace is asked for without one.
+    /// All namespaces are watched at once, so namespaced kinds are requested without one.
     type Scope = ClusterResourceScope;
 
     fn kind((): &()) -> Cow<'_, str> {

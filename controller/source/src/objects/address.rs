@@ -10,9 +10,9 @@ use super::problems::Problems;
 
 /// An address that other hosts can have or reach.
 ///
-/// A VIP becomes a local route on every node, so an address that already means something to the
-/// node itself (loopback, link-local such as a cloud's metadata server ...) would cut the node off.
-/// Leading zeros and IPv4-mapped IPv6 are refused, because programs disagree on what they mean.
+/// A VIP becomes a local route on every node, so an address with a local meaning (loopback,
+/// link-local such as a cloud's metadata server ...) would cut the node off. Leading zeros and
+/// IPv4-mapped IPv6 are refused, because programs disagree on their meaning.
 pub(super) fn parse(text: &str) -> Result<IpAddr, String> {
     let ip: IpAddr = text.parse().map_err(|_| {
         format!("{text:?} is not an address: expected one like 10.0.0.1 or fd00::1")
@@ -51,7 +51,7 @@ fn is_mapped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 
-/// Addresses that a Service wants beside its cluster IPs.
+/// Addresses of a Service other than its cluster IPs.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     cluster_ips: &'a [IpAddr],
@@ -67,8 +67,8 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Adds one, unless it is bad, or of a family that the Service does not have: then it is a
-    /// problem of `field`. Whether it is an address at all.
+    /// Adds an address. A bad one, or one of a family that the Service does not have, is a problem
+    /// of `field`. Returns whether it is an address.
     pub(super) fn push(&mut self, field: String, text: &str, problems: &mut Problems) -> bool {
         let ip = match parse(text) {
             Ok(ip) => ip,
@@ -101,9 +101,9 @@ pub(super) fn network(text: &str) -> Option<IpNet> {
 /// `spec.loadBalancerSourceRanges`: sorted, each once.
 ///
 /// As upstream, an unparsable range is ignored, a `/0` admits its whole family (no list), and a
-/// family without a range is open. So a list of which nothing can be parsed restricts nobody. To
-/// close the Service instead would be safer against an intruder but would cut off a Service that
-/// worked under kube-proxy; the API server refuses such lists, and here it is a problem of its own.
+/// family without a range is open. So a list without any valid range restricts nothing. To close
+/// the Service instead would be safer against an intruder but would cut off a Service that worked
+/// under kube-proxy; the API server refuses such lists, and here it is a problem of its own.
 pub(super) fn source_ranges(texts: &[String], problems: &mut Problems) -> Vec<IpNet> {
     const FIELD: &str = "spec.loadBalancerSourceRanges";
     let mut ranges = Vec::new();

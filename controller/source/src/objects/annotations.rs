@@ -1,6 +1,6 @@
-//! Annotations: how a Service's virtual servers choose and drain, and what endpoints weigh.
+//! Annotations: scheduling and draining of a Service's virtual servers, and weights of endpoints.
 //!
-//! Each setting has a name of ours and maybe that of kube-router, which counts if ours is absent.
+//! Each setting has a Portolan name and maybe kube-router's, which counts if the former is absent.
 
 use portolan_catalog::{MAX_WEIGHT, Reason};
 use portolan_model::Scheduling;
@@ -11,7 +11,7 @@ use super::problems::Problems;
 
 const OURS: &str = "portolan.dev/";
 const KUBE_ROUTERS: &str = "kube-router.io/service.";
-/// What Services' addresses kube-router tells its BGP peers: nothing that a service proxy does.
+/// kube-router's BGP advertisements, which are no task of a service proxy.
 const ADVERTISEMENT: &str = "kube-router.io/service.advertise.";
 
 const SCHEDULER: [&str; 2] = ["portolan.dev/scheduler", "kube-router.io/service.scheduler"];
@@ -42,7 +42,7 @@ struct Found<'m> {
 }
 
 impl<'m> Found<'m> {
-    /// The first of the names that there is. If it is ours and bad, an alias does not count either.
+    /// The first of these names that is present. A bad value does not make an alias count.
     fn first(metadata: &'m Metadata, names: &[&'m str]) -> Option<Self> {
         names.iter().find_map(|name| {
             let value = metadata.annotation(name)?.trim();
@@ -54,7 +54,7 @@ impl<'m> Found<'m> {
         format!("metadata.annotations[{}]", self.name)
     }
 
-    /// Says that the value is not what was `expected`, and what comes of that.
+    /// Reports a value that is not as `expected`, and the outcome.
     fn is_bad(&self, expected: &str, outcome: &str, problems: &mut Problems) {
         let message = format!("{:?}: expected {expected}; {outcome}", self.value);
         problems.invalid(self.field(), message);
@@ -81,8 +81,8 @@ fn scheduler(metadata: &Metadata, problems: &mut Problems) -> Option<&'static st
     scheduler
 }
 
-/// A list of flags, maybe empty, which is to say: none. A bad one is left out; if there are no
-/// others, it is as if nothing was said.
+/// A list of flags; an empty one stands for none. A bad flag is left out; a list of bad flags only
+/// is ignored.
 fn flags(metadata: &Metadata, scheduler: Option<&str>, problems: &mut Problems) -> Option<Flags> {
     let found = Found::first(metadata, &SCHEDULER_FLAGS)?;
     let texts = found.value.split(',').map(str::trim);
@@ -147,7 +147,7 @@ pub(super) fn weight(metadata: &Metadata, problems: &mut Problems) -> Result<Opt
     weight.map(Some).ok_or(())
 }
 
-/// Names what a Service asks for that we do not do.
+/// Reports unsupported settings of a Service.
 pub(super) fn unsupported(metadata: &Metadata, problems: &mut Problems) {
     let known = [&SCHEDULER[..], &SCHEDULER_FLAGS, &DRAIN_TIMEOUT].concat();
     let is_asked_of_us = |name: &&str| {

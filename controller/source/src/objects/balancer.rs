@@ -1,4 +1,4 @@
-//! What a load balancer in front of a Service asks of nodes.
+//! Load balancers in front of Services: addresses and health checks.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use super::address::Wanted;
 use super::problems::Problems;
 use super::{ServiceSpec, ServiceStatus, ports};
 
-/// What `status.loadBalancer` comes to.
+/// The converted `status.loadBalancer`.
 pub(super) struct Balancer {
     /// The addresses that nodes have to answer for: not its host names, nor those where it forwards
     /// to the node's own address (`ipMode: Proxy`).

@@ -30,7 +30,7 @@ pub struct Metadata {
 }
 
 /// The value of an annotation. In files, numbers and truth values often lack their quotes; an API
-/// server would refuse them, but what they mean is clear. A null value is an empty one, as in Go.
+/// server would refuse them, but their meaning is clear. A null value is an empty one, as in Go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Annotation(String);
 
@@ -80,7 +80,7 @@ impl Metadata {
         all.map(|(name, _)| name.as_str())
     }
 
-    /// Whether a label says that another proxy, or none, serves this object.
+    /// Whether a label leaves the object to another proxy, or to none.
     pub(super) fn is_for_others(&self) -> bool {
         self.labels
             .as_ref()

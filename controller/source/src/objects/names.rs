@@ -1,5 +1,6 @@
-//! What DNS makes of objects. It has more of them than the catalog: headless and ExternalName
-//! Services, their slices, Services of other proxies, Namespaces.
+//! Conversion of objects for DNS, apart from that for the catalog: DNS has headless and
+//! ExternalName Services and their slices, Services of other proxies, Namespaces, unnamed ports and
+//! all addresses of an endpoint, none of which the catalog may have.
 
 use std::net::IpAddr;
 
@@ -13,20 +14,20 @@ use super::{
     SlicePort, ports,
 };
 
-/// What DNS makes of one object.
+/// An object as DNS input.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Names {
-    /// This.
+    /// A change.
     Put {
-        /// What is so now.
+        /// The change.
         change: Box<Change>,
-        /// What was left out.
+        /// The parts that were left out.
         problems: Vec<Problem>,
     },
-    /// It has no names, whatever it had before.
+    /// The object has no names any more.
     #[default]
     None,
-    /// It could not be read: the last good version counts.
+    /// The object could not be read: the last good version stays.
     Refused,
 }
 
@@ -37,7 +38,7 @@ impl Names {
     }
 }
 
-/// What DNS is told of an object that is gone.
+/// The change for DNS of a deleted object.
 #[must_use]
 pub fn removed(object: &ObjectRef) -> Option<Change> {
     let (namespace, name) = (
@@ -58,7 +59,7 @@ fn name_of(metadata: &Metadata) -> (String, String) {
     (given(&metadata.namespace), given(&metadata.name))
 }
 
-/// Any address: unlike what is programmed, a record does no harm to the node.
+/// Any address: unlike a programmed one, a record does no harm to the node.
 fn address(field: &str, text: &str, problems: &mut Problems) -> Option<IpAddr> {
     let address = text.parse().ok();
     if address.is_none() {
@@ -201,7 +202,7 @@ fn pod_addresses(status: &PodStatus, problems: &mut Problems) -> Vec<IpAddr> {
         .collect()
 }
 
-/// A Pod that is ending, or that has ended, has no name: its address may be another's already.
+/// A Pod that is ending or has ended has no name: its address may be another Pod's already.
 pub(super) fn of_pod(pod: &Pod) -> Names {
     let (namespace, name) = name_of(&pod.metadata);
     let Some(status) = &pod.status else {

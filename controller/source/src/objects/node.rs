@@ -1,4 +1,4 @@
-//! Nodes: where they are, what is theirs, and whether balancers may use them.
+//! Nodes: zone, addresses, and whether balancers may use them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -83,7 +83,7 @@ fn pod_cidrs(spec: &NodeSpec, problems: &mut Problems) -> Vec<IpNet> {
     cidrs
 }
 
-/// The addresses by which others reach the node. Host names are none.
+/// The addresses of the node. Host names are ignored.
 fn addresses(status: Option<NodeStatus>, problems: &mut Problems) -> BTreeSet<IpAddr> {
     let mut good = BTreeSet::new();
     let all = status.and_then(|status| status.addresses);

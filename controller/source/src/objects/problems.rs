@@ -1,4 +1,4 @@
-//! Collects what is wrong with an object while it is converted.
+//! The problems found during a conversion.
 
 use portolan_catalog::{Problem, Reason};
 

@@ -1,7 +1,7 @@
-//! The fields that we use, as the Kubernetes API writes them. All others are ignored.
+//! The used fields, as in the Kubernetes API. All others are ignored.
 //!
-//! Every field may be absent or null, as in Go. Numbers are wide, so that one out of range gets a
-//! message of ours instead of refusing the whole object.
+//! Every field may be absent or null, as in Go. Numbers are wide, so that one out of range becomes
+//! a problem instead of refusing the whole object.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! Services: which are ours, and what of them counts.
+//! Conversion of Services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -99,8 +99,8 @@ impl ServiceSpec {
     }
 }
 
-/// The addresses of the Service, one of each family at most. If `ipFamilies` is set, it says how
-/// many of them count, as upstream.
+/// The addresses of the Service, one of each family at most. If `ipFamilies` is set, its length
+/// limits them, as upstream.
 fn cluster_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
     let families = spec.ip_families.as_deref().unwrap_or(&[]);
     let mut fields = spec.cluster_ip_fields();
@@ -149,7 +149,7 @@ fn external_ips(
     wanted.ips
 }
 
-/// `externalTrafficPolicy`, where the Service can be reached from outside by what it asks for.
+/// `externalTrafficPolicy`, if the Service has external frontends.
 fn external_policy(spec: &ServiceSpec, problems: &mut Problems) -> TrafficPolicy {
     let policy = problems.choose(
         "spec.externalTrafficPolicy",

@@ -1,4 +1,4 @@
-//! EndpointSlices: which are ours, and which of their endpoints can be used.
+//! Conversion of EndpointSlices.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{
 };
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// When the Pod or Service changed that the slice's controller answered with its last write.
+/// The time of the Pod's or Service's change that triggered the last write of the slice.
 const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 impl Manifest for EndpointSlice {
@@ -81,8 +81,8 @@ fn slice_ports(ports: Option<Vec<SlicePort>>, problems: &mut Problems) -> Vec<ca
         .collect()
 }
 
-/// A port without a name or number is none, as upstream: the slice's author means "all ports" by
-/// it, which no Service port can be matched with.
+/// A port without a name or number is dropped, as upstream: it stands for "all ports", which no
+/// Service port matches.
 fn slice_port(
     field: &str,
     port: &SlicePort,

@@ -1,4 +1,4 @@
-//! What counts of an object, and what each mistake in it comes to.
+//! Conversion of objects, and the problem of each mistake.
 
 mod annotations;
 mod balancer;
@@ -35,7 +35,7 @@ fn put(kind: Kind, value: &Value) -> (Object, Vec<Found>) {
     }
 }
 
-/// A Service with these fields in its spec, beside a cluster IP and a port.
+/// A Service with a cluster IP, a port, and these fields in its spec.
 fn service_value(spec: Value) -> Value {
     let mut value = json!({
         "apiVersion": "v1",

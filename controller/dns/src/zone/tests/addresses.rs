@@ -234,7 +234,7 @@ fn endpoints_are_named_after_their_pod_if_so_configured() {
     let name = "web-0.web.testns.svc.cluster.local.";
     is(&zone, name, A, &[&format!("{name} 5 IN A 172.2.0.1")]);
     nxdomain(&zone, "172-2-0-1.web.testns.svc.cluster.local.");
-    // CoreDNS tells of a name with a dot in it, and does not find it.
+    // CoreDNS lists a name with a dot in it, and does not find it.
     nxdomain(&zone, "172-2-0-2.web.testns.svc.cluster.local.");
     nxdomain(&zone, "with.dot.web.testns.svc.cluster.local.");
     let name = "2.0.2.172.in-addr.arpa.";
@@ -372,7 +372,7 @@ fn any_address_is_a_pod_when_insecure() {
     nodata(&zone, "172-0-0-2.podns.pod.cluster.local.", AAAA);
     nodata(&zone, "podns.pod.cluster.local.", A);
     nxdomain(&zone, "blah.podns.pod.cluster.local.");
-    // What is below a Pod's name is the Pod, up to two labels; and it has an SRV record.
+    // Names up to two labels below a Pod's name stand for the Pod, which has an SRV record.
     for below in ["", "x.", "_http._tcp."] {
         let name = format!("{below}172-0-0-2.podns.pod.cluster.local.");
         is(&zone, &name, A, &[&format!("{name} 5 IN A 172.0.0.2")]);

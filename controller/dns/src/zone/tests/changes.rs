@@ -1,4 +1,4 @@
-//! Changes one at a time give what they give all at once, and say what they changed.
+//! Incremental changes equal a zone from scratch, and report the changed subjects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +60,7 @@ fn dump(zone: &Zone) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_change_names_what_it_touched() {
+fn a_change_reports_its_subjects() {
     let mut zone = zone_of(full(), changes());
     let mut subjects = |change| Vec::from_iter(zone.apply(change).subjects);
     assert_eq!(
@@ -165,7 +165,7 @@ fn bad_input_is_named_once_and_costs_nothing_else() {
 }
 
 #[test]
-fn a_listing_removes_what_it_does_not_have() {
+fn a_listing_removes_absent_objects() {
     let mut zone = zone_of(full(), changes());
     let before = zone.services().len();
     let mut all: BTreeSet<_> = zone.services().into_iter().collect();

@@ -1,4 +1,4 @@
-//! The apex, names between names, aliases, spelling, and what is not ours.
+//! The apex, names between names, aliases, spelling, and foreign names.
 
 use hickory_proto::op::ResponseCode;
 
@@ -105,7 +105,7 @@ fn the_name_servers_of_a_headless_service_are_its_endpoints() {
 }
 
 #[test]
-fn the_version_of_the_schema_is_told() {
+fn the_schema_version_is_served() {
     let zone = zone();
     is(
         &zone,
@@ -246,7 +246,7 @@ fn an_alias_into_another_zone_of_ours_is_followed_there() {
     let zone = zone_of(config, changes().into_iter().chain(own));
     let name = "across.testns.svc.cluster.local.";
     assert_eq!(ask(&zone, name, A).answers.len(), 2);
-    // What is in another zone is not looked at before the alias is told.
+    // An alias into another zone is given without a lookup there.
     let name = "across-to-nothing.testns.svc.cluster.local.";
     let alias = format!("{name} 5 IN CNAME svc0.testns.svc.other.example.");
     is(&zone, name, A, &[&alias]);

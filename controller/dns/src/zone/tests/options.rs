@@ -1,4 +1,4 @@
-//! What the options of CoreDNS's plugin do: `zonal`, `ignore empty_service`, `namespaces` and
+//! The options of CoreDNS's plugin: `zonal`, `ignore empty_service`, `namespaces` and
 //! `noendpoints`.
 
 use super::{is, nodata, nxdomain};
@@ -70,7 +70,7 @@ fn a_service_without_ready_endpoints_has_no_name_if_so_configured() {
     ] {
         nxdomain(&zone, &format!("{gone}.testns.svc.cluster.local."));
     }
-    // Its address has its name all the same.
+    // Its address keeps its name.
     let pointer = "5.0.0.10.in-addr.arpa.";
     let name = "unnamed.testns.svc.cluster.local.";
     is(

@@ -36,9 +36,9 @@ fn table_of(projection: &Projection, node: &str, zone: Option<&str>) -> NodeTabl
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// One projection for all nodes says for each node what upstream's rule says for that node.
+    /// One projection for all nodes agrees with upstream's rule for each node.
     #[test]
-    fn every_node_gets_what_the_rule_for_one_node_says(
+    fn the_projection_agrees_with_the_rule_for_each_node(
         service in service(),
         slices in prop::collection::vec(slice(), 0..4),
         others in prop::collection::vec(prop_oneof![
@@ -87,7 +87,7 @@ impl Port<'_> {
         endpoints
     }
 
-    /// What is the same on all nodes.
+    /// The settings that are equal on all nodes.
     fn check_settings(&self, record: &Record) -> Result<(), TestCaseError> {
         prop_assert_eq!(record.drain_seconds, self.service.drain_seconds);
         prop_assert_eq!(record.health_check_port, self.service.health_check_port);
@@ -105,7 +105,7 @@ impl Port<'_> {
         Ok(())
     }
 
-    /// What one node has of one family.
+    /// The endpoints of one node in one family.
     fn check_node(
         &self,
         table: &NodeTable,

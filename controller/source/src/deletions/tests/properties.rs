@@ -117,7 +117,7 @@ proptest! {
 
     /// Nothing but a confirmation or the end of a hold takes away nearly all objects.
     #[test]
-    fn no_single_step_takes_nearly_everything(steps in steps()) {
+    fn no_single_step_takes_nearly_all_objects(steps in steps()) {
         let mut rig = Rig::new();
         let mut truth = Truth::default();
         for step in &steps {

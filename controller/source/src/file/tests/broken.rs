@@ -24,7 +24,7 @@ fn a_file_that_was_cut_short_keeps_all_that_it_had() {
         "{problems:?}"
     );
     assert!(problems[0].ends_with("(a.yaml:19:10)"), "{problems:?}");
-    // Mended, and without what was held back.
+    // Mended, and without the object that was held back.
     rig.write("a.yaml", &(service("a", "9") + &service("b", "4")));
     assert_eq!(rig.told(), ["put Service prod/b", "delete Service prod/c"]);
     assert!(rig.of_objects().is_empty());
@@ -43,14 +43,14 @@ fn a_broken_document_of_a_known_object_stops_no_other() {
         ["a", "b", "c"].map(|name| rig.port_of(name)),
         [Some(1), Some(2), Some(4)]
     );
-    // The file can be read but for this object, so what is not in it is gone.
+    // The file is readable except for this object, so absent objects are deleted.
     rig.write("a.yaml", &(service("b", "[2") + &service("c", "4")));
     let told = ["refuse Service prod/b", "delete Service prod/a"];
     assert_eq!(rig.told(), told);
 }
 
 #[test]
-fn a_broken_document_of_nobody_knows_what_holds_deletions_back() {
+fn a_broken_unidentified_document_holds_deletions_back() {
     let mut rig = Rig::new();
     rig.write("a.yaml", &(service("a", "1") + &service("b", "2")));
     rig.write("z.yaml", &service("z", "26"));
@@ -126,7 +126,7 @@ fn bad_values_are_named_with_their_place() {
 }
 
 #[test]
-fn broken_json_and_what_is_no_text_keep_what_they_had() {
+fn broken_json_and_binary_files_keep_their_objects() {
     let mut rig = Rig::new();
     let node = |name: &str| {
         format!(
@@ -152,7 +152,7 @@ fn broken_json_and_what_is_no_text_keep_what_they_had() {
 }
 
 #[test]
-fn a_file_that_is_emptied_keeps_what_it_had_until_it_says_so() {
+fn an_emptied_file_keeps_its_objects_until_it_has_a_comment() {
     let mut rig = Rig::new();
     rig.write("a.yaml", &service("a", "1"));
     rig.refresh();

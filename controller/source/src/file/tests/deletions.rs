@@ -1,4 +1,4 @@
-//! Files that lose most of what they had.
+//! Files that lose most of their objects.
 
 use super::*;
 use crate::deletions::GuardConfig;
@@ -41,7 +41,7 @@ fn a_directory_that_is_emptied_keeps_its_objects_until_that_is_confirmed() {
     assert_eq!(
         (report.changes.len(), report.names.len()),
         (1, 1),
-        "what is new"
+        "new objects"
     );
     assert_eq!(rig.catalog.count(Kind::Service), 101);
     assert_eq!(holds.held()[&Kind::Service].lost.objects, 100);

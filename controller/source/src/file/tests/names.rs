@@ -1,4 +1,4 @@
-//! What DNS is told of files.
+//! The changes for DNS from files.
 
 use portolan_dns::{Change as Name, Kind as NameKind};
 
@@ -31,7 +31,7 @@ fn rig() -> Rig {
 }
 
 #[test]
-fn files_tell_what_only_dns_has() {
+fn objects_that_only_dns_has_are_read() {
     let mut rig = rig();
     rig.write("a.yaml", TEXT);
     let report = rig.refresh();
@@ -57,7 +57,7 @@ fn files_tell_what_only_dns_has() {
 }
 
 #[test]
-fn what_cannot_be_read_keeps_its_names_and_what_is_wrong_is_told() {
+fn unreadable_objects_keep_their_names_and_are_reported() {
     let mut rig = rig();
     rig.write("a.yaml", TEXT);
     rig.refresh();

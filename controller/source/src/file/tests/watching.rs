@@ -33,7 +33,7 @@ async fn changes(events: &mut Receiver<Event>) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn everything_is_told_once_before_synced_and_changes_after_it() {
+async fn objects_are_sent_once_before_synced_and_changes_after_it() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), service("a", "1")).unwrap();
     let (mut events, token) = start(&dir, &[""]);
@@ -59,7 +59,7 @@ async fn a_late_path_holds_synced_back() {
         }
         other => panic!("expected problems: {other:?}"),
     }
-    // As long as nothing changes, nothing is told.
+    // Without changes there are no events.
     let silence = tokio::time::timeout(10 * INTERVAL, events.recv()).await;
     assert!(silence.is_err(), "{silence:?}");
     fs::write(dir.path().join("b.yaml"), service("b", "2")).unwrap();
@@ -69,7 +69,7 @@ async fn a_late_path_holds_synced_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn files_never_delete_what_they_did_not_say() {
+async fn files_never_delete_objects_of_other_sources() {
     let dir = tempfile::tempdir().unwrap();
     let (mut events, _token) = start(&dir, &[""]);
     assert_eq!(events.recv().await, Some(Event::Synced));

@@ -7,7 +7,7 @@ fn services(range: std::ops::Range<usize>) -> Vec<Value> {
     range.map(one).collect()
 }
 
-/// What DNS and the catalog still have is what was put and neither deleted nor swept.
+/// The objects that are left: put, and neither deleted nor swept.
 fn apply(left: &mut std::collections::BTreeSet<String>, told: &[String]) {
     for told in told {
         if let Some(object) = told.strip_prefix("put ") {
@@ -44,7 +44,7 @@ async fn an_emptied_server_is_listed_again_and_then_its_deletions_are_held() {
     assert_eq!((held.lost.objects, held.of.objects), (97, 100));
     assert_eq!(holds.begun(Kind::Service), 1);
 
-    // What is new goes on, and what returns is held no longer.
+    // New objects pass, and objects that return are released.
     let mut watch = rig.server.watch(SERVICES).await;
     watch.send("ADDED", service("new", "22", json!(1))).await;
     watch.send("ADDED", service("s50", "23", json!(1))).await;
@@ -61,7 +61,7 @@ async fn an_emptied_server_is_listed_again_and_then_its_deletions_are_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_deletes_nearly_everything_is_held_and_confirmed_by_time() {
+async fn a_watch_that_deletes_nearly_all_is_held_and_confirmed_by_time() {
     let (mut rig, [mut watch, ..]) = Rig::with_services(&services(0..100)).await;
     let mut left = std::collections::BTreeSet::new();
     apply(&mut left, &rig.until("Synced").await);
@@ -94,7 +94,7 @@ async fn half_of_all_that_a_watch_deletes_is_believed() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// A server may stream what it lists, and that is doubted too.
+/// Streamed listings are doubted too.
 #[tokio::test(start_paused = true)]
 async fn a_streamed_listing_is_doubted_and_repeated_in_pages() {
     let mut rig = Rig::watching(Options {

@@ -1,4 +1,4 @@
-//! One malformed object never takes the others with it.
+//! One malformed object never affects the others.
 
 use super::*;
 

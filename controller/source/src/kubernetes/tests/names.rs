@@ -1,4 +1,4 @@
-//! What DNS is told of the same watches, and what only it is told.
+//! Changes for DNS from shared watches and its own.
 
 use portolan_dns::{Change as Name, Listing};
 
@@ -51,7 +51,7 @@ impl Names {
         batch.iter().map(say).collect()
     }
 
-    /// Everything up to the batches that say these; a listing comes in more than one.
+    /// All changes up to the batches with these; a listing comes in more than one.
     async fn until(&mut self, wanted: &[&str]) -> Vec<String> {
         let mut told = Vec::new();
         while !wanted
@@ -96,7 +96,7 @@ fn say(change: &Name) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dns_hears_of_what_the_tables_do_not_have() {
+async fn dns_gets_objects_that_the_tables_do_not_have() {
     let mut all = Names::start(false);
     let server = &mut all.rig.server;
     server.list(NODES, &[], "1").await;
@@ -154,7 +154,7 @@ async fn dns_hears_of_what_the_tables_do_not_have() {
     services.send("MODIFIED", broken).await;
     let last = named("web", "13", json!({"clusterIP": "10.0.0.2"}));
     services.send("MODIFIED", last).await;
-    // What cannot be read stays as it was.
+    // An unreadable object stays unchanged.
     assert_eq!(
         all.next().await,
         ["service web ClusterIp { ips: [10.0.0.2] }"]

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn pods_are_watched_on_request_and_told_if_they_have_a_weight() {
+async fn pods_are_watched_on_request_and_sent_if_they_have_a_weight() {
     let mut rig = Rig::watching(PAGED_WITH_PODS);
     for path in [SERVICES, SLICES, NODES] {
         rig.server.list(path, &[], "1").await;

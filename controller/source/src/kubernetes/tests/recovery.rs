@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn what_vanished_while_the_server_forgot_is_swept() {
+async fn objects_deleted_during_an_expired_watch_are_swept() {
     let items = [service("a", "1", json!(1)), service("b", "2", json!(2))];
     let (mut rig, [mut services, ..]) = Rig::with_services(&items).await;
     rig.until("Synced").await;
@@ -159,7 +159,7 @@ async fn a_line_that_is_no_event_is_skipped() {
     assert_eq!(rig.until("retain").await, ["retain Service c: "]);
 }
 
-/// Not even a bookmark came, so nobody knows what the server still sees.
+/// Not even a bookmark came, so the server's state is unknown.
 #[tokio::test(start_paused = true)]
 async fn after_a_watch_that_says_nothing_for_too_long_comes_a_listing() {
     let (mut rig, [services, ..]) = Rig::with_services(&[]).await;
@@ -189,7 +189,7 @@ async fn a_server_that_went_back_is_noticed_while_a_watch_is_silent() {
     let start = Instant::now();
     rig.server.set_newest(9);
     let call = rig.server.next(SERVICES).await;
-    // A listing of the storage, at whatever version there is.
+    // A listing of the storage, at any version.
     assert!(
         !call.query().contains("resourceVersion"),
         "{}",

@@ -16,14 +16,14 @@ use tower_test::mock::{Handle, SendResponse, pair};
 
 type Answer = Response<Body>;
 
-/// The newest version of a server that nobody restored.
+/// The newest version of a server that was not restored.
 const NEWEST: u64 = 1_000_000;
 
 /// The server's side.
 pub(super) struct Server {
     calls: mpsc::Receiver<Call>,
     newest: Arc<AtomicU64>,
-    /// Requests that nobody asked for yet: three watches send theirs in any order.
+    /// Requests that the test has not expected yet: three watches send theirs in any order.
     waiting: Vec<Call>,
 }
 
@@ -71,7 +71,7 @@ async fn pass_on(
 }
 
 impl Server {
-    /// From now on the server says that this is its newest version; 0 for that it fails.
+    /// Sets the server's newest version; 0 makes requests for it fail.
     pub(super) fn set_newest(&self, version: u64) {
         self.newest.store(version, Ordering::SeqCst);
     }
@@ -164,7 +164,7 @@ impl Stream {
         self.send("BOOKMARK", object).await;
     }
 
-    /// Everything that there is was sent.
+    /// Ends a listing.
     pub(super) async fn listed(&mut self, version: &str) {
         let annotations = json!({"k8s.io/initial-events-end": "true"});
         let metadata = json!({"resourceVersion": version, "annotations": annotations});
@@ -178,7 +178,7 @@ impl Stream {
         sent.expect("an open watch");
     }
 
-    /// The server forgot what was before.
+    /// Expires the version (410).
     pub(super) async fn gone(&mut self) {
         self.error(410).await;
     }

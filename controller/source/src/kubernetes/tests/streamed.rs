@@ -59,7 +59,7 @@ async fn one_stream_lists_and_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_vanished_meanwhile_is_swept_when_the_listing_ends_and_not_before() {
+async fn absent_objects_are_swept_at_the_end_of_the_listing() {
     let mut rig = Rig::watching(STREAMED);
     let _others = others(&mut rig).await;
     let mut services = listing(&mut rig, SERVICES).await;
@@ -100,9 +100,9 @@ async fn a_server_that_cannot_stream_is_asked_for_pages_at_once_and_from_then_on
     assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 1);
 }
 
-/// What a server says whose etcd cannot tell how far a watch is.
+/// The answer of a server whose etcd does not report progress.
 #[tokio::test(start_paused = true)]
-async fn a_server_whose_storage_cannot_stream_says_so_later() {
+async fn a_server_whose_storage_cannot_stream_fails_later() {
     let mut rig = Rig::watching(STREAMED);
     let mut services = listing(&mut rig, SERVICES).await;
     services.error(500).await;
@@ -112,7 +112,7 @@ async fn a_server_whose_storage_cannot_stream_says_so_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_listing_is_not_older_than_what_was_seen_before() {
+async fn a_listing_is_not_older_than_the_last_version() {
     let mut rig = Rig::watching(STREAMED);
     let call = rig.server.next(SERVICES).await;
     let query = call.query();

@@ -124,7 +124,7 @@ fn a_drain_timeout_is_in_seconds_or_has_a_unit() {
 }
 
 #[test]
-fn what_we_do_not_do_is_said_once_by_name() {
+fn unsupported_annotations_are_reported_by_name() {
     let (service, problems) = annotated(json!({
         "kube-router.io/service.dsr": "tunnel",
         "kube-router.io/service.hairpin": "",

@@ -1,4 +1,4 @@
-//! What a load balancer in front of a Service asks of nodes.
+//! Load balancers in front of Services.
 
 use super::*;
 

@@ -76,7 +76,7 @@ fn the_single_pod_cidr_counts_without_a_list() {
 }
 
 #[test]
-fn what_is_bad_of_a_node_is_named_and_the_rest_counts() {
+fn bad_fields_of_a_node_are_reported_and_the_rest_counts() {
     let (node, problems) = node(json!({
         "metadata": {"annotations": {"portolan.dev/weight": "65536"}},
         "spec": {"podCIDRs": ["10.244.1.0", "fd00:1::/64"]},

@@ -290,7 +290,7 @@ fn a_bad_time_is_named_and_the_service_stays() {
 }
 
 #[test]
-fn what_upstream_ignores_is_ignored_without_a_word() {
+fn fields_ignored_upstream_are_ignored_silently() {
     let (with, problems) = service(json!({
         "loadBalancerClass": "example.com/lb",
         "allocateLoadBalancerNodePorts": false,

@@ -129,7 +129,7 @@ fn lists_that_are_null_are_empty() {
 }
 
 #[test]
-fn a_slice_says_what_triggered_it() {
+fn a_slice_has_its_trigger_time() {
     let at = |text: Value| {
         let mut value = slice_value(json!({}));
         value["metadata"]["annotations"] =
