@@ -1,0 +1,224 @@
+//! Flags of how the kernel is programmed, shared by runs and clean-ups.
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use ipnet::IpNet;
+use portolan_dataplane::{IptablesMode, KernelConfig};
+use portolan_model::{Family, ipvs};
+use portolan_plan::{Config, DetectLocal, MarkMask, Names, VipBinding};
+
+/// How the kernel is programmed.
+#[derive(Debug, Args)]
+pub struct KernelArgs {
+    /// The scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), unless their Service names
+    /// one. Default: rr. With mh, a client of a Service with ClientIP affinity has the same pod at
+    /// all of the Service's addresses, also after the affinity's timeout.
+    #[arg(long, alias = "ipvs-scheduler", env = "PORTOLAN_SCHEDULER", value_parser = parse_scheduler)]
+    scheduler: Option<&'static str>,
+
+    /// Masquerade all connections to cluster IPs.
+    #[arg(long, env = "PORTOLAN_MASQUERADE_ALL", default_value_t = false,
+        num_args = 0..=1, default_missing_value = "true", require_equals = true,
+        action = clap::ArgAction::Set)]
+    masquerade_all: bool,
+
+    /// How packets of the node's own pods are told from others: their connections to cluster IPs
+    /// are not masqueraded, and those to external addresses not held to local destinations.
+    #[arg(
+        long,
+        env = "PORTOLAN_DETECT_LOCAL_MODE",
+        default_value = "ClusterCIDR"
+    )]
+    detect_local_mode: DetectLocalMode,
+
+    /// Where pods are, for --detect-local-mode ClusterCIDR; the first network of each family
+    /// counts. Without one, only the node's own connections to cluster IPs are masqueraded.
+    #[arg(long, env = "PORTOLAN_CLUSTER_CIDR", value_delimiter = ',')]
+    cluster_cidr: Vec<IpNet>,
+
+    /// The bridge that the node's pods hang on, for --detect-local-mode BridgeInterface.
+    #[arg(long, env = "PORTOLAN_POD_BRIDGE_INTERFACE")]
+    pod_bridge_interface: Option<String>,
+
+    /// What the names of the pods' interfaces begin with, for --detect-local-mode
+    /// InterfaceNamePrefix.
+    #[arg(long, env = "PORTOLAN_POD_INTERFACE_NAME_PREFIX")]
+    pod_interface_name_prefix: Option<String>,
+
+    /// Virtual servers of addresses in these networks are never deleted (kube-proxy's
+    /// --ipvs-exclude-cidrs).
+    #[arg(long, env = "PORTOLAN_IPVS_EXCLUDE_CIDRS", value_delimiter = ',')]
+    ipvs_exclude_cidrs: Vec<IpNet>,
+
+    /// Which bits of the packet mark may be used to lead connections of this node and its pods past
+    /// externalTrafficPolicy Local: one mark per Service port. Nobody else may use them.
+    #[arg(long, env = "PORTOLAN_SHORT_CIRCUIT_MASK", default_value = "0x3fff0000",
+        value_parser = parse_mark)]
+    short_circuit_mask: u32,
+
+    /// Which bit of the packet mark means "masquerade"; bit 14 is 0x4000.
+    #[arg(long, alias = "iptables-masquerade-bit", env = "PORTOLAN_MASQUERADE_BIT",
+        default_value = "14", value_parser = clap::value_parser!(u32).range(0..=31))]
+    masquerade_bit: u32,
+
+    /// The node's own address, one per family: the source of its own connections to services.
+    /// Default: the first address of the first interface.
+    #[arg(long, env = "PORTOLAN_NODE_IP", value_delimiter = ',')]
+    node_ip: Vec<IpAddr>,
+
+    /// How packets to virtual addresses arrive on the node: by a local route for each, or as
+    /// addresses of the dummy device portolan-vips, for those who rely on addresses. With these the
+    /// node's own connections have the virtual address as their source, and to bind 10,000 of them
+    /// takes seconds, to unbind as many of IPv6 half a minute.
+    #[arg(long, env = "PORTOLAN_VIP_BINDING", default_value = "route")]
+    vip_binding: Binding,
+
+    /// Which iptables to write rules with.
+    #[arg(long, env = "PORTOLAN_IPTABLES", default_value = "auto")]
+    iptables: Iptables,
+
+    /// What the names of sets and chains begin with, `-` left out.
+    #[arg(long, env = "PORTOLAN_NAME_PREFIX", default_value = "KUBE")]
+    name_prefix: String,
+}
+
+/// kube-proxy's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DetectLocalMode {
+    /// By --cluster-cidr.
+    #[value(name = "ClusterCIDR")]
+    ClusterCidr,
+    /// By the Node's spec.podCIDRs.
+    #[value(name = "NodeCIDR")]
+    NodeCidr,
+    /// By --pod-bridge-interface.
+    #[value(name = "BridgeInterface")]
+    BridgeInterface,
+    /// By --pod-interface-name-prefix.
+    #[value(name = "InterfaceNamePrefix")]
+    InterfaceNamePrefix,
+}
+
+/// One of the kernel's schedulers: it would look for a module of any other name.
+fn parse_scheduler(name: &str) -> Result<&'static str, String> {
+    let unknown = || format!("expected one of {}", ipvs::SCHEDULERS.join(", "));
+    ipvs::scheduler(name).ok_or_else(unknown)
+}
+
+/// As `0x3fff0000` or in decimal.
+fn parse_mark(text: &str) -> Result<u32, std::num::ParseIntError> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    }
+}
+
+/// How virtual addresses are bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Binding {
+    /// Local routes.
+    Route,
+    /// Addresses of a dummy device.
+    Address,
+}
+
+impl From<Binding> for VipBinding {
+    fn from(binding: Binding) -> Self {
+        match binding {
+            Binding::Route => Self::Route,
+            Binding::Address => Self::Address,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Iptables {
+    /// kubelet's, else the host's default.
+    Auto,
+    /// iptables-nft.
+    Nft,
+    /// iptables-legacy.
+    Legacy,
+}
+
+impl KernelArgs {
+    /// How to use the kernel.
+    ///
+    /// # Errors
+    /// If a family has more than one node address.
+    pub fn kernel_config(&self) -> anyhow::Result<KernelConfig> {
+        for family in Family::ALL {
+            let of_family = self.node_ip.iter().filter(|ip| Family::of(**ip) == family);
+            if of_family.count() > 1 {
+                bail!("--node-ip: more than one {family} address");
+            }
+        }
+        let iptables = match self.iptables {
+            Iptables::Auto => IptablesMode::Auto,
+            Iptables::Nft => IptablesMode::Nft,
+            Iptables::Legacy => IptablesMode::Legacy,
+        };
+        Ok(KernelConfig {
+            iptables,
+            vip_binding: self.vip_binding.into(),
+            node_ips: self.node_ip.clone(),
+            ..KernelConfig::default()
+        })
+    }
+
+    /// What to program, in all families.
+    ///
+    /// # Errors
+    /// If the name prefix or the mask cannot be used, or a flag is missing
+    /// that the detect-local mode needs.
+    pub fn plan_config(&self) -> anyhow::Result<Config> {
+        let masquerade_mark = 1 << self.masquerade_bit;
+        let mask = self.short_circuit_mask;
+        Ok(Config {
+            names: Names::new(&self.name_prefix).context("--name-prefix")?,
+            scheduler: self.scheduler,
+            masquerade_all: self.masquerade_all,
+            detect_local: self.detect_local()?,
+            masquerade_mark,
+            short_circuit_mask: MarkMask::new(mask, masquerade_mark)
+                .with_context(|| format!("--short-circuit-mask {mask:#x}"))?,
+            exclude_cidrs: self.ipvs_exclude_cidrs.clone(),
+            vip_binding: self.vip_binding.into(),
+            ..Config::default()
+        })
+    }
+
+    fn detect_local(&self) -> anyhow::Result<DetectLocal> {
+        let interface = |flag: &str, name: &Option<String>| match name {
+            Some(name) if is_interface(name) => Ok(name.clone()),
+            Some(name) => bail!("{flag} {name:?}: not the name of an interface"),
+            None => bail!("--detect-local-mode needs {flag}"),
+        };
+        let networks = self.cluster_cidr.iter().map(IpNet::trunc).collect();
+        Ok(match self.detect_local_mode {
+            DetectLocalMode::ClusterCidr => DetectLocal::ClusterCidr(networks),
+            DetectLocalMode::NodeCidr => DetectLocal::NodeCidr,
+            DetectLocalMode::BridgeInterface => DetectLocal::Bridge(interface(
+                "--pod-bridge-interface",
+                &self.pod_bridge_interface,
+            )?),
+            DetectLocalMode::InterfaceNamePrefix => DetectLocal::InterfacePrefix(interface(
+                "--pod-interface-name-prefix",
+                &self.pod_interface_name_prefix,
+            )?),
+        })
+    }
+}
+
+/// Whether iptables would take it for one interface: at most 15 bytes (`IFNAMSIZ`), and no `+` at
+/// the end, which would stand for any continuation.
+fn is_interface(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'"' && byte != b'\'';
+    let start = |c: char| c != '-' && c != '!';
+    (1..=15).contains(&name.len())
+        && name.bytes().all(plain)
+        && name.starts_with(start)
+        && !name.ends_with('+')
+}

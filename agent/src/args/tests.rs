@@ -1,0 +1,200 @@
+use std::time::Duration;
+
+use portolan_model::Family;
+use portolan_plan::DetectLocal;
+
+use super::*;
+
+fn parse(args: &[&str]) -> Cli {
+    Cli::try_parse_from([&["portolan-agent"], args].concat()).unwrap()
+}
+
+#[test]
+fn kube_proxys_flags_are_taken() {
+    let cli = parse(&[
+        "--hostname-override=Node-1",
+        "--ipvs-scheduler=mh",
+        "--ipvs-sync-period=10",
+        "--masquerade-all",
+        "--iptables-masquerade-bit=15",
+    ]);
+    assert_eq!(cli.run.node_name().unwrap(), "node-1");
+    assert_eq!(cli.run.sync_period(), Duration::from_secs(10));
+    let config = cli.run.kernel.plan_config().unwrap();
+    assert_eq!(config.scheduler, Some("mh"));
+    assert_eq!(
+        (config.masquerade_all, config.masquerade_mark),
+        (true, 0x8000)
+    );
+}
+
+#[test]
+fn a_scheduler_that_the_kernel_does_not_have_is_refused() {
+    for name in ["", "nosuch", "RR", "ftp", "0123456789abcdef"] {
+        let flag = format!("--scheduler={name}");
+        let error = Cli::try_parse_from(["portolan-agent", &flag]).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("expected one of rr, wrr, lc"), "{error}");
+    }
+}
+
+#[test]
+fn kube_proxys_flags_are_taken_as_its_manifests_write_them() {
+    let masquerades = |flag: &str| {
+        let cli = parse(&[flag, "--ipvs-sync-period=1m0s"]);
+        assert_eq!(cli.run.sync_period(), Duration::from_secs(60));
+        cli.run.kernel.plan_config().unwrap().masquerade_all
+    };
+    assert!(masquerades("--masquerade-all=true"));
+    assert!(!masquerades("--masquerade-all=false"));
+    assert!(!masquerades("--ipvs-strict-arp=true"));
+    for bad in ["0", "0s", "25h", "x"] {
+        let flag = format!("--sync-period={bad}");
+        assert!(
+            Cli::try_parse_from(["portolan-agent", &flag]).is_err(),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
+fn kube_proxys_flags_of_health_and_addresses_are_taken() {
+    let healthz = |flag: &str| {
+        let listen = parse(&[flag]).run.healthz_listen();
+        listen.map(|address| address.map(|address| address.to_string()))
+    };
+    for (flag, expected) in [
+        ("--healthz-listen=[::1]:1", Some("[::1]:1")),
+        ("--healthz-bind-address=0.0.0.0", Some("0.0.0.0:10256")),
+        ("--healthz-bind-address=::", Some("[::]:10256")),
+        ("--healthz-listen=", None),
+    ] {
+        assert_eq!(healthz(flag).unwrap().as_deref(), expected, "{flag}");
+    }
+    let metrics = |flags: &[&str]| parse(flags).run.admin_listen().unwrap().to_string();
+    for (flags, expected) in [
+        (&[][..], "127.0.0.1:10249"),
+        (&["--metrics-bind-address=0.0.0.0"], "0.0.0.0:10249"),
+        (&["--admin-listen=[::]:1"], "[::]:1"),
+    ] {
+        assert_eq!(metrics(flags), expected, "{flags:?}");
+    }
+    assert!(
+        healthz("--healthz-listen=x")
+            .unwrap_err()
+            .to_string()
+            .contains("healthz-listen")
+    );
+
+    let cli = parse(&[
+        "--nodeport-addresses=10.0.0.0/8,fd00::/8",
+        "--ipvs-strict-arp",
+        "--ipvs-tcp-timeout=15m0s",
+        "--conntrack-tcp-timeout-established=0",
+    ]);
+    let config = cli.run.kernel_config().unwrap();
+    assert!(!config.node_port_addresses.take_all(Family::V6));
+    assert!(config.tuning.strict_arp);
+    assert_eq!(config.tuning.timeouts.tcp, 900);
+    assert_eq!(config.tuning.conntrack.tcp_established, 0);
+    assert_eq!(config.tuning.conntrack.tcp_close_wait, 3600);
+    let bad = parse(&["--node-port-addresses=eth0"]).run.kernel_config();
+    assert!(
+        bad.unwrap_err()
+            .to_string()
+            .contains("--node-port-addresses")
+    );
+}
+
+#[test]
+fn what_a_detect_local_mode_needs_is_asked_for() {
+    let config = |args: &[&str]| parse(args).run.kernel.plan_config();
+    let found = |args: &[&str]| config(args).unwrap().detect_local;
+    let refused = |args: &[&str]| config(args).unwrap_err().to_string();
+    assert_eq!(found(&[]), DetectLocal::default());
+    let node = "--detect-local-mode=NodeCIDR";
+    assert_eq!(found(&[node]), DetectLocal::NodeCidr);
+    let bridge = "--detect-local-mode=BridgeInterface";
+    let name = "--pod-bridge-interface=cni0";
+    assert_eq!(found(&[bridge, name]), DetectLocal::Bridge("cni0".into()));
+    assert!(refused(&[bridge]).contains("--pod-bridge-interface"));
+    let prefix = "--detect-local-mode=InterfaceNamePrefix";
+    let name = "--pod-interface-name-prefix=veth";
+    assert_eq!(
+        found(&[prefix, name]),
+        DetectLocal::InterfacePrefix("veth".into())
+    );
+    for bad in ["a b", "a/b", "", "-x", "sixteen-letters-", "veth+"] {
+        let name = format!("--pod-interface-name-prefix={bad}");
+        assert!(
+            refused(&[prefix, &name]).contains("not the name of an interface"),
+            "{bad:?}"
+        );
+    }
+}
+
+#[test]
+fn a_mask_that_means_something_else_is_refused() {
+    let config = |mask: &str| {
+        let flag = format!("--short-circuit-mask={mask}");
+        parse(&[&flag]).run.kernel.plan_config()
+    };
+    assert_eq!(
+        config("0xff0000").unwrap().short_circuit_mask.bits(),
+        0xff0000
+    );
+    let refused = format!("{:#}", config("0xff00").unwrap_err());
+    assert_eq!(
+        refused,
+        "--short-circuit-mask 0xff00: it has the bit 0x4000, which means something else"
+    );
+    let cli = ["portolan-agent", "--short-circuit-mask=0xzz"];
+    assert!(Cli::try_parse_from(cli).is_err());
+}
+
+#[test]
+fn what_a_source_needs_is_asked_for() {
+    let refused = |args: &[&str]| parse(args).run.validate().unwrap_err().to_string();
+    assert!(refused(&[]).contains("--controller"));
+    assert!(refused(&["--controller=a:1"]).contains("--plaintext"));
+    assert!(refused(&["--source=file"]).contains("--file"));
+    assert!(
+        parse(&["--controller=a:1", "--plaintext"])
+            .run
+            .validate()
+            .is_ok()
+    );
+    assert!(
+        parse(&["--source=file", "--file=/etc/x"])
+            .run
+            .validate()
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_takeover_keeps_kube_proxys_names() {
+    let files = ["--source=file", "--file=/etc/x", "--takeover=kube-proxy"];
+    let run = parse(&files).run;
+    assert!(run.takeover().asked && run.validate().is_ok());
+    let named = parse(&[&files[..], &["--name-prefix=OWN"]].concat());
+    let refused = named.run.validate().unwrap_err().to_string();
+    assert!(refused.contains("--name-prefix"), "{refused}");
+    let back = parse(&["cleanup", "--hand-over=kube-proxy"]);
+    assert!(matches!(
+        back.command,
+        Some(Command::Cleanup(args)) if args.hand_over == Some(OtherProxy::KubeProxy)
+    ));
+}
+
+#[test]
+fn one_node_address_per_family() {
+    let config = |ips: &str| {
+        parse(&[&format!("--node-ip={ips}")])
+            .run
+            .kernel
+            .kernel_config()
+    };
+    assert!(config("192.168.0.1,fd00::1").is_ok());
+    assert!(config("192.168.0.1,192.168.0.2").is_err());
+}
