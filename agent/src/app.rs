@@ -12,6 +12,7 @@ use portolan_model::{Families, NodeKey};
 use portolan_plan::kube_proxy::VIP_DEVICE;
 use portolan_runtime::{
     Admin, CredentialCollector, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit,
+    register_process,
 };
 use portolan_select::SelectConfig;
 use portolan_source::{ContactCollector, ProblemLog, Sink, file};
@@ -54,6 +55,7 @@ const DEFAULT_SCHEDULER: &str = "rr";
 /// If a flag cannot be used, a port cannot be bound, or the kernel lacks what is needed.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     args.validate()?;
+    args.kube_proxy.apply();
     raise_descriptor_limit();
     let node = NodeKey {
         cluster: args.cluster.as_str().into(),
@@ -74,6 +76,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     tracing::info!(%node, "started");
 
     let mut metrics = Registry::default();
+    register_process(&mut metrics);
     let health = Health::new(families.iter(), args.sync_period());
     let healthz = Healthz::register(health.clone(), &mut metrics);
     let readiness = Readiness::default();

@@ -1,73 +1,78 @@
-//! The command line. Every flag has a twin in the environment, for the chart.
+//! The agent's command line. Every flag has an environment variable, for use in manifests.
 
 mod kernel;
+mod kube_proxy;
 mod run;
 mod tune;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use portolan_runtime::LogFormat;
+use portolan_runtime::{DocsCommand, LogArgs};
 
 pub use kernel::KernelArgs;
+pub use kube_proxy::KubeProxyArgs;
 pub use run::{RunArgs, Source};
 pub use tune::TuneArgs;
 
-/// Keeps a node's kernel equal to its service table.
+/// Keeps a node's kernel equal to the node's service table.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "portolan-agent",
+    version,
+    args_conflicts_with_subcommands = true
+)]
 pub struct Cli {
-    /// What to do; without a command, the agent runs.
+    /// The command; without one, the agent runs.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// How to run.
+    /// Flags of a run.
     #[command(flatten)]
     pub run: RunArgs,
 
-    /// How log lines look; RUST_LOG chooses what is logged.
-    #[arg(
-        long,
-        env = "PORTOLAN_LOG_FORMAT",
-        default_value = "text",
-        global = true
-    )]
-    pub log_format: LogFormat,
+    /// Flags of logging.
+    #[command(flatten)]
+    pub logs: LogArgs,
 }
 
-/// Anything but running.
+/// Commands other than a run.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Take away from the kernel all that the agent put there, and nothing else.
+    /// Remove from the kernel everything that the agent programmed, and nothing else.
     Cleanup(CleanupArgs),
 
-    /// Forget to which cluster this node belongs: the next controller that the agent reaches says
-    /// which one it is. A running agent notices.
+    /// Forget the cluster of this node. The next controller that the agent reaches determines it
+    /// anew. A running agent notices.
     Forget(ForgetArgs),
+
+    /// Shell completions and manual pages.
+    #[command(flatten)]
+    Docs(DocsCommand),
 }
 
-/// What to forget.
+/// Flags of `forget`.
 #[derive(Debug, Args)]
 pub struct ForgetArgs {
-    /// The directory of the agent that is to forget.
+    /// State directory of the agent.
     #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan")]
     pub state_dir: PathBuf,
 }
 
-/// How to clean up.
+/// Flags of `cleanup`.
 #[derive(Debug, Args)]
 pub struct CleanupArgs {
-    /// Leave what is shared with a kube-proxy in IPVS mode that has programmed this node by now,
-    /// and take away the rest: the way back, without a gap.
+    /// Keep everything that is shared with a kube-proxy in IPVS mode which has programmed this node
+    /// already, and remove the rest: the way back without a gap.
     #[arg(long)]
     pub hand_over: Option<OtherProxy>,
 
-    /// How the kernel was programmed.
+    /// Flags of the kernel, as the agent ran with them.
     #[command(flatten)]
     pub kernel: KernelArgs,
 }
 
-/// Whom to take over from, or to hand over to.
+/// The proxy to take over from, or to hand over to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OtherProxy {
     /// A kube-proxy in IPVS mode.

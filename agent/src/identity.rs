@@ -62,7 +62,7 @@ impl IdentityArgs {
             bail!("--tls-cert needs --tls-ca: who the controller is must be known too");
         }
         if self.files().is_none() && self.token_file.is_none() {
-            bail!("--tls-ca needs --tls-cert and --tls-key, or --token-file: who are we?");
+            bail!("no client identity: set --tls-cert and --tls-key, or --token-file");
         }
         self.server_name()?;
         Ok(())

@@ -4,17 +4,19 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use portolan_agent::args::{Cli, Command};
 use portolan_agent::{app, cleanup};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let cli = Cli::parse();
-    cli.log_format.init();
+    let mut cli = Cli::parse();
+    cli.run.kube_proxy.set_log_level(&mut cli.logs);
+    cli.logs.init();
     let result = match cli.command {
         Some(Command::Cleanup(args)) => cleanup::run(args).await,
         Some(Command::Forget(args)) => app::forget(&args),
+        Some(Command::Docs(docs)) => docs.run(Cli::command()).map_err(Into::into),
         None => app::run(cli.run).await,
     };
     match result {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 pub(crate) use portolan_runtime::Vital;
 use portolan_runtime::{
-    Admin, BlockReady, Connections, DebugSocket, Liveness, Readiness, listen, on_signal, serve_http,
+    Admin, BlockReady, Connections, DebugSocket, Liveness, Readiness, listen, on_signal,
+    register_process, serve_http,
 };
 use portolan_serve::{
     Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
@@ -69,6 +70,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let trouble = SharedTrouble::default();
     let problems = ProblemLog::default();
     let mut metrics = Registry::default();
+    register_process(&mut metrics);
     let registry = metrics.sub_registry_with_prefix("portolan_controller");
     problems.register(registry);
     let catalog_metrics = CatalogMetrics::register(registry);
@@ -218,7 +220,7 @@ impl Publishing {
             sessions: self.sessions,
             refuses_unknown_nodes: args.refuses_unknown_nodes(),
             unready: Some(self.unready),
-            audit_pause: args.audit_pause(),
+            audit_period: args.audit_period(),
             cores: cores(),
         };
         let (questions, asked) = mpsc::channel(QUESTIONS);

@@ -1,11 +1,13 @@
-//! The command line. Every flag has a twin in the environment, for the chart.
+//! The controller's command line. Every flag has an environment variable, for use in manifests.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use portolan_runtime::{DebugArgs, LogFormat};
+use portolan_runtime::{
+    DebugArgs, DocsCommand, LogArgs, duration_within, milliseconds_within, parse_duration,
+};
 use portolan_select::{SelectConfig, SourceRanges};
 
 use crate::certs::CertsArgs;
@@ -16,35 +18,53 @@ use crate::relay::UpstreamArgs;
 use crate::reviews::ReviewArgs;
 use crate::streams::StreamArgs;
 
+/// Bounds of the poll period of files.
+const FILE_POLL: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(3_600)];
+
+/// Headings of `--help`.
+const SOURCE: &str = "Source";
+const TABLES: &str = "Tables";
+const AGENTS: &str = "Agents";
+const ADMIN: &str = "Administration";
+
 /// Computes the service table of each node and streams it to the agents.
 #[derive(Debug, Parser)]
 #[command(
+    name = "portolan-controller",
     version,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true
 )]
 pub(crate) struct Cli {
-    /// What to do; without a command, the controller runs.
+    /// The command; without one, the controller runs.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// How to run.
+    /// Flags of a run.
     #[command(flatten)]
     pub(crate) run: Args,
+
+    /// Flags of logging.
+    #[command(flatten)]
+    pub(crate) logs: LogArgs,
 }
 
-/// Anything but running.
+/// Commands other than a run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make an authority and certificates of it, for trying it out.
+    /// Create a certificate authority and certificates for a trial.
     Certs(CertsArgs),
+
+    /// Shell completions and manual pages.
+    #[command(flatten)]
+    Docs(DocsCommand),
 }
 
-/// How the controller runs.
+/// Flags of a run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where Services, EndpointSlices and Nodes come from; or, with `controller`, the tables.
-    #[arg(long, env = "PORTOLAN_SOURCE", default_value = "kubernetes")]
+    /// Source of Services, EndpointSlices and Nodes; with `controller`, of complete tables.
+    #[arg(long, env = "PORTOLAN_SOURCE", default_value = "kubernetes", help_heading = SOURCE)]
     pub(crate) source: Source,
 
     /// A file or directory of Kubernetes objects (YAML or JSON), for `--source file`; may be
@@ -53,112 +73,122 @@ pub(crate) struct Args {
         long,
         env = "PORTOLAN_FILE",
         value_delimiter = ',',
-        required_if_eq("source", "file")
+        required_if_eq("source", "file"),
+        help_heading = SOURCE
     )]
     pub(crate) file: Vec<PathBuf>,
 
-    /// How often files are looked at, in milliseconds.
-    #[arg(long, env = "PORTOLAN_FILE_POLL_MS", default_value = "1000",
-        value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
-    file_poll_ms: u64,
+    /// Poll period of files.
+    #[arg(long, env = "PORTOLAN_FILE_POLL", default_value = "1s", help_heading = SOURCE,
+        value_parser = duration_within(FILE_POLL[0], FILE_POLL[1]))]
+    file_poll: Duration,
 
-    /// A kubeconfig for `--source kubernetes`; else `KUBECONFIG`, else the pod's ServiceAccount.
-    #[arg(long, env = "PORTOLAN_KUBECONFIG")]
+    /// Former name of --file-poll, in milliseconds.
+    #[arg(long, env = "PORTOLAN_FILE_POLL_MS", hide = true, conflicts_with = "file_poll",
+        value_parser = milliseconds_within(FILE_POLL[0], FILE_POLL[1]))]
+    file_poll_ms: Option<Duration>,
+
+    /// Kubeconfig for `--source kubernetes`. Default: `KUBECONFIG`, else the pod's ServiceAccount.
+    #[arg(long, env = "PORTOLAN_KUBECONFIG", help_heading = SOURCE)]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// The context of the kubeconfig.
-    #[arg(long, env = "PORTOLAN_CONTEXT")]
+    /// Context of the kubeconfig.
+    #[arg(long, env = "PORTOLAN_CONTEXT", help_heading = SOURCE)]
     pub(crate) context: Option<String>,
 
-    /// The cluster's name; agents must say the same. Empty for a single cluster.
-    #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
-    pub(crate) cluster: String,
-
-    /// The cluster's identity: an agent whose node belongs to another one takes no table. Default:
-    /// with `--source kubernetes` the UID of the namespace kube-system, which needs permission to
-    /// `get` it; with `--source file` none, so that every agent takes the table; a relay has that
-    /// of the controller behind it.
-    #[arg(long, env = "PORTOLAN_CLUSTER_ID", value_parser = cluster_id)]
-    pub(crate) cluster_id: Option<String>,
-
-    /// Serve agents whose node has no Node object. Default: with `--source file`, as files may well
-    /// have no Nodes; not with `--source kubernetes`, where a node without one was deleted, or never
-    /// was. A relay has no Nodes to look at.
-    #[arg(long, env = "PORTOLAN_ALLOW_UNKNOWN_NODES", num_args = 0..=1, require_equals = true,
-        default_missing_value = "true")]
-    allow_unknown_nodes: Option<bool>,
-
-    /// What `spec.loadBalancerSourceRanges` of a Service hold for. `load-balancer`: load-balancer
-    /// IPs only, as kube-proxy does. `all`: node ports and external IPs too, unless an ingress point
-    /// of the load balancer is a host name or has the `ipMode` `Proxy`. A balancer that proxies and
-    /// sets no `ipMode` is cut off by `all`.
-    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "load-balancer")]
-    source_ranges: SourceRanges,
-
     /// Watch the metadata of all Pods for the annotation portolan.dev/weight. Needs permission to
-    /// list and watch Pods, and costs the API server about as much as all else together. Pods in
-    /// files are always read.
-    #[arg(long, env = "PORTOLAN_POD_WEIGHTS")]
+    /// list and watch Pods, and costs the API server about as much as all other watches together.
+    /// Pods in files are always read.
+    #[arg(long, env = "PORTOLAN_POD_WEIGHTS", help_heading = SOURCE)]
     pub(crate) pod_weights: bool,
 
-    /// How often all tables are computed from scratch, part by part, and compared with those that
-    /// are kept up to date change by change, in seconds; 0 for never. A difference is logged,
-    /// counted and repaired.
-    #[arg(long, env = "PORTOLAN_ORACLE_PERIOD", default_value = "60")]
-    oracle_period: u64,
+    /// Name of the cluster, equal to the agents'; empty for a single cluster.
+    #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "", help_heading = TABLES)]
+    pub(crate) cluster: String,
 
-    /// Where agents connect.
-    #[arg(long, env = "PORTOLAN_LISTEN", default_value = "[::]:9443")]
+    /// Identity of the cluster: agents whose node belongs to another one refuse the table. Default:
+    /// with `--source kubernetes` the UID of the namespace kube-system, which needs permission to
+    /// `get` it; with `--source file` none, so that every agent accepts the table; on a relay the
+    /// identity of the controller behind it.
+    #[arg(long, env = "PORTOLAN_CLUSTER_ID", value_parser = cluster_id, help_heading = TABLES)]
+    pub(crate) cluster_id: Option<String>,
+
+    /// Addresses that `spec.loadBalancerSourceRanges` of a Service applies to. `load-balancer`: only
+    /// load-balancer IPs, as in kube-proxy. `all`: node ports and external IPs too, unless an ingress
+    /// point of the load balancer is a host name or has the `ipMode` `Proxy`. A load balancer that
+    /// proxies and sets no `ipMode` is cut off by `all`.
+    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "load-balancer",
+        help_heading = TABLES)]
+    source_ranges: SourceRanges,
+
+    /// Period of audits, which compute all tables from scratch, a part at a time, and compare them
+    /// with the tables in force; 0 for none. Differences are logged, counted and repaired.
+    #[arg(long, env = "PORTOLAN_AUDIT_PERIOD", default_value = "1m",
+        value_parser = parse_duration, help_heading = TABLES)]
+    audit_period: Duration,
+
+    /// Former name of --audit-period.
+    #[arg(long, env = "PORTOLAN_ORACLE_PERIOD", hide = true, conflicts_with = "audit_period",
+        value_parser = parse_duration)]
+    oracle_period: Option<Duration>,
+
+    /// Address for agents.
+    #[arg(long, env = "PORTOLAN_LISTEN", default_value = "[::]:9443", help_heading = AGENTS)]
     pub(crate) listen: SocketAddr,
 
-    /// Serve agents without TLS. Anybody who reaches the port can read the tables, and is believed
-    /// to be the agent of any node.
-    #[arg(long, env = "PORTOLAN_PLAINTEXT")]
+    /// Serve agents without TLS, which disables authentication: every client that reaches the port
+    /// can read the tables and act as the agent of any node.
+    #[arg(long, env = "PORTOLAN_PLAINTEXT", help_heading = AGENTS)]
     pub(crate) plaintext: bool,
 
-    /// Where /livez, /readyz and /metrics are served; below /debug dumps, on loopback only.
-    #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:9444")]
+    /// Serve agents whose node has no Node object. Default: true with `--source file`, false with
+    /// `--source kubernetes`, where such a node was deleted or never existed. Relays have no Nodes
+    /// to check.
+    #[arg(long, env = "PORTOLAN_ALLOW_UNKNOWN_NODES", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = AGENTS)]
+    allow_unknown_nodes: Option<bool>,
+
+    /// Address of /livez, /readyz and /metrics, and of dumps below /debug, which answer on loopback
+    /// only.
+    #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:9444", help_heading = ADMIN)]
     pub(crate) admin_listen: SocketAddr,
 
-    /// Where /debug is served too, and who may do what there.
-    #[command(flatten)]
-    pub(crate) debug: DebugArgs,
-
-    /// Write the ports that were bound, as `agents=PORT admin=PORT`, to this file.
-    #[arg(long, env = "PORTOLAN_PORT_FILE")]
+    /// File that receives the bound ports, as `agents=PORT admin=PORT`.
+    #[arg(long, env = "PORTOLAN_PORT_FILE", help_heading = ADMIN)]
     pub(crate) port_file: Option<PathBuf>,
-
-    /// How log lines look; RUST_LOG chooses what is logged.
-    #[arg(long, env = "PORTOLAN_LOG_FORMAT", default_value = "text")]
-    pub(crate) log_format: LogFormat,
-
-    /// Who is let in.
-    #[command(flatten)]
-    pub(crate) identity: IdentityArgs,
-
-    /// Whether the API server is asked about them.
-    #[command(flatten)]
-    pub(crate) review: ReviewArgs,
-
-    /// Deletion guard.
-    #[command(flatten)]
-    pub(crate) guard: GuardArgs,
 
     /// Write Kubernetes Events about problems with objects and about held deletions, with
     /// --source kubernetes. Stops without the permission to create events.events.k8s.io.
     #[arg(long, env = "PORTOLAN_EVENTS", value_name = "BOOL", default_value_t = true,
-        action = clap::ArgAction::Set)]
+        action = clap::ArgAction::Set, help_heading = SOURCE)]
     pub(crate) events: bool,
 
-    /// Names for CoreDNS.
+    /// Flags of the debug socket.
     #[command(flatten)]
-    pub(crate) dns: DnsArgs,
-    /// How agents are served.
+    pub(crate) debug: DebugArgs,
+
+    /// Flags of streams.
     #[command(flatten)]
     pub(crate) streams: StreamArgs,
 
-    /// Where a relay's tables come from.
+    /// Flags of authentication.
     #[command(flatten)]
+    pub(crate) identity: IdentityArgs,
+
+    /// Flags of token reviews.
+    #[command(flatten)]
+    pub(crate) review: ReviewArgs,
+
+    /// Flags of the deletion guard.
+    #[command(flatten)]
+    pub(crate) guard: GuardArgs,
+
+    /// Flags of DNS.
+    #[command(flatten, next_help_heading = "DNS")]
+    pub(crate) dns: DnsArgs,
+
+    /// Flags of a relay.
+    #[command(flatten, next_help_heading = "Relay")]
     pub(crate) upstream: UpstreamArgs,
 }
 
@@ -169,11 +199,13 @@ impl Args {
     }
 
     pub(crate) fn file_poll(&self) -> Duration {
-        Duration::from_millis(self.file_poll_ms)
+        self.file_poll_ms.unwrap_or(self.file_poll)
     }
 
-    pub(crate) fn audit_pause(&self) -> Option<Duration> {
-        (self.oracle_period > 0).then(|| Duration::from_secs(self.oracle_period))
+    /// The period of audits; `None` for none.
+    pub(crate) fn audit_period(&self) -> Option<Duration> {
+        let period = self.oracle_period.unwrap_or(self.audit_period);
+        (!period.is_zero()).then_some(period)
     }
 
     /// Whether agents of nodes without a Node object are refused.
@@ -189,28 +221,33 @@ impl Args {
     }
 }
 
-/// An identity can be said in a header, and is as long as a name at most.
-fn cluster_id(text: &str) -> Result<String, String> {
+/// An identity that agents would not accept.
+#[derive(Debug, thiserror::Error)]
+#[error("expected 1 to 253 visible ASCII characters")]
+struct ClusterIdError;
+
+/// Accepts identities that fit into a header, and have at most the length of a Kubernetes name.
+fn cluster_id(text: &str) -> Result<String, ClusterIdError> {
     let is_good =
         (1..=253).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-    is_good
-        .then(|| text.to_owned())
-        .ok_or_else(|| "expected 1 to 253 visible ASCII characters".to_owned())
+    is_good.then(|| text.to_owned()).ok_or(ClusterIdError)
 }
 
-/// Where objects come from.
+/// Sources of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Source {
     /// A Kubernetes API server.
     Kubernetes,
     /// Files.
     File,
-    /// Another controller: this one is a relay.
+    /// Another controller; this one is a relay.
     Controller,
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Args, clap::Error> {
@@ -219,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn plaintext_must_be_said() {
+    fn plaintext_is_explicit() {
         let refused = |args: &[&str]| {
             let args = parse(args).unwrap();
             args.identity.validate(args.plaintext).is_err()
@@ -231,13 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn the_file_source_needs_a_file() {
+    fn the_file_source_requires_a_file() {
         assert!(parse(&["--source", "file"]).is_err());
         assert!(parse(&["--source", "file", "--file", "a.yaml"]).is_ok());
     }
 
     #[test]
-    fn a_relay_needs_a_controller() {
+    fn a_relay_requires_an_upstream() {
         assert!(parse(&["--source", "controller"]).is_err());
         let args = ["--source=controller", "--upstream=a:1,b:2"];
         let parsed = parse(&args).unwrap();
@@ -247,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_served_as_the_library_does_unless_said_otherwise() {
+    fn stream_flags_default_to_those_of_the_library() {
         let shown = |args: &[&str]| format!("{:?}", parse(args).unwrap().streams.config());
         let default = format!("{:?}", portolan_serve::ServeConfig::default());
         assert_eq!(shown(&[]), default);
@@ -277,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_made_without_the_flags_to_run() {
+    fn certificates_need_no_flags_of_a_run() {
         let args = ["portolan-controller", "certs", "--dir", "d", "--node", "a"];
         let cli = Cli::try_parse_from(args).unwrap();
         assert!(matches!(cli.command, Some(Command::Certs(_))));
     }
 
     #[test]
-    fn source_ranges_hold_for_load_balancer_ips_unless_said_otherwise() {
+    fn source_ranges_apply_to_load_balancer_ips_by_default() {
         let parsed = parse(&["--plaintext"]).unwrap();
         assert_eq!(parsed.select(), SelectConfig::default());
         let ranges = parsed.select().source_ranges;
@@ -294,5 +331,43 @@ mod tests {
         let parsed = parse(&more).unwrap();
         assert_eq!(parsed.select().source_ranges, SourceRanges::All);
         assert!(parsed.pod_weights);
+    }
+
+    #[test]
+    fn durations_have_units_and_former_flags_keep_theirs() {
+        let parse = |args: &[&str]| parse(args).unwrap();
+        assert_eq!(parse(&[]).file_poll(), Duration::from_secs(1));
+        assert_eq!(parse(&[]).audit_period(), Some(Duration::from_secs(60)));
+        let args = parse(&["--file-poll=20ms", "--audit-period=5m"]);
+        assert_eq!(args.file_poll(), Duration::from_millis(20));
+        assert_eq!(args.audit_period(), Some(Duration::from_secs(300)));
+        let args = parse(&["--file-poll-ms=20", "--oracle-period=30"]);
+        assert_eq!(args.file_poll(), Duration::from_millis(20));
+        assert_eq!(args.audit_period(), Some(Duration::from_secs(30)));
+        for none in ["--audit-period=0", "--oracle-period=0", "--audit-period=0s"] {
+            assert_eq!(parse(&[none]).audit_period(), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn help_is_grouped_by_topic() {
+        let help = Cli::command().render_long_help().to_string();
+        for heading in [
+            "Source:",
+            "Tables:",
+            "Agents:",
+            "Administration:",
+            "Streams:",
+            "TLS and identity:",
+            "Deletion guard:",
+            "DNS:",
+            "Relay:",
+            "Logging:",
+        ] {
+            assert!(help.contains(&format!("\n{heading}\n")), "{heading}");
+        }
+        for former in ["file-poll-ms", "oracle-period"] {
+            assert!(!help.contains(&format!("      --{former} ")), "{former}");
+        }
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use jiff::SignedDuration;
 use portolan_catalog::Kind;
+use portolan_runtime::parse_duration;
 use portolan_source::HeldDeletions;
 use portolan_source::deletions::{GuardConfig, HeldLoss};
 use prometheus_client::collector::Collector;
@@ -20,26 +20,29 @@ use serde_json::{Value, json};
 
 /// Flags of the deletion guard and of the source's liveness.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Deletion guard")]
 pub(crate) struct GuardArgs {
-    /// A listing is doubted, listed again and then held back if it lacks more than so many percent
-    /// of a kind's objects or ready endpoints; 100 believes every deletion, also of a watch.
+    /// Percentage of a kind's objects or ready endpoints whose absence makes a listing doubtful. It
+    /// is listed again, and then its deletions are held back; 100 accepts every deletion, also those
+    /// of watches.
     #[arg(long, env = "PORTOLAN_DELETION_GUARD_PERCENT", default_value = "20",
         value_parser = clap::value_parser!(u8).range(0..=100))]
     deletion_guard_percent: u8,
 
-    /// Deletions of fewer objects or ready endpoints than this are always believed.
+    /// Number of objects or ready endpoints below which deletions are always accepted.
     #[arg(long, env = "PORTOLAN_DELETION_GUARD_OBJECTS", default_value = "50")]
     deletion_guard_objects: usize,
 
-    /// Deletions that are held back count as confirmed after this time, such as `30m`. 0: only an
-    /// operator confirms them (`portolanctl confirm --deletions`).
+    /// Time after which deletions that are held back count as confirmed; 0: only an operator confirms
+    /// them (`portolanctl confirm --deletions`).
     #[arg(long, env = "PORTOLAN_DELETION_GUARD_TIME", default_value = "30m",
-        value_parser = duration)]
+        value_parser = parse_duration)]
     deletion_guard_time: Duration,
 
-    /// An API server that has neither sent nor answered anything for this time, or files that could
-    /// not all be read, such as `60s`, make the controller unready. It goes on serving its tables.
-    #[arg(long, env = "PORTOLAN_SOURCE_TIMEOUT", default_value = "60s", value_parser = duration)]
+    /// Time without any message from the API server, or with files that cannot all be read, after which
+    /// the controller is not ready. It goes on serving the last tables.
+    #[arg(long, env = "PORTOLAN_SOURCE_TIMEOUT", default_value = "60s",
+        value_parser = parse_duration)]
     source_timeout: Duration,
 }
 
@@ -62,18 +65,7 @@ impl GuardArgs {
     }
 }
 
-/// Parses seconds, or a duration with units.
-fn duration(text: &str) -> Result<Duration, String> {
-    if let Ok(seconds) = text.parse() {
-        return Ok(Duration::from_secs(seconds));
-    }
-    let parsed: SignedDuration = text
-        .parse()
-        .map_err(|error: jiff::Error| error.to_string())?;
-    Duration::try_from(parsed).map_err(|error| error.to_string())
-}
-
-/// The dump of held deletions.
+/// The routes of dumps.
 pub(crate) fn dumps(holds: &Arc<HeldDeletions>) -> Router {
     let router = Router::new().route("/deletions", get(held));
     router.with_state(Arc::clone(holds))
@@ -153,16 +145,6 @@ impl Collector for HoldCollector {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_have_units_or_are_seconds() {
-        for (text, seconds) in [("30m", 1800), ("1h30m", 5400), ("90", 90), ("0", 0)] {
-            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
-        }
-        for bad in ["", "x", "-5s", "30 parsecs"] {
-            assert!(duration(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn nothing_held_is_shown_as_an_empty_list() {

@@ -1,4 +1,4 @@
-//! The flags that say who is let in, and what comes of them.
+//! Authentication of agents: flags, and the certificates and keys that they name.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,33 +15,34 @@ use tokio::sync::watch;
 use crate::args::{Args, Source};
 use crate::{keys, reviews};
 
-/// Who the controller is, and who agents must be.
+/// Flags of the controller's own identity and of the authentication of agents.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "TLS and identity")]
 pub(crate) struct IdentityArgs {
-    /// A directory with tls.crt and tls.key and, for agents with certificates, ca.crt, as
-    /// cert-manager and Secrets of type kubernetes.io/tls have them. Read again when they change.
+    /// Directory with tls.crt, tls.key and, for agents with certificates, ca.crt: the layout of
+    /// cert-manager and of Secrets of type kubernetes.io/tls. Changed files are reloaded.
     #[arg(long, env = "PORTOLAN_TLS_DIR")]
     tls_dir: Option<PathBuf>,
 
-    /// The controller's certificate, in PEM.
+    /// Certificate of the controller, in PEM.
     #[arg(long, env = "PORTOLAN_TLS_CERT", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
 
-    /// The key of --tls-cert, in PEM.
+    /// Key of --tls-cert, in PEM.
     #[arg(long, env = "PORTOLAN_TLS_KEY", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// The certificates of who signs those of agents, in PEM. An agent's must have the URI
-    /// portolan://CLUSTER/node/NODE.
+    /// Certificates of the authorities that sign agents' certificates, in PEM. An agent's certificate
+    /// must have the URI portolan://CLUSTER/node/NODE.
     #[arg(long, env = "PORTOLAN_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
 
-    /// Who issues the ServiceAccount tokens of agents: the API server's --service-account-issuer.
+    /// Issuer of agents' ServiceAccount tokens, equal to the API server's --service-account-issuer.
     /// Without it, agents need certificates.
     #[arg(long, env = "PORTOLAN_TOKEN_ISSUER")]
     token_issuer: Option<String>,
 
-    /// Whom tokens must be meant for.
+    /// Audience that tokens must have.
     #[arg(
         long,
         env = "PORTOLAN_TOKEN_AUDIENCE",
@@ -49,13 +50,13 @@ pub(crate) struct IdentityArgs {
     )]
     token_audience: String,
 
-    /// The public keys of the token issuer, as a JSON Web Key Set; read again when they change.
-    /// Default: asked from the API server, with --source kubernetes.
+    /// File with the public keys of the token issuer, as a JSON Web Key Set, reloaded when it changes.
+    /// Default: the keys of the API server, with --source kubernetes.
     #[arg(long, env = "PORTOLAN_TOKEN_JWKS_FILE", requires = "token_issuer")]
     token_jwks_file: Option<PathBuf>,
 
-    /// A ServiceAccount whose tokens are good, as namespace/name; may be repeated. Needed with
-    /// --token-issuer: any pod can have a token of its own ServiceAccount for any audience.
+    /// ServiceAccount whose tokens are accepted, as namespace/name; may be repeated. Required with
+    /// --token-issuer: any pod can get a token of its own ServiceAccount for any audience.
     #[arg(
         long,
         env = "PORTOLAN_TOKEN_SERVICE_ACCOUNT",
@@ -64,33 +65,33 @@ pub(crate) struct IdentityArgs {
     )]
     token_service_account: Vec<String>,
 
-    /// How many connections there may be, agents and others; fewer if the system allows fewer file
-    /// descriptors, of which some are kept for everything else. Those without an agent that was let
-    /// in are at most half of them and --max-handshakes.
+    /// Limit of connections, authenticated or not; lower if the system allows fewer file descriptors,
+    /// some of which are reserved for other uses. Connections without an authenticated agent are
+    /// limited to half of it plus --max-handshakes.
     #[arg(long, env = "PORTOLAN_MAX_CONNECTIONS", default_value = "20000",
         value_parser = clap::value_parser!(u32).range(1..))]
     max_connections: u32,
 
-    /// How many TLS handshakes go on at the same time. Others wait; the next one is of the source
-    /// with the fewest. A source is an IPv4 address or an IPv6 network of 64 bits.
+    /// Limit of concurrent TLS handshakes. Further ones wait; the source with the fewest handshakes is
+    /// next. A source is an IPv4 address or an IPv6 network of 64 bits.
     #[arg(long, env = "PORTOLAN_MAX_HANDSHAKES", default_value = "256",
         value_parser = clap::value_parser!(u32).range(1..))]
     max_handshakes: u32,
 
-    /// How many connections of one source may be without a whole TLS ClientHello. One more closes
-    /// the oldest of them.
+    /// Limit of connections of one source without a complete TLS ClientHello. A further one closes the
+    /// oldest of them.
     #[arg(long, env = "PORTOLAN_HELLOS_PER_SOURCE", default_value = "256",
         value_parser = clap::value_parser!(u32).range(1..))]
     hellos_per_source: u32,
 
-    /// How many tokens of one source are verified each second, on and on; it can save twenty times as
-    /// many, for agents that all come back at once from behind one address.
+    /// Rate of token verifications a second for one source. A burst of twenty times as many is allowed
+    /// for agents that reconnect at once from behind one address.
     #[arg(long, env = "PORTOLAN_TOKEN_CHECKS_PER_SOURCE", default_value = "500",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     token_checks_per_source: u32,
 }
 
-/// What the server needs.
+/// The server's side of TLS and authentication.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) tls: Option<watch::Receiver<Arc<TlsConfig>>>,
@@ -100,29 +101,29 @@ pub(crate) struct Identity {
 }
 
 impl IdentityArgs {
-    /// Checks what needs no file.
+    /// Checks the flags without reading files.
     pub(crate) fn validate(&self, plaintext: bool) -> anyhow::Result<()> {
         let has_tls = self.pair().is_some();
         if plaintext {
             ensure!(
                 !has_tls && self.token_issuer.is_none() && self.tls_client_ca.is_none(),
-                "--plaintext and --tls-... or --token-...: only one of them can be"
+                "--plaintext excludes --tls-... and --token-..."
             );
             return Ok(());
         }
         ensure!(
             has_tls,
-            "agents need --tls-dir, or --tls-cert and --tls-key with --tls-client-ca or \
-             --token-issuer; on a network that you trust, --plaintext"
+            "no server identity: set --tls-dir, or --tls-cert and --tls-key with --tls-client-ca or \
+             --token-issuer; on a trusted network, --plaintext"
         );
         ensure!(
             self.tls_client_ca.is_some() || self.tls_dir.is_some() || self.token_issuer.is_some(),
-            "--tls-cert needs --tls-client-ca or --token-issuer: who are the agents?"
+            "agents cannot be authenticated: set --tls-client-ca or --token-issuer"
         );
         ensure!(
             self.token_issuer.is_none() || !self.accounts()?.is_empty(),
-            "--token-issuer needs --token-service-account, the agents': any pod can have a token of \
-             its own ServiceAccount for any audience"
+            "--token-issuer needs --token-service-account, the ServiceAccount of the agents: any pod \
+             can get a token of its own ServiceAccount for any audience"
         );
         Ok(())
     }
@@ -136,7 +137,7 @@ impl IdentityArgs {
         own.or_else(|| self.in_dir("tls.crt").zip(self.in_dir("tls.key")))
     }
 
-    /// Who signs agents' certificates. A directory may be without it where there are tokens.
+    /// Authorities of agents' certificates. With tokens, the directory may lack them.
     fn client_ca(&self) -> Option<PathBuf> {
         let needed = |ca: &PathBuf| self.token_issuer.is_none() || Path::exists(ca);
         let of_dir = || self.in_dir("ca.crt").filter(needed);
@@ -153,7 +154,7 @@ impl IdentityArgs {
         self.token_service_account.iter().map(parse).collect()
     }
 
-    /// How much unknown peers can hold, if the process can have so many descriptors.
+    /// Limits of connections, for a limit of file descriptors.
     fn limits(&self, descriptors: Option<u64>) -> Limits {
         let size = |flag: u32| usize::try_from(flag).unwrap_or(usize::MAX);
         Limits {
@@ -164,7 +165,7 @@ impl IdentityArgs {
         }
     }
 
-    /// How often tokens of one source are verified.
+    /// Rate of token verifications for one source.
     pub(crate) fn token_checks(&self) -> Rate {
         Rate {
             per_second: self.token_checks_per_source,
@@ -173,12 +174,12 @@ impl IdentityArgs {
     }
 }
 
-/// Descriptors for everything but agents' connections: files that are read again, the API server, the
-/// admin server, the DNS server.
+/// Descriptors reserved for everything but agents' connections: files that are reloaded, the API
+/// server, the admin server, the DNS server.
 const OTHER_DESCRIPTORS: u64 = 1_024;
 
-/// How many connections there can be, if so many are wanted. Where descriptors are few, half of them
-/// are for everything else.
+/// The limit of connections that the descriptors allow. Where they are few, half of them are reserved
+/// for everything else.
 fn connections(wanted: u32, descriptors: Option<u64>) -> u32 {
     let Some(descriptors) = descriptors else {
         return wanted;
@@ -189,13 +190,13 @@ fn connections(wanted: u32, descriptors: Option<u64>) -> u32 {
         tracing::warn!(
             descriptors,
             connections = room,
-            "file descriptors are too few for --max-connections"
+            "too few file descriptors for --max-connections"
         );
     }
     wanted.min(room).max(1)
 }
 
-/// Reads the files, and begins to follow them.
+/// Reads the files, and starts to follow their changes.
 pub(crate) async fn open(
     args: &Args,
     registry: &mut Registry,
@@ -210,7 +211,9 @@ pub(crate) async fn open(
         metrics: CredentialCollector(Vec::new()),
     };
     let Some((cert, key)) = flags.pair() else {
-        tracing::warn!("plaintext: anybody who reaches the port may be the agent of any node");
+        tracing::warn!(
+            "plaintext: every client that reaches the port can act as the agent of any node"
+        );
         return Ok(identity);
     };
     let files = ServerFiles {
@@ -246,7 +249,7 @@ pub(crate) async fn open(
     Ok(identity)
 }
 
-/// The keys of the token issuer, from a file or from the API server.
+/// Follows the keys of the token issuer, in a file or at the API server.
 async fn follow_keys(
     args: &Args,
     wanted: &KeyWanted,
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_must_be_known_somehow() {
+    fn agents_are_authenticated_by_certificate_or_token() {
         assert!(args().validate(false).is_err());
         let by_certificate = IdentityArgs {
             tls_client_ca: Some("ca".into()),
@@ -342,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_are_kept_for_everything_else() {
+    fn descriptors_are_reserved() {
         for (wanted, descriptors, connected) in [
             (20_000, None, 20_000),
             (20_000, Some(1 << 20), 20_000),
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_that_cannot_be_used_is_named() {
+    fn an_unusable_key_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jwks.json");
         std::fs::write(&path, "{}").unwrap();

@@ -18,19 +18,20 @@ mod writer;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
-/// The memory of a thread other than the first grows by a page at a time with the system's, by two to
-/// seven calls for each agent that connects.
+/// With the system's allocator, the memory of threads other than the first grows page by page: two to
+/// seven system calls for each agent that connects.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let cli = args::Cli::parse();
-    cli.run.log_format.init();
+    cli.logs.init();
     let result = match cli.command {
         Some(args::Command::Certs(args)) => certs::run(&args),
+        Some(args::Command::Docs(docs)) => docs.run(args::Cli::command()).map_err(Into::into),
         None => app::run(cli.run).await,
     };
     match result {

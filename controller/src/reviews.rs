@@ -1,8 +1,8 @@
-//! Asks the API server now and then whether it still takes the tokens that streams go by.
+//! Periodic reviews by the API server of the tokens that streams were authenticated with.
 //!
-//! In the background and one at a time: agents are let in without it. A stream that ends by it takes
-//! nothing from its node, where the kernel goes on with the last table while the agent tries again.
-//! So an API server that says no to all tokens for a while delays changes; it ends no connection.
+//! Reviews run in the background, one at a time; agents are admitted without them. The end of a stream
+//! removes nothing from its node: the kernel keeps the last table while the agent reconnects. An API
+//! server that rejects all tokens for a while therefore delays changes, but ends no connection.
 
 mod answer;
 
@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kube::Client;
+use portolan_runtime::duration_within;
 use portolan_serve::{Reviews, Verdict};
 use portolan_source::kubernetes;
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
@@ -21,19 +23,19 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::args::{Args, Source};
 use answer::Answer;
 
-/// How long one review may take. Authenticators that ask others in turn have 10 s by default.
+/// Time limit of one review. Authenticators that call webhooks allow them 10 s by default.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long nothing is asked when there was no answer of use: the API server may have too much to do.
+/// Pause after a review without a usable answer: the API server may be overloaded.
 const TROUBLE: Duration = Duration::from_secs(1);
 
-/// Whether tokens are reviewed.
+/// Flags of token reviews.
 #[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "TLS and identity")]
 pub(crate) struct ReviewArgs {
-    /// Ask the API server in the background whether it still takes the tokens that agents showed, and
-    /// end the streams of those that it does not: of deleted pods, above all. Needs --source
-    /// kubernetes and permission to create tokenreviews.authentication.k8s.io
-    /// (system:auth-delegator).
+    /// Let the API server review agents' tokens in the background, and end the streams whose token it
+    /// no longer accepts, such as tokens of deleted pods. Needs --source kubernetes and permission to
+    /// create tokenreviews.authentication.k8s.io (system:auth-delegator).
     #[arg(
         long,
         env = "PORTOLAN_TOKEN_REVIEW",
@@ -41,30 +43,36 @@ pub(crate) struct ReviewArgs {
     )]
     token_review: bool,
 
-    /// How often a token is reviewed at most, in seconds.
-    #[arg(long, env = "PORTOLAN_TOKEN_REVIEW_PERIOD", default_value = "600",
-        value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    token_review_period: u64,
+    /// Shortest time between two reviews of a token.
+    #[arg(long, env = "PORTOLAN_TOKEN_REVIEW_PERIOD", default_value = "10m",
+        value_parser = duration_within(Duration::from_secs(1), Duration::from_secs(86_400)))]
+    token_review_period: Duration,
 
-    /// How many reviews the API server is asked for in a second at most, by each controller.
+    /// Limit of reviews a second, for each controller.
     #[arg(long, env = "PORTOLAN_TOKEN_REVIEW_QPS", default_value = "5",
         value_parser = clap::value_parser!(u32).range(1..=1_000))]
     token_review_qps: u32,
 }
 
-/// What asks, and what says whose turn it is.
+/// The task that reviews tokens.
 pub(crate) struct Reviewer {
     pub(crate) reviews: Arc<Reviews>,
     client: Client,
     audience: String,
-    /// Between two reviews.
+    /// Pause between two reviews.
     pause: Duration,
     metrics: ReviewMetrics,
 }
 
-/// How many reviews there were, by what came of them.
+/// Label of a review's result.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// Counts of reviews by result.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ReviewMetrics(Family<[(&'static str, &'static str); 1], Counter>);
+pub(crate) struct ReviewMetrics(Family<ResultLabel, Counter>);
 
 impl ReviewMetrics {
     fn register(registry: &mut Registry) -> Self {
@@ -72,7 +80,7 @@ impl ReviewMetrics {
         let help = "Reviews of tokens by the API server, by result";
         registry.register("token_reviews", help, this.0.clone());
         for verdict in [Verdict::Good, Verdict::Revoked, Verdict::Unknown] {
-            // There from the start.
+            // Exported from the start.
             drop(this.of(verdict));
         }
         this
@@ -84,16 +92,16 @@ impl ReviewMetrics {
             Verdict::Revoked => "revoked",
             Verdict::Unknown => "unknown",
         };
-        self.0.get_or_create(&[("result", result)])
+        self.0.get_or_create(&ResultLabel { result })
     }
 }
 
 impl ReviewArgs {
-    /// Whether the source has an API server to ask.
+    /// Checks that the source has an API server.
     pub(crate) fn validate(&self, source: Source) -> anyhow::Result<()> {
         ensure!(
             !self.token_review || source == Source::Kubernetes,
-            "--token-review needs --source kubernetes: an API server must be asked"
+            "--token-review needs --source kubernetes, for its API server"
         );
         Ok(())
     }
@@ -103,7 +111,7 @@ impl ReviewArgs {
     }
 }
 
-/// What reviews the tokens, if the flags say so.
+/// Opens the reviewer, if the flags ask for it.
 pub(crate) async fn open(
     args: &Args,
     audience: &str,
@@ -117,7 +125,7 @@ pub(crate) async fn open(
     let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
     let client = kubernetes::client(kubeconfig, context).await;
     Ok(Some(Reviewer {
-        reviews: Reviews::new(Duration::from_secs(flags.token_review_period)),
+        reviews: Reviews::new(flags.token_review_period),
         client: client.context("--token-review")?,
         audience: audience.to_owned(),
         pause: flags.pause(),
@@ -126,7 +134,7 @@ pub(crate) async fn open(
 }
 
 impl Reviewer {
-    /// Reviews until it is dropped.
+    /// Reviews tokens until it is dropped.
     pub(crate) async fn run(self) {
         let Self {
             reviews,
@@ -139,8 +147,8 @@ impl Reviewer {
             let (client, audience) = (client.clone(), audience.clone());
             async move {
                 let request = answer::request(&token, &audience);
-                // Not parsed by the client, which would log what it cannot parse: the answer has the
-                // token in it.
+                // Not parsed by the client: it logs answers that it cannot parse, and the answer
+                // contains the token.
                 let answer = client.request_text(request).await;
                 let text = answer.map_err(|error| error.to_string().replace(&*token, "TOKEN"))?;
                 answer::read(&text, &audience)
@@ -150,8 +158,8 @@ impl Reviewer {
     }
 }
 
-/// Asks for one review after the other, each a pause after the one before began: never more than the
-/// flag allows, and fewer where the API server is slow.
+/// Requests one review after the other. Each begins at least a pause after the start of the last one,
+/// so the flag's rate is an upper bound, and a slow API server lowers it.
 async fn follow<F>(
     reviews: &Reviews,
     ask: impl Fn(Arc<str>) -> F,
@@ -160,7 +168,7 @@ async fn follow<F>(
 ) where
     F: Future<Output = Result<Answer, String>>,
 {
-    let mut said = None;
+    let mut last_reason = None;
     loop {
         let due = reviews.next().await;
         let began = Instant::now();
@@ -173,20 +181,20 @@ async fn follow<F>(
         let mut next = began + pause;
         match answer {
             Ok(answer) => {
-                if said.take().is_some() {
-                    tracing::info!("tokens can be reviewed again");
+                if last_reason.take().is_some() {
+                    tracing::info!("token reviews work again");
                 }
                 if is_news {
                     let (node, reason) = (due.node(), answer.revoked);
-                    tracing::info!(node, ?verdict, reason, "review of a token");
+                    tracing::info!(node, ?verdict, reason, "token reviewed");
                 }
             }
             Err(reason) => {
                 next = next.max(began + TROUBLE);
-                if said.as_ref() != Some(&reason) {
-                    tracing::warn!(reason, "no reviews of tokens; trying again");
+                if last_reason.as_ref() != Some(&reason) {
+                    tracing::warn!(reason, "token review failed; retrying");
                 }
-                said = Some(reason);
+                last_reason = Some(reason);
             }
         }
         sleep_until(next).await;

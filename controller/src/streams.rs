@@ -1,44 +1,50 @@
-//! The flags that say how agents are served.
+//! Flags of streams to agents.
 
 use std::time::Duration;
 
+use portolan_runtime::duration_within;
 use portolan_serve::ServeConfig;
 
-/// How agents are served.
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Flags of streams to agents.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Streams")]
 pub(crate) struct StreamArgs {
-    /// How many agents are sent a whole table at the same time; the others wait for their turn.
+    /// Number of agents that are sent a whole table at the same time. Further ones wait for their
+    /// turn.
     #[arg(long, env = "PORTOLAN_SNAPSHOTS", default_value = "256",
         value_parser = clap::value_parser!(u32).range(1..))]
     snapshots: u32,
 
-    /// How long an agent may take nothing while something waits for it, in seconds, before its
-    /// connection is closed. It resumes where it was.
-    #[arg(long, env = "PORTOLAN_STALL_TIMEOUT", default_value = "60",
-        value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    stall_timeout: u64,
+    /// Time after which the connection of an agent that reads nothing is closed. The agent resumes
+    /// at its cursor.
+    #[arg(long, env = "PORTOLAN_STALL_TIMEOUT", default_value = "1m",
+        value_parser = duration_within(SECOND, HOUR))]
+    stall_timeout: Duration,
 
-    /// How long an agent that comes from another controller may take to say which parts of its
-    /// table differ, in seconds. Then it is sent everything.
-    #[arg(long, env = "PORTOLAN_BUCKETS_TIMEOUT", default_value = "5",
-        value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    buckets_timeout: u64,
+    /// Time that an agent from another controller has to name the parts of its table that differ.
+    /// After that it is sent the whole table.
+    #[arg(long, env = "PORTOLAN_BUCKETS_TIMEOUT", default_value = "5s",
+        value_parser = duration_within(SECOND, HOUR))]
+    buckets_timeout: Duration,
 
-    /// How long an agent whose table is newer than ours waits for us to catch up, in seconds,
-    /// before it is told to go elsewhere.
-    #[arg(long, env = "PORTOLAN_CATCH_UP_TIMEOUT", default_value = "5",
-        value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    catch_up_timeout: u64,
+    /// Time that an agent with a newer table waits for this controller to catch up, before it is
+    /// sent to another one.
+    #[arg(long, env = "PORTOLAN_CATCH_UP_TIMEOUT", default_value = "5s",
+        value_parser = duration_within(SECOND, HOUR))]
+    catch_up_timeout: Duration,
 }
 
 impl StreamArgs {
-    /// The rest is as it is by default.
+    /// The configuration of streams. All other settings have their defaults.
     pub(crate) fn config(&self) -> ServeConfig {
         ServeConfig {
             snapshots: usize::try_from(self.snapshots).unwrap_or(usize::MAX),
-            stall_timeout: Duration::from_secs(self.stall_timeout),
-            buckets_timeout: Duration::from_secs(self.buckets_timeout),
-            catch_up_timeout: Duration::from_secs(self.catch_up_timeout),
+            stall_timeout: self.stall_timeout,
+            buckets_timeout: self.buckets_timeout,
+            catch_up_timeout: self.catch_up_timeout,
             ..ServeConfig::default()
         }
     }

@@ -52,7 +52,7 @@ pub(crate) struct Writer {
     /// Not ready until the source has synced.
     pub(crate) unready: Option<BlockReady>,
     /// How long from one audit of all tables to the next; `None` for never.
-    pub(crate) audit_pause: Option<Duration>,
+    pub(crate) audit_period: Option<Duration>,
     /// How many cores streams have, at least 1.
     pub(crate) cores: u32,
 }
@@ -67,7 +67,7 @@ impl Writer {
         let mut pipeline = Pipeline::new(self.select);
         let mut debounce = Debounce::default();
         let mut origins = Origins::new(SystemTime::now());
-        let mut auditor = Auditor::new(self.audit_pause, Instant::now());
+        let mut auditor = Auditor::new(self.audit_period, Instant::now());
         let mut due: Option<Instant> = None;
         loop {
             let flush = async {

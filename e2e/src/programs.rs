@@ -90,7 +90,7 @@ pub fn controller(source: &Source, port: u16) -> Result<Command> {
         .arg(NO_SOCKET);
     match source {
         Source::Files(objects) => {
-            command.args(["--source=file", "--file-poll-ms=20"]);
+            command.args(["--source=file", "--file-poll=20ms"]);
             command.arg("--file").arg(objects);
         }
         Source::Kubernetes(kubeconfig) => {

@@ -260,7 +260,7 @@ fn an_agent_alone_serves_from_a_file() {
     };
     write(json!({}));
     let mut command = Command::new(program("portolan-agent").unwrap());
-    command.args(["--source=file", "--node-name=node1", "--file-poll-ms=20"]);
+    command.args(["--source=file", "--node-name=node1", "--file-poll=20ms"]);
     command.arg("--file").arg(&file);
     command
         .arg("--state-dir")

@@ -11,11 +11,13 @@ use portolan_plan::{Config, DetectLocal, MarkMask, Names, VipBinding};
 
 /// How the kernel is programmed.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Kernel programming")]
 pub struct KernelArgs {
-    /// The scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), unless their Service names
-    /// one. Default: rr. With mh, a client of a Service with ClientIP affinity has the same pod at
-    /// all of the Service's addresses, also after the affinity's timeout.
-    #[arg(long, alias = "ipvs-scheduler", env = "PORTOLAN_SCHEDULER", value_parser = parse_scheduler)]
+    /// Default scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), where the Service names
+    /// none. Default: rr. With mh, a client of a Service with ClientIP affinity reaches the same pod
+    /// at all addresses of the Service, also after the affinity's timeout.
+    #[arg(long, alias = "ipvs-scheduler", env = "PORTOLAN_SCHEDULER",
+        value_parser = parse_scheduler)]
     scheduler: Option<&'static str>,
 
     /// Masquerade all connections to cluster IPs.
@@ -24,8 +26,8 @@ pub struct KernelArgs {
         action = clap::ArgAction::Set)]
     masquerade_all: bool,
 
-    /// How packets of the node's own pods are told from others: their connections to cluster IPs
-    /// are not masqueraded, and those to external addresses not held to local destinations.
+    /// Detection of packets from the node's own pods. Their connections to cluster IPs are not
+    /// masqueraded, and those to external addresses are not limited to local endpoints.
     #[arg(
         long,
         env = "PORTOLAN_DETECT_LOCAL_MODE",
@@ -33,58 +35,56 @@ pub struct KernelArgs {
     )]
     detect_local_mode: DetectLocalMode,
 
-    /// Where pods are, for --detect-local-mode ClusterCIDR; the first network of each family
-    /// counts. Without one, only the node's own connections to cluster IPs are masqueraded.
+    /// Networks of pods, for --detect-local-mode ClusterCIDR; the first one of each family counts.
+    /// Without one, only the node's own connections to cluster IPs are masqueraded.
     #[arg(long, env = "PORTOLAN_CLUSTER_CIDR", value_delimiter = ',')]
     cluster_cidr: Vec<IpNet>,
 
-    /// The bridge that the node's pods hang on, for --detect-local-mode BridgeInterface.
+    /// Bridge of the node's pods, for --detect-local-mode BridgeInterface.
     #[arg(long, env = "PORTOLAN_POD_BRIDGE_INTERFACE")]
     pod_bridge_interface: Option<String>,
 
-    /// What the names of the pods' interfaces begin with, for --detect-local-mode
-    /// InterfaceNamePrefix.
+    /// Prefix of the names of pod interfaces, for --detect-local-mode InterfaceNamePrefix.
     #[arg(long, env = "PORTOLAN_POD_INTERFACE_NAME_PREFIX")]
     pod_interface_name_prefix: Option<String>,
 
-    /// Virtual servers of addresses in these networks are never deleted (kube-proxy's
-    /// --ipvs-exclude-cidrs).
+    /// Networks whose virtual servers are never deleted (kube-proxy's --ipvs-exclude-cidrs).
     #[arg(long, env = "PORTOLAN_IPVS_EXCLUDE_CIDRS", value_delimiter = ',')]
     ipvs_exclude_cidrs: Vec<IpNet>,
 
-    /// Which bits of the packet mark may be used to lead connections of this node and its pods past
-    /// externalTrafficPolicy Local: one mark per Service port. Nobody else may use them.
+    /// Bits of the packet mark that lead connections of this node and its pods past
+    /// externalTrafficPolicy Local: one mark per Service port. No other program may use them.
     #[arg(long, env = "PORTOLAN_SHORT_CIRCUIT_MASK", default_value = "0x3fff0000",
         value_parser = parse_mark)]
     short_circuit_mask: u32,
 
-    /// Which bit of the packet mark means "masquerade"; bit 14 is 0x4000.
+    /// Bit of the packet mark that requests masquerading; bit 14 is 0x4000.
     #[arg(long, alias = "iptables-masquerade-bit", env = "PORTOLAN_MASQUERADE_BIT",
         default_value = "14", value_parser = clap::value_parser!(u32).range(0..=31))]
     masquerade_bit: u32,
 
-    /// The node's own address, one per family: the source of its own connections to services.
+    /// The node's own address, one per family: the source of its own connections to Services.
     /// Default: the first address of the first interface.
     #[arg(long, env = "PORTOLAN_NODE_IP", value_delimiter = ',')]
     node_ip: Vec<IpAddr>,
 
-    /// How packets to virtual addresses arrive on the node: by a local route for each, or as
-    /// addresses of the dummy device portolan-vips, for those who rely on addresses. With these the
-    /// node's own connections have the virtual address as their source, and to bind 10,000 of them
-    /// takes seconds, to unbind as many of IPv6 half a minute.
+    /// How virtual addresses are bound to the node: by a local route for each, or as addresses of the
+    /// dummy device portolan-vips, for programs that rely on addresses. As addresses, they become the
+    /// source of the node's own connections; adding 10,000 of them takes seconds, and removing as
+    /// many of IPv6 half a minute.
     #[arg(long, env = "PORTOLAN_VIP_BINDING", default_value = "route")]
     vip_binding: Binding,
 
-    /// Which iptables to write rules with.
+    /// Variant of iptables that writes rules.
     #[arg(long, env = "PORTOLAN_IPTABLES", default_value = "auto")]
     iptables: Iptables,
 
-    /// What the names of sets and chains begin with, `-` left out.
+    /// Prefix of the names of sets and chains, without the `-` that follows it.
     #[arg(long, env = "PORTOLAN_NAME_PREFIX", default_value = "KUBE")]
     name_prefix: String,
 }
 
-/// kube-proxy's names.
+/// Detection modes, by kube-proxy's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DetectLocalMode {
     /// By --cluster-cidr.
@@ -101,13 +101,17 @@ enum DetectLocalMode {
     InterfaceNamePrefix,
 }
 
-/// One of the kernel's schedulers: it would look for a module of any other name.
-fn parse_scheduler(name: &str) -> Result<&'static str, String> {
-    let unknown = || format!("expected one of {}", ipvs::SCHEDULERS.join(", "));
-    ipvs::scheduler(name).ok_or_else(unknown)
+/// A scheduler that the kernel does not have.
+#[derive(Debug, thiserror::Error)]
+#[error("expected one of {}", ipvs::SCHEDULERS.join(", "))]
+struct UnknownScheduler;
+
+/// Accepts the kernel's own schedulers only: it would load a module for any other name.
+fn parse_scheduler(name: &str) -> Result<&'static str, UnknownScheduler> {
+    ipvs::scheduler(name).ok_or(UnknownScheduler)
 }
 
-/// As `0x3fff0000` or in decimal.
+/// Parses a mark such as `0x3fff0000`, or in decimal.
 fn parse_mark(text: &str) -> Result<u32, std::num::ParseIntError> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
@@ -115,7 +119,7 @@ fn parse_mark(text: &str) -> Result<u32, std::num::ParseIntError> {
     }
 }
 
-/// How virtual addresses are bound.
+/// Binding of virtual addresses to the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Binding {
     /// Local routes.
@@ -133,9 +137,10 @@ impl From<Binding> for VipBinding {
     }
 }
 
+/// Variants of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Iptables {
-    /// kubelet's, else the host's default.
+    /// The kubelet's variant, else the host's default.
     Auto,
     /// iptables-nft.
     Nft,
@@ -144,7 +149,7 @@ enum Iptables {
 }
 
 impl KernelArgs {
-    /// How to use the kernel.
+    /// Configuration of the kernel's dataplane.
     ///
     /// # Errors
     /// If a family has more than one node address.
@@ -168,11 +173,10 @@ impl KernelArgs {
         })
     }
 
-    /// What to program, in all families.
+    /// Configuration of the desired state, for all families.
     ///
     /// # Errors
-    /// If the name prefix or the mask cannot be used, or a flag is missing
-    /// that the detect-local mode needs.
+    /// If the name prefix or the mask cannot be used, or the detect-local mode needs a missing flag.
     pub fn plan_config(&self) -> anyhow::Result<Config> {
         let masquerade_mark = 1 << self.masquerade_bit;
         let mask = self.short_circuit_mask;
@@ -193,7 +197,7 @@ impl KernelArgs {
     fn detect_local(&self) -> anyhow::Result<DetectLocal> {
         let interface = |flag: &str, name: &Option<String>| match name {
             Some(name) if is_interface(name) => Ok(name.clone()),
-            Some(name) => bail!("{flag} {name:?}: not the name of an interface"),
+            Some(name) => bail!("{flag} {name:?}: not an interface name"),
             None => bail!("--detect-local-mode needs {flag}"),
         };
         let networks = self.cluster_cidr.iter().map(IpNet::trunc).collect();
@@ -212,8 +216,8 @@ impl KernelArgs {
     }
 }
 
-/// Whether iptables would take it for one interface: at most 15 bytes (`IFNAMSIZ`), and no `+` at
-/// the end, which would stand for any continuation.
+/// Whether iptables reads a name as that of one interface: at most 15 bytes (`IFNAMSIZ`), and no `+`
+/// at the end, which matches any continuation.
 fn is_interface(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'"' && byte != b'\'';
     let start = |c: char| c != '-' && c != '!';

@@ -1,4 +1,4 @@
-//! How the agent runs: where its table comes from, and what it serves.
+//! Flags of a run.
 
 use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -9,177 +9,199 @@ use clap::{Args, ValueEnum};
 
 use portolan_dataplane::{KernelConfig, NodePortAddresses};
 use portolan_plan::Names;
-use portolan_runtime::DebugArgs;
+use portolan_runtime::{DebugArgs, duration_within, milliseconds_within};
 use portolan_select::SourceRanges;
 
-use super::tune::seconds;
-use super::{KernelArgs, OtherProxy, TuneArgs};
+use super::{KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs};
 use crate::dns::DnsArgs;
 use crate::families::AskedFamilies;
 use crate::identity::IdentityArgs;
 use crate::kube_proxy::TakeoverConfig;
 use crate::subscribe::HoldConfig;
 
-/// kube-proxy's.
+/// kube-proxy's healthz port.
 const HEALTHZ_PORT: u16 = 10256;
-/// kube-proxy's.
+/// kube-proxy's metrics port.
 const METRICS_PORT: u16 = 10249;
 
-/// Where the table comes from.
+/// Source of the node's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Source {
-    /// A controller's stream.
+    /// The stream of a controller.
     Controller,
-    /// Files of Kubernetes objects on this host; no controller needed.
+    /// Files of Kubernetes objects on this host, without a controller.
     File,
 }
 
-/// How the agent runs.
+/// Bounds of the poll period of files.
+const FILE_POLL: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(3_600)];
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+const YEAR: Duration = Duration::from_secs(31_536_000);
+
+/// Headings of `--help`.
+const TABLE: &str = "Table source";
+const PROGRAMMING: &str = "Kernel programming";
+const SERVERS: &str = "Health and administration";
+
+/// Flags of a run.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Where the table comes from.
-    #[arg(long, env = "PORTOLAN_SOURCE", default_value = "controller")]
+    /// Source of the node's table.
+    #[arg(long, env = "PORTOLAN_SOURCE", default_value = "controller", help_heading = TABLE)]
     pub source: Source,
 
-    /// A controller's address, as host:port; may be repeated. A name stands for all addresses that
+    /// Address of a controller, as host:port; may be repeated. A name stands for all addresses that
     /// it resolves to.
-    #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',')]
+    #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',', help_heading = TABLE)]
     pub controller: Vec<String>,
 
-    /// Speak to the controller without TLS, and let it believe that we are whoever we say.
-    #[arg(long, env = "PORTOLAN_PLAINTEXT")]
+    /// Connect to the controller without TLS, which disables authentication of both sides.
+    #[arg(long, env = "PORTOLAN_PLAINTEXT", help_heading = TABLE)]
     pub plaintext: bool,
 
     /// A file or directory of Kubernetes objects (YAML or JSON), for `--source file`; may be
     /// repeated.
-    #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',')]
+    #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',', help_heading = TABLE)]
     pub file: Vec<PathBuf>,
 
-    /// What `spec.loadBalancerSourceRanges` hold for, with `--source file`:
-    /// `load-balancer` as kube-proxy does, or `all` (see the controller's flag).
-    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "load-balancer")]
+    /// Poll period of files.
+    #[arg(long, env = "PORTOLAN_FILE_POLL", default_value = "1s", help_heading = TABLE,
+        value_parser = duration_within(FILE_POLL[0], FILE_POLL[1]))]
+    file_poll: Duration,
+
+    /// Former name of --file-poll, in milliseconds.
+    #[arg(long, env = "PORTOLAN_FILE_POLL_MS", hide = true, conflicts_with = "file_poll",
+        value_parser = milliseconds_within(FILE_POLL[0], FILE_POLL[1]))]
+    file_poll_ms: Option<Duration>,
+
+    /// Addresses that `spec.loadBalancerSourceRanges` applies to, with `--source file`:
+    /// `load-balancer` as in kube-proxy, or `all` (see the controller's flag).
+    #[arg(long, env = "PORTOLAN_SOURCE_RANGES", default_value = "load-balancer",
+        help_heading = TABLE)]
     pub source_ranges: SourceRanges,
 
-    /// How often files are looked at, in milliseconds.
-    #[arg(long, env = "PORTOLAN_FILE_POLL_MS", default_value = "1000",
-        value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
-    file_poll_ms: u64,
-
-    /// This node's name (kube-proxy's --hostname-override). Default: the host's name.
-    #[arg(long, alias = "hostname-override", env = "PORTOLAN_NODE_NAME")]
+    /// Name of this node (kube-proxy's --hostname-override). Default: the host's name.
+    #[arg(long, alias = "hostname-override", env = "PORTOLAN_NODE_NAME", help_heading = TABLE)]
     node_name: Option<String>,
 
-    /// The cluster's name; the controller must say the same. Empty for a single cluster.
-    #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "")]
+    /// Name of the cluster, equal to the controller's; empty for a single cluster.
+    #[arg(long, env = "PORTOLAN_CLUSTER", default_value = "", help_heading = TABLE)]
     pub cluster: String,
 
-    /// How often the kernel is read and compared, in seconds or as `30s`, in case somebody else
-    /// changed it (kube-proxy's --ipvs-sync-period). At most a day.
-    #[arg(long, alias = "ipvs-sync-period", env = "PORTOLAN_SYNC_PERIOD", default_value = "30",
-        value_parser = period)]
-    sync_period: u32,
-
-    /// How often the kernel is looked at between two comparisons, in seconds: a few milliseconds
-    /// tell whether virtual servers (IPv4), sets or routes were deleted or changed.
-    #[arg(long, env = "PORTOLAN_CHECK_PERIOD", default_value = "5",
-        value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    check_period: u64,
-
-    /// How long a TCP destination that has gone may keep its connections, in seconds, where the
-    /// Service does not say: from then on they are reset. 0 resets them at once. Those of a virtual
-    /// server that goes as a whole are reset in any case. The default is IPVS's own limit for idle
-    /// connections.
-    #[arg(long, env = "PORTOLAN_DRAIN_TIMEOUT", default_value = "900",
-        value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
-    drain_timeout: u64,
-
-    /// A directory of the agent's own, to remember the last good table, and until when
-    /// destinations drain.
-    #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan")]
+    /// Directory for the agent's state: the last good table, drain deadlines, the fingerprint of the
+    /// rules.
+    #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan",
+        help_heading = TABLE)]
     pub state_dir: PathBuf,
 
-    /// The first table of a stream is held back if it would delete more than so many percent of
-    /// the records in force, and those are more than 100; 100 holds none.
-    #[arg(long, env = "PORTOLAN_HOLD_DELETIONS_ABOVE", default_value = "50",
+    /// A stream's first table is held back if it deletes more than this percentage of the records in
+    /// force, and more than 100 of them; 100 holds none.
+    #[arg(long, env = "PORTOLAN_HOLD_DELETIONS_ABOVE", default_value = "50", help_heading = TABLE,
         value_parser = clap::value_parser!(u8).range(0..=100))]
     hold_deletions_above: u8,
 
-    /// After so many seconds a table that is held back counts as confirmed, if its controller
-    /// still stands by it. 0: only an operator confirms it (POST /debug/confirm over --debug-listen).
-    #[arg(long, env = "PORTOLAN_HOLD_SECONDS", default_value = "30",
+    /// Seconds after which a table that is held back counts as confirmed, if its controller still
+    /// stands by it. 0: only an operator confirms it (POST /debug/confirm over --debug-listen).
+    #[arg(long, env = "PORTOLAN_HOLD_SECONDS", default_value = "30", help_heading = TABLE,
         value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     hold_seconds: u64,
 
-    /// Take over what a kube-proxy in IPVS mode left on this node, which must not run any more: its
-    /// virtual servers with their connections, then take the rest of it away. Where there is
-    /// nothing of the kind, this does nothing.
-    #[arg(long, env = "PORTOLAN_TAKEOVER")]
-    pub takeover: Option<OtherProxy>,
+    /// Period of complete comparisons of the kernel with the table, which repair foreign changes
+    /// (kube-proxy's --ipvs-sync-period). At most a day.
+    #[arg(long, alias = "ipvs-sync-period", env = "PORTOLAN_SYNC_PERIOD", default_value = "30s",
+        help_heading = PROGRAMMING, value_parser = duration_within(SECOND, DAY))]
+    sync_period: Duration,
 
-    /// Where /livez, /readyz and /metrics are served (kube-proxy's --metrics-bind-address); below
-    /// /debug dumps, on loopback only.
-    #[arg(
-        long,
-        alias = "metrics-bind-address",
-        env = "PORTOLAN_ADMIN_LISTEN",
-        default_value = "127.0.0.1:10249"
-    )]
-    admin_listen: String,
+    /// Period of quick checks between two comparisons. A check takes a few milliseconds and detects
+    /// deleted or changed virtual servers (IPv4), sets and routes.
+    #[arg(long, env = "PORTOLAN_CHECK_PERIOD", default_value = "5s",
+        help_heading = PROGRAMMING, value_parser = duration_within(SECOND, DAY))]
+    check_period: Duration,
 
-    /// Where /debug is served too, and who may do what there.
-    #[command(flatten)]
-    pub debug: DebugArgs,
+    /// Time that connections to a removed TCP endpoint are kept before they are reset, where the
+    /// Service does not set it; 0 resets them at once. Connections of a virtual server that is
+    /// removed as a whole are reset in any case. The default is the idle timeout of IPVS.
+    #[arg(long, env = "PORTOLAN_DRAIN_TIMEOUT", default_value = "15m",
+        help_heading = PROGRAMMING, value_parser = duration_within(Duration::ZERO, YEAR))]
+    drain_timeout: Duration,
 
-    /// Where /healthz and /livez are served, for load balancers and the kubelet (kube-proxy's
-    /// --healthz-bind-address); empty for nowhere.
-    #[arg(
-        long,
-        alias = "healthz-bind-address",
-        env = "PORTOLAN_HEALTHZ_LISTEN",
-        default_value = "[::]:10256"
-    )]
-    healthz_listen: String,
+    /// Address families to serve: auto, ipv4, ipv6, or ipv4,ipv6 (dual stack). With auto, a family is
+    /// left out if its iptables do not work, or if IPv6 is disabled
+    /// (net.ipv6.conf.lo.disable_ipv6). The agent refuses to start if a named family cannot be
+    /// served, or if none can. Objects of a family that is not served are left untouched.
+    #[arg(long, env = "PORTOLAN_FAMILIES", default_value = "auto", help_heading = PROGRAMMING)]
+    pub families: AskedFamilies,
 
-    /// Which of the node's addresses take node ports: those in these networks, or the word
-    /// `primary` for --node-ip. In a family without a network all do; loopback and link-local ones
-    /// never.
+    /// Node addresses that accept node ports: networks, or the word `primary` for --node-ip. Without
+    /// a network of a family, all addresses of that family except loopback and link-local ones.
     #[arg(
         long,
         alias = "nodeport-addresses",
         env = "PORTOLAN_NODE_PORT_ADDRESSES",
-        value_delimiter = ','
+        value_delimiter = ',',
+        help_heading = PROGRAMMING
     )]
     node_port_addresses: Vec<String>,
 
-    /// Which families to serve: auto, ipv4, ipv6, or ipv4,ipv6 (dual). With auto the agent serves those
-    /// that the node can: a family is left out if its iptables do not work, or if IPv6 is switched off
-    /// (net.ipv6.conf.lo.disable_ipv6). The agent refuses to start if a family that is named cannot be
-    /// served, or none can. What is programmed for a family that is not served stays as it is.
-    #[arg(long, env = "PORTOLAN_FAMILIES", default_value = "auto")]
-    pub families: AskedFamilies,
+    /// Take over from a kube-proxy in IPVS mode that has been stopped on this node: adopt its virtual
+    /// servers with their connections, then remove the rest. No effect where kube-proxy has left
+    /// nothing.
+    #[arg(long, env = "PORTOLAN_TAKEOVER", help_heading = PROGRAMMING)]
+    pub takeover: Option<OtherProxy>,
 
-    /// Write the port that was bound, as `admin=PORT`, to this file.
-    #[arg(long, env = "PORTOLAN_PORT_FILE")]
+    /// Address of /livez, /readyz and /metrics (kube-proxy's --metrics-bind-address), and of dumps
+    /// below /debug, which answer on loopback only.
+    #[arg(
+        long,
+        alias = "metrics-bind-address",
+        env = "PORTOLAN_ADMIN_LISTEN",
+        default_value = "127.0.0.1:10249",
+        help_heading = SERVERS
+    )]
+    admin_listen: String,
+
+    /// Address of /healthz and /livez for load balancers and the kubelet (kube-proxy's
+    /// --healthz-bind-address); empty for none.
+    #[arg(
+        long,
+        alias = "healthz-bind-address",
+        env = "PORTOLAN_HEALTHZ_LISTEN",
+        default_value = "[::]:10256",
+        help_heading = SERVERS
+    )]
+    healthz_listen: String,
+
+    /// File that receives the bound ports, as `admin=PORT` and `healthz=PORT`.
+    #[arg(long, env = "PORTOLAN_PORT_FILE", help_heading = SERVERS)]
     pub port_file: Option<PathBuf>,
 
-    /// How to program the kernel.
+    /// Flags of the debug socket.
+    #[command(flatten)]
+    pub debug: DebugArgs,
+
+    /// Flags of kernel programming.
     #[command(flatten)]
     pub kernel: KernelArgs,
 
-    /// Settings of the kernel.
+    /// Flags of kernel settings.
     #[command(flatten)]
     pub tune: TuneArgs,
 
-    /// How the stream is secured.
-    #[command(flatten)]
+    /// Flags of TLS and tokens.
+    #[command(flatten, next_help_heading = "TLS and identity")]
     pub identity: IdentityArgs,
 
-    /// Names for CoreDNS.
-    #[command(flatten)]
+    /// Flags of DNS.
+    #[command(flatten, next_help_heading = "DNS")]
     pub dns: DnsArgs,
+
+    /// Flags of kube-proxy.
+    #[command(flatten)]
+    pub kube_proxy: KubeProxyArgs,
 }
 
-/// An address with a port; kube-proxy takes one without a port too.
+/// Parses an address. The port may be left out, as in kube-proxy.
 fn socket_address(text: &str, port: u16) -> Result<SocketAddr, AddrParseError> {
     match text.parse::<IpAddr>() {
         Ok(ip) => Ok(SocketAddr::new(ip, port)),
@@ -187,22 +209,14 @@ fn socket_address(text: &str, port: u16) -> Result<SocketAddr, AddrParseError> {
     }
 }
 
-/// Whole seconds, 1 to a day.
-fn period(text: &str) -> Result<u32, String> {
-    match seconds(text)? {
-        period @ 1..=86_400 => Ok(period),
-        _ => Err("expected a second to a day".to_owned()),
-    }
-}
-
 impl RunArgs {
-    /// Checks what clap cannot.
+    /// Checks combinations of flags that clap cannot express.
     ///
     /// # Errors
-    /// If flags are missing that the source needs, or exclude each other.
+    /// If the source needs a missing flag, or flags exclude each other.
     pub fn validate(&self) -> anyhow::Result<()> {
         if self.takeover.is_some() && self.kernel.plan_config()?.names != Names::default() {
-            bail!("--takeover kube-proxy needs its names: it excludes --name-prefix");
+            bail!("--takeover kube-proxy excludes --name-prefix: it needs kube-proxy's names");
         }
         match self.source {
             Source::Controller if self.controller.is_empty() => {
@@ -214,10 +228,10 @@ impl RunArgs {
         }
     }
 
-    /// Where `/healthz` is served, if anywhere.
+    /// Address of `/healthz`, if it is served.
     ///
     /// # Errors
-    /// If it is not an address with a port.
+    /// If the flag is not an address.
     pub fn healthz_listen(&self) -> anyhow::Result<Option<SocketAddr>> {
         if self.healthz_listen.is_empty() {
             return Ok(None);
@@ -227,49 +241,58 @@ impl RunArgs {
         address.map(Some).with_context(named)
     }
 
-    /// Where metrics are served.
+    /// Address of metrics.
     ///
     /// # Errors
-    /// If it is not an address with a port.
+    /// If the flag is not an address.
     pub fn admin_listen(&self) -> anyhow::Result<SocketAddr> {
         let address = socket_address(&self.admin_listen, METRICS_PORT);
         address.with_context(|| format!("--admin-listen {:?}", self.admin_listen))
     }
 
-    /// Which of the node's addresses take node ports.
+    /// Node addresses that accept node ports.
     ///
     /// # Errors
-    /// If there is anything but networks or the word `primary`.
+    /// If a value is neither a network nor the word `primary`.
     pub fn node_port_addresses(&self) -> anyhow::Result<NodePortAddresses> {
         NodePortAddresses::parse(&self.node_port_addresses).context("--node-port-addresses")
     }
 
-    /// How to use the kernel.
+    /// Configuration of the kernel's dataplane.
     ///
     /// # Errors
     /// If a flag cannot be used.
     pub fn kernel_config(&self) -> anyhow::Result<KernelConfig> {
+        let mut config = self.kernel.kernel_config()?;
+        let is_set = |ip: &IpAddr| {
+            config
+                .node_ips
+                .iter()
+                .any(|set| set.is_ipv4() == ip.is_ipv4())
+        };
+        let bound = self.kube_proxy.node_ip().filter(|ip| !is_set(ip));
+        config.node_ips.extend(bound);
         Ok(KernelConfig {
             rules_record: Some(self.state_dir.join("rules.json")),
             node_port_addresses: self.node_port_addresses()?,
             tuning: self.tune.tuning(),
-            ..self.kernel.kernel_config()?
+            ..config
         })
     }
 
-    /// How often files are looked at.
+    /// Poll period of files.
     #[must_use]
     pub fn file_poll(&self) -> Duration {
-        Duration::from_millis(self.file_poll_ms)
+        self.file_poll_ms.unwrap_or(self.file_poll)
     }
 
-    /// How long destinations drain that have gone, where the Service does not say.
+    /// Drain timeout of removed endpoints whose Service sets none.
     #[must_use]
     pub fn drain_timeout(&self) -> Duration {
-        Duration::from_secs(self.drain_timeout)
+        self.drain_timeout
     }
 
-    /// Which tables are held back.
+    /// Conditions under which a table is held back.
     #[must_use]
     pub fn hold(&self) -> HoldConfig {
         let after = Duration::from_secs(self.hold_seconds);
@@ -279,7 +302,7 @@ impl RunArgs {
         }
     }
 
-    /// Whether to take over.
+    /// Configuration of a takeover from kube-proxy.
     #[must_use]
     pub fn takeover(&self) -> TakeoverConfig {
         TakeoverConfig {
@@ -288,27 +311,27 @@ impl RunArgs {
         }
     }
 
-    /// How often the kernel is compared.
+    /// Period of complete comparisons.
     #[must_use]
     pub fn sync_period(&self) -> Duration {
-        Duration::from_secs(self.sync_period.into())
+        self.sync_period
     }
 
-    /// How often the kernel is looked at.
+    /// Period of quick checks.
     #[must_use]
     pub fn check_period(&self) -> Duration {
-        Duration::from_secs(self.check_period)
+        self.check_period
     }
 
-    /// The node's name, in lower case as Kubernetes has it.
+    /// Name of the node, in lower case as in Kubernetes.
     ///
     /// # Errors
-    /// If none was given and the host's name cannot be read.
+    /// If the flag is missing and the host's name cannot be read.
     pub fn node_name(&self) -> anyhow::Result<String> {
         let name = match &self.node_name {
             Some(name) => name.clone(),
             None => std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .context("--node-name was not given, and the host's name cannot be read")?,
+                .context("--node-name is not set, and the host's name cannot be read")?,
         };
         let name = name.trim().to_ascii_lowercase();
         if name.is_empty() {

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use clap::CommandFactory as _;
 use portolan_model::Family;
 use portolan_plan::DetectLocal;
 
@@ -10,7 +11,7 @@ fn parse(args: &[&str]) -> Cli {
 }
 
 #[test]
-fn kube_proxys_flags_are_taken() {
+fn kube_proxys_flags_are_aliases() {
     let cli = parse(&[
         "--hostname-override=Node-1",
         "--ipvs-scheduler=mh",
@@ -29,7 +30,7 @@ fn kube_proxys_flags_are_taken() {
 }
 
 #[test]
-fn a_scheduler_that_the_kernel_does_not_have_is_refused() {
+fn unknown_schedulers_are_refused() {
     for name in ["", "nosuch", "RR", "ftp", "0123456789abcdef"] {
         let flag = format!("--scheduler={name}");
         let error = Cli::try_parse_from(["portolan-agent", &flag]).unwrap_err();
@@ -39,7 +40,7 @@ fn a_scheduler_that_the_kernel_does_not_have_is_refused() {
 }
 
 #[test]
-fn kube_proxys_flags_are_taken_as_its_manifests_write_them() {
+fn boolean_flags_accept_a_value_as_in_kube_proxys_manifests() {
     let masquerades = |flag: &str| {
         let cli = parse(&[flag, "--ipvs-sync-period=1m0s"]);
         assert_eq!(cli.run.sync_period(), Duration::from_secs(60));
@@ -58,7 +59,7 @@ fn kube_proxys_flags_are_taken_as_its_manifests_write_them() {
 }
 
 #[test]
-fn kube_proxys_flags_of_health_and_addresses_are_taken() {
+fn kube_proxys_addresses_and_timeouts_are_aliases() {
     let healthz = |flag: &str| {
         let listen = parse(&[flag]).run.healthz_listen();
         listen.map(|address| address.map(|address| address.to_string()))
@@ -107,7 +108,7 @@ fn kube_proxys_flags_of_health_and_addresses_are_taken() {
 }
 
 #[test]
-fn what_a_detect_local_mode_needs_is_asked_for() {
+fn detect_local_modes_require_their_flags() {
     let config = |args: &[&str]| parse(args).run.kernel.plan_config();
     let found = |args: &[&str]| config(args).unwrap().detect_local;
     let refused = |args: &[&str]| config(args).unwrap_err().to_string();
@@ -127,14 +128,14 @@ fn what_a_detect_local_mode_needs_is_asked_for() {
     for bad in ["a b", "a/b", "", "-x", "sixteen-letters-", "veth+"] {
         let name = format!("--pod-interface-name-prefix={bad}");
         assert!(
-            refused(&[prefix, &name]).contains("not the name of an interface"),
+            refused(&[prefix, &name]).contains("not an interface name"),
             "{bad:?}"
         );
     }
 }
 
 #[test]
-fn a_mask_that_means_something_else_is_refused() {
+fn overlapping_marks_are_refused() {
     let config = |mask: &str| {
         let flag = format!("--short-circuit-mask={mask}");
         parse(&[&flag]).run.kernel.plan_config()
@@ -153,7 +154,7 @@ fn a_mask_that_means_something_else_is_refused() {
 }
 
 #[test]
-fn what_a_source_needs_is_asked_for() {
+fn sources_require_their_flags() {
     let refused = |args: &[&str]| parse(args).run.validate().unwrap_err().to_string();
     assert!(refused(&[]).contains("--controller"));
     assert!(refused(&["--controller=a:1"]).contains("--plaintext"));
@@ -173,7 +174,7 @@ fn what_a_source_needs_is_asked_for() {
 }
 
 #[test]
-fn a_takeover_keeps_kube_proxys_names() {
+fn a_takeover_requires_kube_proxys_names() {
     let files = ["--source=file", "--file=/etc/x", "--takeover=kube-proxy"];
     let run = parse(&files).run;
     assert!(run.takeover().asked && run.validate().is_ok());
@@ -197,4 +198,65 @@ fn one_node_address_per_family() {
     };
     assert!(config("192.168.0.1,fd00::1").is_ok());
     assert!(config("192.168.0.1,192.168.0.2").is_err());
+}
+
+#[test]
+fn durations_have_units_and_former_flags_keep_theirs() {
+    let run = |args: &[&str]| parse(args).run;
+    let defaults = run(&[]);
+    assert_eq!(defaults.file_poll(), Duration::from_secs(1));
+    assert_eq!(defaults.check_period(), Duration::from_secs(5));
+    assert_eq!(defaults.drain_timeout(), Duration::from_secs(900));
+    let found = run(&[
+        "--file-poll=20ms",
+        "--check-period=1m",
+        "--drain-timeout=2h",
+    ]);
+    assert_eq!(found.file_poll(), Duration::from_millis(20));
+    assert_eq!(found.check_period(), Duration::from_secs(60));
+    assert_eq!(found.drain_timeout(), Duration::from_secs(7_200));
+    let former = run(&["--file-poll-ms=20", "--check-period=7", "--drain-timeout=0"]);
+    assert_eq!(former.file_poll(), Duration::from_millis(20));
+    assert_eq!(former.check_period(), Duration::from_secs(7));
+    assert_eq!(former.drain_timeout(), Duration::ZERO);
+    for bad in [
+        &["--file-poll=1ms"][..],
+        &["--file-poll-ms=20ms"],
+        &["--file-poll-ms=20", "--file-poll=20ms"],
+        &["--check-period=0"],
+    ] {
+        let args = [&["portolan-agent"], bad].concat();
+        assert!(Cli::try_parse_from(args).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn kube_proxys_bind_address_is_the_nodes_own() {
+    let node_ips = |args: &[&str]| parse(args).run.kernel_config().unwrap().node_ips;
+    let bound = "--bind-address=192.0.2.1";
+    assert_eq!(node_ips(&[bound]).len(), 1);
+    assert_eq!(node_ips(&[bound, "--node-ip=fd00::1"]).len(), 2);
+    let named = node_ips(&[bound, "--node-ip=192.0.2.2"]);
+    assert_eq!(named, ["192.0.2.2".parse::<std::net::IpAddr>().unwrap()]);
+    assert!(node_ips(&["--bind-address=::"]).is_empty());
+}
+
+#[test]
+fn help_is_grouped_by_topic() {
+    let help = Cli::command().render_long_help().to_string();
+    for heading in [
+        "Table source:",
+        "Kernel programming:",
+        "Kernel settings:",
+        "Health and administration:",
+        "TLS and identity:",
+        "DNS:",
+        "Logging:",
+        "kube-proxy compatibility:",
+    ] {
+        assert!(help.contains(&format!("\n{heading}\n")), "{heading}");
+    }
+    for former in ["file-poll-ms", "hostname-override", "logging-format"] {
+        assert!(!help.contains(&format!("      --{former} ")), "{former}");
+    }
 }

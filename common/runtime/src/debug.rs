@@ -1,4 +1,4 @@
-//! Where `/debug` is served beside the admin port, and the token for actions over TCP.
+//! The debug socket, which serves everything of the admin port, and the token for actions over TCP.
 
 use std::fs;
 use std::io;
@@ -12,37 +12,38 @@ use tokio_util::sync::CancellationToken;
 use crate::http::{Connections, serve_http};
 use crate::unix::{SocketAccess, SocketFile, SocketGroup, SocketMode, listen_unix};
 
-/// The shortest token that is one.
+/// Least length of a token.
 const SHORTEST: usize = 16;
 
-/// Flags of both programs.
+/// Flags of the debug socket, for both programs.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Debug socket")]
 pub struct DebugArgs {
-    /// A Unix socket where everything of --admin-listen is served too, as unix:///PATH, with
-    /// actions (POST) below /debug; empty for none. By default
-    /// unix:///run/portolan/agent.sock or controller.sock, where that can be made.
+    /// Unix socket that serves everything of --admin-listen and accepts actions (POST) below /debug, as
+    /// unix:///PATH; empty for none. Default: unix:///run/portolan/agent.sock or controller.sock, if
+    /// it can be created.
     #[arg(long, env = "PORTOLAN_DEBUG_LISTEN")]
     debug_listen: Option<String>,
 
-    /// The permissions of that socket, in octal: whoever may write may connect.
+    /// Permissions of the debug socket, in octal. Write permission allows connecting.
     #[arg(long, env = "PORTOLAN_DEBUG_SOCKET_MODE", default_value = "0600")]
     debug_socket_mode: SocketMode,
 
-    /// The group of that socket, by name or number. Default: the process's.
+    /// Group of the debug socket, by name or number. Default: the group of the process.
     #[arg(long, env = "PORTOLAN_DEBUG_SOCKET_GROUP")]
     debug_socket_group: Option<SocketGroup>,
 
-    /// A file with a token of at least 16 characters. Who shows it over TCP, on loopback, may do
-    /// what the socket is for. It is read for each request, so it may change.
+    /// File with a token of at least 16 characters, which allows actions over TCP, on loopback. It is
+    /// read for each request, so that it can be replaced.
     #[arg(long, env = "PORTOLAN_DEBUG_TOKEN_FILE")]
     debug_token_file: Option<PathBuf>,
 }
 
 impl DebugArgs {
-    /// Binds the socket; `default` is its path if no flag says otherwise.
+    /// Binds the socket, at a default path if the flag is missing.
     ///
     /// # Errors
-    /// If a flag names a socket that cannot be bound. Without a flag that is a warning.
+    /// If the socket of the flag cannot be bound. The default one is left out with a warning.
     pub fn bind(&self, default: &str) -> anyhow::Result<Option<DebugSocket>> {
         let access = SocketAccess {
             mode: self.debug_socket_mode,
@@ -63,16 +64,16 @@ impl DebugArgs {
             None => Ok(listen(Path::new(default))
                 .inspect_err(|error| {
                     tracing::warn!(%error,
-                        "no Unix socket for actions below /debug; --debug-listen says where");
+                        "no Unix socket for actions below /debug; set --debug-listen");
                 })
                 .ok()),
         }
     }
 
-    /// The token, if there is one.
+    /// The token, if the flag names one.
     ///
     /// # Errors
-    /// If there is to be one, and its file has none.
+    /// If the file has no token.
     pub fn token(&self) -> anyhow::Result<Option<DebugToken>> {
         let Some(path) = &self.debug_token_file else {
             return Ok(None);
@@ -83,7 +84,7 @@ impl DebugArgs {
     }
 }
 
-/// The Unix socket of the admin server.
+/// The bound debug socket.
 #[derive(Debug)]
 pub struct DebugSocket {
     listener: UnixListener,
@@ -91,29 +92,29 @@ pub struct DebugSocket {
 }
 
 impl DebugSocket {
-    /// Serves until the token is cancelled; then the socket is taken away.
+    /// Serves until the token is cancelled. The file of the socket is deleted then.
     pub async fn serve(self, router: Router, ending: CancellationToken) {
         serve_http(self.listener, router, Connections::default(), ending).await;
         drop(self.file);
     }
 }
 
-/// A token in a file.
+/// The token for actions, in a file.
 #[derive(Debug, Clone)]
 pub struct DebugToken(PathBuf);
 
 impl DebugToken {
-    /// A token that is in a file.
+    /// The token of a file.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self(path)
     }
 
-    /// Whether this is it. Takes the same time whatever differs.
+    /// Whether a candidate is the token, in constant time.
     ///
     /// # Errors
     /// If the file cannot be read or has no token.
-    pub(crate) fn is(&self, shown: &[u8]) -> io::Result<bool> {
+    pub(crate) fn matches(&self, shown: &[u8]) -> io::Result<bool> {
         Ok(blake3::hash(self.read()?.as_bytes()) == blake3::hash(shown))
     }
 

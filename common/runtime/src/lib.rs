@@ -1,4 +1,5 @@
-//! What both programs do alike around their work: logs, shutdown, readiness, the admin server.
+//! Plumbing that the agent and the controller share: logs, shutdown, readiness, the admin server,
+//! limits of connections, and common flags.
 
 #![forbid(unsafe_code)]
 
@@ -7,10 +8,13 @@ mod atomic_file;
 mod credentials;
 mod debug;
 mod descriptors;
+mod docs;
+mod duration;
 mod http;
 mod listen;
 mod liveness;
 mod logs;
+mod process;
 mod readiness;
 mod shutdown;
 mod sources;
@@ -22,10 +26,13 @@ pub use atomic_file::AtomicFile;
 pub use credentials::CredentialCollector;
 pub use debug::{DebugArgs, DebugSocket, DebugToken};
 pub use descriptors::raise_descriptor_limit;
+pub use docs::DocsCommand;
+pub use duration::{DurationError, duration_within, milliseconds_within, parse_duration};
 pub use http::{Accept, Connections, Peer, serve_http};
 pub use listen::{listen, listen_one_family};
 pub use liveness::Liveness;
-pub use logs::LogFormat;
+pub use logs::{LogArgs, LogFormat};
+pub use process::{BUILD, BuildInfo, register_process};
 pub use readiness::{BlockReady, Readiness};
 pub use shutdown::on_signal;
 pub use sources::{NoPlace, Origin, Place, Rate, Source, SourceLimits, Sources};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
-use portolan_dns::{Bind, DEFAULT_TTL, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
-use portolan_runtime::{SocketAccess, SocketGroup, SocketMode};
+use portolan_dns::{Bind, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
+use portolan_runtime::{SocketAccess, SocketGroup, SocketMode, duration_within};
 
 use super::etcd::EtcdArgs;
 use crate::args::Source;
@@ -29,10 +29,10 @@ pub(crate) struct DnsArgs {
     )]
     networks: Vec<ipnet::IpNet>,
 
-    /// How long answers may be kept, in seconds.
-    #[arg(long = "dns-ttl", env = "PORTOLAN_DNS_TTL", default_value_t = DEFAULT_TTL,
-        value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_TTL)))]
-    ttl: u32,
+    /// TTL of records, in whole seconds.
+    #[arg(long = "dns-ttl", env = "PORTOLAN_DNS_TTL", default_value = "5s",
+        value_parser = duration_within(Duration::ZERO, Duration::from_secs(MAX_TTL as u64)))]
+    ttl: Duration,
 
     /// Which Pods have names (a-b-c-d.NAMESPACE.pod.ZONE). `verified` needs permission to list and
     /// watch Pods.
@@ -117,10 +117,10 @@ pub(crate) struct DnsArgs {
     #[arg(long = "dns-zone-dir", env = "PORTOLAN_DNS_ZONE_DIR")]
     zone_dir: Option<PathBuf>,
 
-    /// The shortest time from one write of the zone files to the next, in seconds.
-    #[arg(long = "dns-zone-interval", env = "PORTOLAN_DNS_ZONE_INTERVAL", default_value = "5",
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    zone_interval: u64,
+    /// Shortest time between two writes of the zone files.
+    #[arg(long = "dns-zone-interval", env = "PORTOLAN_DNS_ZONE_INTERVAL", default_value = "5s",
+        value_parser = duration_within(Duration::from_secs(1), Duration::from_secs(3_600)))]
+    zone_interval: Duration,
 
     #[command(flatten)]
     pub(super) etcd: EtcdArgs,
@@ -180,7 +180,7 @@ impl DnsArgs {
             config = config.with_networks(&self.networks);
         }
         let config = ZoneConfig {
-            ttl: self.ttl,
+            ttl: u32::try_from(self.ttl.as_secs()).unwrap_or(MAX_TTL),
             pods: self.pod_mode(),
             endpoint_pod_names: self.endpoint_pod_names,
             zonal: self.zonal,
@@ -231,7 +231,7 @@ impl DnsArgs {
     }
 
     pub(super) fn zone_interval(&self) -> Duration {
-        Duration::from_secs(self.zone_interval)
+        self.zone_interval
     }
 }
 
@@ -259,6 +259,9 @@ mod tests {
     #[test]
     fn flags_become_a_zone() {
         assert!(!parse("").unwrap().is_on());
+        let ttl = |args: &str| parse(args).unwrap().zone_config().unwrap().ttl;
+        assert_eq!(ttl("--dns-zone a"), portolan_dns::DEFAULT_TTL);
+        assert_eq!(ttl("--dns-zone a --dns-ttl 2m"), 120);
         let args = "--dns-zone Cluster.Local --dns-zone b.test --dns-ttl 30 --dns-pods verified \
             --dns-network 10.0.0.0/8 --dns-name-server kube-system/kube-dns --dns-zonal";
         let args = parse(args).unwrap();

@@ -65,7 +65,7 @@ fn controller(directory: &Path, port: u16) -> Running {
     command
         .args([
             "--source=file",
-            "--file-poll-ms=50",
+            "--file-poll=50ms",
             "--plaintext",
             "--dns-zone=cluster.local",
         ])

@@ -192,7 +192,7 @@ fn exporter(directory: &Path, etcd: u16, password: &str) -> Result<Running> {
     let endpoints = [dead, etcd, gone].map(|port| format!("https://{HOST}:{port}"));
     let mut command = Command::new(program("portolan-controller")?);
     command
-        .args(["--source=file", "--file-poll-ms=50", "--plaintext"])
+        .args(["--source=file", "--file-poll=50ms", "--plaintext"])
         .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
         .arg("--debug-listen=")
         .arg("--dns-zone=cluster.local")

@@ -14,7 +14,10 @@ use crate::server::Server;
 /// Runs it; what it prints, or what it complains about.
 fn ctl(server: &Server, args: &[&str]) -> Result<String, String> {
     let done = Command::new(program("portolanctl").unwrap())
-        .env("PORTOLAN_CONTROLLER", format!("http://{}", server.admin()))
+        .env(
+            "PORTOLANCTL_CONTROLLER",
+            format!("http://{}", server.admin()),
+        )
         .args(args)
         .output()
         .unwrap();

@@ -75,7 +75,7 @@ impl Server {
         write_services(dir.path(), 1);
         let (certs, objects) = (dir.path().join("certs"), dir.path().join("objects"));
         let file = format!("--file={}", objects.display());
-        let source = ["--source=file", "--file-poll-ms=20", &file];
+        let source = ["--source=file", "--file-poll=20ms", &file];
         let server = Self::spawn(dir, &certs, descriptors, &[&source, args].concat());
         server.until_ready();
         server

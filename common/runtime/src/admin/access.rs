@@ -65,7 +65,7 @@ pub(super) async fn with_credential(
     };
     let shown = request.headers().get(header::AUTHORIZATION);
     let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    match token.is(shown.unwrap_or_default()) {
+    match token.matches(shown.unwrap_or_default()) {
         Ok(true) => next.run(request).await,
         Ok(false) => {
             let message = "over TCP this needs the header Authorization: Bearer TOKEN, with the \
