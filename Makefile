@@ -13,6 +13,7 @@ setup: ## Install what the demo and the tests need (as root; quick when all is t
 
 .PHONY: build
 build: ## Build both programs, optimised
+	PORTOLAN_REVISION=$$(git rev-parse --short=12 HEAD 2>/dev/null) \
 	cargo build --release -p portolan-controller -p portolan-agent
 
 .PHONY: demo
@@ -57,6 +58,17 @@ advisories: ## Check dependencies for known vulnerabilities (fetches RustSec's d
 .PHONY: unused
 unused: ## Check for dependencies that nothing uses (the first time builds cargo-machete)
 	machete=$$(.ci/cargo-tool cargo-machete) && "$$machete"
+
+.PHONY: man
+man: ## Write manual pages and shell completions of all programs to target/man and target/completions
+	cargo build -p portolan-controller -p portolan-agent
+	mkdir -p target/completions
+	for program in portolan-agent portolan-controller portolanctl; do \
+	  target/debug/$$program man target/man && \
+	  for shell in bash zsh fish; do \
+	    target/debug/$$program completions $$shell > target/completions/$$program.$$shell || exit 1; \
+	  done || exit 1; \
+	done
 
 .PHONY: tools
 tools: ## Build the real Kubernetes programs that the server lane runs against

@@ -1,9 +1,9 @@
-//! What people and tests ask, on loopback: `/debug/nodes`, `/debug/table/NODE`, `/debug/diff/NODE`,
-//! `/debug/explain`, `/debug/problems`; and, with a credential, `/debug/confirm/NODE`, which is the
-//! one that does something.
+//! Dumps of the controller below `/debug`: `nodes`, `table/NODE`, `diff/NODE`, `programmed`, `explain`,
+//! `problems`; and the action `confirm/NODE`, which needs a credential.
 
 mod failure;
 mod inquiry;
+mod programmed;
 
 use std::sync::{Arc, PoisonError};
 
@@ -21,7 +21,7 @@ use crate::deletions;
 use crate::writer::{Question, SharedTrouble};
 pub(crate) use failure::Failure;
 
-/// What is shown.
+/// The state that dumps show.
 #[derive(Debug, Clone)]
 pub(crate) struct Debug {
     pub(crate) cluster: Arc<str>,
@@ -35,11 +35,13 @@ pub(crate) struct Debug {
 }
 
 impl Debug {
+    /// Routes of dumps.
     pub(crate) fn dumps(&self) -> Router {
         Router::new()
             .route("/nodes", get(nodes))
             .route("/table/{node}", get(table))
             .route("/diff/{node}", get(diff))
+            .route("/programmed", get(programmed::programmed))
             .route("/explain", get(explain))
             .route("/problems", get(problems))
             .with_state(self.clone())
@@ -51,7 +53,7 @@ impl Debug {
             )
     }
 
-    /// What does something, for those with a credential.
+    /// Routes of actions.
     pub(crate) fn actions(&self) -> Router {
         Router::new()
             .route("/confirm/{node}", post(confirm))
@@ -71,14 +73,14 @@ impl Debug {
         }
     }
 
-    /// What is known of a node's agent.
+    /// The status of a node's agent.
     fn agent(&self, node: &NodeKey) -> Option<NodeStatus> {
         let mut all = self.sessions.snapshot().into_iter();
         all.find(|one| (&*one.cluster, &*one.node) == (&*node.cluster, &*node.name))
     }
 }
 
-/// The newest revision, and what each node has of it.
+/// The newest revision, and the status of each node's agent.
 async fn nodes(State(debug): State<Debug>) -> Json<Value> {
     Json(json!({
         "epoch": format!("{:016x}", debug.tables.epoch()),
@@ -87,7 +89,7 @@ async fn nodes(State(debug): State<Debug>) -> Json<Value> {
     }))
 }
 
-/// The table of a node as it is now, whether its agent has it or not.
+/// The current table of a node, whether its agent has it or not.
 async fn table(
     State(debug): State<Debug>,
     Path(node): Path<String>,
@@ -98,29 +100,29 @@ async fn table(
     if is_known || debug.agent(&key).is_some() {
         Ok(Json(table))
     } else {
-        let message = format!("node {node}: no Node, no endpoint and no agent has this name");
+        let message = format!("node {node}: no Node, endpoint or agent has this name");
         Err(Failure::not_found(message))
     }
 }
 
-/// Whether the node's kernel has its table as it is now, and what changed since the one it has.
+/// The difference between a node's kernel, as its agent reported it, and its table.
 async fn diff(
     State(debug): State<Debug>,
     Path(node): Path<String>,
 ) -> Result<Json<Standing>, Failure> {
-    let agent = debug.agent(&debug.key(&node)).ok_or_else(|| {
-        Failure::not_found(format!("node {node}: no agent of that node has connected"))
-    })?;
+    let agent = debug
+        .agent(&debug.key(&node))
+        .ok_or_else(|| Failure::not_found(format!("node {node}: its agent has not connected")))?;
     Ok(Json(debug.tables.standing(&agent)))
 }
 
-/// Where connections to an address go that come in on a node, and why.
+/// The endpoints that a node uses for an address, with reasons.
 async fn explain(
     State(debug): State<Debug>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Explanation>, Failure> {
     let Some(questions) = &debug.questions else {
-        let message = "a relay has no objects: ask the controller that its tables come from";
+        let message = "a relay has no objects: ask the controller behind it";
         return Err(Failure::not_found(message.to_owned()));
     };
     let mut inquiry = inquiry::parse(&debug.cluster, &query.unwrap_or_default())?;
@@ -136,7 +138,7 @@ async fn explain(
         .map_err(|error| Failure::not_found(error.to_string()))
 }
 
-/// Lets a node's agent program the table that it holds back.
+/// Confirms the table that a node's agent holds back.
 async fn confirm(
     State(debug): State<Debug>,
     Path(node): Path<String>,
@@ -148,7 +150,7 @@ async fn confirm(
     Ok(Json(json!({ "node": node, "revision": revision })))
 }
 
-/// What is wrong with objects and files at present.
+/// Current problems of objects and files.
 async fn problems(State(debug): State<Debug>) -> Json<Value> {
     let trouble = debug.trouble.lock().unwrap_or_else(PoisonError::into_inner);
     Json(json!(*trouble))

@@ -94,7 +94,7 @@ fn kube_proxys_addresses_and_timeouts_are_aliases() {
         "--conntrack-tcp-timeout-established=0",
     ]);
     let config = cli.run.kernel_config().unwrap();
-    assert!(!config.node_port_addresses.take_all(Family::V6));
+    assert!(!config.node_port_addresses.accepts_all(Family::V6));
     assert!(config.tuning.strict_arp);
     assert_eq!(config.tuning.timeouts.tcp, 900);
     assert_eq!(config.tuning.conntrack.tcp_established, 0);

@@ -1,24 +1,25 @@
-//! The admin server: `/livez`, `/readyz`, `/metrics`, and below `/debug/` dumps, for this machine
-//! only, and actions, for those with a credential only.
+//! The admin server: `/livez`, `/readyz`, `/metrics`, and below `/debug/` dumps, which answer on this
+//! machine only, and actions, which need a credential.
 
 mod access;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Json, Router};
 use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
 
-use crate::{DebugToken, Liveness, Readiness};
+use crate::{BUILD, DebugToken, Liveness, Readiness};
 
-/// The metrics of a program, complete before it starts.
+/// The metrics of a program, all of them registered before it serves.
 pub type Metrics = Arc<Registry>;
 
-/// What the admin server answers.
+/// The content of the admin server.
 #[derive(Debug, Clone, Default)]
 pub struct Admin {
     /// For `/metrics`, in the OpenMetrics text format.
@@ -27,29 +28,34 @@ pub struct Admin {
     pub liveness: Liveness,
     /// For `/readyz`.
     pub readiness: Readiness,
-    /// Routes below `/debug`, answered over the Unix socket, and on loopback: they show names and
-    /// addresses.
+    /// Routes of dumps below `/debug`. They show names and addresses, and therefore answer over the
+    /// Unix socket and on loopback only.
     pub debug: Router,
-    /// Routes below `/debug` that change something: answered over the Unix socket, and on loopback
-    /// to those who have the token.
+    /// Routes of actions below `/debug`, which answer over the Unix socket, and on loopback with the
+    /// token.
     pub actions: Router,
-    /// The token, if there is one.
+    /// The token for actions over TCP.
     pub token: Option<DebugToken>,
 }
 
 impl Admin {
-    /// All routes, to be served on all listeners.
+    /// All routes, for all listeners.
     pub fn router(self) -> Router {
         let actions = self
             .actions
             .layer(from_fn_with_state(self.token, access::with_credential));
-        let debug = self.debug.merge(actions);
+        let debug = self.debug.route("/version", get(version)).merge(actions);
         Router::new()
             .route("/livez", get(livez).with_state(self.liveness))
             .route("/readyz", get(readyz).with_state(self.readiness))
             .route("/metrics", get(metrics).with_state(self.metrics))
             .nest("/debug", debug.layer(from_fn(access::from_this_machine)))
     }
+}
+
+/// The build, in the fields of `portolan_build_info`.
+async fn version() -> Json<Value> {
+    Json(json!({ "version": BUILD.version, "revision": BUILD.revision, "rustc": BUILD.rustc }))
 }
 
 async fn livez(State(liveness): State<Liveness>) -> Response {

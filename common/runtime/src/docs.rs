@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_complete::Shell;
 
-/// Commands that document a program. They belong to packaging and are hidden from `--help`.
+/// Commands that document a program.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum DocsCommand {
     /// Write completions for a shell to standard output.
-    #[command(hide = true)]
     Completions {
         /// The shell.
         shell: Shell,

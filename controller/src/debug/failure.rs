@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// Why there is no answer.
+/// A refused request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     status: StatusCode,

@@ -1,4 +1,4 @@
-//! The question of `/debug/explain?address=IP:PORT&protocol=TCP&node=N`.
+//! The query of `/debug/explain?address=IP:PORT&protocol=TCP&node=N`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use portolan_select::Inquiry;
 
 use super::failure::Failure;
 
-/// Reads a query; the protocol may be left out, and is TCP then.
+/// Parses a query. The protocol is TCP by default.
 pub(super) fn parse(cluster: &Arc<str>, query: &str) -> Result<Inquiry, Failure> {
     let (mut address, mut protocol, mut node) = (None, Protocol::Tcp, None);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -46,12 +46,12 @@ fn parse_address(text: &str) -> Result<SocketAddr, Failure> {
 mod tests {
     use super::*;
 
-    fn parsed(query: &str) -> Result<Inquiry, String> {
-        parse(&"c".into(), query).map_err(|failure| failure.message)
+    fn parsed(query: &str) -> Result<Inquiry, Failure> {
+        parse(&"c".into(), query)
     }
 
     #[test]
-    fn a_query_is_read_and_what_is_wrong_is_named() {
+    fn queries_are_parsed_and_bad_parameters_named() {
         let got = parsed("address=%5Bfd00::1%5D:53&protocol=udp&node=a").unwrap();
         assert_eq!(got.address, "[fd00::1]:53".parse().unwrap());
         assert_eq!((got.protocol, &*got.node.name), (Protocol::Udp, "a"));
@@ -65,7 +65,7 @@ mod tests {
             ("node=a&address=10.0.0.1:80&protocol=icmp", "protocol: "),
             ("node=a&address=10.0.0.1:80&nod=b", "nod: "),
         ] {
-            let error = parsed(query).unwrap_err();
+            let error = parsed(query).unwrap_err().message;
             assert!(error.starts_with(field), "{query}: {error}");
         }
     }

@@ -1,6 +1,7 @@
-//! Plain HTTP to the controller, over TCP or its Unix socket.
+//! HTTP requests to a controller: over TCP, its Unix socket, or a port forwarded to its pod.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use axum::body::Bytes;
@@ -11,47 +12,88 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
+use crate::args::ConnectArgs;
+use crate::forward::{Pod, pods};
+
+/// Default address of dumps.
+const ADMIN: &str = "http://127.0.0.1:9444";
+/// Default address of actions, which need a token over TCP.
+const SOCKET: &str = "unix:///run/portolan/controller.sock";
+
+/// One controller.
+#[derive(Debug)]
 pub(crate) struct Client {
-    controller: String,
+    address: Address,
     token_file: Option<PathBuf>,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+enum Address {
+    Tcp(String),
+    Unix(PathBuf),
+    Pod(Box<Pod>),
+}
+
+/// A connection of any kind.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// The controllers that the flags name; never none.
+pub(crate) async fn clients(args: &ConnectArgs, is_action: bool) -> anyhow::Result<Vec<Client>> {
+    let client = |address| Client {
+        address,
+        token_file: args.token_file.clone(),
+        timeout: args.timeout,
+    };
+    if args.kubeconfig.is_some() || args.context.is_some() || args.namespace.is_some() {
+        let pods = timeout(args.timeout, pods(args)).await;
+        let pods = pods.context("the API server does not answer in time")??;
+        return Ok(pods
+            .into_iter()
+            .map(|pod| client(Address::Pod(Box::new(pod))))
+            .collect());
+    }
+    let default = match is_action && args.token_file.is_none() {
+        true => SOCKET,
+        false => ADMIN,
+    };
+    if args.controller.is_empty() {
+        return Ok(vec![client(address(default)?)]);
+    }
+    let addresses = args.controller.iter().map(|text| address(text));
+    addresses.map(|parsed| parsed.map(client)).collect()
 }
 
 impl Client {
-    pub(crate) fn new(controller: &str, token_file: Option<PathBuf>) -> Self {
-        let controller = controller.trim_end_matches('/').to_owned();
-        Self {
-            controller,
-            token_file,
+    /// Name of the controller in messages.
+    pub(crate) fn name(&self) -> String {
+        match &self.address {
+            Address::Tcp(authority) => format!("http://{authority}"),
+            Address::Unix(path) => format!("unix://{}", path.display()),
+            Address::Pod(pod) => format!("pod {pod}"),
         }
     }
 
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.ask(Method::GET, path).await
+        self.request_json(Method::GET, path).await
     }
 
     pub(crate) async fn post(&self, path: &str) -> anyhow::Result<Value> {
-        self.ask(Method::POST, path).await
+        self.request_json(Method::POST, path).await
     }
 
-    async fn ask(&self, method: Method, path: &str) -> anyhow::Result<Value> {
-        let at = &self.controller;
-        let answered = match at.strip_prefix("unix://") {
-            Some(socket) => {
-                let stream = UnixStream::connect(Path::new(socket)).await;
-                let stream = stream.with_context(|| format!("no controller answers at {at}"))?;
-                let request = self.request(method, path, "localhost")?;
-                send(stream, request).await
-            }
-            None => {
-                let authority = authority(at)?;
-                let stream = TcpStream::connect(&authority).await;
-                let stream = stream.with_context(|| format!("no controller answers at {at}"))?;
-                let request = self.request(method, path, &authority)?;
-                send(stream, request).await
-            }
-        };
-        let (head, body) = answered.with_context(|| at.clone())?.into_parts();
+    /// Status and body of a path whose answer is plain text.
+    pub(crate) async fn get_text(&self, path: &str) -> anyhow::Result<(u16, String)> {
+        let (head, body) = self.request(Method::GET, path).await?.into_parts();
+        let text = String::from_utf8_lossy(&body).trim().to_owned();
+        Ok((head.status.as_u16(), text))
+    }
+
+    async fn request_json(&self, method: Method, path: &str) -> anyhow::Result<Value> {
+        let (head, body) = self.request(method, path).await?.into_parts();
         let answer: Option<Value> = serde_json::from_slice(&body).ok();
         match answer {
             Some(answer) if head.status.is_success() => Ok(answer),
@@ -59,19 +101,39 @@ impl Client {
                 bail!("{}", answer["error"].as_str().unwrap_or_default())
             }
             _ => bail!(
-                "{at}: {}: {}",
+                "{}: {}: {}",
+                self.name(),
                 head.status,
                 String::from_utf8_lossy(&body).trim()
             ),
         }
     }
 
-    fn request(
-        &self,
-        method: Method,
-        path: &str,
-        host: &str,
-    ) -> anyhow::Result<Request<Empty<Bytes>>> {
+    async fn request(&self, method: Method, path: &str) -> anyhow::Result<Response<Bytes>> {
+        let exchange = async {
+            let stream = self.connect().await;
+            let stream = stream.with_context(|| format!("no controller at {}", self.name()))?;
+            let request = self.build(method, path)?;
+            let answer = exchange(stream, request).await;
+            answer.with_context(|| self.name())
+        };
+        let answer = timeout(self.timeout, exchange).await;
+        answer.with_context(|| format!("{}: no answer in {:?}", self.name(), self.timeout))?
+    }
+
+    async fn connect(&self) -> anyhow::Result<Box<dyn Stream>> {
+        Ok(match &self.address {
+            Address::Tcp(authority) => Box::new(TcpStream::connect(authority).await?),
+            Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+            Address::Pod(pod) => Box::new(pod.connect().await?),
+        })
+    }
+
+    fn build(&self, method: Method, path: &str) -> anyhow::Result<Request<Empty<Bytes>>> {
+        let host = match &self.address {
+            Address::Tcp(authority) => authority,
+            Address::Unix(_) | Address::Pod(_) => "localhost",
+        };
         let mut request = Request::builder().method(method).uri(path);
         request = request.header(header::HOST, host);
         if let Some(path) = &self.token_file {
@@ -83,23 +145,27 @@ impl Client {
     }
 }
 
-/// Host and port of `http://host:port`.
-fn authority(controller: &str) -> anyhow::Result<String> {
-    let uri: Option<Uri> = controller.parse().ok();
+/// Parses `http://HOST[:PORT]` or `unix:///PATH`.
+fn address(text: &str) -> anyhow::Result<Address> {
+    let text = text.trim_end_matches('/');
+    if let Some(path) = text.strip_prefix("unix://") {
+        return Ok(Address::Unix(Path::new(path).to_owned()));
+    }
+    let uri: Option<Uri> = text.parse().ok();
     let uri = uri.filter(|uri| uri.scheme_str() == Some("http"));
     match uri.as_ref().and_then(Uri::authority) {
-        Some(authority) if authority.port().is_some() => Ok(authority.to_string()),
-        Some(authority) => Ok(format!("{authority}:80")),
-        None => bail!("--controller {controller:?}: expected http://HOST:PORT or unix:///PATH"),
+        Some(authority) if authority.port().is_some() => Ok(Address::Tcp(authority.to_string())),
+        Some(authority) => Ok(Address::Tcp(format!("{authority}:80"))),
+        None => bail!("--controller {text:?}: expected http://HOST:PORT or unix:///PATH"),
     }
 }
 
-async fn send(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+async fn exchange(
+    stream: Box<dyn Stream>,
     request: Request<Empty<Bytes>>,
 ) -> anyhow::Result<Response<Bytes>> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // Its errors are those of the request.
+    // Errors of the connection are errors of the request.
     tokio::spawn(connection);
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = body.collect().await?.to_bytes();
@@ -109,4 +175,46 @@ async fn send(
 /// A name as a part of a path or a query.
 pub(crate) fn encoded(name: &str) -> String {
     form_urlencoded::byte_serialize(name.as_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_urls() {
+        let shown = |text: &str| {
+            let address = address(text).unwrap();
+            let (token_file, timeout) = (None, Duration::from_secs(1));
+            Client {
+                address,
+                token_file,
+                timeout,
+            }
+            .name()
+        };
+        assert_eq!(shown("http://127.0.0.1:1/"), "http://127.0.0.1:1");
+        assert_eq!(shown("http://[::1]"), "http://[::1]:80");
+        assert_eq!(shown("unix:///run/a.sock"), "unix:///run/a.sock");
+        for bad in ["", "127.0.0.1:1", "https://a:1", "ftp://a"] {
+            let error = address(bad).unwrap_err().to_string();
+            assert!(error.contains("--controller"), "{bad}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_silent_controller_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap().to_string());
+        let (token_file, timeout) = (None, Duration::from_millis(50));
+        let client = Client {
+            address,
+            token_file,
+            timeout,
+        };
+        let error = client.get("/debug/nodes").await.unwrap_err().to_string();
+        assert!(error.contains("no answer in 50ms"), "{error}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Text in columns.
 
-/// Aligns rows; the last column is as long as it is.
+/// Aligns the cells of rows. Rows have no trailing spaces.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

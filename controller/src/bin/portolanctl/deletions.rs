@@ -1,17 +1,17 @@
-//! `portolanctl deletions`: what the controller holds back.
+//! `portolanctl deletions` and `portolanctl confirm --deletions`.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// A line for each kind of which something is held, or was confirmed.
-pub(crate) fn show(answer: &Value, what: &str) -> String {
+/// Shows a line for each kind with deletions that are held back, or were confirmed.
+pub(crate) fn show(answer: &Value, state: &str) -> String {
     let mut text = String::new();
     for held in answer["held"].as_array().into_iter().flatten() {
         let kind = held["kind"].as_str().unwrap_or_default();
         let (objects, of) = (&held["objects"], &held["ofObjects"]);
-        // A String takes everything.
-        let _ = write!(text, "{kind}: the deletion of {objects} of {of} {what}");
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{kind}: the deletion of {objects} of {of} {state}");
         if held["ofReadyEndpoints"].as_u64() > Some(0) {
             let (ready, of) = (&held["readyEndpoints"], &held["ofReadyEndpoints"]);
             let _ = write!(text, ", with {ready} of {of} ready endpoints");
@@ -19,7 +19,7 @@ pub(crate) fn show(answer: &Value, what: &str) -> String {
         text.push('\n');
     }
     if text.is_empty() {
-        text.push_str("no deletions are held\n");
+        text.push_str("no deletions are held back\n");
     }
     text
 }
@@ -36,15 +36,15 @@ mod tests {
             "readyEndpoints": 170, "ofReadyEndpoints": 200});
         let services = json!({"kind": "Service", "objects": 60, "ofObjects": 70,
             "readyEndpoints": 0, "ofReadyEndpoints": 0});
-        let text = show(&json!({"held": [services, slices]}), "is held");
+        let text = show(&json!({"held": [services, slices]}), "is held back");
         assert_eq!(
             text,
-            "Service: the deletion of 60 of 70 is held\n\
-             EndpointSlice: the deletion of 90 of 100 is held, with 170 of 200 ready endpoints\n"
+            "Service: the deletion of 60 of 70 is held back\n\
+             EndpointSlice: the deletion of 90 of 100 is held back, with 170 of 200 ready endpoints\n"
         );
         assert_eq!(
-            show(&json!({"held": []}), "is held"),
-            "no deletions are held\n"
+            show(&json!({"held": []}), "is held back"),
+            "no deletions are held back\n"
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// The answer as `dig` shows one, without what never differs.
+/// Shows an answer in the form of `dig`, without constant parts.
 pub(crate) fn show(answer: &Value) -> String {
     let text = |field: &str| answer[field].as_str().unwrap_or_default().to_owned();
     let mut shown = format!("{} {}: {}\n", text("name"), text("type"), text("code"));
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_that_are_empty_are_left_out() {
+    fn empty_sections_are_left_out() {
         let answer = json!({"name": "web.", "type": "A", "code": "NOERROR",
             "answers": ["web. 5 IN A 10.0.0.1"], "authorities": [], "additionals": []});
         assert_eq!(show(&answer), "web. A: NOERROR\nweb. 5 IN A 10.0.0.1\n");

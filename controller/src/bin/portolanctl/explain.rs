@@ -4,7 +4,7 @@ use portolan_select::{Explained, Explanation};
 
 use crate::columns::columns;
 
-/// The endpoints with their reasons, and the notes.
+/// Shows the endpoints with their reasons, and the notes.
 pub(crate) fn show(explanation: &Explanation) -> String {
     let zone = explanation.zone.as_deref().unwrap_or("none");
     let mut text = format!(

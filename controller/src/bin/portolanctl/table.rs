@@ -1,4 +1,4 @@
-//! `portolanctl table`: a node's table, as `ipvsadm -L -n` would show it.
+//! `portolanctl table`, in the form of `ipvsadm -L -n`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ pub(crate) fn parse(answer: Value) -> anyhow::Result<NodeTable> {
         .map(|record| (record.key.clone(), Arc::new(record)))
         .collect();
     let keys: BTreeMap<_, _> = records.keys().map(|key| (key.to_string(), key)).collect();
-    // Lists without a record have no effect.
+    // An overlay without a record has no effect.
     let lists = answer.lists.into_iter().filter_map(|of| {
         let key = keys.get(&of.record)?;
         Some(((*key).clone(), Arc::new(of.lists)))
@@ -45,7 +45,7 @@ pub(crate) fn parse(answer: Value) -> anyhow::Result<NodeTable> {
     })
 }
 
-/// Each way in, with where it leads.
+/// Shows each frontend with its destinations.
 pub(crate) fn show(table: &NodeTable) -> String {
     let mut text = String::new();
     for record in table.records.values() {
@@ -70,7 +70,7 @@ pub(crate) fn show(table: &NodeTable) -> String {
     text
 }
 
-/// The address and port of a way in.
+/// Address and port of a frontend.
 fn address(frontend: &Frontend) -> String {
     let port = frontend.port;
     match frontend.address {

@@ -10,7 +10,7 @@ fn destination(last: u8) -> Destination {
     Destination::new(([10, 0, 0, last], 8080).into())
 }
 
-/// A record for all, with two destinations, and a node's own cluster-wide list.
+/// A shared record with two destinations, and a cluster-wide list of the node itself.
 fn table(own: &[u8]) -> NodeTable {
     let key = RecordKey {
         cluster: "".into(),
@@ -37,12 +37,15 @@ fn table(own: &[u8]) -> NodeTable {
 
 #[test]
 fn two_nodes_differ_in_destinations() {
-    let text = of_two("a", &table(&[]), "b", &table(&[2, 3]));
+    let reply = of_two("a", &table(&[]), "b", &table(&[2, 3]));
     let expected = "--- a\n+++ b\nns/web/TCP (policy Cluster)\n  \
                     - 10.0.0.1:8080 weight 1\n  + 10.0.0.3:8080 weight 1\n";
-    assert_eq!(text, expected);
-    let text = of_two("a", &table(&[]), "b", &table(&[1, 2]));
-    assert_eq!(text, "--- a\n+++ b\nequal\n");
+    assert_eq!((&*reply.text, reply.code), (expected, 1));
+    let difference = &reply.value["differences"][0];
+    assert_eq!(difference["removed"][0]["address"], "10.0.0.1:8080");
+    let reply = of_two("a", &table(&[]), "b", &table(&[1, 2]));
+    assert_eq!((&*reply.text, reply.code), ("--- a\n+++ b\nequal\n", 0));
+    assert_eq!(reply.value["equal"], true);
 }
 
 #[test]
@@ -56,13 +59,15 @@ fn a_table_survives_its_dump() {
 }
 
 #[test]
-fn one_node_is_equal_or_behind() {
+fn a_kernel_is_equal_or_behind() {
     let standing = |equal: bool, programmed: Option<u64>, changed| {
         let answer = json!({
             "revision": 7, "programmed": programmed, "records_equal": equal, "own_equal": true,
             "changed": changed,
         });
-        of_one("a", answer).unwrap()
+        let reply = of_one("a", answer).unwrap();
+        assert_eq!(reply.code, u8::from(!equal));
+        reply.text
     };
     let nothing = json!([]);
     assert_eq!(
@@ -72,10 +77,10 @@ fn one_node_is_equal_or_behind() {
     let one = json!([{ "record": "ns/web/TCP", "own": true, "deleted": true }]);
     assert_eq!(
         standing(false, Some(5), one),
-        "node a: has revision 5, must have 7\n  - ns/web/TCP (the node's own)\n"
+        "node a: has revision 5, must have 7\n  - ns/web/TCP (of this node only)\n"
     );
     let unknown = standing(false, Some(1), json!(null));
-    assert!(unknown.ends_with("not known any more\n"));
+    assert!(unknown.ends_with("no longer known\n"));
     assert_eq!(
         standing(false, None, json!(null)),
         "node a: has programmed nothing yet\n"

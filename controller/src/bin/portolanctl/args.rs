@@ -1,0 +1,207 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use portolan_runtime::{DocsCommand, duration_within};
+
+use crate::reply::Output;
+
+const HUNDRED_MS: Duration = Duration::from_millis(100);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Shows the state of controllers and nodes, and confirms deletions that are held back.
+///
+/// Dumps are served on a controller's loopback address and Unix socket only. Run portolanctl beside the
+/// controller, or with --kubeconfig, --context or --namespace, which forward a port to the pods of the
+/// controllers. Exit codes: 0; 1 for a difference found by diff and a timeout of wait; 2 for errors.
+#[derive(Debug, Parser)]
+#[command(name = "portolanctl", version)]
+pub(crate) struct Cli {
+    /// The controllers to ask.
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+
+    /// Output format.
+    #[arg(short, long, default_value = "table", global = true)]
+    pub(crate) output: Output,
+
+    /// Repeat the command at this interval, and show each change.
+    #[arg(short, long, global = true, value_name = "INTERVAL", num_args = 0..=1,
+        require_equals = true, default_missing_value = "2s",
+        value_parser = duration_within(HUNDRED_MS, DAY))]
+    pub(crate) watch: Option<Duration>,
+
+    /// The command.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How controllers are reached.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub(crate) struct ConnectArgs {
+    /// Admin address of a controller as http://HOST:PORT, or its socket as unix:///PATH; may be
+    /// repeated. Default: http://127.0.0.1:9444; for confirm without a token
+    /// unix:///run/portolan/controller.sock.
+    #[arg(
+        long,
+        env = "PORTOLANCTL_CONTROLLER",
+        value_delimiter = ',',
+        global = true
+    )]
+    pub(crate) controller: Vec<String>,
+
+    /// File with the controller's token (its --debug-token-file), which confirm needs over TCP.
+    #[arg(long, env = "PORTOLAN_DEBUG_TOKEN_FILE", global = true)]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Forward a port to the controllers' pods, with this kubeconfig. Takes precedence over
+    /// --controller, as the next two flags do.
+    #[arg(long, global = true)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Forward a port to the controllers' pods, with this context of the kubeconfig.
+    #[arg(long, global = true)]
+    pub(crate) context: Option<String>,
+
+    /// Forward a port to the controllers' pods in this namespace. Default: kube-system.
+    #[arg(short, long, global = true)]
+    pub(crate) namespace: Option<String>,
+
+    /// Time limit of a request, and of wait as a whole.
+    #[arg(long, default_value = "30s", global = true,
+        value_parser = duration_within(HUNDRED_MS, DAY))]
+    pub(crate) timeout: Duration,
+}
+
+/// Commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show a summary of each controller.
+    Status,
+    /// List the nodes, with the revisions that they were sent and have programmed.
+    Nodes {
+        /// Only nodes that have not programmed the newest revision.
+        #[arg(long)]
+        behind: bool,
+    },
+    /// Show the table of a node.
+    Table {
+        /// The node.
+        node: String,
+    },
+    /// Compare the tables of two nodes; of one node, its kernel with its table. Exit code 1 if they
+    /// differ.
+    Diff {
+        /// The node.
+        node: String,
+        /// The other node.
+        other: Option<String>,
+    },
+    /// Explain which endpoints a node uses for an address, and why not the others.
+    Explain {
+        /// `ADDRESS:PORT`, followed by `/tcp`, `/udp` or `/sctp`; TCP by default.
+        address: String,
+        /// The node.
+        #[arg(long)]
+        node: String,
+    },
+    /// List the problems of objects and files.
+    Problems,
+    /// Wait until a Service or a revision is programmed on all nodes: those whose agent has connected
+    /// to a controller that is asked. Exit code 1 if --timeout passes first.
+    Wait {
+        /// A Service as NAMESPACE/NAME, or the number of a revision.
+        target: String,
+        /// Wait for connected agents only.
+        #[arg(long)]
+        skip_disconnected: bool,
+    },
+    /// Answer a DNS question.
+    Dns {
+        /// The name.
+        name: String,
+        /// The record type.
+        #[arg(default_value = "A")]
+        r#type: String,
+    },
+    /// Confirm a table that the agent of a node holds back because it deletes too much; with
+    /// --deletions, the deletions that a controller holds back.
+    Confirm {
+        /// The node.
+        #[arg(required_unless_present = "deletions")]
+        node: Option<String>,
+        /// The deletions that the controller holds back.
+        #[arg(long, conflicts_with = "node")]
+        deletions: bool,
+    },
+    /// List the deletions that the controller holds back.
+    Deletions,
+    /// Show the versions of portolanctl and of the controllers.
+    Version {
+        /// Only portolanctl's version.
+        #[arg(long)]
+        client: bool,
+    },
+    /// Shell completions and manual pages.
+    #[command(flatten)]
+    Docs(DocsCommand),
+}
+
+impl Command {
+    /// Whether it changes the state of a controller.
+    pub(crate) fn is_action(&self) -> bool {
+        matches!(self, Self::Confirm { .. })
+    }
+
+    /// Whether repeating it makes sense.
+    pub(crate) fn can_be_watched(&self) -> bool {
+        !self.is_action() && !matches!(self, Self::Wait { .. } | Self::Docs(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn parse(args: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(args.split_whitespace())
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_flags_may_follow_the_command() {
+        let cli = parse("portolanctl nodes --behind -o json --timeout 5s --watch").unwrap();
+        assert_eq!(cli.output, Output::Json);
+        assert_eq!(cli.connect.timeout, Duration::from_secs(5));
+        assert_eq!(cli.watch, Some(Duration::from_secs(2)));
+        let cli = parse("portolanctl -o text --watch=500ms status").unwrap();
+        assert_eq!(cli.output, Output::Table);
+        assert_eq!(cli.watch, Some(Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn only_dumps_can_be_watched() {
+        for (args, expected) in [
+            ("nodes", true),
+            ("diff a", true),
+            ("confirm a", false),
+            ("confirm --deletions", false),
+            ("wait default/web", false),
+        ] {
+            let cli = parse(&format!("portolanctl {args}")).unwrap();
+            assert_eq!(cli.command.can_be_watched(), expected, "{args}");
+        }
+        for bad in ["confirm", "confirm a --deletions", "nodes --watch=1ms"] {
+            assert!(parse(&format!("portolanctl {bad}")).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Runs a command against the controllers.
+
+use anyhow::Context as _;
+use portolan_model::NodeTable;
+use portolan_select::Explanation;
+
+use crate::args::{Cli, Command};
+use crate::client::{Client, clients, encoded};
+use crate::reply::{Output, Reply};
+use crate::{deletions, diff, dns, explain, nodes, problems, status, table, version, wait};
+
+/// Runs a command that asks controllers.
+pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
+    if matches!(cli.command, Command::Version { client: true }) {
+        return Ok(version::of_client());
+    }
+    let clients = clients(&cli.connect, cli.command.is_action()).await?;
+    match &cli.command {
+        Command::Status => status::run(&clients).await,
+        Command::Nodes { behind } => {
+            let mut answers = Vec::new();
+            for client in &clients {
+                answers.push(client.get("/debug/nodes").await?);
+            }
+            nodes::show(answers, *behind, cli.output == Output::Wide)
+        }
+        Command::Wait {
+            target,
+            skip_disconnected,
+        } => wait::run(&clients, target, *skip_disconnected, cli.connect.timeout).await,
+        Command::Confirm { node, deletions: _ } => confirm(&clients, node.as_deref()).await,
+        Command::Version { .. } => version::run(&clients).await,
+        command => {
+            // All controllers of a cluster have the same tables.
+            let client = clients.first().context("no controller")?;
+            dump(client, command).await
+        }
+    }
+}
+
+/// Shows a dump of which each controller has the same.
+async fn dump(client: &Client, command: &Command) -> anyhow::Result<Reply> {
+    Ok(match command {
+        Command::Table { node } => {
+            let value = client.get(&table_path(node)).await?;
+            let text = table::show(&table::parse(value.clone())?);
+            Reply::new(value, text)
+        }
+        Command::Diff {
+            node,
+            other: Some(other),
+        } => {
+            let (a, b) = (
+                get_table(client, node).await?,
+                get_table(client, other).await?,
+            );
+            diff::of_two(node, &a, other, &b)
+        }
+        Command::Diff { node, other: None } => {
+            let path = format!("/debug/diff/{}", encoded(node));
+            diff::of_one(node, client.get(&path).await?)?
+        }
+        Command::Explain { address, node } => {
+            let (address, protocol) = address.rsplit_once('/').unwrap_or((address, "tcp"));
+            let path = format!(
+                "/debug/explain?address={}&protocol={}&node={}",
+                encoded(address),
+                encoded(protocol),
+                encoded(node)
+            );
+            let value = client.get(&path).await?;
+            let explanation: Explanation =
+                serde_json::from_value(value.clone()).context("the controller's answer")?;
+            Reply::new(value, explain::show(&explanation))
+        }
+        Command::Dns { name, r#type } => {
+            let (name, kind) = (encoded(name), encoded(r#type));
+            let value = client
+                .get(&format!("/debug/dns?name={name}&type={kind}"))
+                .await?;
+            let text = dns::show(&value);
+            Reply::new(value, text)
+        }
+        Command::Problems => problems::show(client.get("/debug/problems").await?),
+        Command::Deletions => {
+            let value = client.get("/debug/deletions").await?;
+            let text = deletions::show(&value, "is held back");
+            Reply::new(value, text)
+        }
+        _ => anyhow::bail!("not a dump"),
+    })
+}
+
+/// Confirms at every controller: an agent is connected to one of them, and each of several holds
+/// deletions back on its own.
+async fn confirm(clients: &[Client], node: Option<&str>) -> anyhow::Result<Reply> {
+    let path = match node {
+        Some(node) => format!("/debug/confirm/{}", encoded(node)),
+        None => "/debug/confirm-deletions".to_owned(),
+    };
+    let (mut replies, mut failed) = (Vec::new(), None);
+    for client in clients {
+        match client.post(&path).await {
+            Ok(value) => replies.push(value),
+            Err(error) => failed = Some(error),
+        }
+    }
+    let text = replies.iter().map(|value| match node {
+        Some(node) => format!("node {node}: revision {} is confirmed\n", value["revision"]),
+        None => deletions::show(value, "is confirmed"),
+    });
+    let text: String = text.collect();
+    match (failed, node) {
+        // The node's agent is connected to another controller.
+        (Some(_), Some(_)) if !replies.is_empty() => {}
+        (Some(error), _) => return Err(error),
+        (None, _) => {}
+    }
+    Ok(Reply::new(replies.into(), text))
+}
+
+fn table_path(node: &str) -> String {
+    format!("/debug/table/{}", encoded(node))
+}
+
+async fn get_table(client: &Client, node: &str) -> anyhow::Result<NodeTable> {
+    table::parse(client.get(&table_path(node)).await?)
+}

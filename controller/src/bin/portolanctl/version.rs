@@ -1,0 +1,60 @@
+//! `portolanctl version`.
+
+use portolan_runtime::BUILD;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::reply::Reply;
+
+/// The version of portolanctl alone.
+pub(crate) fn of_client() -> Reply {
+    let client = client();
+    let text = line("portolanctl", &client);
+    Reply::new(json!({ "client": client }), text)
+}
+
+/// The versions of portolanctl and of each controller.
+pub(crate) async fn run(clients: &[Client]) -> anyhow::Result<Reply> {
+    let client = client();
+    let mut text = line("portolanctl", &client);
+    let mut controllers = Vec::new();
+    for one in clients {
+        let mut version = one.get("/debug/version").await?;
+        text.push_str(&line(&one.name(), &version));
+        version["controller"] = one.name().into();
+        controllers.push(version);
+    }
+    let value = json!({ "client": client, "controllers": controllers });
+    Ok(Reply::new(value, text))
+}
+
+fn client() -> Value {
+    json!({ "version": BUILD.version, "revision": BUILD.revision, "rustc": BUILD.rustc })
+}
+
+fn line(name: &str, version: &Value) -> String {
+    let text = |field: &str| version[field].as_str().unwrap_or_default();
+    let revision = match text("revision") {
+        "" => String::new(),
+        revision => format!(" {revision}"),
+    };
+    format!(
+        "{name}: {}{revision} ({})\n",
+        text("version"),
+        text("rustc")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_a_revision_has_none() {
+        let version = json!({ "version": "1.2.3", "revision": "", "rustc": "rustc 1.95.0" });
+        assert_eq!(line("a", &version), "a: 1.2.3 (rustc 1.95.0)\n");
+        let version = json!({ "version": "1.2.3", "revision": "abc", "rustc": "rustc 1.95.0" });
+        assert_eq!(line("a", &version), "a: 1.2.3 abc (rustc 1.95.0)\n");
+        assert!(of_client().text.starts_with("portolanctl: "));
+    }
+}
