@@ -1,5 +1,5 @@
-//! What end-to-end tests and the demo stand on: the lanes a machine offers, a cluster of network
-//! namespaces, real Kubernetes servers.
+//! Support for end-to-end tests and the demo: test lanes, a cluster of network namespaces, real Kubernetes
+//! servers.
 
 pub mod ask;
 pub mod cluster;
@@ -7,6 +7,7 @@ pub mod conformance;
 pub mod figure;
 pub mod lane;
 pub mod objects;
+pub mod ports;
 pub mod programs;
 pub mod rig;
 pub mod servers;

@@ -16,13 +16,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use self::config::{api_args, etcd_args, free_ports, manager_args, write_credentials};
+use self::config::{api_args, etcd_args, manager_args, write_credentials};
 pub use self::kube_proxy::{ApiOnLan, KubeProxies};
 use self::process::Process;
 pub use self::programs::{Binaries, Missing};
 pub use self::proxy::{ApiProxy, slice_path};
 use crate::cluster::control;
 use crate::lane::{self, Need};
+use crate::ports;
 use crate::rig::{Rig, RigConfig};
 use crate::wait::pause;
 
@@ -146,7 +147,7 @@ impl Servers {
     pub fn start(dir: &Path) -> Result<Self> {
         let binaries = Self::binaries()?;
         let program = |name| binaries.program(name);
-        let [etcd_port, peer_port, port] = free_ports()?;
+        let [etcd_port, peer_port, port] = ports::reserve()?;
         let url = format!("https://127.0.0.1:{port}");
         let kubeconfig = write_credentials(dir, &url)?;
         let cache = dir.join("kubectl-cache");

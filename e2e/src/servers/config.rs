@@ -1,15 +1,14 @@
-//! What the servers are started with: flags, credentials, ports, directories.
+//! Flags, credentials and directories of the servers.
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 /// kube-controller-manager runs only these. Slices and namespaces are deleted by the last two;
-/// controllers that act on nodes without a kubelet would undo what a test sets up.
+/// controllers that act on nodes without a kubelet would undo the set-up of a test.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
     serviceaccount-controller,namespace-controller,garbage-collector-controller";
 
@@ -54,7 +53,7 @@ pub(super) fn api_args(dir: &Path, etcd_port: u16, port: u16) -> Vec<String> {
         "--advertise-address=192.0.2.1".into(),
         "--endpoint-reconciler-type=none".into(),
         "--enable-priority-and-fairness=false".into(),
-        // One server needs no identity among others (and what builds on that). On a machine whose
+        // One server needs no identity among others (nor features that build on it). On a machine whose
         // host name is no label value, such as a guest's "(none)", it fails and delays the stop.
         "--feature-gates=APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false".into(),
         "--allow-privileged=true".into(),
@@ -109,16 +108,4 @@ pub(super) fn write_credentials(dir: &Path, url: &str) -> Result<PathBuf> {
     let path = dir.join("kubeconfig");
     fs::write(&path, config.to_string())?;
     Ok(path)
-}
-
-/// Ports that were free a moment ago; all are held until the last is known, so they differ.
-pub(super) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let mut ports = [0; N];
-    let mut held = Vec::new();
-    for port in &mut ports {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        *port = listener.local_addr()?.port();
-        held.push(listener);
-    }
-    Ok(ports)
 }

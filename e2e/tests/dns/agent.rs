@@ -1,4 +1,4 @@
-//! The agent's own answers: from what the controller streams to it, and without a controller.
+//! The agent's own DNS answers, with a controller's stream and without a controller.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,13 +9,14 @@ use hickory_proto::rr::RecordType;
 use portolan_agent::dns::{DnsArgs, Origin};
 use portolan_agent::subscribe::{ClusterPin, Security};
 use portolan_e2e::cluster::program;
+use portolan_e2e::ports;
 use portolan_e2e::wait::wait_for;
 use portolan_runtime::Vital;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use crate::ask::{Question, ask};
-use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, free_ports, local, url};
+use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, local, url};
 
 /// The part of the agent that serves names; the rest needs a kernel with IPVS.
 pub(crate) struct Agent {
@@ -89,13 +90,13 @@ pub(crate) fn write(directory: &Path, address: &str) {
 }
 
 #[test]
-fn without_a_controller_the_agent_keeps_answering_also_after_a_restart() {
+fn an_agent_keeps_answering_without_a_controller_and_after_a_restart() {
     let Some(coredns) = coredns_or_skip("dns agent") else {
         return;
     };
     let temporary = tempfile::tempdir().unwrap();
     let directory = temporary.path();
-    let [dns, port] = free_ports().unwrap();
+    let [dns, port] = ports::reserve().unwrap();
     let socket = socket(directory);
     let text = format!(".:{dns} {{\n bind {HOST}\n errors\n grpc . {socket}\n}}\n");
     std::fs::write(directory.join("Corefile"), text).unwrap();
@@ -115,7 +116,7 @@ fn without_a_controller_the_agent_keeps_answering_also_after_a_restart() {
     let mut command = Command::new(coredns);
     command.arg("-conf").arg(directory.join("Corefile"));
     let _coredns = Running::start(directory, "coredns", &mut command).unwrap();
-    // Before anything is known, nobody is told that a name does not exist.
+    // Before the first table the answer is a failure, not a missing name.
     let refused = wait_for("CoreDNS", PATIENT, || {
         ask(local(dns), &web, Duration::from_secs(2)).ok()
     });

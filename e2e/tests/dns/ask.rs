@@ -1,4 +1,4 @@
-//! Questions, and answers that can be compared.
+//! Questions and comparable answers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,7 +22,7 @@ impl fmt::Display for Question {
     }
 }
 
-/// What of an answer is compared: everything but the order and the SOA's serial.
+/// The compared parts of an answer: all but the order and the SOA's serial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) code: ResponseCode,

@@ -1,4 +1,4 @@
-//! What may differ, and why.
+//! Accepted differences and their reasons.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ pub(crate) fn from_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option
     listed_of_etcd(question, grpc, etcd).or_else(|| more_of_etcd(question, grpc, etcd))
 }
 
-/// What the specification lists.
+/// Names that the specification lists.
 fn listed_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'static str> {
     let relative = relative(question);
     if question.kind == RecordType::SOA && etcd.answers.iter().all(|line| line.contains(" SOA ")) {
@@ -98,7 +98,7 @@ fn listed_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'sta
     None
 }
 
-/// What it does not list, and no layout of keys can have.
+/// Names outside the specification that no layout of keys can serve.
 fn more_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'static str> {
     let relative = relative(question);
     let reverse = question.name.ends_with(".arpa.");

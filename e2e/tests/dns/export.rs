@@ -12,13 +12,14 @@ use data_encoding::BASE64;
 use hickory_proto::rr::RecordType;
 use portolan_e2e::cluster::program;
 use portolan_e2e::lane;
+use portolan_e2e::ports;
 use portolan_e2e::wait::wait_for;
 use portolan_tls::issue::Authority;
 use serde_json::{Value, json};
 
 use crate::agent::write;
 use crate::ask::{Question, ask};
-use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, free_ports, local};
+use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, local};
 
 const WEB: &str = "/skydns/local/cluster/svc/prod/web/_tcp/_http/x0";
 
@@ -42,7 +43,7 @@ struct Etcd<'a> {
 
 impl<'a> Etcd<'a> {
     fn start(directory: &'a Path) -> Result<Self> {
-        let [secure, plain, peer] = free_ports()?;
+        let [secure, plain, peer] = ports::reserve()?;
         let mut etcd = Self {
             directory,
             secure,
@@ -89,7 +90,7 @@ impl<'a> Etcd<'a> {
         self.running.take().context("etcd runs")?.kill()
     }
 
-    /// Does what `etcdctl` would: by etcd's own gateway from JSON.
+    /// Calls etcd's JSON gateway, as `etcdctl` would call gRPC.
     fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let mut stream = TcpStream::connect(local(self.plain))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -108,7 +109,7 @@ impl<'a> Etcd<'a> {
         Ok(serde_json::from_str(body)?)
     }
 
-    /// From now on etcd wants to know who asks. The user `portolan` may do all below the prefix.
+    /// Enables authentication. The user `portolan` has all rights below the prefix.
     fn demand_passwords(&mut self) -> Result<()> {
         let permission = json!({"permType": "READWRITE", "key": BASE64.encode(b"/skydns/"),
             "range_end": BASE64.encode(b"/skydns0")});
@@ -240,7 +241,7 @@ fn an_etcd_with_certificates_and_passwords_is_kept_up_to_date() {
     }
     write(directory, "10.96.0.1");
 
-    // Nobody writes with another password.
+    // A wrong password writes nothing.
     let wrong = exporter(directory, etcd.secure, "wrong").unwrap();
     let log = directory.join("exporter.log");
     let said = || {
@@ -258,7 +259,7 @@ fn an_etcd_with_certificates_and_passwords_is_kept_up_to_date() {
     let _exporter = exporter(directory, etcd.secure, "secret").unwrap();
     wait_for("the keys", PATIENT, || has(&etcd, "10.96.0.1")).unwrap();
 
-    let [dns] = free_ports().unwrap();
+    let [dns] = ports::reserve().unwrap();
     std::fs::write(
         directory.join("Corefile"),
         corefile(directory, dns, etcd.secure),
@@ -287,7 +288,7 @@ fn an_etcd_with_certificates_and_passwords_is_kept_up_to_date() {
     })
     .unwrap();
 
-    // What was said at the last log-in is forgotten by the next etcd.
+    // A restarted etcd has forgotten the token of the last log-in.
     etcd.kill().unwrap();
     write(directory, "10.96.0.3");
     etcd.run().unwrap();

@@ -1,4 +1,4 @@
-//! Objects that have each row of the specification, and all names of them with their neighbours.
+//! Objects for each row of the specification, and their names with neighbouring names.
 
 use std::collections::BTreeSet;
 
@@ -107,7 +107,7 @@ pub(crate) fn objects(own: &str) -> Vec<Value> {
         external("external-to-apex", "cluster.local"),
         external("external-to-second", "svc1.testns.svc.second.test"),
         external("external-to-no-second", "svc0.testns.svc.second.test"),
-        // Of these the first does not exist, and the second is nobody's.
+        // The first does not exist, and the second belongs to no Service.
         external("external-missing", "missing.interwebs.test"),
         external("external-to-nobody", "www.nobody.test"),
     ]);
@@ -321,7 +321,7 @@ const PORTS: &str = "_http._tcp.svc1 _http._tcp.svc6 _http._tcp.down _http._tcp.
     _http._tcp.external _http._tcp.svc0 _tcp.svc1 _tcp.hdls1 _http._tcp.orphan _any._tcp.any-port \
     _http._tcp.any-port _x._udp.any-port";
 
-/// What only the plugin, and whoever answers like it, takes for a name.
+/// Names that only the plugin, and servers compatible with it, accept.
 const ODD: &str = "http.tcp.svc1 _http.tcp.many HTTPS._TCP.many _._tcp.many _._udp.many _._sctp.many _https._.many \
     _._.many _._tcp.unnamed _._.unnamed _._.hdls1 _._tcp.hdls1 _._.portless _._tcp.portless _._tcp.any-port \
     _any._.any-port _._udp.svc1 _._.external _._.svc0 __http._tcp.svc1 _http._tcp.x.svc1";
@@ -420,7 +420,7 @@ fn questions_of_addresses() -> BTreeSet<Question> {
     around(&listed)
 }
 
-/// Names with what is next to them: a name below, and the same with capitals.
+/// Names with their neighbours: a name below, and the same in capitals.
 fn around(listed: &[String]) -> BTreeSet<Question> {
     let mut all = each(listed, &[&KINDS[..], &MORE_KINDS].concat());
     let below: Vec<_> = listed.iter().map(|name| format!("x.{name}")).collect();
@@ -430,14 +430,14 @@ fn around(listed: &[String]) -> BTreeSet<Question> {
     all
 }
 
-/// All that is asked of who should answer like the plugin.
+/// All questions to servers that are compatible with the plugin.
 pub(crate) fn questions() -> BTreeSet<Question> {
     let mut all = questions_of("cluster.local.");
     all.extend(questions_of_addresses());
     all
 }
 
-/// What is asked of zone files and of etcd: names in the words of the specification.
+/// The questions to zone files and to etcd: names of the specification.
 pub(crate) fn questions_of_exports() -> BTreeSet<Question> {
     let mut reverse = absolute(&[REVERSE], ".");
     reverse.iter_mut().for_each(|name| _ = name.pop());

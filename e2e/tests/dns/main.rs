@@ -1,5 +1,5 @@
-//! A real CoreDNS that gets its records from us in each of the three ways answers what its own
-//! kubernetes plugin answers: of the same objects, in a real kube-apiserver.
+//! A real CoreDNS that reads our records in each of the three ways gives the same answers as its own kubernetes
+//! plugin, for the same objects of a real kube-apiserver.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use agent::Agent;
 use ask::{Question, Seen, ask};
 use hickory_proto::rr::RecordType;
+use portolan_e2e::ports;
 use portolan_e2e::servers::Servers;
 use portolan_e2e::wait::wait_for;
 use programs::{
-    HOST, PATIENT, Running, an_own_address, controller, coredns_or_skip, etcd, free_ports,
-    free_ports_everywhere, local, url,
+    HOST, PATIENT, Running, an_own_address, controller, coredns_or_skip, etcd, local, url,
 };
 use serde_json::json;
 
@@ -31,9 +31,9 @@ use serde_json::json;
 struct Way {
     name: &'static str,
     zones: &'static str,
-    /// What the plugin's part of a Corefile has.
+    /// The plugin's part of a Corefile.
     plugin: &'static str,
-    /// What the controller is told.
+    /// The controller's flags.
     flags: &'static [&'static str],
 }
 
@@ -108,7 +108,7 @@ const NOT_EMPTY: usize = 4;
 const FEW_NAMESPACES: usize = 5;
 const NO_ENDPOINTS: usize = 6;
 
-/// Who answers on which port.
+/// The ports of all servers.
 struct Ports {
     /// The kubernetes plugin.
     plugin: [u16; WAYS.len()],
@@ -124,7 +124,7 @@ struct Ports {
 }
 
 struct World {
-    // Fields drop in this order: who watches the servers first.
+    // Fields drop in this order: clients before the servers they use.
     _agent: Agent,
     _controllers: Vec<Running>,
     _coredns: Running,
@@ -134,12 +134,12 @@ struct World {
     _directory: tempfile::TempDir,
 }
 
-fn ports() -> Ports {
-    let all: [u16; WAYS.len() + 5] = free_ports().unwrap();
+fn choose_ports() -> Ports {
+    let all: [u16; WAYS.len() + 5] = ports::reserve().unwrap();
     let (grpc, rest) = all.split_first_chunk().unwrap();
     let [agent, agents, files, etcd, etcd_itself] = *rest.first_chunk().unwrap();
     Ports {
-        plugin: free_ports_everywhere().unwrap(),
+        plugin: ports::reserve().unwrap(),
         grpc: *grpc,
         agent,
         agents,
@@ -200,7 +200,7 @@ impl World {
         let temporary = tempfile::tempdir().unwrap();
         let directory = temporary.path();
         let servers = Servers::start_or_skip(test, directory)?;
-        let ports = ports();
+        let ports = choose_ports();
         std::fs::write(directory.join("db.interwebs"), INTERWEBS).unwrap();
         let etcd = etcd(directory, ports.etcd_itself).unwrap();
         let upstream = format!("--dns-upstream={}", local(ports.files));
@@ -305,7 +305,7 @@ struct Comparison {
 }
 
 impl Comparison {
-    /// Asks both everything. What changed a moment ago may take until `deadline` to arrive at both.
+    /// Asks both all questions. A recent change may take until `deadline` to arrive at both.
     /// Prints the counts; returns how many answers were equal.
     fn run(&self, questions: &BTreeSet<Question>, deadline: Instant) -> usize {
         let mut equal = 0;
@@ -347,7 +347,7 @@ impl Comparison {
     }
 }
 
-/// Without what etcd has in its own way: TTLs, weights, glue, and the SOA's numbers.
+/// Removes the parts that differ with etcd: TTLs, weights, glue, and the SOA's numbers.
 fn data_only(mut seen: Seen) -> Seen {
     let shorten = |line: &String| {
         let mut words: Vec<_> = line.split(' ').collect();
@@ -384,7 +384,7 @@ fn with_plugin(ports: &Ports) -> Vec<Comparison> {
     all
 }
 
-/// Of files and of etcd with what the same controller says itself.
+/// Comparisons of zone files and of etcd with the gRPC answers of the same controller.
 fn of_exports(ports: &Ports) -> Vec<Comparison> {
     let mut all = Vec::new();
     all.push(Comparison {
@@ -412,7 +412,7 @@ fn of_exports(ports: &Ports) -> Vec<Comparison> {
 }
 
 #[test]
-fn coredns_answers_in_all_ways_what_its_kubernetes_plugin_answers() {
+fn coredns_answers_equal_those_of_its_kubernetes_plugin() {
     let start = Instant::now();
     let Some(world) = World::start_or_skip("dns") else {
         return;
@@ -443,7 +443,7 @@ fn coredns_answers_in_all_ways_what_its_kubernetes_plugin_answers() {
     }
     let asked = fixtures::questions();
     for (index, comparison) in with_plugin(&world.ports).iter().enumerate() {
-        // What the Pods' names are makes no difference to the others.
+        // Names of Pods differ in the first way only.
         let questions = if index == 0 { &exported } else { &asked };
         let equal = comparison.run(questions, start);
         let unequal = questions.len() - equal;
@@ -460,7 +460,7 @@ fn coredns_answers_in_all_ways_what_its_kubernetes_plugin_answers() {
         }
     }
 
-    // What changes while all run arrives in all ways.
+    // A change at run time arrives in all ways.
     let delete = [
         "delete",
         "--namespace=testns",

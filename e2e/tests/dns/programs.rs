@@ -1,7 +1,7 @@
-//! What a test runs: CoreDNS, an etcd of its own, the controller.
+//! The programs of a test: CoreDNS, an etcd of its own, the controller.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use portolan_e2e::cluster::program;
 use portolan_e2e::lane;
+use portolan_e2e::ports;
 use portolan_e2e::servers::Servers;
 
 /// A program that is killed on drop.
@@ -18,7 +19,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a program; what it prints goes to `<directory>/<name>.log`.
+    /// Starts a program; its output goes to `<directory>/<name>.log`.
     pub(crate) fn start(directory: &Path, name: &str, command: &mut Command) -> Result<Self> {
         let log = directory.join(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
@@ -74,47 +75,8 @@ pub(crate) fn coredns_or_skip(test: &str) -> Option<PathBuf> {
     Some(Path::new(directory).join("coredns"))
 }
 
-/// Where everything listens: no client's own port is on this address, so what was free stays free.
+/// The address that everything listens at.
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 53);
-
-/// Ports of UDP and TCP that were free a moment ago.
-pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let mut ports = [0; N];
-    let mut held = Vec::new();
-    for port in &mut ports {
-        let (tcp, udp) = loop {
-            let tcp = TcpListener::bind((HOST, 0))?;
-            if let Ok(udp) = UdpSocket::bind(tcp.local_addr()?) {
-                break (tcp, udp);
-            }
-        };
-        *port = tcp.local_addr()?.port();
-        held.push((tcp, udp));
-    }
-    Ok(ports)
-}
-
-/// The same for programs that listen at every address: none that a client's own port could have.
-pub(crate) fn free_ports_everywhere<const N: usize>() -> Result<[u16; N]> {
-    let mut ports = [0; N];
-    let mut held = Vec::new();
-    // Tests that run at the same time begin elsewhere.
-    let first = 20_000 + u16::try_from(std::process::id() % 8_000)?;
-    let mut candidates = first..32_000;
-    for port in &mut ports {
-        let (tcp, udp) = loop {
-            let candidate = candidates.next().context("no free port")?;
-            let everywhere = (Ipv4Addr::UNSPECIFIED, candidate);
-            if let (Ok(tcp), Ok(udp)) = (TcpListener::bind(everywhere), UdpSocket::bind(everywhere))
-            {
-                break (tcp, udp);
-            }
-        };
-        *port = tcp.local_addr()?.port();
-        held.push((tcp, udp));
-    }
-    Ok(ports)
-}
 
 /// An address of this machine that is not of its loopback.
 pub(crate) fn an_own_address() -> Result<String> {
@@ -136,7 +98,7 @@ pub(crate) fn local(port: u16) -> SocketAddr {
 
 /// An etcd of the test's own.
 pub(crate) fn etcd(directory: &Path, port: u16) -> Result<Running> {
-    let [peer] = free_ports()?;
+    let [peer] = ports::reserve()?;
     let (client, peer) = (url(port), url(peer));
     let mut command = Command::new(Servers::binaries()?.program("etcd"));
     command

@@ -1,10 +1,11 @@
-//! What those who ask for names can do to agents: nothing.
+//! Clients of the DNS port cannot take resources from agents.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_e2e::figure::{Goal, figure};
+use portolan_e2e::ports;
 use portolan_e2e::wait::wait_for;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -14,16 +15,10 @@ use tokio::time::timeout;
 use crate::client::{Client, PATIENCE, config};
 use crate::server::Server;
 
-/// Connections to the DNS port that never say anything.
+/// The number of silent connections to the DNS port.
 const IDLE: usize = 2_000;
-/// How many descriptors the controller may have.
+/// The controller's limit of descriptors.
 const DESCRIPTORS: u64 = 700;
-
-/// A port that was free a moment ago, where no client has ports of its own.
-fn free_port() -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 53), 0)).unwrap();
-    listener.local_addr().unwrap()
-}
 
 async fn idle(address: SocketAddr) -> Vec<TcpStream> {
     let room = Arc::new(Semaphore::new(256));
@@ -41,7 +36,8 @@ async fn idle(address: SocketAddr) -> Vec<TcpStream> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_for_names_take_nothing_from_agents() {
-    let names = free_port();
+    let [port] = ports::reserve().unwrap();
+    let names = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let bind = format!("--dns-bind-address={names}");
     let server = Server::with(&["--dns-zone=cluster.local", &bind]);
     server.limit_descriptors(DESCRIPTORS);
