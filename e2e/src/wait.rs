@@ -1,43 +1,58 @@
-//! Waiting for conditions. Nothing in the tests waits for a mere time to pass.
+//! Waiting for conditions. No test waits for mere time to pass.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// How often a condition is looked at. Short against what tests wait for, long against one look.
-const INTERVAL: Duration = Duration::from_millis(5);
+/// The pause after the first look at a condition.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause: many conditions start a process, which takes processor time from the awaited program.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Polls `condition` until it returns a value; fails after `deadline`, naming `what` was waited for.
+/// Polls `condition` until it returns a value; fails after `deadline`, naming `what` was waited for. Pauses
+/// grow with the time waited, of which they are a twentieth.
 pub fn wait_for<T>(
     what: &str,
     deadline: Duration,
     condition: impl FnMut() -> Option<T>,
 ) -> Result<T> {
-    wait_with_pauses(what, deadline, INTERVAL, condition)
+    let pause = |waited: Duration| (waited / 20).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+    poll(what, deadline, pause, condition)
 }
 
-/// The same with such a pause between two looks: where the wait is long, and each look is a connection
-/// that the kernel remembers for minutes.
+/// Like [`wait_for`], with a constant pause: for long waits where each look is a connection that the kernel
+/// remembers for minutes.
 pub fn wait_with_pauses<T>(
     what: &str,
     deadline: Duration,
     interval: Duration,
+    condition: impl FnMut() -> Option<T>,
+) -> Result<T> {
+    poll(what, deadline, |_| interval, condition)
+}
+
+fn poll<T>(
+    what: &str,
+    deadline: Duration,
+    pause_after: impl Fn(Duration) -> Duration,
     mut condition: impl FnMut() -> Option<T>,
 ) -> Result<T> {
     let start = Instant::now();
     loop {
+        // A look that begins before the deadline counts, however long it takes.
+        let waited = start.elapsed();
         if let Some(value) = condition() {
             return Ok(value);
         }
-        if start.elapsed() >= deadline {
+        if waited >= deadline {
             bail!("waited {deadline:?} in vain for {what}");
         }
-        pause(interval);
+        pause(pause_after(waited));
     }
 }
 
-/// Lets `time` pass between two looks at something. Not a substitute for looking.
+/// Lets `time` pass between two looks at a condition.
 pub(crate) fn pause(time: Duration) {
     let end = Instant::now() + time;
     // Parking may end early, for no reason at all.
