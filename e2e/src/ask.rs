@@ -1,4 +1,4 @@
-//! Questions that end a test unless they are answered as they should be.
+//! Requests that fail a test unless they are answered as expected.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::rig::{Answer, Family, Host, Protocol, RequestError};
 
-/// Silence for so long is silence.
+/// The time without an answer that counts as silence.
 pub const BRIEF: Duration = Duration::from_millis(500);
-/// An answer takes at most so long.
+/// The time that an answer may take.
 pub const PROMPT: Duration = Duration::from_secs(10);
 
 /// Every combination of family and protocol that every kernel has.
@@ -34,7 +34,7 @@ pub fn address(ips: [&str; 2], family: Family, port: u16) -> SocketAddr {
 /// Asks until each of `expected` has answered.
 ///
 /// # Panics
-/// If somebody else answers, if one of them never does, and if anything fails.
+/// If another host answers, if one of them never does, and if a request fails.
 pub fn answers(from: &Host, protocol: Protocol, to: SocketAddr, expected: &[&str]) -> Vec<Answer> {
     let expected: BTreeSet<&str> = expected.iter().copied().collect();
     let mut seen = BTreeSet::new();
@@ -64,13 +64,12 @@ pub fn answers(from: &Host, protocol: Protocol, to: SocketAddr, expected: &[&str
 /// Asks a few times in vain.
 ///
 /// # Panics
-/// If somebody answers.
+/// If a host answers.
 pub fn no_answer(from: &Host, protocol: Protocol, to: SocketAddr) {
     for _ in 0..4 {
         match from.request(protocol, to, BRIEF) {
-            Err(RequestError::Refused | RequestError::TimedOut) => {}
-            // A host without a default route has nowhere to ask when the VIP's route is gone.
-            Err(RequestError::Other(reason)) if reason.contains("unreachable") => {}
+            // A host without a default route has no route when the VIP's own is gone.
+            Err(RequestError::Refused | RequestError::TimedOut | RequestError::Unreachable) => {}
             other => panic!(
                 "{protocol:?} {} -> {to}: {other:?}, expected no answer",
                 from.name()

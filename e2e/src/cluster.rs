@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -21,7 +21,7 @@ use crate::wait::wait_for;
 /// Long enough for anything on a guest that is emulated, on a busy machine.
 pub const PATIENT: Duration = Duration::from_secs(60);
 
-/// What pods have as addresses, in all clusters of the rig.
+/// The address ranges of pods, in all clusters of the rig.
 pub const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 
 const AGENTS_PORT: u16 = 9443;
@@ -196,11 +196,10 @@ impl Cluster {
             .context("the agent was not started")
     }
 
-    /// Puts objects into one file, atomically; objects that the file had before are gone. Returns
-    /// when every node has programmed what that changed.
+    /// Replaces the objects of one file atomically. Returns when every node has programmed the change.
     ///
     /// # Errors
-    /// If nothing changed for the nodes: then there is nothing that could be waited for.
+    /// If nothing changed for the nodes, since no revision follows.
     pub fn put(&self, file: &str, objects: &[Value]) -> Result<()> {
         self.put_text(
             file,
@@ -288,7 +287,7 @@ impl Cluster {
     }
 
     /// Returns when a node's agent, just started, has programmed a table. The controller's list
-    /// may still show what an agent before it had programmed.
+    /// may still show the state of its predecessor.
     pub fn wait_until_ready(&self, number: usize) -> Result<()> {
         agent_is_ready(self.rig.node(number), PATIENT)
     }
@@ -382,13 +381,24 @@ impl EchoPod {
     }
 }
 
+/// GETs a path from a port of a namespace's loopback; the status.
+pub fn http_status(namespace: &Namespace, port: u16, path: &str) -> Result<u16> {
+    namespace.run(|| Ok(http_answer(SocketAddr::from(([127, 0, 0, 1], port)), path)?.0))?
+}
+
 /// GETs a path from a port of a namespace's loopback; the body, if the status is 200.
 pub fn http_get(namespace: &Namespace, port: u16, path: &str) -> Result<String> {
     namespace.run(|| http_get_from(SocketAddr::from(([127, 0, 0, 1], port)), path))?
 }
 
-/// GETs a path from where the calling thread is; the body, if the status is 200.
+/// GETs a path from the calling thread's namespace; the body, if the status is 200.
 pub fn http_get_from(address: SocketAddr, path: &str) -> Result<String> {
+    let (status, body) = http_answer(address, path)?;
+    ensure!(status == 200, "{path}: status {status}");
+    Ok(body)
+}
+
+fn http_answer(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     write!(
@@ -398,8 +408,6 @@ pub fn http_get_from(address: SocketAddr, path: &str) -> Result<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
-    if !head.starts_with("HTTP/1.1 200") {
-        bail!("{path}: {}", head.lines().next().unwrap_or_default());
-    }
-    Ok(body.to_owned())
+    let status = head.split(' ').nth(1).context("no status")?;
+    Ok((status.parse()?, body.to_owned()))
 }

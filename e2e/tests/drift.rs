@@ -1,5 +1,4 @@
-//! What somebody deletes or changes behind the agent's back is made good within its sync period,
-//! and counted.
+//! The agent repairs and counts objects that other programs delete or change.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -14,13 +13,11 @@ use portolan_e2e::wait::wait_for;
 use serde_json::json;
 
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
-/// How often the agent looks.
+/// The agent's sync period.
 const PERIOD: Duration = Duration::from_secs(2);
-/// What a look and its repair take at most, on an emulated machine that is busy.
-const SLACK: Duration = Duration::from_secs(8);
 
-/// What somebody does, one command a line. The first pod has the address 10.244.1.2.
-const DEEDS: [&str; 14] = [
+/// Commands that delete or change objects of the agent. The first pod has the address 10.244.1.2.
+const COMMANDS: [&str; 14] = [
     "ipvsadm -D -t 10.96.0.10:80",
     "ipvsadm -D -u [fd00:10:96::10]:80",
     "ipvsadm -d -t 10.96.0.10:80 -r 10.244.1.2:8080",
@@ -37,7 +34,7 @@ const DEEDS: [&str; 14] = [
     "ip6tables -t nat -F",
 ];
 
-/// All that is ours on a node, in the words of the tools.
+/// The agent's objects on a node, as the tools print them.
 fn ours(node: &Host) -> String {
     let mut all = String::new();
     for command in [
@@ -54,7 +51,7 @@ fn ours(node: &Host) -> String {
         let plain = lines.map(without_counters);
         let mut plain: Vec<_> = plain.collect();
         if command.starts_with("ipvsadm") || command.starts_with("ipset") {
-            // In an order that is the kernel's own.
+            // The kernel lists these in no fixed order.
             plain.sort_unstable();
         }
         all += &format!("# {command}\n{}\n", plain.join("\n"));
@@ -69,7 +66,7 @@ fn repaired(cluster: &Cluster) -> u64 {
     value.unwrap().parse().unwrap()
 }
 
-/// A chain's declaration ends in how many packets and bytes have passed.
+/// Removes the packet and byte counters at the end of a chain's declaration.
 fn without_counters(line: &str) -> &str {
     match line.starts_with(':') {
         true => line.split(" [").next().unwrap_or(line),
@@ -78,9 +75,9 @@ fn without_counters(line: &str) -> &str {
 }
 
 #[test]
-fn what_somebody_deletes_is_made_good_and_counted() {
+fn deleted_and_changed_objects_are_repaired_and_counted() {
     if !lane::provides(
-        "what_somebody_deletes_is_made_good_and_counted",
+        "deleted_and_changed_objects_are_repaired_and_counted",
         &[Need::Root, Need::Ipvs],
     ) {
         return;
@@ -102,20 +99,23 @@ fn what_somebody_deletes_is_made_good_and_counted() {
     let node = cluster.rig.node(0);
     let before = ours(node);
     let mut counted = 0;
-    for deed in DEEDS {
-        let words: Vec<_> = deed.split(' ').collect();
+    for command in COMMANDS {
+        let words: Vec<_> = command.split(' ').collect();
         node.exec(&words).unwrap();
         let start = Instant::now();
-        wait_for(&format!("{deed:?} to be made good"), PERIOD + SLACK, || {
+        wait_for(&format!("{command:?} to be repaired"), PATIENT, || {
             (ours(node) == before).then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {}", ours(node)));
         let took = start.elapsed();
-        let now = wait_for("the repair to be counted", PERIOD + SLACK, || {
+        let now = wait_for("the repair to be counted", PATIENT, || {
             Some(repaired(&cluster)).filter(|now| *now > counted)
         })
         .unwrap();
-        println!("{deed}: {} objects made good after {took:?}", now - counted);
+        println!(
+            "{command}: {} objects repaired after {took:?}",
+            now - counted
+        );
         counted = now;
     }
     for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! Agents and controllers that are killed take nothing with them: not one request fails.
+//! Killed agents and controllers, scaling and leaving endpoints fail no request.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -37,10 +37,7 @@ impl Loaded {
             _visitor: visitor,
         };
         this.publish(2);
-        let config = LoadConfig {
-            timeout: Duration::from_secs(10),
-            ..LoadConfig::default()
-        };
+        let config = load_config();
         let vip: SocketAddr = format!("{}:80", WEB[0]).parse().unwrap();
         let node_port = SocketAddr::new(this.cluster.rig.node(0).v4().into(), 30080);
         this.loads = vec![
@@ -66,7 +63,7 @@ impl Loaded {
         self.cluster.put("web.json", &objects).unwrap();
     }
 
-    /// Waits until each load has had a hundred more answers.
+    /// Waits until each load has a hundred more answers.
     fn wait_for_more(&self) {
         for load in &self.loads {
             let before = load.answered();
@@ -80,6 +77,22 @@ impl Loaded {
     fn stop(&mut self) -> Vec<LoadReport> {
         self.loads.drain(..).map(Load::stop).collect()
     }
+}
+
+/// Goes on for as long as a test takes; slow enough to leave source ports to one target free.
+fn load_config() -> LoadConfig {
+    LoadConfig {
+        timeout: PATIENT,
+        limit: 1_000_000,
+        pause: Duration::from_millis(10),
+        ..LoadConfig::default()
+    }
+}
+
+fn sessions_resumed_equal(metrics: &str) -> u64 {
+    let name = "portolan_controller_sessions_resumed_equal_total ";
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+    value.unwrap().parse().unwrap()
 }
 
 fn assert_no_failures(reports: &[LoadReport], what: &str) {
@@ -122,7 +135,7 @@ fn an_agent_that_is_killed_and_restarted_fails_no_request() {
     assert_no_failures(&loaded.stop(), "agent killed");
 }
 
-/// As after a reboot in an outage: the kernel has nothing, and there is nobody to ask.
+/// A reboot in an outage: the kernel is empty and no controller is reachable.
 #[test]
 fn an_agent_that_finds_no_controller_programs_its_last_good_table() {
     if skip("an_agent_that_finds_no_controller_programs_its_last_good_table") {
@@ -137,7 +150,7 @@ fn an_agent_that_finds_no_controller_programs_its_last_good_table() {
     loaded.cluster.start_agent(0).unwrap();
     loaded.cluster.wait_until_ready(0).unwrap();
     let vip: SocketAddr = format!("{}:80", WEB[0]).parse().unwrap();
-    let load = Load::start(&loaded._visitor.pod, &[vip], LoadConfig::default()).unwrap();
+    let load = Load::start(&loaded._visitor.pod, &[vip], load_config()).unwrap();
     loaded.loads.push(load);
     loaded.wait_for_more();
     loaded.wait_for_more();
@@ -157,15 +170,15 @@ fn a_controller_that_is_killed_and_restarted_fails_no_request() {
         loaded.cluster.wait_until_programmed(0).unwrap();
         loaded.wait_for_more();
     }
-    // The agents had the table already: no snapshot was sent again.
+    // The agents have the table already, so no snapshot is sent. A busy agent may connect twice.
     let metrics = loaded.cluster.controller_metrics().unwrap();
     assert!(
         metrics.contains("portolan_controller_snapshots_sent_total 0\n"),
         "{metrics}"
     );
     assert!(
-        metrics.contains("portolan_controller_sessions_resumed_equal_total 2\n"),
-        "{metrics}"
+        sessions_resumed_equal(&metrics) >= 2,
+        "both agents resumed: {metrics}"
     );
     assert_no_failures(&loaded.stop(), "controller killed");
 }
@@ -183,7 +196,7 @@ fn scaling_while_agent_and_controller_restart_fails_no_request() {
             .unwrap();
         loaded.pods.push((pod, number));
     }
-    // Endpoints only come and never go here, so that no request may be sent to a pod that left.
+    // Endpoints are only added here, so no request may fail.
     loaded.publish(3);
     loaded.cluster.agent(0).unwrap().kill9().unwrap();
     loaded.cluster.controller().unwrap().kill9().unwrap();
@@ -215,7 +228,7 @@ fn endpoints_that_leave_drain_and_fail_no_request() {
         )
         .unwrap();
     let kept = connection.ask().unwrap().name;
-    // Only the one that the connection does not use stays.
+    // The endpoint of the connection leaves.
     loaded.pods.sort_by_key(|(pod, _)| pod.pod.name() == kept);
     loaded.publish(1);
     loaded.wait_for_more();

@@ -1,4 +1,4 @@
-//! The machines that the rows are played on.
+//! The machines on which rows are run.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Adds what is missing to a rig of two nodes.
+    /// Adds pods, routes and servers to a rig of two nodes.
     pub fn new(rig: &Rig) -> Result<Self> {
         let protocols: &[Protocol] = if has_sctp() {
             &[Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
@@ -70,12 +70,6 @@ impl Stage {
                     node.add_route("default", router.address(family))?;
                 }
             }
-            // Else a node that refuses much to one host soon refuses in silence.
-            node.namespace().sysctl(&[
-                ("ipv4/icmp_ratelimit", "0"),
-                ("ipv4/icmp_ratemask", "0"),
-                ("ipv6/icmp/ratelimit", "0"),
-            ])?;
         }
         Ok(())
     }
@@ -100,7 +94,7 @@ impl Stage {
         &self.nodes[place.number()]
     }
 
-    /// Who asks.
+    /// The client of a row.
     #[must_use]
     pub fn asker(&self, source: Source) -> &Host {
         match source {
@@ -119,7 +113,7 @@ impl Stage {
         Place::ALL.into_iter().find(is_it)
     }
 
-    /// What a source address means, to somebody who asked.
+    /// The meaning of a source address, given the client.
     pub(super) fn seen(&self, asker: Source, address: IpAddr) -> Seen {
         for place in Place::ALL {
             let node = self.node(place);

@@ -10,12 +10,12 @@ use rustix::net::ipproto;
 use super::host::Protocol;
 use super::sctp;
 
-/// What an echo server answered.
+/// The answer of an echo server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Which host it was.
+    /// The host that answered.
     pub name: String,
-    /// Where it saw the request come from.
+    /// The source address that it saw.
     pub source: IpAddr,
 }
 
@@ -29,14 +29,16 @@ impl Answer {
     }
 }
 
-/// Why a request got no answer.
+/// The reason why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
     /// A reset, or an ICMP error that says the port is closed.
     Refused,
     /// Silence.
     TimedOut,
-    /// Anything else, in words: no route, an answer that is none.
+    /// No route to the target, or no neighbour with its address.
+    Unreachable,
+    /// Any other error: a closed connection, a malformed answer.
     Other(String),
 }
 
@@ -45,6 +47,7 @@ impl fmt::Display for RequestError {
         match self {
             Self::Refused => f.write_str("refused"),
             Self::TimedOut => f.write_str("timed out"),
+            Self::Unreachable => f.write_str("unreachable"),
             Self::Other(reason) => f.write_str(reason),
         }
     }
@@ -58,6 +61,7 @@ impl From<io::Error> for RequestError {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => Self::Refused,
             // A blocking socket with a timeout reports it as "would block".
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::TimedOut,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::Unreachable,
             _ => Self::Other(error.to_string()),
         }
     }
@@ -133,6 +137,14 @@ impl Connection {
             Transport::Udp(socket) => ask_datagram(socket)?,
         };
         Answer::parse(&line).ok_or_else(|| RequestError::Other(format!("not an answer: {line:?}")))
+    }
+
+    /// Changes how long each question may take.
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match &self.transport {
+            Transport::Stream(stream) => stream.get_ref().set_read_timeout(Some(timeout)),
+            Transport::Udp(socket) => socket.set_read_timeout(Some(timeout)),
+        }
     }
 
     /// Ends the connection with a reset, which every machine on the way forgets sooner than an

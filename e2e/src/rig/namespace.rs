@@ -57,7 +57,7 @@ impl Namespace {
             .with_context(|| format!("enter {}", self.name))
     }
 
-    /// Runs a program in the namespace and returns what it printed; fails if it did.
+    /// Runs a program in the namespace and returns its output; fails if it fails.
     pub fn exec(&self, command: &[&str]) -> Result<String> {
         self.exec_with_input(command, "")
     }
@@ -130,7 +130,7 @@ pub(super) struct NamespaceSet {
 }
 
 impl NamespaceSet {
-    /// An empty set whose names nothing else has; removes what dead processes left behind.
+    /// An empty set with unique names; removes the leftovers of dead processes.
     pub(super) fn new() -> Self {
         remove_leftovers();
         let rig = RIGS.fetch_add(1, Ordering::Relaxed);
@@ -175,8 +175,12 @@ impl NamespaceSet {
     }
 }
 
-/// No duplicate address detection (addresses work at once), no reverse path filter.
-const DEFAULTS: [(&str, &str); 3] = [
+/// No duplicate address detection (addresses work at once), no reverse path filter, and no limit on ICMP
+/// errors: a host that refuses more than six requests in a row would become silent.
+const DEFAULTS: [(&str, &str); 6] = [
+    ("ipv4/icmp_ratelimit", "0"),
+    ("ipv4/icmp_ratemask", "0"),
+    ("ipv6/icmp/ratelimit", "0"),
     ("ipv6/conf/default/accept_dad", "0"),
     ("ipv4/conf/all/rp_filter", "0"),
     ("ipv4/conf/default/rp_filter", "0"),
@@ -206,7 +210,7 @@ fn owner(name: &str) -> Option<&str> {
     Some(name.strip_prefix(PREFIX)?.split_once('-')?.0)
 }
 
-/// Best effort: what cannot be removed is a later rig's leftover.
+/// Best effort: a later rig removes the rest.
 fn remove_all<'a>(names: impl Iterator<Item = &'a str>) {
     let script: String = names.map(|name| format!("netns del {name}\n")).collect();
     if !script.is_empty() {
