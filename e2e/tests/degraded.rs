@@ -1,4 +1,4 @@
-//! What goes wrong with one Service, one tool or one record on a node costs the others nothing.
+//! A failing Service, tool or ownership record on a node does not affect other Services.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -13,7 +13,6 @@ use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slices};
 use portolan_e2e::rig::{Connection, Family, Host, Load, LoadConfig, Protocol};
 use portolan_e2e::wait::wait_for;
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
@@ -21,16 +20,14 @@ const BAD: [&str; 2] = ["10.96.0.66", "fd00:10:96::66"];
 /// A Service with short circuits.
 const LOCAL: [&str; 2] = ["10.96.0.20", "fd00:10:96::20"];
 const NODE_PORT: u16 = 30080;
-/// How long a real server of `web` keeps its connections, where that matters.
+/// The drain timeout of `web` where a test waits for its end.
 const DRAIN: Duration = Duration::from_secs(5);
 /// Longer than any test.
 const FOR_EVER: Duration = Duration::from_secs(3600);
-/// The agent of the visitor's node looks at the whole kernel as good as never by itself.
-const RARELY: &str = "--sync-period=3600";
-/// A node that is busy with nothing else does what is due within this time.
-const SOON: Duration = Duration::from_secs(25);
+/// The agent of the visitor's node does not read the whole kernel during a test, and glances at it often.
+const RARELY: [&str; 2] = ["--sync-period=3600", "--check-period=2"];
 
-/// The Service `web`, and who asks it.
+/// The Service `web` and its client.
 struct World {
     cluster: Cluster,
     a: EchoPod,
@@ -48,7 +45,7 @@ impl World {
         let add = |node, name| cluster.add_pod(node, name).unwrap();
         let (a, b, visitor) = (add(1, "a"), add(1, "b"), add(0, "v"));
         cluster.agent(0).unwrap().stop(PATIENT).unwrap();
-        cluster.start_agent_with(0, &[RARELY]).unwrap();
+        cluster.start_agent_with(0, &RARELY).unwrap();
         cluster.wait_until_ready(0).unwrap();
         let world = Self {
             cluster,
@@ -77,7 +74,7 @@ impl World {
         self.put("bad.json", &[vec![bad], slices].concat());
     }
 
-    /// Returns when every node has programmed the objects, with errors or without.
+    /// Writes objects and returns when every node has programmed them, with or without errors.
     fn put(&self, file: &str, objects: &[Value]) {
         let before = self.cluster.revision().unwrap();
         let list = json!({ "kind": "List", "items": objects });
@@ -104,7 +101,7 @@ impl World {
         self.put("local.json", if is_there { &all } else { &[] });
     }
 
-    /// Asks the Service `web`, from a pod and from its node.
+    /// Load on the Service `web`, from a pod and from its node.
     fn load(&self) -> [Load; 2] {
         let web = Family::ALL.map(|family| address(WEB, family, 80));
         let config = LoadConfig {
@@ -116,10 +113,10 @@ impl World {
         [&self.visitor.pod, node].map(|from| Load::start(from, &web, config.clone()).unwrap())
     }
 
-    /// What a command says, in an order that is not the kernel's.
+    /// The sorted output of a command: the kernel lists objects in no fixed order.
     fn sorted(&self, command: &str) -> Vec<String> {
         let text = self.node(command).unwrap_or_default();
-        // A set that is made anew has another seed.
+        // A set that is created again has another seed.
         let lines = text.lines().filter(|line| !line.starts_with("create "));
         let mut lines: Vec<String> = lines.map(Into::into).collect();
         lines.sort_unstable();
@@ -137,7 +134,7 @@ impl World {
         self.cluster.rig.node(0).exec(&words)
     }
 
-    /// Waits until the visitor's node knows of errors, or of none.
+    /// Waits until the agent of the visitor's node reports errors, or none.
     fn wait_for_errors(&self, some: bool) {
         wait_for("errors", PATIENT, || {
             let metrics = self.cluster.agent_metrics(0).ok()?;
@@ -148,8 +145,8 @@ impl World {
         .unwrap();
     }
 
-    /// The deadline of a drain ends it, a change arrives, and a glance sees what somebody deleted.
-    fn assert_good_goes_on(&self, when: &str) {
+    /// Asserts that a change arrives, that a drain ends at its deadline, and that a glance repairs a deletion.
+    fn assert_others_work(&self, when: &str) {
         let web = address(WEB, Family::V4, 80);
         let mut kept = self.open(Family::V4);
         assert_eq!(kept.ask().unwrap().name, "a");
@@ -159,7 +156,7 @@ impl World {
         assert_eq!(answer.unwrap().name, "b", "{when}");
         println!("{when}: changed after {:?}", start.elapsed());
         let old = self.a.pod.socket(Family::V4, EchoPod::PORT).to_string();
-        wait_for(&format!("{when}: the end of a drain"), SOON, || {
+        wait_for(&format!("{when}: the end of a drain"), PATIENT, || {
             let servers = self.node("ipvsadm -Sn").ok()?;
             (!servers.contains(&old)).then_some(())
         })
@@ -167,7 +164,7 @@ impl World {
         println!("{when}: drained after {:?}", start.elapsed());
         self.node("ipvsadm -D -t 10.96.0.10:80").unwrap();
         let start = Instant::now();
-        wait_for(&format!("{when}: a glance"), SOON, || {
+        wait_for(&format!("{when}: a glance"), PATIENT, || {
             let servers = self.node("ipvsadm -Sn").ok()?;
             servers.contains("-a -t 10.96.0.10:80").then_some(())
         })
@@ -178,27 +175,27 @@ impl World {
 }
 
 #[test]
-fn a_service_that_the_kernel_refuses_costs_the_others_nothing() {
-    let name = "a_service_that_the_kernel_refuses_costs_the_others_nothing";
+fn a_service_that_the_kernel_refuses_does_not_affect_others() {
+    let name = "a_service_that_the_kernel_refuses_does_not_affect_others";
     let Some(world) = World::start_or_skip(name, DRAIN) else {
         return;
     };
-    world.assert_good_goes_on("nothing bad");
+    world.assert_others_work("nothing bad");
     // Kernels before 6.2 have no such scheduler.
     world.put_bad(json!({ "portolan.dev/scheduler": "twos" }));
     let has_scheduler = world.node("ipvsadm -Sn").unwrap().contains("-s twos");
     println!("twos: {has_scheduler}");
     if !has_scheduler {
         world.wait_for_errors(true);
-        world.assert_good_goes_on("no scheduler");
+        world.assert_others_work("no scheduler");
     }
     world.put_bad(json!({}));
     world.wait_for_errors(false);
-    // The routes of IPv6 addresses go, and cannot be made anew.
+    // IPv6 routes disappear and cannot be created again.
     let switch = "sysctl -qw net.ipv6.conf.lo.disable_ipv6";
     world.node(&format!("{switch}=1")).unwrap();
     world.wait_for_errors(true);
-    world.assert_good_goes_on("IPv6 is off");
+    world.assert_others_work("IPv6 is off");
     world.node(&format!("{switch}=0")).unwrap();
     world.wait_for_errors(false);
     for ips in [WEB, BAD] {
@@ -208,12 +205,13 @@ fn a_service_that_the_kernel_refuses_costs_the_others_nothing() {
     }
 }
 
-/// What somebody does to the ownership record.
-const LOSSES: [&str; 4] = [
-    "ipset flush KUBE-PORTOLAN-OWNED",
-    "ipset flush KUBE-6-PORTOLAN-OWNED",
-    "ipset destroy KUBE-PORTOLAN-OWNED",
-    "ipset destroy KUBE-6-PORTOLAN-OWNED",
+/// Commands that damage the ownership record, and whether the agent is down meanwhile. Every pair of command,
+/// family and restart occurs.
+const LOSSES: [(&str, bool); 4] = [
+    ("ipset flush KUBE-PORTOLAN-OWNED", false),
+    ("ipset flush KUBE-6-PORTOLAN-OWNED", true),
+    ("ipset destroy KUBE-PORTOLAN-OWNED", true),
+    ("ipset destroy KUBE-6-PORTOLAN-OWNED", false),
 ];
 
 fn assert_none_failed(loads: [Load; 2]) {
@@ -225,13 +223,13 @@ fn assert_none_failed(loads: [Load; 2]) {
 }
 
 #[test]
-fn a_lost_ownership_record_cuts_nobody_off() {
-    let name = "a_lost_ownership_record_cuts_nobody_off";
+fn a_lost_ownership_record_ends_no_connection() {
+    let name = "a_lost_ownership_record_ends_no_connection";
     let Some(mut world) = World::start_or_skip(name, FOR_EVER) else {
         return;
     };
     world.put_local(true);
-    // So that its real server drains on, in both families.
+    // These connections keep a draining real server in both families.
     let mut kept = Family::ALL.map(|family| world.open(family));
     let mut assert_kept = || {
         for connection in &mut kept {
@@ -248,30 +246,28 @@ fn a_lost_ownership_record_cuts_nobody_off() {
     let before = state(&world);
     assert!(before.2.iter().any(|line| line.starts_with("-A -f ")));
     let loads = world.load();
-    for loss in LOSSES {
-        for restart in [false, true] {
-            if restart {
-                world.cluster.agent(0).unwrap().kill9().unwrap();
-            }
-            world.node(loss).unwrap();
-            if restart {
-                world.cluster.start_agent_with(0, &[RARELY]).unwrap();
-                world.cluster.wait_until_ready(0).unwrap();
-            }
-            let start = Instant::now();
-            wait_for(&format!("{loss:?} to be made good"), SOON, || {
-                (state(&world) == before).then_some(())
-            })
-            .unwrap_or_else(|error| panic!("{error}: {:#?} instead of {before:#?}", state(&world)));
-            println!("{loss}, restart {restart}: after {:?}", start.elapsed());
-            world.wait_for_errors(false);
-            assert_kept();
+    for (loss, restart) in LOSSES {
+        if restart {
+            world.cluster.agent(0).unwrap().kill9().unwrap();
         }
+        world.node(loss).unwrap();
+        if restart {
+            world.cluster.start_agent_with(0, &RARELY).unwrap();
+            world.cluster.wait_until_ready(0).unwrap();
+        }
+        let start = Instant::now();
+        wait_for(&format!("{loss:?} to be made good"), PATIENT, || {
+            (state(&world) == before).then_some(())
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:#?} instead of {before:#?}", state(&world)));
+        println!("{loss}, restart {restart}: after {:?}", start.elapsed());
+        world.wait_for_errors(false);
+        assert_kept();
     }
-    // What goes before anybody has seen the loss goes all the same.
-    world.node(LOSSES[0]).unwrap();
+    // A Service that is deleted before the loss is noticed is removed as well.
+    world.node(LOSSES[0].0).unwrap();
     world.put_local(false);
-    wait_for("a Service to go", SOON, || {
+    wait_for("a Service to go", PATIENT, || {
         let servers = world.sorted("ipvsadm -Sn").join(" ");
         let is_there = [":30080", LOCAL[0], " -f "].map(|what| servers.contains(what));
         (is_there == [false; 3]).then_some(())
@@ -280,7 +276,7 @@ fn a_lost_ownership_record_cuts_nobody_off() {
     assert_none_failed(loads);
 }
 
-/// Makes the tools of the agent's iptables hang while there is a file.
+/// Wrappers of the iptables tools that hang while a file exists.
 struct HangingTools {
     directory: PathBuf,
 }
@@ -311,7 +307,7 @@ impl HangingTools {
         let path = std::env::var("PATH").unwrap();
         let path = format!("{}:{path}", self.directory.display());
         let change = |command: &mut Command| {
-            // So often that a look at the rules falls into every change.
+            // Short enough for a check of the rules to coincide with every change.
             command.env("PATH", path).arg("--sync-period=2");
         };
         cluster.start_agent_by(0, change).unwrap();
@@ -328,10 +324,10 @@ impl HangingTools {
 }
 
 #[test]
-fn a_tool_that_hangs_holds_up_no_endpoint() {
-    /// Two families, of which each may wait for a tool once, and a busy machine.
-    const HELD_UP: Duration = Duration::from_secs(20);
-    let name = "a_tool_that_hangs_holds_up_no_endpoint";
+fn a_hanging_tool_delays_no_endpoint() {
+    /// Each of two families may wait 5 s for a tool once; the rest is for a busy machine. A tool hangs for 600 s.
+    const LIMIT: Duration = Duration::from_secs(30);
+    let name = "a_hanging_tool_delays_no_endpoint";
     let Some(mut world) = World::start_or_skip(name, FOR_EVER) else {
         return;
     };
@@ -340,7 +336,7 @@ fn a_tool_that_hangs_holds_up_no_endpoint() {
     tools.start_agent(&mut world.cluster);
     let loads = world.load();
     tools.hang(true);
-    for turn in 0..6 {
+    for turn in 0..4 {
         let (pod, answerer) = match turn % 2 {
             0 => (&world.b, "b"),
             _ => (&world.a, "a"),
@@ -349,13 +345,13 @@ fn a_tool_that_hangs_holds_up_no_endpoint() {
         world.publish(&[pod]);
         let took = start.elapsed();
         println!("turn {turn}: programmed after {took:?}");
-        assert!(took < HELD_UP, "{took:?}");
+        assert!(took < LIMIT, "{took:?}");
         for family in Family::ALL {
             let web = address(WEB, family, 80);
             answers(&world.visitor.pod, Protocol::Tcp, web, &[answerer]);
         }
     }
-    // The rules are in place as far as is known, so that new Services may come.
+    // The rules count as in place, so new Services are programmed.
     world.put_bad(json!({}));
     let new = address(BAD, Family::V4, 80);
     answers(&world.visitor.pod, Protocol::Tcp, new, &["b"]);
@@ -384,7 +380,7 @@ fn jump(seconds: i64) {
 
 #[test]
 fn a_clock_that_jumps_neither_cuts_nor_prolongs_a_drain() {
-    const LIMIT: Duration = Duration::from_secs(30);
+    const LIMIT: Duration = Duration::from_secs(20);
     const DAY: i64 = 24 * 60 * 60;
     let name = "a_clock_that_jumps_neither_cuts_nor_prolongs_a_drain";
     if !["uml", "debian"].contains(&&*lane::lane()) {
@@ -395,65 +391,52 @@ fn a_clock_that_jumps_neither_cuts_nor_prolongs_a_drain() {
         return;
     };
     let loads = world.load();
-    for (days, restart) in [(1, false), (-1, false), (1, true), (-1, true)] {
-        let mut kept = world.open(Family::V4);
-        let start = Instant::now();
-        let (from, to) = match kept.ask().unwrap().name.as_str() {
-            "a" => (&world.a, &world.b),
-            _ => (&world.b, &world.a),
+    for days in [1, -1] {
+        world.publish(&[&world.a]);
+        let web = address(WEB, Family::V4, 80);
+        let node: &Host = world.cluster.rig.node(1);
+        let elsewhere = node.connect(Protocol::Tcp, web, PATIENT).unwrap();
+        let mut kept = [world.open(Family::V4), elsewhere];
+        let mut assert_kept = || {
+            for connection in &mut kept {
+                assert_eq!(connection.ask().unwrap().name, "a");
+            }
         };
-        let name = kept.ask().unwrap().name;
-        world.publish(&[to]);
-        let old = from.pod.socket(Family::V4, EchoPod::PORT).to_string();
+        assert_kept();
+        let start = Instant::now();
+        world.publish(&[&world.b]);
         jump(days * DAY);
-        if restart {
-            world.cluster.agent(0).unwrap().kill9().unwrap();
-            world.cluster.start_agent_with(0, &[RARELY]).unwrap();
-            world.cluster.wait_until_ready(0).unwrap();
-        }
-        let is_there = || world.node("ipvsadm -Sn").unwrap().contains(&old);
-        wait_for("most of the drain", LIMIT, || {
-            assert!(is_there(), "{days} days: gone after {:?}", start.elapsed());
+        // One agent goes on, the other reads its drains from disk.
+        world.cluster.agent(0).unwrap().kill9().unwrap();
+        world.cluster.start_agent_with(0, &RARELY).unwrap();
+        let old = world.a.pod.socket(Family::V4, EchoPod::PORT).to_string();
+        let drains = |number: usize| {
+            let servers = world.cluster.rig.node(number).exec(&["ipvsadm", "-Sn"]);
+            servers.unwrap().contains(&old)
+        };
+        wait_for("most of the drain", PATIENT, || {
+            for number in 0..2 {
+                // The time after the look: a busy machine may look after the deadline.
+                let is_there = drains(number);
+                let elapsed = start.elapsed();
+                assert!(
+                    is_there || elapsed >= LIMIT,
+                    "{days} days: gone from node {number} after {elapsed:?}"
+                );
+            }
             (start.elapsed() > LIMIT * 2 / 3).then_some(())
         })
         .unwrap();
-        assert_eq!(kept.ask().unwrap().name, name);
-        wait_for("the end of the drain", LIMIT, || {
-            (!is_there()).then_some(())
+        if start.elapsed() < LIMIT * 3 / 4 {
+            assert_kept();
+        }
+        world.cluster.wait_until_ready(0).unwrap();
+        wait_for("the end of the drain", PATIENT, || {
+            (!drains(0) && !drains(1)).then_some(())
         })
         .unwrap();
         println!("{days} days: drained after {:?}", start.elapsed());
         jump(-days * DAY);
     }
-    assert_none_failed(loads);
-}
-
-#[test]
-fn an_agent_that_is_stopped_for_a_minute_stops_no_forwarding() {
-    const STOPPED: Duration = Duration::from_secs(60);
-    let name = "an_agent_that_is_stopped_for_a_minute_stops_no_forwarding";
-    let Some(mut world) = World::start_or_skip(name, FOR_EVER) else {
-        return;
-    };
-    let loads = world.load();
-    let agent = world.cluster.agent(0).unwrap();
-    agent.signal(Signal::STOP).unwrap();
-    let start = Instant::now();
-    let answered = loads.each_ref().map(Load::answered);
-    wait_for("a minute", STOPPED * 2, || {
-        (start.elapsed() > STOPPED).then_some(())
-    })
-    .unwrap();
-    for (load, before) in loads.iter().zip(answered) {
-        let now = load.answered() - before;
-        assert!(now > 100, "{now} answers in a minute");
-    }
-    let agent = world.cluster.agent(0).unwrap();
-    agent.signal(Signal::CONT).unwrap();
-    let start = Instant::now();
-    world.publish(&[&world.b]);
-    println!("programmed {:?} after it went on", start.elapsed());
-    let web = address(WEB, Family::V4, 80);
-    answers(&world.visitor.pod, Protocol::Tcp, web, &["b"]);
     assert_none_failed(loads);
 }

@@ -1,4 +1,4 @@
-//! Endpoints that come and go, each of them once.
+//! Endpoints that are added and removed; no address returns.
 
 use std::net::Ipv4Addr;
 
@@ -11,7 +11,7 @@ const NODE: usize = 1;
 /// Half of that node's addresses belong to one pod.
 const ROVERS: &str = "10.244.2.128/25";
 
-/// Who is behind the Service `churn`: two pods that stay, and passing addresses of a third one.
+/// The endpoints of the Service `churn`: two pods that stay, and passing addresses of a third one.
 pub(crate) struct Churn {
     /// The pods that are alive throughout.
     pub(crate) stay: [EchoPod; 2],
@@ -50,7 +50,7 @@ impl Churn {
         assert!(self.step < 127, "no address comes twice");
     }
 
-    /// What came last was never written.
+    /// Undoes the last step, whose write failed.
     pub(crate) fn take_back(&mut self) {
         self.step -= 1;
     }

@@ -1,5 +1,5 @@
-//! Everything that can die dies, or is cut off, for minutes: service routing goes on, nobody goes
-//! back in time, and at the end every node is as if it had been programmed anew.
+//! Service routing survives the death of every component and cut links for minutes: no node returns to an older
+//! state, and at the end every kernel equals one that is programmed from scratch.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 use portolan_e2e::wait::wait_for;
 use world::{LONG, World};
 
-/// How long what is away stays away: `PORTOLAN_CHAOS_AWAY` in seconds, for who tries the test out; at
-/// least 45, so that keepalives notice.
+/// The length of an outage: `PORTOLAN_CHAOS_AWAY` in seconds; at least 45, longer than keepalives.
 fn away() -> Duration {
     let said = std::env::var("PORTOLAN_CHAOS_AWAY").ok();
     let seconds = said.and_then(|said| said.parse().ok());
@@ -22,8 +21,8 @@ fn away() -> Duration {
 }
 
 #[test]
-fn nothing_that_dies_takes_service_routing_with_it() {
-    let test = "nothing_that_dies_takes_service_routing_with_it";
+fn service_routing_survives_dead_components_and_cut_links() {
+    let test = "service_routing_survives_dead_components_and_cut_links";
     let Some(mut world) = World::start_or_skip(test) else {
         return;
     };
@@ -38,7 +37,8 @@ fn nothing_that_dies_takes_service_routing_with_it() {
         say("a replica died and came back");
     }
     let cut = Instant::now();
-    link_drops(&mut world, cut + away() / 2);
+    // Long enough for several changes; the API server dies while the link is still down.
+    link_drops(&mut world, cut + away() / 4);
     say("node 1 has been cut off while endpoints came and went");
     let api = Instant::now();
     world.kill_api();
@@ -90,7 +90,7 @@ fn link_drops(world: &mut World, end: Instant) {
     assert_eq!(world.observer.present(1), before, "it is cut off");
 }
 
-/// A replica that has never seen the API server serves nobody.
+/// A replica that starts without an API server serves no agents.
 fn replica_starts_blind(world: &mut World) {
     let before = world.observer.present(0);
     world.kill_replica(0);

@@ -1,4 +1,4 @@
-//! What is in the kernel of each node, all the time: an endpoint that went never comes back.
+//! Continuous observation of each node's kernel: a removed endpoint never returns.
 //!
 //! Read by netlink, one virtual server after the other. `/proc/net/ip_vs` leaves some out: where a
 //! read ended the kernel counts the virtual servers of all network namespaces, and the next read
@@ -31,13 +31,13 @@ struct Shared {
     seen: Mutex<Vec<Seen>>,
 }
 
-/// A node's kernel, and what was seen there.
+/// A node's kernel and its observed history.
 struct Seen {
     ipvs: Ipvs,
     history: History,
 }
 
-/// What one node had.
+/// The observed history of one node.
 #[derive(Clone, Default)]
 struct History {
     looks: u64,
@@ -129,7 +129,7 @@ fn weighted(server: &VirtualServer) -> BTreeSet<Ipv4Addr> {
 }
 
 #[test]
-fn who_went_and_is_there_again_came_back() {
+fn a_removed_endpoint_that_returns_is_reported() {
     let [stays, goes] = [2, 3].map(|host| Ipv4Addr::new(10, 244, 1, host));
     let mut history = History::default();
     for now in [[stays, goes].into(), [stays].into()] {

@@ -1,4 +1,4 @@
-//! Requests all the time, each to a Service whose account is kept by itself.
+//! Continuous requests, with a separate account for each group of targets.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -18,13 +18,12 @@ pub(crate) struct Traffic {
 struct Account {
     name: &'static str,
     load: Load,
-    /// Whether each endpoint behind it is alive throughout, or is at least left as TCP is left: new
-    /// connections go elsewhere and old ones end in peace. Not so over UDP, where what is on its way
-    /// to an endpoint that goes is lost.
+    /// Whether every request must succeed: all endpoints live throughout, or leave by draining, which TCP
+    /// connections survive. UDP packets to an endpoint that leaves are lost.
     must_not_fail: bool,
 }
 
-/// Whom to ask, and from where.
+/// The addresses that clients ask.
 pub(crate) struct Targets {
     pub(crate) steady: SocketAddr,
     pub(crate) churn: SocketAddr,
