@@ -44,7 +44,7 @@ make_directory() {
     trap 'rm -rf "$DIRECTORY"' EXIT
 }
 
-# Writes what the guest's init needs (guest-init reads it) into DIRECTORY: the command "$2..." as a shell
+# Writes the input of the guest's init (guest-init) into DIRECTORY: the command "$2..." as a shell
 # script in the caller's directory and environment, for the lane $1.
 write_guest_command() {
     local lane=$1 name names values=()
@@ -63,7 +63,7 @@ write_guest_command() {
         printf ' %q' "$@"
         printf '\n'
     } >"$DIRECTORY/command"
-    # A /tmp of the guest's own is fast and clean, unless something there is what the command is about.
+    # A /tmp of the guest's own is fast and clean, unless the command refers to a path there.
     none_below_tmp "$PWD" "$@" "${values[@]}" && : >"$DIRECTORY/private-tmp"
     ln -s "$LANES/guest-init" "$DIRECTORY/init"
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// What a figure has to be.
+/// The goal of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
     /// At most so much.
@@ -12,7 +12,7 @@ pub enum Goal {
 }
 
 /// Says a figure: `figure NAME VALUE UNIT [goal OP VALUE ok|short]`. Straight to the stream, since
-/// the test harness hides what a passing test prints.
+/// the test harness hides the output of a passing test.
 pub fn figure(name: &str, value: f64, unit: &str, goal: Option<Goal>) {
     let _ = writeln!(std::io::stdout(), "{}", line(name, value, unit, goal));
 }

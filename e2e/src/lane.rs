@@ -1,4 +1,4 @@
-//! What the machine under a test can do, and the one way to skip a test that needs more.
+//! Capabilities of the machine under a test, and the one way to skip a test that needs more.
 
 use std::env;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// Something that a test cannot do without.
+/// A requirement of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// User id 0: namespaces, addresses, rules.
@@ -48,13 +48,13 @@ pub fn provides(test: &str, needs: &[Need]) -> bool {
 /// Reports that `test` does not run here. Where `CI=true` a skip is a failure: it panics.
 ///
 /// # Panics
-/// In CI, where every lane has what its tests need.
+/// In CI, where every lane meets the needs of its tests.
 pub fn missing(test: &str, reason: &str) {
     assert!(
         env::var("CI").as_deref() != Ok("true"),
         "{test} cannot be skipped in CI: {reason}"
     );
-    // Straight to the stream: the test harness hides what a passing test prints.
+    // Straight to the stream: the test harness hides the output of a passing test.
     let _ = writeln!(std::io::stdout(), "SKIP {test}: {reason}");
 }
 

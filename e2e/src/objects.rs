@@ -73,7 +73,7 @@ pub fn slice_of(service: &str, family: Family, endpoints: &[Value]) -> Value {
     slice_named(service, suffix, spec)
 }
 
-/// An EndpointSlice with the name of its service and a suffix, and with what `spec` says.
+/// An EndpointSlice with the name of its service and a suffix; `spec` is laid over it.
 #[must_use]
 pub fn slice_named(service: &str, suffix: &str, spec: Value) -> Value {
     let mut slice = json!({

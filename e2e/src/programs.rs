@@ -40,12 +40,12 @@ pub enum Source {
     Kubernetes(PathBuf),
 }
 
-/// How the programs know each other.
+/// How the programs authenticate each other.
 #[derive(Debug, Clone)]
 pub enum Trust {
     /// Not at all.
     Plaintext,
-    /// By what `portolan-controller certs` made in this directory.
+    /// By certificates that `portolan-controller certs` made in this directory.
     Certificates(PathBuf),
 }
 
@@ -62,12 +62,12 @@ impl Trust {
         Ok(Self::Certificates(directory.to_owned()))
     }
 
-    /// Gives a controller what it shows.
+    /// Gives a controller its credentials.
     pub fn of_controller(&self, command: &mut Command) {
         self.of("controller", command);
     }
 
-    /// Gives an agent what the agent of a node shows.
+    /// Gives an agent the credentials of a node.
     pub fn of_node(&self, node: &str, command: &mut Command) {
         self.of(&format!("nodes/{node}"), command);
     }
@@ -80,8 +80,7 @@ impl Trust {
     }
 }
 
-/// A controller that serves agents at a port, and admins at the next one; what it shows is left to
-/// say.
+/// A controller that serves agents at a port, and admin requests at the next one; without credentials.
 pub fn controller(source: &Source, port: u16) -> Result<Command> {
     let mut command = Command::new(program("portolan-controller")?);
     command
@@ -101,7 +100,7 @@ pub fn controller(source: &Source, port: u16) -> Result<Command> {
     Ok(command)
 }
 
-/// The agent of a node, with its state below a directory; what it shows is left to say.
+/// The agent of a node, with its state below a directory; without credentials.
 pub fn agent(node: &str, controllers: &[SocketAddr], directory: &Path) -> Result<Command> {
     let mut command = Command::new(program("portolan-agent")?);
     command

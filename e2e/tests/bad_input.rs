@@ -1,4 +1,4 @@
-//! Bad input: one clear message that names object and field, a metric, and everything else works.
+//! Bad input produces one message that names object and field, and a metric; all other objects work.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(clippy::print_stdout, reason = "the messages, for people to judge")]
@@ -13,7 +13,7 @@ use portolan_e2e::rig::{Family, Host, Protocol};
 use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 
-/// An answer takes at most so long.
+/// The timeout of one request; an unanswered one is repeated.
 const PROMPT: Duration = Duration::from_secs(5);
 
 const GOOD: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
@@ -144,7 +144,7 @@ struct Case {
     object: &'static str,
     field: &'static str,
     reason: &'static str,
-    /// What the message says of the value.
+    /// The value as the message shows it.
     says: &'static str,
     /// Where the pod `b` answers nevertheless.
     works: Vec<(Protocol, SocketAddr)>,
@@ -223,7 +223,7 @@ fn service_cases(bench: &Bench) -> Vec<Case> {
     ]
 }
 
-/// What is refused or without effect beyond addresses and ports.
+/// Refused or ignored fields other than addresses and ports.
 fn other_cases(bench: &Bench) -> Vec<Case> {
     let [v4, v6] = BAD.map(|ip| address(ip, 80));
     let annotated = |name: &str, value: &str| {

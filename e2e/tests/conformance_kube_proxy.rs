@@ -1,5 +1,5 @@
-//! The conformance table on a real kube-proxy: the check on the oracle, and the exact list of what
-//! each of its modes does otherwise.
+//! The conformance table on a real kube-proxy: a check of the oracle, and the exact list of differences of each
+//! of its modes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -15,7 +15,7 @@ use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The modes, and what each does otherwise.
+/// The modes, each with its known differences.
 const MODES: [(&str, &str); 2] = [
     ("ipvs", include_str!("../conformance/kube-proxy-ipvs.txt")),
     (
@@ -82,7 +82,7 @@ fn a_real_kube_proxy_differs_only_where_we_know_why() {
         println!("{mode} runs after {:.1} s", start.elapsed().as_secs_f32());
         unexplained.extend(compare(mode, &stage, &rows, list));
         println!("{mode} played after {:.1} s", start.elapsed().as_secs_f32());
-        // What the last one leaves goes with the rig.
+        // The rig removes the leftovers of the last one.
         if modes.peek().is_some() {
             proxies.clean_up(&rig).unwrap();
         }
@@ -107,7 +107,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// For so long a kube-proxy that has synchronized once may not have heard of what its node is like.
+/// The time within which a synchronized kube-proxy learns the properties of its node.
 const LATE: Duration = Duration::from_secs(120);
 
 /// Plays rows, and for a while those again that nothing explains.

@@ -1,5 +1,5 @@
-//! What Services promise beyond the table: source ranges, modes of load balancers, affinity,
-//! addresses that belong to a node, health checks.
+//! Properties of Services beyond the conformance table: source ranges, load balancer modes, affinity, addresses
+//! of nodes, health checks.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -151,7 +151,7 @@ fn play_source_ranges(world: &World, closed: usize) {
                     }
                 }
             }
-            // The cluster IP is nobody's outside.
+            // The cluster IP has no route outside.
             answers(node, protocol, address(WEB, family, 80), &["a", "b"]);
         }
     };

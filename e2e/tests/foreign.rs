@@ -1,5 +1,5 @@
-//! What others have in the kernel stays as it is, bit for bit, whatever the agent does: virtual
-//! servers, also of an address of ours, sets, rules, devices, addresses and routes.
+//! The agent never changes kernel objects of other programs: virtual servers, also at an address of ours, sets,
+//! rules, devices, addresses and routes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -14,7 +14,7 @@ use serde_json::json;
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 const MORE: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
 
-/// What others make before the agent comes, one command a line.
+/// Foreign objects that exist before the agent starts, one command a line.
 const BEFORE: &str = "
 ipvsadm -A -t 10.96.0.10:9999 -s wrr -p 120
 ipvsadm -a -t 10.96.0.10:9999 -r 192.168.77.200:80 -g -w 3
@@ -43,7 +43,7 @@ ip route add local 198.51.100.79/32 dev lo table local proto 42
 ip -6 route add local 2001:db8:100::79/128 dev lo table local proto 42
 ";
 
-/// What they make while it is at work.
+/// Foreign objects that are created while it runs.
 const DURING: &str = "
 ipvsadm -A -t 10.96.0.11:9998 -s lc
 ipvsadm -a -t 10.96.0.11:9998 -r 192.168.77.200:81 -m -w 5
@@ -57,16 +57,16 @@ ip addr add 198.51.100.81/32 dev others0
 ip route add 198.51.100.82/32 dev lo proto 42
 ";
 
-/// Routes of a VIP of ours, which do what ours do.
+/// Foreign routes of a VIP of ours, equal to ours in effect.
 const ROUTES: &str = "
 ip route add local 10.96.0.10/32 dev lo table local proto 42
 ip -6 route add local fd00:10:96::10/128 dev lo table local proto 42
 ";
 
-/// Their sets.
+/// Foreign sets.
 const SETS: [&str; 3] = ["OTHERS", "KUBE-OF-OTHERS", "LATER-OTHERS"];
 
-/// What words of their rules begin with.
+/// Prefixes of words in foreign rules.
 const RULE_WORDS: [&str; 6] = [
     "198.51.100.",
     "OTHERS",
@@ -84,8 +84,8 @@ fn run(node: &Host, commands: &str) {
     }
 }
 
-/// Whether a line of a command's output is about what others have. Words are compared, since lines
-/// have random numbers too: a set's `initval`, a device's link address.
+/// Whether a line of a command's output describes a foreign object. Words are compared, since lines contain
+/// random numbers too: a set's `initval`, a device's link address.
 fn is_theirs(command: &str, line: &str) -> bool {
     let words: Vec<_> = line.split_whitespace().collect();
     let any = |test: &dyn Fn(&str) -> bool| words.iter().any(|word| test(word));
@@ -109,7 +109,7 @@ fn is_theirs(command: &str, line: &str) -> bool {
     }
 }
 
-/// All that others have, in the words of the tools.
+/// All foreign objects, as the tools print them.
 fn theirs(node: &Host) -> String {
     let mut all = String::new();
     for command in [
@@ -124,7 +124,7 @@ fn theirs(node: &Host) -> String {
     ] {
         let words: Vec<_> = command.split(' ').collect();
         let text = node.exec(&words).unwrap();
-        // What is changed when, and by how many packets, is nobody's.
+        // Comments with times and counters belong to no object.
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let lines = lines.filter(|line| is_theirs(command, line));
         let plain = lines.map(without_counters);
@@ -133,8 +133,8 @@ fn theirs(node: &Host) -> String {
     all
 }
 
-/// While somebody else has routes of a VIP they stay as they are, and the agent says so; from then on
-/// its own do. What others had meanwhile.
+/// Foreign routes of a VIP stay untouched and are reported; when they are gone, the agent adds its own. Returns
+/// the foreign objects of that time.
 fn routes_beside_ours(cluster: &Cluster) -> String {
     let node = cluster.rig.node(0);
     let wait_for_errors = |count: usize| {
@@ -178,7 +178,7 @@ fn publish(
     cluster.put(&format!("{name}.json"), &objects).unwrap();
 }
 
-/// A chain's declaration ends in how many packets and bytes have passed.
+/// Removes the packet and byte counters at the end of a chain's declaration.
 fn without_counters(line: &str) -> &str {
     match line.starts_with(':') {
         true => line.split(" [").next().unwrap_or(line),
@@ -187,7 +187,7 @@ fn without_counters(line: &str) -> &str {
 }
 
 #[test]
-fn random_numbers_are_not_taken_for_theirs() {
+fn random_numbers_are_not_mistaken_for_foreign_objects() {
     let ours = "create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 initval 0x4d0a9999";
     assert!(!is_theirs("ipset -s save", ours));
     assert!(is_theirs(
@@ -206,8 +206,8 @@ fn random_numbers_are_not_taken_for_theirs() {
 }
 
 #[test]
-fn what_others_have_stays_as_it_is() {
-    if !lane::provides("what_others_have_stays_as_it_is", &[Need::Root, Need::Ipvs]) {
+fn foreign_objects_stay_untouched() {
+    if !lane::provides("foreign_objects_stay_untouched", &[Need::Root, Need::Ipvs]) {
         return;
     }
     let mut cluster = Cluster::new().unwrap();
@@ -223,7 +223,7 @@ fn what_others_have_stays_as_it_is() {
     let check = |cluster: &Cluster, expected: &str, when: &str| {
         assert_eq!(theirs(cluster.rig.node(0)), expected, "{when}");
     };
-    // Else their addresses would take node ports, as they should.
+    // Foreign addresses would otherwise get node ports.
     let ports = "--node-port-addresses=192.168.77.0/24,fd00:77::/64";
     let restart = |cluster: &mut Cluster, flag: &str| {
         cluster.start_agent_with(0, &[ports, flag]).unwrap();
@@ -245,7 +245,7 @@ fn what_others_have_stays_as_it_is() {
         check(&cluster, &during, &format!("churn {round}"));
     }
     cluster.agent(0).unwrap().kill9().unwrap();
-    // Here is no kube-proxy's, so that a takeover takes nothing.
+    // Without leftovers of a kube-proxy a takeover changes nothing.
     restart(&mut cluster, "--takeover=kube-proxy");
     check(&cluster, &during, "restart");
     publish(&cluster, "more", MORE, 30081, &pods);

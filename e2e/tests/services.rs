@@ -1,5 +1,5 @@
-//! Services stay working load balancing: as objects change, as others meddle, without a controller.
-//! Who answers whom is in the conformance table.
+//! Services keep working while objects change, while other programs change the kernel, and without a controller.
+//! The conformance table covers which endpoints answer which clients.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

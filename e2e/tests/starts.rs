@@ -1,4 +1,4 @@
-//! What an agent finds at start, and what it does where the node cannot serve a family, or nothing.
+//! Agent start on nodes that cannot serve an IP family, or no family.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -16,7 +16,7 @@ use portolan_e2e::wait::wait_for;
 use serde_json::{Value, json};
 
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
-/// An answer takes at most so long.
+/// The timeout of a request.
 const PROMPT: Duration = Duration::from_secs(10);
 /// Every name that iptables of IPv6 has.
 const IP6TABLES: [&str; 6] = [
@@ -44,7 +44,7 @@ fn path_with(directory: &Path, tools: &[&str], script: &str) -> String {
     format!("{}:{path}", directory.display())
 }
 
-/// All that an agent could leave behind, in the words of the tools.
+/// All objects that an agent could leave behind, as the tools print them.
 fn kernel(node: &Host) -> String {
     let mut all = String::new();
     for command in [
@@ -107,8 +107,8 @@ fn refuses(cluster: &mut Cluster, path: &str, args: &[&str], reason: &str) {
     assert_eq!(kernel(cluster.rig.node(0)), before, "{args:?}");
 }
 
-/// What is common to a node that cannot serve IPv6: with a change of endpoints IPv4 goes on, the agent is
-/// ready and healthy, and it says once why.
+/// Asserts that IPv4 follows a change of endpoints, that the agent is ready and healthy, and that it logs the
+/// reason once.
 fn serves_ipv4_alone(cluster: &mut Cluster, path: &str, pods: [&EchoPod; 2], reason: &str) {
     let [a, b] = pods;
     let from = &a.pod;
@@ -159,7 +159,7 @@ fn an_agent_whose_ip6tables_fail_serves_ipv4_alone() {
     };
     let before = of_v6(&cluster);
     serves_ipv4_alone(&mut cluster, &path, [&a, &b], "broken by a test");
-    // What an agent before it has programmed goes on.
+    // State that an earlier agent programmed stays in effect.
     assert_eq!(of_v6(&cluster), before);
     assert!(answers(&a.pod, WEB[1]).is_ok());
 
@@ -301,8 +301,8 @@ fn an_agent_is_not_ready_while_nothing_can_be_programmed() {
 
 /// On the machine's own kernel: a guest's has IPVS.
 #[test]
-fn an_agent_without_ipvs_refuses_with_a_sentence() {
-    let name = "an_agent_without_ipvs_refuses_with_a_sentence";
+fn an_agent_without_ipvs_exits_with_an_error() {
+    let name = "an_agent_without_ipvs_exits_with_an_error";
     if lane::has_ipvs() || !lane::provides(name, &[Need::Root]) {
         return;
     }

@@ -1,7 +1,7 @@
 //! Shows the main job on one screen: two nodes, a controller, two agents, the Services of `examples/`.
 //!
-//! Usage: `portolan-demo EXAMPLES-DIRECTORY`, as root, where IPVS is; `make demo` sees to both. What it
-//! prints it has seen; it fails if that was not what the Services ask for.
+//! Usage: `portolan-demo EXAMPLES-DIRECTORY`, as root, where IPVS is; `make demo` provides both. It
+//! prints observed results only, and fails if they differ from the Services' specifications.
 
 #![allow(clippy::print_stdout, reason = "it shows something to people")]
 
@@ -129,7 +129,7 @@ impl Demo {
         );
     }
 
-    /// Makes requests, each over a new connection, and shows who answered.
+    /// Makes requests, each over a new connection, and shows the answering pods.
     fn ask(&self, from: &Host, to: SocketAddr, what: &str, count: usize) -> Result<Vec<Answer>> {
         println!(
             "{count} requests from {} to {to} ({what})",

@@ -1,4 +1,4 @@
-//! Where a real kube-proxy does something else, and the list of that with reasons.
+//! Known differences of a real kube-proxy, with reasons.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::run::Outcome;
 pub struct Difference {
     /// The row's name.
     pub row: String,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
 }
 
@@ -29,7 +29,7 @@ impl From<&Outcome> for Difference {
 ///
 /// A list is text: a reason is one or more lines that start with `#`, under it a line
 /// `PATTERN: WHAT IS SEEN` for each group of rows, where `*` in the pattern stands for any text
-/// within one part of a row's name, and in what is seen for any text.
+/// within one part of a row's name, and in the observation for any text.
 #[derive(Clone, Debug, Default)]
 pub struct KnownDifferences {
     entries: Vec<Entry>,

@@ -1,7 +1,6 @@
-//! The oracle: what has to happen in a row.
+//! The oracle: the expected result of each row.
 //!
-//! It says what kube-proxy does in its iptables and nftables modes. IPVS mode differs where it has
-//! defects: there the others are right.
+//! It describes kube-proxy's iptables and nftables modes. Where IPVS mode differs, it has a defect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,11 +22,10 @@ pub enum Seen {
     Other(IpAddr),
 }
 
-/// What happens to a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expectation {
-    /// Each of these endpoints answers some requests, and nobody else any; each sees one of these
-    /// sources.
+    /// Exactly these endpoints answer; each sees one of these sources.
     Answers(BTreeMap<Place, BTreeSet<Seen>>),
     /// No answer and no error.
     Dropped,
@@ -35,7 +33,7 @@ pub enum Expectation {
     Refused,
 }
 
-/// Who an asker is to the node whose virtual server decides.
+/// The client as seen by the node whose virtual server decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// A pod of the cluster.
@@ -46,7 +44,7 @@ enum Class {
     Foreign,
 }
 
-/// What has to happen in a row.
+/// The expected result of a row.
 #[must_use]
 pub fn expect(row: &Row) -> Expectation {
     let endpoints = &row.situation.endpoints();
@@ -77,8 +75,8 @@ fn class(row: &Row) -> Class {
     }
 }
 
-/// Policy Local holds for everybody at cluster IPs, but not for pods and for the node itself at
-/// the other frontends: what is meant for outside is a short way round for those.
+/// Policy Local limits all clients at cluster IPs, but neither pods nor the node itself at the other frontends,
+/// which are short circuits for those.
 fn is_held_to_the_node(row: &Row) -> bool {
     row.policy == Policy::Local && (row.kind == Kind::ClusterIp || class(row) == Class::Foreign)
 }
@@ -128,7 +126,7 @@ fn sources(row: &Row, endpoint: Place) -> BTreeSet<Seen> {
     };
     let itself = row.source == Source::Endpoint && endpoint == Place::Here;
     match class(row) {
-        // A pod that got its own packet back from its own address would not know what to do.
+        // A pod drops its own packet when it returns with its own address.
         Class::Pod if itself => [masqueraded].into(),
         // An endpoint elsewhere would answer the pod directly, not by way of the node that was asked.
         Class::Pod if row.source.node() != Some(entry) && endpoint != entry => [masqueraded].into(),

@@ -1,9 +1,8 @@
-//! What a Service promises, as a table: who may answer whom, and which source the answering pod
-//! sees, for every kind of frontend, traffic policy, place of the asker and state of the endpoints.
+//! The promises of a Service as a table: which endpoint may answer which client, and which source the endpoint
+//! sees, for every kind of frontend, traffic policy, place of the client and state of the endpoints.
 //!
-//! [`Row::all`] makes the rows, [`expect`] says what has to happen (pure, and written from what
-//! kube-proxy's iptables and nftables modes do, not from our code), a [`Stage`] makes it happen
-//! with packets, and [`Row::judge`] compares. "Here" is the node that outside traffic and node port
+//! [`Row::all`] makes the rows, [`expect`] gives the expected result (pure, and written from kube-proxy's
+//! iptables and nftables modes, not from our code), a [`Stage`] sends packets, and [`Row::judge`] compares. "Here" is the node that outside traffic and node port
 //! traffic arrives at, "there" the other one; each has one pod that may be an endpoint.
 
 mod differences;

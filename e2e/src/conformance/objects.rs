@@ -179,7 +179,7 @@ impl Target {
     }
 }
 
-/// The name of the port of a protocol, and what the API calls the protocol.
+/// The name of a protocol's port, and the API's name of the protocol.
 fn words(protocol: Protocol) -> (&'static str, &'static str) {
     match protocol {
         Protocol::Tcp => ("tcp", "TCP"),

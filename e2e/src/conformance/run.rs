@@ -1,4 +1,4 @@
-//! Plays rows with packets and says what came of them.
+//! Runs rows with packets and reports the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,24 +24,24 @@ use crate::rig::{Answer, Connection, Protocol, RequestError};
 /// The ports to ask from: none of them is a node port, or one that the kernel gives.
 const PORTS: Range<u16> = 11_000..30_000;
 
-/// How long is waited, and how often asked.
+/// Timeouts, and numbers of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// An answer takes at most so long.
+    /// The time that an answer may take.
     pub answer: Duration,
-    /// Silence for so long is silence.
+    /// The time without an answer that counts as silence.
     pub silence: Duration,
-    /// A refusal takes at most so long. More than a second: a node's own connection is refused by
-    /// a message that its kernel may first hear when it repeats the packet, after a second.
+    /// The time that a refusal may take. More than a second: the kernel of the node may only notice the refusal
+    /// of its own connection when it repeats the packet, after a second.
     pub refusal: Duration,
-    /// How many requests are made at least before nobody else may answer.
+    /// The fewest requests before the set of answering endpoints counts as complete.
     pub least: usize,
-    /// How many requests are made at most until everybody has answered.
+    /// The most requests until all expected endpoints have answered.
     pub most: usize,
 }
 
 impl Patience {
-    /// What fits the lane.
+    /// The values for the lane.
     #[must_use]
     pub fn of_lane() -> Self {
         // Emulated CPUs may stand still for seconds when the machine has other work.
@@ -59,28 +59,28 @@ impl Patience {
     }
 }
 
-/// What was seen in a row.
+/// The observed result of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Who answered, and which sources they saw.
+    /// The endpoints that answered, with the sources that they saw.
     pub answers: BTreeMap<Place, BTreeSet<Seen>>,
-    /// What ended the asking.
+    /// The error that ended the requests.
     pub error: Option<RequestError>,
 }
 
-/// A row that was played.
+/// A row with its expected and observed results.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Which.
+    /// The row.
     pub row: Row,
-    /// What has to happen.
+    /// The expected result.
     pub expected: Expectation,
-    /// What has.
+    /// The observed result.
     pub observed: Observation,
 }
 
 impl Outcome {
-    /// True if what happened is what has to.
+    /// True if the observation is as expected.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.row.judge(&self.expected, &self.observed)
@@ -194,7 +194,7 @@ impl Stage {
         }
     }
 
-    /// Asks until everybody who should has answered, or something else happens.
+    /// Sends requests until all expected endpoints have answered, or another result shows.
     fn observe(&self, row: &Row, expected: &Expectation, patience: Patience) -> Observation {
         let to = Target::of(row).socket(row, self.node(Place::Here));
         let (count, timeout) = match expected {

@@ -1,4 +1,4 @@
-//! Where the endpoints of a Service are, and how they are.
+//! Places and conditions of a Service's endpoints.
 
 use std::fmt;
 

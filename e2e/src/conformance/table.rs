@@ -18,7 +18,7 @@ sees: the asker's own; or that of the node which forwards, which towards its own
 gateway. A – stands where the question makes no sense. All holds for TCP, UDP and SCTP, IPv4 and IPv6.
 ";
 
-/// One line of answers, and who gets them.
+/// One line of answers, with its clients.
 struct Line {
     cells: Vec<String>,
     askers: Vec<Source>,
@@ -35,7 +35,7 @@ pub fn markdown() -> String {
     );
     let _ = writeln!(text, "|{}", "---|".repeat(Situation::ALL.len() + 4));
     for policy in Policy::ALL {
-        // Kinds with the same answers for everybody are named together.
+        // Kinds with equal answers for all clients are merged.
         let mut blocks: Vec<(String, String)> = Vec::new();
         for kind in Kind::ALL {
             let block = block(kind, policy);
@@ -53,7 +53,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// What a frontend answers: a line for all askers with the same answers.
+/// The answers of a frontend: one line for all clients with equal answers.
 fn block(kind: Kind, policy: Policy) -> String {
     let mut lines: Vec<Line> = Vec::new();
     for source in Source::ALL {

@@ -29,7 +29,7 @@ struct Shared {
     served: AtomicU64,
     /// The number of the next connection, over all listeners.
     numbers: AtomicU64,
-    /// By number: what has to be cut when the server stops.
+    /// Open connections by number, which are closed when the server stops.
     connections: Mutex<HashMap<u64, TcpStream>>,
 }
 

@@ -13,14 +13,14 @@ use super::client::{self, Answer, RequestError};
 use super::host::{Host, Protocol};
 use crate::wait::pause;
 
-/// How to load.
+/// The parameters of a load.
 #[derive(Clone, Debug)]
 pub struct LoadConfig {
     /// TCP: a new connection for each request. UDP: a new source port.
     pub protocol: Protocol,
-    /// How many ask at the same time.
+    /// The number of threads that send requests.
     pub workers: u64,
-    /// How many requests each of them makes at most.
+    /// The most requests that each of them sends.
     pub limit: u64,
     /// The pause between two requests of one worker.
     pub pause: Duration,
@@ -46,13 +46,13 @@ impl Default for LoadConfig {
 pub struct Failure {
     /// When it started, counted from the start of the load.
     pub at: Duration,
-    /// Whom it asked.
+    /// The address it asked.
     pub target: SocketAddr,
-    /// What happened.
+    /// The error.
     pub error: RequestError,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Clone, Debug, Default)]
 pub struct LoadReport {
     /// All requests that ended, answered or not.
@@ -118,7 +118,7 @@ impl Load {
         self.shared.lock().failures.len()
     }
 
-    /// What failed so far.
+    /// The failures so far.
     #[must_use]
     pub fn failures(&self) -> Vec<Failure> {
         self.shared.lock().failures.clone()

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Nodes know each other's pods by routes; outside clients know none, so a packet that leaves for one
-//! without masquerade comes back to nobody. Everything is removed when the [`Rig`] is dropped.
+//! without masquerade gets no answer. Everything is removed when the [`Rig`] is dropped.
 
 mod client;
 mod echo;
@@ -105,7 +105,7 @@ impl Rig {
     }
 
     /// Drops all that two machines of the LAN send each other, without a word to either, or no more.
-    /// What they say to others passes.
+    /// Their packets to other machines pass.
     pub fn cut(&self, ends: [&Host; 2], cut: bool) -> Result<()> {
         ends.into_iter()
             .try_for_each(|end| lan::isolate(&self.lan, end, cut))

@@ -63,7 +63,7 @@ impl Node {
         format!("{}/64", pod_v6(self.number, 0))
     }
 
-    /// The addresses that its pods see as their router's, and as the source of what the node masquerades.
+    /// The addresses of its pods' router, and the source of packets that the node masquerades.
     #[must_use]
     pub fn gateway(&self) -> (Ipv4Addr, Ipv6Addr) {
         (pod_v4(self.number, 1), pod_v6(self.number, 1))

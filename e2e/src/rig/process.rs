@@ -25,7 +25,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` in `namespace`; what it prints is appended to `<log_directory>/<name>.log`.
+    /// Starts `command` in `namespace`; its output is appended to `<log_directory>/<name>.log`.
     pub fn spawn(
         namespace: &Namespace,
         name: &str,

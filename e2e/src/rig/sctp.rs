@@ -53,7 +53,7 @@ pub(super) fn connect(
     connect_from(socket, source, target, timeout)
 }
 
-/// Connects a socket that is bound first; what of the source is unspecified the kernel chooses.
+/// Binds and connects a socket; the kernel chooses unspecified parts of the source.
 pub(super) fn connect_from(
     socket: OwnedFd,
     source: SocketAddr,

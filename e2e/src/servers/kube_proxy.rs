@@ -46,7 +46,7 @@ impl ApiOnLan {
     }
 }
 
-/// kube-proxy on every node. Dropping it leaves what it has programmed; see [`Self::clean_up`].
+/// kube-proxy on every node. Dropping it leaves its kernel objects; see [`Self::clean_up`].
 #[derive(Debug)]
 pub struct KubeProxies {
     processes: Vec<Process>,
@@ -105,7 +105,7 @@ impl KubeProxies {
         Ok(())
     }
 
-    /// Stops them and takes away what they have programmed.
+    /// Stops them and removes their kernel objects.
     pub fn clean_up(self, rig: &Rig) -> Result<()> {
         drop(self);
         let program = program()?;

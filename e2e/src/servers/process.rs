@@ -14,7 +14,7 @@ use crate::wait::wait_for;
 const START_LIMIT: Duration = Duration::from_secs(180);
 /// After this a server that ignores SIGTERM is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// What is shown of a log on failure.
+/// The number of log lines shown on failure.
 const TAIL_LINES: usize = 25;
 
 /// A server that is stopped on drop.

@@ -1,4 +1,4 @@
-//! Writes without a process for each.
+//! Writes to the API server without a process for each.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};

@@ -18,7 +18,7 @@ use crate::{WEB, kernel, metric};
 
 /// How long the certificate is valid that is replaced while it is in use.
 const VALID: Duration = Duration::from_secs(30);
-/// A stream ends a minute after what it was opened with; on a busy guest, somewhat later.
+/// A stream ends a minute after its certificate expires; on a busy guest, somewhat later.
 const REOPENED: Duration = Duration::from_secs(180);
 /// Between two looks at metrics, in waits of a minute.
 const LOOK: Duration = Duration::from_millis(250);
@@ -127,7 +127,7 @@ fn nobody_gets_the_table_of_another_node() {
         assert_eq!(metric(&metrics, "portolan_agent_commits_total"), 0.0);
         assert_eq!(kernel(secure.cluster.rig.node(1)), before, "{reason}");
     }
-    // Nobody has noticed: not the one whose name they used, nor the one whose machine it is.
+    // Neither the impersonated agent nor the node's own agent is affected.
     assert_eq!(secure.agent_metric(0, streams), opened);
     secure.cluster.start_agent(1).unwrap();
     secure.cluster.wait_until_ready(1).unwrap();

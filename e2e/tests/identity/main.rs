@@ -1,5 +1,5 @@
-//! The real programs with TLS, in the rig: an agent programs the table of the node that it can show
-//! to be, and no other; what it shows is replaced while it runs.
+//! The real programs with TLS, in the rig: an agent programs only the table of the node that its credentials
+//! name, and its credentials are replaced while it runs.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 

@@ -172,7 +172,7 @@ fn a_service_account_token_names_its_node() {
     })
     .unwrap();
 
-    // On the other node somebody has the first one's token.
+    // The other node presents the first node's token.
     world.write_token(0, &tokens[1]);
     let second = world.agent(1, &tokens[1]);
     wait_for("refusals", PATIENT, || {

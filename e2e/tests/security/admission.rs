@@ -21,7 +21,7 @@ async fn an_agent_gets_the_table_of_its_own_node_and_no_other() {
     let other = Client::connect(server.agents, certificate("a"), "b").await;
     assert_eq!(other.err().unwrap().code(), Code::PermissionDenied);
     assert_eq!(server.refused("wrong_node"), 1.0);
-    // What it tried does no harm to the node that it named, nor to its own stream.
+    // The attempt affects neither the node that it named nor its own stream.
     let mut b = Client::connect(server.agents, certificate("b"), "b")
         .await
         .unwrap();

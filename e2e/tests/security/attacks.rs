@@ -1,4 +1,4 @@
-//! What strangers and bad agents can do to the others: nothing.
+//! Strangers and misbehaving agents do not affect other agents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,7 +130,7 @@ async fn who_does_not_read_costs_little_and_delays_nobody() {
     let mut agent = Client::connect(server.agents, certificate("a"), "a")
         .await
         .unwrap();
-    // What the changes themselves cost is not the readers' fault.
+    // The cost of the changes themselves is not the readers'.
     churn(&server, &mut agent, SERVICES).await;
     let ca = std::fs::read_to_string(server.certs().join("ca/tls.crt")).unwrap();
     let mut stalled = Vec::new();

@@ -1,5 +1,4 @@
-//! An agent's end of the stream without an agent: it says what it is told to, and checks tables as an
-//! agent does.
+//! A scripted client of the agents' stream that checks tables as an agent does.
 
 use std::fs;
 use std::io;
@@ -34,7 +33,7 @@ pub(crate) async fn patiently<F: Future>(future: F) -> F::Output {
     timeout(PATIENCE, future).await.expect("in time")
 }
 
-/// What a client shows and trusts, from a directory as `certs` makes it.
+/// A client's certificate and authorities, from a directory of `certs`.
 pub(crate) fn config(dir: &Path) -> Arc<ClientConfig> {
     let at = |name: &str| dir.join(name);
     let identity = at("tls.crt").exists();

@@ -11,7 +11,7 @@ use portolan_proto::v1::agent_message::Message;
 use crate::client::{Client, PATIENCE, config, patiently};
 use crate::server::Server;
 
-/// Runs it; what it prints, or what it complains about.
+/// Runs it and returns its output, or its error.
 fn ctl(server: &Server, args: &[&str]) -> Result<String, String> {
     let done = Command::new(program("portolanctl").unwrap())
         .env(
@@ -34,7 +34,7 @@ fn confirm(server: &Server, node: &str) -> Result<String, String> {
     ctl(server, &[&at, "confirm", node])
 }
 
-/// Prints until it is as asked for: the controller takes a moment to note what an agent says.
+/// Repeats a command until its output satisfies a condition: the controller handles messages of agents later.
 fn until(server: &Server, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
     let look = || ctl(server, args).ok().filter(|text| wanted(text));
     wait_for(&args.join(" "), PATIENCE, look)
@@ -79,7 +79,7 @@ async fn an_operator_sees_what_nodes_have_and_what_they_must_have() {
     let error = ctl(&server, &["explain", "10.96.9.9:80", "--node", "a"]).unwrap_err();
     assert!(error.contains("10.96.9.9"), "{error}");
 
-    // What the node lacks is named.
+    // The output names what is missing on the node.
     server.publish(2);
     client.until(2).await;
     let after = until(&server, &["diff", "a"], |text| text.contains("s1"));

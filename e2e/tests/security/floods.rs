@@ -1,4 +1,4 @@
-//! Strangers that come faster than they can be served: an agent is let in at once nevertheless.
+//! Agents connect while strangers open connections faster than they can be served.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ const AGENTS: usize = 10;
 /// After how long an agent is given up.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
-/// A thousand connections a second that say something and wait, from a thread of its own: agents are
-/// not to wait for their attackers.
+/// A thousand connections a second that send a few bytes and wait, from a thread of its own: agents do not
+/// share a runtime with their attackers.
 struct Flood {
     opened: Arc<AtomicU64>,
     _end: DropGuard,
@@ -100,7 +100,7 @@ async fn hold(mut stream: TcpStream, said: &[u8]) {
     }
 }
 
-/// What a client says first in TLS.
+/// The first message of a TLS client.
 fn client_hello(config: Arc<ClientConfig>) -> Vec<u8> {
     let name = ServerName::try_from("localhost").unwrap();
     let mut client = ClientConnection::new(config, name).unwrap();
@@ -171,7 +171,7 @@ async fn check(name: &str, one: [u8; 4], whole_hello: bool) {
     let slowest = slowest_agent(one, whole_hello).await;
     let millis = slowest.as_secs_f64() * 1e3;
     figure(name, millis, "ms", Some(Goal::AtMost(1_000.0)));
-    // A busy machine is late with everything, but nobody is locked out.
+    // A busy machine is slow, but locks no agent out.
     assert!(slowest < GIVEN_UP, "{slowest:?}");
 }
 
@@ -182,7 +182,7 @@ async fn one_byte_of_a_client_hello_locks_no_agent_out() {
 
 /// As from behind the address of a node that is not masqueraded well, or of a relay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nor_does_it_from_the_address_of_the_agent() {
+async fn one_byte_from_the_agents_own_address_locks_no_agent_out() {
     check("flood_same_address_new_agent", [127, 0, 0, 1], false).await;
 }
 
@@ -191,7 +191,7 @@ async fn whole_client_hellos_lock_no_agent_out() {
     check("flood_whole_hello_new_agent", [127, 0, 1, 1], true).await;
 }
 
-/// Certificates are read again, and used, while strangers hold what they can.
+/// Certificates are reloaded and used while strangers hold all the descriptors that they can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_leave_descriptors_for_certificates() {
     raise_descriptors();

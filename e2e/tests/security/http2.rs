@@ -1,4 +1,4 @@
-//! An agent that was let in, and then abuses HTTP/2: what it costs, and that it is cut off.
+//! The cost of an admitted agent that abuses HTTP/2, and its end.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use tokio_rustls::client::TlsStream;
 use crate::client::{Client, config, patiently, tls};
 use crate::server::Server;
 
-/// How long a flood goes on, if nobody ends it.
+/// The length of a flood that the server does not end.
 const LONGEST: Duration = Duration::from_secs(20);
 
 const DATA: u8 = 0;
@@ -76,12 +76,12 @@ async fn connect(server: &Server, node: &str) -> TlsStream<TcpStream> {
         frame(DATA, 0, SYNC, &[&[0], &length[..], &hello].concat()),
     ];
     stream.write_all(&said.concat()).await.unwrap();
-    // The Welcome, or what comes before it.
+    // The Welcome, or a frame before it.
     patiently(stream.read_u8()).await.unwrap();
     stream
 }
 
-/// What a flood says: so many streams were used before.
+/// The frames of a flood, given the number of streams used before.
 fn words(flood: &str, used: u32) -> Vec<u8> {
     let streams = (used..used + 100).map(|number| 2 * number + SYNC + 2);
     match flood {

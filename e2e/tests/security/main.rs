@@ -1,5 +1,5 @@
-//! The controller's program, its certificates as `portolan-controller certs` makes them, real TLS:
-//! who is let in, and what those can do who are not; relays; and `portolanctl`.
+//! The controller's program with real TLS and certificates of `portolan-controller certs`: admission, attacks
+//! by clients with and without admission, relays, and `portolanctl`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 

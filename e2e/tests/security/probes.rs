@@ -1,4 +1,4 @@
-//! Probes of the admin port, while strangers hold as many connections to it as they can.
+//! Probes of the admin port while strangers hold as many connections to it as they can.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const RETURN: Duration = Duration::from_secs(5);
 const PROBES: u8 = 60;
 /// From one probe to the next: all of them together see strangers come back.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What kubelets and balancers must not wait longer for.
+/// The limit for answers to kubelets and load balancers, in milliseconds.
 const GOAL: f64 = 100.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,8 +73,7 @@ async fn attack(name: &str, source: impl Fn(usize) -> Ipv4Addr) {
     assert!(median <= GOAL, "{median} ms");
 }
 
-/// How long each probe took, in milliseconds. On a runtime of its own: what the strangers cost us is
-/// not the server's.
+/// The time of each probe in milliseconds. A runtime of its own excludes the cost of the strangers' side.
 fn probes(address: SocketAddr) -> Vec<f64> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();

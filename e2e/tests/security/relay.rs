@@ -50,7 +50,7 @@ async fn agents_of_relays_have_the_controllers_tables_also_when_it_is_gone() {
     root.publish(20);
     a.until(20).await;
     b.until(20).await;
-    // Whoever asks the relays is told the same.
+    // Both relays serve the same table.
     let wanted = table_of(&root, "a").unwrap();
     for relay in [&first, &second] {
         assert_eq!(table_of(relay, "a").as_ref(), Some(&wanted));

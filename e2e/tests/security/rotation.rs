@@ -29,7 +29,7 @@ async fn a_rotation_ends_no_stream_and_loses_no_change() {
     // The stream that began with the old ones goes on.
     server.publish(2);
     a.until(2).await;
-    // What changes while it is away is all that it is sent when it is back, with a new certificate.
+    // After a reconnect with a new certificate it is sent only the changes of the meantime.
     let staging = a.staging;
     let snapshots = "portolan_controller_snapshots_sent_total";
     let sent = server.metric(snapshots);

@@ -52,7 +52,7 @@ impl Server {
         Self::with(&[])
     }
 
-    /// With more arguments, and without a guard: most tests delete most of what there is.
+    /// With more arguments, and without the deletion guard: most tests delete most objects.
     pub(crate) fn with(args: &[&str]) -> Self {
         Self::of(None, &[&["--deletion-guard-percent=100"], args].concat())
     }
@@ -167,7 +167,7 @@ impl Server {
         make_certificates(self.dir.path());
     }
 
-    /// Signs what `certs` does not make.
+    /// Signs certificates that `certs` does not make.
     pub(crate) fn issue(&self, node: &str, valid: Range<SystemTime>) -> Issued {
         let read = |file: &str| fs::read_to_string(self.certs().join("ca").join(file)).unwrap();
         let authority = Authority::load(&read("tls.crt"), &read("tls.key")).unwrap();
@@ -213,7 +213,7 @@ impl Server {
         serde_json::from_str(&nodes).unwrap()
     }
 
-    /// What it has in memory, in KiB.
+    /// Its resident memory in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(path).unwrap();

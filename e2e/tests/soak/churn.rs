@@ -49,7 +49,7 @@ impl Churn {
         }
     }
 
-    /// Marks what is written next, so that it is known again when it has arrived.
+    /// Marks the next write, so that its arrival can be recognised.
     pub(crate) fn stamp(&mut self) -> Value {
         self.step += 1;
         let port = json!([{ "name": "stamp", "protocol": "TCP", "port": self.stamped() }]);
@@ -108,7 +108,7 @@ fn objects(number: u8, random: &mut Rng) -> Vec<Value> {
     objects
 }
 
-/// An endpoint in either node's range. Nobody answers there, and nobody asks.
+/// An endpoint in either node's range, without a pod and without clients.
 fn endpoint(family: Family, random: &mut Rng) -> Value {
     let node = random.usize(..2);
     let host = random.u8(100..);

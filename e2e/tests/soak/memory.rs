@@ -3,7 +3,7 @@
 use portolan_e2e::figure::{Goal, figure};
 
 /// Growth that is allowed between the second and the last quarter of the run. The tables change size all the time,
-/// and allocators keep what they have.
+/// and allocators return little memory.
 const RATIO: f64 = 1.25;
 /// The same in KiB, for small processes.
 const SLACK_KIB: u64 = 8 * 1024;

@@ -1,4 +1,4 @@
-//! Who uses the Services all the time: new connections without end, and connections that stay.
+//! Continuous clients of the Services: new connections and connections that stay open.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,7 +22,7 @@ struct Kept {
     name: String,
 }
 
-/// Somebody with a pod of his own, who asks by new connections.
+/// A client with affinity to one pod, which opens new connections.
 struct Regular {
     from: Host,
     to: SocketAddr,
@@ -117,7 +117,7 @@ impl Clients {
         }
     }
 
-    /// Every connection is still there, and whoever had a pod has the same.
+    /// Asserts that all connections are open, and that clients with affinity have the same pod.
     pub(crate) fn assert_kept(&mut self, when: &str) {
         for kept in &mut self.kept {
             let (from, protocol, to) = (&kept.from, kept.protocol, kept.to);

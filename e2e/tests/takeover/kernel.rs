@@ -1,4 +1,4 @@
-//! What the kernel of a node holds.
+//! Assertions on the kernel of a node.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ fn routes(node: &Host) -> String {
     of("-4") + &of("-6")
 }
 
-/// What only a kube-proxy has.
+/// Asserts that nothing of a kube-proxy is left.
 pub(crate) fn assert_nothing_of_kube_proxy(node: &Host) {
     assert_without("links", &text(node, "ip -o link"), &["kube-ipvs0"]);
     assert_without("rules", &rules(node), &["KUBE-IPVS-OUT-FILTER"]);
@@ -86,7 +86,7 @@ pub(crate) fn assert_nothing_of_kube_proxy(node: &Host) {
     assert!(routes(node).contains(WEB[0]) && routes(node).contains(WEB[1]));
 }
 
-/// What only we have.
+/// Asserts that nothing of the agent is left.
 pub(crate) fn assert_nothing_of_ours(node: &Host) {
     assert_without("routes", &routes(node), &["local"]);
     assert_without("virtual servers", &text(node, "ipvsadm -Ln"), &["FWM"]);

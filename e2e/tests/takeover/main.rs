@@ -1,5 +1,5 @@
-//! Agents take over from a real kube-proxy in IPVS mode, and hand over to one, under load: not one
-//! request fails, no connection ends, and who had a pod keeps it.
+//! Agents take over from a real kube-proxy in IPVS mode and hand back to one under load: no request fails, no
+//! connection ends, and clients with affinity keep their pod.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 

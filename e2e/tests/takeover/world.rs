@@ -1,4 +1,4 @@
-//! A control plane with Services, and who programs the nodes from it: kube-proxies or agents.
+//! A control plane with Services, and kube-proxies or agents that program the nodes.
 
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, program};
 use portolan_e2e::lane::{self, Need};
@@ -20,12 +20,12 @@ const LOCAL: [&str; 2] = ["10.96.0.12", "fd00:10:96::12"];
 const BALANCED_CLUSTER: [&str; 2] = ["10.96.0.14", "fd00:10:96::14"];
 /// The addresses of a load balancer, with source ranges.
 pub(crate) const BALANCED: [&str; 2] = ["203.0.113.10", "2001:db8:113::10"];
-/// Deleted while nobody programs the nodes.
+/// Deleted while neither kube-proxy nor agent runs.
 pub(crate) const GONE: &str = "gone";
 const GONE_IPS: [&str; 2] = ["10.96.0.13", "fd00:10:96::13"];
 
 pub(crate) struct World {
-    // Fields drop in this order: what watches the servers first.
+    // Fields drop in this order: clients before the servers they use.
     pub(crate) cluster: Cluster,
     api: ApiOnLan,
     servers: Servers,
@@ -169,14 +169,14 @@ impl World {
         agent.log().unwrap()
     }
 
-    /// What the agent's clean-up for a kube-proxy says.
+    /// Runs the agent's cleanup for a kube-proxy and returns its output.
     pub(crate) fn hand_over(&self, number: usize) -> String {
         let agent = program("portolan-agent").unwrap();
         let command = [agent.to_str().unwrap(), "cleanup", "--hand-over=kube-proxy"];
         self.node(number).exec(&command).unwrap()
     }
 
-    /// For whoever wants to know what a kube-proxy leaves.
+    /// Prints the leftovers of a kube-proxy if `PORTOLAN_PRINT_STATE` is set.
     pub(crate) fn print_state(&self, number: usize) {
         if std::env::var_os("PORTOLAN_PRINT_STATE").is_none() {
             return;
