@@ -102,6 +102,7 @@ pub struct Servers {
 }
 
 const API: &str = "kube-apiserver";
+const API_ATTEMPTS: u32 = 4;
 
 impl Servers {
     /// Find the programs: in `KUBEBUILDER_ASSETS`, else in `PORTOLAN_TOOLS_BIN`, else where
@@ -161,10 +162,8 @@ impl Servers {
         let mut etcd = Process::spawn(dir, "etcd", &etcd_program, &etcd_args)?;
         etcd.wait_for("its port", || accepts(etcd_port))?;
 
-        let api_program = program(API);
-        let api_args = api_args(dir, etcd_port, port);
-        let mut api = Process::spawn(dir, API, &api_program, &api_args)?;
-        wait_for_api(&mut api, port, &kubectl)?;
+        let (api_program, api_args) = (program(API), api_args(dir, etcd_port, port));
+        let mut api = run_api(dir, &api_program, &api_args, port, &kubectl)?;
 
         // It gives up where the API is not ready within 10 s, which a slow guest needs.
         let name = "kube-controller-manager";
@@ -203,8 +202,9 @@ impl Servers {
     /// Start the API server again, and wait until it answers. To be called from where the servers
     /// were started.
     pub fn start_api(&mut self) -> Result<()> {
-        self.api = Process::spawn(&self.directory, API, &self.api_program, &self.api_args)?;
-        wait_for_api(&mut self.api, self.api_port, &self.kubectl)
+        let (program, args) = (&self.api_program, &self.api_args);
+        self.api = run_api(&self.directory, program, args, self.api_port, &self.kubectl)?;
+        Ok(())
     }
 
     /// Stops the API server and its storage, does something to the directory that has the data, and
@@ -254,10 +254,29 @@ impl Drop for Servers {
     }
 }
 
-fn wait_for_api(api: &mut Process, port: u16, kubectl: &Kubectl) -> Result<()> {
-    api.wait_for("its port", || accepts(port))?;
+/// Starts the API server and waits until it answers. On a machine that is too busy it ends itself after a minute
+/// without having started; it is restarted then, as a kubelet would do.
+fn run_api(
+    dir: &Path,
+    program: &Path,
+    args: &[String],
+    port: u16,
+    kubectl: &Kubectl,
+) -> Result<Process> {
     let readyz = ["get", "--raw", "/readyz"];
-    api.wait_for("/readyz", || kubectl.succeeds(&readyz, ""))
+    let mut attempt = 1;
+    loop {
+        let mut api = Process::spawn(dir, API, program, args)?;
+        let mut waited = api.wait_for("its port", || accepts(port));
+        if waited.is_ok() {
+            waited = api.wait_for("/readyz", || kubectl.succeeds(&readyz, ""));
+        }
+        match waited {
+            Ok(()) => return Ok(api),
+            Err(_) if api.has_ended() && attempt < API_ATTEMPTS => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn accepts(port: u16) -> bool {

@@ -44,7 +44,8 @@ impl Process {
         Ok(Self { name, log, child })
     }
 
-    fn exited(&mut self) -> bool {
+    /// True once the server has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -55,7 +56,7 @@ impl Process {
         mut condition: impl FnMut() -> bool,
     ) -> Result<()> {
         let ended = wait_for(what, START_LIMIT, || {
-            if self.exited() {
+            if self.has_ended() {
                 return Some(true);
             }
             condition().then_some(false)
@@ -72,7 +73,7 @@ impl Process {
     /// Ask the server to end, without waiting for it.
     pub(super) fn signal_stop(&mut self) {
         // A process that has ended has no number any more: it may be another's by now.
-        if !self.exited() {
+        if !self.has_ended() {
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
     }
@@ -97,7 +98,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.signal_stop();
-        if wait_for("exit", STOP_LIMIT, || self.exited().then_some(())).is_err() {
+        if wait_for("exit", STOP_LIMIT, || self.has_ended().then_some(())).is_err() {
             let _ = self.child.kill();
         }
         let _ = self.child.wait();
