@@ -64,14 +64,7 @@ fn a_udp_client_moves_to_another_endpoint_when_its_own_goes() {
             assert_eq!(ask_until_answered(flow), "a", "{} {vip}", from.name());
         }
     }
-    wait_for("deleted conntrack entries in the metrics", PATIENT, || {
-        let metrics = cluster.agent_metrics(0).ok()?;
-        let name = "kubeproxy_conntrack_reconciler_deleted_entries_total ";
-        let mut lines = metrics.lines();
-        let deleted = lines.find_map(|line| line.strip_prefix(name)?.parse::<u64>().ok());
-        deleted.filter(|count| *count >= 2)
-    })
-    .unwrap();
+    // No count of deleted conntrack entries: IPVS itself may delete them before the agent does.
 }
 
 #[test]

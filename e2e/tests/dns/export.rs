@@ -189,7 +189,7 @@ fn certificates(directory: &Path) -> Result<()> {
 fn exporter(directory: &Path, etcd: u16, password: &str) -> Result<Running> {
     let file = directory.join("password");
     std::fs::write(&file, format!("{password}\n"))?;
-    let [dead, gone] = free_ports()?;
+    let [dead, gone] = ports::reserve()?;
     let endpoints = [dead, etcd, gone].map(|port| format!("https://{HOST}:{port}"));
     let mut command = Command::new(program("portolan-controller")?);
     command
