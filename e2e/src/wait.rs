@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_never_came() {
+    fn an_error_names_the_condition() {
         let error = wait_for("the tide", Duration::from_millis(20), || None::<()>).unwrap_err();
         assert!(error.to_string().contains("the tide"), "{error}");
     }

@@ -76,8 +76,8 @@ fn change(cluster: &Cluster, verb: &str) {
 }
 
 #[test]
-fn an_address_that_comes_takes_node_ports_and_one_that_goes_does_not() {
-    if skip("an_address_that_comes_takes_node_ports_and_one_that_goes_does_not") {
+fn node_ports_follow_added_and_removed_addresses() {
+    if skip("node_ports_follow_added_and_removed_addresses") {
         return;
     }
     let (cluster, _pod) = cluster(&[]);

@@ -391,8 +391,8 @@ fn check(bench: &mut Bench, case: &Case) {
 }
 
 #[test]
-fn bad_fields_are_named_once_and_cost_nothing_else() {
-    let Some(mut bench) = Bench::new("bad_fields_are_named_once_and_cost_nothing_else") else {
+fn bad_fields_are_named_once_and_affect_no_other_object() {
+    let Some(mut bench) = Bench::new("bad_fields_are_named_once_and_affect_no_other_object") else {
         return;
     };
     let good = documents(&bench.bad(json!({})));
@@ -431,8 +431,8 @@ endpoints:
 ";
 
 #[test]
-fn a_truncated_file_keeps_what_it_had() {
-    let Some(mut bench) = Bench::new("a_truncated_file_keeps_what_it_had") else {
+fn a_truncated_file_keeps_its_last_objects() {
+    let Some(mut bench) = Bench::new("a_truncated_file_keeps_its_last_objects") else {
         return;
     };
     assert_eq!(bench.b.pod.v4().to_string(), "10.244.2.2");

@@ -178,8 +178,8 @@ fn fill(directory: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_full_disk_costs_the_file_and_nothing_else() {
-    if skip("a_full_disk_costs_the_file_and_nothing_else") {
+fn a_full_disk_only_prevents_writes_of_state() {
+    if skip("a_full_disk_only_prevents_writes_of_state") {
         return;
     }
     let mut loaded = Loaded::start(Cluster::new().unwrap());
@@ -223,8 +223,8 @@ fn a_full_disk_costs_the_file_and_nothing_else() {
 }
 
 #[test]
-fn a_state_directory_that_is_read_only_costs_the_files_and_nothing_else() {
-    if skip("a_state_directory_that_is_read_only_costs_the_files_and_nothing_else") {
+fn a_read_only_state_directory_only_prevents_writes_of_state() {
+    if skip("a_read_only_state_directory_only_prevents_writes_of_state") {
         return;
     }
     let mut loaded = Loaded::start(Cluster::new().unwrap());
@@ -289,8 +289,8 @@ fn cpu(process: &Process) -> Duration {
 }
 
 #[test]
-fn an_agent_without_descriptors_programs_on_and_recovers() {
-    if skip("an_agent_without_descriptors_programs_on_and_recovers") {
+fn an_agent_without_descriptors_keeps_programming_and_recovers() {
+    if skip("an_agent_without_descriptors_keeps_programming_and_recovers") {
         return;
     }
     let mut loaded = Loaded::start(Cluster::new().unwrap());
@@ -372,8 +372,8 @@ fn stopped() -> Duration {
 }
 
 #[test]
-fn programs_that_are_stopped_for_a_while_go_on_where_they_were() {
-    if skip("programs_that_are_stopped_for_a_while_go_on_where_they_were") {
+fn stopped_programs_resume_without_failed_requests() {
+    if skip("stopped_programs_resume_without_failed_requests") {
         return;
     }
     let mut loaded = Loaded::start(Cluster::new().unwrap());

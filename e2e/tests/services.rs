@@ -169,8 +169,8 @@ fn nothing_foreign_is_touched_and_cleanup_takes_only_what_is_ours() {
 }
 
 #[test]
-fn what_others_delete_is_repaired() {
-    if skip("what_others_delete_is_repaired") {
+fn objects_deleted_by_others_are_repaired() {
+    if skip("objects_deleted_by_others_are_repaired") {
         return;
     }
     let mut cluster = Cluster::new().unwrap();

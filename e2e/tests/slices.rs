@@ -74,8 +74,8 @@ fn present(node: &Namespace) -> BTreeSet<IpAddr> {
 }
 
 #[test]
-fn endpoints_that_move_between_slices_are_always_there() {
-    let name = "endpoints_that_move_between_slices_are_always_there";
+fn endpoints_that_move_between_slices_stay_programmed() {
+    let name = "endpoints_that_move_between_slices_stay_programmed";
     if !lane::provides(name, &[Need::Root, Need::Ipvs]) {
         return;
     }

@@ -225,8 +225,8 @@ fn an_agent_with_ipv6_switched_off_serves_ipv4_alone() {
 }
 
 #[test]
-fn families_that_are_named_are_those_that_are_served() {
-    if skip("families_that_are_named_are_those_that_are_served") {
+fn named_families_are_served() {
+    if skip("named_families_are_served") {
         return;
     }
     let mut cluster = Cluster::new().unwrap();

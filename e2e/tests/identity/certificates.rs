@@ -85,8 +85,8 @@ impl Secure {
 }
 
 #[test]
-fn nobody_gets_the_table_of_another_node() {
-    let test = "nobody_gets_the_table_of_another_node";
+fn no_agent_gets_the_table_of_another_node() {
+    let test = "no_agent_gets_the_table_of_another_node";
     if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
         return;
     }

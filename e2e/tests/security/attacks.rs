@@ -22,8 +22,8 @@ const SILENT: usize = 9_000;
 const MUTE: usize = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_half_open_connections_disturb_nobody() {
-    let test = "ten_thousand_half_open_connections_disturb_nobody";
+async fn ten_thousand_half_open_connections_disturb_no_agent() {
+    let test = "ten_thousand_half_open_connections_disturb_no_agent";
     if raise_descriptors() < 12_000 {
         portolan_e2e::lane::missing(test, "needs 12,000 file descriptors");
         return;
@@ -122,7 +122,7 @@ fn peak(server: &Server, done: &AtomicBool) -> (u64, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_read_costs_little_and_delays_nobody() {
+async fn clients_that_do_not_read_cost_little_and_delay_no_agent() {
     const STALLED: u64 = 50;
     const SERVICES: usize = 100;
     let server = Server::start();
@@ -169,7 +169,7 @@ async fn churn(server: &Server, agent: &mut Client, services: usize) -> Duration
 }
 
 #[tokio::test]
-async fn nonsense_ends_only_its_own_connection() {
+async fn invalid_input_ends_only_its_own_connection() {
     let server = Server::start();
     let certificate = |node: &str| config(&server.certs().join("nodes").join(node));
     let mut bystander = Client::connect(server.agents, certificate("a"), "a")

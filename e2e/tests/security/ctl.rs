@@ -43,7 +43,7 @@ fn until(server: &Server, args: &[&str], wanted: impl Fn(&str) -> bool) -> Strin
 
 // The client goes on while the program is waited for.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_sees_what_nodes_have_and_what_they_must_have() {
+async fn an_operator_sees_observed_and_desired_state_of_nodes() {
     let server = Server::start();
     let mut client = Client::connect(server.agents, config(&server.certs().join("nodes/a")), "a")
         .await
@@ -167,7 +167,7 @@ fn an_operator_sees_and_confirms_deletions_that_are_held() {
 }
 
 #[test]
-fn over_tcp_a_token_confirms() {
+fn a_token_confirms_over_tcp() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("token");
     fs::write(&path, "a token of some length\n").unwrap();

@@ -76,7 +76,7 @@ async fn agents_of_relays_have_the_controllers_tables_also_when_it_is_gone() {
 }
 
 #[tokio::test]
-async fn only_a_relay_is_sent_what_all_nodes_have() {
+async fn only_relays_are_sent_the_lists_of_all_nodes() {
     let root = Server::start();
     let all = |node: &str| v1::Hello {
         version: 1,

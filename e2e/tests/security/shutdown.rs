@@ -4,7 +4,7 @@ use crate::client::{Client, config};
 use crate::server::Server;
 
 #[tokio::test]
-async fn all_agents_are_told_before_their_streams_end() {
+async fn agents_are_notified_before_their_streams_end() {
     let mut server = Server::with(&[]);
     let mut clients = Vec::new();
     for node in ["a", "b"] {

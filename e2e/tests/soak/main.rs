@@ -32,8 +32,9 @@ fn seed() -> u64 {
 }
 
 #[test]
-fn nothing_fails_or_grows_over_a_long_time() {
-    let Some(mut world) = World::start_or_skip("nothing_fails_or_grows_over_a_long_time") else {
+fn a_long_run_fails_no_request_and_grows_no_process() {
+    let Some(mut world) = World::start_or_skip("a_long_run_fails_no_request_and_grows_no_process")
+    else {
         return;
     };
     let (start, length, seed) = (Instant::now(), length(), seed());
