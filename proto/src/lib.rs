@@ -9,6 +9,7 @@ pub mod buckets;
 pub mod convert;
 pub mod encoded;
 pub mod limits;
+pub mod reason;
 
 /// The generated messages, client and server.
 #[allow(
@@ -23,8 +24,8 @@ pub mod v1 {
     tonic::include_proto!("portolan.v1");
 }
 
-/// What a controller says, as UNAVAILABLE, whose sources are not as far as the agent's table: then
-/// it is not the connection that broke, and no proxy that found no controller.
+/// The message of [`Reason::AgentAhead`](reason::Reason::AgentAhead). Agents older than that reason
+/// compare it, so it stays as it is.
 pub const BEHIND_THE_AGENT: &str = "source: behind the agent";
 
 /// The metadata of an answer that names the controller's cluster: in a refusal, because the agent's

@@ -8,6 +8,7 @@ use std::time::Duration;
 use portolan_model::NodeKey;
 use portolan_proto::BEHIND_THE_AGENT;
 use portolan_proto::encoded::Frame;
+use portolan_proto::reason::Reason;
 use portolan_proto::v1;
 use prost::bytes::Bytes;
 use tokio::sync::futures::OwnedNotified;
@@ -296,7 +297,7 @@ impl Outbound {
             First::Behind => {
                 let within = self.context.config.catch_up_timeout;
                 if self.is_late(within, waker) {
-                    return Err(Status::unavailable(BEHIND_THE_AGENT));
+                    return Err(Reason::AgentAhead.state(Status::unavailable(BEHIND_THE_AGENT)));
                 }
                 Ok(false)
             }

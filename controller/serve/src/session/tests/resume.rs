@@ -6,6 +6,7 @@ use std::time::Duration;
 use portolan_model::NodeTable;
 use portolan_proto::buckets::bucket_hashes;
 use portolan_proto::convert::encode_key;
+use portolan_proto::reason::Reason;
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
@@ -145,6 +146,8 @@ async fn an_agent_that_knows_more_is_sent_away_in_the_end() {
     let mut client = server.connect(ahead).await;
     let status = client.next().await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
+    assert_eq!(Reason::of(&status), Some(Reason::AgentAhead));
+    // Agents that know no reasons go by the message.
     assert_eq!(status.message(), "source: behind the agent");
 }
 
