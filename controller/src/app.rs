@@ -12,12 +12,11 @@ use portolan_runtime::{
     Admin, BlockReady, Connections, DebugSocket, Liveness, Readiness, listen, on_signal,
     register_process, serve_http,
 };
-use portolan_serve::{
-    Publisher, Registry as Sessions, Retention, ServeConfig, Tables, TablesServer,
-};
+use portolan_serve::{Registry as Sessions, ServeConfig, TablesServer};
 use portolan_source::{
     ContactCollector, HeldDeletions, ProblemLog, Sink, file, kubernetes, watch_contact,
 };
+use portolan_tablelog::{Publisher, Retention, Tables};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;

@@ -12,8 +12,9 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use portolan_model::{NodeInfo, NodeKey, NodeTable};
 use portolan_select::Explanation;
-use portolan_serve::{NodeStatus, Registry, Standing, Tables};
+use portolan_serve::{NodeStatus, Registry, Standing};
 use portolan_source::HeldDeletions;
+use portolan_tablelog::Tables;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -113,7 +114,7 @@ async fn diff(
     let agent = debug
         .agent(&debug.key(&node))
         .ok_or_else(|| Failure::not_found(format!("node {node}: its agent has not connected")))?;
-    Ok(Json(debug.tables.standing(&agent)))
+    Ok(Json(agent.standing(&debug.tables)))
 }
 
 /// The endpoints that a node uses for an address, with reasons.

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
+use portolan_auth::{Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier};
+use portolan_listener::Limits;
 use portolan_runtime::{CredentialCollector, Rate, Vital, raise_descriptor_limit};
-use portolan_serve::{Authentication, KeySet, KeyWanted, Limits, TokenConfig, TokenVerifier};
 use portolan_source::kubernetes;
 use portolan_tls::{Loaded, POLL, Rotating, ServerFiles};
 use prometheus_client::registry::Registry;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_serve::{KeySet, KeyWanted};
+use portolan_auth::{KeySet, KeyWanted};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::codegen::http::Request;

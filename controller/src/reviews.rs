@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kube::Client;
+use portolan_auth::{Reviews, Verdict};
 use portolan_runtime::duration_within;
-use portolan_serve::{Reviews, Verdict};
 use portolan_source::kubernetes;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use portolan_dns::replica::NamesService;
 use portolan_dns::{Change, Kind, Service, ServiceKey, SharedZone, Zone, ZoneConfig};
-use portolan_serve::{Limits, Publisher, Registry, Retention, ServeConfig, TablesServer};
+use portolan_listener::Limits;
+use portolan_serve::{Registry, ServeConfig, TablesServer};
+use portolan_tablelog::{Publisher, Retention};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use portolan_model::SetHash;
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
-use portolan_serve::Committed;
+use portolan_tablelog::Committed;
 
 /// How many revisions wait until our agents have programmed them. The oldest are given up first:
 /// acks are cumulative.

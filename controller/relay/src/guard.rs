@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use portolan_proto::v1;
-use portolan_serve::Committed;
 use portolan_subscription::HoldConfig;
+use portolan_tablelog::Committed;
 
 /// Judges what arrives on one stream after the other.
 #[derive(Debug)]

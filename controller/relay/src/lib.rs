@@ -17,8 +17,9 @@ mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_serve::{Forwarder, Registry};
+use portolan_serve::Registry;
 use portolan_subscription::{HoldConfig, Security};
+use portolan_tablelog::Forwarder;
 use tonic::transport::Uri;
 
 pub use run::run;

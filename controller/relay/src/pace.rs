@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_serve::Debounce;
+use portolan_tablelog::Debounce;
 
 /// What it costs a core to send one stream a small batch over TLS and to take its answer (measured:
 /// 12 to 21 microseconds).

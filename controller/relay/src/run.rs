@@ -90,7 +90,7 @@ impl<P: FnMut(u64, Duration) + Send> Relay<P> {
     }
 
     /// Publishes what has arrived; what it was there, and our revision of it.
-    pub(crate) fn publish(&mut self, now: Instant) -> Option<(u64, portolan_serve::Committed)> {
+    pub(crate) fn publish(&mut self, now: Instant) -> Option<(u64, portolan_tablelog::Committed)> {
         let Outlets {
             forwarder,
             sessions,

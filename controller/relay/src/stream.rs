@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use portolan_proto::encoded::{EncodedFrame, Frame};
 use portolan_proto::v1;
-use portolan_serve::ForwardError;
 use portolan_subscription::{Departure, End, Opened, Stay, Target, ended_early, inflate};
+use portolan_tablelog::ForwardError;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout_at};
 use tonic::{Code, Status, Streaming};

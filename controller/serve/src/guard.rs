@@ -9,6 +9,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use portolan_auth::{Identity, Refusal, RefusalReason, Reviewed, revoked};
+use portolan_listener::{Admission, Peer};
 use portolan_proto::CLUSTER_ID;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -18,9 +20,7 @@ use tonic::codegen::{Service, http};
 use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
 
-use crate::accept::{Admission, Peer};
-use crate::identity::{Identity, Refusal, Reviewed, revoked};
-use crate::registry::{Beside, Counter, Parted, RefusalReason};
+use crate::registry::{Beside, Counter, Parted};
 use crate::session::{Context, Link, REPLACED, check_cluster, check_node, node_end};
 use body::LimitedBody;
 

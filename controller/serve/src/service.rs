@@ -7,8 +7,10 @@ use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 
 use hyper::body::Incoming;
+use portolan_listener::{Acceptor, Limits};
 use portolan_proto::limits::MAX_AGENT_MESSAGE_BYTES;
 use portolan_proto::v1;
+use portolan_tablelog::Tables;
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -23,11 +25,9 @@ use tonic::server::NamedService;
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::accept::Acceptor;
 use crate::guard::Guarded;
-use crate::http;
 use crate::session::{Context, StreamBody, sync, token_checks};
-use crate::{Limits, Registry, ServeConfig, Tables};
+use crate::{Registry, ServeConfig};
 
 /// Room for what agents say nearly always, in bytes: each stream has that much for good.
 const MESSAGE_BYTES: usize = 512;
@@ -106,7 +106,7 @@ impl TablesServer {
         let acceptor = Acceptor {
             tls,
             limits,
-            registry: Arc::clone(&self.context.registry),
+            refusals: self.context.registry.refusals_shared(),
             shutdown: shutdown.clone(),
         };
         let connections = TaskTracker::new();
@@ -115,7 +115,11 @@ impl TablesServer {
             let context = Arc::clone(&self.context);
             let beside = more.clone();
             let answer = move |request| dispatch(Arc::clone(&context), beside.clone(), request);
-            tracker.spawn(http::serve(connection, answer, shutdown.clone()));
+            tracker.spawn(portolan_listener::serve(
+                connection,
+                answer,
+                shutdown.clone(),
+            ));
         };
         acceptor.run(listener, serve).await;
         connections.close();

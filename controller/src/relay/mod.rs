@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use portolan_relay::{FIRST_COMMIT_TIMEOUT, Outlets, RelayConfig, Stats, run};
 use portolan_runtime::{BlockReady, CredentialCollector, Liveness};
-use portolan_serve::{Forwarder, Publisher, Registry as Sessions, Tables};
+use portolan_serve::Registry as Sessions;
+use portolan_tablelog::{Forwarder, Publisher, Tables};
 use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;

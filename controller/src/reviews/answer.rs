@@ -1,6 +1,6 @@
 //! A TokenReview, `authentication.k8s.io/v1`: what is asked, and what an answer means.
 
-use portolan_serve::Verdict;
+use portolan_auth::Verdict;
 use serde::Deserialize;
 use serde_json::json;
 use tonic::codegen::http::header::{CONTENT_TYPE, HeaderValue};

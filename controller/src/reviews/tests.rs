@@ -2,7 +2,7 @@ use std::future::pending;
 use std::sync::Mutex;
 
 use clap::Parser as _;
-use portolan_serve::Reviewed;
+use portolan_auth::Reviewed;
 
 use super::*;
 use crate::args::Cli;

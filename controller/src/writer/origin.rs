@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime};
 
 use portolan_select::Pipeline;
-use portolan_serve::Origin;
+use portolan_tablelog::Origin;
 
 /// What is known of the changes that wait to be published.
 #[derive(Debug)]

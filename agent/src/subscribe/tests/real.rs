@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use portolan_model::{Destination, NodeKey, Record};
 use portolan_select::TableDelta;
-use portolan_serve::{Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
+use portolan_serve::{Registry, ServeConfig, TablesServer};
+use portolan_tablelog::{Publisher, Retention, Tables};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

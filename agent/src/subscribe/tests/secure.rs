@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use portolan_serve::{
-    Authentication, KeySet, KeyWanted, Limits, Publisher, RefusalReason, Registry, Retention,
-    ServeConfig, TablesServer, TokenConfig, TokenVerifier,
-};
+use portolan_auth::{Authentication, KeySet, KeyWanted, RefusalReason, TokenConfig, TokenVerifier};
+use portolan_listener::Limits;
+use portolan_serve::{Registry, ServeConfig, TablesServer};
+use portolan_tablelog::{Publisher, Retention};
 use portolan_tls::issue::{Authority, Issued};
 use portolan_tls::{ClientFiles, NodeName, ServerFiles};
 use rcgen::KeyPair;

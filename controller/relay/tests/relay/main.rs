@@ -174,7 +174,7 @@ async fn a_relay_has_programmed_what_all_its_agents_have() {
     let second = agents[1].has(&root.table("b")).await;
     agents[1].program(&second);
     until("programmed", || status().programmed == Some(revision)).await;
-    let standing = root.server.tables.standing(&status());
+    let standing = status().standing(&root.server.tables);
     assert!(standing.records_equal && standing.own_equal);
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_agent::subscribe::{self, ClusterPin, Holding, Report, SubscribeConfig, Subscribed};
+use portolan_listener::Limits;
 use portolan_model::{
     Destination, NodeInfo, NodeKey, NodeOverlay, NodeTable, Protocol, Record, RecordKey,
 };
 use portolan_relay::{Outlets, RelayConfig, Stats};
 use portolan_select::TableDelta;
-use portolan_serve::{
-    Forwarder, Limits, Publisher, Registry, Retention, ServeConfig, Tables, TablesServer,
-};
+use portolan_serve::{Registry, ServeConfig, TablesServer};
 use portolan_subscription::{HoldConfig, Security};
+use portolan_tablelog::{Forwarder, Publisher, Retention, Tables};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -4,6 +4,8 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
 use http_body::Frame;
+use portolan_auth::RefusalReason;
+use portolan_auth::testing::{Signer, claims, verifier};
 use portolan_model::NodeKey;
 use portolan_proto::v1;
 use prost::bytes::Bytes;
@@ -20,12 +22,10 @@ use tonic::{Code, Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::*;
-use crate::identity::testing::{Signer, claims, verifier};
-use crate::registry::RefusalReason;
-use crate::{
-    Authentication, Limits, Publisher, Registry, Retention, Reviews, ServeConfig, Tables,
-    TablesServer, Verdict,
-};
+use crate::{Registry, ServeConfig, TablesServer};
+use portolan_auth::{Authentication, Reviews, Verdict};
+use portolan_listener::Limits;
+use portolan_tablelog::{Publisher, Retention, Tables};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -11,7 +11,6 @@ mod entry;
 mod everybody;
 mod nodes;
 mod reason;
-mod refusals;
 mod status;
 mod told;
 
@@ -21,13 +20,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
+use portolan_auth::{RefusalReason, Refusals};
 use portolan_model::NodeKey;
 use portolan_proto::v1;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use tracing::{info, warn};
+use tracing::info;
 
 pub(crate) use beside::{Beside, Parted};
 pub use confirm::Unconfirmed;
@@ -37,8 +37,6 @@ pub(crate) use counters::{Counter, Live};
 use entry::Entry;
 use nodes::Known;
 pub(crate) use nodes::NodeStanding;
-pub use refusals::RefusalReason;
-use refusals::Refusals;
 pub use status::{HeldTable, NodeStatus, Problem};
 use told::Told;
 
@@ -50,7 +48,7 @@ const MAX_DISCONNECTED: usize = 10_000;
 pub struct Registry {
     nodes: Mutex<Nodes>,
     live: Live,
-    refusals: Refusals,
+    refusals: Arc<Refusals>,
     convergence: ConvergenceSeconds,
     /// Told of each node that the source has anew.
     arrivals: Notify,
@@ -66,7 +64,7 @@ impl Default for Registry {
         Self {
             nodes: Mutex::default(),
             live: Live::default(),
-            refusals: Refusals::default(),
+            refusals: Arc::default(),
             convergence: Family::new_with_constructor(histogram),
             arrivals: Notify::new(),
         }
@@ -171,16 +169,12 @@ impl Registry {
 
     /// A peer was refused: counted, and logged if it was not for a minute.
     pub(crate) fn refuse(&self, peer: IpAddr, reason: RefusalReason, message: &str) {
-        self.count_refusals(reason, 1);
-        let peer = peer.to_canonical();
-        if self.refusals.is_news(peer, Instant::now()) {
-            let reason = reason.as_str();
-            warn!(%peer, reason, "refused: {message} (said once a minute)");
-        }
+        self.refusals.refuse(peer, reason, message);
     }
 
-    pub(crate) fn count_refusals(&self, reason: RefusalReason, by: usize) {
-        self.refusals.count(reason, by);
+    /// Where the listener counts its refusals.
+    pub(crate) fn refusals_shared(&self) -> Arc<Refusals> {
+        Arc::clone(&self.refusals)
     }
 
     /// Begins a session. If the node has one, that one is told to end: the newer stream is the one

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use portolan_auth::{Identity, Refusal, RefusalReason};
+use portolan_listener::{Admission, Peer};
 use portolan_model::NodeKey;
 use portolan_proto::v1;
 use tokio::time::timeout;
@@ -9,9 +11,6 @@ use tonic::{Request, Status, Streaming};
 
 use super::hello::{Hello, accept};
 use super::{Context, Messages, NODE_PATIENCE, node_refusal};
-use crate::accept::{Admission, Peer};
-use crate::identity::{Identity, Refusal};
-use crate::registry::RefusalReason;
 
 /// An agent whose stream may begin.
 #[derive(Debug)]

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use portolan_model::{NodeKey, SetHash};
 use portolan_proto::{VERSION, v1};
+use portolan_tablelog::{Hashes, Have};
 use tonic::Status;
 
 use super::ServeConfig;
 use crate::RELAY;
-use crate::log::Hashes;
-use crate::tables::Have;
 
 /// The longest name of a Kubernetes object.
 const MAX_NAME: usize = 253;

@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use portolan_auth::{Refusal, Reviewed, revoked};
+use portolan_listener::{Admission, Peer};
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use tokio::task::JoinHandle;
@@ -14,8 +16,6 @@ use tracing::debug;
 
 use super::link::Link;
 use super::{Context, Messages, node_end};
-use crate::accept::{Admission, Peer};
-use crate::identity::{Refusal, Reviewed, revoked};
 use crate::registry::{Counter, Session};
 
 /// The inbound half. It stops when this is dropped.

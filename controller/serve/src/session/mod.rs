@@ -15,18 +15,19 @@ mod turn;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use portolan_auth::{Authentication, Identity, Refusal, RefusalReason, authenticate};
+use portolan_listener::Peer;
 use portolan_proto::v1;
 use portolan_runtime::{Origin, Rate, SourceLimits, Sources};
+use portolan_tablelog::Tables;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status, Streaming};
 use tracing::info;
 
-use crate::accept::Peer;
-use crate::identity::{Identity, Refusal, authenticate};
-use crate::registry::{Connect, NodeStanding, RefusalReason};
-use crate::{Authentication, Registry, Tables};
+use crate::Registry;
+use crate::registry::{Connect, NodeStanding};
 use admit::{Admitted, admit};
 pub(crate) use admit::{check_cluster, check_node};
 pub(crate) use body::StreamBody;
@@ -136,7 +137,13 @@ impl Context {
                     .is_ok()
             })
         };
-        authenticate(&self.config.authentication, peer, metadata, may_verify)
+        let certificate = peer.and_then(Peer::certificate);
+        authenticate(
+            &self.config.authentication,
+            certificate,
+            metadata,
+            may_verify,
+        )
     }
 
     /// Over how long agents leave, from the shutdown on: they need no longer than their number

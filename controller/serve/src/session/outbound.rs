@@ -10,6 +10,9 @@ use portolan_proto::BEHIND_THE_AGENT;
 use portolan_proto::encoded::Frame;
 use portolan_proto::reason::Reason;
 use portolan_proto::v1;
+use portolan_tablelog::{
+    ANSWERED_WITHIN, Delivery, Feed, First, Hashes, Have, How, Next, State, single,
+};
 use prost::bytes::Bytes;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Sleep, sleep};
@@ -20,11 +23,7 @@ use super::Context;
 use super::inbound::Inbound;
 use super::link::Link;
 use super::turn::Turn;
-use crate::feed::{ANSWERED_WITHIN, Delivery, Feed};
-use crate::log::Hashes;
 use crate::registry::{Counter, Session};
-use crate::tables::{First, Have, How, Next, State};
-use crate::wire::single;
 
 /// How often an agent waits for what another is asked, before it is asked itself whoever else is: in
 /// a storm all have the same, and 32 KiB of each would cost more than what they are sent.

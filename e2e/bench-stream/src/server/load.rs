@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use portolan_select::TableDelta;
-use portolan_serve::Debounce;
+use portolan_tablelog::Debounce;
 use tokio::time::sleep_until;
 
 use super::Target;

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use portolan_auth::Authentication;
+use portolan_listener::Limits;
 use portolan_select::TableDelta;
-use portolan_serve::{
-    Authentication, Limits, Publisher, Registry, Retention, ServeConfig, TablesServer,
-};
+use portolan_serve::{Registry, ServeConfig, TablesServer};
+use portolan_tablelog::{Publisher, Retention};
 use portolan_tls::ServerFiles;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-use portolan_serve::{Authentication, KeySet, TokenConfig, TokenVerifier};
+use portolan_auth::{Authentication, KeySet, TokenConfig, TokenVerifier};
 use rcgen::KeyPair;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};

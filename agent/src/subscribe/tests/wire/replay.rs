@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use portolan_proto::encoded::{EncodedFrame, encoded_frame};
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message as Said;
-use portolan_serve::{Forwarder, Publisher, Retention};
+use portolan_tablelog::{Forwarder, Publisher, Retention};
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

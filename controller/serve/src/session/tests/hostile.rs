@@ -12,7 +12,8 @@ use tonic::Code;
 use super::secure::Secure;
 use super::support::{Client, Server, channel, hello, patiently, put, try_channel};
 use super::tls;
-use crate::{Limits, RefusalReason};
+use portolan_auth::RefusalReason;
+use portolan_listener::Limits;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -11,7 +11,8 @@ use tonic::Code;
 
 use super::secure::Secure;
 use super::support::{Client, Server, hello, node, patiently, put};
-use crate::{RefusalReason, Registry};
+use crate::Registry;
+use portolan_auth::RefusalReason;
 
 fn refused(registry: &Registry, reason: RefusalReason) -> u64 {
     let refusals = registry.refusals();

@@ -8,8 +8,8 @@ use tonic::Code;
 
 use std::time::Duration;
 
-use crate::RefusalReason;
 use crate::session::spread;
+use portolan_auth::RefusalReason;
 
 use super::support::{Client, Server, channel, hello, node, put};
 

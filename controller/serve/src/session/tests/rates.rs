@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_auth::testing::{Signer, claims, verifier};
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_runtime::Rate;
@@ -10,8 +11,9 @@ use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::support::{Client, Server, channel, hello, patiently, put};
-use crate::identity::testing::{Signer, claims, verifier};
-use crate::{Authentication, Limits, RefusalReason, ServeConfig};
+use crate::ServeConfig;
+use portolan_auth::{Authentication, RefusalReason};
+use portolan_listener::Limits;
 
 /// A server that takes tokens, in plaintext.
 async fn with_tokens(signer: &Signer, token_checks: Rate) -> Server {

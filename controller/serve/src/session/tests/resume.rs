@@ -12,7 +12,8 @@ use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
 use tonic::Code;
 
-use crate::{Origin, ServeConfig};
+use crate::ServeConfig;
+use portolan_tablelog::Origin;
 
 use super::support::{Client, Server, hello, node, put, puts};
 

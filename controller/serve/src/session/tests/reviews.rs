@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use portolan_auth::testing::{Signer, claims, verifier};
 use portolan_proto::v1::agent_message::Message;
 use tonic::{Code, Status};
 
 use super::secure::Secure;
 use super::support::{Client, hello, patiently, put};
 use super::tls::channel;
-use crate::identity::testing::{Signer, claims, verifier};
-use crate::{Authentication, Due, Limits, RefusalReason, Reviews, Verdict};
+use portolan_auth::{Authentication, Due, RefusalReason, Reviews, Verdict};
+use portolan_listener::Limits;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

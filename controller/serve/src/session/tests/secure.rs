@@ -16,7 +16,9 @@ use tonic::{Code, Status};
 
 use super::support::{Client, Server, hello, node, patiently, put};
 use super::tls::channel;
-use crate::{Authentication, Limits, RefusalReason, ServeConfig};
+use crate::ServeConfig;
+use portolan_auth::{Authentication, RefusalReason};
+use portolan_listener::Limits;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -20,8 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 
-use crate::wire::tests::inflate;
-use crate::{Limits, Publisher, Registry, Retention, ServeConfig, Tables, TablesServer};
+use crate::{Registry, ServeConfig, TablesServer};
+use portolan_listener::Limits;
+use portolan_tablelog::testing::inflate;
+use portolan_tablelog::{Publisher, Retention, Tables};
 
 /// How long a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);

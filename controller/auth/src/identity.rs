@@ -1,0 +1,260 @@
+//! Who an agent is, and which node it may speak for.
+//!
+//! A stream gets the table of one node, and says what that node has programmed. So it must be that
+//! node's agent: its name comes from a certificate or a token, never from what it says alone. One
+//! that gets the tables of all nodes must be a relay's; only a certificate can say so.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use portolan_model::NodeKey;
+use portolan_proto::CLUSTER_ID;
+use portolan_tls::PeerName;
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use crate::RefusalReason;
+use crate::reviews::Reviewed;
+use crate::token::{TokenError, TokenVerifier};
+
+/// What an agent must show.
+#[derive(Debug, Clone, Default)]
+pub enum Authentication {
+    /// Nothing: it is whoever it says. For connections without TLS, and never else.
+    #[default]
+    Nothing,
+    /// A certificate, or a token if there is a verifier.
+    Required(Option<Arc<TokenVerifier>>),
+}
+
+/// Who an agent has shown to be.
+#[derive(Debug)]
+pub enum Identity {
+    /// Whoever it says.
+    Anyone,
+    /// A node's agent, or a relay; what it holds if it goes by a token that is reviewed.
+    Known(Certified, Option<Reviewed>),
+}
+
+/// A node or a relay, and until when that holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certified {
+    /// The name of the node or relay.
+    pub name: PeerName,
+    /// The end of the credential's validity.
+    pub until: SystemTime,
+}
+
+/// Why an agent is not let in.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The reason, as metrics have it.
+    pub reason: RefusalReason,
+    /// The answer to the peer.
+    pub status: Status,
+}
+
+impl Certified {
+    /// Reads a certificate that was verified: it must name one node or relay, once.
+    pub fn read(der: &[u8]) -> Result<Self, String> {
+        let facts = portolan_tls::facts(der)?;
+        let mut names = facts.uris.iter().filter(|uri| PeerName::claims(uri));
+        let name = names.next();
+        let name = name.ok_or("the certificate has no URI portolan://CLUSTER/node/NODE")?;
+        if names.next().is_some() {
+            return Err("the certificate names more than one node or relay".to_owned());
+        }
+        Ok(Self {
+            name: name.parse().map_err(|error| format!("URI {error}"))?,
+            until: facts.expires,
+        })
+    }
+
+    /// The name of the node or relay.
+    pub fn node(&self) -> &str {
+        match &self.name {
+            PeerName::Node(own) => &own.node,
+            PeerName::Relay(own) => &own.relay,
+        }
+    }
+}
+
+impl Identity {
+    /// Whether it may speak for a node, or be sent what all nodes have.
+    pub fn authorize(&self, node: &NodeKey, wants_all: bool) -> Result<(), Refusal> {
+        let Self::Known(Certified { name, .. }, _) = self else {
+            return Ok(());
+        };
+        if *name.cluster() != *node.cluster {
+            let message = format!("cluster: yours is {:?}", name.cluster());
+            return Err(Refusal::forbidden(RefusalReason::WrongCluster, message));
+        }
+        match name {
+            PeerName::Node(own) if wants_all => {
+                let message = format!("want: you are the node {:?}, no relay", own.node);
+                Err(Refusal::forbidden(RefusalReason::NotRelay, message))
+            }
+            PeerName::Node(own) if *own.node != *node.name => {
+                let message = format!("node: you are {:?}", own.node);
+                Err(Refusal::forbidden(RefusalReason::WrongNode, message))
+            }
+            PeerName::Relay(own) if !wants_all || *own.relay != *node.name => {
+                let message = format!("node: you are the relay {:?}", own.relay);
+                Err(Refusal::forbidden(RefusalReason::WrongNode, message))
+            }
+            PeerName::Node(_) | PeerName::Relay(_) => Ok(()),
+        }
+    }
+
+    /// Whether it is of one of these clusters.
+    pub fn authorize_cluster(&self, clusters: &[Arc<str>]) -> Result<(), Refusal> {
+        let Self::Known(Certified { name, .. }, _) = self else {
+            return Ok(());
+        };
+        if clusters.iter().any(|cluster| **cluster == *name.cluster()) {
+            return Ok(());
+        }
+        let message = format!("cluster: yours is {:?}", name.cluster());
+        Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
+    }
+
+    /// The node whose agent it is, if it has shown that.
+    pub fn node(&self) -> Option<NodeKey> {
+        match self {
+            Self::Known(
+                Certified {
+                    name: PeerName::Node(own),
+                    ..
+                },
+                _,
+            ) => Some(NodeKey {
+                cluster: own.cluster.as_str().into(),
+                name: own.node.as_str().into(),
+            }),
+            Self::Known(..) | Self::Anyone => None,
+        }
+    }
+
+    /// How long a stream of it may last, with a grace after what it has shown expires.
+    pub fn remaining(&self, grace: Duration) -> Option<Duration> {
+        let Self::Known(Certified { until, .. }, _) = self else {
+            return None;
+        };
+        let end = until.checked_add(grace)?;
+        Some(end.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+
+    /// What a stream of it is to hold while it lives.
+    pub fn into_reviewed(self) -> Option<Reviewed> {
+        match self {
+            Self::Known(_, reviewed) => reviewed,
+            Self::Anyone => None,
+        }
+    }
+}
+
+impl Refusal {
+    /// A refusal with a status of its own.
+    #[must_use]
+    pub fn new(reason: RefusalReason, status: Status) -> Self {
+        Self { reason, status }
+    }
+
+    /// A refusal of a peer that is known, as `PERMISSION_DENIED`.
+    #[must_use]
+    pub fn forbidden(reason: RefusalReason, message: impl Into<String>) -> Self {
+        Self::new(reason, Status::permission_denied(message))
+    }
+
+    /// The agent's node belongs to another cluster. It is told which this one is, so that it can say
+    /// so on its node.
+    pub fn other_cluster(ours: &str, theirs: &str) -> Self {
+        let message = format!(
+            "cluster: this is {ours:?}, and the agent's node belongs to {theirs:?}; if that has \
+             changed, run `portolan-agent forget` on the node"
+        );
+        let mut refusal = Self::forbidden(RefusalReason::WrongCluster, message);
+        if let Ok(id) = ours.parse() {
+            refusal.status.metadata_mut().insert(CLUSTER_ID, id);
+        }
+        refusal
+    }
+
+    /// A review has found that the token of a stream is good no more.
+    pub fn revoked() -> Self {
+        TokenError::Revoked.into()
+    }
+
+    fn unauthenticated(reason: RefusalReason, message: impl Into<String>) -> Self {
+        Self::new(reason, Status::unauthenticated(message))
+    }
+}
+
+impl From<TokenError> for Refusal {
+    fn from(error: TokenError) -> Self {
+        Self::unauthenticated(error.reason(), format!("token: {error}"))
+    }
+}
+
+/// Who sends a request. A certificate that names a node goes before a token, which is verified only
+/// if its source may have that done.
+pub fn authenticate(
+    authentication: &Authentication,
+    certificate: Option<&Result<Certified, String>>,
+    metadata: &MetadataMap,
+    may_verify: impl FnOnce() -> bool,
+) -> Result<Identity, Refusal> {
+    let Authentication::Required(tokens) = authentication else {
+        return Ok(Identity::Anyone);
+    };
+    if let Some(Ok(certified)) = certificate {
+        return Ok(Identity::Known(certified.clone(), None));
+    }
+    if let Some(verifier) = tokens
+        && let Some(token) = bearer(metadata)?
+    {
+        if !may_verify() {
+            let status = Status::resource_exhausted("token: too many from this address");
+            return Err(Refusal::new(RefusalReason::Rate, status));
+        }
+        let (certified, reviewed) = verifier.admit(token)?;
+        return Ok(Identity::Known(certified, reviewed));
+    }
+    Err(match certificate {
+        Some(Err(reason)) => Refusal::unauthenticated(RefusalReason::Certificate, reason.as_str()),
+        _ => Refusal::unauthenticated(RefusalReason::NoCredential, expected(tokens.is_some())),
+    })
+}
+
+/// Completes when what a stream goes by was found to be revoked; never, if nobody reviews it.
+pub async fn revoked(reviewed: Option<&Reviewed>) {
+    match reviewed {
+        Some(reviewed) => reviewed.revoked().await,
+        None => pending().await,
+    }
+}
+
+fn expected(tokens: bool) -> &'static str {
+    if tokens {
+        "neither a token nor a certificate was given"
+    } else {
+        "no certificate was given"
+    }
+}
+
+/// The token of `authorization: Bearer TOKEN`, if there is one.
+fn bearer(metadata: &MetadataMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = metadata.get("authorization") else {
+        return Ok(None);
+    };
+    let token = value.to_str().ok().and_then(|text| {
+        let (scheme, token) = text.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token)
+    });
+    let malformed = || Refusal::from(TokenError::NotBearer);
+    token.map(Some).ok_or_else(malformed)
+}
+
+#[cfg(test)]
+mod tests;

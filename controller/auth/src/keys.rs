@@ -1,0 +1,65 @@
+//! The public keys of whoever signs tokens, as a JSON Web Key Set.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use tokio::sync::Notify;
+
+/// Tells that a token was signed with a key that is not known; the keys may be newer elsewhere.
+pub type KeyWanted = Arc<Notify>;
+
+/// Keys by their id. Each key is for one algorithm, whatever a token's header says.
+#[derive(Default)]
+pub struct KeySet {
+    keys: HashMap<String, (Algorithm, DecodingKey)>,
+}
+
+impl KeySet {
+    /// Reads a key set. Keys that are not for RS256, ES256 or ES384, or have no id, are left out.
+    ///
+    /// # Errors
+    /// If it is not a key set, or has no key that can be used.
+    pub fn parse(json: &[u8]) -> Result<Self, String> {
+        let set: JwkSet = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+        let keys: HashMap<_, _> = set.keys.iter().filter_map(usable).collect();
+        if keys.is_empty() {
+            return Err("no key that can be used: RS256, ES256 or ES384, with a kid".to_owned());
+        }
+        Ok(Self { keys })
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Option<&(Algorithm, DecodingKey)> {
+        self.keys.get(id)
+    }
+}
+
+fn usable(key: &Jwk) -> Option<(String, (Algorithm, DecodingKey))> {
+    let id = key.common.key_id.clone()?;
+    let algorithm = match &key.algorithm {
+        AlgorithmParameters::RSA(_) => Algorithm::RS256,
+        AlgorithmParameters::EllipticCurve(curve) => match curve.curve {
+            EllipticCurve::P256 => Algorithm::ES256,
+            EllipticCurve::P384 => Algorithm::ES384,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    let said = match key.common.key_algorithm {
+        None => algorithm,
+        Some(KeyAlgorithm::RS256) => Algorithm::RS256,
+        Some(KeyAlgorithm::ES256) => Algorithm::ES256,
+        Some(KeyAlgorithm::ES384) => Algorithm::ES384,
+        Some(_) => return None,
+    };
+    let decoding = DecodingKey::from_jwk(key).ok()?;
+    (said == algorithm).then_some((id, (algorithm, decoding)))
+}
+
+impl fmt::Debug for KeySet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.keys.keys()).finish()
+    }
+}

@@ -1,0 +1,23 @@
+//! The identity of agents and relays: certificates, tokens and their reviews, and refusals.
+
+#![forbid(unsafe_code)]
+
+mod identity;
+mod keys;
+mod refusals;
+mod reviews;
+#[cfg(any(test, feature = "testing"))]
+#[allow(
+    missing_debug_implementations,
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "for tests"
+)]
+pub mod testing;
+mod token;
+
+pub use identity::{Authentication, Certified, Identity, Refusal, authenticate, revoked};
+pub use keys::{KeySet, KeyWanted};
+pub use refusals::{RefusalReason, Refusals};
+pub use reviews::{Due, Reviewed, Reviews, Verdict};
+pub use token::{TokenConfig, TokenVerifier};

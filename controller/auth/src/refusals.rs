@@ -1,0 +1,187 @@
+//! Why peers are refused: counted each time, logged once per peer and minute.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+/// How long a peer that was reported is not reported again.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// How many peers are remembered for that: anybody can come from many addresses.
+const MAX_PEERS: usize = 1_024;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])+ $variant:ident => $label:literal,)+) => {
+        /// Why a connection or a stream was refused.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum RefusalReason {
+            $($(#[$doc])+ $variant,)+
+        }
+
+        impl RefusalReason {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// As metrics have it.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $label,)+
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The system would not accept a connection.
+    Accept => "accept",
+    /// There were too many connections.
+    Limit => "limit",
+    /// The TLS handshake failed: also for want of a good certificate.
+    Handshake => "handshake",
+    /// The TLS handshake took too long.
+    HandshakeTimeout => "handshake_timeout",
+    /// There was neither a certificate nor a token.
+    NoCredential => "no_credential",
+    /// The certificate is good but names neither node nor relay.
+    Certificate => "certificate",
+    /// The token is not good.
+    Token => "token",
+    /// Too many tokens come from the same source.
+    Rate => "rate",
+    /// The certificate or token has expired.
+    Expired => "expired",
+    /// The API server does not take the token any more; also of a stream that was let in before.
+    Revoked => "revoked",
+    /// The first message was not a Hello that can be answered, or did not come.
+    Hello => "hello",
+    /// The agent asked for another node's table.
+    WrongNode => "wrong_node",
+    /// One that is no relay asked for what all nodes have.
+    NotRelay => "not_relay",
+    /// The agent asked for another cluster's table.
+    WrongCluster => "wrong_cluster",
+    /// The node was deleted.
+    NodeDeleted => "node_deleted",
+    /// The source has no node of that name.
+    NodeUnknown => "node_unknown",
+    /// The controller does not know yet which cluster it serves.
+    Starting => "starting",
+    /// The controller is stopping.
+    Shutdown => "shutdown",
+}
+
+impl RefusalReason {
+    /// Whether what a peer has shown is not good.
+    #[must_use]
+    pub fn is_credential(self) -> bool {
+        matches!(
+            self,
+            Self::NoCredential
+                | Self::Certificate
+                | Self::Token
+                | Self::Rate
+                | Self::Expired
+                | Self::Revoked
+        )
+    }
+}
+
+/// Counts and reports refusals.
+#[derive(Debug)]
+pub struct Refusals {
+    counts: Vec<AtomicU64>,
+    reported: Mutex<HashMap<IpAddr, Instant>>,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self {
+            counts: RefusalReason::ALL
+                .iter()
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+            reported: Mutex::default(),
+        }
+    }
+}
+
+impl Refusals {
+    /// A peer was refused: counted, and logged if it was not for a minute.
+    pub fn refuse(&self, peer: IpAddr, reason: RefusalReason, message: &str) {
+        self.count(reason, 1);
+        let peer = peer.to_canonical();
+        if self.is_news(peer, Instant::now()) {
+            let reason = reason.as_str();
+            warn!(%peer, reason, "refused: {message} (said once a minute)");
+        }
+    }
+
+    /// Counts refusals that are not logged.
+    pub fn count(&self, reason: RefusalReason, by: usize) {
+        if let Some(count) = self.counts.get(reason as usize) {
+            count.fetch_add(by as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// How many there were, by reason.
+    #[must_use]
+    pub fn read(&self) -> Vec<(RefusalReason, u64)> {
+        let counts = self
+            .counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        RefusalReason::ALL.iter().copied().zip(counts).collect()
+    }
+
+    /// Whether a peer is to be reported now.
+    fn is_news(&self, peer: IpAddr, now: Instant) -> bool {
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = |at: &Instant| now.saturating_duration_since(*at) < QUIET;
+        if reported.get(&peer).is_some_and(quiet) {
+            return false;
+        }
+        if reported.len() >= MAX_PEERS {
+            reported.retain(|_, at| quiet(at));
+        }
+        let room = reported.len() < MAX_PEERS;
+        if room {
+            reported.insert(peer, now);
+        }
+        room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_counted_apart() {
+        let refusals = Refusals::default();
+        refusals.count(RefusalReason::Accept, 2);
+        refusals.count(RefusalReason::Shutdown, 1);
+        let counts = refusals.read();
+        assert_eq!(counts.first(), Some(&(RefusalReason::Accept, 2)));
+        assert_eq!(counts.last(), Some(&(RefusalReason::Shutdown, 1)));
+        assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 3);
+    }
+
+    #[test]
+    fn a_peer_is_reported_once_a_minute_and_peers_are_bounded() {
+        let refusals = Refusals::default();
+        let now = Instant::now();
+        let peer = |n: u32| IpAddr::from(n.to_be_bytes());
+        assert!(refusals.is_news(peer(0), now) && !refusals.is_news(peer(0), now + QUIET / 2));
+        assert!(refusals.is_news(peer(0), now + QUIET));
+        let later = now + QUIET * 3;
+        let reported = (0..2_000).filter(|n| refusals.is_news(peer(*n), later));
+        assert_eq!(reported.count(), MAX_PEERS);
+        assert!(refusals.is_news(peer(3_000), later + QUIET));
+    }
+}

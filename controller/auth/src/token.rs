@@ -1,0 +1,214 @@
+//! Projected ServiceAccount tokens, verified without asking anybody.
+//!
+//! A TokenReview for each stream would cost an API server more than it allows when all agents come
+//! back at once. Tokens that are bound to a pod name its node since Kubernetes 1.32 (KEP-4193).
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Validation, decode, decode_header};
+use portolan_tls::{NodeName, PeerName};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+use crate::identity::Certified;
+use crate::keys::{KeySet, KeyWanted};
+use crate::refusals::RefusalReason;
+use crate::reviews::{Reviewed, Reviews};
+
+/// How far clocks may be apart, in seconds.
+pub(crate) const LEEWAY: u64 = 30;
+
+/// How much of what a token says is repeated in an error, in characters.
+const MAX_QUOTED: usize = 64;
+
+/// Which tokens are good.
+#[derive(Debug, Clone)]
+pub struct TokenConfig {
+    /// The claim `iss`: the API server's `--service-account-issuer`.
+    pub issuer: String,
+    /// The claim `aud` must have this.
+    pub audience: String,
+    /// The cluster whose nodes the tokens are of: they do not say.
+    pub cluster: String,
+    /// The ServiceAccounts that may be used, as namespace and name; any if there are none.
+    pub service_accounts: Vec<(String, String)>,
+}
+
+/// Verifies tokens.
+#[derive(Debug)]
+pub struct TokenVerifier {
+    config: TokenConfig,
+    keys: watch::Receiver<Arc<KeySet>>,
+    pub(crate) wanted: KeyWanted,
+    reviews: Option<Arc<Reviews>>,
+}
+
+/// Why a token is not good.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("expected authorization: Bearer TOKEN")]
+    NotBearer,
+    #[error("{0}")]
+    Invalid(String),
+    #[error("it has expired")]
+    Expired,
+    #[error("the key that signed it ({0:?}) is not known here")]
+    UnknownKey(String),
+    #[error("it is for another audience, not {0:?}")]
+    Audience(String),
+    #[error("it names no node: it must be bound to a pod, by Kubernetes 1.32 or later")]
+    NoNode,
+    #[error("ServiceAccount {0:?} is not one of those that may be used")]
+    ServiceAccount(String),
+    #[error("the API server does not accept it any more")]
+    Revoked,
+}
+
+impl TokenError {
+    pub(crate) fn reason(&self) -> RefusalReason {
+        match self {
+            Self::Expired => RefusalReason::Expired,
+            Self::Revoked => RefusalReason::Revoked,
+            _ => RefusalReason::Token,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Claims {
+    exp: u64,
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Option<Kubernetes>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Kubernetes {
+    #[serde(default)]
+    namespace: String,
+    node: Option<Reference>,
+    serviceaccount: Option<Reference>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Reference {
+    name: String,
+}
+
+impl TokenVerifier {
+    /// Verifies with the newest keys; says when it wants newer ones.
+    #[must_use]
+    pub fn new(config: TokenConfig, keys: watch::Receiver<Arc<KeySet>>, wanted: KeyWanted) -> Self {
+        Self {
+            config,
+            keys,
+            wanted,
+            reviews: None,
+        }
+    }
+
+    /// Has what it verifies reviewed by whoever asks those reviews for turns.
+    #[must_use]
+    pub fn reviewed(self, reviews: Arc<Reviews>) -> Self {
+        Self {
+            reviews: Some(reviews),
+            ..self
+        }
+    }
+
+    /// Lets in who shows a token, for as long as reviews find it good.
+    pub(crate) fn admit(&self, token: &str) -> Result<(Certified, Option<Reviewed>), TokenError> {
+        let certified = self.verify(token)?;
+        let Some(reviews) = &self.reviews else {
+            return Ok((certified, None));
+        };
+        let expires = certified.until.duration_since(SystemTime::now());
+        let reviewed = reviews.watch(certified.node(), token, expires.unwrap_or_default());
+        let reviewed = reviewed.ok_or(TokenError::Revoked)?;
+        Ok((certified, Some(reviewed)))
+    }
+
+    /// The node that a token is bound to.
+    pub(crate) fn verify(&self, token: &str) -> Result<Certified, TokenError> {
+        let claims = self.claims(token)?;
+        let bound = claims.kubernetes.ok_or(TokenError::NoNode)?;
+        self.check_account(&bound)?;
+        let node = bound.node.ok_or(TokenError::NoNode)?;
+        let node = NodeName::new(&self.config.cluster, &node.name)
+            .map_err(|error| TokenError::Invalid(error.to_string()))?;
+        let until = UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp));
+        Ok(Certified {
+            name: PeerName::Node(node),
+            // Further away than time itself: never.
+            until: until.unwrap_or_else(far_away),
+        })
+    }
+
+    fn claims(&self, token: &str) -> Result<Claims, TokenError> {
+        let header = decode_header(token).map_err(|error| invalid(error.kind()))?;
+        let id = header
+            .kid
+            .ok_or_else(|| TokenError::Invalid("its header has no kid".to_owned()))?;
+        let keys = Arc::clone(&self.keys.borrow());
+        let Some((algorithm, key)) = keys.get(&id) else {
+            self.wanted.notify_one();
+            return Err(TokenError::UnknownKey(quoted(&id)));
+        };
+        // The key says which algorithm it is for; the token only may not say another.
+        let mut validation = Validation::new(*algorithm);
+        validation.set_issuer(&[&self.config.issuer]);
+        validation.set_audience(&[&self.config.audience]);
+        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+        validation.validate_nbf = true;
+        validation.leeway = LEEWAY;
+        let data = decode::<Claims>(token, key, &validation).map_err(|e| self.named(e.kind()))?;
+        Ok(data.claims)
+    }
+
+    fn named(&self, error: &ErrorKind) -> TokenError {
+        match error {
+            ErrorKind::InvalidAudience => TokenError::Audience(self.config.audience.clone()),
+            ErrorKind::InvalidIssuer => TokenError::Invalid(format!(
+                "it is of another issuer, not {:?}",
+                self.config.issuer
+            )),
+            other => invalid(other),
+        }
+    }
+
+    fn check_account(&self, bound: &Kubernetes) -> Result<(), TokenError> {
+        let allowed = &self.config.service_accounts;
+        let name = bound.serviceaccount.as_ref().map(|account| &account.name);
+        let is_one = |(namespace, account): &(String, String)| {
+            *namespace == bound.namespace && Some(account) == name
+        };
+        if allowed.is_empty() || allowed.iter().any(is_one) {
+            return Ok(());
+        }
+        let name = name.map_or("", String::as_str);
+        let full = format!("{}/{name}", bound.namespace);
+        Err(TokenError::ServiceAccount(quoted(&full)))
+    }
+}
+
+fn invalid(error: &ErrorKind) -> TokenError {
+    let reason = match error {
+        ErrorKind::ExpiredSignature => return TokenError::Expired,
+        ErrorKind::ImmatureSignature => "it is not valid yet".to_owned(),
+        ErrorKind::InvalidSignature => "its signature is wrong".to_owned(),
+        ErrorKind::InvalidAlgorithm => "its algorithm is not its key's".to_owned(),
+        ErrorKind::MissingRequiredClaim(claim) => format!("it has no claim {claim}"),
+        // What is in the token must not get into a log.
+        _ => "it is malformed".to_owned(),
+    };
+    TokenError::Invalid(reason)
+}
+
+fn quoted(text: &str) -> String {
+    text.chars().take(MAX_QUOTED).collect()
+}
+
+fn far_away() -> SystemTime {
+    SystemTime::now() + Duration::from_secs(100 * 365 * 86_400)
+}

@@ -1,0 +1,238 @@
+//! From a listening socket to connections that HTTP/2 may be spoken on.
+//!
+//! Whoever reaches the port can open connections and say nothing. That must not keep agents out,
+//! so everything that an unknown peer can hold is bounded in number and in time.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_auth::{Certified, RefusalReason, Refusals};
+use rustls::ServerConfig as TlsConfig;
+use rustls::server::Accepted as Hello;
+use socket2::SockRef;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_rustls::server::StartHandshake;
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::{Connection, Io, certified};
+use crate::gate::{Arrival, Failure, Gate};
+use crate::limits::Limits;
+use crate::peer::Peer;
+
+/// How long to wait after the system would not accept a connection: there is nothing to wait for
+/// when it has run out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How many connections may wait in the system's queue. When it is full the system drops what
+/// comes, and an agent would only try again after a second.
+const BACKLOG: i32 = 4_096;
+
+/// How much the kernel keeps of what it cannot send yet, in bytes. More would only be old tables
+/// in memory that all connections share: a peer that stops reading could have megabytes.
+const UNSENT_BYTES: u32 = 16 * 1024;
+
+/// How much is encrypted ahead of what the kernel takes, in bytes. It is a copy for each agent, where
+/// what is not encrypted yet is shared by all.
+const TLS_BUFFER_BYTES: usize = 16 * 1024;
+
+/// How long a peer may not acknowledge what was sent, before its connection is closed.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often the timers are looked at anyway. A connection begins with some timers, each of them
+/// later than this: one that is the next of all interrupts the thread that waits for all, with a
+/// system call for each agent.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What the acceptor needs.
+#[derive(Debug)]
+pub struct Acceptor {
+    /// The newest TLS configuration; `None` for plain connections.
+    pub tls: Option<watch::Receiver<Arc<TlsConfig>>>,
+    /// Limits for unknown peers.
+    pub limits: Limits,
+    /// The counter of refused connections.
+    pub refusals: Arc<Refusals>,
+    /// Ends accepting.
+    pub shutdown: CancellationToken,
+}
+
+impl Acceptor {
+    /// Takes connections of a listener until the shutdown, and serves each that may be spoken on.
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        serve: impl Fn(Connection) + Clone + Send + 'static,
+    ) {
+        if let Err(error) = tune(&listener) {
+            tracing::warn!(%error, "connections are not set up as they should be");
+        }
+        let connections = Arc::new(Semaphore::new(self.limits.connections));
+        let gate = Arc::new(Gate::new(self.limits.clone()));
+        let mut tick = std::pin::pin!(tick());
+        let mut turns = std::pin::pin!(gate.turns.watch());
+        loop {
+            let accepted = tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                never = &mut tick => match never {},
+                never = &mut turns => match never {},
+                // Does not accept while nobody has time: the system's queue keeps the order.
+                accepted = gate.room_then(listener.accept()) => accepted,
+            };
+            let (accepted, room) = accepted;
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+                    self.refuse(nobody, RefusalReason::Accept, &error.to_string());
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+                self.refuse(address.ip(), RefusalReason::Limit, "too many connections");
+                continue;
+            };
+            let accepted = Accepted {
+                gate: Arc::clone(&gate),
+                address,
+                permit,
+            };
+            let Some(tls) = &self.tls else {
+                serve(accepted.plain(stream));
+                continue;
+            };
+            match gate.enter(address, room) {
+                Ok(arrival) => {
+                    self.shake_hands(accepted.tls(stream, arrival, tls.clone()), &serve);
+                }
+                Err(reason) => {
+                    self.refuse(address.ip(), RefusalReason::Limit, &reason.to_string());
+                }
+            }
+        }
+    }
+
+    /// Shakes hands in a task of its own, and serves what comes of it.
+    fn shake_hands(
+        &self,
+        handshake: impl Future<Output = (SocketAddr, Result<Connection, Failure>)> + Send + 'static,
+        serve: &(impl Fn(Connection) + Clone + Send + 'static),
+    ) {
+        let (refusals, serve) = (Arc::clone(&self.refusals), serve.clone());
+        let done = async move {
+            match handshake.await {
+                (_, Ok(connection)) => serve(connection),
+                (address, Err(failure)) => failed(&refusals, address, failure),
+            }
+        };
+        tokio::spawn(self.shutdown.clone().run_until_cancelled_owned(done));
+    }
+
+    fn refuse(&self, ip: IpAddr, reason: RefusalReason, message: &str) {
+        self.refusals.refuse(ip, reason, message);
+    }
+}
+
+/// Sets up a listening socket; its connections inherit what is set here, which saves them three
+/// system calls each.
+fn tune(listener: &TcpListener) -> io::Result<()> {
+    let socket = SockRef::from(listener);
+    // Without nodelay each Commit would wait for a delayed ACK.
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES)?;
+    socket.set_tcp_user_timeout(Some(ACKNOWLEDGED_WITHIN))?;
+    // On a listening socket this only changes the length of the queue.
+    Ok(rustix::net::listen(listener, BACKLOG)?)
+}
+
+/// Never completes.
+async fn tick() -> Infallible {
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+    }
+}
+
+fn failed(refusals: &Refusals, address: SocketAddr, failure: Failure) {
+    let ip = address.ip();
+    match failure {
+        // Who opens a connection and closes it again is most often a health check.
+        Failure::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            refusals.count(RefusalReason::Handshake, 1);
+            tracing::debug!(%address, "closed before the handshake");
+        }
+        Failure::Io(error) => refusals.refuse(ip, RefusalReason::Handshake, &error.to_string()),
+        Failure::Late => {
+            refusals.refuse(ip, RefusalReason::HandshakeTimeout, "no handshake in time");
+        }
+        Failure::Displaced => refusals.count(RefusalReason::HandshakeTimeout, 1),
+        Failure::Crowded => {
+            refusals.refuse(ip, RefusalReason::Limit, "too many wait for a handshake");
+        }
+    }
+}
+
+/// A connection before it may be spoken on.
+struct Accepted {
+    gate: Arc<Gate>,
+    address: SocketAddr,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Accepted {
+    fn plain(self, stream: TcpStream) -> Connection {
+        self.connection(Io::Plain(stream), None)
+    }
+
+    async fn tls(
+        self,
+        stream: TcpStream,
+        arrival: Arrival,
+        config: watch::Receiver<Arc<TlsConfig>>,
+    ) -> (SocketAddr, Result<Connection, Failure>) {
+        let address = self.address;
+        (address, self.handshake(stream, arrival, config).await)
+    }
+
+    async fn handshake(
+        self,
+        stream: TcpStream,
+        arrival: Arrival,
+        config: watch::Receiver<Arc<TlsConfig>>,
+    ) -> Result<Connection, Failure> {
+        let hello = self.gate.hello(&stream, arrival).await?;
+        // What comes now is large, and most peers of a flood do not get that far.
+        Box::pin(self.go_on(stream, hello, config)).await
+    }
+
+    /// Goes on with a handshake that has begun with a whole ClientHello.
+    async fn go_on(
+        self,
+        stream: TcpStream,
+        hello: Hello,
+        config: watch::Receiver<Arc<TlsConfig>>,
+    ) -> Result<Connection, Failure> {
+        let turn = self.gate.turns.turn(self.address.ip().into()).await;
+        let turn = turn.ok_or(Failure::Crowded)?;
+        let config = Arc::clone(&config.borrow());
+        let handshake = StartHandshake::from_parts(hello, stream).into_stream(config);
+        let mut stream = Box::pin(self.gate.finish(handshake, turn)).await?;
+        stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+        let certificate = certified(&stream);
+        Ok(self.connection(Io::Tls(Box::new(stream)), certificate))
+    }
+
+    fn connection(self, io: Io, certificate: Option<Result<Certified, String>>) -> Connection {
+        let peer = Peer::new(self.address, certificate);
+        Connection::new(io, peer, self.permit, self.gate)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,21 @@
+//! The agents' port: connections are accepted, shake hands, and speak HTTP/2, all within limits.
+
+#![forbid(unsafe_code)]
+
+mod acceptor;
+mod budget;
+mod connection;
+mod gate;
+mod halves;
+mod hello;
+mod http;
+mod limits;
+mod peer;
+mod probation;
+mod turns;
+
+pub use acceptor::Acceptor;
+pub use connection::Connection;
+pub use http::serve;
+pub use limits::Limits;
+pub use peer::{Admission, Peer};

@@ -1,0 +1,48 @@
+//! The time in which a connection must have an agent's stream.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use portolan_runtime::Origin;
+use tokio::time::sleep;
+
+use crate::gate::Gate;
+
+/// Runs out after a time, or when too many connections have none and this is the oldest of the
+/// source with the most of them.
+pub(crate) struct Probation(Pin<Box<dyn Future<Output = &'static str> + Send>>);
+
+impl Probation {
+    /// Its time begins.
+    ///
+    /// # Errors
+    /// If there is no room for one more.
+    pub(crate) fn begin(gate: &Gate, address: SocketAddr) -> io::Result<Self> {
+        let unadmitted = &gate.unadmitted;
+        let place = unadmitted.displace(address.ip(), Origin::Remote, Instant::now());
+        let place = place.map_err(io::Error::other)?;
+        let within = gate.limits.admission_timeout;
+        Ok(Self(Box::pin(async move {
+            tokio::select! {
+                () = sleep(within) => "no stream of an agent on this connection for too long",
+                () = place.displaced() => "no stream of an agent, and others needed its place",
+            }
+        })))
+    }
+
+    /// Completes when it has run out.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        let over = self.0.as_mut().poll(context);
+        over.map(|message| io::Error::new(io::ErrorKind::TimedOut, message))
+    }
+}
+
+impl fmt::Debug for Probation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Probation")
+    }
+}

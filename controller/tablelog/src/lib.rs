@@ -1,0 +1,34 @@
+//! The log of tables: published once, read by each stream from its cursor.
+//!
+//! Pure: no sockets and no tasks. A [`Publisher`] appends transitions to a log that keeps the newest
+//! value of each record and when it changed. [`Tables`] answers what a stream at any cursor is sent
+//! next, as frames that all streams share. A relay publishes through a [`Forwarder`], as the bytes
+//! that came.
+
+#![forbid(unsafe_code)]
+
+mod debounce;
+mod feed;
+mod forward;
+mod log;
+mod origin;
+mod publisher;
+mod reader;
+#[cfg(any(test, feature = "testing"))]
+#[allow(
+    clippy::unwrap_used,
+    missing_debug_implementations,
+    missing_docs,
+    reason = "for tests"
+)]
+pub mod testing;
+mod wire;
+
+pub use debounce::Debounce;
+pub use feed::{ANSWERED_WITHIN, Delivery, Feed};
+pub use forward::{Committed, ForwardError, Forwarder};
+pub use log::{Differences, Hashes, Part, Prepared, Retention};
+pub use origin::Origin;
+pub use publisher::{Published, Publisher};
+pub use reader::{First, Have, How, Next, State, Tables};
+pub use wire::single;

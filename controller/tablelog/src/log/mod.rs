@@ -1,0 +1,163 @@
+//! What every cluster's records and every node's own lists are, and when each last changed.
+//!
+//! Pure: no I/O, no clock. Revisions are counted over all clusters: each [`TableLog::apply`] that
+//! changes anything is one. A cluster's *head* is the last revision that changed anything of it,
+//! and it is the head that agents are told, so that two agents with equal tables name the same
+//! revision. An agent has revision R programmed if it has programmed R or its cluster's head.
+
+mod buckets;
+mod changes;
+mod cluster;
+mod journal;
+mod order;
+mod prepared;
+mod retention;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_model::Record;
+
+use crate::Origin;
+
+pub(crate) use buckets::bucket_count;
+pub use changes::Hashes;
+pub(crate) use changes::{Changes, OwnChanges};
+pub(crate) use cluster::{Cluster, NodeChanges};
+pub use cluster::{Differences, Part};
+pub(crate) use journal::Journal;
+pub use prepared::Prepared;
+pub(crate) use prepared::{Item, NodeItem, bucket};
+pub use retention::Retention;
+
+/// A change of the destinations of a record with more than so many is told as a patch.
+const PATCH_FROM: usize = 32;
+
+/// The tables of all nodes, with what is needed to tell what changed since any recent revision.
+#[derive(Debug)]
+pub(crate) struct TableLog {
+    retention: Retention,
+    revision: u64,
+    source_versions: Vec<u64>,
+    clusters: BTreeMap<Arc<str>, Cluster>,
+    /// What is known of a cluster that never had anything.
+    nothing: Cluster,
+}
+
+/// What one transition did.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// The revision that it made; the last one if it said nothing new.
+    pub(crate) revision: u64,
+    pub(crate) clusters: BTreeMap<Arc<str>, ClusterApplied>,
+}
+
+/// What one transition did to one cluster.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterApplied {
+    /// The cluster's head before.
+    pub(crate) from: u64,
+    /// The nodes whose own has changed.
+    pub(crate) nodes: BTreeSet<Arc<str>>,
+    /// The old values of large records that have new ones.
+    pub(crate) replaced: Vec<Item<Record>>,
+}
+
+impl Default for TableLog {
+    fn default() -> Self {
+        Self::new(Retention::default())
+    }
+}
+
+impl TableLog {
+    /// An empty log that remembers what is gone for so long.
+    pub(crate) fn new(retention: Retention) -> Self {
+        Self {
+            retention,
+            revision: 0,
+            source_versions: Vec::new(),
+            clusters: BTreeMap::new(),
+            nothing: Cluster::new(retention),
+        }
+    }
+
+    /// Applies one transition.
+    pub(crate) fn apply(&mut self, prepared: Prepared, origin: &Origin) -> Applied {
+        self.raise(&origin.source_versions);
+        let revision = self.revision + 1;
+        let mut applied = Applied::default();
+        for (key, item) in prepared.records {
+            let cluster = self.cluster(&key.cluster);
+            let (name, from, is_put) = (Arc::clone(&key.cluster), cluster.head(), item.is_some());
+            if let Some(replaced) = cluster.put_record(revision, key, item) {
+                let applied = applied.cluster(name, from);
+                let large = |old: &Item<Record>| old.value.destinations.len() > PATCH_FROM;
+                applied
+                    .replaced
+                    .extend(replaced.0.filter(|old| is_put && large(old)));
+            }
+        }
+        for (node, key, item) in prepared.lists {
+            let cluster = self.cluster(&node.cluster);
+            let from = cluster.head();
+            if cluster.put_lists(revision, &node.name, key, item) {
+                applied.cluster(node.cluster, from).nodes.insert(node.name);
+            }
+        }
+        for (node, info) in prepared.nodes {
+            let cluster = self.cluster(&node.cluster);
+            let from = cluster.head();
+            if cluster.put_node(revision, &node.name, info) {
+                applied.cluster(node.cluster, from).nodes.insert(node.name);
+            }
+        }
+        if !applied.clusters.is_empty() {
+            self.revision = revision;
+        }
+        for name in applied.clusters.keys() {
+            self.cluster(name)
+                .finish(revision, &origin.trigger_times_ms);
+        }
+        applied.revision = self.revision;
+        applied
+    }
+
+    /// Takes the higher of each component. Sources of another number are others: theirs hold.
+    fn raise(&mut self, versions: &[u64]) {
+        if versions.len() == self.source_versions.len() {
+            for (ours, theirs) in self.source_versions.iter_mut().zip(versions) {
+                *ours = (*ours).max(*theirs);
+            }
+        } else if !versions.is_empty() {
+            self.source_versions = versions.to_vec();
+        }
+    }
+
+    /// How far the sources were; empty if they do not say.
+    pub(crate) fn source_versions(&self) -> &[u64] {
+        &self.source_versions
+    }
+
+    /// The tables of a cluster.
+    pub(crate) fn of(&self, cluster: &str) -> &Cluster {
+        self.clusters.get(cluster).unwrap_or(&self.nothing)
+    }
+
+    fn cluster(&mut self, name: &Arc<str>) -> &mut Cluster {
+        let retention = self.retention;
+        self.clusters
+            .entry(Arc::clone(name))
+            .or_insert_with(|| Cluster::new(retention))
+    }
+}
+
+impl Applied {
+    fn cluster(&mut self, name: Arc<str>, from: u64) -> &mut ClusterApplied {
+        let cluster = self.clusters.entry(name).or_default();
+        cluster.from = from;
+        cluster
+    }
+}
+
+#[cfg(test)]
+mod tests;

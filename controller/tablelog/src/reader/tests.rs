@@ -1,0 +1,423 @@
+mod agent;
+
+use std::sync::Arc;
+
+use portolan_model::NodeKey;
+use portolan_proto::v1;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use prost::bytes::Bytes;
+
+use agent::{Agent, all};
+
+use super::*;
+use crate::testing::{Change, Oracle, change, decode, delta, node};
+use crate::{Origin, Publisher};
+
+const RETENTION: Retention = Retention {
+    record_tombstones: 2,
+    list_tombstones: 1,
+    idle_nodes: 1,
+};
+
+fn synced(retention: Retention) -> (Publisher, Tables) {
+    let (mut publisher, tables) = Publisher::new(retention);
+    publisher.set_synced();
+    (publisher, tables)
+}
+
+/// What an agent does at a step.
+#[derive(Debug, Clone, Copy)]
+enum Doing {
+    /// It is slow.
+    Nothing,
+    Follow,
+    Reconnect,
+    /// At a replica, with the hashes of two to the power of so many buckets.
+    Move(u32),
+}
+
+fn doing() -> impl Strategy<Value = Doing> {
+    prop_oneof![
+        4 => Just(Doing::Nothing),
+        4 => Just(Doing::Follow),
+        1 => Just(Doing::Reconnect),
+        1 => (0..10_u32).prop_map(Doing::Move),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Whatever an agent missed, and wherever it comes from, it ends up with the table as if made
+    /// from scratch; each record comes at most once in a transition.
+    #[test]
+    fn agents_of_any_age_get_the_same_table(
+        steps in vec((vec(change(), 1..6), vec(doing(), 8)), 1..25),
+        small in any::<bool>(),
+    ) {
+        let retention = if small { RETENTION } else { Retention::default() };
+        let mut replicas = [synced(retention), synced(retention)];
+        // The replicas count differently.
+        replicas[1].0.publish(&delta(&[Change::Record(0, 9, Some(1))]));
+        replicas[1].0.publish(&delta(&[Change::Record(0, 9, None)]));
+        let mut oracle = Oracle::default();
+        let nodes: Vec<NodeKey> = (0..8).map(|i| node(i / 4, i % 4)).collect();
+        let mut agents: Vec<_> = nodes.iter().map(|_| (0, Agent::default())).collect();
+        for ((at, agent), node) in agents.iter_mut().zip(&nodes) {
+            agent.connect(&replicas[*at].1, node, None);
+        }
+        for (changes, doings) in steps {
+            let delta = delta(&changes);
+            oracle.apply(&delta);
+            for (publisher, _) in &mut replicas {
+                publisher.publish(&delta);
+            }
+            for (((at, agent), node), doing) in agents.iter_mut().zip(&nodes).zip(doings) {
+                match doing {
+                    Doing::Nothing => continue,
+                    Doing::Follow => drop(agent.follow(&replicas[*at].1, node)),
+                    Doing::Reconnect => agent.connect(&replicas[*at].1, node, None),
+                    Doing::Move(buckets) => {
+                        *at = 1 - *at;
+                        agent.connect(&replicas[*at].1, node, Some(1 << buckets));
+                    }
+                }
+                prop_assert_eq!(&agent.table, &oracle.table(node));
+                prop_assert_eq!(&agent.table, &replicas[*at].1.table(node));
+            }
+        }
+        for ((at, agent), node) in agents.iter_mut().zip(&nodes) {
+            agent.follow(&replicas[*at].1, node);
+            prop_assert_eq!(&agent.table, &oracle.table(node));
+            prop_assert_eq!(agent.follow(&replicas[*at].1, node), 0);
+        }
+    }
+}
+
+fn put(services: impl IntoIterator<Item = usize>, value: u16) -> Vec<Change> {
+    let services = services.into_iter();
+    services
+        .map(|service| Change::Record(0, service, Some(value)))
+        .collect()
+}
+
+#[test]
+fn idle_nodes_are_sent_the_very_same_bytes() {
+    let (mut publisher, tables) = synced(Retention::default());
+    publisher.publish(&delta(&put(0..20, 0)));
+    let feed = tables.feed(&node(0, 0).cluster);
+    let at = tables.head("c0");
+    let mut changes = put([3], 3);
+    changes.push(Change::Lists(0, 2, 3, Some(1)));
+    publisher.publish(&delta(&changes));
+    let next = |of: usize, cursor: u64| match tables.next(&feed, &node(0, of), cursor) {
+        Next::Deliver(delivery) => all(delivery),
+        other => panic!("{other:?}"),
+    };
+    let (a, b, own) = (next(0, at), next(1, at), next(2, at));
+    // One write, with everything in it.
+    assert_eq!((a.len(), b.len(), own.len()), (1, 1, 1));
+    assert_eq!(a[0].as_ptr(), b[0].as_ptr());
+    assert_ne!(a[0].as_ptr(), own[0].as_ptr());
+    // Also to those that have missed something.
+    publisher.publish(&delta(&put([4], 3)));
+    let (a, b) = (next(0, at), next(1, at));
+    assert_eq!(a[0].as_ptr(), b[0].as_ptr());
+    let [one, other] = [0, 1].map(|of| tables.snapshot(&feed, &node(0, of)));
+    assert!(one.shares(&other));
+}
+
+#[test]
+fn only_changed_segments_are_made_again() {
+    let (mut publisher, tables) = synced(Retention::default());
+    publisher.publish(&delta(&put(100..200, 2)));
+    let node = node(0, 0);
+    let feed = tables.feed(&node.cluster);
+    let chunks = |_| all(tables.snapshot(&feed, &node));
+    let before = chunks(());
+    assert_eq!(before, chunks(()));
+    let mut agent = Agent::default();
+    agent.connect(&tables, &node, None);
+    publisher.publish(&delta(&put([150], 5)));
+    let work = {
+        let log = tables.read();
+        let of = log.of("c0");
+        feed.segments().work(of.head(), of.records()).unwrap()
+    };
+    let (kept, made) = work.counts();
+    assert!(kept > 3 && made == 1, "{kept} kept, {made} made");
+    let mut fresh = Agent::default();
+    fresh.connect(&tables, &node, None);
+    agent.follow(&tables, &node);
+    assert_eq!(fresh.table, agent.table);
+}
+
+#[test]
+fn a_change_of_nearly_everything_is_a_snapshot() {
+    let (mut publisher, tables) = synced(Retention::default());
+    publisher.publish(&delta(&put(0..100, 1)));
+    let mut agent = Agent::default();
+    let node = node(0, 0);
+    agent.connect(&tables, &node, None);
+    let feed = tables.feed(&node.cluster);
+    publisher.publish(&delta(&put(0..60, 4)));
+    publisher.publish(&delta(&put(0..60, 7)));
+    let (some, cursor) = (agent.clone(), agent.at.unwrap().1);
+    assert!(matches!(
+        tables.next(&feed, &node, cursor),
+        Next::Deliver(_)
+    ));
+    publisher.publish(&delta(&put(0..90, 10)));
+    assert!(matches!(tables.next(&feed, &node, cursor), Next::Snapshot));
+    // Buckets would not help either: they differ. One that comes from here need not tell them.
+    assert!(matches!(
+        tables.first(&feed, &node, &some.have()),
+        First::Snapshot
+    ));
+    let elsewhere = Have {
+        epoch: tables.epoch() + 1,
+        ..some.have()
+    };
+    assert!(matches!(
+        tables.first(&feed, &node, &elsewhere),
+        First::Ask(128)
+    ));
+    let hashes = some.have().hashes.unwrap();
+    let told = || tables.buckets(&feed, &node, hashes, &some.buckets(16));
+    assert!(told().is_none());
+    // Whoever has the same need not tell anything any more.
+    assert!(matches!(
+        tables.first(&feed, &node, &elsewhere),
+        First::Snapshot
+    ));
+}
+
+#[test]
+fn an_agent_from_elsewhere_gets_the_buckets_that_differ() {
+    let (mut publisher, tables) = synced(Retention::default());
+    publisher.publish(&delta(&put(0..400, 1)));
+    let (mut elsewhere, other) = synced(Retention::default());
+    elsewhere.publish(&delta(&put(2..402, 1)));
+    let node = node(0, 0);
+    let mut agent = Agent::default();
+    agent.connect(&other, &node, None);
+    let feed = tables.feed(&node.cluster);
+    let First::Ask(count) = tables.first(&feed, &node, &agent.have()) else {
+        panic!("no question");
+    };
+    assert_eq!(count, 512);
+    let theirs = agent.have().hashes.unwrap();
+    let told = |hashes: &[_]| tables.buckets(&feed, &node, theirs, hashes);
+    // Others with the same records wait for what this one tells, and what cannot be their hashes
+    // is not told to them.
+    let first = || tables.first(&feed, &node, &agent.have());
+    assert!(matches!(first(), First::Wait(512)));
+    let mut wrong = agent.buckets(count);
+    wrong[0][7] ^= 1;
+    assert!(told(&wrong).is_some());
+    assert!(matches!(first(), First::Wait(512)));
+    let delivery = told(&agent.buckets(count)).unwrap();
+    assert!(delivery.items() < 60, "{} of 400", delivery.items());
+    let again = told(&agent.buckets(count)).unwrap();
+    assert!(delivery.shares(&again));
+    let First::Deliver(same, How::Buckets) = first() else {
+        panic!("not known");
+    };
+    assert!(delivery.shares(&same));
+    agent.take(&tables, &node, delivery);
+    assert_eq!(agent.table, tables.table(&node));
+    // Equal buckets of tables that differ: the hashes are of no use.
+    let (ours, theirs) = (agent.buckets(count), agent.have().hashes.unwrap());
+    assert!(tables.buckets(&feed, &node, theirs, &ours).is_none());
+}
+
+#[test]
+fn first_sends_as_little_as_it_can() {
+    let (mut publisher, tables) = synced(Retention::default());
+    let node = node(0, 0);
+    let feed = tables.feed(&node.cluster);
+    publisher.publish(&delta(&[Change::Zone(0, 0, Some("a"))]));
+    let mut agent = Agent::default();
+    let first = |have: &Have| tables.first(&feed, &node, have);
+    assert!(matches!(first(&agent.have()), First::Snapshot));
+    agent.connect(&tables, &node, None);
+    let old = agent.have();
+    assert!(matches!(first(&old), First::Deliver(_, How::Equal)));
+    publisher.publish(&delta(&put([1], 0)));
+    assert!(matches!(first(&old), First::Deliver(_, How::Resume)));
+    let elsewhere = Have {
+        epoch: 1,
+        ..old.clone()
+    };
+    assert!(matches!(first(&elsewhere), First::Snapshot));
+    let future = Have { revision: 9, ..old };
+    assert!(matches!(first(&future), First::Snapshot));
+    // Back to what the agent has from wherever: nothing is to be sent.
+    publisher.publish(&delta(&[Change::Record(0, 1, None)]));
+    assert!(matches!(first(&elsewhere), First::Deliver(_, How::Equal)));
+    // Only what is the node's own differs.
+    publisher.publish(&delta(&[Change::Zone(0, 0, Some("b"))]));
+    assert!(matches!(first(&elsewhere), First::Deliver(_, How::Resume)));
+    agent.at = Some((1, 1));
+    agent.connect(&tables, &node, None);
+    assert_eq!(agent.table, tables.table(&node));
+}
+
+#[test]
+fn nobody_goes_back_in_time() {
+    let (mut publisher, tables) = synced(Retention::default());
+    let node = node(0, 0);
+    let feed = tables.feed(&node.cluster);
+    let from = |versions: &[u64]| Origin {
+        source_versions: versions.to_vec(),
+        ..Origin::default()
+    };
+    publisher.publish_from(&delta(&put([1], 0)), &from(&[5, 5, 5]));
+    let agent = Agent {
+        at: Some((1, 1)),
+        ..Agent::default()
+    };
+    let is_behind = |versions: &[u64]| {
+        let have = Have {
+            source_versions: versions.to_vec(),
+            ..agent.have()
+        };
+        matches!(tables.first(&feed, &node, &have), First::Behind)
+    };
+    assert!(is_behind(&[5, 6, 5]));
+    for (behind, versions) in [
+        (false, &[5, 5, 5][..]),
+        (false, &[]),
+        (false, &[9]),
+        (true, &[9, 1, 1]),
+    ] {
+        assert_eq!(is_behind(versions), behind, "{versions:?}");
+    }
+    publisher.publish_from(&delta(&[]), &from(&[5, 6, 5]));
+    assert!(!is_behind(&[5, 6, 5]));
+}
+
+#[test]
+fn triggers_are_told_to_live_streams_only() {
+    let (mut publisher, tables) = synced(Retention::default());
+    let node = node(0, 0);
+    let feed = tables.feed(&node.cluster);
+    let mut publish = |value: u16| {
+        let origin = Origin {
+            trigger_times_ms: vec![u64::from(value)],
+            ..Origin::default()
+        };
+        publisher.publish_from(&delta(&put([1], value)), &origin);
+    };
+    let triggers = |delivery: Delivery| {
+        let last = decode(all(delivery)).pop_back().unwrap();
+        match last.frame {
+            Some(v1::frame::Frame::Commit(commit)) => commit.trigger_times_ms,
+            other => panic!("{other:?}"),
+        }
+    };
+    let live = |cursor| match tables.next(&feed, &node, cursor) {
+        Next::Deliver(delivery) => triggers(delivery),
+        other => panic!("{other:?}"),
+    };
+    publish(0);
+    let mut agent = Agent::default();
+    agent.connect(&tables, &node, None);
+    for value in [3, 6, 9] {
+        publish(value);
+    }
+    assert_eq!(live(3), [9]);
+    assert_eq!(live(1), [3, 6, 9]);
+    let First::Deliver(delivery, How::Resume) = tables.first(&feed, &node, &agent.have()) else {
+        panic!("no resumption");
+    };
+    assert_eq!(triggers(delivery), [0; 0]);
+    assert_eq!(triggers(tables.snapshot(&feed, &node)), [0; 0]);
+}
+
+#[test]
+fn a_change_of_a_large_record_is_a_patch() {
+    let (mut publisher, tables) = synced(Retention::default());
+    let node = node(0, 0);
+    publisher.publish(&delta(&put([1, 2], 2)));
+    let mut agent = Agent::default();
+    agent.connect(&tables, &node, None);
+    let mut slow = agent.clone();
+    publisher.publish(&delta(&put([1], 5)));
+    let feed = tables.feed(&node.cluster);
+    let Next::Deliver(delivery) = tables.next(&feed, &node, 1) else {
+        panic!("no transition");
+    };
+    let bytes: usize = all(delivery).iter().map(Bytes::len).sum();
+    assert!(bytes < 300, "{bytes} bytes");
+    agent.follow(&tables, &node);
+    assert_eq!(agent.table, tables.table(&node));
+    // Who has missed it may not have what the next patch is of.
+    publisher.publish(&delta(&put([1], 8)));
+    slow.follow(&tables, &node);
+    assert_eq!(slow.table, agent_after(agent, &tables, &node).table);
+}
+
+fn agent_after(mut agent: Agent, tables: &Tables, node: &NodeKey) -> Agent {
+    agent.follow(tables, node);
+    agent
+}
+
+/// Ten destinations each, of addresses that follow no order, as pods' do.
+fn realistic(services: usize) -> portolan_select::TableDelta {
+    let mut state = 7_u32;
+    let mut random = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 8
+    };
+    let mut record = |service: usize| {
+        let key = portolan_model::RecordKey {
+            cluster: "c0".into(),
+            namespace: format!("team-{}", service % 100).into(),
+            service: format!("service-{service:05}").into(),
+            port: "http".into(),
+            protocol: portolan_model::Protocol::Tcp,
+        };
+        let mut address = |net: u32| std::net::Ipv4Addr::from_bits(net + random() % (1 << 17));
+        let frontend = portolan_model::Frontend::new(
+            portolan_model::FrontendKind::ClusterIp,
+            portolan_model::FrontendAddress::Vip(address(0x0a60_0000).into()),
+            80,
+        );
+        let mut addresses: Vec<_> = (0..10).map(|_| address(0x0af0_0000)).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let to = |ip: std::net::Ipv4Addr| portolan_model::Destination::new((ip, 8080).into());
+        let record = portolan_model::Record {
+            frontends: vec![frontend],
+            destinations: addresses.into_iter().map(to).collect(),
+            ..portolan_model::Record::new(key.clone())
+        };
+        (key, Some(Arc::new(record)))
+    };
+    portolan_select::TableDelta {
+        records: (0..services).map(&mut record).collect(),
+        ..portolan_select::TableDelta::default()
+    }
+}
+
+/// A fiftieth of what the Kubernetes objects of the same are in a watch (32.05 MB).
+#[test]
+fn a_large_table_is_small_on_the_wire() {
+    let (mut publisher, tables) = synced(Retention::default());
+    publisher.publish(&realistic(10_000));
+    let node = node(0, 0);
+    let feed = tables.feed(&node.cluster);
+    let chunks = all(tables.snapshot(&feed, &node));
+    let bytes: usize = chunks.iter().map(Bytes::len).sum();
+    assert!(bytes <= 641_000, "{bytes} bytes");
+    assert!(
+        chunks.len() <= bytes / 32_000 + 2,
+        "{} chunks",
+        chunks.len()
+    );
+    let mut agent = Agent::default();
+    agent.connect(&tables, &node, None);
+    assert_eq!(agent.table, tables.table(&node));
+}
