@@ -16,7 +16,7 @@ use portolan_serve::{Registry as Sessions, ServeConfig, TablesServer};
 use portolan_source::{
     ContactCollector, HeldDeletions, ProblemLog, Sink, file, kubernetes, watch_contact,
 };
-use portolan_tablelog::{Publisher, Retention, Tables};
+use portolan_tablelog::{ClusterIdentity, Publisher, Retention, TableReader};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -64,8 +64,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     write_ports(args.port_file.as_deref(), &agents, &admin)?;
 
     let (readiness, liveness) = (Readiness::default(), Liveness::default());
-    let (publisher, tables) = Publisher::new(Retention::default());
     let sessions = Arc::new(Sessions::default());
+    let (publisher, tables) = Publisher::new(Retention::default());
+    let publisher = publisher.observed_by(sessions.clone());
+    if let Some(id) = &args.cluster_id {
+        // Nobody has set it before.
+        let _ = publisher.identity().set(Some(id));
+    }
     let trouble = SharedTrouble::default();
     let problems = ProblemLog::default();
     let mut metrics = Registry::default();
@@ -96,10 +101,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (questions, holds) = asked.unzip();
 
     let cluster: Arc<str> = args.cluster.as_str().into();
-    if let Some(id) = &args.cluster_id {
-        // Nobody has said it before.
-        let _ = tables.set_cluster_id(Some(id));
-    }
     let debug = Debug {
         cluster: Arc::clone(&cluster),
         tables: tables.clone(),
@@ -165,7 +166,7 @@ async fn end(serving: JoinHandle<()>, vital: &Vital) {
 /// What tables are published with.
 struct Publishing {
     publisher: Publisher,
-    tables: Tables,
+    tables: TableReader,
     sessions: Arc<Sessions>,
     problems: ProblemLog,
     metrics: CatalogMetrics,
@@ -199,8 +200,15 @@ impl Publishing {
             return Ok(None);
         }
         let (sink, events) = Sink::channel(EVENTS);
-        let stats =
-            watch_source(args, sink, names, &self.tables, &mut self.problems, vital).await?;
+        let stats = watch_source(
+            args,
+            sink,
+            names,
+            self.publisher.identity(),
+            &mut self.problems,
+            vital,
+        )
+        .await?;
         let holds = Arc::clone(stats.holds());
         registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
         let source = Arc::clone(&stats);
@@ -212,7 +220,6 @@ impl Publishing {
         let writer = Writer {
             select: args.select(),
             publisher: self.publisher,
-            tables: self.tables,
             problems: self.problems,
             metrics: self.metrics,
             trouble: self.trouble,
@@ -281,13 +288,13 @@ fn answer_names(dns: Option<&mut Dns>, vital: &Vital, token: &CancellationToken)
 }
 
 /// Asks the API server which cluster it serves. Until then nobody is.
-async fn identify(client: kube::Client, tables: Tables) {
+async fn identify(client: kube::Client, identity: ClusterIdentity) {
     let id = kubernetes::cluster_id(&client).await;
     if let Some(id) = &id {
         tracing::info!(cluster = id, "the cluster's identity");
     }
-    // Nobody else says it.
-    let _ = tables.set_cluster_id(id.as_deref());
+    // Nobody else sets it.
+    let _ = identity.set(id.as_deref());
 }
 
 /// Writes Kubernetes Events about problems with objects and held deletions.
@@ -312,7 +319,7 @@ async fn watch_source(
     args: &Args,
     sink: Sink,
     names: Option<kubernetes::NameOptions>,
-    tables: &Tables,
+    identity: ClusterIdentity,
     problems: &mut ProblemLog,
     vital: &Vital,
 ) -> anyhow::Result<Arc<kubernetes::Stats>> {
@@ -334,8 +341,8 @@ async fn watch_source(
             let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
             let client = kubernetes::client(kubeconfig, context).await?;
             if args.cluster_id.is_none() {
-                tables.await_cluster_id();
-                let identify = identify(client.clone(), tables.clone());
+                identity.awaited();
+                let identify = identify(client.clone(), identity);
                 let identify = token.clone().run_until_cancelled_owned(identify);
                 vital
                     .tasks

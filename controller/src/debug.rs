@@ -14,7 +14,7 @@ use portolan_model::{NodeInfo, NodeKey, NodeTable};
 use portolan_select::Explanation;
 use portolan_serve::{NodeStatus, Registry, Standing};
 use portolan_source::HeldDeletions;
-use portolan_tablelog::Tables;
+use portolan_tablelog::TableReader;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,7 +26,7 @@ pub(crate) use failure::Failure;
 #[derive(Debug, Clone)]
 pub(crate) struct Debug {
     pub(crate) cluster: Arc<str>,
-    pub(crate) tables: Tables,
+    pub(crate) tables: TableReader,
     pub(crate) sessions: Arc<Registry>,
     pub(crate) trouble: SharedTrouble,
     /// `None` on a relay, which has no objects.

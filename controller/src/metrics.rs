@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_catalog::{Catalog, Kind};
-use portolan_serve::{NodeStatus, Problem, Registry as Sessions};
+use portolan_serve::{NodeStatus, RecordProblem, Registry as Sessions};
 use portolan_source::kubernetes::{KindStats, Stats};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
@@ -269,7 +269,7 @@ fn refused_records(
     connected: &[&NodeStatus],
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), std::fmt::Error> {
-    let mut reasons = BTreeMap::from(Problem::REASONS.map(|reason| (reason, 0)));
+    let mut reasons = BTreeMap::from(RecordProblem::REASONS.map(|reason| (reason, 0)));
     for problem in connected.iter().flat_map(|node| &node.refused) {
         *reasons.entry(problem.reason()).or_default() += 1;
     }

@@ -13,7 +13,7 @@ use portolan_runtime::BlockReady;
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
 use portolan_serve::Registry as Sessions;
 use portolan_source::{Event, ProblemLog};
-use portolan_tablelog::{Debounce, Origin, Publisher, Tables};
+use portolan_tablelog::{Debounce, Origin, Publisher, Update};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::sleep_until;
@@ -43,7 +43,6 @@ pub(crate) type SharedTrouble = Arc<Mutex<Trouble>>;
 pub(crate) struct Writer {
     pub(crate) select: SelectConfig,
     pub(crate) publisher: Publisher,
-    pub(crate) tables: Tables,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,
@@ -167,22 +166,18 @@ impl Writer {
         origin: &Origin,
         start: Instant,
     ) {
-        for node in delta.nodes.keys() {
-            match pipeline.catalog().node_info(node) {
-                Some(_) => self.sessions.node_present(node),
-                None => self.sessions.node_deleted(node),
-            }
-        }
-        let revision = self.publisher.publish_from(delta, origin);
+        let nodes = delta.nodes.keys();
+        let nodes = nodes.map(|node| (node.clone(), pipeline.catalog().node_info(node).is_some()));
+        let origin = Origin {
+            observed: origin.observed.or(Some(start)),
+            ..origin.clone()
+        };
+        let update = Update::from(delta).with_nodes(nodes).from_origin(origin);
+        let revision = self.publisher.publish(update).revision;
         if delta.is_empty() {
             return;
         }
         self.metrics.published(revision, start.elapsed());
-        let observed = origin.observed.unwrap_or(start);
-        for cluster in clusters(delta) {
-            self.sessions
-                .published(cluster, self.tables.head(cluster), observed);
-        }
         tracing::debug!(
             revision,
             records = delta.records.len(),
@@ -218,11 +213,4 @@ impl Writer {
     fn trouble(&self) -> std::sync::MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The clusters that a delta is about.
-fn clusters(delta: &TableDelta) -> BTreeSet<&Arc<str>> {
-    let records = delta.records.keys().map(|record| &record.cluster);
-    let nodes = delta.lists.keys().chain(delta.nodes.keys());
-    records.chain(nodes.map(|node| &node.cluster)).collect()
 }

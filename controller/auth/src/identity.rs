@@ -81,30 +81,55 @@ impl Certified {
 }
 
 impl Identity {
-    /// Whether it may speak for a node, or be sent what all nodes have.
-    pub fn authorize(&self, node: &NodeKey, wants_all: bool) -> Result<(), Refusal> {
-        let Self::Known(Certified { name, .. }, _) = self else {
+    /// Checks that the peer may ask for a node's table, and report what that node has.
+    ///
+    /// # Errors
+    /// If it is another node, a relay, or of another cluster.
+    pub fn authorize_node(&self, node: &NodeKey) -> Result<(), Refusal> {
+        let Some(name) = self.name_in(&node.cluster)? else {
             return Ok(());
         };
-        if *name.cluster() != *node.cluster {
-            let message = format!("cluster: yours is {:?}", name.cluster());
-            return Err(Refusal::forbidden(RefusalReason::WrongCluster, message));
-        }
         match name {
-            PeerName::Node(own) if wants_all => {
+            PeerName::Node(own) if *own.node == *node.name => Ok(()),
+            PeerName::Node(own) => Err(Refusal::wrong_node(format!("you are {:?}", own.node))),
+            PeerName::Relay(own) => Err(Refusal::wrong_node(format!(
+                "you are the relay {:?}",
+                own.relay
+            ))),
+        }
+    }
+
+    /// Checks that the peer may ask for the tables of all nodes as a relay of this name.
+    ///
+    /// # Errors
+    /// If it is a node, another relay, or of another cluster.
+    pub fn authorize_relay(&self, cluster: &str, relay: &str) -> Result<(), Refusal> {
+        let Some(name) = self.name_in(cluster)? else {
+            return Ok(());
+        };
+        match name {
+            PeerName::Relay(own) if *own.relay == *relay => Ok(()),
+            PeerName::Relay(own) => Err(Refusal::wrong_node(format!(
+                "you are the relay {:?}",
+                own.relay
+            ))),
+            PeerName::Node(own) => {
                 let message = format!("want: you are the node {:?}, no relay", own.node);
                 Err(Refusal::forbidden(RefusalReason::NotRelay, message))
             }
-            PeerName::Node(own) if *own.node != *node.name => {
-                let message = format!("node: you are {:?}", own.node);
-                Err(Refusal::forbidden(RefusalReason::WrongNode, message))
-            }
-            PeerName::Relay(own) if !wants_all || *own.relay != *node.name => {
-                let message = format!("node: you are the relay {:?}", own.relay);
-                Err(Refusal::forbidden(RefusalReason::WrongNode, message))
-            }
-            PeerName::Node(_) | PeerName::Relay(_) => Ok(()),
         }
+    }
+
+    /// The name that the peer has shown, if it had to show any.
+    fn name_in(&self, cluster: &str) -> Result<Option<&PeerName>, Refusal> {
+        let Self::Known(Certified { name, .. }, _) = self else {
+            return Ok(None);
+        };
+        if name.cluster() != cluster {
+            let message = format!("cluster: yours is {:?}", name.cluster());
+            return Err(Refusal::forbidden(RefusalReason::WrongCluster, message));
+        }
+        Ok(Some(name))
     }
 
     /// Whether it is of one of these clusters.
@@ -184,6 +209,10 @@ impl Refusal {
     /// A review has found that the token of a stream is good no more.
     pub fn revoked() -> Self {
         TokenError::Revoked.into()
+    }
+
+    fn wrong_node(message: String) -> Self {
+        Self::forbidden(RefusalReason::WrongNode, format!("node: {message}"))
     }
 
     fn unauthenticated(reason: RefusalReason, message: impl Into<String>) -> Self {

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use entry::{Entry, Turn};
+use entry::{ReviewEntry, Turn};
 
 /// How soon one that was found to be revoked may be asked about again, if its agent comes back: a
 /// review that was wrong must not keep a node out for long.
@@ -49,7 +49,7 @@ type Id = u64;
 
 #[derive(Default)]
 struct State {
-    entries: HashMap<Id, Entry>,
+    entries: HashMap<Id, ReviewEntry>,
     queue: BTreeSet<(Instant, Id)>,
 }
 
@@ -89,7 +89,7 @@ impl Reviews {
         let State { entries, queue } = &mut *state;
         let entry = entries.entry(id).or_insert_with(|| {
             queue.insert((now, id));
-            Entry::new(node, now, expires)
+            ReviewEntry::new(node, now, expires)
         });
         // One that waits for its turn keeps its place, however often it comes back.
         let waits = entry.token.is_some();
@@ -132,7 +132,7 @@ impl Reviews {
         match verdict {
             Verdict::Unknown => false,
             Verdict::Good => state.change(due.id, |entry| entry.found_good(now + self.period)),
-            Verdict::Revoked => state.change(due.id, Entry::found_revoked),
+            Verdict::Revoked => state.change(due.id, ReviewEntry::found_revoked),
         }
     }
 
@@ -187,7 +187,7 @@ impl State {
     }
 
     /// Changes an entry, and with it perhaps when its turn is.
-    fn change<R: Default>(&mut self, id: Id, change: impl FnOnce(&mut Entry) -> R) -> R {
+    fn change<R: Default>(&mut self, id: Id, change: impl FnOnce(&mut ReviewEntry) -> R) -> R {
         let Some(entry) = self.entries.get_mut(&id) else {
             return R::default();
         };

@@ -319,7 +319,7 @@ impl AsyncWrite for Connection {
         self.peer.open_now();
         ready!(self.write_held(context, &[]))?;
         if self.ended && matches!(self.io, Io::Plain(_)) {
-            // Both halves are closed together, when this is dropped.
+            // Both connection_task are closed together, when this is dropped.
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.io).poll_shutdown(context)

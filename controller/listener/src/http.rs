@@ -12,7 +12,7 @@ use tonic::codegen::http::{Request, Response};
 use tracing::debug;
 
 use crate::connection::Connection;
-use crate::halves::{Begun, Halves};
+use crate::connection_task::{Begun, ConnectionTask};
 
 /// A silent connection is tested so often, and so long an answer may take.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ pub async fn serve<A, B>(
             debug!(%error, "a connection has ended");
         }
     };
-    Halves::new(connection, begun, || of_connection.open()).await;
+    ConnectionTask::new(connection, begun, || of_connection.open()).await;
 }
 
 fn builder(begun: &Begun) -> Builder<Begun> {

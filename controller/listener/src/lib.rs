@@ -5,8 +5,8 @@
 mod acceptor;
 mod budget;
 mod connection;
+mod connection_task;
 mod gate;
-mod halves;
 mod hello;
 mod http;
 mod limits;

@@ -50,7 +50,7 @@ struct Shared {
 struct State {
     /// By age: the lowest number is the oldest.
     held: BTreeMap<u64, Held>,
-    sources: HashMap<Source, Entry>,
+    sources: HashMap<Source, SourceTurns>,
     waiting: usize,
     next: u64,
 }
@@ -63,7 +63,7 @@ struct Held {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct SourceTurns {
     held: usize,
     waiting: VecDeque<Waiting>,
 }
@@ -208,7 +208,7 @@ impl State {
 
     /// The one that has waited longest, of the source with the fewest turns.
     fn next_waiting(&mut self) -> Option<(Source, Waiting)> {
-        let rank = |entry: &Entry| Some((entry.held, entry.waiting.front()?.number));
+        let rank = |entry: &SourceTurns| Some((entry.held, entry.waiting.front()?.number));
         let ranks = (self.sources.iter()).filter_map(|(source, e)| Some((rank(e)?, *source)));
         let (_, source) = ranks.min()?;
         let waiting = self.sources.get_mut(&source)?.waiting.pop_front()?;

@@ -97,8 +97,6 @@ impl<P: FnMut(u64, Duration) + Send> Relay<P> {
             stats,
         } = &mut self.outlets;
         let (revision, committed) = forwarder.publish(now)?;
-        let cluster = self.config.cluster.as_str().into();
-        sessions.published(&cluster, revision, now);
         crate::Stats::set(&stats.left_out, forwarder.left_out());
         let done = Instant::now();
         self.pace

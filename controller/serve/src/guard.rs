@@ -20,8 +20,8 @@ use tonic::codegen::{Service, http};
 use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
 
-use crate::registry::{Beside, Counter, Parted};
-use crate::session::{Context, Link, REPLACED, check_cluster, check_node, node_end};
+use crate::registry::{Counter, SideStream, SideStreamEnd};
+use crate::session::{Context, REPLACED, SessionControl, check_cluster, check_node, node_end};
 use body::LimitedBody;
 
 /// How long a stream waits for the cluster's identity, before it is refused.
@@ -77,17 +77,17 @@ where
         }
         let registry = &self.context.registry;
         let keeper = Keeper {
-            link: Arc::default(),
+            control: Arc::default(),
             peer: Peer::ip(peer.as_ref()),
             admission,
-            beside: identity.node().map(|node| registry.begin_beside(node)),
+            beside: identity.node().map(|node| registry.begin_side_stream(node)),
             remaining: identity.remaining(self.context.config.credential_grace),
             reviewed: identity.into_reviewed(),
             context: self.context,
         };
-        let link = Arc::clone(&keeper.link);
+        let control = Arc::clone(&keeper.control);
         let keeper = AbortOnDropHandle::new(tokio::spawn(keeper.run()));
-        Ok(response.map(|body| Body::new(LimitedBody::new(body, link, keeper))))
+        Ok(response.map(|body| Body::new(LimitedBody::new(body, control, keeper))))
     }
 }
 
@@ -116,10 +116,10 @@ async fn check(
 /// send nothing.
 struct Keeper {
     context: Arc<Context>,
-    link: Arc<Link>,
+    control: Arc<SessionControl>,
     peer: IpAddr,
     admission: Option<Admission>,
-    beside: Option<Beside>,
+    beside: Option<SideStream>,
     remaining: Option<Duration>,
     reviewed: Option<Reviewed>,
 }
@@ -130,19 +130,19 @@ impl Keeper {
         let (status, patience) = tokio::select! {
             biased;
             parted = parted(self.beside.as_ref()) => match parted {
-                Parted::Replaced => {
+                SideStreamEnd::Replaced => {
                     let status = Status::aborted("a newer stream of this node has begun");
                     (status, stall_timeout.min(REPLACED))
                 }
-                Parted::Node(standing) => (node_end(standing), stall_timeout),
+                SideStreamEnd::Node(standing) => (node_end(standing), stall_timeout),
             },
             status = self.over() => (status, stall_timeout),
-            () = self.link.stalled(stall_timeout) => {
+            () = self.control.stalled(stall_timeout) => {
                 self.context.registry.count(Counter::Stalled, 1);
                 (Status::unavailable("the agent takes nothing"), Duration::ZERO)
             }
         };
-        self.link.end(Err(status));
+        self.control.end(Err(status));
         // The connection drops this when it has taken the end, if it takes anything.
         sleep(patience).await;
         if let Some(admission) = &self.admission {
@@ -180,7 +180,7 @@ impl Keeper {
     }
 }
 
-async fn parted(beside: Option<&Beside>) -> Parted {
+async fn parted(beside: Option<&SideStream>) -> SideStreamEnd {
     match beside {
         Some(beside) => beside.parted().await,
         None => pending().await,

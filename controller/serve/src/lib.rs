@@ -13,11 +13,11 @@ mod session;
 mod standing;
 
 pub use registry::{
-    ConvergenceSeconds, Counters, HeldTable, NodeStatus, Problem, Registry, Unconfirmed,
+    ConvergenceSeconds, Counters, HeldTable, NodeStatus, RecordProblem, Registry, Unconfirmed,
 };
 pub use service::TablesServer;
 pub use session::ServeConfig;
-pub use standing::{Changed, Standing};
+pub use standing::{ChangedRecord, Standing};
 
 /// Before the name of a relay where nodes are listed: no node's name has a slash.
 pub const RELAY: &str = "relay/";

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use portolan_listener::{Acceptor, Limits};
 use portolan_proto::limits::MAX_AGENT_MESSAGE_BYTES;
 use portolan_proto::v1;
-use portolan_tablelog::Tables;
+use portolan_tablelog::TableReader;
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -47,7 +47,7 @@ impl TablesServer {
     /// Serves tables to agents until `shutdown`; then each stream ends with a Goaway.
     #[must_use]
     pub fn new(
-        tables: Tables,
+        tables: TableReader,
         registry: Arc<Registry>,
         config: ServeConfig,
         shutdown: CancellationToken,

@@ -1,7 +1,7 @@
 //! Whether a node's kernel has what it must have, for people.
 
 use portolan_model::NodeKey;
-use portolan_tablelog::{Differences, Part, Tables};
+use portolan_tablelog::{Differences, Scope, TablePart, TableReader};
 use serde::Serialize;
 
 use crate::{NodeStatus, RELAY};
@@ -19,12 +19,12 @@ pub struct Standing {
     pub own_equal: bool,
     /// What changed since the revision that the kernel has, sorted by record; `None` if that is not
     /// known any more.
-    pub changed: Option<Vec<Changed>>,
+    pub changed: Option<Vec<ChangedRecord>>,
 }
 
 /// One record that changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Changed {
+pub struct ChangedRecord {
     /// The record, as `namespace/service[:port]/PROTOCOL`; `None` for what is known of the node.
     pub record: Option<String>,
     /// Whether that is the node's own and not shared by all nodes.
@@ -36,15 +36,16 @@ pub struct Changed {
 impl NodeStatus {
     /// How the agent stands, by what it said last.
     #[must_use]
-    pub fn standing(&self, tables: &Tables) -> Standing {
+    pub fn standing(&self, tables: &TableReader) -> Standing {
         let node = NodeKey {
             cluster: self.cluster.as_str().into(),
             name: self.node.as_str().into(),
         };
-        let (revision, hashes) = match node.name.starts_with(RELAY) {
-            false => tables.hashes(&node),
-            true => tables.hashes_of_all(&node.cluster),
+        let scope = match node.name.starts_with(RELAY) {
+            false => Scope::Node(node.clone()),
+            true => Scope::AllNodes(node.cluster.clone()),
         };
+        let (revision, hashes) = tables.hashes(&scope);
         let programmed = self.programmed;
         let differences = programmed.and_then(|at| tables.differences_since(&node, at));
         Standing {
@@ -57,16 +58,16 @@ impl NodeStatus {
     }
 }
 
-fn changed(differences: Differences) -> Vec<Changed> {
-    let info = differences.info.then_some(Changed {
+fn changed(differences: Differences) -> Vec<ChangedRecord> {
+    let info = differences.info.then_some(ChangedRecord {
         record: None,
         own: true,
         deleted: false,
     });
     let records = differences.records.into_iter();
-    let records = records.map(|(key, part, deleted)| Changed {
+    let records = records.map(|(key, part, deleted)| ChangedRecord {
         record: Some(key.to_string()),
-        own: part == Part::Own,
+        own: part == TablePart::Own,
         deleted,
     });
     info.into_iter().chain(records).collect()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use portolan_relay::{FIRST_COMMIT_TIMEOUT, Outlets, RelayConfig, Stats, run};
 use portolan_runtime::{BlockReady, CredentialCollector, Liveness};
 use portolan_serve::Registry as Sessions;
-use portolan_tablelog::{Forwarder, Publisher, Tables};
+use portolan_tablelog::{Forwarder, Publisher, TableReader};
 use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ use metrics::RelayCollector;
 /// What a relay works with.
 pub(crate) struct Parts {
     pub(crate) publisher: Publisher,
-    pub(crate) tables: Tables,
+    pub(crate) tables: TableReader,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) metrics: CatalogMetrics,
     /// Not ready until there are tables.
@@ -77,7 +77,7 @@ pub(crate) fn start(
 }
 
 /// Waits until there are tables.
-async fn ready(tables: Tables, unready: BlockReady, token: CancellationToken) {
+async fn ready(tables: TableReader, unready: BlockReady, token: CancellationToken) {
     let mut published = tables.published();
     let synced = published.wait_for(|published| published.synced);
     if let Some(Ok(_)) = token.run_until_cancelled(synced).await {

@@ -1,7 +1,7 @@
 //! The log of tables: published once, read by each stream from its cursor.
 //!
 //! Pure: no sockets and no tasks. A [`Publisher`] appends transitions to a log that keeps the newest
-//! value of each record and when it changed. [`Tables`] answers what a stream at any cursor is sent
+//! value of each record and when it changed. [`TableReader`] answers what a stream at any cursor is sent
 //! next, as frames that all streams share. A relay publishes through a [`Forwarder`], as the bytes
 //! that came.
 
@@ -10,10 +10,15 @@
 mod debounce;
 mod feed;
 mod forward;
+mod identity;
 mod log;
 mod origin;
+mod published;
 mod publisher;
 mod reader;
+mod scope;
+mod shared;
+mod since;
 #[cfg(any(test, feature = "testing"))]
 #[allow(
     clippy::unwrap_used,
@@ -22,13 +27,19 @@ mod reader;
     reason = "for tests"
 )]
 pub mod testing;
+mod update;
 mod wire;
 
 pub use debounce::Debounce;
 pub use feed::{ANSWERED_WITHIN, Delivery, Feed};
 pub use forward::{Committed, ForwardError, Forwarder};
-pub use log::{Differences, Hashes, Part, Prepared, Retention};
+pub use identity::ClusterIdentity;
+pub use log::{Differences, Prepared, Retention, TableHashes, TablePart};
 pub use origin::Origin;
-pub use publisher::{Published, Publisher};
-pub use reader::{First, Have, How, Next, State, Tables};
+pub use published::{Outcome, Published};
+pub use publisher::Publisher;
+pub use reader::{First, Have, How, Next, TableReader};
+pub use scope::Scope;
+pub use shared::State;
+pub use update::{PublishObserver, Update};
 pub use wire::single;

@@ -1,125 +1,132 @@
-//! The one writer.
+//! The one writer of the tables.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use portolan_model::{Record, RecordKey};
 use portolan_proto::convert::make_patch;
 use portolan_proto::encoded::encode;
-use portolan_select::TableDelta;
 use prost::bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::feed::{Delivery, Step, commit, full_commit};
-use crate::log::{ClusterApplied, Item};
-use crate::reader::{State, Tables};
-use crate::wire::Writer;
-use crate::{Origin, Prepared, Retention};
+use crate::feed::Transition;
+use crate::identity::ClusterIdentity;
+use crate::log::{ClusterApplied, Item, Retention};
+use crate::published::{Outcome, Published};
+use crate::reader::TableReader;
+use crate::shared::{Shared, State};
+use crate::since::{OwnPart, SharedPart};
+use crate::update::{PublishObserver, Update};
 
-/// The writing half; there is one.
+/// The writer's side of the tables; there is one. [`publish`](Self::publish) is the only way to
+/// change them: it updates the log, the streams and the observer.
 #[derive(Debug)]
 pub struct Publisher {
-    tables: Tables,
+    shared: Arc<Shared>,
     published: watch::Sender<Published>,
-}
-
-/// How far the writer is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Published {
-    /// The last revision; 0 before the first.
-    pub revision: u64,
-    /// Whether every source has delivered all that it has. Before that nothing is served: a table
-    /// with half of the Services would make agents delete the other half.
-    pub synced: bool,
+    observer: Option<Arc<dyn PublishObserver>>,
 }
 
 impl Publisher {
-    /// An empty log of a new epoch, with both of its halves.
+    /// An empty log of a new epoch, with its writer and a reader.
     #[must_use]
-    pub fn new(retention: Retention) -> (Self, Tables) {
+    pub fn new(retention: Retention) -> (Self, TableReader) {
+        let shared = Arc::new(Shared::new(retention));
         let (published, receiver) = watch::channel(Published::default());
-        let tables = Tables::new(retention, receiver);
+        let reader = TableReader::new(Arc::clone(&shared), receiver);
         let publisher = Self {
-            tables: tables.clone(),
+            shared,
             published,
+            observer: None,
         };
-        (publisher, tables)
+        (publisher, reader)
     }
 
-    /// As [`Self::publish_from`], from nowhere in particular.
-    pub fn publish(&mut self, delta: &TableDelta) -> u64 {
-        self.publish_from(delta, &Origin::default())
+    /// Tells an observer of each update.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn PublishObserver>) -> Self {
+        self.observer = Some(observer);
+        self
     }
 
-    /// Publishes one transition, and returns the revision that it made; the last one if it says
-    /// nothing new.
-    pub fn publish_from(&mut self, delta: &TableDelta, origin: &Origin) -> u64 {
-        self.publish_prepared(Prepared::from(delta), origin)
+    /// The handle that states the cluster's identity.
+    #[must_use]
+    pub fn identity(&self) -> ClusterIdentity {
+        ClusterIdentity(Arc::clone(&self.shared))
     }
 
-    /// As [`Self::publish_from`], with everything encoded already. What can be encoded without the
-    /// lock is, in the caller's time.
-    pub fn publish_prepared(&mut self, prepared: Prepared, origin: &Origin) -> u64 {
-        let applied = self.tables.write().apply(prepared, origin);
-        for (cluster, applied) in &applied.clusters {
-            let step = self.step(cluster, applied);
-            self.tables
-                .feed(cluster)
-                .publish(self.tables.head(cluster), step);
+    /// Publishes one update.
+    pub fn publish(&mut self, update: impl Into<Update>) -> Outcome {
+        let Update {
+            tables,
+            origin,
+            nodes,
+        } = update.into();
+        let observed = origin.observed.unwrap_or_else(Instant::now);
+        if let Some(observer) = &self.observer {
+            for (node, is_present) in &nodes {
+                observer.node_changed(node, *is_present);
+            }
         }
-        self.tables.raise();
+        let applied = self.shared.write().apply(tables, &origin);
+        let mut heads = BTreeMap::new();
+        for (cluster, applied) in &applied.clusters {
+            let transition = self.transition(cluster, applied);
+            let head = self.shared.read().of(cluster).head();
+            self.shared.feed(cluster).publish(head, transition);
+            heads.insert(Arc::clone(cluster), head);
+        }
+        self.shared.raise();
         self.published.send_if_modified(|published| {
             let newer = published.revision != applied.revision;
             published.revision = applied.revision;
             newer
         });
-        applied.revision
+        if let Some(observer) = &self.observer {
+            for (cluster, head) in &heads {
+                observer.head_changed(cluster, *head, observed);
+            }
+        }
+        Outcome {
+            revision: applied.revision,
+            heads,
+        }
     }
 
-    /// Says that every source has delivered all that it has: serving begins.
+    /// Begins serving: every source has delivered everything.
     pub fn set_synced(&mut self) {
-        self.tables.enter(State::Synced);
+        self.shared.enter(State::Synced);
         self.published
             .send_if_modified(|published| !std::mem::replace(&mut published.synced, true));
     }
 
-    /// What streams send that have the table before this transition. `None` if nobody has it, or
-    /// it changes so much that a snapshot is less.
-    fn step(&self, cluster: &Arc<str>, applied: &ClusterApplied) -> Option<Step> {
-        if self.tables.state() != State::Synced {
+    /// The newest transition, for streams that have the table before it. `None` if there are none,
+    /// or a snapshot is less.
+    fn transition(&self, cluster: &Arc<str>, applied: &ClusterApplied) -> Option<Transition> {
+        if self.shared.state() != State::Synced {
             return None;
         }
         let from = applied.from;
         let patches = self.patches(cluster, &applied.replaced);
-        let log = self.tables.read();
-        let of = log.of(cluster);
-        let (to, versions) = (of.head(), log.source_versions().to_vec());
-        let changes = of.records_since(from, &patches)?;
-        if Tables::is_much(changes.bytes(), of) {
-            return None;
+        let log = self.shared.read();
+        let to = log.of(cluster).head();
+        let shared = SharedPart::for_agents(&log, cluster, from, true, &patches).ok()?;
+        let mut own = Vec::new();
+        for node in &applied.nodes {
+            if let Some(part) = OwnPart::of(&log, cluster, node, from, true).ok()? {
+                own.push((Arc::clone(node), part));
+            }
         }
-        let triggers = of.triggers_since(from);
-        let nodes = applied.nodes.iter();
-        let own: Option<Vec<_>> = nodes
-            .map(|node| Some((node, of.hashes(node), of.own_after(node, from)?)))
-            .collect();
-        let (records, own) = (of.records().hash(), own?);
         drop(log);
-        let mut last = commit(to, records, None, &versions);
-        last.trigger_times_ms.clone_from(&triggers);
-        let shared = Arc::new(Writer::default().records(changes).commit(last).finish());
-        let own = own.into_iter().map(|(node, hashes, (own, replace))| {
-            let mut last = full_commit(to, hashes, &versions);
-            last.trigger_times_ms.clone_from(&triggers);
-            let delivery = Delivery::with_own(&shared, own, replace, last);
-            (Arc::clone(node), delivery)
-        });
-        let own = own.collect();
-        Some(Step {
+        let shared = shared.encode();
+        let own = own.into_iter();
+        let own = own.map(|(node, part)| (node, part.after(&shared)));
+        Some(Transition {
             from,
             to,
+            own: own.collect(),
             shared,
-            own,
         })
     }
 
@@ -128,7 +135,7 @@ impl Publisher {
         if replaced.is_empty() {
             return BTreeMap::new();
         }
-        let log = self.tables.read();
+        let log = self.shared.read();
         let records = log.of(cluster).records();
         let pairs: Vec<_> = replaced
             .iter()
@@ -151,7 +158,7 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        self.tables.enter(State::Closed);
+        self.shared.enter(State::Closed);
     }
 }
 
@@ -159,6 +166,7 @@ impl Drop for Publisher {
 mod tests {
     use super::*;
     use portolan_model::{NodeInfo, NodeKey};
+    use portolan_select::TableDelta;
 
     fn zone(zone: &str) -> TableDelta {
         let info = NodeInfo {
@@ -179,14 +187,14 @@ mod tests {
     fn the_writer_wakes_readers_only_for_something_new() {
         let (mut publisher, tables) = Publisher::new(Retention::default());
         let mut published = tables.published();
-        assert_eq!(publisher.publish(&zone("a")), 1);
+        assert_eq!(publisher.publish(&zone("a")).revision, 1);
         publisher.set_synced();
         let seen = *published.borrow_and_update();
         assert_eq!((seen.revision, seen.synced), (1, true));
-        assert_eq!(publisher.publish(&zone("a")), 1);
+        assert_eq!(publisher.publish(&zone("a")).revision, 1);
         publisher.set_synced();
         assert!(!published.has_changed().unwrap());
-        assert_eq!(publisher.publish(&zone("b")), 2);
+        assert_eq!(publisher.publish(&zone("b")).revision, 2);
         assert!(published.has_changed().unwrap());
     }
 }

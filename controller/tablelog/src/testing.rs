@@ -49,40 +49,40 @@ fn lists(value: u16) -> NodeOverlay {
     }
 }
 
-/// What one step of a test changes.
+/// What one transition of a test changes.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub enum TestChange {
     Record(usize, usize, Option<u16>),
     Lists(usize, usize, usize, Option<u16>),
     Zone(usize, usize, Option<&'static str>),
 }
 
-pub fn change() -> impl Strategy<Value = Change> {
+pub fn change() -> impl Strategy<Value = TestChange> {
     let zone = prop_oneof![Just(None), Just(Some("a")), Just(Some("b"))];
     prop_oneof![
         (0..2_usize, 0..6_usize, option::of(0..6_u16))
-            .prop_map(|(c, s, v)| Change::Record(c, s, v)),
+            .prop_map(|(c, s, v)| TestChange::Record(c, s, v)),
         (0..2_usize, 0..5_usize, 0..4_usize, option::of(0..3_u16))
-            .prop_map(|(c, n, s, v)| Change::Lists(c, n, s, v)),
-        (0..2_usize, 0..5_usize, zone).prop_map(|(c, n, z)| Change::Zone(c, n, z)),
+            .prop_map(|(c, n, s, v)| TestChange::Lists(c, n, s, v)),
+        (0..2_usize, 0..5_usize, zone).prop_map(|(c, n, z)| TestChange::Zone(c, n, z)),
     ]
 }
 
-pub fn delta(changes: &[Change]) -> TableDelta {
+pub fn delta(changes: &[TestChange]) -> TableDelta {
     let mut delta = TableDelta::default();
     for change in changes {
         match *change {
-            Change::Record(cluster, service, value) => {
+            TestChange::Record(cluster, service, value) => {
                 let key = key(cluster, service);
                 let value = value.map(|value| Arc::new(record(key.clone(), value)));
                 delta.records.insert(key, value);
             }
-            Change::Lists(cluster, name, service, value) => {
+            TestChange::Lists(cluster, name, service, value) => {
                 let lists = value.map(|value| Arc::new(lists(value)));
                 let node = delta.lists.entry(node(cluster, name)).or_default();
                 node.insert(key(cluster, service), lists);
             }
-            Change::Zone(cluster, name, zone) => {
+            TestChange::Zone(cluster, name, zone) => {
                 let info = NodeInfo {
                     zone: zone.map(Into::into),
                     ..NodeInfo::default()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use portolan_model::{Destination, NodeKey, Record};
 use portolan_select::TableDelta;
 use portolan_serve::{Registry, ServeConfig, TablesServer};
-use portolan_tablelog::{Publisher, Retention, Tables};
+use portolan_tablelog::{Publisher, Retention, TableReader};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,7 @@ use super::support::{Agent, config, patiently, record, services};
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) publisher: Publisher,
-    pub(super) tables: Tables,
+    pub(super) tables: TableReader,
     pub(super) registry: Arc<Registry>,
     shutdown: CancellationToken,
     task: JoinHandle<()>,

@@ -188,8 +188,8 @@ fn a_token_is_taken_from_the_request() {
             cluster: cluster.into(),
             name: name.into(),
         };
-        assert!(identity.authorize(&node("eu", "a"), false).is_ok());
-        let reason = |key| identity.authorize(&key, false).unwrap_err().reason;
+        assert!(identity.authorize_node(&node("eu", "a")).is_ok());
+        let reason = |key| identity.authorize_node(&key).unwrap_err().reason;
         assert_eq!(reason(node("eu", "b")), RefusalReason::WrongNode);
         assert_eq!(reason(node("us", "a")), RefusalReason::WrongCluster);
         assert!(
@@ -230,7 +230,11 @@ fn only_a_relay_is_sent_what_all_nodes_have_and_nothing_else() {
         name: name.into(),
     };
     let reason = |identity: &Identity, key: NodeKey, all| {
-        let refused = identity.authorize(&key, all).err();
+        let authorized = match all {
+            false => identity.authorize_node(&key),
+            true => identity.authorize_relay(&key.cluster, &key.name),
+        };
+        let refused = authorized.err();
         refused.map(|refusal| {
             assert_eq!(refusal.status.code(), tonic::Code::PermissionDenied);
             refusal.reason

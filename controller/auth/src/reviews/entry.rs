@@ -12,7 +12,7 @@ use crate::token::LEEWAY;
 const FAR: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// What is known of one token.
-pub(super) struct Entry {
+pub(super) struct ReviewEntry {
     pub(super) node: Arc<str>,
     /// Kept while there is somebody who goes by it, or wants to.
     pub(super) token: Option<Arc<str>>,
@@ -35,7 +35,7 @@ pub(super) enum Turn {
     Forget,
 }
 
-impl Entry {
+impl ReviewEntry {
     /// One whose turn is now: nothing was asked about it yet.
     pub(super) fn new(node: &str, now: Instant, expires: Duration) -> Self {
         Self {

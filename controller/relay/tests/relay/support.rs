@@ -14,7 +14,7 @@ use portolan_relay::{Outlets, RelayConfig, Stats};
 use portolan_select::TableDelta;
 use portolan_serve::{Registry, ServeConfig, TablesServer};
 use portolan_subscription::{HoldConfig, Security};
-use portolan_tablelog::{Forwarder, Publisher, Retention, Tables};
+use portolan_tablelog::{Forwarder, Publisher, Retention, TableReader};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -45,14 +45,14 @@ pub(crate) fn any_port() -> SocketAddr {
 /// The serving half of a controller or a relay.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    pub(crate) tables: Tables,
+    pub(crate) tables: TableReader,
     pub(crate) registry: Arc<Registry>,
     token: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Server {
-    fn start(address: SocketAddr, tables: Tables, registry: Arc<Registry>) -> Self {
+    fn start(address: SocketAddr, tables: TableReader, registry: Arc<Registry>) -> Self {
         let token = CancellationToken::new();
         let config = ServeConfig {
             goaway_spread: Duration::ZERO,

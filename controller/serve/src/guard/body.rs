@@ -11,22 +11,26 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::HeaderMap;
 
-use crate::session::Link;
+use crate::session::SessionControl;
 
 /// A service's own body, until that ends or its keeper says that it is over.
 pub(super) struct LimitedBody {
     /// `None` when it has ended.
     body: Option<Body>,
-    link: Arc<Link>,
+    control: Arc<SessionControl>,
     _keeper: AbortOnDropHandle<()>,
 }
 
 impl LimitedBody {
-    /// `keeper` is the task that ends the stream by way of `link`, also while nobody polls this.
-    pub(super) fn new(body: Body, link: Arc<Link>, keeper: AbortOnDropHandle<()>) -> Self {
+    /// `keeper` is the task that ends the stream by way of `control`, also while nobody polls this.
+    pub(super) fn new(
+        body: Body,
+        control: Arc<SessionControl>,
+        keeper: AbortOnDropHandle<()>,
+    ) -> Self {
         Self {
             body: Some(body),
-            link,
+            control,
             _keeper: keeper,
         }
     }
@@ -40,12 +44,12 @@ impl http_body::Body for LimitedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let Self { body, link, .. } = &mut *self;
+        let Self { body, control, .. } = &mut *self;
         let Some(inner) = body else {
             return Poll::Ready(None);
         };
-        link.register(context.waker().clone());
-        if let Some(how) = link.ended() {
+        control.register(context.waker().clone());
+        if let Some(how) = control.ended() {
             let status = how.clone().err().unwrap_or_else(|| Status::ok(""));
             *body = None;
             let mut trailers = HeaderMap::new();
@@ -53,7 +57,7 @@ impl http_body::Body for LimitedBody {
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         let polled = Pin::new(inner).poll_frame(context);
-        link.polled(matches!(polled, Poll::Ready(Some(Ok(_)))));
+        control.polled(matches!(polled, Poll::Ready(Some(Ok(_)))));
         polled
     }
 

@@ -25,7 +25,7 @@ use super::*;
 use crate::{Registry, ServeConfig, TablesServer};
 use portolan_auth::{Authentication, Reviews, Verdict};
 use portolan_listener::Limits;
-use portolan_tablelog::{Publisher, Retention, Tables};
+use portolan_tablelog::{Publisher, Retention};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -79,7 +79,7 @@ struct Server {
     registry: Arc<Registry>,
     shutdown: CancellationToken,
     serving: JoinHandle<Result<(), Infallible>>,
-    published: (Publisher, Tables),
+    publisher: Publisher,
 }
 
 async fn start(authentication: Authentication, limits: Limits) -> Server {
@@ -94,8 +94,8 @@ async fn start_with(config: ServeConfig, limits: Limits) -> Server {
     let (publisher, tables) = Publisher::new(Retention::default());
     let registry = Arc::new(Registry::default());
     let shutdown = CancellationToken::new();
-    let (t, r) = (tables.clone(), Arc::clone(&registry));
-    let service = TablesServer::new(t, r, config, shutdown.clone());
+    let r = Arc::clone(&registry);
+    let service = TablesServer::new(tables, r, config, shutdown.clone());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let serving = service.serve_with(listener, None, limits, Some(Silent));
@@ -104,15 +104,11 @@ async fn start_with(config: ServeConfig, limits: Limits) -> Server {
         registry,
         shutdown,
         serving: tokio::spawn(serving),
-        published: (publisher, tables),
+        publisher,
     }
 }
 
 impl Server {
-    fn tables(&self) -> &Tables {
-        &self.published.1
-    }
-
     async fn channel(&self) -> Channel {
         let endpoint: Endpoint = format!("http://{}", self.address).parse().unwrap();
         endpoint.connect().await.unwrap()
@@ -189,7 +185,7 @@ async fn other_names_are_not_its_own() {
     }
 }
 
-/// Beside the tables a stream goes by a token too.
+/// SideStream the tables a stream goes by a token too.
 #[tokio::test]
 async fn a_stream_ends_when_its_token_is_revoked() {
     let (signer, reviews) = (Signer::elliptic("1"), Reviews::new(PATIENCE));
@@ -269,7 +265,7 @@ async fn a_stream_that_takes_nothing_is_cut_off() {
 #[tokio::test]
 async fn an_agent_of_another_cluster_gets_no_names() {
     let server = start(Authentication::Nothing, Limits::default()).await;
-    server.tables().set_cluster_id(Some("ours")).unwrap();
+    server.publisher.identity().set(Some("ours")).unwrap();
     let of = async |id: &str| {
         let mut client = Grpc::new(server.channel().await);
         client.ready().await.unwrap();

@@ -20,11 +20,11 @@ macro_rules! counters {
 
         /// [`Counters`] as they grow.
         #[derive(Debug, Default)]
-        pub(crate) struct Live {
+        pub(crate) struct LiveCounters {
             $($field: AtomicU64,)+
         }
 
-        impl Live {
+        impl LiveCounters {
             pub(crate) fn add(&self, counter: Counter, by: usize) {
                 let counter = match counter {
                     $(Counter::$variant => &self.$field,)+

@@ -9,11 +9,11 @@ use portolan_proto::limits::MAX_PROBLEMS;
 use portolan_proto::v1;
 
 use super::convergence::{Convergence, Member};
-use super::told::Told;
-use super::{Connect, HeldTable, NodeStatus, Problem, Unconfirmed};
+use super::signals::SessionSignals;
+use super::{Connect, HeldTable, NodeStatus, RecordProblem, Unconfirmed};
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct AgentEntry {
     session: u64,
     /// Whether its stream lives.
     connected: bool,
@@ -24,11 +24,11 @@ pub(super) struct Entry {
     peer: Option<SocketAddr>,
     agent_version: String,
     protocol_version: u32,
-    /// What the stream was told and was sent; kept when it has ended.
-    told: Arc<Told>,
+    /// What the stream was signals and was sent; kept when it has ended.
+    signals: Arc<SessionSignals>,
     received: Option<u64>,
     programmed: Option<Programmed>,
-    refused: Vec<Problem>,
+    refused: Vec<RecordProblem>,
     refused_total: u32,
     held: Option<HeldTable>,
     /// Its part in the cluster's convergence; `None` before the first report on this stream.
@@ -41,12 +41,12 @@ struct Programmed {
     duration_us: u64,
     records_hash: Option<SetHash>,
     own_hash: Option<SetHash>,
-    errors: Vec<Problem>,
+    errors: Vec<RecordProblem>,
     errors_total: u32,
 }
 
-impl Entry {
-    pub(super) fn new(connect: Connect, session: u64, told: Arc<Told>) -> Self {
+impl AgentEntry {
+    pub(super) fn new(connect: Connect, session: u64, signals: Arc<SessionSignals>) -> Self {
         Self {
             session,
             sessions: 1,
@@ -56,7 +56,7 @@ impl Entry {
             peer: connect.peer,
             agent_version: connect.agent_version,
             protocol_version: connect.protocol_version,
-            told,
+            signals,
             received: None,
             programmed: None,
             refused: Vec::new(),
@@ -79,13 +79,13 @@ impl Entry {
 
     /// Ends the stream, if there is one, for a newer one.
     pub(super) fn replace(&mut self) -> bool {
-        self.told.replace();
+        self.signals.replace();
         std::mem::take(&mut self.connected)
     }
 
     /// Ends the stream, if there is one, because there is no such node any more.
     pub(super) fn node_deleted(&self) {
-        self.told.delete();
+        self.signals.delete();
     }
 
     pub(super) fn confirm(&self) -> Result<u64, Unconfirmed> {
@@ -94,7 +94,7 @@ impl Entry {
         }
         let held = self.held.and(self.received);
         let revision = held.ok_or(Unconfirmed::NothingHeld)?;
-        self.told.confirm(revision);
+        self.signals.confirm(revision);
         Ok(revision)
     }
 
@@ -112,7 +112,9 @@ impl Entry {
 
     /// Whether this stream carried that revision or a later one.
     fn was_sent(&self, revision: u64) -> bool {
-        self.told.last_sent().is_some_and(|sent| revision <= sent)
+        self.signals
+            .last_sent()
+            .is_some_and(|sent| revision <= sent)
     }
 
     pub(super) fn received(&mut self, message: v1::Received) -> bool {
@@ -128,7 +130,7 @@ impl Entry {
         });
         let refused = message.refused.into_iter().take(MAX_PROBLEMS);
         self.refused = refused
-            .map(|refusal| Problem::new(refusal.key, refusal.reason))
+            .map(|refusal| RecordProblem::new(refusal.key, refusal.reason))
             .collect();
         true
     }
@@ -150,7 +152,7 @@ impl Entry {
             records_hash: SetHash::from_bytes(&message.records_hash),
             own_hash: SetHash::from_bytes(&message.own_hash),
             errors: errors
-                .map(|error| Problem::new(error.key, error.message))
+                .map(|error| RecordProblem::new(error.key, error.message))
                 .collect(),
             errors_total: message.errors_total,
         });
@@ -179,7 +181,7 @@ impl Entry {
             peer: self.peer.map(|peer| peer.to_string()),
             agent_version: self.agent_version.clone(),
             protocol_version: self.protocol_version,
-            sent: self.told.last_sent(),
+            sent: self.signals.last_sent(),
             received: self.received,
             programmed: revision,
             lag: convergence.head().saturating_sub(revision.unwrap_or(0)),

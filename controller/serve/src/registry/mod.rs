@@ -3,7 +3,6 @@
 //! Agents that are gone are kept, marked as such: that a node has not programmed a revision is
 //! most worth knowing when its agent cannot say so.
 
-mod beside;
 mod confirm;
 mod convergence;
 mod counters;
@@ -11,8 +10,9 @@ mod entry;
 mod everybody;
 mod nodes;
 mod reason;
+mod side_stream;
+mod signals;
 mod status;
-mod told;
 
 use std::collections::hash_map::Entry as Place;
 use std::collections::{BTreeMap, HashMap};
@@ -23,22 +23,23 @@ use std::time::{Instant, SystemTime};
 use portolan_auth::{RefusalReason, Refusals};
 use portolan_model::NodeKey;
 use portolan_proto::v1;
+use portolan_tablelog::PublishObserver;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tracing::info;
 
-pub(crate) use beside::{Beside, Parted};
 pub use confirm::Unconfirmed;
 use convergence::{Convergence, Member, Reached};
 pub use counters::Counters;
-pub(crate) use counters::{Counter, Live};
-use entry::Entry;
-use nodes::Known;
+pub(crate) use counters::{Counter, LiveCounters};
+use entry::AgentEntry;
 pub(crate) use nodes::NodeStanding;
-pub use status::{HeldTable, NodeStatus, Problem};
-use told::Told;
+use nodes::SourceNodes;
+pub(crate) use side_stream::{SideStream, SideStreamEnd};
+use signals::SessionSignals;
+pub use status::{HeldTable, NodeStatus, RecordProblem};
 
 /// How many disconnected agents are remembered: anybody can make up names of nodes.
 const MAX_DISCONNECTED: usize = 10_000;
@@ -47,10 +48,10 @@ const MAX_DISCONNECTED: usize = 10_000;
 #[derive(Debug)]
 pub struct Registry {
     nodes: Mutex<Nodes>,
-    live: Live,
+    live: LiveCounters,
     refusals: Arc<Refusals>,
     convergence: ConvergenceSeconds,
-    /// Told of each node that the source has anew.
+    /// SessionSignals of each node that the source has anew.
     arrivals: Notify,
 }
 
@@ -63,7 +64,7 @@ impl Default for Registry {
         let histogram: fn() -> Histogram = || Histogram::new(exponential_buckets(0.001, 2.0, 17));
         Self {
             nodes: Mutex::default(),
-            live: Live::default(),
+            live: LiveCounters::default(),
             refusals: Arc::default(),
             convergence: Family::new_with_constructor(histogram),
             arrivals: Notify::new(),
@@ -74,12 +75,12 @@ impl Default for Registry {
 #[derive(Debug, Default)]
 struct Nodes {
     /// Not sorted: each agent that comes, and each of its acks, is one to find among thousands.
-    entries: HashMap<NodeKey, Entry>,
+    entries: HashMap<NodeKey, AgentEntry>,
     /// The disconnected ones by the number of their last session, oldest first.
     disconnected: BTreeMap<u64, NodeKey>,
-    known: Known,
+    known: SourceNodes,
     /// The streams that nodes have beside those of their tables.
-    beside: HashMap<NodeKey, Arc<Told>>,
+    side_streams: HashMap<NodeKey, Arc<SessionSignals>>,
     last_session: u64,
     /// By cluster.
     convergence: BTreeMap<Arc<str>, Convergence>,
@@ -101,7 +102,7 @@ pub(crate) struct Session {
     registry: Arc<Registry>,
     node: NodeKey,
     number: u64,
-    told: Arc<Told>,
+    signals: Arc<SessionSignals>,
 }
 
 impl Registry {
@@ -119,16 +120,6 @@ impl Registry {
                 entry.status(node, convergence, now)
             })
             .collect()
-    }
-
-    /// A revision of a cluster was published, whose first event was seen at `observed`. Tells
-    /// nothing new if it was said before.
-    pub fn published(&self, cluster: &Arc<str>, revision: u64, observed: Instant) {
-        let mut nodes = self.lock();
-        let convergence = nodes.convergence.entry(Arc::clone(cluster)).or_default();
-        let reached = convergence.published(revision, observed, Instant::now());
-        drop(nodes);
-        self.observe(reached);
     }
 
     /// How long changes took until nodes had programmed them, to be registered.
@@ -180,15 +171,15 @@ impl Registry {
     /// Begins a session. If the node has one, that one is told to end: the newer stream is the one
     /// that works, whatever became of the other's connection.
     pub(crate) fn connect(self: &Arc<Self>, connect: Connect) -> Session {
-        let told = Arc::<Told>::default();
+        let signals = Arc::<SessionSignals>::default();
         let node = connect.node.clone();
         let mut nodes = self.lock();
         if !nodes.is_served(&node) {
-            told.delete();
+            signals.delete();
         }
         nodes.last_session += 1;
         let number = nodes.last_session;
-        let entry = Entry::new(connect, number, Arc::clone(&told));
+        let entry = AgentEntry::new(connect, number, Arc::clone(&signals));
         if let Some(mut old) = nodes.insert(node.clone(), entry) {
             nodes.disconnected.remove(&old.session());
             if old.replace() {
@@ -204,7 +195,7 @@ impl Registry {
             registry: Arc::clone(self),
             node,
             number,
-            told,
+            signals,
         }
     }
 
@@ -214,9 +205,26 @@ impl Registry {
     }
 }
 
+impl PublishObserver for Registry {
+    fn node_changed(&self, node: &NodeKey, is_present: bool) {
+        match is_present {
+            true => self.node_present(node),
+            false => self.node_deleted(node),
+        }
+    }
+
+    fn head_changed(&self, cluster: &Arc<str>, head: u64, observed: Instant) {
+        let mut nodes = self.lock();
+        let convergence = nodes.convergence.entry(Arc::clone(cluster)).or_default();
+        let reached = convergence.published(head, observed, Instant::now());
+        drop(nodes);
+        self.observe(reached);
+    }
+}
+
 impl Nodes {
     /// The entry that a node had before, of which the new one takes over what stays true.
-    fn insert(&mut self, node: NodeKey, entry: Entry) -> Option<Entry> {
+    fn insert(&mut self, node: NodeKey, entry: AgentEntry) -> Option<AgentEntry> {
         match self.entries.entry(node) {
             Place::Vacant(place) => {
                 place.insert(entry);
@@ -245,27 +253,27 @@ impl Session {
 
     /// Whether a newer stream of the same node has begun.
     pub(crate) fn is_replaced(&self) -> bool {
-        self.told.is_replaced()
+        self.signals.is_replaced()
     }
 
     /// Whether the node was deleted.
     pub(crate) fn is_deleted(&self) -> bool {
-        self.told.is_deleted()
+        self.signals.is_deleted()
     }
 
     /// Which revision is confirmed that the agent holds back; once.
     pub(crate) fn take_confirmed(&self) -> Option<u64> {
-        self.told.take_confirmed()
+        self.signals.take_confirmed()
     }
 
     /// Completes when one of these has changed since it did so last. For one who waits.
     pub(crate) fn news(&self) -> Notified<'_> {
-        self.told.news()
+        self.signals.news()
     }
 
     /// A Commit was handed to the connection.
     pub(crate) fn sent(&self, revision: u64) {
-        self.told.set_sent(revision);
+        self.signals.set_sent(revision);
     }
 
     /// The agent staged a Commit. `false` if it never was sent one of that revision.
@@ -296,7 +304,7 @@ impl Session {
     }
 
     /// Changes the node's entry, unless it is a newer session's.
-    fn update<R: Default>(&self, change: impl FnOnce(&mut Entry) -> R) -> R {
+    fn update<R: Default>(&self, change: impl FnOnce(&mut AgentEntry) -> R) -> R {
         let mut nodes = self.registry.lock();
         match nodes.entries.get_mut(&self.node) {
             Some(entry) if entry.session() == self.number => change(entry),

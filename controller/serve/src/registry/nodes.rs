@@ -25,7 +25,7 @@ pub(crate) enum NodeStanding {
 
 /// What the source says of nodes.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct SourceNodes {
     present: HashSet<NodeKey>,
     /// Whether agents of nodes that are not among those present are refused.
     refuses_others: bool,
@@ -34,7 +34,7 @@ pub(super) struct Known {
     last_deletion: u64,
 }
 
-impl Known {
+impl SourceNodes {
     fn delete(&mut self, node: &NodeKey) {
         if self.deleted.len() >= MAX_DELETED {
             // Of a full memory the older half goes.
@@ -70,7 +70,7 @@ impl Nodes {
         if let Some(entry) = self.entries.get(node) {
             entry.node_deleted();
         }
-        if let Some(beside) = self.beside.get(node) {
+        if let Some(beside) = self.side_streams.get(node) {
             beside.delete();
         }
     }
@@ -101,7 +101,7 @@ impl Registry {
     pub fn refuse_unknown_nodes(&self) {
         let mut nodes = self.lock();
         nodes.known.refuses_others = true;
-        let all = nodes.entries.keys().chain(nodes.beside.keys());
+        let all = nodes.entries.keys().chain(nodes.side_streams.keys());
         for stranger in all.filter(|node| !nodes.is_served(node)) {
             nodes.end_streams(stranger);
         }

@@ -1,8 +1,8 @@
 //! What kind of thing is wrong with a record that an agent refuses.
 
-use super::Problem;
+use super::RecordProblem;
 
-impl Problem {
+impl RecordProblem {
     /// All that [`reason`](Self::reason) can say.
     pub const REASONS: [&str; 8] = [
         "missing", "unknown", "length", "range", "unsorted", "family", "base", "other",
@@ -35,7 +35,7 @@ mod tests {
 
     fn reason(message: String) -> &'static str {
         let record = None;
-        Problem { record, message }.reason()
+        RecordProblem { record, message }.reason()
     }
 
     #[test]
@@ -62,7 +62,7 @@ mod tests {
             ] {
                 assert_eq!(reason(message), wanted);
             }
-            assert!(Problem::REASONS.contains(&wanted));
+            assert!(RecordProblem::REASONS.contains(&wanted));
         }
         let left_out = "frontend 0 left out: unknown kind 9";
         assert_eq!(reason(left_out.to_owned()), "unknown");

@@ -46,11 +46,11 @@ pub struct NodeStatus {
     /// The hash of what is its own that its kernel has.
     pub own_hash: Option<SetHash>,
     /// What it could not take, the first of them.
-    pub refused: Vec<Problem>,
+    pub refused: Vec<RecordProblem>,
     /// How many it could not take.
     pub refused_total: u32,
     /// What its kernel refused, the first of them.
-    pub errors: Vec<Problem>,
+    pub errors: Vec<RecordProblem>,
     /// How many its kernel refused.
     pub errors_total: u32,
 }
@@ -69,14 +69,14 @@ pub struct HeldTable {
 
 /// What is wrong with one record on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct RecordProblem {
     /// The record, as `namespace/service[:port]/PROTOCOL`; `None` if it belongs to none.
     pub record: Option<String>,
     /// What is wrong, in words.
     pub message: String,
 }
 
-impl Problem {
+impl RecordProblem {
     /// Names a record as [`portolan_model::RecordKey`] does; its protocol may be one that we do
     /// not know ourselves.
     pub(super) fn new(key: Option<v1::RecordKey>, message: String) -> Self {

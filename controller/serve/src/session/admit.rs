@@ -6,6 +6,7 @@ use portolan_auth::{Identity, Refusal, RefusalReason};
 use portolan_listener::{Admission, Peer};
 use portolan_model::NodeKey;
 use portolan_proto::v1;
+use portolan_tablelog::Scope;
 use tokio::time::timeout;
 use tonic::{Request, Status, Streaming};
 
@@ -63,7 +64,10 @@ async fn check(
     let message = first_message(context, &mut messages).await?;
     let hello = accept(message, &context.config)
         .map_err(|status| Refusal::new(RefusalReason::Hello, status))?;
-    identity.authorize(&hello.node, hello.wants_all)?;
+    match &hello.scope {
+        Scope::Node(node) => identity.authorize_node(node)?,
+        Scope::AllNodes(cluster) => identity.authorize_relay(cluster, &hello.name)?,
+    }
     check_cluster(context, &hello.cluster_id)?;
     check_node(context, &hello.entry()).await?;
     Ok((hello, identity, messages))

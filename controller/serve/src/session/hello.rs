@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portolan_model::{NodeKey, SetHash};
 use portolan_proto::{VERSION, v1};
-use portolan_tablelog::{Hashes, Have};
+use portolan_tablelog::{Have, Scope, TableHashes};
 use tonic::Status;
 
 use super::ServeConfig;
@@ -19,9 +19,10 @@ const MAX_AGENT_VERSION: usize = 64;
 /// A Hello that can be answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hello {
-    /// The node, or the relay if it wants all nodes.
-    pub(super) node: NodeKey,
-    pub(super) wants_all: bool,
+    /// The name that the peer claims: of its node, or of the relay.
+    pub(super) name: Arc<str>,
+    /// The part of the tables that it asks for.
+    pub(super) scope: Scope,
     /// The version that both sides speak.
     pub(super) version: u32,
     pub(super) agent_version: String,
@@ -33,11 +34,11 @@ pub(super) struct Hello {
 impl Hello {
     /// Under which name the registry has it: no node has a relay's.
     pub(super) fn entry(&self) -> NodeKey {
-        match self.wants_all {
-            false => self.node.clone(),
-            true => NodeKey {
-                cluster: Arc::clone(&self.node.cluster),
-                name: format!("{RELAY}{}", self.node.name).into(),
+        match &self.scope {
+            Scope::Node(node) => node.clone(),
+            Scope::AllNodes(cluster) => NodeKey {
+                cluster: Arc::clone(cluster),
+                name: format!("{RELAY}{}", self.name).into(),
             },
         }
     }
@@ -55,9 +56,8 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
     if node.is_empty() || node.len() > MAX_NAME || node.contains('/') {
         return Err(Status::invalid_argument("node: not a name"));
     }
-    let wants_all = match v1::hello::Want::try_from(hello.want) {
-        Ok(want) => want == v1::hello::Want::AllNodes,
-        Err(_) => return Err(Status::invalid_argument("want: unknown")),
+    let Ok(want) = v1::hello::Want::try_from(hello.want) else {
+        return Err(Status::invalid_argument("want: unknown"));
     };
     if hello.cluster_id.len() > MAX_NAME {
         return Err(Status::invalid_argument("cluster_id: too long"));
@@ -70,12 +70,17 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
     agent_version.truncate(agent_version.floor_char_boundary(MAX_AGENT_VERSION));
     let records = SetHash::from_bytes(&hello.records_hash);
     let own = SetHash::from_bytes(&hello.own_hash);
+    let (name, cluster): (Arc<str>, _) = (hello.node.into(), Arc::clone(cluster));
+    let scope = match want {
+        v1::hello::Want::AllNodes => Scope::AllNodes(cluster),
+        _ => Scope::Node(NodeKey {
+            cluster,
+            name: Arc::clone(&name),
+        }),
+    };
     Ok(Hello {
-        node: NodeKey {
-            cluster: Arc::clone(cluster),
-            name: hello.node.into(),
-        },
-        wants_all,
+        name,
+        scope,
         version: hello.version.min(VERSION),
         agent_version,
         cluster_id: hello.cluster_id,
@@ -84,7 +89,7 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
             revision: hello.revision,
             hashes: records
                 .zip(own)
-                .map(|(records, own)| Hashes { records, own }),
+                .map(|(records, own)| TableHashes { records, own }),
             source_versions: hello.source_versions,
         },
     })
@@ -137,13 +142,15 @@ mod tests {
     #[test]
     fn a_relay_is_no_node_of_its_name() {
         let agent = accepted(hello()).unwrap();
-        assert_eq!((agent.wants_all, &*agent.entry().name), (false, "a"));
+        assert_eq!(agent.scope, Scope::Node(agent.entry()));
+        assert_eq!(&*agent.entry().name, "a");
         let relay = v1::Hello {
             want: v1::hello::Want::AllNodes.into(),
             ..hello()
         };
         let relay = accepted(relay).unwrap();
-        assert_eq!((relay.wants_all, &*relay.node.name), (true, "a"));
+        assert_eq!(relay.scope, Scope::AllNodes("".into()));
+        assert_eq!(&*relay.name, "a");
         assert_eq!(&*relay.entry().name, "relay/a");
     }
 

@@ -14,11 +14,11 @@ use tokio::time::sleep;
 use tonic::Status;
 use tracing::debug;
 
-use super::link::Link;
+use super::control::SessionControl;
 use super::{Context, Messages, node_end};
 use crate::registry::{Counter, Session};
 
-/// The inbound half. It stops when this is dropped.
+/// The inbound task. It stops when this is dropped.
 #[derive(Debug)]
 pub(super) struct Inbound {
     task: JoinHandle<()>,
@@ -49,10 +49,10 @@ pub(crate) const REPLACED: Duration = Duration::from_secs(2);
 const MESSAGE_COST: u32 = 256;
 
 /// What the inbound half needs.
-pub(super) struct Half {
+pub(super) struct InboundTask {
     pub(super) context: Arc<Context>,
     pub(super) session: Arc<Session>,
-    pub(super) link: Arc<Link>,
+    pub(super) control: Arc<SessionControl>,
     pub(super) admission: Option<Admission>,
     /// For how long what the agent has shown is of use.
     pub(super) remaining: Option<Duration>,
@@ -61,34 +61,34 @@ pub(super) struct Half {
 }
 
 /// Reads until something ends the stream, and sees that it does end.
-pub(super) fn spawn(messages: Messages, half: Half) -> Inbound {
-    let peer = half.admission.as_ref().map(Admission::peer).cloned();
+pub(super) fn spawn(messages: Messages, task: InboundTask) -> Inbound {
+    let peer = task.admission.as_ref().map(Admission::peer).cloned();
     let task = tokio::spawn(async move {
-        let how = half.run(messages).await;
+        let how = task.run(messages).await;
         if let Err(status) = &how {
-            debug!(node = %half.session.node(), reason = status.message(), "stream ends");
+            debug!(node = %task.session.node(), reason = status.message(), "stream ends");
         }
-        half.link.end(how);
+        task.control.end(how);
         // The connection drops both halves when it has taken the end, if it takes anything. One that
         // was replaced keeps nothing for long: not its turn to get a snapshot either.
-        let stall = half.context.config.stall_timeout;
-        let is_replaced = half.session.is_replaced();
+        let stall = task.context.config.stall_timeout;
+        let is_replaced = task.session.is_replaced();
         sleep(if is_replaced {
             stall.min(REPLACED)
         } else {
             stall
         })
         .await;
-        half.cut();
+        task.cut();
     });
     Inbound { task, peer }
 }
 
-impl Half {
+impl InboundTask {
     async fn run(&self, messages: Messages) -> Result<(), Status> {
         tokio::select! {
             biased;
-            status = self.told() => Err(status),
+            status = self.signalled() => Err(status),
             () = after(self.remaining) => {
                 Err(Status::unauthenticated("certificate or token: it has expired meanwhile"))
             }
@@ -100,7 +100,7 @@ impl Half {
             }
             result = self.read(messages) => result,
             () = self.shut_down() => Ok(()),
-            () = self.link.stalled(self.context.config.stall_timeout) => {
+            () = self.control.stalled(self.context.config.stall_timeout) => {
                 self.context.registry.count(Counter::Stalled, 1);
                 self.cut();
                 Err(Status::unavailable("the agent takes nothing"))
@@ -132,7 +132,7 @@ impl Half {
             Some(Message::Hello(_)) => return Err(Status::invalid_argument("a second Hello")),
             Some(Message::Received(received)) => session.received(received),
             Some(Message::Programmed(programmed)) => session.programmed(programmed),
-            Some(Message::Buckets(buckets)) => return self.link.answer(&buckets.hashes),
+            Some(Message::Buckets(buckets)) => return self.control.answer(&buckets.hashes),
         };
         if known || session.is_replaced() {
             Ok(())
@@ -142,7 +142,7 @@ impl Half {
     }
 
     /// Passes on what is confirmed; completes with the end that the registry has for the stream.
-    async fn told(&self) -> Status {
+    async fn signalled(&self) -> Status {
         loop {
             if self.session.is_replaced() {
                 return Status::aborted("a newer stream of this node has begun");
@@ -151,7 +151,7 @@ impl Half {
                 return node_end(self.context.registry.standing(self.session.node()));
             }
             if let Some(revision) = self.session.take_confirmed() {
-                self.link.confirm(revision);
+                self.control.confirm(revision);
             }
             self.session.news().await;
         }
@@ -161,7 +161,7 @@ impl Half {
     /// all come to the next controller at once.
     async fn shut_down(&self) {
         self.context.shutdown.cancelled().await;
-        self.link.go_away();
+        self.control.go_away();
         let mut hasher = DefaultHasher::new();
         self.session.node().hash(&mut hasher);
         let share = (hasher.finish() % 1_000) as f64 / 1_000.0;

@@ -6,9 +6,9 @@
 
 mod admit;
 mod body;
+mod control;
 mod hello;
 mod inbound;
-mod link;
 mod outbound;
 mod turn;
 
@@ -19,7 +19,7 @@ use portolan_auth::{Authentication, Identity, Refusal, RefusalReason, authentica
 use portolan_listener::Peer;
 use portolan_proto::v1;
 use portolan_runtime::{Origin, Rate, SourceLimits, Sources};
-use portolan_tablelog::Tables;
+use portolan_tablelog::TableReader;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
@@ -31,9 +31,9 @@ use crate::registry::{Connect, NodeStanding};
 use admit::{Admitted, admit};
 pub(crate) use admit::{check_cluster, check_node};
 pub(crate) use body::StreamBody;
-use inbound::Half;
+pub(crate) use control::SessionControl;
+use inbound::InboundTask;
 pub(crate) use inbound::REPLACED;
-pub(crate) use link::Link;
 use outbound::Outbound;
 
 /// How agents are served.
@@ -96,7 +96,7 @@ const LEAVING: Duration = Duration::from_millis(2);
 /// What all sessions of a server share.
 #[derive(Debug)]
 pub(crate) struct Context {
-    pub(crate) tables: Tables,
+    pub(crate) tables: TableReader,
     pub(crate) registry: Arc<Registry>,
     pub(crate) config: ServeConfig,
     pub(crate) shutdown: CancellationToken,
@@ -218,22 +218,21 @@ pub(crate) async fn sync(
     let session = Arc::new(context.registry.connect(Connect {
         node: entry,
         peer: address,
-        agent_version: hello.agent_version,
+        agent_version: hello.agent_version.clone(),
         protocol_version: hello.version,
         now: SystemTime::now(),
     }));
-    let link = Arc::new(Link::default());
-    let half = Half {
+    let control = Arc::new(SessionControl::default());
+    let task = InboundTask {
         context: Arc::clone(&context),
         session: Arc::clone(&session),
-        link: Arc::clone(&link),
+        control: Arc::clone(&control),
         admission,
         remaining: identity.remaining(context.config.credential_grace),
         reviewed: identity.into_reviewed(),
     };
-    let inbound = inbound::spawn(messages, half);
-    let mut outbound = Outbound::new(context, session, link, inbound, hello.have, hello.version);
-    outbound.wants_all = hello.wants_all;
+    let inbound = inbound::spawn(messages, task);
+    let outbound = Outbound::new(context, session, control, inbound, hello);
     Ok(StreamBody::new(outbound))
 }
 

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 use std::time::Duration;
 
-use portolan_model::NodeKey;
 use portolan_proto::BEHIND_THE_AGENT;
 use portolan_proto::encoded::Frame;
 use portolan_proto::reason::Reason;
 use portolan_proto::v1;
 use portolan_tablelog::{
-    ANSWERED_WITHIN, Delivery, Feed, First, Hashes, Have, How, Next, State, single,
+    ANSWERED_WITHIN, Delivery, Feed, First, Have, How, Next, Scope, State, TableHashes, single,
 };
 use prost::bytes::Bytes;
 use tokio::sync::futures::OwnedNotified;
@@ -20,8 +19,9 @@ use tonic::Status;
 use tracing::debug;
 
 use super::Context;
+use super::control::SessionControl;
+use super::hello::Hello;
 use super::inbound::Inbound;
-use super::link::Link;
 use super::turn::Turn;
 use crate::registry::{Counter, Session};
 
@@ -34,12 +34,10 @@ const OTHERS_TURNS: u8 = 3;
 pub(super) struct Outbound {
     context: Arc<Context>,
     session: Arc<Session>,
-    link: Arc<Link>,
+    control: Arc<SessionControl>,
     inbound: Inbound,
     feed: Arc<Feed>,
-    node: NodeKey,
-    /// Whether it is a relay, which is sent what all nodes have.
-    pub(super) wants_all: bool,
+    scope: Scope,
     position: Position,
     /// The protocol's version on this stream.
     version: u32,
@@ -69,7 +67,7 @@ enum Position {
     /// What it said in Hello.
     Start(Box<Have>),
     /// A table of these hashes, of which more is known when it has told those of its buckets.
-    Asked(Hashes),
+    Asked(TableHashes),
     /// Nothing that helps.
     Nothing,
     /// What we sent.
@@ -80,13 +78,17 @@ impl Outbound {
     pub(super) fn new(
         context: Arc<Context>,
         session: Arc<Session>,
-        link: Arc<Link>,
+        control: Arc<SessionControl>,
         inbound: Inbound,
-        have: Have,
-        version: u32,
+        hello: Hello,
     ) -> Self {
-        let node = session.node().clone();
-        let feed = context.tables.feed(&node.cluster);
+        let Hello {
+            have,
+            version,
+            scope,
+            ..
+        } = hello;
+        let feed = context.tables.feed(scope.cluster());
         let welcome = welcome(&context, version);
         inbound.hold(true);
         Self {
@@ -97,11 +99,10 @@ impl Outbound {
             is_identified: context.tables.cluster_id().is_some(),
             context,
             session,
-            link,
+            control,
             inbound,
             feed,
-            node,
-            wants_all: false,
+            scope,
             position: Position::Start(Box::new(have)),
             version,
             message: Some(single(welcome)),
@@ -121,7 +122,8 @@ impl Outbound {
         if polled.is_ready() {
             self.hold(false);
         }
-        self.link.polled(matches!(polled, Poll::Ready(Ok(Some(_)))));
+        self.control
+            .polled(matches!(polled, Poll::Ready(Ok(Some(_)))));
         polled
     }
 
@@ -129,10 +131,10 @@ impl Outbound {
     fn poll(&mut self, waker: &mut task::Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         self.register(waker.waker());
         loop {
-            if let Some(how) = self.link.ended() {
+            if let Some(how) = self.control.ended() {
                 return Poll::Ready(how.clone().map(|()| None));
             }
-            if self.link.take_goaway() {
+            if self.control.take_goaway() {
                 self.say(goaway(&self.context));
                 self.hold(false);
             }
@@ -140,7 +142,7 @@ impl Outbound {
                 self.context.registry.count(Counter::Frames, 1);
                 return Poll::Ready(Ok(Some(message)));
             }
-            if let Some(revision) = self.link.take_confirm() {
+            if let Some(revision) = self.control.take_confirm() {
                 let confirm = Frame::Confirm(v1::Confirm { revision });
                 return Poll::Ready(Ok(Some(single(confirm))));
             }
@@ -179,7 +181,7 @@ impl Outbound {
         let known = self.waker.as_ref();
         if !known.is_some_and(|known| known.will_wake(waker)) {
             self.waker = Some(waker.clone());
-            self.link.register(waker.clone());
+            self.control.register(waker.clone());
         }
     }
 
@@ -248,18 +250,12 @@ impl Outbound {
 
     fn first(&self, have: &Have) -> First {
         let (tables, feed) = (&self.context.tables, &self.feed);
-        match self.wants_all {
-            false => tables.first(feed, &self.node, have),
-            true => tables.first_of_all(feed, &self.node.cluster, have),
-        }
+        tables.first(feed, &self.scope, have)
     }
 
     fn next(&self, cursor: u64) -> Next {
         let (tables, feed) = (&self.context.tables, &self.feed);
-        match self.wants_all {
-            false => tables.next(feed, &self.node, cursor),
-            true => tables.next_of_all(feed, &self.node.cluster, cursor),
-        }
+        tables.next(feed, &self.scope, cursor)
     }
 
     fn begin(&mut self, first: First, waker: &mut task::Context<'_>) -> Result<bool, Status> {
@@ -280,7 +276,7 @@ impl Outbound {
         self.hold(matches!(first, First::Wait(_)));
         match first {
             First::Deliver(delivery, how) => {
-                debug!(node = %self.node, ?how, items = delivery.items(), "resumed");
+                debug!(node = %self.session.node(), ?how, items = delivery.items(), "resumed");
                 self.context.registry.count(
                     match how {
                         How::Equal => Counter::ResumedEqual,
@@ -324,7 +320,7 @@ impl Outbound {
             Position::Start(have) => have.hashes.map_or(Position::Nothing, Position::Asked),
             _ => Position::Nothing,
         };
-        self.link.ask(count);
+        self.control.ask(count);
         self.say(Frame::AskBuckets(v1::AskBuckets { count }));
         self.hold(false);
         self.deadline = Some(Box::pin(sleep(self.context.config.buckets_timeout)));
@@ -332,38 +328,36 @@ impl Outbound {
     }
 
     /// Looks at the agent's buckets, if it has told them.
-    fn answered(&mut self, theirs: Hashes, waker: &mut task::Context<'_>) -> bool {
-        let Some(hashes) = self.link.take_answer() else {
+    fn answered(&mut self, theirs: TableHashes, waker: &mut task::Context<'_>) -> bool {
+        let Some(hashes) = self.control.take_answer() else {
             if !self.is_late(Duration::ZERO, waker) {
                 return false;
             }
-            debug!(node = %self.node, "no buckets in time");
+            debug!(node = %self.session.node(), "no buckets in time");
             self.position = Position::Nothing;
             self.deadline = None;
             return true;
         };
         self.deadline = None;
         let tables = &self.context.tables;
-        let Some(delivery) = tables.buckets(&self.feed, &self.node, theirs, &hashes) else {
+        let Some(delivery) = tables.buckets(&self.feed, self.session.node(), theirs, &hashes)
+        else {
             self.position = Position::Nothing;
             return true;
         };
-        debug!(node = %self.node, items = delivery.items(), "resumed by buckets");
+        debug!(node = %self.session.node(), items = delivery.items(), "resumed by buckets");
         self.context.registry.count(Counter::ResumedBuckets, 1);
         self.deliver(delivery)
     }
 
     /// Sends a snapshot when it is the agent's turn.
     fn snapshot(&mut self, waker: &mut task::Context<'_>) -> bool {
-        if !self.turn.poll(&self.node, waker) {
+        if !self.turn.poll(self.session.node(), waker) {
             return false;
         }
         self.context.registry.count(Counter::Snapshots, 1);
         let tables = &self.context.tables;
-        let delivery = match self.wants_all {
-            false => tables.snapshot(&self.feed, &self.node),
-            true => tables.snapshot_of_all(&self.feed, &self.node.cluster),
-        };
+        let delivery = tables.snapshot(&self.feed, &self.scope);
         self.deliver(delivery)
     }
 

@@ -6,7 +6,7 @@ use portolan_model::SetHash;
 use portolan_proto::v1;
 use prost::bytes::Bytes;
 
-use crate::log::{Hashes, OwnChanges};
+use crate::log::{OwnChanges, TableHashes};
 use crate::wire::{Chunks, Writer};
 
 /// A shared chunk of at most this is copied to go with what is a node's own, in bytes: to write
@@ -137,7 +137,11 @@ pub(crate) fn commit(
 }
 
 /// As [`commit`], with all hashes.
-pub(crate) fn full_commit(revision: u64, hashes: Hashes, source_versions: &[u64]) -> v1::Commit {
+pub(crate) fn full_commit(
+    revision: u64,
+    hashes: TableHashes,
+    source_versions: &[u64],
+) -> v1::Commit {
     commit(revision, hashes.records, Some(hashes.own), source_versions)
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum Question {
     /// What changed after one revision; `live` if with trigger times, which only a live stream gets.
     Since { from: u64, live: bool },
     /// As `Since`, to relays.
-    SinceOfAll { from: u64, live: bool },
+    SinceForRelays { from: u64, live: bool },
     /// All records of some buckets, of so many.
     Buckets { buckets: Vec<u32>, count: u32 },
     /// What differs from records of this hash, wherever they are from: the buckets that an agent

@@ -24,14 +24,14 @@ pub struct Feed {
     /// The revision that streams were last woken for.
     head: AtomicU64,
     woken: Arc<Notify>,
-    step: RwLock<Option<Arc<Step>>>,
+    transition: RwLock<Option<Arc<Transition>>>,
     memo: Mutex<Memo>,
     segments: Mutex<Segments>,
 }
 
 /// The newest transition, made when it was published: what nearly all streams send next.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct Transition {
     pub(crate) from: u64,
     pub(crate) to: u64,
     /// For all nodes but those of `own`.
@@ -40,10 +40,13 @@ pub(crate) struct Step {
 }
 
 impl Feed {
-    /// A transition was published. Without a step, streams make out themselves what changed.
-    pub(crate) fn publish(&self, head: u64, step: Option<Step>) {
-        let step = step.map(Arc::new);
-        *self.step.write().unwrap_or_else(PoisonError::into_inner) = step;
+    /// A transition was published. Without a transition, streams make out themselves what changed.
+    pub(crate) fn publish(&self, head: u64, transition: Option<Transition>) {
+        let transition = transition.map(Arc::new);
+        *self
+            .transition
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = transition;
         self.head.store(head, Ordering::Release);
         self.wake();
     }
@@ -63,11 +66,16 @@ impl Feed {
     }
 
     /// What a node is sent whose cursor is at the beginning of the newest transition.
-    pub(crate) fn step(&self, node: &str, cursor: u64) -> Option<Delivery> {
-        let step = self.step.read().unwrap_or_else(PoisonError::into_inner);
-        let step = step.as_ref().filter(|step| step.from == cursor)?;
-        let own = step.own.get(node).cloned();
-        Some(own.unwrap_or_else(|| Delivery::shared(step.to, Arc::clone(&step.shared))))
+    pub(crate) fn transition(&self, node: &str, cursor: u64) -> Option<Delivery> {
+        let transition = self
+            .transition
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let transition = transition
+            .as_ref()
+            .filter(|transition| transition.from == cursor)?;
+        let own = transition.own.get(node).cloned();
+        Some(own.unwrap_or_else(|| Delivery::shared(transition.to, Arc::clone(&transition.shared))))
     }
 
     pub(crate) fn memo(&self) -> MutexGuard<'_, Memo> {

@@ -32,11 +32,11 @@ struct Segment {
 #[derive(Debug)]
 pub(crate) struct Work {
     revision: u64,
-    parts: Vec<Part>,
+    segments_work: Vec<SegmentWork>,
 }
 
 #[derive(Debug)]
-enum Part {
+enum SegmentWork {
     Keep(Segment),
     Make(Vec<(RecordKey, Bytes)>),
 }
@@ -47,20 +47,23 @@ impl Segments {
         if self.revision == Some(revision) {
             return None;
         }
-        let parts = match self.stale(records) {
-            Some(stale) => self.parts(&stale, records),
+        let segments_work = match self.stale(records) {
+            Some(stale) => self.segments_work(&stale, records),
             None => vec![make(records.iter())],
         };
-        Some(Work { revision, parts })
+        Some(Work {
+            revision,
+            segments_work,
+        })
     }
 
     /// Does it.
-    pub(crate) fn take(&mut self, work: Work) {
+    pub(crate) fn finish(&mut self, work: Work) {
         let mut segments = Vec::new();
-        for part in work.parts {
+        for part in work.segments_work {
             match part {
-                Part::Keep(segment) => segments.push(segment),
-                Part::Make(records) => cut(records, &mut segments),
+                SegmentWork::Keep(segment) => segments.push(segment),
+                SegmentWork::Make(records) => cut(records, &mut segments),
             }
         }
         self.chunks = Arc::new(assemble(&mut segments));
@@ -89,12 +92,12 @@ impl Segments {
         Some(stale)
     }
 
-    fn parts(&self, stale: &[bool], records: &Journal<Record>) -> Vec<Part> {
-        let mut parts = Vec::new();
+    fn segments_work(&self, stale: &[bool], records: &Journal<Record>) -> Vec<SegmentWork> {
+        let mut segments_work = Vec::new();
         let mut index = 0;
         while index < stale.len() {
             if !stale[index] {
-                parts.push(Part::Keep(self.segments[index].clone()));
+                segments_work.push(SegmentWork::Keep(self.segments[index].clone()));
                 index += 1;
                 continue;
             }
@@ -106,9 +109,9 @@ impl Segments {
                 Some(segment) => Bound::Excluded(&segment.first),
                 None => Bound::Unbounded,
             };
-            parts.push(make(records.range(first, end)));
+            segments_work.push(make(records.range(first, end)));
         }
-        parts
+        segments_work
     }
 
     /// Where a segment begins: what comes before all of them belongs to the first.
@@ -120,8 +123,10 @@ impl Segments {
     }
 }
 
-fn make<'a>(records: impl Iterator<Item = (&'a RecordKey, &'a crate::log::Item<Record>)>) -> Part {
-    Part::Make(
+fn make<'a>(
+    records: impl Iterator<Item = (&'a RecordKey, &'a crate::log::Item<Record>)>,
+) -> SegmentWork {
+    SegmentWork::Make(
         records
             .map(|(key, item)| (key.clone(), item.encoded.clone()))
             .collect(),
@@ -132,9 +137,9 @@ fn make<'a>(records: impl Iterator<Item = (&'a RecordKey, &'a crate::log::Item<R
 impl Work {
     /// How many segments are kept, and how many runs are made again.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let is_kept = |part: &&Part| matches!(part, Part::Keep(_));
-        let kept = self.parts.iter().filter(is_kept).count();
-        (kept, self.parts.len() - kept)
+        let is_kept = |part: &&SegmentWork| matches!(part, SegmentWork::Keep(_));
+        let kept = self.segments_work.iter().filter(is_kept).count();
+        (kept, self.segments_work.len() - kept)
     }
 }
 

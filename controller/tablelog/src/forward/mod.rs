@@ -16,8 +16,8 @@ use portolan_proto::convert::{DecodeError, decode_set_hash};
 use portolan_proto::encoded::{EncodedOwn, EncodedRecords};
 use portolan_proto::v1;
 
-use crate::log::{Cluster, Hashes, NodeItem};
-use crate::{Origin, Prepared, Publisher, Tables};
+use crate::log::{Cluster, NodeItem, TableHashes};
+use crate::{Origin, Prepared, Publisher, TableReader, Update};
 use staged::{Place, Staged};
 
 /// How many trigger times are kept of what waits to be published: no Commit tells more.
@@ -85,7 +85,7 @@ pub struct Committed {
 pub struct Forwarder {
     cluster: Arc<str>,
     publisher: Publisher,
-    tables: Tables,
+    tables: TableReader,
     /// Since the last Commit.
     arriving: Staged,
     /// From what is published to the last Commit.
@@ -112,7 +112,7 @@ struct Pending {
 impl Forwarder {
     /// Before anything has arrived.
     #[must_use]
-    pub fn new(cluster: &str, publisher: Publisher, tables: Tables) -> Self {
+    pub fn new(cluster: &str, publisher: Publisher, tables: TableReader) -> Self {
         Self {
             cluster: cluster.into(),
             publisher,
@@ -163,7 +163,7 @@ impl Forwarder {
     /// # Errors
     /// If our tables are another cluster's, which is returned.
     pub fn take_cluster_id(&self, id: &str) -> Result<(), Arc<str>> {
-        self.tables.set_cluster_id(Some(id))
+        self.publisher.identity().set(Some(id))
     }
 
     /// Takes shared records.
@@ -245,7 +245,7 @@ impl Forwarder {
         staged: &Staged,
         foreign: &BTreeMap<Place, ContentHash>,
         there: &Cluster,
-    ) -> Hashes {
+    ) -> TableHashes {
         let mut records = sum(there.records().hash(), hash_of(foreign, ""));
         for (key, item) in &staged.records {
             let old = there.records().get(key).map(|item| item.hash);
@@ -271,7 +271,7 @@ impl Forwarder {
             let after = named(name, sum(lists, hash_of(foreign, name)), info);
             after.into_iter().for_each(|after| own.insert(after));
         }
-        Hashes { records, own }
+        TableHashes { records, own }
     }
 
     /// Whether something has arrived that is not published.
@@ -290,7 +290,8 @@ impl Forwarder {
             observed: Some(observed),
         };
         let prepared = self.prepared(pending.staged);
-        self.publisher.publish_prepared(prepared, &origin);
+        let update = Update::new(prepared).from_origin(origin);
+        self.publisher.publish(update);
         self.publisher.set_synced();
         let committed = pending.committed;
         self.position = Some((committed.epoch, committed.revision));

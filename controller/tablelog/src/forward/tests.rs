@@ -6,10 +6,10 @@ use prost::Message;
 use prost::bytes::{Buf, Bytes};
 
 use super::*;
-use crate::Retention;
 use crate::feed::Delivery;
 use crate::reader::{First, Have, Next};
-use crate::testing::{Change, Oracle, change, delta, node};
+use crate::testing::{Oracle, TestChange, change, delta, node};
+use crate::{Retention, Scope};
 
 const SMALL: Retention = Retention {
     record_tombstones: 2,
@@ -19,7 +19,11 @@ const SMALL: Retention = Retention {
 
 const CLUSTER: &str = "c0";
 
-fn synced(retention: Retention) -> (Publisher, Tables) {
+fn all_nodes() -> Scope {
+    Scope::AllNodes(CLUSTER.into())
+}
+
+fn synced(retention: Retention) -> (Publisher, TableReader) {
     let (mut publisher, tables) = Publisher::new(retention);
     publisher.set_synced();
     (publisher, tables)
@@ -48,7 +52,7 @@ fn messages(mut delivery: Delivery) -> Vec<Frame> {
 /// A relay without its connection.
 struct Relay {
     forwarder: Forwarder,
-    tables: Tables,
+    tables: TableReader,
     /// Epoch and revision of what it was sent last on this stream.
     at: Option<(u64, u64)>,
 }
@@ -70,22 +74,22 @@ impl Relay {
         Have {
             epoch: hello.epoch,
             revision: hello.revision,
-            hashes: hashes.map(|(records, own)| Hashes { records, own }),
+            hashes: hashes.map(|(records, own)| TableHashes { records, own }),
             source_versions: hello.source_versions,
         }
     }
 
     /// Begins a stream; whether a snapshot was needed.
-    fn connect(&mut self, upstream: &Tables) -> bool {
+    fn connect(&mut self, upstream: &TableReader) -> bool {
         let feed = upstream.feed(&CLUSTER.into());
         let have = self.have();
-        match upstream.first_of_all(&feed, CLUSTER, &have) {
+        match upstream.first(&feed, &all_nodes(), &have) {
             First::Deliver(delivery, _) => {
                 self.take(upstream, delivery).unwrap();
                 false
             }
             First::Snapshot => {
-                let delivery = upstream.snapshot_of_all(&feed, CLUSTER);
+                let delivery = upstream.snapshot(&feed, &all_nodes());
                 self.take(upstream, delivery).unwrap();
                 true
             }
@@ -93,26 +97,26 @@ impl Relay {
         }
     }
 
-    fn follow(&mut self, upstream: &Tables) {
+    fn follow(&mut self, upstream: &TableReader) {
         let feed = upstream.feed(&CLUSTER.into());
         loop {
             let (_, cursor) = self.at.unwrap();
-            let delivery = match upstream.next_of_all(&feed, CLUSTER, cursor) {
+            let delivery = match upstream.next(&feed, &all_nodes(), cursor) {
                 Next::Nothing => return,
                 Next::Deliver(delivery) => delivery,
-                Next::Snapshot => upstream.snapshot_of_all(&feed, CLUSTER),
+                Next::Snapshot => upstream.snapshot(&feed, &all_nodes()),
             };
             self.take(upstream, delivery).unwrap();
         }
     }
 
-    fn take(&mut self, upstream: &Tables, delivery: Delivery) -> Result<(), ForwardError> {
+    fn take(&mut self, upstream: &TableReader, delivery: Delivery) -> Result<(), ForwardError> {
         self.take_messages(upstream, messages(delivery))
     }
 
     fn take_messages(
         &mut self,
-        upstream: &Tables,
+        upstream: &TableReader,
         messages: Vec<Frame>,
     ) -> Result<(), ForwardError> {
         for message in messages {
@@ -140,12 +144,12 @@ fn nodes() -> impl Iterator<Item = NodeKey> {
     (0..6).map(|name| node(0, name))
 }
 
-fn tables_of(tables: &Tables) -> Vec<NodeTable> {
+fn tables_of(tables: &TableReader) -> Vec<NodeTable> {
     nodes().map(|node| tables.table(&node)).collect()
 }
 
 /// The very bytes of all records.
-fn bytes_of(tables: &Tables) -> Vec<Bytes> {
+fn bytes_of(tables: &TableReader) -> Vec<Bytes> {
     tables.read().of(CLUSTER).records().all().put
 }
 
@@ -186,8 +190,8 @@ proptest! {
         let retention = if small { SMALL } else { Retention::default() };
         let mut roots = [synced(retention), synced(retention)];
         // They count differently.
-        roots[1].0.publish(&delta(&[Change::Record(0, 9, Some(1))]));
-        roots[1].0.publish(&delta(&[Change::Record(0, 9, None)]));
+        roots[1].0.publish(&delta(&[TestChange::Record(0, 9, Some(1))]));
+        roots[1].0.publish(&delta(&[TestChange::Record(0, 9, None)]));
         let mut oracle = Oracle::default();
         let mut at = 0;
         let (mut first, mut second) = (Relay::new(retention), Relay::new(retention));
@@ -256,18 +260,18 @@ proptest! {
     }
 }
 
-fn root(changes: &[Change]) -> (Publisher, Tables) {
+fn root(changes: &[TestChange]) -> (Publisher, TableReader) {
     let (mut publisher, tables) = synced(Retention::default());
     publisher.publish(&delta(changes));
     (publisher, tables)
 }
 
-fn some() -> Vec<Change> {
+fn some() -> Vec<TestChange> {
     vec![
-        Change::Record(0, 0, Some(1)),
-        Change::Record(0, 1, Some(2)),
-        Change::Lists(0, 1, 0, Some(1)),
-        Change::Zone(0, 2, Some("a")),
+        TestChange::Record(0, 0, Some(1)),
+        TestChange::Record(0, 1, Some(2)),
+        TestChange::Lists(0, 1, 0, Some(1)),
+        TestChange::Zone(0, 2, Some("a")),
     ]
 }
 
@@ -279,7 +283,7 @@ fn a_relay_resumes_and_needs_no_snapshot_for_what_it_has() {
     relay.publish();
     assert!(!relay.connect(&tables), "it is equal");
     relay.publish();
-    publisher.publish(&delta(&[Change::Lists(0, 1, 0, None)]));
+    publisher.publish(&delta(&[TestChange::Lists(0, 1, 0, None)]));
     assert!(!relay.connect(&tables), "it is told what it missed");
     relay.publish();
     assert_eq!(tables_of(&relay.tables), tables_of(&tables));
@@ -299,10 +303,10 @@ fn what_does_not_fit_its_hashes_is_not_published() {
     relay.publish();
     let before = tables_of(&relay.tables);
     publisher.publish(&delta(&[
-        Change::Record(0, 2, Some(1)),
-        Change::Lists(0, 3, 2, Some(1)),
+        TestChange::Record(0, 2, Some(1)),
+        TestChange::Lists(0, 3, 2, Some(1)),
     ]));
-    let whole = || messages(tables.snapshot_of_all(&feed, CLUSTER));
+    let whole = || messages(tables.snapshot(&feed, &all_nodes()));
     for (lost, part) in [("Records", "records"), ("Own", "the nodes' own")] {
         let mut without = whole();
         let is_lost = |frame: &Frame| format!("{frame:?}").starts_with(lost);
@@ -326,7 +330,7 @@ fn a_relay_says_what_would_go_before_it_goes() {
     let mut relay = Relay::new(Retention::default());
     relay.connect(&tables);
     relay.publish();
-    let (_publisher, empty) = root(&[Change::Record(0, 1, Some(2))]);
+    let (_publisher, empty) = root(&[TestChange::Record(0, 1, Some(2))]);
     relay.connect(&empty);
     let pending = relay.forwarder.pending.as_ref().unwrap();
     assert_eq!(
@@ -442,7 +446,7 @@ fn what_is_known_of_nodes_is_passed_on_as_the_bytes_that_came() {
             cluster: CLUSTER.into(),
             name: "n".into(),
         };
-        let sent = messages(relay.tables.snapshot(&feed, &node));
+        let sent = messages(relay.tables.snapshot(&feed, &Scope::from(&node)));
         let sent_bytes = sent.iter().find_map(|message| match message {
             Frame::Own(own) => own.node.clone(),
             _ => None,

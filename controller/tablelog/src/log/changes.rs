@@ -33,7 +33,7 @@ pub(crate) struct OwnChanges {
 
 /// A node's table by its hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hashes {
+pub struct TableHashes {
     /// Of all shared records.
     pub records: SetHash,
     /// Of all that is the node's own.

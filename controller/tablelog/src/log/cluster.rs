@@ -14,10 +14,10 @@ use prost::bytes::Bytes;
 use super::buckets::Buckets;
 use super::journal::{Journal, Replaced};
 use super::prepared::{Item, NodeItem};
-use super::{Changes, Hashes, OwnChanges, Retention};
+use super::{Changes, OwnChanges, Retention, TableHashes};
 
 pub(crate) use all::NodeChanges;
-pub use changed::{Differences, Part};
+pub use changed::{Differences, TablePart};
 
 /// Of how many revisions it is known what triggered them: more than a live stream falls behind.
 const TRIGGERS_OF: usize = 64;
@@ -211,10 +211,10 @@ impl Cluster {
         Some(changes)
     }
 
-    pub(crate) fn hashes(&self, node: &str) -> Hashes {
+    pub(crate) fn hashes(&self, node: &str) -> TableHashes {
         let own = self.nodes.get(node).map(Node::hash);
         let nothing = || [NodeInfo::default().content_hash()].into_iter().collect();
-        Hashes {
+        TableHashes {
             records: self.records.hash(),
             own: own.unwrap_or_else(nothing),
         }

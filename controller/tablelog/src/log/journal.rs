@@ -14,14 +14,14 @@ use super::order::{At, Order};
 use super::prepared::Item;
 
 /// When a key last changed, and its value; a tombstone has none.
-type Entry<T> = (At, Option<Item<T>>);
+type JournalEntry<T> = (At, Option<Item<T>>);
 
 /// Values by key, with what changed when.
 #[derive(Debug)]
 pub(crate) struct Journal<T> {
     /// Values and tombstones in one tree: a node has so few tombstones that most of a tree of
     /// their own would be room for more.
-    entries: BTreeMap<RecordKey, Entry<T>>,
+    entries: BTreeMap<RecordKey, JournalEntry<T>>,
     /// How many are tombstones.
     gone: usize,
     /// The keys of values and of tombstones.
@@ -193,7 +193,7 @@ impl<T> Journal<T> {
 pub(super) struct Replaced<T>(pub(super) Option<Item<T>>);
 
 fn live<'a, T>(
-    (key, (_, item)): (&'a RecordKey, &'a Entry<T>),
+    (key, (_, item)): (&'a RecordKey, &'a JournalEntry<T>),
 ) -> Option<(&'a RecordKey, &'a Item<T>)> {
     Some((key, item.as_ref()?))
 }

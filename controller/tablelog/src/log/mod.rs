@@ -21,10 +21,10 @@ use portolan_model::Record;
 use crate::Origin;
 
 pub(crate) use buckets::bucket_count;
-pub use changes::Hashes;
+pub use changes::TableHashes;
 pub(crate) use changes::{Changes, OwnChanges};
 pub(crate) use cluster::{Cluster, NodeChanges};
-pub use cluster::{Differences, Part};
+pub use cluster::{Differences, TablePart};
 pub(crate) use journal::Journal;
 pub use prepared::Prepared;
 pub(crate) use prepared::{Item, NodeItem, bucket};

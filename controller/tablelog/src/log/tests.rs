@@ -1,7 +1,7 @@
 use portolan_model::{NodeTable, SetHash};
 
 use super::*;
-use crate::testing::{Change, delta};
+use crate::testing::{TestChange, delta};
 
 const RETENTION: Retention = Retention {
     record_tombstones: 2,
@@ -9,7 +9,7 @@ const RETENTION: Retention = Retention {
     idle_nodes: 1,
 };
 
-fn apply(log: &mut TableLog, changes: &[Change]) -> u64 {
+fn apply(log: &mut TableLog, changes: &[TestChange]) -> u64 {
     log.apply(Prepared::from(&delta(changes)), &Origin::default())
         .revision
 }
@@ -17,19 +17,25 @@ fn apply(log: &mut TableLog, changes: &[Change]) -> u64 {
 #[test]
 fn a_delta_that_says_nothing_new_makes_no_revision() {
     let mut log = TableLog::default();
-    let first = [Change::Record(0, 0, Some(0)), Change::Zone(0, 0, Some("a"))];
+    let first = [
+        TestChange::Record(0, 0, Some(0)),
+        TestChange::Zone(0, 0, Some("a")),
+    ];
     assert_eq!(apply(&mut log, &first), 1);
     assert_eq!(apply(&mut log, &first), 1);
     assert_eq!(apply(&mut log, &[]), 1);
-    let gone = [Change::Record(0, 7, None), Change::Lists(0, 7, 7, None)];
+    let gone = [
+        TestChange::Record(0, 7, None),
+        TestChange::Lists(0, 7, 7, None),
+    ];
     assert_eq!(apply(&mut log, &gone), 1);
 }
 
 #[test]
 fn a_cluster_is_not_disturbed_by_another() {
     let mut log = TableLog::default();
-    apply(&mut log, &[Change::Record(0, 0, Some(0))]);
-    apply(&mut log, &[Change::Record(1, 0, Some(0))]);
+    apply(&mut log, &[TestChange::Record(0, 0, Some(0))]);
+    apply(&mut log, &[TestChange::Record(1, 0, Some(0))]);
     let heads = ["c0", "c1", "c2"].map(|cluster| log.of(cluster).head());
     assert_eq!(heads, [1, 2, 0]);
     let unknown = log.of("c2").hashes("n0");
@@ -46,10 +52,10 @@ fn a_cluster_is_not_disturbed_by_another() {
 fn what_is_gone_is_remembered_up_to_a_bound() {
     let mut log = TableLog::new(RETENTION);
     for service in 0..50 {
-        apply(&mut log, &[Change::Record(0, service, Some(0))]);
-        apply(&mut log, &[Change::Record(0, service, None)]);
-        apply(&mut log, &[Change::Zone(0, service, Some("a"))]);
-        apply(&mut log, &[Change::Zone(0, service, None)]);
+        apply(&mut log, &[TestChange::Record(0, service, Some(0))]);
+        apply(&mut log, &[TestChange::Record(0, service, None)]);
+        apply(&mut log, &[TestChange::Zone(0, service, Some("a"))]);
+        apply(&mut log, &[TestChange::Zone(0, service, None)]);
     }
     let of = log.of("c0");
     assert_eq!(of.remembered(), (2, 1));
@@ -62,14 +68,14 @@ fn what_is_gone_is_remembered_up_to_a_bound() {
 #[test]
 fn a_node_that_was_forgotten_is_sent_all_again() {
     let mut log = TableLog::new(RETENTION);
-    apply(&mut log, &[Change::Zone(0, 0, Some("a"))]);
+    apply(&mut log, &[TestChange::Zone(0, 0, Some("a"))]);
     for idle in 0..3 {
-        apply(&mut log, &[Change::Zone(0, idle, Some("b"))]);
-        apply(&mut log, &[Change::Zone(0, idle, None)]);
+        apply(&mut log, &[TestChange::Zone(0, idle, Some("b"))]);
+        apply(&mut log, &[TestChange::Zone(0, idle, None)]);
     }
     assert!(log.of("c0").own_since("n0", 1).is_none());
     // Also when it has something again by then.
-    apply(&mut log, &[Change::Lists(0, 0, 0, Some(1))]);
+    apply(&mut log, &[TestChange::Lists(0, 0, 0, Some(1))]);
     assert!(log.of("c0").own_since("n0", 1).is_none());
 }
 
@@ -77,16 +83,16 @@ fn a_node_that_was_forgotten_is_sent_all_again() {
 fn sums_of_buckets_follow_the_records() {
     let mut log = TableLog::default();
     for service in 0..60 {
-        apply(&mut log, &[Change::Record(0, service, Some(1))]);
+        apply(&mut log, &[TestChange::Record(0, service, Some(1))]);
     }
     for service in 0..30 {
-        apply(&mut log, &[Change::Record(0, service, Some(2))]);
-        apply(&mut log, &[Change::Record(0, service + 20, None)]);
+        apply(&mut log, &[TestChange::Record(0, service, Some(2))]);
+        apply(&mut log, &[TestChange::Record(0, service + 20, None)]);
     }
     let mut again = TableLog::default();
-    let kept: Vec<Change> = (0..60)
+    let kept: Vec<TestChange> = (0..60)
         .filter(|service| !(30..50).contains(service))
-        .map(|service| Change::Record(0, service, Some(if service < 30 { 2 } else { 1 })))
+        .map(|service| TestChange::Record(0, service, Some(if service < 30 { 2 } else { 1 })))
         .collect();
     apply(&mut again, &kept);
     for count in [1_usize, 64, 1_024, 4_096] {
@@ -127,7 +133,7 @@ fn triggers_are_known_of_recent_revisions() {
         };
         let value = u16::try_from(revision).unwrap();
         log.apply(
-            Prepared::from(&delta(&[Change::Record(0, 0, Some(value))])),
+            Prepared::from(&delta(&[TestChange::Record(0, 0, Some(value))])),
             &origin,
         );
     }

@@ -5,11 +5,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use portolan_model::{Destination, NodeKey, Protocol, Record, RecordKey};
+use portolan_model::{Destination, Protocol, Record, RecordKey};
 use portolan_select::TableDelta;
 
 use super::*;
-use crate::Publisher;
+use crate::{Publisher, Retention};
 
 /// Longer than a test takes that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,14 +57,14 @@ fn readers_and_the_writer_never_wait_for_each_other_in_a_circle() {
     let stop = Arc::new(AtomicBool::new(false));
     let (done, ended) = mpsc::channel();
     for is_new in [true, true, false, false] {
-        let (tables, feed, node) = (tables.clone(), Arc::clone(&feed), node.clone());
+        let (tables, feed, scope) = (tables.clone(), Arc::clone(&feed), Scope::from(&node));
         let (have, stop, done) = (have.clone(), Arc::clone(&stop), done.clone());
         thread::spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 if is_new {
-                    drop(tables.first(&feed, &node, &have));
+                    drop(tables.first(&feed, &scope, &have));
                 } else {
-                    drop(tables.next(&feed, &node, have.revision));
+                    drop(tables.next(&feed, &scope, have.revision));
                 }
             }
             done.send(()).unwrap();

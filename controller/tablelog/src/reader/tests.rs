@@ -11,8 +11,9 @@ use prost::bytes::Bytes;
 use agent::{Agent, all};
 
 use super::*;
-use crate::testing::{Change, Oracle, change, decode, delta, node};
-use crate::{Origin, Publisher};
+use crate::feed::Delivery;
+use crate::testing::{Oracle, TestChange, change, decode, delta, node};
+use crate::{Origin, Publisher, Retention, Update};
 
 const RETENTION: Retention = Retention {
     record_tombstones: 2,
@@ -20,13 +21,13 @@ const RETENTION: Retention = Retention {
     idle_nodes: 1,
 };
 
-fn synced(retention: Retention) -> (Publisher, Tables) {
+fn synced(retention: Retention) -> (Publisher, TableReader) {
     let (mut publisher, tables) = Publisher::new(retention);
     publisher.set_synced();
     (publisher, tables)
 }
 
-/// What an agent does at a step.
+/// What an agent does at a transition.
 #[derive(Debug, Clone, Copy)]
 enum Doing {
     /// It is slow.
@@ -59,8 +60,8 @@ proptest! {
         let retention = if small { RETENTION } else { Retention::default() };
         let mut replicas = [synced(retention), synced(retention)];
         // The replicas count differently.
-        replicas[1].0.publish(&delta(&[Change::Record(0, 9, Some(1))]));
-        replicas[1].0.publish(&delta(&[Change::Record(0, 9, None)]));
+        replicas[1].0.publish(&delta(&[TestChange::Record(0, 9, Some(1))]));
+        replicas[1].0.publish(&delta(&[TestChange::Record(0, 9, None)]));
         let mut oracle = Oracle::default();
         let nodes: Vec<NodeKey> = (0..8).map(|i| node(i / 4, i % 4)).collect();
         let mut agents: Vec<_> = nodes.iter().map(|_| (0, Agent::default())).collect();
@@ -95,10 +96,10 @@ proptest! {
     }
 }
 
-fn put(services: impl IntoIterator<Item = usize>, value: u16) -> Vec<Change> {
+fn put(services: impl IntoIterator<Item = usize>, value: u16) -> Vec<TestChange> {
     let services = services.into_iter();
     services
-        .map(|service| Change::Record(0, service, Some(value)))
+        .map(|service| TestChange::Record(0, service, Some(value)))
         .collect()
 }
 
@@ -109,9 +110,10 @@ fn idle_nodes_are_sent_the_very_same_bytes() {
     let feed = tables.feed(&node(0, 0).cluster);
     let at = tables.head("c0");
     let mut changes = put([3], 3);
-    changes.push(Change::Lists(0, 2, 3, Some(1)));
+    changes.push(TestChange::Lists(0, 2, 3, Some(1)));
     publisher.publish(&delta(&changes));
-    let next = |of: usize, cursor: u64| match tables.next(&feed, &node(0, of), cursor) {
+    let next = |of: usize, cursor: u64| match tables.next(&feed, &Scope::from(&node(0, of)), cursor)
+    {
         Next::Deliver(delivery) => all(delivery),
         other => panic!("{other:?}"),
     };
@@ -124,7 +126,7 @@ fn idle_nodes_are_sent_the_very_same_bytes() {
     publisher.publish(&delta(&put([4], 3)));
     let (a, b) = (next(0, at), next(1, at));
     assert_eq!(a[0].as_ptr(), b[0].as_ptr());
-    let [one, other] = [0, 1].map(|of| tables.snapshot(&feed, &node(0, of)));
+    let [one, other] = [0, 1].map(|of| tables.snapshot(&feed, &Scope::from(&node(0, of))));
     assert!(one.shares(&other));
 }
 
@@ -134,7 +136,7 @@ fn only_changed_segments_are_made_again() {
     publisher.publish(&delta(&put(100..200, 2)));
     let node = node(0, 0);
     let feed = tables.feed(&node.cluster);
-    let chunks = |_| all(tables.snapshot(&feed, &node));
+    let chunks = |_| all(tables.snapshot(&feed, &Scope::from(&node)));
     let before = chunks(());
     assert_eq!(before, chunks(()));
     let mut agent = Agent::default();
@@ -165,14 +167,17 @@ fn a_change_of_nearly_everything_is_a_snapshot() {
     publisher.publish(&delta(&put(0..60, 7)));
     let (some, cursor) = (agent.clone(), agent.at.unwrap().1);
     assert!(matches!(
-        tables.next(&feed, &node, cursor),
+        tables.next(&feed, &Scope::from(&node), cursor),
         Next::Deliver(_)
     ));
     publisher.publish(&delta(&put(0..90, 10)));
-    assert!(matches!(tables.next(&feed, &node, cursor), Next::Snapshot));
+    assert!(matches!(
+        tables.next(&feed, &Scope::from(&node), cursor),
+        Next::Snapshot
+    ));
     // Buckets would not help either: they differ. One that comes from here need not tell them.
     assert!(matches!(
-        tables.first(&feed, &node, &some.have()),
+        tables.first(&feed, &Scope::from(&node), &some.have()),
         First::Snapshot
     ));
     let elsewhere = Have {
@@ -180,7 +185,7 @@ fn a_change_of_nearly_everything_is_a_snapshot() {
         ..some.have()
     };
     assert!(matches!(
-        tables.first(&feed, &node, &elsewhere),
+        tables.first(&feed, &Scope::from(&node), &elsewhere),
         First::Ask(128)
     ));
     let hashes = some.have().hashes.unwrap();
@@ -188,7 +193,7 @@ fn a_change_of_nearly_everything_is_a_snapshot() {
     assert!(told().is_none());
     // Whoever has the same need not tell anything any more.
     assert!(matches!(
-        tables.first(&feed, &node, &elsewhere),
+        tables.first(&feed, &Scope::from(&node), &elsewhere),
         First::Snapshot
     ));
 }
@@ -203,7 +208,7 @@ fn an_agent_from_elsewhere_gets_the_buckets_that_differ() {
     let mut agent = Agent::default();
     agent.connect(&other, &node, None);
     let feed = tables.feed(&node.cluster);
-    let First::Ask(count) = tables.first(&feed, &node, &agent.have()) else {
+    let First::Ask(count) = tables.first(&feed, &Scope::from(&node), &agent.have()) else {
         panic!("no question");
     };
     assert_eq!(count, 512);
@@ -211,7 +216,7 @@ fn an_agent_from_elsewhere_gets_the_buckets_that_differ() {
     let told = |hashes: &[_]| tables.buckets(&feed, &node, theirs, hashes);
     // Others with the same records wait for what this one tells, and what cannot be their hashes
     // is not told to them.
-    let first = || tables.first(&feed, &node, &agent.have());
+    let first = || tables.first(&feed, &Scope::from(&node), &agent.have());
     assert!(matches!(first(), First::Wait(512)));
     let mut wrong = agent.buckets(count);
     wrong[0][7] ^= 1;
@@ -237,9 +242,9 @@ fn first_sends_as_little_as_it_can() {
     let (mut publisher, tables) = synced(Retention::default());
     let node = node(0, 0);
     let feed = tables.feed(&node.cluster);
-    publisher.publish(&delta(&[Change::Zone(0, 0, Some("a"))]));
+    publisher.publish(&delta(&[TestChange::Zone(0, 0, Some("a"))]));
     let mut agent = Agent::default();
-    let first = |have: &Have| tables.first(&feed, &node, have);
+    let first = |have: &Have| tables.first(&feed, &Scope::from(&node), have);
     assert!(matches!(first(&agent.have()), First::Snapshot));
     agent.connect(&tables, &node, None);
     let old = agent.have();
@@ -254,10 +259,10 @@ fn first_sends_as_little_as_it_can() {
     let future = Have { revision: 9, ..old };
     assert!(matches!(first(&future), First::Snapshot));
     // Back to what the agent has from wherever: nothing is to be sent.
-    publisher.publish(&delta(&[Change::Record(0, 1, None)]));
+    publisher.publish(&delta(&[TestChange::Record(0, 1, None)]));
     assert!(matches!(first(&elsewhere), First::Deliver(_, How::Equal)));
     // Only what is the node's own differs.
-    publisher.publish(&delta(&[Change::Zone(0, 0, Some("b"))]));
+    publisher.publish(&delta(&[TestChange::Zone(0, 0, Some("b"))]));
     assert!(matches!(first(&elsewhere), First::Deliver(_, How::Resume)));
     agent.at = Some((1, 1));
     agent.connect(&tables, &node, None);
@@ -273,7 +278,7 @@ fn nobody_goes_back_in_time() {
         source_versions: versions.to_vec(),
         ..Origin::default()
     };
-    publisher.publish_from(&delta(&put([1], 0)), &from(&[5, 5, 5]));
+    publisher.publish(Update::from(&delta(&put([1], 0))).from_origin(from(&[5, 5, 5])));
     let agent = Agent {
         at: Some((1, 1)),
         ..Agent::default()
@@ -283,7 +288,10 @@ fn nobody_goes_back_in_time() {
             source_versions: versions.to_vec(),
             ..agent.have()
         };
-        matches!(tables.first(&feed, &node, &have), First::Behind)
+        matches!(
+            tables.first(&feed, &Scope::from(&node), &have),
+            First::Behind
+        )
     };
     assert!(is_behind(&[5, 6, 5]));
     for (behind, versions) in [
@@ -294,7 +302,7 @@ fn nobody_goes_back_in_time() {
     ] {
         assert_eq!(is_behind(versions), behind, "{versions:?}");
     }
-    publisher.publish_from(&delta(&[]), &from(&[5, 6, 5]));
+    publisher.publish(Update::from(&delta(&[])).from_origin(from(&[5, 6, 5])));
     assert!(!is_behind(&[5, 6, 5]));
 }
 
@@ -308,7 +316,7 @@ fn triggers_are_told_to_live_streams_only() {
             trigger_times_ms: vec![u64::from(value)],
             ..Origin::default()
         };
-        publisher.publish_from(&delta(&put([1], value)), &origin);
+        publisher.publish(Update::from(&delta(&put([1], value))).from_origin(origin));
     };
     let triggers = |delivery: Delivery| {
         let last = decode(all(delivery)).pop_back().unwrap();
@@ -317,7 +325,7 @@ fn triggers_are_told_to_live_streams_only() {
             other => panic!("{other:?}"),
         }
     };
-    let live = |cursor| match tables.next(&feed, &node, cursor) {
+    let live = |cursor| match tables.next(&feed, &Scope::from(&node), cursor) {
         Next::Deliver(delivery) => triggers(delivery),
         other => panic!("{other:?}"),
     };
@@ -329,11 +337,16 @@ fn triggers_are_told_to_live_streams_only() {
     }
     assert_eq!(live(3), [9]);
     assert_eq!(live(1), [3, 6, 9]);
-    let First::Deliver(delivery, How::Resume) = tables.first(&feed, &node, &agent.have()) else {
+    let First::Deliver(delivery, How::Resume) =
+        tables.first(&feed, &Scope::from(&node), &agent.have())
+    else {
         panic!("no resumption");
     };
     assert_eq!(triggers(delivery), [0; 0]);
-    assert_eq!(triggers(tables.snapshot(&feed, &node)), [0; 0]);
+    assert_eq!(
+        triggers(tables.snapshot(&feed, &Scope::from(&node))),
+        [0; 0]
+    );
 }
 
 #[test]
@@ -346,7 +359,7 @@ fn a_change_of_a_large_record_is_a_patch() {
     let mut slow = agent.clone();
     publisher.publish(&delta(&put([1], 5)));
     let feed = tables.feed(&node.cluster);
-    let Next::Deliver(delivery) = tables.next(&feed, &node, 1) else {
+    let Next::Deliver(delivery) = tables.next(&feed, &Scope::from(&node), 1) else {
         panic!("no transition");
     };
     let bytes: usize = all(delivery).iter().map(Bytes::len).sum();
@@ -359,7 +372,7 @@ fn a_change_of_a_large_record_is_a_patch() {
     assert_eq!(slow.table, agent_after(agent, &tables, &node).table);
 }
 
-fn agent_after(mut agent: Agent, tables: &Tables, node: &NodeKey) -> Agent {
+fn agent_after(mut agent: Agent, tables: &TableReader, node: &NodeKey) -> Agent {
     agent.follow(tables, node);
     agent
 }
@@ -409,7 +422,7 @@ fn a_large_table_is_small_on_the_wire() {
     publisher.publish(&realistic(10_000));
     let node = node(0, 0);
     let feed = tables.feed(&node.cluster);
-    let chunks = all(tables.snapshot(&feed, &node));
+    let chunks = all(tables.snapshot(&feed, &Scope::from(&node)));
     let bytes: usize = chunks.iter().map(Bytes::len).sum();
     assert!(bytes <= 641_000, "{bytes} bytes");
     assert!(

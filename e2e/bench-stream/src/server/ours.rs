@@ -55,7 +55,7 @@ pub(super) fn start(
 
 impl Target for Ours {
     fn publish(&mut self, delta: &TableDelta) -> u64 {
-        self.publisher.publish(delta)
+        self.publisher.publish(delta).revision
     }
 
     fn is_debounced(&self) -> bool {

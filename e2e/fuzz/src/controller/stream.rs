@@ -127,7 +127,7 @@ pub(super) fn framed<'a>(messages: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 impl Server {
     pub(super) fn new(config: ServeConfig) -> Self {
         let (mut publisher, tables) = Publisher::new(Retention::default());
-        publisher.publish(&TABLE);
+        publisher.publish(&*TABLE);
         publisher.set_synced();
         let registry = Arc::new(Registry::default());
         let shutdown = CancellationToken::new();

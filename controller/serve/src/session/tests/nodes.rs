@@ -72,7 +72,7 @@ async fn streams_of_unknown_nodes_end_when_all_nodes_are_known() {
 #[tokio::test]
 async fn an_agent_of_another_cluster_is_told_which_one_this_is() {
     let server = Server::synced(&[put(&["x"])]).await;
-    server.tables.set_cluster_id(Some("ours")).unwrap();
+    server.publisher.identity().set(Some("ours")).unwrap();
     let of = |cluster_id: &str| {
         let mut hello = hello("a");
         hello.cluster_id = cluster_id.to_owned();
@@ -87,18 +87,18 @@ async fn an_agent_of_another_cluster_is_told_which_one_this_is() {
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(status.metadata().get(CLUSTER_ID).unwrap(), "ours");
     assert_eq!(refused(&server.registry, RefusalReason::WrongCluster), 1);
-    assert!(server.tables.set_cluster_id(Some("theirs")).is_err());
+    assert!(server.publisher.identity().set(Some("theirs")).is_err());
 }
 
 #[tokio::test]
 async fn nothing_is_served_before_the_cluster_is_known_if_it_will_be() {
     let mut server = Server::start().await;
-    server.tables.await_cluster_id();
+    server.publisher.identity().awaited();
     server.publisher.publish(&put(&["x"]));
     server.publisher.set_synced();
     let mut client = server.connect(hello("a")).await;
     assert_eq!(client.cluster_id, "");
-    server.tables.set_cluster_id(Some("ours")).unwrap();
+    server.publisher.identity().set(Some("ours")).unwrap();
     let Some(Frame::Welcome(welcome)) = client.next().await.unwrap() else {
         panic!("no second Welcome");
     };

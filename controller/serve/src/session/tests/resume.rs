@@ -13,7 +13,7 @@ use portolan_proto::v1::frame::Frame;
 use tonic::Code;
 
 use crate::ServeConfig;
-use portolan_tablelog::Origin;
+use portolan_tablelog::{Origin, Update};
 
 use super::support::{Client, Server, hello, node, put, puts};
 
@@ -115,18 +115,24 @@ fn from(version: u64) -> Origin {
 #[tokio::test]
 async fn an_agent_that_knows_more_waits_until_we_have_caught_up() {
     let mut server = Server::synced(&[]).await;
-    server.publisher.publish_from(&put(&["x"]), &from(5));
+    server
+        .publisher
+        .publish(Update::from(&put(&["x"])).from_origin(from(5)));
     let ahead = v1::Hello {
         source_versions: vec![6, 1, 1],
         ..with(&NodeTable::default())
     };
     let mut client = server.connect(ahead).await;
     // Neither is far enough.
-    server.publisher.publish_from(&put(&["y"]), &from(5));
+    server
+        .publisher
+        .publish(Update::from(&put(&["y"])).from_origin(from(5)));
     server.connect(hello("b")).await.batch().await;
     assert_eq!(server.registry.counters().commits, 1);
     // Nothing has changed, but we know that nothing has.
-    server.publisher.publish_from(&put(&["y"]), &from(6));
+    server
+        .publisher
+        .publish(Update::from(&put(&["y"])).from_origin(from(6)));
     let batch = client.batch().await;
     assert_eq!(batch.put, ["x", "y"]);
     assert_eq!(batch.commit.source_versions, [6, 1, 1]);
@@ -139,7 +145,9 @@ async fn an_agent_that_knows_more_is_sent_away_in_the_end() {
         ..ServeConfig::default()
     };
     let mut server = Server::synced_with(config, &[]).await;
-    server.publisher.publish_from(&put(&["x"]), &from(5));
+    server
+        .publisher
+        .publish(Update::from(&put(&["x"])).from_origin(from(5)));
     let ahead = v1::Hello {
         source_versions: vec![6, 1, 1],
         ..with(&NodeTable::default())
@@ -161,19 +169,19 @@ async fn what_one_tells_helps_all_who_have_the_same() {
         node: name.to_owned(),
         ..with(&table)
     });
-    // They hear nothing before the first one has told.
+    // They hear nothing before the first one has signals.
     let others = join_all(others.map(|hello| server.connect(hello)));
     let first = async {
         server.until(|registry| registry.connected() == 3).await;
         first.say(buckets(&table, count)).await;
         first.batch().await
     };
-    let (told, others) = join(first, others).await;
+    let (signals, others) = join(first, others).await;
     for mut other in others {
         let batch = other.batch().await;
         assert!(!batch.commit.snapshot);
-        assert_eq!(batch.put, told.put);
-        assert_eq!(batch.commit.records_hash, told.commit.records_hash);
+        assert_eq!(batch.put, signals.put);
+        assert_eq!(batch.commit.records_hash, signals.commit.records_hash);
     }
     assert_eq!(server.registry.counters().resumed_buckets, 3);
 }
@@ -190,10 +198,10 @@ async fn nobody_waits_long_for_what_another_does_not_tell() {
     let others = others.map(|hello| async {
         let mut client = server.connect(hello).await;
         let Some(Frame::AskBuckets(ask)) = client.next().await.unwrap() else {
-            // Sent what it needs, as another has told.
+            // Sent what it needs, as another has signals.
             return false;
         };
-        // Told late, but in time: whoever is not asked now waits for this.
+        // SessionSignals late, but in time: whoever is not asked now waits for this.
         server.until(|registry| registry.connected() == 4).await;
         client.say(buckets(&table, ask.count)).await;
         assert!(!client.batch().await.commit.snapshot);

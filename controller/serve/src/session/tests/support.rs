@@ -23,7 +23,7 @@ use tonic::{Request, Status, Streaming};
 use crate::{Registry, ServeConfig, TablesServer};
 use portolan_listener::Limits;
 use portolan_tablelog::testing::inflate;
-use portolan_tablelog::{Publisher, Retention, Tables};
+use portolan_tablelog::{Publisher, Retention, TableReader};
 
 /// How long a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,7 +35,7 @@ pub(super) async fn patiently<F: Future>(future: F) -> F::Output {
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) publisher: Publisher,
-    pub(super) tables: Tables,
+    pub(super) tables: TableReader,
     pub(super) registry: Arc<Registry>,
     pub(super) shutdown: CancellationToken,
 }
@@ -52,8 +52,9 @@ impl Server {
         tls: Option<watch::Receiver<Arc<TlsConfig>>>,
         limits: Limits,
     ) -> Self {
-        let (publisher, tables) = Publisher::new(Retention::default());
         let registry = Arc::new(Registry::default());
+        let (publisher, tables) = Publisher::new(Retention::default());
+        let publisher = publisher.observed_by(registry.clone());
         let shutdown = CancellationToken::new();
         let config = ServeConfig {
             goaway_spread: Duration::from_millis(1_500),

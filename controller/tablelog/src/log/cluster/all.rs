@@ -5,7 +5,8 @@ use std::sync::Arc;
 use portolan_model::{ContentHash, RecordKey, SetHash, node_hash};
 
 use super::{Cluster, Node};
-use crate::log::{Hashes, NodeItem, OwnChanges};
+use crate::log::{NodeItem, OwnChanges, TableHashes};
+use crate::scope::Scope;
 
 /// What changed of one node's own.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,12 +20,32 @@ pub(crate) struct NodeChanges {
 impl Cluster {
     /// The hashes of the shared records and of all nodes. A node that has nothing of its own is as
     /// good as one that there is not.
-    pub(crate) fn hashes_of_all(&self) -> Hashes {
+    pub(crate) fn hashes_of_all(&self) -> TableHashes {
         let busy = self.nodes.iter().filter(|(_, node)| !node.is_idle());
         let named = busy.map(|(name, node)| node.named(name));
-        Hashes {
+        TableHashes {
             records: self.records.hash(),
             own: named.collect(),
+        }
+    }
+
+    /// The hashes of the table that a stream carries.
+    pub(crate) fn hashes_of(&self, scope: &Scope) -> TableHashes {
+        match scope {
+            Scope::Node(node) => self.hashes(&node.name),
+            Scope::AllNodes(_) => self.hashes_of_all(),
+        }
+    }
+
+    /// The own parts that a stream carries. The stream's own node has no name in it.
+    pub(crate) fn own_parts_of(&self, scope: &Scope) -> Vec<NodeChanges> {
+        match scope {
+            Scope::Node(node) => vec![NodeChanges {
+                node: "".into(),
+                own: self.own(&node.name),
+                replace: false,
+            }],
+            Scope::AllNodes(_) => self.own_of_all(),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::log::Journal;
 
 /// What a change was of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum TablePart {
     /// A record that all nodes share.
     Shared,
     /// What the node has of its own for a record.
@@ -18,7 +18,7 @@ pub enum Part {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Differences {
     /// Of what, of which record, and whether it is gone.
-    pub records: Vec<(RecordKey, Part, bool)>,
+    pub records: Vec<(RecordKey, TablePart, bool)>,
     /// What is known of the node.
     pub info: bool,
 }
@@ -31,14 +31,14 @@ impl Cluster {
             return None;
         }
         let mut differences = Differences {
-            records: of_journal(&self.records, Part::Shared, cursor)?,
+            records: of_journal(&self.records, TablePart::Shared, cursor)?,
             info: false,
         };
         match self.nodes.get(node) {
             None if cursor < self.idle_floor => return None,
             None => {}
             Some(own) => {
-                let lists = of_journal(&own.lists, Part::Own, cursor)?;
+                let lists = of_journal(&own.lists, TablePart::Own, cursor)?;
                 differences.records.extend(lists);
                 differences.info = own.info_changed > cursor;
             }
@@ -50,9 +50,9 @@ impl Cluster {
 
 fn of_journal<T>(
     journal: &Journal<T>,
-    part: Part,
+    part: TablePart,
     cursor: u64,
-) -> Option<Vec<(RecordKey, Part, bool)>> {
+) -> Option<Vec<(RecordKey, TablePart, bool)>> {
     let changed = journal.changed_since(cursor)?;
     let difference = |key: &RecordKey| (key.clone(), part, journal.get(key).is_none());
     Some(changed.map(difference).collect())

@@ -12,6 +12,7 @@ use portolan_proto::v1;
 use prost::bytes::Bytes;
 
 use super::super::*;
+use crate::feed::Delivery;
 use crate::testing::decode;
 
 pub(super) fn all(mut delivery: Delivery) -> Vec<Bytes> {
@@ -32,7 +33,7 @@ impl Agent {
         Have {
             epoch,
             revision,
-            hashes: self.at.map(|_| Hashes {
+            hashes: self.at.map(|_| TableHashes {
                 records: self.table.records_hash(),
                 own: self.table.own_hash(),
             }),
@@ -41,9 +42,9 @@ impl Agent {
     }
 
     /// Begins a stream; `buckets` to tell the hashes of so many whatever the answer.
-    pub(super) fn connect(&mut self, tables: &Tables, node: &NodeKey, buckets: Option<u32>) {
-        let feed = tables.feed(&node.cluster);
-        let first = tables.first(&feed, node, &self.have());
+    pub(super) fn connect(&mut self, tables: &TableReader, node: &NodeKey, buckets: Option<u32>) {
+        let (feed, scope) = (tables.feed(&node.cluster), Scope::from(node));
+        let first = tables.first(&feed, &scope, &self.have());
         let delivery = match (first, buckets) {
             (First::Snapshot | First::Ask(_) | First::Wait(_), Some(count)) => {
                 let hashes = self.have().hashes;
@@ -52,7 +53,7 @@ impl Agent {
             (First::Deliver(delivery, _), _) => Some(delivery),
             _ => None,
         };
-        let delivery = delivery.unwrap_or_else(|| tables.snapshot(&feed, node));
+        let delivery = delivery.unwrap_or_else(|| tables.snapshot(&feed, &scope));
         self.take(tables, node, delivery);
     }
 
@@ -65,21 +66,21 @@ impl Agent {
     }
 
     /// Goes on with a stream until there is nothing more; returns how many transitions there were.
-    pub(super) fn follow(&mut self, tables: &Tables, node: &NodeKey) -> usize {
-        let feed = tables.feed(&node.cluster);
+    pub(super) fn follow(&mut self, tables: &TableReader, node: &NodeKey) -> usize {
+        let (feed, scope) = (tables.feed(&node.cluster), Scope::from(node));
         let mut transitions = 0;
         loop {
-            let delivery = match tables.next(&feed, node, self.at.unwrap().1) {
+            let delivery = match tables.next(&feed, &scope, self.at.unwrap().1) {
                 Next::Nothing => return transitions,
                 Next::Deliver(delivery) => delivery,
-                Next::Snapshot => tables.snapshot(&feed, node),
+                Next::Snapshot => tables.snapshot(&feed, &scope),
             };
             self.take(tables, node, delivery);
             transitions += 1;
         }
     }
 
-    pub(super) fn take(&mut self, tables: &Tables, node: &NodeKey, delivery: Delivery) {
+    pub(super) fn take(&mut self, tables: &TableReader, node: &NodeKey, delivery: Delivery) {
         let revision = delivery.revision;
         let (frames, items) = (delivery.frames(), delivery.items());
         let decoded = decode(all(delivery));

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Shared by a session and its entry, so that what is told often needs no lock that all share.
+/// Shared by a session and its entry, so that what is signals often needs no lock that all share.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct SessionSignals {
     replaced: AtomicBool,
     deleted: AtomicBool,
     confirmed: After,
@@ -36,7 +36,7 @@ impl After {
     }
 }
 
-impl Told {
+impl SessionSignals {
     /// A newer stream of the same node has begun.
     pub(super) fn replace(&self) {
         self.replaced.store(true, Ordering::Release);
@@ -68,7 +68,7 @@ impl Told {
         self.confirmed.take()
     }
 
-    /// Completes when something was told since it did so last. For one who waits.
+    /// Completes when something was signals since it did so last. For one who waits.
     pub(super) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
@@ -92,27 +92,35 @@ mod tests {
 
     #[test]
     fn what_is_told_before_anybody_waits_is_news() {
-        type Tell = fn(&Told);
-        let all: [Tell; 3] = [Told::replace, Told::delete, |told| told.confirm(0)];
+        type Tell = fn(&SessionSignals);
+        let all: [Tell; 3] = [SessionSignals::replace, SessionSignals::delete, |signals| {
+            signals.confirm(0)
+        }];
         for tell in all {
-            let told = Told::default();
-            assert_eq!(told.news().now_or_never(), None);
-            tell(&told);
-            assert_eq!(told.news().now_or_never(), Some(()));
-            assert_eq!(told.news().now_or_never(), None);
+            let signals = SessionSignals::default();
+            assert_eq!(signals.news().now_or_never(), None);
+            tell(&signals);
+            assert_eq!(signals.news().now_or_never(), Some(()));
+            assert_eq!(signals.news().now_or_never(), None);
         }
     }
 
     #[test]
     fn the_first_revision_is_one() {
-        let told = Told::default();
-        assert_eq!((told.last_sent(), told.take_confirmed()), (None, None));
-        told.set_sent(0);
-        told.confirm(0);
+        let signals = SessionSignals::default();
         assert_eq!(
-            (told.last_sent(), told.take_confirmed()),
+            (signals.last_sent(), signals.take_confirmed()),
+            (None, None)
+        );
+        signals.set_sent(0);
+        signals.confirm(0);
+        assert_eq!(
+            (signals.last_sent(), signals.take_confirmed()),
             (Some(0), Some(0))
         );
-        assert_eq!((told.last_sent(), told.take_confirmed()), (Some(0), None));
+        assert_eq!(
+            (signals.last_sent(), signals.take_confirmed()),
+            (Some(0), None)
+        );
     }
 }

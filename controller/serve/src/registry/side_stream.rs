@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use portolan_model::NodeKey;
 
-use super::{NodeStanding, Registry, Told};
+use super::{NodeStanding, Registry, SessionSignals};
 
 /// A node's stream; another one takes its place when this is dropped, or ends it.
 #[derive(Debug)]
-pub(crate) struct Beside {
+pub(crate) struct SideStream {
     registry: Arc<Registry>,
     node: NodeKey,
-    told: Arc<Told>,
+    signals: Arc<SessionSignals>,
 }
 
 /// Why such a stream must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parted {
+pub(crate) enum SideStreamEnd {
     /// A newer one of the same node has begun.
     Replaced,
     /// The node is not served any more.
@@ -25,46 +25,48 @@ pub(crate) enum Parted {
 
 impl Registry {
     /// Begins a node's stream, and ends the one that it had.
-    pub(crate) fn begin_beside(self: &Arc<Self>, node: NodeKey) -> Beside {
-        let told = Arc::<Told>::default();
+    pub(crate) fn begin_side_stream(self: &Arc<Self>, node: NodeKey) -> SideStream {
+        let signals = Arc::<SessionSignals>::default();
         let mut nodes = self.lock();
         if !nodes.is_served(&node) {
-            told.delete();
+            signals.delete();
         }
-        let old = nodes.beside.insert(node.clone(), Arc::clone(&told));
+        let old = nodes
+            .side_streams
+            .insert(node.clone(), Arc::clone(&signals));
         drop(nodes);
         if let Some(old) = old {
             old.replace();
         }
-        Beside {
+        SideStream {
             registry: Arc::clone(self),
             node,
-            told,
+            signals,
         }
     }
 }
 
-impl Beside {
+impl SideStream {
     /// Completes when the stream must end.
-    pub(crate) async fn parted(&self) -> Parted {
+    pub(crate) async fn parted(&self) -> SideStreamEnd {
         loop {
-            if self.told.is_replaced() {
-                return Parted::Replaced;
+            if self.signals.is_replaced() {
+                return SideStreamEnd::Replaced;
             }
-            if self.told.is_deleted() {
-                return Parted::Node(self.registry.standing(&self.node));
+            if self.signals.is_deleted() {
+                return SideStreamEnd::Node(self.registry.standing(&self.node));
             }
-            self.told.news().await;
+            self.signals.news().await;
         }
     }
 }
 
-impl Drop for Beside {
+impl Drop for SideStream {
     fn drop(&mut self) {
         let mut nodes = self.registry.lock();
-        let current = nodes.beside.get(&self.node);
-        if current.is_some_and(|told| Arc::ptr_eq(told, &self.told)) {
-            nodes.beside.remove(&self.node);
+        let current = nodes.side_streams.get(&self.node);
+        if current.is_some_and(|signals| Arc::ptr_eq(signals, &self.signals)) {
+            nodes.side_streams.remove(&self.node);
         }
     }
 }

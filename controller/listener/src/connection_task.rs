@@ -15,11 +15,11 @@ use hyper::rt::Executor;
 /// How often both are polled before others have their turn.
 const ROUNDS: usize = 4;
 
-type Part = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BoxedTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Streams that the connection has begun, and that nobody polls yet.
 #[derive(Clone, Default)]
-pub(crate) struct Begun(Arc<Mutex<Vec<Part>>>);
+pub(crate) struct Begun(Arc<Mutex<Vec<BoxedTask>>>);
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Begun {
     fn execute(&self, stream: F) {
@@ -28,15 +28,15 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Begun {
 }
 
 impl Begun {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Part>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<BoxedTask>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A connection and its streams. It ends with the connection.
-pub(crate) struct Halves<I> {
-    connection: Part,
-    streams: Vec<Part>,
+pub(crate) struct ConnectionTask<I> {
+    connection: BoxedTask,
+    streams: Vec<BoxedTask>,
     begun: Begun,
     /// Called when there is nothing more to do for now; whether the connection has something again.
     idle: I,
@@ -48,7 +48,7 @@ pub(crate) struct Halves<I> {
 /// The task of both.
 #[derive(Default)]
 struct Task {
-    /// Whether it is being polled: then it looks at both halves before it ends its turn.
+    /// Whether it is being polled: then it looks at both connection_task before it ends its turn.
     polled: AtomicBool,
     waker: AtomicWaker,
 }
@@ -99,7 +99,7 @@ impl Half {
     }
 }
 
-impl<I: FnMut() -> bool> Halves<I> {
+impl<I: FnMut() -> bool> ConnectionTask<I> {
     pub(crate) fn new(
         connection: impl Future<Output = ()> + Send + 'static,
         begun: Begun,
@@ -143,7 +143,7 @@ impl<I: FnMut() -> bool> Halves<I> {
     }
 }
 
-impl<I: FnMut() -> bool + Unpin> Future for Halves<I> {
+impl<I: FnMut() -> bool + Unpin> Future for ConnectionTask<I> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -228,7 +228,11 @@ mod tests {
             std::future::pending::<()>().await;
         });
         let (out, mut taken) = mpsc::channel(16);
-        let task = tokio::spawn(Halves::new(Arc::clone(&pipe).take(out, 3), begun, || false));
+        let task = tokio::spawn(ConnectionTask::new(
+            Arc::clone(&pipe).take(out, 3),
+            begun,
+            || false,
+        ));
         yield_now().await;
         for item in 1..=3 {
             let before = pipe.polls.load(Ordering::Relaxed);
@@ -239,7 +243,7 @@ mod tests {
         task.await.unwrap();
     }
 
-    /// Streams on other threads wake both halves at any time: nothing is ever overlooked.
+    /// Streams on other threads wake both connection_task at any time: nothing is ever overlooked.
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
     async fn no_wake_is_lost() {
         const ITEMS: u32 = 20_000;
@@ -253,7 +257,7 @@ mod tests {
             }
         });
         let (out, mut taken) = mpsc::channel(ITEMS as usize + 1);
-        let halves = tokio::spawn(Halves::new(
+        let connection_task = tokio::spawn(ConnectionTask::new(
             Arc::clone(&pipe).take(out, ITEMS),
             begun,
             || false,
@@ -263,7 +267,7 @@ mod tests {
                 sender.send(item).await.unwrap();
             }
         });
-        timeout(Duration::from_secs(20), halves)
+        timeout(Duration::from_secs(20), connection_task)
             .await
             .expect("not stuck")
             .unwrap();
@@ -278,7 +282,7 @@ mod tests {
             context.waker().wake_by_ref();
             Poll::Pending
         });
-        let task = tokio::spawn(Halves::new(restless, Begun::default(), || false));
+        let task = tokio::spawn(ConnectionTask::new(restless, Begun::default(), || false));
         for _ in 0..100 {
             yield_now().await;
         }

@@ -9,17 +9,17 @@ use tokio::time::sleep;
 use tonic::Status;
 
 /// The hashes of an agent's buckets.
-pub(crate) type Hashes = Vec<[u8; 8]>;
+pub(crate) type BucketHashes = Vec<[u8; 8]>;
 
 /// Between the inbound half, which is a task, and the outbound half, which the connection polls.
 #[derive(Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct SessionControl {
     /// How the stream is to end: with an error, or `Ok` if the agent has left.
     end: OnceLock<Result<(), Status>>,
     goaway: AtomicBool,
     /// For how many buckets the agent was asked and has not answered; 0 for none.
     asked: AtomicU32,
-    answer: Mutex<Option<Hashes>>,
+    answer: Mutex<Option<BucketHashes>>,
     /// One more than a revision that is to be confirmed; 0 for none.
     confirm: AtomicU64,
     /// How often the outbound half was polled, doubled; odd if it gave something last.
@@ -27,7 +27,7 @@ pub(crate) struct Link {
     outbound: Mutex<Option<Waker>>,
 }
 
-impl Link {
+impl SessionControl {
     /// Ends the stream; the first reason counts.
     pub(crate) fn end(&self, how: Result<(), Status>) {
         // It has ended already if this fails.
@@ -84,7 +84,7 @@ impl Link {
         Ok(())
     }
 
-    pub(crate) fn take_answer(&self) -> Option<Hashes> {
+    pub(crate) fn take_answer(&self) -> Option<BucketHashes> {
         let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         answer.take()
     }
@@ -139,27 +139,27 @@ mod tests {
 
     #[test]
     fn only_what_was_asked_for_is_an_answer() {
-        let link = Link::default();
-        let refused = |bytes: &[u8]| link.answer(bytes).unwrap_err().code();
+        let control = SessionControl::default();
+        let refused = |bytes: &[u8]| control.answer(bytes).unwrap_err().code();
         assert_eq!(refused(&[0; 16]), Code::InvalidArgument);
         for bad in [0, 15, 17, 24] {
-            link.ask(2);
+            control.ask(2);
             assert_eq!(refused(&vec![0; bad]), Code::InvalidArgument, "{bad}");
         }
-        link.ask(2);
-        link.answer(&[7; 16]).unwrap();
-        assert_eq!(link.take_answer(), Some(vec![[7; 8]; 2]));
-        assert_eq!(link.take_answer(), None);
+        control.ask(2);
+        control.answer(&[7; 16]).unwrap();
+        assert_eq!(control.take_answer(), Some(vec![[7; 8]; 2]));
+        assert_eq!(control.take_answer(), None);
         assert_eq!(refused(&[0; 16]), Code::InvalidArgument);
     }
 
     #[test]
     fn polls_are_counted_and_tell_what_came_of_the_last() {
-        let link = Link::default();
-        let mut last = link.progress().0;
+        let control = SessionControl::default();
+        let mut last = control.progress().0;
         for gave in [true, true, false, false, true] {
-            link.polled(gave);
-            let (polls, waits) = link.progress();
+            control.polled(gave);
+            let (polls, waits) = control.progress();
             assert!(polls > last);
             assert_eq!(waits, gave);
             last = polls;

@@ -1,0 +1,55 @@
+//! The identity of the cluster that the tables belong to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::shared::Shared;
+
+/// The identity as the tables keep it.
+#[derive(Debug, Default)]
+pub(crate) struct KnownIdentity {
+    id: OnceLock<Arc<str>>,
+    /// Whether nothing is served before the identity is known, or known to be unobtainable.
+    awaited: AtomicBool,
+}
+
+impl KnownIdentity {
+    pub(crate) fn id(&self) -> Option<&Arc<str>> {
+        self.id.get()
+    }
+
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Acquire)
+    }
+}
+
+/// The handle that states the cluster's identity, once. Clones state the same.
+#[derive(Debug, Clone)]
+pub struct ClusterIdentity(pub(crate) Arc<Shared>);
+
+impl ClusterIdentity {
+    /// Serves nothing before [`set`](Self::set) was called.
+    pub fn awaited(&self) {
+        self.0.identity.awaited.store(true, Ordering::Release);
+    }
+
+    /// Sets the cluster's identity: agents whose nodes belong to another cluster are refused.
+    /// `None` or an empty one if it is unobtainable: then all agents are accepted.
+    ///
+    /// # Errors
+    /// Returns the identity that was set before, which stays, if it differs.
+    pub fn set(&self, id: Option<&str>) -> Result<(), Arc<str>> {
+        let identity = &self.0.identity;
+        if let Some(id) = id.filter(|id| !id.is_empty()) {
+            let known = identity.id.get_or_init(|| id.into());
+            if **known != *id {
+                return Err(Arc::clone(known));
+            }
+        }
+        if identity.awaited.swap(false, Ordering::AcqRel) {
+            self.0.wake_feeds();
+            self.0.raise();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,23 @@
+//! The progress of the writer, and the outcome of publishing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The progress of the writer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Published {
+    /// The last revision; 0 before the first.
+    pub revision: u64,
+    /// Whether every source has delivered everything. Nothing is served before: a table with half
+    /// of the Services would make agents delete the other half.
+    pub synced: bool,
+}
+
+/// The outcome of publishing an update.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The revision that it made; the last one if it changed nothing.
+    pub revision: u64,
+    /// The new heads of the clusters that changed.
+    pub heads: BTreeMap<Arc<str>, u64>,
+}
