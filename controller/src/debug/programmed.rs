@@ -60,7 +60,7 @@ impl Debug {
                     "" => format!("{namespace}/{name}"),
                     cluster => format!("{cluster}/{namespace}/{name}"),
                 };
-                has_programmed_service(&self.tables.standing(status), &prefix)
+                has_programmed_service(&status.standing(&self.tables), &prefix)
             }
         }
     }
