@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Errno(i32);
 
 impl Errno {
-    /// Not permitted; for us: `CAP_NET_ADMIN` is missing.
+    /// Not permitted: `CAP_NET_ADMIN` is missing.
     pub const EPERM: Self = Self(libc::EPERM);
     /// No such set, real server, scheduler or generic netlink family.
     pub const ENOENT: Self = Self(libc::ENOENT);

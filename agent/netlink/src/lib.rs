@@ -1,9 +1,8 @@
 //! The kernel's IPVS, ipset and conntrack over netlink, in batches.
 //!
-//! Owns the codecs and one blocking socket that packs thousands of requests into a send without
+//! Owns the codecs and a blocking socket that packs thousands of requests into a send without
 //! asking for an acknowledgement of each; the kernel still reports every failure by its sequence
-//! number. It must not decide anything: what to program, in which order and what to do about a
-//! failure is the caller's business.
+//! number. Callers decide what to program, in which order, and how to treat failures.
 
 #![deny(unsafe_code)]
 

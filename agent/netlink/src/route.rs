@@ -20,7 +20,7 @@ const GET_ROUTE: u16 = 26;
 const CREATE_ONLY: u16 = 0x600;
 /// `NLM_F_CREATE | NLM_F_REPLACE`.
 const CREATE_OR_REPLACE: u16 = 0x500;
-/// `RTPROT_KERNEL`: what the kernel makes for addresses.
+/// `RTPROT_KERNEL`: routes that the kernel adds for addresses.
 const PROTOCOL_KERNEL: u8 = 2;
 /// `RT_TABLE_LOCAL`.
 const TABLE_LOCAL: u8 = 255;
@@ -64,15 +64,14 @@ pub enum Route {
         /// The source of the node's own connections to it.
         source: Option<IpAddr>,
     },
-    /// Somebody else's, whatever it does with packets. What the kernel made for an address of a
-    /// device is not shown.
+    /// A foreign route of any kind. Routes that the kernel added for addresses of devices are left out.
     Foreign {
         /// Of which address.
         address: IpAddr,
     },
 }
 
-/// A request that failed; all others are done.
+/// A failed request; all others were executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestError {
     /// The request's index.
@@ -88,7 +87,7 @@ pub struct LocalRoutes {
     mark: Mark,
 }
 
-/// What our routes are known by.
+/// Attributes that identify our routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// The routing protocol number.
@@ -104,7 +103,7 @@ impl LocalRoutes {
     /// [`SocketError::Open`].
     pub fn open(mark: Mark) -> Result<Self, SocketError> {
         let mut socket = Socket::open(Bus::Route)?;
-        // So that the kernel shows what is asked for and no more; without it we look for ourselves.
+        // The kernel then filters the dump; without it routes are filtered here.
         socket.check_strictly();
         Ok(Self { socket, mark })
     }
@@ -138,7 +137,7 @@ impl LocalRoutes {
             Ok(())
         };
         match self.socket.dump(GET_ROUTE, fill, decode) {
-            // There is no such table before `lo` was up for the first time.
+            // The table does not exist before `lo` was up for the first time.
             Err(SocketError::Refused(Errno::ENOENT)) => Ok(T::default()),
             found => found,
         }

@@ -1,4 +1,4 @@
-//! Conntrack's UDP flows: read them, delete some (kernel: `net/netfilter/nf_conntrack_netlink.c`).
+//! UDP flows of conntrack: reading and deletion (kernel: `net/netfilter/nf_conntrack_netlink.c`).
 
 mod codec;
 #[cfg(test)]
@@ -15,20 +15,20 @@ use codec::{DELETE, GET, MAX_SEND, kind};
 /// One direction of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tuple {
-    /// Where its packets come from.
+    /// Source of its packets.
     pub source: SocketAddr,
-    /// Where they go.
+    /// Destination of its packets.
     pub destination: SocketAddr,
 }
 
-/// A UDP flow that the kernel remembers.
+/// A UDP flow in conntrack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow {
-    /// As the client sends it.
+    /// Packets of the client.
     pub original: Tuple,
-    /// As it is answered: if it was translated, from somewhere else.
+    /// Packets of the reply, whose source differs after translation.
     pub reply: Tuple,
-    /// Tells it from a later flow between the same addresses.
+    /// Distinguishes it from a later flow between the same addresses.
     pub id: u32,
 }
 
@@ -48,8 +48,8 @@ impl Conntrack {
         Ok(Self { socket })
     }
 
-    /// The UDP flows of a family that `keep` wants, outside of zones. It is no snapshot, and where
-    /// the kernel's table changed while it was read, some may be missing.
+    /// The UDP flows of a family outside of zones that `keep` selects. It is no snapshot: some may be missing
+    /// if the kernel's table changed meanwhile.
     ///
     /// # Errors
     /// If the kernel refuses, as one without conntrack does, or the socket fails.
@@ -67,7 +67,7 @@ impl Conntrack {
         self.socket.dump_once(kind(GET), fill, decode)
     }
 
-    /// Deletes flows; says how many were still there.
+    /// Deletes flows; returns how many still existed.
     ///
     /// # Errors
     /// With the first refusal other than that a flow is not there any more, or if the socket fails.

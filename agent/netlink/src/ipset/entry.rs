@@ -9,7 +9,7 @@ use portolan_model::{Family, Protocol};
 use super::attr;
 use crate::wire::{Attribute, Attributes, Malformed, Writer};
 
-/// Why an entry cannot be one of a set.
+/// Reason an entry does not fit a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EntryFault {
     /// It is an entry of another type of set.
@@ -23,7 +23,7 @@ pub enum EntryFault {
     ZeroPrefix,
 }
 
-/// Tells if the kernel would take `entry` for what it is.
+/// Checks that the kernel would accept `entry` unchanged.
 pub(super) fn check(header: &SetHeader, entry: &SetEntry) -> Result<(), EntryFault> {
     let (kind, addresses) = match entry {
         SetEntry::Ip(ip) => (SetKind::HashIp, [Some(*ip), None]),
@@ -87,7 +87,7 @@ fn write_ip(nest: &mut Writer, kind: u16, ip: IpAddr) {
     });
 }
 
-/// The attributes of an entry that mean something to us.
+/// The relevant attributes of an entry.
 #[derive(Debug, Default)]
 struct Fields {
     ip: Option<IpAddr>,

@@ -1,25 +1,25 @@
-//! What can go wrong with sets.
+//! Errors of sets.
 
 use portolan_model::ipset::SetKind;
 
 use super::EntryFault;
 use crate::{Errno, SocketError};
 
-/// Why sets cannot be changed or read.
+/// Reason sets cannot be changed or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IpsetError {
-    /// The kernel has no ipset: the module `ip_set` is not loaded, or not there.
+    /// The kernel has no ipset: the module `ip_set` is not loaded, or missing.
     #[error("the kernel has no ipset")]
     NoIpset,
     /// The kernel speaks an older version of the protocol than 7, that of Linux 4.20.
     #[error("the kernel's ipset protocol has version {0}, 7 is needed")]
     Protocol(u8),
-    /// The kernel has no such type: the module (such as `ip_set_hash_ip`) is not there.
+    /// The kernel lacks the type: its module (such as `ip_set_hash_ip`) is missing.
     #[error("the kernel has no sets of type {}: {errno}", kind.type_name())]
     NoType {
         /// The type.
         kind: SetKind,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A request has a name that is empty, longer than 31 bytes, or contains a NUL. Nothing was
@@ -38,7 +38,7 @@ pub enum IpsetError {
         index: usize,
         /// The entry's index in the request.
         entry: usize,
-        /// What is wrong with it.
+        /// The reason it is refused.
         fault: EntryFault,
     },
     /// The socket failed. Unless it says otherwise, what a batch has done is unknown.

@@ -1,4 +1,4 @@
-//! What ipset answers.
+//! Replies of ipset.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ const HEADER_LEN: usize = 4;
 /// All sets of a network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The sets of types that we know, by name. A `bitmap:port` has no family and is listed as one
+    /// The sets of known types, by name. A `bitmap:port` has no family and is listed as one
     /// of IPv4, with the size of its range as the maximum of entries.
     pub sets: BTreeMap<String, Set>,
     /// The names of all other sets.
@@ -50,7 +50,7 @@ pub(super) fn read(listing: &mut Listing, payload: &[u8]) -> Result<(), Malforme
     Ok(())
 }
 
-/// `None` for a type or family that we do not know.
+/// `None` for an unknown type or family.
 fn read_header(attributes: &Attributes<'_>) -> Result<Option<SetHeader>, Malformed> {
     let type_name = attributes.get(attr::TYPE_NAME)?.string();
     let data = attributes.get(attr::DATA)?.nested();
@@ -84,7 +84,7 @@ fn read_header(attributes: &Attributes<'_>) -> Result<Option<SetHeader>, Malform
     }))
 }
 
-/// Adds the header of a set and how many entries it has; of a type that we know.
+/// Adds the header and the number of entries of a set of a known type.
 pub(super) fn read_count(
     counts: &mut BTreeMap<String, (SetHeader, u32)>,
     payload: &[u8],

@@ -37,7 +37,7 @@ pub struct Ipset {
     socket: Socket,
     /// The newest revision of each type that was created so far.
     revisions: BTreeMap<SetKind, u8>,
-    /// What each set is, `None` if of another type; empty if unknown. Entries are checked with it.
+    /// Header of each set, `None` for another type; empty if unknown. Entries are checked against it.
     headers: Headers,
 }
 
@@ -109,7 +109,7 @@ impl Ipset {
         self.list_with(0)
     }
 
-    /// Reads what the sets are, without their entries, of those that we have a type for.
+    /// Reads the headers of the sets with a type here, without their entries.
     ///
     /// # Errors
     /// [`IpsetError::Socket`].
@@ -122,8 +122,7 @@ impl Ipset {
             .collect())
     }
 
-    /// Reads what the sets are and how many entries each has, of those that we have a type for: a
-    /// cheap look, fit for every few seconds.
+    /// Reads headers and numbers of entries of the sets with a type here, cheap enough for every few seconds.
     ///
     /// # Errors
     /// [`IpsetError::Socket`].
@@ -158,7 +157,7 @@ impl Ipset {
         Ok(listing)
     }
 
-    /// Checks everything that can be checked without sending; returns what the sets will be.
+    /// Checks all requests before sending; returns the headers of the sets afterwards.
     fn check(&mut self, requests: &[Request]) -> Result<Headers, IpsetError> {
         let unknown = |request: &Request| match request {
             Request::Create { .. } => true,
@@ -219,7 +218,7 @@ impl Ipset {
         Ok(())
     }
 
-    /// Sends messages, notes errors, and returns what is to be sent again.
+    /// Sends messages, collects errors, and returns the messages to send again.
     fn execute(
         &mut self,
         requests: &[Request],

@@ -1,4 +1,4 @@
-//! How requests become messages; pure.
+//! Conversion of requests to messages; pure.
 //!
 //! The kernel stops at the first bad entry of a message, so what follows it is sent again. That may
 //! not overtake a later request, therefore a batch is cut into segments, each of which is complete
@@ -16,7 +16,7 @@ const ENTRIES_MAX: usize = 700;
 pub(super) struct Part {
     /// The request's index.
     pub(super) request: usize,
-    /// Which of its entries; empty for a request that has none.
+    /// Its entries in this message; empty for a request without entries.
     pub(super) entries: Range<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! What can be asked of ipset, as messages.
+//! Requests to ipset as messages.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,8 +16,7 @@ const HASH_SIZE_MIN: u32 = 1 << 10;
 /// 1.5 million entries; a hash grows while it is filled, only more slowly.
 const HASH_SIZE_MAX: u32 = 1 << 20;
 
-/// A change of sets. All but an exclusive [`Create`](Self::Create) may be repeated: what is so
-/// already is no error.
+/// A change of sets. All but an exclusive [`Create`](Self::Create) are idempotent.
 ///
 /// All of them may fail with `EPERM` and `ENOMEM`; other errors are named below.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +26,9 @@ pub enum Request {
     Create {
         /// The set's name, 1 to 31 bytes without NUL, as all names here.
         name: String,
-        /// What it is.
+        /// Its type, family and size.
         header: SetHeader,
-        /// How many entries it will have about; the kernel's hash table is sized so that it need
+        /// Approximate number of entries; the kernel's hash table is sized so that it need
         /// not grow. Ignored for `bitmap:port`.
         expected_entries: u32,
         /// Whether an existing set is an error.

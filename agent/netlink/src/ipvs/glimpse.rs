@@ -1,29 +1,29 @@
-//! A virtual server as the kernel shows it at a glance.
+//! Borrowed view of a virtual server in the kernel's answer.
 
 use portolan_model::ipvs::{Flags, VirtualServerConfig};
 
 use super::reply;
 
-/// A virtual server without its real servers, as it lies in the kernel's answer.
+/// A virtual server without its real servers, in the kernel's layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Glimpse<'a> {
     /// The scheduler's name.
     pub(super) scheduler: &'a [u8],
     pub(super) flags: u32,
     pub(super) timeout: u32,
-    /// How many real servers it has.
+    /// Number of its real servers.
     pub real_servers: u32,
 }
 
 impl Glimpse<'_> {
-    /// What it does with a connection.
+    /// Its configuration.
     #[must_use]
     pub fn config(&self) -> VirtualServerConfig {
         let scheduler = String::from_utf8_lossy(self.scheduler).into_owned();
         reply::config(scheduler, self.flags, self.timeout)
     }
 
-    /// Whether that is what it does with a connection.
+    /// Whether this is its configuration.
     #[must_use]
     pub fn is(&self, config: &VirtualServerConfig) -> bool {
         self.scheduler == config.scheduler.as_bytes()

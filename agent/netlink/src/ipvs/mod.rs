@@ -40,22 +40,22 @@ const SEND_SIZE: usize = 256 << 10;
 /// A guess where the number of real servers is not known; a wrong one costs another system call.
 const DESTS_EXPECTED: u32 = 64;
 
-/// Where virtual servers are tried: kube-proxy's own address (`CanUseIPVSProxier`), and its like of IPv6.
-/// Both are for documentation (RFC 5737, RFC 3849).
+/// Addresses of probed virtual servers: kube-proxy's (`CanUseIPVSProxier`), and its counterpart in IPv6.
+/// Both are reserved for documentation (RFC 5737, RFC 3849).
 const PROBE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 0);
 const PROBE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0xc633, 0x6400);
 const PROBE_PORT: u16 = 20_000;
 
-/// Why IPVS cannot be programmed or read.
+/// Reason IPVS cannot be programmed or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IpvsError {
-    /// The kernel has no IPVS: the module `ip_vs` is not loaded, or not there.
+    /// The kernel has no IPVS: the module `ip_vs` is not loaded, or missing.
     #[error("the kernel has no IPVS")]
     NoIpvs,
     /// The socket failed. Unless it says otherwise, what a batch has done is unknown.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// IPv4 objects cannot be read; for that IPVS's socket options are used.
+    /// IPv4 objects cannot be read, which is done by IPVS's socket options.
     #[error("cannot read IPVS by socket option: {0}")]
     Sockopt(Errno),
 }
@@ -76,21 +76,21 @@ pub struct RequestError {
     pub errno: Errno,
 }
 
-/// All that IPVS has in a network namespace.
+/// State of IPVS in a network namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// The virtual servers that we have a type for, with their real servers.
+    /// Virtual servers with a type here, and their real servers.
     pub virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>,
-    /// How many others there are: other protocols, other forwarding methods.
+    /// Number of others: other protocols, other forwarding methods.
     pub skipped: usize,
 }
 
 /// A virtual server, read without its real servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// What it does with a connection.
+    /// Its configuration.
     pub config: VirtualServerConfig,
-    /// How many real servers it has, where the kernel tells that: IPv4 only.
+    /// Number of its real servers; known for IPv4 only.
     pub real_servers: Option<u32>,
 }
 
@@ -118,7 +118,7 @@ impl Ipvs {
             sockopt,
             family,
         };
-        // Only now does the kernel ask for the capability.
+        // The kernel checks the capability only now.
         ipvs.info()?;
         Ok(ipvs)
     }
@@ -170,8 +170,8 @@ impl Ipvs {
         Ok(errors)
     }
 
-    /// Reads everything, both families. It is no snapshot: what changes meanwhile may be read
-    /// before or after the change.
+    /// Reads all objects of both families. It is no snapshot: objects that change meanwhile may be read before
+    /// or after the change.
     ///
     /// # Errors
     /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
@@ -217,8 +217,8 @@ impl Ipvs {
         Ok(self.services(family)?.known.into_iter().collect())
     }
 
-    /// Shows all IPv4 virtual servers without making anything of them: the cheapest look that there
-    /// is, fit for every few seconds. Those that we have no type for are left out.
+    /// Shows all IPv4 virtual servers without copying them, cheap enough for every few seconds. Those
+    /// without a type here are left out.
     ///
     /// # Errors
     /// [`IpvsError::Sockopt`].
@@ -241,18 +241,18 @@ impl Ipvs {
         Ok(self.probe(Family::V4, name)?.is_none())
     }
 
-    /// Whether the kernel takes virtual servers of a family with a scheduler, which it loads if it can;
-    /// the reason if it does not: `ENOENT` without the scheduler, `EAFNOSUPPORT` without the family.
+    /// Whether the kernel accepts virtual servers of a family with a scheduler, which it loads if it can.
+    /// Returns the error if not: `ENOENT` without the scheduler, `EAFNOSUPPORT` without the family.
     ///
-    /// IPVS tells that only to whoever adds a virtual server, so one is added and deleted at an address
-    /// that nobody has. Both requests are one send, which the kernel executes as a whole: a process that
-    /// is killed leaves nothing. Nothing is added where a virtual server with the scheduler exists.
+    /// IPVS reports that only when a virtual server is added, so one is added and deleted at an unused
+    /// address. Both requests are one send, which the kernel executes as a whole: a killed process leaves
+    /// nothing. Nothing is added if a virtual server with the scheduler exists.
     ///
     /// # Errors
     /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
     pub fn probe(&mut self, family: Family, scheduler: &str) -> Result<Option<Errno>, IpvsError> {
         let mut services = self.dump_services(family)?;
-        // What an older version left that was killed in between: it has no real servers.
+        // Left by an older version that was killed in between; it has no real servers.
         let left = VirtualServerKey::new(Protocol::Tcp, PROBE_V4.into(), PROBE_PORT);
         let is_empty = |service: &Summary| service.real_servers == Some(0);
         if services.get(&left).is_some_and(is_empty) {
@@ -313,7 +313,7 @@ impl Ipvs {
         }
     }
 
-    /// `None` if there is no such virtual server, as far as the kernel tells: for IPv6 it does not.
+    /// `None` if the virtual server does not exist, which the kernel reports for IPv4 only.
     fn dests(
         &mut self,
         key: &VirtualServerKey,

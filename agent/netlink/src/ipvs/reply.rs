@@ -1,4 +1,4 @@
-//! What IPVS answers.
+//! Replies of IPVS.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::wire::{Attribute, Attributes, Malformed, array};
 /// The bits of a forwarding method that tell the method (`IP_VS_CONN_F_FWD_MASK`).
 const FORWARDING_MASK: u32 = 7;
 
-/// What the kernel says about its IPVS.
+/// Version and size of the kernel's IPVS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Info {
     /// Major, minor and patch version; 1.2.1 since 2008.
@@ -30,7 +30,7 @@ pub(super) struct Dest {
     pub(super) connections: Connections,
 }
 
-/// Objects as read, and how many we have no type for.
+/// Objects as read, and the number of those without a type here.
 #[derive(Debug)]
 pub(super) struct Objects<K, V> {
     pub(super) known: Vec<(K, V)>,
@@ -80,7 +80,7 @@ pub(super) fn read_v6_service(services: &mut Services, payload: &[u8]) -> Result
     Ok(())
 }
 
-/// `None` for those that we have no type for.
+/// `None` for those without a type here.
 pub(super) fn service(
     nest: &Attributes<'_>,
 ) -> Result<Option<(VirtualServerKey, VirtualServerConfig)>, Malformed> {
@@ -154,7 +154,7 @@ pub(super) fn read_dest(dests: &mut Dests, payload: &[u8]) -> Result<(), Malform
     Ok(())
 }
 
-/// `None` for a forwarding method that we have no type for; there is one, bypass.
+/// `None` for a forwarding method without a type here, which is bypass.
 pub(super) fn dest(flags: u32, weight: u32, connections: Connections) -> Option<Dest> {
     let forwarding = match flags & FORWARDING_MASK {
         0 => ForwardingMethod::Masquerade,

@@ -1,4 +1,4 @@
-//! What can be asked of IPVS, as messages (kernel: `include/uapi/linux/ip_vs.h`).
+//! Requests to IPVS as messages (kernel: `include/uapi/linux/ip_vs.h`).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -37,7 +37,7 @@ pub enum Request {
     AddService {
         /// The virtual server.
         key: VirtualServerKey,
-        /// What it shall do.
+        /// Its configuration.
         config: VirtualServerConfig,
     },
     /// Changes a virtual server; its connections stay. `ESRCH` if there is none; otherwise as
@@ -45,7 +45,7 @@ pub enum Request {
     SetService {
         /// The virtual server.
         key: VirtualServerKey,
-        /// What it shall do.
+        /// Its configuration.
         config: VirtualServerConfig,
     },
     /// Deletes a virtual server and its real servers. `ESRCH` if there is none.
@@ -62,7 +62,7 @@ pub enum Request {
         key: VirtualServerKey,
         /// The real server.
         real_server: SocketAddr,
-        /// What it shall get.
+        /// Its configuration.
         config: RealServerConfig,
     },
     /// Changes a real server; its connections stay. `ESRCH` without the virtual server, `ENOENT`
@@ -72,7 +72,7 @@ pub enum Request {
         key: VirtualServerKey,
         /// The real server.
         real_server: SocketAddr,
-        /// What it shall get.
+        /// Its configuration.
         config: RealServerConfig,
     },
     /// Deletes a real server. `ESRCH` without the virtual server, `ENOENT` without the real server.
@@ -157,7 +157,7 @@ pub(super) fn write_header(writer: &mut Writer, command: u8) {
     writer.raw(&[command, 1, 0, 0]);
 }
 
-/// Writes a virtual server: its key, and what it shall do if the command takes that.
+/// Writes a virtual server: its key, and its configuration if the command has one.
 pub(super) fn write_service(
     writer: &mut Writer,
     key: &VirtualServerKey,
@@ -209,7 +209,7 @@ fn write_flags(writer: &mut Writer, config: &VirtualServerConfig) {
     writer.attribute(attr::service::FLAGS, &[a, b, c, d, e, f, g, h]);
 }
 
-/// Writes a real server into its nest: its address, and what it shall get if the command takes it.
+/// Writes a real server into its nest: its address, and its configuration if the command has one.
 pub(super) fn write_dest(
     nest: &mut Writer,
     address: SocketAddr,

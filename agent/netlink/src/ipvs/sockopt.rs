@@ -28,7 +28,7 @@ const SERVICE_LEN: usize = 104;
 const DESTS_HEADER: usize = 24;
 /// The size of `struct ip_vs_dest_entry`.
 const DEST_LEN: usize = 96;
-/// What a buffer holds beyond what the kernel has, so that additions meanwhile fit.
+/// Spare room of a buffer for objects added meanwhile.
 const SPARE: u32 = 8;
 
 /// An IPv4 socket; every one takes IPVS's options, and a raw one would need another capability.
@@ -61,7 +61,7 @@ impl Sockopt {
         Ok(services)
     }
 
-    /// Shows all IPv4 virtual servers, `None` for one that we have no type for.
+    /// Shows all IPv4 virtual servers, `None` for one without a type here.
     pub(super) fn glance(
         &self,
         mut each: impl FnMut(Option<(VirtualServerKey, Glimpse<'_>)>),

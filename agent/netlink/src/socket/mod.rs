@@ -30,7 +30,7 @@ const MESSAGE_MAX: usize = 66 << 10;
 /// How often a dump is started again because the state changed meanwhile.
 const DUMP_ATTEMPTS: usize = 5;
 
-/// What can go wrong with a netlink socket.
+/// Error of a netlink socket.
 ///
 /// After any of them but [`Refused`](Self::Refused) and [`Interrupted`](Self::Interrupted) the
 /// outcome of a batch is unknown: requests may or may not have been executed. Read the kernel's
@@ -103,7 +103,7 @@ impl Socket {
         })
     }
 
-    /// Has the kernel refuse dumps with headers that it does not understand, and otherwise heed all
+    /// Makes the kernel refuse dumps with headers that it does not understand, and otherwise respect all
     /// that they ask for, if it can.
     pub(crate) fn check_strictly(&mut self) {
         let name = libc::NETLINK_GET_STRICT_CHK;
@@ -112,7 +112,7 @@ impl Socket {
         self.strict = true;
     }
 
-    /// Takes a new socket in place of one that had an error of its own.
+    /// Replaces a socket after an error of its own.
     fn renew(&mut self) -> Result<(), SocketError> {
         (self.fd, self.send_limit) = open(self.bus).map_err(SocketError::Open)?;
         if self.strict {
@@ -122,13 +122,13 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes note of an error after which the socket is not used any more.
+    /// Marks the socket as unusable after an error.
     fn broke<T>(&mut self, error: impl Into<SocketError>) -> Result<T, SocketError> {
         self.broken = true;
         Err(error.into())
     }
 
-    /// How many requests were made so far.
+    /// Number of requests so far.
     pub(crate) fn requests(&self) -> u32 {
         self.sequence
     }

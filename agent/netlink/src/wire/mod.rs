@@ -39,10 +39,10 @@ pub(crate) const NESTED: u16 = 0x8000;
 /// `NLA_F_NET_BYTEORDER`.
 pub(crate) const NET_BYTE_ORDER: u16 = 0x4000;
 
-/// What is wrong with bytes that the kernel sent.
+/// Fault in bytes that the kernel sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Something ends before its own length says so.
+    /// A message or attribute ends before its length.
     #[error("a netlink message or attribute is truncated")]
     Truncated,
     /// An attribute has another length than its type.
