@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 mod admission;
+mod agent_probes;
 mod attacks;
 mod client;
 mod ctl;

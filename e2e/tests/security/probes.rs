@@ -26,27 +26,40 @@ const GOAL: f64 = 100.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn probes_are_answered_while_one_address_holds_all_it_can() {
-    attack("one_address", |_| Ipv4Addr::LOCALHOST).await;
+    let server = Server::start();
+    attack("one_address", server.admin(), "/livez", one_address).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn probes_are_answered_while_many_addresses_hold_all_they_can() {
-    let many = |number: usize| {
-        let [.., high, low] = number.to_be_bytes();
-        Ipv4Addr::new(127, 1, high, low)
-    };
-    attack("many_addresses", many).await;
+    let server = Server::start();
+    attack("many_addresses", server.admin(), "/livez", many_addresses).await;
 }
 
-async fn attack(name: &str, source: impl Fn(usize) -> Ipv4Addr) {
+/// Every connection from one address.
+pub(crate) fn one_address(_: usize) -> Ipv4Addr {
+    Ipv4Addr::LOCALHOST
+}
+
+/// Every connection from an address of its own.
+pub(crate) fn many_addresses(number: usize) -> Ipv4Addr {
+    let [.., high, low] = number.to_be_bytes();
+    Ipv4Addr::new(127, 1, high, low)
+}
+
+/// Holds connections to a port of a server, and measures how long its probes of a path take.
+pub(crate) async fn attack(
+    name: &str,
+    address: SocketAddr,
+    path: &'static str,
+    source: impl Fn(usize) -> Ipv4Addr,
+) {
     if raise_descriptors() < 12_000 {
         portolan_e2e::lane::missing(name, "needs 12,000 file descriptors");
         return;
     }
-    let server = Server::start();
     let probed = async |when: &str, goal| {
-        let address = server.admin();
-        let waits = tokio::task::spawn_blocking(move || probes(address)).await;
+        let waits = tokio::task::spawn_blocking(move || probes(address, path)).await;
         let mut waits = waits.unwrap();
         waits.sort_by(f64::total_cmp);
         let (median, worst) = (waits[waits.len() / 2], waits[waits.len() - 1]);
@@ -59,8 +72,8 @@ async fn attack(name: &str, source: impl Fn(usize) -> Ipv4Addr) {
     let connected = Arc::new(AtomicUsize::new(0));
     let mut strangers = JoinSet::new();
     for number in 0..SOCKETS {
-        let (address, connected) = (server.admin(), Arc::clone(&connected));
-        strangers.spawn(stranger(number, source(number), address, connected));
+        let connected = Arc::clone(&connected);
+        strangers.spawn(stranger(number, source(number), address, path, connected));
     }
     let all = async {
         while connected.load(Ordering::Relaxed) < SOCKETS {
@@ -74,14 +87,14 @@ async fn attack(name: &str, source: impl Fn(usize) -> Ipv4Addr) {
 }
 
 /// The time of each probe in milliseconds. A runtime of its own excludes the cost of the strangers' side.
-fn probes(address: SocketAddr) -> Vec<f64> {
+fn probes(address: SocketAddr, path: &str) -> Vec<f64> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().build().unwrap();
     let one = |number: u8| {
         // The kubelet's address, and a balancer's.
         let source = Ipv4Addr::new(127, 0, 0, 1 + number % 2);
         let start = Instant::now();
-        let asking = async { timeout(PATIENCE, probe(source, address)).await };
+        let asking = async { timeout(PATIENCE, probe(source, address, path)).await };
         let answer = runtime.block_on(asking).expect("an answer in time");
         let took = start.elapsed();
         let answer = answer.expect("an answer");
@@ -99,10 +112,10 @@ async fn connect(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<TcpSt
     socket.connect(address).await
 }
 
-async fn probe(source: Ipv4Addr, address: SocketAddr) -> std::io::Result<String> {
+async fn probe(source: Ipv4Addr, address: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = connect(source, address).await?;
-    let request = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    stream.write_all(request).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     Ok(answer)
@@ -113,6 +126,7 @@ async fn stranger(
     number: usize,
     source: Ipv4Addr,
     address: SocketAddr,
+    path: &str,
     connected: Arc<AtomicUsize>,
 ) {
     let mut came = false;
@@ -122,19 +136,20 @@ async fn stranger(
                 connected.fetch_add(1, Ordering::Relaxed);
             }
             // Until it is closed, whatever error says so.
-            let _ = hold(stream, number % 3).await;
+            let _ = hold(stream, path, number % 3).await;
         }
         sleep(RETURN).await;
     }
 }
 
-async fn hold(mut stream: TcpStream, way: usize) -> std::io::Result<()> {
+async fn hold(mut stream: TcpStream, path: &str, way: usize) -> std::io::Result<()> {
     match way {
         // Says nothing.
         0 => {}
         // Never comes to the end of a request.
         1 => {
-            stream.write_all(b"GET /livez HTTP/1.1\r\nX: ").await?;
+            let request = format!("GET {path} HTTP/1.1\r\nX: ");
+            stream.write_all(request.as_bytes()).await?;
             loop {
                 stream.write_all(b"x").await?;
                 sleep(Duration::from_millis(500)).await;
@@ -142,9 +157,8 @@ async fn hold(mut stream: TcpStream, way: usize) -> std::io::Result<()> {
         }
         // Keeps the connection after an answer.
         _ => {
-            stream
-                .write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-                .await?;
+            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+            stream.write_all(request.as_bytes()).await?;
         }
     }
     stream.read_to_end(&mut Vec::new()).await.map(|_| ())
