@@ -1,4 +1,4 @@
-//! Tells the reconcile loop when the node's addresses change.
+//! Notification of the sync loop about changed node addresses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use portolan_dataplane::AddressMonitor;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Changes that come within this time are one: an interface that comes up is a dozen messages.
+/// Changes within this time count as one: an interface that comes up causes a dozen messages.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// Before another attempt after a subscription has failed.
+/// Pause before a failed subscription is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Follows the kernel's messages for ever.
+/// Follows the kernel's messages, with a new subscription whenever one ends.
 pub async fn follow(notify: Arc<Notify>) {
     let mut failed = false;
     loop {
@@ -20,12 +20,12 @@ pub async fn follow(notify: Arc<Notify>) {
             Ok(monitor) => {
                 failed = false;
                 follow_one(monitor, &notify).await;
-                tracing::warn!("the subscription to address changes has ended, begins anew");
+                tracing::warn!("subscription to address changes ended: subscribing again");
             }
             Err(error) => {
                 if !std::mem::replace(&mut failed, true) {
                     tracing::warn!(%error,
-                        "address changes cannot be subscribed to: they are seen every sync period");
+                        "cannot subscribe to address changes: they are noticed once in a sync period");
                 }
             }
         }
@@ -35,7 +35,7 @@ pub async fn follow(notify: Arc<Notify>) {
 
 /// Follows one subscription until it ends.
 async fn follow_one(mut monitor: AddressMonitor, notify: &Notify) {
-    // Something may have changed before it began.
+    // Addresses may have changed before the subscription.
     notify.notify_one();
     while monitor.changed().await {
         let until = Instant::now() + TOGETHER;

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use portolan_dataplane::{Dataplane as _, Kernel, KubeProxyObjects as _};
 use portolan_model::{Families, NodeKey};
 use portolan_plan::kube_proxy::VIP_DEVICE;
+use portolan_plan::{Config, MarkMask};
 use portolan_runtime::{
     Admin, CredentialCollector, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit,
     register_process,
@@ -72,6 +73,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let scheduler = plan_config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
     let (mut kernel, families) = open_kernel(&args, scheduler).await?;
     plan_config.families = families.iter().collect();
+    plan_config.short_circuit_mask = choose_marks(&args, &kernel, &plan_config).await?;
     set_older_table_aside(&args, &mut kernel).await?;
     tracing::info!(%node, "started");
 
@@ -144,6 +146,29 @@ async fn open_kernel(args: &RunArgs, scheduler: &str) -> anyhow::Result<(Kernel,
     let families = families::settle(&mut kernel, args.families, scheduler).await?;
     kernel.prepare().await?;
     Ok((kernel, families))
+}
+
+/// Chooses the marks of short circuits so that they collide with no other program's.
+async fn choose_marks(
+    args: &RunArgs,
+    kernel: &Kernel,
+    config: &Config,
+) -> anyhow::Result<MarkMask> {
+    let users = kernel.mark_users(config).await;
+    let mask = users.choose(args.kernel.short_circuit_mask, config.masquerade_mark)?;
+    if mask != config.short_circuit_mask {
+        let bits = users
+            .iter()
+            .map(|(user, bits)| format!("{user}: {bits:#x}"));
+        let others = bits.collect::<Vec<_>>().join(", ");
+        let mask = format!("{:#x}", mask.bits());
+        tracing::info!(
+            mask,
+            others,
+            "other programs use packet marks: short circuits get free bits"
+        );
+    }
+    Ok(mask)
 }
 
 /// Takes away what says to which cluster the node belongs.

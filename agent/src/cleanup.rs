@@ -1,8 +1,8 @@
-//! `portolan-agent cleanup`: takes away what is ours, in the reverse order of programming.
+//! `portolan-agent cleanup`: removal of our objects, in the reverse order of programming.
 //!
-//! Ours are the virtual servers in the ownership record, the routes with our protocol number, and
-//! the sets and chains with our names. Kernel settings stay: others may rely on them. With
-//! `--hand-over kube-proxy` what a kube-proxy has made its own by now stays too.
+//! Ours are the virtual servers in the ownership record, the routes with our protocol number, and the sets
+//! and chains with our names. Kernel settings stay: others may rely on them. With
+//! `--hand-over kube-proxy` the objects that a kube-proxy has adopted stay too.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::kube_proxy::hand_over;
 /// Cleans up.
 ///
 /// # Errors
-/// If the kernel cannot be read, or something could not be taken away.
+/// If the kernel cannot be read, or an object could not be removed.
 pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     let mut config = args.kernel.plan_config()?;
     let mut kernel = Kernel::open(args.kernel.kernel_config()?).await?;
@@ -25,7 +25,7 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     for family in Family::ALL {
         match kernel.probe_rules(family).await {
             Ok(()) => removable.push(family),
-            Err(error) => tracing::warn!("no rules of {family} are taken away: {error}"),
+            Err(error) => tracing::warn!("{family} rules are not removed: {error}"),
         }
     }
     if args.hand_over.is_some() {
@@ -35,7 +35,7 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
     clean(&mut kernel, &config, &removable).await
 }
 
-/// Takes away all that is ours, of rules those of the families whose iptables work.
+/// Removes all our objects; rules only of families whose iptables work.
 async fn clean(
     kernel: &mut (impl Dataplane + KubeProxyObjects),
     config: &Config,
@@ -43,8 +43,7 @@ async fn clean(
 ) -> anyhow::Result<()> {
     let mut observed = kernel.observe().await?;
     observed.recover(&config.names, &BTreeSet::new());
-    // No sets are desired: the plan leaves them, so that the rules that refer to them stay valid
-    // until they are gone too.
+    // The plan leaves sets alone without desired ones, so that rules stay valid until they are removed.
     let steps = plan(&Desired::default(), &observed, config);
     let errors = kernel.apply(&steps).await;
     for error in &errors {
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_ours_goes_and_the_rest_stays() {
+    async fn our_objects_go_and_foreign_ones_stay() {
         let key = |port| VirtualServerKey::new(Protocol::Tcp, vip(), port);
         let mark = |mark| VirtualServerKey::Mark {
             family: Family::V4,

@@ -1,4 +1,4 @@
-//! Address families that the node serves: those that were asked for, or those that it can.
+//! Address families that the node serves: the requested ones, or those that it can serve.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -10,16 +10,21 @@ use portolan_model::{Families, Family};
 /// Choice of `--families`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskedFamilies {
-    /// All that the node can serve, at least one.
+    /// All families that the node can serve, at least one.
     Auto,
-    /// All of these.
+    /// These families, all of them.
     These(Families),
 }
 
-impl FromStr for AskedFamilies {
-    type Err = String;
+/// A text that `--families` does not accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected auto, ipv4, ipv6, or ipv4,ipv6")]
+pub struct InvalidFamilies;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for AskedFamilies {
+    type Err = InvalidFamilies;
+
+    fn from_str(text: &str) -> Result<Self, InvalidFamilies> {
         let mut these = Families::NONE;
         match text.to_ascii_lowercase().as_str() {
             "auto" => return Ok(Self::Auto),
@@ -29,7 +34,7 @@ impl FromStr for AskedFamilies {
                     these.insert(match name {
                         "ipv4" => Family::V4,
                         "ipv6" => Family::V6,
-                        _ => return Err("expected auto, ipv4, ipv6, or ipv4,ipv6".to_owned()),
+                        _ => return Err(InvalidFamilies),
                     });
                 }
             }
@@ -47,10 +52,10 @@ impl AskedFamilies {
     }
 }
 
-/// Tries what serving needs, and says which families are served. Logs once which are not, and why.
+/// Probes the families and returns those to serve. Logs the others with the reason.
 ///
 /// # Errors
-/// If a family that was asked for cannot be served, or none can.
+/// If a requested family cannot be served, or none can.
 pub async fn settle(
     kernel: &mut Kernel,
     asked: AskedFamilies,
@@ -67,7 +72,7 @@ pub async fn settle(
         match reason {
             Unusable::NoIpv6 => tracing::info!("{family} is not served: {reason}"),
             _ => tracing::warn!(
-                "{family} is not served, and what is programmed for it stays as it is: {reason}"
+                "{family} is not served, and its programmed objects stay untouched: {reason}"
             ),
         }
     }
@@ -75,7 +80,7 @@ pub async fn settle(
     Ok(served)
 }
 
-/// The families to serve where some cannot be.
+/// Chooses the families to serve, given the unusable ones.
 fn choose(asked: AskedFamilies, unusable: &BTreeMap<Family, Unusable>) -> anyhow::Result<Families> {
     let candidates = asked.candidates();
     let usable = candidates.iter().filter(|f| !unusable.contains_key(f));
@@ -88,7 +93,7 @@ fn choose(asked: AskedFamilies, unusable: &BTreeMap<Family, Unusable>) -> anyhow
         bail!("this node can serve nothing: {reasons}");
     }
     if asked != AskedFamilies::Auto && !unusable.is_empty() {
-        bail!("--families asks for what this node cannot serve: {reasons}");
+        bail!("--families names a family that this node cannot serve: {reasons}");
     }
     Ok(usable)
 }
@@ -119,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_served_is_left_out_unless_it_was_asked_for() {
+    fn unusable_family_is_left_out_unless_requested() {
         let off = || Unusable::SwitchedOff { interface: "lo" };
         let none = BTreeMap::new();
         let v6 = BTreeMap::from([(Family::V6, off())]);
@@ -137,7 +142,7 @@ mod tests {
         let reason = "IPv6 is switched off: net.ipv6.conf.lo.disable_ipv6 is 1";
         let nothing = Err(format!("this node can serve nothing: IPv6: {reason}"));
         assert_eq!(found(asked, &v6), nothing);
-        let part = "--families asks for what this node cannot serve: IPv6: ";
+        let part = "--families names a family that this node cannot serve: IPv6: ";
         assert_eq!(
             found(these(&Family::ALL), &v6),
             Err(format!("{part}{reason}"))

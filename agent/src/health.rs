@@ -1,10 +1,10 @@
-//! Whether the agent keeps up: per family, whether a change of the table waits for too long.
+//! Health of the agent: a family is unhealthy if a change of the table waits for too long.
 //!
-//! A loop that shows no sign of life for a minute is stuck, also when no change waits. A family that could
-//! not be programmed waits too, and is unhealthy at once if it never could.
+//! A loop without a sign of life for a minute is stuck, even if no change waits. A family that could not be
+//! programmed waits too, and is unhealthy at once if it never could.
 //!
-//! A change that was programmed counts as served even if the kernel refused single objects of it:
-//! one Service that cannot be programmed must not make load balancers avoid the whole node.
+//! A change counts as served even if the kernel refused single objects: one Service that cannot be
+//! programmed must not make load balancers avoid the whole node.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,42 +13,42 @@ use std::time::{Duration, SystemTime};
 use portolan_model::{Families, Family};
 use tokio::time::Instant;
 
-/// A loop that was not heard of for so long is stuck. It beats every ten seconds, but for the time
-/// that one reconciliation takes.
+/// Time without a sign of life after which the loop is stuck. It gives one every ten seconds, except
+/// during a reconciliation.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// What is known of one family.
+/// Waiting changes of one family.
 #[derive(Debug, Clone, Copy, Default)]
 struct Track {
-    /// When the oldest change arrived that has not been served.
+    /// Arrival of the oldest change that is not served.
     oldest: Option<Instant>,
-    /// When the newest change arrived.
+    /// Arrival of the newest change.
     newest: Option<Instant>,
-    /// When the last change was served.
+    /// Time at which the last change was served.
     served: Option<SystemTime>,
-    /// When the reconciliation began that served it: what had arrived by then is in it.
+    /// Start of the reconciliation that served it, which includes all changes before.
     served_from: Option<Instant>,
-    /// Whether no reconciliation has worked so far, and at least one has failed.
+    /// Whether at least one reconciliation has failed and none has succeeded.
     never_served: bool,
 }
 
-/// How one family is.
+/// Health of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FamilyHealth {
     /// Whether no change waits for too long.
     pub healthy: bool,
-    /// The time of the question while healthy, else when the last change was served.
+    /// The present time while healthy, otherwise the time at which the last change was served.
     pub last_updated: Option<SystemTime>,
 }
 
-/// How the agent is.
+/// Health of the agent at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// When that was.
+    /// The time.
     pub now: SystemTime,
     /// Whether load balancers may send the node new connections.
     pub eligible: bool,
-    /// By family.
+    /// Health by family.
     pub families: BTreeMap<Family, FamilyHealth>,
 }
 
@@ -67,7 +67,7 @@ impl Report {
     }
 }
 
-/// Shared between what brings changes, what serves them, and whoever asks.
+/// Health shared by the source of changes, the sync loop, and the health endpoints.
 #[derive(Debug, Clone)]
 pub struct Health(Arc<Mutex<State>>);
 
@@ -77,12 +77,12 @@ struct State {
     patience: Duration,
     eligible: bool,
     tracks: BTreeMap<Family, Track>,
-    /// When the loop was last heard of.
+    /// Last sign of life of the loop.
     beat: Option<Instant>,
 }
 
 impl Health {
-    /// Of these families; a change may wait for two sync periods.
+    /// Health of these families; a change may wait for two sync periods.
     #[must_use]
     pub fn new(families: impl IntoIterator<Item = Family>, sync_period: Duration) -> Self {
         Self(Arc::new(Mutex::new(State {
@@ -96,7 +96,7 @@ impl Health {
         })))
     }
 
-    /// A change has arrived, `at` that time; it may have been served by now.
+    /// Records a change that arrived at a time; it may be served already.
     pub fn queued(&self, at: Instant) {
         self.with(|state| {
             let waits = |track: &&mut Track| track.served_from.is_none_or(|from| from < at);
@@ -107,12 +107,12 @@ impl Health {
         });
     }
 
-    /// A reconciliation that began at `start` has ended; it failed as a whole for `broken`.
+    /// Records a reconciliation that began at `start` and failed for the families in `broken`.
     pub fn served(&self, start: Instant, broken: Families, now: SystemTime) {
         self.with(|state| {
             for (family, track) in &mut state.tracks {
                 if broken.contains(*family) {
-                    // The kernel is not as it should be, also when no change waits.
+                    // The kernel differs from the table, even if no change waits.
                     track.oldest.get_or_insert(start);
                     track.never_served = track.served.is_none();
                     continue;
@@ -120,24 +120,24 @@ impl Health {
                 track.never_served = false;
                 track.served = Some(now);
                 track.served_from = Some(start);
-                // What arrived meanwhile may not be in it, and waits since then at most.
+                // A change that arrived meanwhile may not be included; it waits since `start` at most.
                 let later = track.newest.is_some_and(|newest| newest > start);
                 track.oldest = later.then_some(start);
             }
         });
     }
 
-    /// The loop that serves changes is not stuck.
+    /// Records a sign of life of the loop.
     pub fn beat(&self, now: Instant) {
         self.with(|state| state.beat = Some(now));
     }
 
-    /// Whether load balancers may send the node new connections, as the table says.
+    /// Sets whether load balancers may send the node new connections.
     pub fn set_eligible(&self, eligible: bool) {
         self.with(|state| state.eligible = eligible);
     }
 
-    /// How the agent is now.
+    /// Health at a time.
     #[must_use]
     pub fn report(&self, now: Instant, wall: SystemTime) -> Report {
         self.with(|state| {
@@ -165,7 +165,7 @@ impl Health {
         })
     }
 
-    /// How the agent is, by the clocks.
+    /// Health at the present time.
     #[must_use]
     pub fn now(&self) -> Report {
         self.report(Instant::now(), SystemTime::now())
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_that_waits_for_two_sync_periods_is_too_old() {
+    async fn change_that_waits_for_two_sync_periods_is_too_old() {
         let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
         assert_eq!(healthy(&health, start + PERIOD * 9), [true, true]);
         health.queued(start);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_is_not_heard_of_is_stuck() {
+    async fn loop_without_a_sign_of_life_is_stuck() {
         let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
         health.beat(start);
         health.served(start, Families::NONE, wall(7));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_family_that_failed_stays_queued_and_says_when_it_was_well() {
+    async fn failed_family_stays_queued_with_its_last_success() {
         let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
         health.served(start, Families::NONE, wall(1));
         let start = start + PERIOD;
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kernel_that_breaks_without_a_change_is_too_old_in_time() {
+    async fn broken_family_becomes_unhealthy_without_a_change() {
         let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
         health.served(start, Families::NONE, wall(1));
         health.served(start + PERIOD, [Family::V6].into_iter().collect(), wall(2));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_family_that_could_never_be_programmed_is_unhealthy_at_once() {
+    async fn family_that_was_never_programmed_is_unhealthy_at_once() {
         let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
         health.served(start, [Family::V6].into_iter().collect(), wall(1));
         assert_eq!(healthy(&health, start), [true, false]);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_served_before_it_was_noted_does_not_wait() {
+    async fn change_served_before_it_is_recorded_does_not_wait() {
         let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
         health.served(start + PERIOD, Families::NONE, wall(1));
         health.queued(start);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_arrives_during_a_reconciliation_is_not_served_by_it() {
+    async fn change_during_a_reconciliation_is_not_served_by_it() {
         let (health, start) = (Health::new(Family::ALL, PERIOD), Instant::now());
         health.queued(start);
         health.queued(start + PERIOD);

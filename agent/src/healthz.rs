@@ -1,8 +1,7 @@
-//! `/healthz` and `/livez` on a port of their own (kube-proxy's 10256), for load balancers and for
-//! the kubelet.
+//! `/healthz` and `/livez` on a separate port (kube-proxy's 10256), for load balancers and the kubelet.
 //!
-//! A load balancer that asks `/healthz` sends a node that is about to go no new connections;
-//! `/livez` does not look at that, or the agent would be restarted for it (KEP-3836).
+//! `/healthz` fails on a node that is being removed, so that load balancers send it no new connections.
+//! `/livez` does not, or the agent would be restarted for it (KEP-3836).
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -20,7 +19,7 @@ use serde::Serialize;
 
 use crate::health::{Health, Report};
 
-/// What the port answers, and how often it did.
+/// Handlers of the port, with counters of their answers.
 #[derive(Debug, Clone)]
 pub struct Healthz {
     health: Health,
@@ -34,7 +33,7 @@ struct Code {
 }
 
 impl Healthz {
-    /// Answers for an agent's health; adds its metrics to a registry.
+    /// Creates the handlers for an agent's health, and adds their metrics to a registry.
     pub fn register(health: Health, registry: &mut Registry) -> Self {
         let this = Self {
             health,
@@ -94,7 +93,7 @@ fn answer(
     response
 }
 
-/// kube-proxy's answer.
+/// Body in kube-proxy's format.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body {
@@ -133,7 +132,7 @@ impl Body {
     }
 }
 
-/// A time as Go writes it; never is the year 1.
+/// A time in Go's format; the zero time is in the year 1.
 fn rfc3339(time: Option<SystemTime>) -> String {
     let time = time.and_then(|time| jiff::Timestamp::try_from(time).ok());
     time.map_or_else(
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn eligibility_is_for_healthz_and_age_for_both() {
+    async fn healthz_depends_on_eligibility_and_both_on_health() {
         let health = Health::new(IpFamily::ALL, Duration::from_secs(30));
         let mut registry = Registry::default();
         let healthz = Healthz::register(health.clone(), &mut registry);
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_has_kube_proxys_shape() {
+    fn body_has_the_format_of_kube_proxy() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let start = Instant::now();
         let health = Health::new(IpFamily::ALL, Duration::from_secs(30));

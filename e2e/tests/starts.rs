@@ -166,11 +166,11 @@ fn an_agent_whose_ip6tables_fail_serves_ipv4_alone() {
     cluster.agent(0).unwrap().kill9().unwrap();
     let nothing = "this node can serve nothing: IPv6: ip6tables";
     refuses(&mut cluster, &path, &["--families=ipv6"], nothing);
-    let part = "--families asks for what this node cannot serve: IPv6: ip6tables";
+    let part = "--families names a family that this node cannot serve: IPv6: ip6tables";
     refuses(&mut cluster, &path, &["--families=ipv4,ipv6"], part);
     if lane::lane() == "uml" {
         // This kernel was built without it.
-        let scheduler = "this node can serve nothing: IPv4: IPVS takes no virtual server with the \
+        let scheduler = "this node can serve nothing: IPv4: IPVS refuses virtual servers with the \
                          scheduler twos: ENOENT";
         let all = std::env::var("PATH").unwrap();
         for path in [&path, &all] {
@@ -347,4 +347,43 @@ fn an_agent_without_ipvs_exits_with_an_error() {
         "{log}"
     );
     assert_eq!(state(node), before);
+}
+
+/// A part of the rules of Calico's Felix.
+const CALICO: [&str; 3] = [
+    "iptables -t mangle -N cali-PREROUTING",
+    "iptables -t mangle -A PREROUTING -j cali-PREROUTING",
+    "iptables -t mangle -A cali-PREROUTING -m mark --mark 0x10000/0x10000 -j ACCEPT",
+];
+
+#[test]
+fn agent_beside_calico_uses_other_bits_of_the_mark() {
+    if skip("agent_beside_calico_uses_other_bits_of_the_mark") {
+        return;
+    }
+    let mut cluster = Cluster::new().unwrap();
+    put_node(&cluster);
+    cluster.wait_until_ready(0).unwrap();
+    let end = |cluster: &Cluster| {
+        let save = ["iptables-save", "-t", "mangle"];
+        let rules = cluster.rig.node(0).exec(&save).unwrap();
+        let mut rules = rules.lines().map(str::to_owned);
+        let rule = rules.find(|rule| rule.starts_with("-A KUBE-SHORT-CIRCUIT-END "));
+        rule.unwrap()
+    };
+    assert!(end(&cluster).ends_with("--set-xmark 0x0/0x3fff0000"));
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    for command in CALICO {
+        let words: Vec<_> = command.split(' ').collect();
+        cluster.rig.node(0).exec(&words).unwrap();
+    }
+    let path = std::env::var("PATH").unwrap();
+    let asked = ["--short-circuit-mask=0x3fff0000"];
+    refuses(&mut cluster, &path, &asked, "Calico uses the bits 0x10000");
+    cluster.start_agent_with(0, &[]).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    let rule = end(&cluster);
+    assert!(rule.ends_with("--set-xmark 0x0/0x3fff"), "{rule}");
+    let log = cluster.agent(0).unwrap().log().unwrap();
+    assert!(log.contains("Calico: 0xffff0000"), "{log}");
 }

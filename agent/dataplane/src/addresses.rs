@@ -1,4 +1,4 @@
-//! Which of the node's addresses take node ports, and when there are others.
+//! Choice of the node's addresses that accept node ports, and notification of address changes.
 
 use std::net::IpAddr;
 use std::{fmt, io};
@@ -9,36 +9,36 @@ use ipnet::IpNet;
 use portolan_model::Family;
 use rtnetlink::{Handle, MulticastGroup};
 
-/// Routes are not among them: those that we write ourselves are no news.
+/// Multicast groups, without routes: the agent writes these itself.
 const GROUPS: [MulticastGroup; 3] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
     MulticastGroup::Ipv6Ifaddr,
 ];
 
-/// Which of the node's addresses take node ports. Loopback and link-local ones never do.
+/// Choice of the node's addresses that accept node ports. Loopback and link-local ones never do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodePortAddresses {
     networks: Vec<IpNet>,
     primary: bool,
 }
 
-/// What cannot be understood as a choice of addresses.
+/// Reason a choice of addresses is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NodePortAddressesError {
-    /// Neither a network nor the word.
+    /// An item is neither a network nor `primary`.
     #[error("{0:?}: expected a network such as 192.168.0.0/16, or the word `primary` alone")]
     Invalid(String),
-    /// The word is not alone.
+    /// `primary` is combined with networks.
     #[error("`primary` cannot be combined with networks")]
     Combined,
 }
 
 impl NodePortAddresses {
-    /// Of networks, or of the word `primary` alone; nothing means all addresses.
+    /// Parses networks, or `primary` alone. No items mean all addresses.
     ///
     /// # Errors
-    /// If there is anything else.
+    /// If an item is neither.
     pub fn parse(items: &[String]) -> Result<Self, NodePortAddressesError> {
         let mut this = Self::default();
         for item in items.iter().map(|item| item.trim()) {
@@ -56,8 +56,8 @@ impl NodePortAddresses {
         Ok(this)
     }
 
-    /// Whether every address of a family does: so it is without a network of that family, as
-    /// upstream.
+    /// Whether every address of a family accepts node ports: without a network of that family, as in
+    /// kube-proxy.
     #[must_use]
     pub fn accepts_all(&self, family: Family) -> bool {
         let mut networks = self.of_family(family).peekable();
@@ -65,7 +65,7 @@ impl NodePortAddresses {
             && (networks.peek().is_none() || networks.any(|network| network.prefix_len() == 0))
     }
 
-    /// Whether an address does, on a node whose main address of that family is `primary`.
+    /// Whether an address accepts node ports, given the node's primary address of that family.
     #[must_use]
     pub fn accepts(&self, address: IpAddr, primary: Option<IpAddr>) -> bool {
         let family = Family::of(address);
@@ -84,7 +84,7 @@ impl NodePortAddresses {
     }
 }
 
-/// Tells that the addresses or links of the network namespace may have changed.
+/// Subscription to changes of addresses and links in the network namespace.
 pub struct AddressMonitor {
     messages: BoxStream<'static, ()>,
     /// The connection ends with its last handle.
@@ -95,7 +95,7 @@ impl AddressMonitor {
     /// Subscribes to the kernel's messages. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If the socket cannot be made.
+    /// If the socket cannot be opened.
     pub fn open() -> io::Result<Self> {
         let (connection, handle, messages) = rtnetlink::new_multicast_connection(&GROUPS)?;
         tokio::spawn(connection);
@@ -105,10 +105,10 @@ impl AddressMonitor {
         })
     }
 
-    /// Waits for a change; `false` if the subscription has ended, so that changes may be missed.
+    /// Waits for a change; `false` if the subscription has ended and changes may be missed.
     ///
-    /// What a message says does not matter, since whoever asks reads the addresses anew. So a
-    /// queue that ran over, which is a message too, is a change like any other.
+    /// The content of a message does not matter: callers read the addresses again. A queue overrun, which
+    /// is a message too, counts as a change.
     pub async fn changed(&mut self) -> bool {
         self.messages.next().await.is_some()
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_is_when_no_network_of_the_family_says_otherwise() {
+    fn all_addresses_are_chosen_without_a_network_of_the_family() {
         for (choice, v4, v6) in [
             ("", true, true),
             ("0.0.0.0/0", true, true),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_by_name() {
+    fn invalid_items_are_refused_by_name() {
         assert_eq!(
             parse("eth0"),
             Err(NodePortAddressesError::Invalid("eth0".to_owned()))

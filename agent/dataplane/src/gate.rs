@@ -1,4 +1,4 @@
-//! Which steps must not be taken because of one that failed.
+//! Gate that holds back steps whose dependencies failed.
 
 use std::collections::BTreeSet;
 
@@ -7,23 +7,37 @@ use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_plan::{Step, ownership_entry};
 
-/// Why a real server is held back: of its virtual server it was said already what is wrong.
-pub const HELD_WITH_SERVER: &str = "held back: its virtual server is missing";
+/// Reason a step is held back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HoldReason {
+    /// The rules or sets of its family could not be written.
+    #[error("held back: the masquerade rules are not in place")]
+    RulesMissing,
+    /// A set entry of the virtual server could not be added.
+    #[error("held back: a set entry that it needs is missing")]
+    EntryMissing,
+    /// The virtual server of the real server was itself held back or refused.
+    #[error("held back: its virtual server is missing")]
+    ServerMissing,
+    /// A virtual server could not be deleted, so its entries and routes stay.
+    #[error("held back: a virtual server could not be deleted")]
+    ServerStays,
+}
 
-/// Remembers failed steps and holds back what would be harmful without them: a virtual server
-/// without its masquerade rules forwards packets whose answers never come back.
+/// Failed steps, and the steps to hold back because of them: a virtual server without its masquerade
+/// rules forwards packets whose replies never come back.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     families: BTreeSet<Family>,
     entries: BTreeSet<SetEntry>,
-    /// Virtual servers that were held back or failed: their real servers are pointless.
+    /// Virtual servers that were held back or failed, whose real servers are pointless.
     servers: BTreeSet<VirtualServerKey>,
-    /// A virtual server could not be deleted: what its packets need must stay.
+    /// Whether a virtual server could not be deleted: entries and routes of its packets must stay.
     stays: bool,
 }
 
 impl Gate {
-    /// Notes that a step failed.
+    /// Records a failed step.
     pub(crate) fn failed(&mut self, step: &Step) {
         match step {
             Step::CreateSet { header, .. } => {
@@ -44,27 +58,27 @@ impl Gate {
         }
     }
 
-    /// Notes that one entry of an [`Step::AddEntries`] failed.
+    /// Records a failed entry of a [`Step::AddEntries`].
     pub(crate) fn failed_entry(&mut self, entry: SetEntry) {
         self.entries.insert(entry);
     }
 
-    /// Why a step must not be taken, if so.
-    pub(crate) fn holds(&mut self, step: &Step) -> Option<&'static str> {
+    /// The reason to hold a step back, if any.
+    pub(crate) fn holds(&mut self, step: &Step) -> Option<HoldReason> {
         let reason = match step {
             Step::AddRoute { vip, .. } | Step::SetRoute { vip, .. }
                 if self.families.contains(&Family::of(*vip)) =>
             {
-                Some("held back: the masquerade rules are not in place")
+                Some(HoldReason::RulesMissing)
             }
             Step::AddVirtualServer { key, .. } => self.holds_server(*key),
             Step::AddRealServer { key, .. } | Step::FillVirtualServer { key, .. }
                 if self.servers.contains(key) =>
             {
-                Some(HELD_WITH_SERVER)
+                Some(HoldReason::ServerMissing)
             }
             Step::DelEntries { .. } | Step::DelRoute { .. } if self.stays => {
-                Some("held back: a virtual server could not be deleted")
+                Some(HoldReason::ServerStays)
             }
             _ => None,
         };
@@ -74,14 +88,14 @@ impl Gate {
         reason
     }
 
-    fn holds_server(&self, key: VirtualServerKey) -> Option<&'static str> {
+    fn holds_server(&self, key: VirtualServerKey) -> Option<HoldReason> {
         let by_port = key.socket().map(|socket| SetEntry::Port(socket.port()));
         if self.families.contains(&key.family()) {
-            Some("held back: the masquerade rules are not in place")
+            Some(HoldReason::RulesMissing)
         } else if self.entries.contains(&ownership_entry(&key))
             || by_port.is_some_and(|entry| self.entries.contains(&entry))
         {
-            Some("held back: a set entry that it needs is missing")
+            Some(HoldReason::EntryMissing)
         } else {
             None
         }

@@ -1,4 +1,4 @@
-//! The seam to what only a kube-proxy in IPVS mode has: to take over from one, and to hand over.
+//! Interface to the kernel objects of a kube-proxy in IPVS mode, for takeover and hand-over.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -9,7 +9,8 @@ use portolan_plan::Rules;
 
 use crate::DataplaneError;
 
-/// A kernel that may have a dummy device with virtual addresses, and jumps of two. All is idempotent: what is to be deleted may be gone already.
+/// A kernel that may have a dummy device with virtual addresses, and jumps of two programs. All
+/// operations are idempotent: deleted objects may be missing.
 pub trait KubeProxyObjects: Send {
     /// The addresses on a device, link-local ones left out; `None` if there is no such device.
     ///
@@ -39,8 +40,8 @@ pub trait KubeProxyObjects: Send {
         name: &str,
     ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
-    /// Deletes those of our jumps that have a second one with the same aim beside them: a
-    /// kube-proxy's have a comment, and are not taken for ours.
+    /// Deletes our jumps next to a kube-proxy's jumps to the same chain, which are recognised by their
+    /// comments.
     ///
     /// # Errors
     /// If the rules cannot be read or written.

@@ -1,7 +1,7 @@
-//! The seam to the kernel: observe what it holds, apply steps to it.
+//! Interface to the kernel: observation of its state, and application of steps.
 //!
-//! [`Kernel`] is the real one; [`FakeKernel`] models it, checks references as the kernel does, and
-//! can be told to fail. Neither decides anything: what to do is the plan's business.
+//! [`Kernel`] is the real one. [`FakeKernel`] models it: it checks references as the kernel does, and fails
+//! on demand. Neither decides what to do, which is left to the plan.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 pub use portolan_netlink::Errno;
 pub use portolan_netlink::conntrack::{Flow, Tuple};
 
-pub use gate::HELD_WITH_SERVER;
+pub use gate::HoldReason;
 
 pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeKernel, Fault};
@@ -34,7 +34,7 @@ pub use kernel::{
 pub use kube_proxy::KubeProxyObjects;
 pub use portolan_netlink::ipvs::Timeouts;
 
-/// Why the kernel could not be read or prepared.
+/// Reason the kernel could not be read or prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum DataplaneError {
     /// IPVS could not be used.
@@ -43,14 +43,14 @@ pub enum DataplaneError {
     /// ipset could not be used.
     #[error(transparent)]
     Ipset(#[from] portolan_netlink::ipset::IpsetError),
-    /// A part of the kernel is not there and cannot be loaded.
+    /// A part of the kernel is missing and cannot be loaded.
     #[error(
         "the kernel has no {what}, and its modules cannot be loaded from here ({reason}): on the \
          host, run `{}`",
         Self::modprobe()
     )]
     NoModule {
-        /// Which part.
+        /// The missing part.
         what: &'static str,
         /// Why it cannot be loaded.
         reason: String,
@@ -67,17 +67,17 @@ pub enum DataplaneError {
     /// A tool could not be run, or it failed.
     #[error("{command}: {message}")]
     Command {
-        /// What was run.
+        /// The command.
         command: String,
-        /// What it said.
+        /// Its error message.
         message: String,
     },
-    /// A tool did not end, and was killed.
-    #[error("{command}: has not ended in {deadline:?}: killed")]
+    /// A tool exceeded its deadline and was killed.
+    #[error("{command}: not finished in {deadline:?}: killed")]
     Hangs {
-        /// What was run.
+        /// The command.
         command: String,
-        /// How long it may take.
+        /// Its deadline.
         deadline: std::time::Duration,
     },
     /// A kernel setting could not be written.
@@ -88,68 +88,77 @@ pub enum DataplaneError {
         /// Why.
         error: std::io::Error,
     },
-    /// Something else of the operating system failed.
+    /// Another operation of the operating system failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
-/// A step that did not work.
+/// Failure of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepError {
     /// Its index in the slice given to [`Dataplane::apply`].
     pub index: usize,
+    /// Whether the step was tried or held back.
+    pub kind: StepErrorKind,
     /// Why.
     pub message: String,
-    /// The entries of sets that are missing because of it; see
+    /// Set entries missing because of it; see
     /// [`Desired::records_of`](portolan_plan::Desired::records_of).
     pub entries: Vec<SetEntry>,
-    /// The part of the step that the kernel took all the same.
+    /// The part of the step that the kernel executed.
     pub done: Option<Step>,
-    /// What is known of the kernel besides.
+    /// Doubt about the observed state.
     pub doubt: Doubt,
 }
 
-/// What a failed step says about what is known of the kernel.
+/// Kind of a [`StepError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepErrorKind {
+    /// The step was tried, and the kernel or a tool refused it or gave no answer.
+    Failed,
+    /// The step was not tried because of an earlier failure.
+    Held(HoldReason),
+}
+
+/// Doubt that a failed step casts on the observed state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doubt {
-    /// Nothing: the step was not taken, but for the part that is known, and all else is as it was.
+    /// None: the step had no effect, but for the part that is known.
     #[default]
     None,
-    /// The kernel's answer contradicts what was known before, unless that was read just now.
+    /// The kernel's answer contradicts the observed state, unless that was just read.
     Stale,
-    /// There was no answer: the step may have been taken.
+    /// There was no answer: the step may have been executed.
     Lost,
 }
 
 /// A kernel that can be observed and changed.
 pub trait Dataplane: Send {
-    /// Writes the kernel settings that the rest depends on, and takes away what one that was killed
-    /// in the middle of a change left.
+    /// Writes required kernel settings, and removes temporary objects of a killed agent.
     fn prepare(&mut self) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
-    /// Reads all that the kernel holds of what we look after, and whose it may be.
+    /// Reads the state of the kernel, foreign objects included.
     fn observe(&mut self) -> impl Future<Output = Result<KernelState, DataplaneError>> + Send;
 
-    /// Looks whether the kernel still holds what is ours of a known state, as far as a few
-    /// milliseconds tell; says what it found otherwise, if anything.
+    /// Compares our objects with an observed state in a few milliseconds; returns the first difference.
     ///
-    /// Of IPv4 virtual servers that is what they do and how many real servers they have, of sets
-    /// what they are and how many entries they have, and the local routes, others' too. IPv6 virtual
-    /// servers, weights, single entries and rules are left to [`Self::observe`].
+    /// Checked are configurations of IPv4 virtual servers and numbers of their real servers, headers of sets
+    /// and numbers of their entries, and local routes, foreign ones included. IPv6 virtual servers,
+    /// weights, single entries and rules are left to [`Self::observe`].
     fn glance(
         &mut self,
         observed: &KernelState,
         names: &Names,
     ) -> impl Future<Output = Result<Option<String>, DataplaneError>> + Send;
 
-    /// Reads what the node is like.
+    /// Reads the facts about the node.
     fn facts(&mut self) -> impl Future<Output = Result<NodeFacts, DataplaneError>> + Send;
 
-    /// Takes steps in order. A step that fails does not stop the others, except those that must
-    /// not be without it: no virtual server comes up whose masquerade rules or entries are missing.
+    /// Applies steps in order. A failed step does not stop the others, except those that depend on it: no
+    /// virtual server is added without its masquerade rules and entries.
     fn apply(&mut self, steps: &[Step]) -> impl Future<Output = Vec<StepError>> + Send;
 
-    /// Does what is still to be done after [`Self::apply`] and nobody has to wait for.
+    /// Completes [`Self::apply`] with work that nothing waits for.
     fn settle(&mut self) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
     /// The connections of a virtual server's real servers.
@@ -158,27 +167,27 @@ pub trait Dataplane: Send {
         key: &VirtualServerKey,
     ) -> impl Future<Output = Result<BTreeMap<SocketAddr, Connections>, DataplaneError>> + Send;
 
-    /// The UDP flows of a family that conntrack remembers and `keep` wants.
+    /// The UDP flows of a family in conntrack that `keep` selects.
     fn flows(
         &mut self,
         family: portolan_model::Family,
         keep: &(dyn Fn(&Flow) -> bool + Sync),
     ) -> impl Future<Output = Result<Vec<Flow>, DataplaneError>> + Send;
 
-    /// Makes conntrack forget flows; says how many it still remembered.
+    /// Deletes flows from conntrack; returns how many still existed.
     fn delete_flows(
         &mut self,
         flows: &[Flow],
     ) -> impl Future<Output = Result<usize, DataplaneError>> + Send;
 
-    /// Takes our chains and jumps away.
+    /// Removes our chains and jumps.
     fn remove_rules(
         &mut self,
         rules: &Rules,
         family: portolan_model::Family,
     ) -> impl Future<Output = Result<(), DataplaneError>> + Send;
 
-    /// Takes sets away that no rule refers to any more.
+    /// Destroys sets that no rule refers to any more.
     fn destroy_sets(
         &mut self,
         names: &[String],

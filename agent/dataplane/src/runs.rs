@@ -1,7 +1,7 @@
-//! Runs: neighbouring steps of one class, which the kernel takes together.
+//! Runs: adjacent steps of one class, applied together.
 //!
-//! The gate is asked for all of a run before any of it is taken. So what a step must not be taken
-//! without is in another class: a virtual server's real servers come in a later run than itself.
+//! The gate checks all steps of a run before any of them is applied. So the dependencies of a step are in
+//! another class: real servers come in a later run than their virtual server.
 
 use std::borrow::Borrow;
 use std::future::Future;
@@ -13,9 +13,9 @@ use portolan_netlink::Errno;
 use portolan_plan::Step;
 
 use crate::gate::Gate;
-use crate::{Doubt, StepError};
+use crate::{Doubt, StepError, StepErrorKind};
 
-/// What a step goes through.
+/// Interface of the kernel that a step uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Set,
@@ -45,19 +45,19 @@ impl Class {
     }
 }
 
-/// Why a step failed, as a whole or in part.
+/// Failure of a step, as a whole or in part.
 #[derive(Debug, Default)]
 pub(crate) struct StepFailure {
     pub(crate) message: String,
-    /// The entries that are missing; empty if the whole step failed.
+    /// Missing entries; empty if the whole step failed.
     pub(crate) entries: Vec<SetEntry>,
-    /// The part of the step that was taken all the same.
+    /// The part of the step that the kernel executed.
     pub(crate) done: Option<Step>,
     pub(crate) doubt: Doubt,
 }
 
 impl StepFailure {
-    /// A step failed as a whole.
+    /// Failure of a whole step.
     pub(crate) fn new(doubt: Doubt, message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -66,12 +66,12 @@ impl StepFailure {
         }
     }
 
-    /// It is unknown what was done.
+    /// Failure with an unknown effect.
     pub(crate) fn lost(message: impl Into<String>) -> Self {
         Self::new(Doubt::Lost, message)
     }
 
-    /// The kernel refused some entries and took the others; the message is left to say.
+    /// Refusal of some entries; the others were applied. The message is left empty.
     pub(crate) fn of_entries(step: &Step, entries: Vec<SetEntry>) -> Self {
         let mut rest = step.clone();
         if let Step::AddEntries { entries: rest, .. } | Step::DelEntries { entries: rest, .. } =
@@ -86,7 +86,7 @@ impl StepFailure {
         }
     }
 
-    /// The kernel refused some real servers of a virtual server and took the others.
+    /// Refusal of some real servers of a virtual server; the others were applied.
     pub(crate) fn of_real_servers(step: &Step, refused: &[(SocketAddr, Errno)]) -> Self {
         const SHOWN: usize = 4;
         let mut rest = step.clone();
@@ -109,14 +109,14 @@ impl StepFailure {
         }
     }
 
-    /// The kernel refused all of the step.
+    /// Refusal of a whole step.
     pub(crate) fn refused(step: &Step, errno: Errno) -> Self {
         Self::new(doubt(step, errno), errno.to_string())
     }
 }
 
-/// What a step that was refused like this says about what is known. That something is there already,
-/// or is not there, may mean that somebody else changed it.
+/// Doubt that a refusal casts on the observed state. An object that exists or is missing unexpectedly may
+/// have been changed by another program.
 fn doubt(step: &Step, errno: Errno) -> Doubt {
     let is_missing = [Errno::ENOENT, Errno::ESRCH].contains(&errno);
     let is_certain = match step {
@@ -131,9 +131,9 @@ fn doubt(step: &Step, errno: Errno) -> Doubt {
         | Step::DelRoute { .. }
         | Step::DelVirtualServer { .. }
         | Step::DelRealServer { .. }
-        // Of rules nothing counts as known after that.
+        // Failed rules do not count as observed.
         | Step::WriteRules { .. } => true,
-        // Several messages, or it is the whole set that is not as it was.
+        // Several messages, or a change of the whole set.
         Step::CreateSet { .. }
         | Step::ReplaceSet { .. }
         | Step::AddEntries { .. }
@@ -146,9 +146,9 @@ fn doubt(step: &Step, errno: Errno) -> Doubt {
     }
 }
 
-/// What takes runs.
+/// A kernel that applies runs.
 pub(crate) trait ApplyRun {
-    /// Takes a run, and says which of its steps failed, each once and in order.
+    /// Applies a run; returns the failed steps, each once and in order.
     fn apply_run<S: Borrow<Step> + Sync>(
         &mut self,
         class: Class,
@@ -156,7 +156,7 @@ pub(crate) trait ApplyRun {
     ) -> impl Future<Output = Vec<(usize, StepFailure)>> + Send;
 }
 
-/// Takes steps in order, without those that must not be taken because of one that failed.
+/// Applies steps in order, without those that the gate holds back.
 pub(crate) async fn apply(kernel: &mut impl ApplyRun, steps: &[Step]) -> Vec<StepError> {
     let mut gate = Gate::default();
     let mut errors = Vec::new();
@@ -168,7 +168,8 @@ pub(crate) async fn apply(kernel: &mut impl ApplyRun, steps: &[Step]) -> Vec<Ste
                 held.push(number);
                 errors.push(StepError {
                     index: start + number,
-                    message: reason.to_owned(),
+                    kind: StepErrorKind::Held(reason),
+                    message: reason.to_string(),
                     entries: Vec::new(),
                     done: None,
                     doubt: Doubt::None,
@@ -177,7 +178,7 @@ pub(crate) async fn apply(kernel: &mut impl ApplyRun, steps: &[Step]) -> Vec<Ste
         }
         let class = Class::of(&run[0]);
         let failures = if held.is_empty() {
-            // As a rule, and a list of all steps would take longer to make than to go through.
+            // The common case, without a list of references to all steps.
             kernel.apply_run(class, run).await
         } else {
             let is_allowed = |number: &usize| held.binary_search(number).is_err();
@@ -199,6 +200,7 @@ pub(crate) async fn apply(kernel: &mut impl ApplyRun, steps: &[Step]) -> Vec<Ste
             };
             errors.push(StepError {
                 index: start + number,
+                kind: StepErrorKind::Failed,
                 message: failure.message,
                 entries,
                 done: failure.done,

@@ -1,4 +1,4 @@
-//! What a state is after a step that worked.
+//! Effect of a successful step on a state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use portolan_model::ipvs::VirtualServer;
 use crate::{KernelState, Rules, Step};
 
 impl KernelState {
-    /// Takes note of a step that the kernel took. A step about something that is not there changes
-    /// nothing: then what we know is wrong, and the next observation says how.
+    /// Applies the effect of a step that the kernel executed. A step about a missing object has no effect:
+    /// the state was wrong then, and the next observation corrects it.
     pub fn advance(&mut self, step: &Step) {
         match step {
             Step::CreateSet { name, header } => {
@@ -93,7 +93,7 @@ impl KernelState {
     }
 }
 
-/// An entry takes the place of one of its identity.
+/// An entry replaces one of the same identity.
 fn add_entries(set: &mut Set, entries: &[SetEntry]) {
     if set.header.kind == SetKind::HashIpPortMark {
         del_entries(set, entries);

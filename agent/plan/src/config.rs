@@ -1,4 +1,4 @@
-//! What the plan depends on besides the table.
+//! Inputs of the plan besides the table: configuration and facts about the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,20 +8,20 @@ use portolan_model::{Family, NodeInfo};
 
 use crate::Names;
 
-/// How the agent was told to program.
+/// Configuration of the kernel's programming.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The families to program. What the kernel holds of another one stays as it is.
+    /// Families to program. Objects of other families are left untouched.
     pub families: BTreeSet<Family>,
-    /// What sets and chains are called.
+    /// Names of sets and chains.
     pub names: Names,
-    /// The scheduler of virtual servers of records that name none; `None` for `rr`.
+    /// Scheduler for records that name none; `None` for `rr`.
     pub scheduler: Option<&'static str>,
     /// Whether all connections to cluster IPs are masqueraded (`--masquerade-all`).
     pub masquerade_all: bool,
-    /// How packets of the node's own pods are told from others.
+    /// How packets of the node's own pods are recognised.
     pub detect_local: DetectLocal,
-    /// The mark of a packet that is to be masqueraded: one bit; kube-proxy's is `0x4000`.
+    /// Mark of packets to masquerade: one bit; kube-proxy's is `0x4000`.
     pub masquerade_mark: u32,
     /// The marks for short circuits.
     pub short_circuit_mask: MarkMask,
@@ -53,25 +53,25 @@ pub enum VipBinding {
     /// By a local route for each, which gives the node's own connections the node's address.
     #[default]
     Route,
-    /// As addresses of a dummy device, as kube-proxy does. The node's own connections to a VIP have
-    /// it as their source then.
+    /// By addresses of a dummy device, as in kube-proxy. The source of the node's own connections to a VIP
+    /// is then the VIP itself.
     Address,
 }
 
-/// How packets of the node's own pods are told from others (kube-proxy's `detectLocalMode`).
+/// How packets of the node's own pods are recognised (kube-proxy's `detectLocalMode`).
 ///
-/// From others connections to cluster IPs are masqueraded; from the node's own pods connections to
+/// Connections of all others to cluster IPs are masqueraded. Connections of the node's own pods to
 /// external addresses of a Service with `externalTrafficPolicy: Local` may go to any destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DetectLocal {
-    /// They come from one of these networks, of which the first of each family counts. Of a family
-    /// without one nothing is known.
+    /// By source network; the first network of each family counts. Without one, the family's packets are
+    /// not recognised.
     ClusterCidr(Vec<IpNet>),
-    /// They come from the Node's `spec.podCIDRs`; while these are unknown, nothing is known.
+    /// By the Node's `spec.podCIDRs`; until these are known, packets are not recognised.
     NodeCidr,
-    /// They come in by this interface.
+    /// By incoming interface.
     Bridge(String),
-    /// They come in by an interface whose name begins so.
+    /// By prefix of the incoming interface's name.
     InterfacePrefix(String),
 }
 
@@ -82,11 +82,10 @@ impl Default for DetectLocal {
 }
 
 impl DetectLocal {
-    /// The match of iptables for packets of the node's own pods, which a `!` in front turns round;
-    /// `None` if they cannot be told from others.
+    /// The iptables match for packets of the node's own pods, which a leading `!` negates; `None` if they
+    /// cannot be recognised.
     ///
-    /// A packet that the node itself sends has come in by no interface, so `-i` does not match it
-    /// and `! -i` does.
+    /// Packets of the node itself have no incoming interface: `-i` does not match them, `! -i` does.
     #[must_use]
     pub fn rule_match(&self, family: Family, node: &NodeInfo) -> Option<String> {
         let from = |networks: &[IpNet]| {
@@ -103,8 +102,8 @@ impl DetectLocal {
     }
 }
 
-/// Which marks of packets may stand for short circuits: those with no other bits than the mask's.
-/// Its bits need not be neighbours.
+/// Marks available for short circuits: those without bits outside the mask. Its bits need not be
+/// adjacent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MarkMask(u32);
 
@@ -114,19 +113,19 @@ pub enum InvalidMask {
     /// It has no bits.
     #[error("it has no bits")]
     Empty,
-    /// It has a bit that means something else.
-    #[error("it has the bit {0:#x}, which means something else")]
+    /// It has a bit with another meaning.
+    #[error("it has the bit {0:#x}, which has another meaning")]
     Reserved(u32),
 }
 
 impl MarkMask {
     /// kubelet's mark of packets to be dropped.
-    const DROP: u32 = 0x8000;
+    pub(crate) const DROP: u32 = 0x8000;
 
     /// The marks within a mask.
     ///
     /// # Errors
-    /// If it has no bits, or one that means that a packet is to be masqueraded or dropped.
+    /// If it has no bits, or the bit of packets to masquerade or to drop.
     pub fn new(mask: u32, masquerade_mark: u32) -> Result<Self, InvalidMask> {
         if mask == 0 {
             return Err(InvalidMask::Empty);
@@ -144,7 +143,7 @@ impl MarkMask {
         self.0
     }
 
-    /// Whether a mark is one of those.
+    /// Whether a mark is one of the mask.
     #[must_use]
     pub fn contains(self, mark: u32) -> bool {
         mark != 0 && mark & !self.0 == 0
@@ -155,7 +154,7 @@ impl MarkMask {
         u32::MAX >> (32 - self.0.count_ones())
     }
 
-    /// The mark of a number from 1 to the capacity: its bits, put into those of the mask.
+    /// The mark of a number from 1 to the capacity: the number's bits, moved to the mask's.
     pub(crate) fn mark(self, number: u32) -> u32 {
         let bits = (0..32).filter(|bit| self.0 >> bit & 1 != 0);
         bits.enumerate()
@@ -164,23 +163,23 @@ impl MarkMask {
 }
 
 impl Default for MarkMask {
-    /// 16,383 marks that Kubernetes does not use. Calico's default (`iptablesMarkMask` 0xffff0000)
-    /// has these bits too: one of the two must then be given others.
+    /// 16,383 marks that Kubernetes does not use. Calico's default (`iptablesMarkMask` 0xffff0000) has
+    /// these bits too; see [`MarkUsers`](crate::MarkUsers).
     fn default() -> Self {
         Self(0x3fff_0000)
     }
 }
 
-/// What the node is like.
+/// Facts about the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Every address on any interface, loopback included.
     pub addresses: BTreeSet<IpAddr>,
-    /// Those of them that take node ports.
+    /// The addresses that accept node ports.
     pub node_port_addresses: BTreeSet<IpAddr>,
-    /// The source of the node's own connections to VIPs, by family.
+    /// Source of the node's own connections to VIPs, by family.
     pub source: BTreeMap<Family, IpAddr>,
-    /// The schedulers that the kernel was asked for and does not have.
+    /// Schedulers that the kernel lacks.
     pub missing_schedulers: BTreeSet<String>,
 }
 
@@ -189,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_has_no_bits_that_mean_something_else() {
+    fn mask_with_reserved_bits_is_refused() {
         assert_eq!(MarkMask::new(0, 0x4000), Err(InvalidMask::Empty));
         assert_eq!(
             MarkMask::new(0xff00, 0x4000),
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_marks_of_a_mask_are_different_and_within_it() {
+    fn marks_of_a_mask_are_distinct_and_within_it() {
         let mask = MarkMask::new(0x8005_0001, 0x4000).unwrap();
         let marks: BTreeSet<_> = (1..=mask.capacity()).map(|n| mask.mark(n)).collect();
         assert_eq!(marks.len(), 15);
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn local_packets_are_told_as_configured() {
+    fn local_packets_are_matched_as_configured() {
         let node = NodeInfo {
             pod_cidrs: vec!["10.244.7.0/24".parse().unwrap()],
             ..NodeInfo::default()

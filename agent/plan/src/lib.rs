@@ -1,8 +1,8 @@
-//! From a node's table to the kernel: the desired state, and the ordered steps that lead to it.
+//! Desired state of the kernel for a node's table, and the ordered steps that lead to it.
 //!
-//! Pure: no I/O, no clock. [`desire`] says what the kernel should hold, [`plan`] how to get there
-//! from what it holds. The order of the steps is such that no prefix of them forwards
-//! un-masqueraded, refers to a set that is missing, or takes away what is still in use.
+//! Pure: no I/O, no clock. [`desire`] computes the desired state, [`plan`] the steps from the observed
+//! state. No prefix of the steps forwards packets un-masqueraded, refers to a missing set, or removes an
+//! object in use.
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod advance;
 mod config;
 mod desire;
 pub mod kube_proxy;
+mod mark_users;
 mod marks;
 mod names;
 mod ours;
@@ -19,6 +20,7 @@ mod state;
 
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, VipBinding};
 pub use desire::{Desired, IncrementalDesired, Note, Refused, Touched, desire};
+pub use mark_users::{MarkUsers, MaskError};
 pub use names::{Names, SetName, ownership_entry};
 pub use plan::{plan, plan_additions, plan_touched};
 pub use rules::{Jump, Rules, Table, rules};

@@ -1,7 +1,7 @@
-//! Which mark stands for which record's short circuit.
+//! Allocation of marks to records with short circuits.
 //!
-//! A mark is kept for as long as the kernel maps one of the record's ways in to it, so that nothing
-//! changes for a record when others come and go, nor when the agent restarts.
+//! A record keeps its mark while the kernel maps one of its frontends to it. So it changes neither when
+//! other records come and go nor when the agent restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use portolan_model::ipset::SetEntry;
 
 use crate::MarkMask;
 
-/// Finds a mark for each record, given the ways in that are to be mapped (`IpPortMark`, whatever
-/// the mark). `mapped` is what the kernel's set holds; `foreign` marks belong to somebody else.
+/// Allocates a mark to each record, given the frontends to map (`IpPortMark` with any mark). `mapped` are
+/// the entries of the kernel's set; `foreign` marks belong to other programs.
 ///
-/// A record without a mark found none that is free: the mask is too small. A mark that the kernel
-/// still maps for another record is not free yet, since connections come in by it.
+/// A record is missing from the result if no mark is free: the mask is too small. A mark that the kernel
+/// still maps for another record is not free, since connections still get it.
 pub(crate) fn allocate(
     wanted: &BTreeMap<RecordKey, Vec<SetEntry>>,
     mapped: &BTreeSet<SetEntry>,
@@ -54,7 +54,7 @@ pub(crate) fn allocate(
     marks
 }
 
-/// The first free mark from the record's own on.
+/// The first free mark from the hash of the record's name on.
 fn free(record: &RecordKey, taken: &BTreeSet<u32>, mask: MarkMask) -> Option<u32> {
     let capacity = mask.capacity();
     if u32::try_from(taken.len()).is_ok_and(|taken| taken >= capacity) {
@@ -67,7 +67,7 @@ fn free(record: &RecordKey, taken: &BTreeSet<u32>, mask: MarkMask) -> Option<u32
         .find(|mark| !taken.contains(mark))
 }
 
-/// FNV-1a: the same on every node and in every version, so that marks can be compared by eye.
+/// FNV-1a: equal on all nodes and in all versions, so that marks of two nodes can be compared.
 fn hash(record: &RecordKey) -> u32 {
     record.to_string().bytes().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn every_record_has_a_mark_of_its_own_until_there_are_none_left() {
+    fn every_record_has_its_own_mark_until_none_is_left() {
         let none = BTreeSet::new();
         let marks = allocate(&wanted(0..15), &none, &none_foreign(), mask(0xf_0000));
         let different: BTreeSet<_> = marks.values().collect();
@@ -136,7 +136,7 @@ mod tests {
         for number in 5..10 {
             assert!(mapped.contains(&entry(number, marks[&record(number)])));
         }
-        // What is still mapped for a record that is gone leads there until it is not.
+        // Marks still mapped for a deleted record are not free.
         for number in 10..20 {
             let mark = marks[&record(number)];
             let others = (0..10).any(|other| mapped.contains(&entry(other, mark)));

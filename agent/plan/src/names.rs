@@ -1,4 +1,4 @@
-//! Names of sets and chains: kube-proxy's, which operators, CNI plugins and guides know.
+//! Names of sets and chains: kube-proxy's, which operators, CNI plugins and guides refer to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use portolan_model::ipset::{MAX_NAME_LEN, SetEntry, SetKind};
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Family, Protocol};
 
-/// The sets that we keep, one each per family (`pkg/proxy/ipvs/proxier.go`, `ipsetInfo`).
+/// Sets of the agent, one each per family (`pkg/proxy/ipvs/proxier.go`, `ipsetInfo`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "each is documented by its name and `kind`")]
 pub enum SetName {
@@ -17,7 +17,7 @@ pub enum SetName {
     ExternalIpLocal,
     LoadBalancer,
     LoadBalancerLocal,
-    /// Ways in with source ranges, whatever their kind.
+    /// Frontends with source ranges.
     LoadBalancerFw,
     LoadBalancerSourceCidr,
     NodePortTcp,
@@ -30,13 +30,13 @@ pub enum SetName {
     HealthCheckNodePort,
     /// Every VIP that has a local route of ours.
     IpvsIps,
-    /// Ways in by which connections of the node itself and of its own pods go to a virtual server
-    /// of their own, with the mark that leads there.
+    /// Frontends whose connections from the node itself and from its own pods go to a virtual server by
+    /// mark, with that mark.
     ShortCircuit,
-    /// Ways in that forward to local destinations only, of which there are none: all others drop.
+    /// Frontends that forward to local destinations only and have none: other packets are dropped.
     NoLocal,
-    /// The virtual servers that are ours: the ownership record. It lives as long as they do, in
-    /// the same kernel, and is written before the first and deleted after the last of them.
+    /// The ownership record: our virtual servers. It has their lifetime, in the same kernel, and is
+    /// written before the first and deleted after the last of them.
     VirtualServers,
 }
 
@@ -106,9 +106,9 @@ impl SetName {
     }
 }
 
-/// The entry of a virtual server in [`SetName::VirtualServers`]. That set has addresses and ports;
-/// a mark is written as an address with TCP port 0, which no other virtual server has:
-/// `63.255.0.0,tcp:0` is the mark 0x3fff0000 of IPv4, `::3fff:0,tcp:0` that of IPv6.
+/// Entry of a virtual server in [`SetName::VirtualServers`]. That set has addresses and ports; a mark is
+/// written as an address with TCP port 0, which no virtual server by address has: `63.255.0.0,tcp:0` is
+/// the mark 0x3fff0000 of IPv4, `::3fff:0,tcp:0` that of IPv6.
 #[must_use]
 pub fn ownership_entry(key: &VirtualServerKey) -> SetEntry {
     match *key {
@@ -127,7 +127,7 @@ pub fn ownership_entry(key: &VirtualServerKey) -> SetEntry {
     }
 }
 
-/// Makes names from a prefix, so that a standalone host can keep clear of a kube-proxy's.
+/// Names with a common prefix; another prefix avoids a kube-proxy's names on a standalone host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     prefix: String,
@@ -142,13 +142,13 @@ impl Default for Names {
     }
 }
 
-/// Why a prefix cannot be used.
+/// Reason a prefix is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("name prefix {0:?}: expected 1 to 5 upper-case letters or digits")]
 pub struct InvalidPrefix(String);
 
 impl Names {
-    /// Names that begin with `prefix-`.
+    /// Names with the prefix `prefix-`.
     ///
     /// # Errors
     /// If the prefix is not 1 to 5 upper-case ASCII letters or digits: chain names are limited to
@@ -194,7 +194,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn names_are_kube_proxys() {
+    fn default_names_are_those_of_kube_proxy() {
         let names = Names::default();
         assert_eq!(names.set(SetName::LoopBack, Family::V4), "KUBE-LOOP-BACK");
         assert_eq!(
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_sets_share_a_name_whatever_the_prefix() {
+    fn names_of_sets_are_distinct_with_any_prefix() {
         for prefix in ["K", "KUBE", "PORTO"] {
             let names = Names::new(prefix).unwrap();
             let all: BTreeSet<_> = SetName::ALL
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_owned_as_addresses_of_their_family() {
+    fn marks_are_recorded_as_addresses_of_their_family() {
         let mark = |family| VirtualServerKey::Mark {
             family,
             mark: 0x3fff_0001,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_prefix_is_refused() {
+    fn bad_prefix_is_refused() {
         for prefix in ["", "kube", "PREFIX", "A B"] {
             assert!(Names::new(prefix).is_err(), "{prefix}");
         }

@@ -1,7 +1,7 @@
-//! Whose the virtual servers of a kernel are.
+//! Ownership of the virtual servers in a kernel.
 //!
-//! The ownership record says it, a set in the kernel. No rule refers to that set, so somebody may empty
-//! or destroy it. What else is ours in the kernel says it then.
+//! The ownership record, a set in the kernel, lists our virtual servers. No rule refers to that set, so
+//! anybody can empty or destroy it; ownership is then inferred from our other objects in the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use portolan_model::{Family, Protocol};
 
 use crate::{KernelState, Names, SetName, ownership_entry};
 
-/// The sets that have the ways in at virtual addresses.
+/// Sets with the frontends at virtual addresses.
 const AT_VIPS: [SetName; 5] = [
     SetName::ClusterIp,
     SetName::ExternalIp,
@@ -54,7 +54,7 @@ impl KernelState {
             .collect()
     }
 
-    /// What the ownership record says, of both families, and what was recovered.
+    /// Entries of the ownership record in both families, and of recovered virtual servers.
     #[must_use]
     pub fn ownership(&self, names: &Names) -> BTreeSet<SetEntry> {
         let sets = Family::ALL.map(|family| names.set(SetName::VirtualServers, family));
@@ -64,16 +64,15 @@ impl KernelState {
         recorded.chain(recovered).collect()
     }
 
-    /// Finds what is ours among the virtual servers that the ownership record lacks: somebody may have
-    /// emptied or destroyed it. `remembered` is what it held when it was last read.
+    /// Finds our virtual servers that the ownership record lacks because it was emptied or destroyed.
+    /// `remembered` is its content when it was last read.
     ///
-    /// Ours is, besides what is remembered,
+    /// Besides the remembered ones, a virtual server is ours if
     ///
-    /// * a virtual server by mark, if an entry of ours gives packets this mark;
-    /// * one by address, if the address has a route of ours and one of our sets has the way in;
-    /// * where nothing at all is recorded and our other sets show that we have been here, any whose
-    ///   way in is in one of our sets. While anything is recorded that is not enough: a kube-proxy
-    ///   uses sets of the same names.
+    /// * it is selected by mark, and an entry of ours gives packets this mark;
+    /// * it has an address with a route of ours, and one of our sets lists its frontend;
+    /// * the record is empty, our other sets exist, and one of them lists its frontend. A record with
+    ///   entries rules this out: a kube-proxy uses sets of the same names.
     pub fn recover(&mut self, names: &Names, remembered: &BTreeSet<SetEntry>) {
         let is_lost = Family::ALL.map(|family| self.has_lost_record(names, family));
         let unrecorded = self.virtual_servers.keys();
@@ -85,8 +84,7 @@ impl KernelState {
         self.recovered = ours.copied().collect();
     }
 
-    /// Whether there is no record of a family, or an empty one, while there are the sets that are made
-    /// with it.
+    /// Whether the record of a family is missing or empty while the sets created with it exist.
     fn has_lost_record(&self, names: &Names, family: Family) -> bool {
         let record = self.sets.get(&names.set(SetName::VirtualServers, family));
         let only_ours = names.set(SetName::ShortCircuit, family);
@@ -190,9 +188,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_record_is_recovered_from_what_else_is_ours() {
+    fn lost_record_is_recovered_from_our_other_objects() {
         let mut state = state();
-        // A kube-proxy's look like this but for the route: there are none of our own sets.
+        // Without our own sets only the route tells ours from a kube-proxy's.
         assert_eq!(recovered(&state, &[]), [key("10.96.0.1")]);
         let to_mark = SetEntry::IpPortMark("192.0.2.1".parse().unwrap(), Protocol::Tcp, PORT, 1);
         put(&mut state, SetName::ShortCircuit, &[to_mark]);
@@ -207,14 +205,14 @@ mod tests {
         assert_eq!(recovered(&state, &[]), all, "emptied");
         assert!(recovered(&state, &[mark(2)]).contains(&mark(2)));
 
-        // While something is recorded it is only what nobody else can have.
+        // A record with entries leaves only the unambiguous evidence.
         put(
             &mut state,
             SetName::VirtualServers,
             &[ownership_entry(&key("10.96.0.9"))],
         );
         assert_eq!(recovered(&state, &[]), [key("10.96.0.1"), mark(1)]);
-        // What is recorded needs no recovery.
+        // Recorded virtual servers need no recovery.
         put(
             &mut state,
             SetName::VirtualServers,

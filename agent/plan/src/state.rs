@@ -1,4 +1,4 @@
-//! The kernel state that we look after, and the steps that change it.
+//! State of the kernel that the agent manages, and the steps that change it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,23 +14,22 @@ use serde::Serialize;
 
 use crate::Rules;
 
-/// What the kernel holds, or should hold, of the things that we look after.
+/// Observed or desired state of the kernel objects that the agent manages.
 ///
-/// As observed it may hold more: other people's virtual servers and sets.
+/// An observed state also contains foreign virtual servers and sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KernelState {
     /// The ipsets by name.
     pub sets: BTreeMap<String, Set>,
-    /// The masquerade and filter rules that are in place, untouched since we wrote them.
+    /// Masquerade and filter rules in place, unchanged since the agent wrote them.
     pub rules: BTreeMap<Family, Rules>,
-    /// Our local routes: the VIP and the source that the node's own connections to it get.
+    /// Our local routes: VIP, and source address of the node's own connections to it.
     pub routes: BTreeMap<IpAddr, Option<IpAddr>>,
-    /// The addresses of which somebody else has a route in the table of local ones.
+    /// Addresses with a foreign route in the `local` table.
     pub foreign_routes: BTreeSet<IpAddr>,
     /// The virtual servers.
     pub virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>,
-    /// The virtual servers that are ours although the ownership record lacks them; see
-    /// [`Self::recover`].
+    /// Our virtual servers that the ownership record lacks; see [`Self::recover`].
     pub recovered: BTreeSet<VirtualServerKey>,
 }
 
@@ -41,7 +40,7 @@ pub enum Step {
     CreateSet {
         /// Its name.
         name: String,
-        /// What it is.
+        /// Its type, family and size.
         header: SetHeader,
     },
     /// Puts a new set in the place of one that is too small or of another type, atomically.
@@ -93,51 +92,51 @@ pub enum Step {
     },
     /// Adds a virtual server without real servers.
     AddVirtualServer {
-        /// Which.
+        /// The virtual server.
         key: VirtualServerKey,
-        /// What it does.
+        /// Its new configuration.
         config: VirtualServerConfig,
     },
     /// Changes a virtual server in place.
     SetVirtualServer {
-        /// Which.
+        /// The virtual server.
         key: VirtualServerKey,
-        /// What it does.
+        /// Its new configuration.
         config: VirtualServerConfig,
     },
     /// Deletes a virtual server with its real servers.
     DelVirtualServer {
-        /// Which.
+        /// The virtual server.
         key: VirtualServerKey,
     },
     /// Adds the real servers of a virtual server that has none, one by one.
     FillVirtualServer {
-        /// Which.
+        /// The virtual server.
         key: VirtualServerKey,
-        /// What it gets.
+        /// Its new configuration.
         real_servers: Arc<RealServers>,
     },
     /// Adds a real server.
     AddRealServer {
-        /// To which virtual server.
+        /// The virtual server.
         key: VirtualServerKey,
         /// Its address.
         address: SocketAddr,
-        /// What it gets.
+        /// Its new configuration.
         config: RealServerConfig,
     },
     /// Changes a real server in place.
     SetRealServer {
-        /// Of which virtual server.
+        /// The virtual server.
         key: VirtualServerKey,
         /// Its address.
         address: SocketAddr,
-        /// What it gets.
+        /// Its new configuration.
         config: RealServerConfig,
     },
     /// Deletes a real server.
     DelRealServer {
-        /// Of which virtual server.
+        /// The virtual server.
         key: VirtualServerKey,
         /// Its address.
         address: SocketAddr,
@@ -145,7 +144,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The virtual server that the step is about, if it is about one.
+    /// The virtual server that the step changes, if any.
     #[must_use]
     pub fn virtual_server(&self) -> Option<&VirtualServerKey> {
         match self {

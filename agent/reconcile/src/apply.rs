@@ -1,9 +1,9 @@
-//! Steps that are taken, and what is known of the kernel after them.
+//! Application of steps, and the state of the kernel after them.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use portolan_dataplane::{Dataplane, Doubt, HELD_WITH_SERVER, StepError};
+use portolan_dataplane::{Dataplane, Doubt, HoldReason, StepError, StepErrorKind};
 use portolan_model::RecordKey;
 use portolan_model::ipset::SetEntry;
 use portolan_model::ipvs::VirtualServerKey;
@@ -13,12 +13,12 @@ use crate::Reconciler;
 use crate::failed::RecordError;
 use crate::trash::deleted_by;
 
-/// Of how many missing entries of a set the records are looked for: enough to see what is wrong,
-/// and not too dear for a set that is missing as a whole.
+/// Missing entries of a set that are traced to their records: enough to see the reason, and cheap for a
+/// set that is missing as a whole.
 const EXPLAINED: usize = 64;
 
-/// What was known of the kernel, the steps that it took since, and the virtual servers that changed.
-/// To put them together takes as long as to program them, and whoever waits need not wait for it.
+/// Observed state before a reconciliation, the steps that the kernel executed, and the changed virtual
+/// servers. Merging takes as long as programming, and is left to the time after the report.
 #[derive(Debug)]
 pub(crate) struct PendingMerge {
     pub(crate) observed: KernelState,
@@ -27,7 +27,7 @@ pub(crate) struct PendingMerge {
 }
 
 impl PendingMerge {
-    /// Of steps of which some failed.
+    /// Leaves failed steps out, but for the part that the kernel executed.
     pub(crate) fn new(
         mut observed: KernelState,
         steps: Vec<Step>,
@@ -57,7 +57,7 @@ impl PendingMerge {
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// Takes steps.
+    /// Applies steps.
     pub(crate) async fn apply(&mut self, steps: &[Step], observed: &KernelState) -> Vec<StepError> {
         if steps.is_empty() {
             return Vec::new();
@@ -71,9 +71,8 @@ impl<D: Dataplane> Reconciler<D> {
         errors
     }
 
-    /// Whether it is known what the kernel holds after errors. An answer that contradicts what was
-    /// known says that it was wrong, unless the kernel was read right before: then it is the step that
-    /// cannot work.
+    /// Whether the state of the kernel is certain after errors. An answer that contradicts the observed
+    /// state means that it was wrong, unless the kernel was read right before: then the step cannot work.
     pub(crate) fn is_state_certain(
         &self,
         steps: &[Step],
@@ -91,9 +90,10 @@ impl<D: Dataplane> Reconciler<D> {
         })
     }
 
-    /// What went wrong, once for each record that it concerns.
+    /// The error of each record that a failed step concerns.
     pub(crate) fn explain(&self, steps: &[Step], error: &StepError) -> Vec<RecordError> {
-        if error.message == HELD_WITH_SERVER {
+        // The error of the virtual server says it all.
+        if error.kind == StepErrorKind::Held(HoldReason::ServerMissing) {
             return Vec::new();
         }
         let Some(step) = steps.get(error.index) else {
@@ -115,7 +115,12 @@ impl<D: Dataplane> Reconciler<D> {
         let records = records.into_iter().map(Some);
         let mut explained: Vec<RecordError> =
             records.map(|record| (record, message.clone())).collect();
-        if explained.is_empty() || error.entries.len() > EXPLAINED {
+        // Hairpin endpoints and health check ports belong to records, and are found by virtual servers,
+        // which may be another record's: then all records are retried.
+        let is_indirect =
+            |entry: &SetEntry| matches!(entry, SetEntry::IpPortIp(..) | SetEntry::Port(_));
+        let is_traced = error.entries.len() <= EXPLAINED && !error.entries.iter().any(is_indirect);
+        if explained.is_empty() || !is_traced {
             explained.push((None, message));
         }
         explained

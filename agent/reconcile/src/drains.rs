@@ -1,4 +1,4 @@
-//! Real servers that are not wanted any more and keep their connections.
+//! Draining real servers: no longer desired, and kept for their connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,22 +12,22 @@ use portolan_plan::{KernelState, Step};
 use crate::Reconciler;
 use crate::apply::PendingMerge;
 
-/// A real server that drains: of which virtual server, and its address.
+/// A draining real server: its virtual server and its address.
 pub type Draining = (VirtualServerKey, SocketAddr);
 
-/// What drains, by virtual server. None has an empty set.
+/// Draining real servers by virtual server, without empty sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DrainingServers(BTreeMap<VirtualServerKey, BTreeSet<SocketAddr>>);
 
 impl DrainingServers {
-    /// All that drains of what the kernel holds.
+    /// All draining real servers of an observed state.
     pub(crate) fn new(observed: &KernelState, desired: &KernelState) -> Self {
         let mut drains = Self::default();
         drains.follow(observed.virtual_servers.keys(), observed, desired);
         drains
     }
 
-    /// Looks at some virtual servers anew.
+    /// Updates some virtual servers.
     fn follow<'a>(
         &mut self,
         servers: impl IntoIterator<Item = &'a VirtualServerKey>,
@@ -50,8 +50,8 @@ impl DrainingServers {
     }
 }
 
-/// The real servers of a wanted virtual server that are not wanted any more and have weight 0. One
-/// that is wanted with weight 0 does not drain: somebody wants it to stay so.
+/// The draining real servers of a desired virtual server: at weight 0 and not desired. A real server that
+/// is desired at weight 0 does not drain.
 fn draining(
     key: &VirtualServerKey,
     observed: &KernelState,
@@ -68,8 +68,8 @@ fn draining(
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// What drains, with how long its record lets it, in seconds; `None` if the kernel's state is
-    /// unknown.
+    /// All draining real servers, with the seconds that their records allow; `None` if the kernel's state is
+    /// uncertain.
     pub fn draining(&mut self, table: &NodeTable) -> Option<BTreeMap<Draining, Option<u32>>> {
         self.merge_pending();
         let observed = self.observed.as_ref()?;
@@ -84,8 +84,8 @@ impl<D: Dataplane> Reconciler<D> {
         })
     }
 
-    /// Looks at what drains of some virtual servers. Of all, when it is asked for, if the kernel's
-    /// state is unknown now.
+    /// Updates the draining real servers of some virtual servers. If the kernel's state is uncertain, all
+    /// are computed when they are needed.
     pub(crate) fn follow_drains(&mut self, servers: &BTreeSet<VirtualServerKey>) {
         let Some(observed) = &self.observed else {
             self.draining = None;
@@ -97,9 +97,8 @@ impl<D: Dataplane> Reconciler<D> {
         }
     }
 
-    /// Deletes virtual servers that wait for it, then the draining real servers whose deadline has
-    /// passed, and those whose connections have ended, as many as the kernel stands (see the module
-    /// `trash`); says how many are left.
+    /// Deletes waiting virtual servers, then draining real servers whose deadline has passed, then those
+    /// whose connections have ended, up to the limit of the module `trash`; returns how many are left.
     ///
     /// # Errors
     /// If the connections cannot be read. Nothing was changed then.

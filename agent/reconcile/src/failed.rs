@@ -1,27 +1,27 @@
-//! What the kernel refused and lacks since, by record, and when it is tried again.
+//! Records with refused steps, and the times of their retries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use portolan_model::{NodeTable, RecordKey};
 
-/// What went wrong, with the record that it belongs to where it belongs to one.
+/// An error, with its record if it belongs to one.
 pub(crate) type RecordError = (Option<RecordKey>, String);
 
-/// What did not work at its last attempt. What belongs to no record is tried again with everything.
+/// Failures of the last attempts. Those without a record are retried with all records.
 #[derive(Debug, Default)]
 pub(crate) struct FailedRecords(BTreeMap<Option<RecordKey>, FailedRecord>);
 
 #[derive(Debug, Default)]
 struct FailedRecord {
     messages: Vec<String>,
-    /// How many attempts have failed in a row.
+    /// Failed attempts in a row.
     attempts: u32,
-    /// When the next attempt is; unknown until somebody asks.
+    /// Time of the next attempt; set when it is asked for.
     at: Option<Instant>,
     /// Whether the next reconciliation tries again.
     is_due: bool,
-    /// Whether it has failed right after the kernel was read.
+    /// Whether an attempt failed right after the kernel was read.
     is_stubborn: bool,
 }
 
@@ -41,25 +41,25 @@ impl FailedRecords {
         })
     }
 
-    /// Whether this has failed right after the kernel was read: then what was known is not why.
+    /// Whether an attempt failed right after the kernel was read: a stale observed state is not the reason.
     pub(crate) fn is_stubborn(&self, record: Option<&RecordKey>) -> bool {
         let failed = self.0.get(&record.cloned());
         failed.is_some_and(|failed| failed.is_stubborn)
     }
 
-    /// Whether something is due that belongs to no record.
+    /// Whether a failure without a record is due.
     pub(crate) fn needs_all(&self) -> bool {
         self.0.get(&None).is_some_and(|failed| failed.is_due)
     }
 
-    /// The records of which something is due.
+    /// The records that are due.
     pub(crate) fn due(&self) -> impl Iterator<Item = &RecordKey> {
         let due = self.0.iter().filter(|(_, failed)| failed.is_due);
         due.filter_map(|(record, _)| record.as_ref())
     }
 
-    /// Takes note of an attempt at some records, or at everything, and of what failed then. `is_fresh`
-    /// if the kernel was read right before.
+    /// Records an attempt at some records, or at all, with its errors. `is_fresh` if the kernel was read
+    /// right before.
     pub(crate) fn note(
         &mut self,
         tried: Option<&BTreeSet<RecordKey>>,
@@ -96,15 +96,15 @@ impl FailedRecords {
         });
     }
 
-    /// Lets the next reconciliation try again what is due at a time.
+    /// Marks the failures that are due at a time for the next reconciliation.
     pub(crate) fn try_again(&mut self, now: Instant) {
         for failed in self.0.values_mut() {
             failed.is_due = failed.at.is_none_or(|at| at <= now);
         }
     }
 
-    /// When something is due next: after a pause that doubles with each attempt that fails, from the
-    /// first to the longest.
+    /// Time of the next retry, after a pause that doubles with each failed attempt, from `first` to
+    /// `longest`.
     pub(crate) fn next(
         &mut self,
         now: Instant,

@@ -1,8 +1,8 @@
-//! Which UDP flows in conntrack lead to where nothing answers any more.
+//! Stale UDP flows in conntrack.
 //!
-//! The kernel remembers for a UDP client where its packets go, for as long as it sends. Without
-//! help a DNS client would stay with a server that is gone. kube-proxy's rule: of a Service port
-//! with an endpoint that serves, every flow goes whose answers do not come from such an endpoint.
+//! The kernel keeps the destination of a UDP client for as long as the client sends. A DNS client would
+//! stay with a deleted server. The rule is kube-proxy's: if a Service port has a serving endpoint, flows
+//! whose replies come from no serving endpoint are stale.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family, FrontendAddress, NodeTable, Protocol, Record};
 use portolan_plan::{Desired, KernelState, Step};
 
-/// The families in which steps take destinations from UDP records, or give the first one to a
-/// virtual server: then flows may be stale.
+/// Families in which flows may be stale after steps: they delete a UDP destination, or add the first one
+/// of a virtual server.
 pub(super) fn affected(steps: &[Step], observed: &KernelState, desired: &Desired) -> Families {
     let is_udp = |key: &VirtualServerKey| {
         let record = desired.records.get(key);
@@ -35,18 +35,18 @@ pub(super) fn affected(steps: &[Step], observed: &KernelState, desired: &Desired
     steps.iter().filter_map(family).collect()
 }
 
-/// Knows for each UDP way in of one family whose answers are good.
+/// Serving endpoints of each UDP frontend in one family.
 #[derive(Debug, Default)]
 pub struct StaleFlows {
-    /// What serves, by record.
+    /// Serving endpoints by record.
     serving: Vec<BTreeSet<SocketAddr>>,
     vips: BTreeMap<SocketAddr, usize>,
-    /// Node ports, of whichever address.
+    /// Node ports of any address.
     node_ports: BTreeMap<u16, usize>,
 }
 
 impl StaleFlows {
-    /// Of one family of a table.
+    /// Collects the frontends of one family of a table.
     #[must_use]
     pub fn new(table: &NodeTable, family: Family) -> Self {
         let mut this = Self::default();
@@ -74,7 +74,7 @@ impl StaleFlows {
         }
     }
 
-    /// Whether a UDP flow is to be forgotten.
+    /// Whether a UDP flow is stale.
     #[must_use]
     pub fn is_stale(&self, flow: &Flow) -> bool {
         let to = flow.original.destination;
@@ -84,8 +84,7 @@ impl StaleFlows {
     }
 }
 
-/// What serves a record on some node, as far as this one knows; `None` if nothing does anywhere:
-/// then a flow is as good as any.
+/// Serving endpoints of a record; `None` if no node has any: no flow is stale then.
 fn serving(table: &NodeTable, record: &Record, family: Family) -> Option<BTreeSet<SocketAddr>> {
     let lists = table.lists.get(&record.key);
     let own = lists

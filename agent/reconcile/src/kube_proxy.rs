@@ -1,10 +1,10 @@
-//! Takes over from a kube-proxy in IPVS mode, around the first reconciliation.
+//! Takeover from a kube-proxy in IPVS mode, around the first reconciliation.
 //!
-//! Before it, [`Reconciler::begin_takeover`] claims the kube-proxy's virtual servers; it does the
-//! rest as with any others of ours. After it, [`Reconciler::continue_takeover`] takes away what
-//! is left, piece by piece: the addresses of the device when our routes are in place, then the
-//! device, and last what only a kube-proxy has of chains and sets. Each piece is idempotent, and
-//! what says that there is more to do goes last, so a crash anywhere loses nothing.
+//! Before it, [`Reconciler::begin_takeover`] claims the kube-proxy's virtual servers, which the
+//! reconciliation treats like any others of ours. After it, [`Reconciler::continue_takeover`] removes the
+//! leftovers piece by piece: the addresses of the device when our routes are in place, then the device,
+//! and last the chains and sets that only a kube-proxy has. Each piece is idempotent, and the marker of
+//! the takeover is removed last, so a crash at any point loses nothing.
 
 use portolan_dataplane::{Dataplane, DataplaneError, KubeProxyObjects};
 use portolan_model::{Family, NodeTable};
@@ -15,44 +15,44 @@ use portolan_plan::kube_proxy::{
 
 use crate::Reconciler;
 
-/// Of how many addresses the device is relieved at a time: each takes the kernel up to some
+/// Number of addresses deleted from the device at a time. Each takes the kernel up to some
 /// milliseconds, and a new table should not wait for all.
 const SLICE: usize = 128;
 
-/// How a takeover begins.
+/// Result of the start of a takeover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TakeoverStart {
     /// There is nothing to take over.
     Nothing,
-    /// The table lacks too many of the kube-proxy's virtual servers: nothing was done, and the
-    /// table must not be programmed.
+    /// The table lacks too many of the kube-proxy's virtual servers: nothing was changed, and the table
+    /// must not be programmed.
     Doubtful(Claim),
-    /// The kube-proxy's virtual servers are ours. Those of the claim are those that were not yet.
+    /// The kube-proxy's virtual servers are ours; the claim has those that were not before.
     Begun(Claim),
 }
 
-/// How far a takeover is.
+/// Progress of a takeover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeoverProgress {
-    /// There is more to do, at once.
+    /// There is more to remove, at once.
     More,
-    /// Something is needed still: so many addresses cannot be replaced, or the rules are not in
-    /// place. Another attempt makes sense after another reconciliation.
+    /// Some addresses have no route of ours yet, or the rules are not in place. The next attempt makes
+    /// sense after another reconciliation.
     Waiting {
         /// The addresses of the device that are left.
         addresses: usize,
     },
-    /// Nothing of the kube-proxy's is left.
+    /// No object of the kube-proxy is left.
     Done,
 }
 
 impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
-    /// Claims what a kube-proxy left, if it was asked for or has begun before. A table of which
-    /// `is_doubtful` says so claims nothing.
+    /// Claims a kube-proxy's virtual servers if the takeover was `asked` for or has begun before. Nothing is
+    /// claimed for a doubtful table.
     ///
     /// # Errors
-    /// If the kernel cannot be read, or what is claimed not be recorded: then nothing of it may be
-    /// programmed, for it would be somebody else's.
+    /// If the kernel cannot be read, or the claim cannot be recorded. Nothing may be programmed then: the
+    /// virtual servers would be foreign.
     pub async fn begin_takeover(
         &mut self,
         table: &NodeTable,
@@ -87,16 +87,16 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         Ok(TakeoverStart::Begun(claim))
     }
 
-    /// Takes away a piece of what is left, once a table is programmed.
+    /// Removes a piece of the leftovers, once a table is programmed.
     ///
     /// # Errors
-    /// If the kernel cannot be read, or refuses. What was done stays done.
+    /// If the kernel cannot be read, or refuses a removal. Earlier removals stay done.
     pub async fn continue_takeover(&mut self) -> Result<TakeoverProgress, DataplaneError> {
         self.merge_pending();
         let read;
         let observed = match &self.observed {
             Some(observed) => observed,
-            // After an error that has nothing to do with this.
+            // Unknown after an unrelated error.
             None => {
                 read = self.observe().await?;
                 &read

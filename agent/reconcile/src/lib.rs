@@ -1,7 +1,7 @@
-//! Makes the kernel equal to a table: observe, desire, plan, apply, remember.
+//! Reconciliation of one kernel with one table: observe, desire, plan, apply, remember.
 //!
-//! [`Reconciler`] does it once and knows what the kernel holds. When to do it is the agent's
-//! business.
+//! [`Reconciler`] runs one reconciliation at a time and keeps the observed state. The agent decides when
+//! to run it.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,7 @@ mod spread;
 mod trash;
 mod unserved;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -35,17 +35,17 @@ pub use outcome::{Counts, Outcome};
 use apply::PendingMerge;
 use drains::DrainingServers;
 use failed::FailedRecords;
-use outcome::breaks;
+use outcome::{breaks, written_rules};
 use spread::PutOff;
 use trash::Trash;
 use unserved::Unserved;
 
-/// The desired state, for dumps too. Whoever reads it holds up the reconciliation meanwhile.
+/// Desired state, shared with debug dumps. A reader blocks the reconciliation.
 #[derive(Debug, Clone, Default)]
 pub struct SharedDesired(Arc<RwLock<IncrementalDesired>>);
 
 impl SharedDesired {
-    /// What the kernel should hold since the last reconciliation.
+    /// Desired state of the last reconciliation.
     pub fn read<T>(&self, look: impl FnOnce(&Desired) -> T) -> T {
         look(
             self.0
@@ -60,56 +60,56 @@ impl SharedDesired {
     }
 }
 
-/// What becomes of what is ours in the kernel and not desired.
+/// Treatment of our objects in the kernel that are not desired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Surplus {
     Delete,
     Keep,
 }
 
-/// What is to be done.
+/// Steps of one reconciliation.
 #[derive(Default)]
 struct PlannedSteps {
     steps: Vec<Step>,
-    /// The virtual servers that have changed, where it is known what drains of the others.
+    /// Changed virtual servers; those of the others that drain are known.
     touched: BTreeSet<VirtualServerKey>,
-    /// The records that were looked at; `None` if all were.
+    /// Records that were compared; `None` for all.
     tried: Option<BTreeSet<RecordKey>>,
 }
 
-/// Keeps one kernel equal to one table.
+/// Reconciles one kernel with one table.
 #[derive(Debug)]
 pub struct Reconciler<D> {
     dataplane: D,
     config: Config,
     facts: Option<NodeFacts>,
-    /// What the kernel holds as far as we know; unknown at start and after an error.
+    /// State of the kernel, updated with every step; `None` at start and after an error.
     observed: Option<KernelState>,
-    /// What the last steps have not been added to yet; then nothing else is known.
+    /// Observed state and steps that are not merged yet; `observed` is `None` then.
     pending: Option<PendingMerge>,
-    /// How many real servers there are in what is known.
+    /// Number of real servers in the observed state.
     real_servers: usize,
     desired: SharedDesired,
-    /// What the desired state is of: the table and the node as they were, if the kernel was made
-    /// equal to it without an error.
+    /// Table and facts of the desired state, if the kernel was made equal to it without an error.
     settled: Option<(Arc<NodeTable>, NodeFacts)>,
-    /// What drains, as far as is known; unknown after the state was made anew.
+    /// Draining real servers; `None` after the desired state was computed from scratch.
     draining: Option<DrainingServers>,
-    /// The families whose UDP flows may be stale.
+    /// Families whose UDP flows may be stale.
     flows_due: Families,
     trash: Trash,
-    /// What could not be deleted at once with much else.
+    /// Virtual servers whose deletion waits for room.
     put_off: PutOff,
-    /// What the ownership record held when the kernel was last known.
+    /// Content of the ownership record when the kernel was last observed.
     remembered: BTreeSet<SetEntry>,
-    /// What the kernel refused and lacks since: tried again when it is asked for, and not whenever
-    /// anything else changes.
+    /// The observed state that was forgotten, to count what others have changed since.
+    forgotten: Option<KernelState>,
+    /// Records with refused steps, which are retried after a pause and not with every change.
     failed: FailedRecords,
     unserved: Unserved,
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// Begins without knowing anything of the kernel.
+    /// Creates a reconciler that has not observed the kernel.
     pub fn new(dataplane: D, config: Config) -> Self {
         let flows_due = config.families.iter().copied().collect();
         Self {
@@ -122,33 +122,34 @@ impl<D: Dataplane> Reconciler<D> {
             desired: SharedDesired::default(),
             settled: None,
             draining: None,
-            // One that was killed before may have left some.
+            // An agent that was killed may have left some.
             flows_due,
             trash: Trash::default(),
             put_off: PutOff::default(),
             remembered: BTreeSet::new(),
+            forgotten: None,
             failed: FailedRecords::default(),
             unserved: Unserved::default(),
         }
     }
 
-    /// What the node is like as far as is known.
+    /// Facts about the node, if they have been read.
     pub fn facts(&self) -> Option<&NodeFacts> {
         self.facts.as_ref()
     }
 
-    /// What the kernel should hold since the last reconciliation.
+    /// Desired state of the last reconciliation.
     pub fn desired(&self) -> &SharedDesired {
         &self.desired
     }
 
-    /// What the kernel holds as far as is known.
+    /// Observed state of the kernel, if it is certain.
     pub fn observed(&mut self) -> Option<&KernelState> {
         self.merge_pending();
         self.observed.as_ref()
     }
 
-    /// How much the kernel holds, as far as is known.
+    /// Numbers of objects in the observed state.
     pub fn counts(&mut self) -> Option<Counts> {
         self.merge_pending();
         let observed = self.observed.as_ref()?;
@@ -158,17 +159,30 @@ impl<D: Dataplane> Reconciler<D> {
         })
     }
 
-    /// Forgets what the kernel holds and what the node is like, so that the next reconciliation
-    /// reads both anew.
+    /// Numbers of desired iptables rules in both families, by iptables table.
+    pub fn rule_counts(&self) -> BTreeMap<String, usize> {
+        self.desired.read(|desired| {
+            let mut counts = BTreeMap::new();
+            for rules in desired.state.rules.values() {
+                for (table, count) in rules.count_by_table() {
+                    *counts.entry(table).or_default() += count;
+                }
+            }
+            counts
+        })
+    }
+
+    /// Forgets the observed state and the facts, so that the next reconciliation reads both.
     pub fn forget(&mut self) {
         self.merge_pending();
         if let Some(observed) = self.observed.take() {
             self.remembered = observed.ownership(&self.config.names);
+            self.forgotten = Some(observed);
         }
         self.facts = None;
     }
 
-    /// Reads the kernel. What of it is ours is ours although somebody has emptied the ownership record.
+    /// Reads the kernel, and recovers ownership if the record was emptied.
     async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
         let mut observed = self.dataplane.observe().await?;
         observed.recover(&self.config.names, &self.remembered);
@@ -176,15 +190,15 @@ impl<D: Dataplane> Reconciler<D> {
             let servers = observed.recovered.len();
             tracing::warn!(
                 servers,
-                "the ownership record lacks virtual servers that are ours: mended"
+                "the ownership record lacks some of our virtual servers: repaired"
             );
         }
         Ok(observed)
     }
 
-    /// Looks whether the kernel still holds what it should, as far as a few milliseconds tell (see
-    /// [`Dataplane::glance`]). What is found otherwise is said, and all is forgotten, so that the
-    /// next reconciliation reads the kernel and mends it.
+    /// Checks cheaply whether the kernel still matches the observed state (see [`Dataplane::glance`]).
+    /// Returns the first difference; the observed state is forgotten then, so that the next reconciliation
+    /// reads and repairs the kernel.
     ///
     /// # Errors
     /// If the kernel cannot be read.
@@ -200,14 +214,13 @@ impl<D: Dataplane> Reconciler<D> {
         Ok(found)
     }
 
-    /// Lets the next reconciliation try again what the kernel refused and what is due by now, and not
-    /// only what has changed since.
+    /// Lets the next reconciliation retry refused records that are due, besides changed ones.
     pub fn try_again(&mut self, now: Instant) {
         self.failed.try_again(now);
     }
 
-    /// When something that the kernel refused is due. The pause before the next attempt doubles with
-    /// each that fails, from `first` to `longest`, for each record by itself.
+    /// Time of the next retry of a refused record. The pause of each record doubles with each failed
+    /// attempt, from `first` to `longest`.
     pub fn next_attempt(
         &mut self,
         now: Instant,
@@ -217,11 +230,10 @@ impl<D: Dataplane> Reconciler<D> {
         self.failed.next(now, first, longest)
     }
 
-    /// Reads what the node is like, and nothing else; whether that is other than what the last
-    /// reconciliation went by.
+    /// Reads the facts alone; returns whether they differ from those of the last reconciliation.
     ///
     /// # Errors
-    /// If it cannot be read. Then the next reconciliation reads it anew.
+    /// If they cannot be read. The next reconciliation reads them then.
     pub async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
         let before = self.facts.take();
         self.facts = Some(self.dataplane.facts().await?);
@@ -236,11 +248,10 @@ impl<D: Dataplane> Reconciler<D> {
         self.reconcile_with(table, Surplus::Delete).await
     }
 
-    /// Adds to the kernel what a table has, and changes what both have. What of ours the table does
-    /// not have stays as it is: for a table that may be older than what the kernel holds.
+    /// Adds and changes objects, and deletes none: for a table that may be older than the kernel's state.
     ///
     /// # Errors
-    /// As [`Self::reconcile`].
+    /// Same as [`Self::reconcile`].
     pub async fn reconcile_additions(
         &mut self,
         table: &Arc<NodeTable>,
@@ -273,9 +284,11 @@ impl<D: Dataplane> Reconciler<D> {
             touched,
             tried,
         } = self.steps(table, &facts, &observed, surplus);
+        let repaired = self.repaired(&steps, surplus);
         let affected = self.desired.read(|d| flows::affected(&steps, &observed, d));
         self.flows_due = self.flows_due.iter().chain(affected.iter()).collect();
-        let steps = self.spread(steps, &observed, tried.is_none()).await?;
+        let is_full = tried.is_none();
+        let steps = self.spread(steps, &observed, is_full).await?;
         let objects = steps.iter().map(Step::objects).sum();
         let step_errors = self.apply(&steps, &observed).await;
         let broken = step_errors
@@ -287,17 +300,17 @@ impl<D: Dataplane> Reconciler<D> {
         let errors = errors.collect();
         self.failed.note(tried.as_ref(), errors, is_fresh, table);
         let refused = step_errors.iter().map(|error| error.index).collect();
+        let (rules_written, rule_failures) = written_rules(&steps, &refused);
         let unserved = self
             .desired
             .read(|desired| self.unserved.follow(&steps, &refused, desired));
         if is_state_certain {
-            // What a whole family needs is tried again with every change: nothing new may come up
-            // without it.
+            // Rules and sets are retried with every change: nothing new may come up without them.
             let is_equal = surplus == Surplus::Delete && broken.is_empty();
             self.settled = is_equal.then(|| (Arc::clone(table), facts.clone()));
             self.pending = Some(PendingMerge::new(observed, steps, &step_errors, touched));
         } else {
-            // What is known of the kernel is not so any more: the next one looks.
+            // The state of the kernel is uncertain: the next reconciliation reads it.
             (self.settled, self.draining) = (None, None);
             self.remembered = observed.ownership(&self.config.names);
         }
@@ -313,11 +326,39 @@ impl<D: Dataplane> Reconciler<D> {
             errors,
             broken: broken.iter().chain(unserved.iter()).collect(),
             again: !self.failed.is_empty(),
+            repaired,
+            is_full,
+            rules_written,
+            rule_failures,
         })
     }
 
-    /// Does what is still to be done after a reconciliation and nobody has to wait for. Without it
-    /// the next one that reads the kernel writes rules anew that were just written.
+    /// How many objects of steps repair what others have changed since the observed state was forgotten:
+    /// all but those that the forgotten state lacked too.
+    fn repaired(&mut self, steps: &[Step], surplus: Surplus) -> usize {
+        let Some(forgotten) = self.forgotten.take() else {
+            return 0;
+        };
+        let objects = |steps: &[Step]| steps.iter().map(Step::objects).sum::<usize>();
+        let planned = objects(steps);
+        if planned == 0 {
+            return 0;
+        }
+        let lacked = self.plan_all(&forgotten, surplus);
+        planned.saturating_sub(objects(&lacked))
+    }
+
+    /// The steps from a state of the kernel to the desired one.
+    fn plan_all(&self, observed: &KernelState, surplus: Surplus) -> Vec<Step> {
+        let config = &self.config;
+        self.desired.read(|desired| match surplus {
+            Surplus::Delete => plan(desired, observed, config),
+            Surplus::Keep => plan_additions(desired, observed, config),
+        })
+    }
+
+    /// Completes a reconciliation with work that nobody waits for. Without it the next reconciliation that
+    /// reads the kernel rewrites rules that were just written.
     ///
     /// # Errors
     /// If the kernel cannot be read.
@@ -326,8 +367,8 @@ impl<D: Dataplane> Reconciler<D> {
         self.dataplane.settle().await
     }
 
-    /// Makes the desired state that of a table, and says the steps that lead there. Whether that is
-    /// done for all of it or for what has changed alone makes no difference but in time.
+    /// Moves the desired state to a table, and returns the steps that lead there. Following the changes
+    /// alone and computing everything give the same result at different cost.
     fn steps(
         &mut self,
         table: &Arc<NodeTable>,
@@ -375,18 +416,14 @@ impl<D: Dataplane> Reconciler<D> {
             }
             *before = kept;
         });
-        let steps = self.desired.read(|desired| match surplus {
-            Surplus::Delete => plan(desired, observed, config),
-            Surplus::Keep => plan_additions(desired, observed, config),
-        });
         PlannedSteps {
-            steps,
+            steps: self.plan_all(observed, surplus),
             ..PlannedSteps::default()
         }
     }
 
-    /// Makes conntrack forget the UDP flows that lead to where nothing answers any more, if
-    /// anything that was done since the last time can have left such; says how many.
+    /// Deletes UDP flows to endpoints that no longer serve from conntrack, if steps since the last call may
+    /// have left any; returns how many.
     ///
     /// # Errors
     /// If the flows cannot be read or deleted. The next call tries again.
@@ -410,13 +447,13 @@ impl<D: Dataplane> Reconciler<D> {
         Ok(Some(deleted))
     }
 
-    /// Takes what was read of the kernel for what is known.
+    /// Replaces the observed state with a new reading.
     fn set_observed(&mut self, observed: KernelState) {
         self.real_servers = real_servers(&observed);
         (self.observed, self.pending, self.settled) = (Some(observed), None, None);
     }
 
-    /// Makes what is known what the last steps made of the kernel.
+    /// Merges the last steps into the observed state.
     fn merge_pending(&mut self) {
         let Some(pending) = self.pending.take() else {
             return;
@@ -444,7 +481,7 @@ impl<D: Dataplane> Reconciler<D> {
         &self.dataplane
     }
 
-    /// The dataplane, given back.
+    /// Returns the dataplane.
     pub fn into_dataplane(self) -> D {
         self.dataplane
     }

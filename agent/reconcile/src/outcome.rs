@@ -1,29 +1,39 @@
-//! What came of a reconciliation.
+//! Outcome of a reconciliation.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use portolan_dataplane::DataplaneError;
 use portolan_model::{Families, Family, RecordKey};
 use portolan_plan::Step;
 
-/// What one reconciliation did.
+/// Outcome of one reconciliation.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// How many kernel objects it changed or tried to.
+    /// How many kernel objects were changed, failed attempts included.
     pub objects: usize,
     /// How long it took.
     pub duration: Duration,
-    /// What did not work, with the record it belongs to where it belongs to one.
+    /// Errors, each with its record if it belongs to one.
     pub errors: Vec<(Option<RecordKey>, String)>,
-    /// The families for which nothing can be relied on: the kernel could not be read, what all
-    /// virtual servers need could not be written, or no virtual server at all was taken.
+    /// Families that cannot be relied on: the kernel could not be read, rules or sets could not be
+    /// written, or the kernel refused every virtual server.
     pub broken: Families,
     /// Whether the same may work at another attempt.
     pub again: bool,
+    /// How many objects another program had changed or deleted since the last reconciliation, found by
+    /// reading the kernel and repaired or tried to.
+    pub repaired: usize,
+    /// Whether the whole table was compared with the kernel, not only changed records.
+    pub is_full: bool,
+    /// How many iptables rules were written, by iptables table.
+    pub rules_written: BTreeMap<String, usize>,
+    /// For how many families the iptables rules could not be written.
+    pub rule_failures: usize,
 }
 
 impl Outcome {
-    /// That of a kernel that cannot be read.
+    /// Outcome for a kernel that cannot be read.
     #[must_use]
     pub fn unreadable(error: &DataplaneError) -> Self {
         Self {
@@ -35,7 +45,7 @@ impl Outcome {
     }
 }
 
-/// How much there is in the kernel, foreign objects included.
+/// Numbers of objects in the kernel, foreign ones included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Virtual servers.
@@ -44,7 +54,27 @@ pub struct Counts {
     pub real_servers: usize,
 }
 
-/// The family for which nothing can be relied on after such a step has failed.
+/// Numbers of iptables rules that steps have written, by table, and of families that failed.
+pub(crate) fn written_rules(
+    steps: &[Step],
+    failed: &BTreeSet<usize>,
+) -> (BTreeMap<String, usize>, usize) {
+    let (mut written, mut failures) = (BTreeMap::new(), 0);
+    for (index, step) in steps.iter().enumerate() {
+        match step {
+            Step::WriteRules { .. } if failed.contains(&index) => failures += 1,
+            Step::WriteRules { rules, .. } => {
+                for (table, count) in rules.count_by_table() {
+                    *written.entry(table).or_default() += count;
+                }
+            }
+            _ => {}
+        }
+    }
+    (written, failures)
+}
+
+/// The family that cannot be relied on after a step has failed.
 pub(crate) fn breaks(step: &Step) -> Option<Family> {
     match step {
         Step::CreateSet { header, .. } => Some(header.family),

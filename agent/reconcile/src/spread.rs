@@ -1,8 +1,8 @@
-//! Deletions of many real servers at once, spread over time (see the module `trash`).
+//! Deletions of many real servers, spread over time (see the module `trash`).
 //!
-//! What exceeds the room gets weight 0 and waits, so that it takes no new connections. A virtual
-//! server that nobody wants any more waits as a whole: without its route and its entries, and still
-//! in the ownership record. [`Reconciler::finish_drains`] deletes what waits as room comes.
+//! Real servers that exceed the room get weight 0, so that they take no new connections, and wait. A
+//! virtual server that is no longer desired waits as a whole: without its route and its entries, and
+//! still in the ownership record. [`Reconciler::finish_drains`] deletes waiting ones as room returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,11 +17,11 @@ use portolan_plan::{KernelState, Names, SetName, Step, ownership_entry};
 use crate::Reconciler;
 use crate::trash::{MOST, deleted_by};
 
-/// So many more are deleted at once of those that do not wait yet: a change of few Services is not held
-/// up by an earlier one of many.
+/// Additional deletions for objects that do not wait yet, so that a change of few Services is not delayed
+/// by an earlier one of many.
 const FEW: usize = 100;
 
-/// Virtual servers of ours that nobody wants any more and that are still there.
+/// Our virtual servers that are no longer desired and wait to be deleted.
 #[derive(Debug, Default)]
 pub(crate) struct PutOff(BTreeSet<VirtualServerKey>);
 
@@ -38,13 +38,13 @@ impl PutOff {
         self.0.extend(keys);
     }
 
-    /// Forgets those that do not wait any more.
+    /// Removes those that do not wait any more.
     pub(crate) fn retain(&mut self, waits: impl Fn(&VirtualServerKey) -> bool) {
         self.0.retain(waits);
     }
 
-    /// The steps that delete as many as there is room for and that take them out of the record, and
-    /// the room that is left. They do not wait any more.
+    /// Returns the steps that delete as many as there is room for, the steps that delete their ownership
+    /// entries, and the remaining room. These no longer wait.
     pub(crate) fn finish(
         &mut self,
         observed: &KernelState,
@@ -75,13 +75,13 @@ impl PutOff {
     }
 }
 
-/// The room that is left after so many are deleted together; `None` if they have to wait. Those that
-/// never have room go when there is most.
+/// The room left after deleting `count` together; `None` if they have to wait. More than the whole room
+/// are deleted when the room is empty.
 fn room_after(room: usize, count: usize) -> Option<usize> {
     (count <= room || room == MOST).then(|| room.saturating_sub(count))
 }
 
-/// How many real servers may be deleted together.
+/// Remaining room for deletions.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     room: usize,
@@ -89,8 +89,8 @@ struct Room {
 }
 
 impl Room {
-    /// Takes the room for so many, if there is any. Those that wait already have only that which comes
-    /// by and by.
+    /// Claims room for `count` deletions, if there is any. Objects that `waits` already have no share in
+    /// the additional ones.
     fn claim(&mut self, count: usize, waits: bool) -> bool {
         if let Some(left) = room_after(self.room, count) {
             self.room = left;
@@ -106,9 +106,8 @@ impl Room {
 
 type Busy = BTreeMap<VirtualServerKey, BTreeMap<SocketAddr, Connections>>;
 
-/// Steps of which those that delete more than there is room for only set weights, and the virtual
-/// servers that wait. Real servers with connections never wait: at once is when these must go
-/// elsewhere.
+/// Replaces deletions that exceed the room with weights of 0; also returns the virtual servers that wait.
+/// Real servers of UDP with connections never wait: their clients must move at once.
 fn spread(
     steps: Vec<Step>,
     observed: &KernelState,
@@ -157,7 +156,7 @@ fn spread(
     (spread, waiting)
 }
 
-/// The steps that give real servers of a virtual server weight 0, where they have another.
+/// The steps that set real servers of a virtual server to weight 0.
 fn quiet(
     observed: &KernelState,
     key: VirtualServerKey,
@@ -177,13 +176,13 @@ fn quiet(
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// Whether virtual servers that nobody wants any more wait to be deleted.
+    /// Whether virtual servers wait to be deleted.
     #[must_use]
     pub fn has_put_off(&self) -> bool {
         self.put_off.len() > 0
     }
 
-    /// Puts off what would delete too much at once; of all that is known if `anew`.
+    /// Postpones deletions that exceed the room. With `anew` the steps concern all objects.
     pub(crate) async fn spread(
         &mut self,
         steps: Vec<Step>,

@@ -41,7 +41,7 @@ fn vip() -> VirtualServerKey {
 }
 
 #[tokio::test]
-async fn a_second_run_has_nothing_to_do_and_a_restart_neither() {
+async fn second_run_and_restart_have_nothing_to_do() {
     let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
     let table = table(&["10.0.0.1:80"]);
     assert!(reconciler.reconcile(&table).await.unwrap().objects > 0);
@@ -53,7 +53,7 @@ async fn a_second_run_has_nothing_to_do_and_a_restart_neither() {
 }
 
 #[tokio::test]
-async fn what_somebody_deleted_comes_back_after_forgetting() {
+async fn deleted_objects_come_back_after_forgetting() {
     let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
     let table = table(&["10.0.0.1:80"]);
     reconciler.reconcile(&table).await.unwrap();
@@ -65,7 +65,7 @@ async fn what_somebody_deleted_comes_back_after_forgetting() {
 }
 
 #[tokio::test]
-async fn a_route_of_somebody_else_is_told_of_until_it_goes_and_never_touched() {
+async fn foreign_route_is_reported_and_left_untouched() {
     let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
     let theirs = BTreeSet::from(["10.96.0.1".parse().unwrap()]);
     reconciler.dataplane.state.foreign_routes = theirs.clone();
@@ -80,7 +80,7 @@ async fn a_route_of_somebody_else_is_told_of_until_it_goes_and_never_touched() {
         assert_eq!(told, table.records.keys().collect::<Vec<_>>());
         assert_eq!(reconciler.dataplane.state.foreign_routes, theirs);
     }
-    // Ours is there when it goes, and nobody is told of anything any more.
+    // Ours remains when it is deleted, and no error is left.
     assert_eq!(reconciler.glance().await.unwrap(), None);
     reconciler.dataplane.state.foreign_routes.clear();
     assert!(reconciler.glance().await.unwrap().is_some());
@@ -90,7 +90,7 @@ async fn a_route_of_somebody_else_is_told_of_until_it_goes_and_never_touched() {
 }
 
 #[tokio::test]
-async fn an_error_names_the_record_and_the_next_run_mends_it() {
+async fn error_names_the_record_and_the_next_run_repairs_it() {
     let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
     reconciler.reconcile(&Arc::default()).await.unwrap();
     // Two entries in sets, ownership, route: then comes the virtual server.
@@ -107,7 +107,7 @@ async fn an_error_names_the_record_and_the_next_run_mends_it() {
     }), "{:?}", outcome.errors);
     assert!(reconciler.dataplane.state.virtual_servers.is_empty());
 
-    // What is missing in a set is told of the record too.
+    // Entries missing in a set are reported for the record too.
     let message = "add 1 entries to set KUBE-CLUSTER-IP: ENOMEM";
     assert!(
         outcome.errors.iter().any(|(record, text)| {
@@ -128,7 +128,7 @@ async fn an_error_names_the_record_and_the_next_run_mends_it() {
 }
 
 #[tokio::test]
-async fn a_draining_real_server_goes_when_its_connections_have_ended() {
+async fn draining_real_server_is_deleted_when_its_connections_have_ended() {
     let mut reconciler = Reconciler::new(FakeKernel::default(), Config::default());
     reconciler
         .reconcile(&table(&["10.0.0.1:80", "10.0.0.2:80"]))
@@ -166,7 +166,7 @@ async fn a_draining_real_server_goes_when_its_connections_have_ended() {
     assert_eq!(observed.as_ref(), Some(&reconciler.dataplane.state));
 }
 
-/// As [`table`], with a second Service at 10.96.0.2.
+/// Like [`table`], with a second Service at 10.96.0.2.
 fn two(destinations: &[&str], second: &[&str]) -> Arc<NodeTable> {
     let mut both = NodeTable::clone(&table(destinations));
     let of_second = table(second).records.values().next().unwrap().clone();
@@ -195,7 +195,7 @@ fn changed(before: &Arc<NodeTable>, second: &[&str]) -> Arc<NodeTable> {
 }
 
 #[tokio::test]
-async fn what_the_kernel_refuses_costs_others_nothing_and_is_tried_again_when_asked() {
+async fn refused_step_costs_others_nothing_and_is_retried_when_asked() {
     let both = two(&["10.0.0.1:80"], &["10.0.0.2:80"]);
     let is_bad = |step: &Step| matches!(step, Step::AddVirtualServer { key, .. } if *key == vip());
     let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
@@ -251,7 +251,7 @@ async fn what_the_kernel_refuses_costs_others_nothing_and_is_tried_again_when_as
 }
 
 #[tokio::test]
-async fn what_was_refused_is_forgotten_with_its_record() {
+async fn refusal_is_forgotten_with_its_record() {
     let one = table(&["10.0.0.1:80"]);
     let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
     probe.reconcile(&one).await.unwrap();
@@ -270,7 +270,7 @@ async fn what_was_refused_is_forgotten_with_its_record() {
 }
 
 #[tokio::test]
-async fn only_what_a_whole_family_needs_breaks_it() {
+async fn only_rules_and_sets_break_a_family() {
     let broken = async |fails: fn(&Step) -> bool| {
         let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
         probe.reconcile(&table(&["10.0.0.1:80"])).await.unwrap();

@@ -1,29 +1,29 @@
-//! How many real servers may be deleted now.
+//! Limit of real servers deleted at a time.
 //!
-//! The kernel keeps deleted ones for two to three minutes in a list, and each addition walks through
-//! it: with 10,000 there an addition costs 100 times as much. One at weight 0 costs nothing where it
-//! is, and may come back. So few are deleted at once, and the others wait at weight 0.
+//! The kernel keeps deleted real servers for two to three minutes in a list that each addition scans:
+//! with 10,000 entries an addition costs 100 times as much. A real server at weight 0 costs nothing and
+//! may come back. So few are deleted at once, and the others wait at weight 0.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use portolan_plan::{KernelState, Step};
 
-/// How long the kernel keeps what was deleted: measured, 125 to 188 seconds.
+/// Upper bound of the time in the kernel's list; measured 125 to 188 seconds.
 const KEPT: Duration = Duration::from_secs(190);
-/// With so many in the list an addition costs ten times as much as with none, still some
+/// Limit of the list's length: an addition then costs ten times as much as with an empty list, still some
 /// microseconds.
 pub(crate) const MOST: usize = 1_000;
 
-/// What the kernel still keeps of what was deleted.
+/// Deleted real servers in the kernel's list.
 #[derive(Debug, Default)]
 pub(crate) struct Trash {
-    /// When how many were deleted, oldest first.
+    /// Times and numbers of deletions, oldest first.
     deleted: VecDeque<(Instant, usize)>,
 }
 
 impl Trash {
-    /// How many more may be deleted at a time, not before that of an earlier call.
+    /// How many more may be deleted at a time that is not before an earlier call's.
     pub(crate) fn room(&mut self, now: Instant) -> usize {
         let is_gone = |at: Instant| now.saturating_duration_since(at) >= KEPT;
         while self.deleted.front().is_some_and(|(at, _)| is_gone(*at)) {
@@ -33,7 +33,7 @@ impl Trash {
         MOST.saturating_sub(kept)
     }
 
-    /// Notes that some were deleted, whether or not there was room.
+    /// Records deletions, with or without room.
     pub(crate) fn add(&mut self, count: usize, now: Instant) {
         if count > 0 {
             self.deleted.push_back((now, count));
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_again_when_the_kernel_has_forgotten() {
+    fn room_returns_when_the_kernel_has_freed_its_list() {
         let (mut trash, start) = (Trash::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(trash.room(at(0)), MOST);

@@ -1,4 +1,4 @@
-//! The families of which the kernel takes no virtual server at all.
+//! Families of which the kernel refuses every virtual server.
 
 use std::collections::BTreeSet;
 
@@ -6,15 +6,14 @@ use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Families, Family};
 use portolan_plan::{Desired, Step};
 
-/// Followed from run to run: one that only tries what has changed says nothing of the others.
+/// Kept across reconciliations: one of changed records alone says nothing of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Unserved(Families);
 
 impl Unserved {
-    /// After a run: its steps, the indices of those that were not taken, and what was desired. A family
-    /// is unserved when every virtual server that it should have was tried in vain, until one is taken
-    /// or none is desired. Where all of them have schedulers that their Services name, they say nothing
-    /// of the kernel.
+    /// Updates the families after a run, given its steps, the indices of the failed ones, and the desired
+    /// state. A family is unserved once every desired virtual server was refused, until one is accepted or
+    /// none is desired. Refusals of schedulers that Services name say nothing about the family.
     pub(crate) fn follow(
         &mut self,
         steps: &[Step],
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_unserved_until_one_virtual_server_is_taken() {
+    fn family_is_unserved_until_one_virtual_server_is_accepted() {
         let mut unserved = Unserved::default();
         let mut follow = |steps: &[Step], refused: &[usize], wanted: &[&str]| {
             let refused = refused.iter().copied().collect();
@@ -97,10 +96,10 @@ mod tests {
         };
         let both = ["10.96.0.1", "10.96.0.2", "fd00::1"];
         let steps = both.map(add);
-        // One of two is nothing of the kind.
+        // One refusal of two is not enough.
         assert_eq!(follow(&steps, &[0], &both), []);
         assert_eq!(follow(&steps, &[0, 1], &both), [Family::V4]);
-        // A change elsewhere says nothing of it.
+        // A change elsewhere has no influence.
         assert_eq!(follow(&[], &[], &both), [Family::V4]);
         assert_eq!(follow(&steps[..1], &[0], &both), [Family::V4]);
         assert_eq!(follow(&steps[..1], &[], &both), []);
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_with_a_scheduler_of_its_own_says_nothing_of_the_kernel() {
+    fn refused_scheduler_of_a_service_leaves_its_family_served() {
         let mut wanted = desired(&["10.96.0.1"]);
         let mut record = Record::new(RecordKey {
             cluster: "".into(),

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use portolan_dataplane::{IptablesMode, KernelConfig};
 use portolan_model::{Family, ipvs};
-use portolan_plan::{Config, DetectLocal, MarkMask, Names, VipBinding};
+use portolan_plan::{Config, DetectLocal, MarkUsers, Names, VipBinding};
 
 /// How the kernel is programmed.
 #[derive(Debug, Args)]
@@ -53,10 +53,10 @@ pub struct KernelArgs {
     ipvs_exclude_cidrs: Vec<IpNet>,
 
     /// Bits of the packet mark that lead connections of this node and its pods past
-    /// externalTrafficPolicy Local: one mark per Service port. No other program may use them.
-    #[arg(long, env = "PORTOLAN_SHORT_CIRCUIT_MASK", default_value = "0x3fff0000",
-        value_parser = parse_mark)]
-    short_circuit_mask: u32,
+    /// externalTrafficPolicy Local: one mark per Service port. No other program may use them. Default:
+    /// 0x3fff0000, or free bits where rules of other programs (Calico, Cilium ...) use some of these.
+    #[arg(long, env = "PORTOLAN_SHORT_CIRCUIT_MASK", value_parser = parse_mark)]
+    pub short_circuit_mask: Option<u32>,
 
     /// Bit of the packet mark that requests masquerading; bit 14 is 0x4000.
     #[arg(long, alias = "iptables-masquerade-bit", env = "PORTOLAN_MASQUERADE_BIT",
@@ -179,15 +179,14 @@ impl KernelArgs {
     /// If the name prefix or the mask cannot be used, or the detect-local mode needs a missing flag.
     pub fn plan_config(&self) -> anyhow::Result<Config> {
         let masquerade_mark = 1 << self.masquerade_bit;
-        let mask = self.short_circuit_mask;
         Ok(Config {
             names: Names::new(&self.name_prefix).context("--name-prefix")?,
             scheduler: self.scheduler,
             masquerade_all: self.masquerade_all,
             detect_local: self.detect_local()?,
             masquerade_mark,
-            short_circuit_mask: MarkMask::new(mask, masquerade_mark)
-                .with_context(|| format!("--short-circuit-mask {mask:#x}"))?,
+            short_circuit_mask: MarkUsers::default()
+                .choose(self.short_circuit_mask, masquerade_mark)?,
             exclude_cidrs: self.ipvs_exclude_cidrs.clone(),
             vip_binding: self.vip_binding.into(),
             ..Config::default()

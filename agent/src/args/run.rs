@@ -273,6 +273,7 @@ impl RunArgs {
         let bound = self.kube_proxy.node_ip().filter(|ip| !is_set(ip));
         config.node_ips.extend(bound);
         Ok(KernelConfig {
+            scheduler_pause: self.sync_period(),
             rules_record: Some(self.state_dir.join("rules.json")),
             node_port_addresses: self.node_port_addresses()?,
             tuning: self.tune.tuning(),

@@ -147,7 +147,7 @@ fn overlapping_marks_are_refused() {
     let refused = format!("{:#}", config("0xff00").unwrap_err());
     assert_eq!(
         refused,
-        "--short-circuit-mask 0xff00: it has the bit 0x4000, which means something else"
+        "--short-circuit-mask 0xff00: it has the bit 0x4000, which has another meaning"
     );
     let cli = ["portolan-agent", "--short-circuit-mask=0xzz"];
     assert!(Cli::try_parse_from(cli).is_err());

@@ -1,4 +1,4 @@
-//! One answer to a load balancer.
+//! Answer to a load balancer.
 
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -8,7 +8,7 @@ use super::ServiceKey;
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// What is said for a Service with so many endpoints here, from an agent that is healthy or not.
+/// Answer for a Service with a number of endpoints on this node, and the agent's health.
 pub(super) fn answer(service: &ServiceKey, endpoints: usize, healthy: bool) -> Response {
     let mut response = Response::new(Body::from(body(service, endpoints, healthy)));
     if endpoints == 0 || !healthy {
@@ -23,14 +23,14 @@ pub(super) fn answer(service: &ServiceKey, endpoints: usize, healthy: bool) -> R
     response
 }
 
-/// What is said on a connection that outlived its Service.
+/// Answer on a connection that outlived its Service.
 pub(super) fn gone() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     response
 }
 
-/// kube-proxy's text, tabs and all, without a newline at its end. Names of Kubernetes objects need
+/// Body identical to kube-proxy's, with tabs and without a final newline. Names of Kubernetes objects need
 /// no escaping.
 fn body(service: &ServiceKey, endpoints: usize, healthy: bool) -> String {
     let ServiceKey {

@@ -1,5 +1,5 @@
-//! The answers to load balancers that ask each node whether it has endpoints of a Service
-//! (`spec.healthCheckNodePort`), byte for byte kube-proxy's.
+//! Health checks of load balancers: endpoints of a Service on this node (`spec.healthCheckNodePort`).
+//! Answers are identical to kube-proxy's.
 
 mod answer;
 mod servers;

@@ -1,4 +1,4 @@
-//! Listeners for health checks, kept equal to what is wanted.
+//! Listeners of health check node ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,12 +19,12 @@ use tokio_util::sync::CancellationToken;
 use super::{HealthCheck, ServiceKey, answer};
 use crate::health::Health;
 
-/// Where to listen in a family.
+/// Addresses to listen on in a family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ListenOn {
-    /// On all addresses, by one socket.
+    /// All addresses, by one socket.
     All,
-    /// On these.
+    /// These addresses.
     Addresses(BTreeSet<IpAddr>),
 }
 
@@ -38,7 +38,7 @@ impl ListenOn {
     }
 }
 
-/// By Service and family, how many endpoints there are.
+/// Numbers of endpoints by Service and family.
 type Counts = Arc<RwLock<BTreeMap<(ServiceKey, Family), usize>>>;
 
 /// The listeners.
@@ -48,10 +48,10 @@ pub struct HealthChecks {
     node_ports: NodePortAddresses,
     health: Health,
     counts: Counts,
-    /// Of all ports together: a node may have many, and not as many descriptors for each.
+    /// Connections of all ports together: a node may have many ports.
     connections: Connections,
     listening: BTreeMap<SocketAddr, Listening>,
-    /// What cannot be listened on, and why: said once.
+    /// Addresses that cannot be bound, with the logged reason.
     failed: BTreeMap<SocketAddr, String>,
     failed_count: Gauge,
 }
@@ -60,12 +60,12 @@ pub struct HealthChecks {
 struct Listening {
     service: ServiceKey,
     stop: CancellationToken,
-    /// Ends when the port is free again.
+    /// Ends when the port is closed.
     serving: JoinHandle<()>,
 }
 
 impl HealthChecks {
-    /// Listens nowhere yet; adds its metric to a registry.
+    /// Creates the listeners' owner without any listener, and adds its metric to a registry.
     #[must_use]
     pub fn register(
         families: Vec<Family>,
@@ -91,8 +91,8 @@ impl HealthChecks {
         this
     }
 
-    /// Answers for these Services from now on, and for no others, on a node's addresses that take
-    /// node ports. What cannot be listened on is tried again at the next call.
+    /// Listens for exactly these Services, on the node's addresses that accept node ports. Addresses that
+    /// cannot be bound are retried by the next call.
     pub async fn apply(
         &mut self,
         wanted: &BTreeMap<ServiceKey, HealthCheck>,
@@ -136,12 +136,12 @@ impl HealthChecks {
     async fn close_others(&mut self, wanted: &BTreeMap<SocketAddr, (&ServiceKey, Family)>) {
         let stays = |at: &SocketAddr, listening: &mut Listening| {
             let is_wanted = |(service, _): &(&ServiceKey, Family)| **service == listening.service;
-            // One that has ended by itself is opened again.
+            // A listener that has ended is opened again.
             !listening.serving.is_finished() && wanted.get(at).is_some_and(is_wanted)
         };
         for (_, others) in self.listening.extract_if(.., |at, l| !stays(at, l)) {
             others.stop.cancel();
-            // However it ended, the port is free.
+            // The port is free in any case.
             let _ = others.serving.await;
         }
     }
@@ -161,7 +161,7 @@ impl HealthChecks {
                     let reason = error.to_string();
                     if self.failed.get(at) != Some(&reason) {
                         tracing::error!(%service, address = %at, %error,
-                            "the health check node port cannot be listened on, which is tried again");
+                            "cannot listen on the health check node port: retrying");
                         self.failed.insert(*at, reason);
                     }
                 }
@@ -198,7 +198,7 @@ impl Drop for HealthChecks {
     }
 }
 
-/// What a listener answers for.
+/// The Service of a listener.
 #[derive(Debug, Clone)]
 struct CheckedService {
     counts: Counts,
@@ -206,7 +206,7 @@ struct CheckedService {
     key: (ServiceKey, Family),
 }
 
-/// Any path, any method.
+/// Answers any path and method.
 async fn respond(State(asked): State<CheckedService>) -> Response {
     let count = {
         let counts = asked.counts.read().unwrap_or_else(PoisonError::into_inner);

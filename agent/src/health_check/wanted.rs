@@ -1,4 +1,4 @@
-//! Which Services want to be asked for, and how many endpoints this node has of each.
+//! Services with a health check node port, and their numbers of endpoints on this node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -39,17 +39,16 @@ impl fmt::Display for ServiceKey {
     }
 }
 
-/// What a Service is to be answered for.
+/// Health check of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The port to be asked on, 1 to 65,535.
+    /// The port, 1 to 65,535.
     pub port: u16,
-    /// By family of the Service: how many pods of it on this node are ready. A pod counts once,
-    /// however many ports it serves.
+    /// Number of ready pods on this node by family of the Service. A pod counts once for all its ports.
     pub endpoints: BTreeMap<Family, usize>,
 }
 
-/// What a Service of a table is to be answered for; `None` if it does not want to be asked for.
+/// Health check of a Service in a table; `None` without a health check node port.
 #[must_use]
 pub fn wanted_by(table: &NodeTable, service: &ServiceKey) -> Option<HealthCheck> {
     let mut port = None;
@@ -79,7 +78,7 @@ pub fn wanted_by(table: &NodeTable, service: &ServiceKey) -> Option<HealthCheck>
     port.map(|port| HealthCheck { port, endpoints })
 }
 
-/// The records of a Service, which are neighbours.
+/// The records of a Service, which are adjacent.
 fn records<'a>(table: &'a NodeTable, service: &'a ServiceKey) -> impl Iterator<Item = &'a Record> {
     let first = RecordKey {
         cluster: Arc::clone(&service.cluster),
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_of_one_family_has_no_answer_for_the_other() {
+    fn service_of_one_family_has_no_count_for_the_other() {
         let mut table = table(&[("a", "", Some(30001), &["10.0.0.1:80", "[fd00::1]:80"], &[])]);
         for key in table.clone().records.keys() {
             Arc::make_mut(&mut table.records[key]).frontends.truncate(1);

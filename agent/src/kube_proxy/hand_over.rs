@@ -1,4 +1,4 @@
-//! `portolan-agent cleanup --hand-over kube-proxy`: the way back, without a gap.
+//! `portolan-agent cleanup --hand-over kube-proxy`: hand-over to a kube-proxy without a gap.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,13 @@ use portolan_model::NodeInfo;
 use portolan_plan::kube_proxy::{HandOver, VIP_DEVICE};
 use portolan_plan::{Config, rules};
 
-/// How many addresses an error names.
+/// Limit of addresses named in an error.
 const NAMED: usize = 5;
 
-/// Takes away what a kube-proxy that has programmed the node does not share with us.
+/// Removes our objects that a kube-proxy, which has programmed the node, does not share.
 ///
 /// # Errors
-/// If no kube-proxy has programmed the node, or something could not be taken away.
+/// If no kube-proxy has programmed the node, or an object could not be removed.
 pub(crate) async fn hand_over<D: Dataplane + KubeProxyObjects>(
     kernel: &mut D,
     config: &Config,
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_shared_stays_and_the_rest_goes() {
+    async fn shared_objects_stay_and_the_rest_goes() {
         let mut kernel = kernel();
         let bound = BTreeSet::from([vip(1), vip(2)]);
         kernel.devices.insert(VIP_DEVICE.to_owned(), bound.clone());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn before_a_kube_proxy_is_through_nothing_goes_that_it_needs() {
+    async fn objects_stay_until_a_kube_proxy_has_programmed_them() {
         let mut kernel = kernel();
         let before = kernel.state.clone();
         let error = hand_over(&mut kernel, &Config::default())
@@ -145,7 +145,7 @@ mod tests {
             .await
             .unwrap_err();
         assert!(error.to_string().contains("10.96.0.2"), "{error}");
-        // Of the third one nobody has a virtual server any more.
+        // The third address has no virtual server.
         assert_eq!(kernel.state.routes.keys().collect::<Vec<_>>(), [&vip(2)]);
         assert!(kernel.state.sets.contains_key("KUBE-PORTOLAN-OWNED"));
     }

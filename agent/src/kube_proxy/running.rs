@@ -1,5 +1,5 @@
-//! Whether a kube-proxy runs on this node. It would undo within its sync period what we do, so
-//! nobody takes over from one that runs.
+//! Detection of a running kube-proxy. It would undo the agent's changes within its sync period, so a
+//! takeover from a running one is refused.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -10,16 +10,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Where a kube-proxy says what mode it is in, unless it was told another port.
+/// Default address at which a kube-proxy serves its mode.
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
-/// An answer from the same machine takes at most so long.
+/// Deadline of an answer from the same machine.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Refuses to go on beside a kube-proxy. It is known by the name of its process, if we see the
-/// node's processes, and by its metrics port, which also tells one that is part of another program.
+/// Refuses to run next to a kube-proxy. It is recognised by the name of its process, if the node's
+/// processes are visible, and by its metrics port, which also finds one embedded in another program.
 ///
 /// # Errors
-/// If there is one.
+/// If one runs.
 pub async fn ensure_stopped() -> anyhow::Result<()> {
     const ADVICE: &str = "it would undo what an agent does: stop it first, and keep it from being \
                           started again, then start the agent with --takeover";
@@ -35,7 +35,7 @@ pub async fn ensure_stopped() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A process of that name in our network namespace.
+/// A process named kube-proxy in our network namespace.
 fn process(proc: &Path) -> Option<u32> {
     let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
     let ours = namespace(&proc.join("self"))?;
@@ -45,7 +45,7 @@ fn process(proc: &Path) -> Option<u32> {
         Some((number, entry.path()))
     });
     let is_one = |path: &Path| {
-        // One that has ended and was not waited for has no namespace any more.
+        // A zombie has no namespace.
         fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == "kube-proxy")
             && namespace(path).as_ref() == Some(&ours)
     };
@@ -53,14 +53,14 @@ fn process(proc: &Path) -> Option<u32> {
     found.map(|(number, _)| number)
 }
 
-/// The mode that is told at an address, if that answers as a kube-proxy does.
+/// The mode served at an address, if the answer is a kube-proxy's.
 async fn mode_at(address: SocketAddr) -> Option<String> {
     let ask = async {
         let mut stream = TcpStream::connect(address).await.ok()?;
         let request = b"GET /proxyMode HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
         stream.write_all(request).await.ok()?;
         let mut answer = Vec::new();
-        // Whoever says more than that is something else.
+        // A longer answer is not a kube-proxy's.
         stream.take(4096).read_to_end(&mut answer).await.ok()?;
         let answer = String::from_utf8(answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_counts_by_its_name_and_network() {
+    fn process_is_recognised_by_name_and_network() {
         let proc = tempfile::tempdir().unwrap();
         let proc = proc.path();
         add(proc, "self", "portolan-agent", "net:[1]");
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_tells_a_mode_is_a_kube_proxy() {
+    async fn kube_proxy_is_recognised_by_its_mode() {
         for (answer, expected) in [
             ("HTTP/1.1 200 OK\r\n\r\nipvs", Some("ipvs")),
             ("HTTP/1.1 404 Not Found\r\n\r\nipvs", None),

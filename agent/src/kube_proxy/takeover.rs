@@ -1,8 +1,8 @@
-//! When to take over from a kube-proxy: before the first table is programmed, and after it.
+//! Takeover from a kube-proxy: before the first table is programmed, and after it.
 
 use std::time::Duration;
 
-use portolan_dataplane::{Dataplane, KubeProxyObjects};
+use portolan_dataplane::{Dataplane, DataplaneError, KubeProxyObjects};
 use portolan_model::NodeTable;
 use portolan_plan::kube_proxy::Claim;
 use portolan_reconcile::kube_proxy::{TakeoverProgress, TakeoverStart};
@@ -11,20 +11,49 @@ use tokio::time::Instant;
 use crate::subscribe::HoldConfig;
 use crate::sync::Reconciler;
 
-/// A table that lacks no more than so many of a kube-proxy's virtual servers is not doubted for
-/// their share, only if it has none of them.
+/// A table that lacks up to this many of a kube-proxy's virtual servers is doubted only if it has none
+/// of them.
 const FEW: usize = 100;
 
-/// Whether to take over.
+/// Configuration of a takeover.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TakeoverConfig {
-    /// Whether that was asked for. One that has begun is gone on with in any case.
+    /// Whether a takeover was requested. One that has begun continues in any case.
     pub asked: bool,
-    /// How much a table may lack of what the kube-proxy had, and for how long it is doubted.
+    /// Limit of virtual servers that a table may lack, and the time for which it is doubted.
     pub hold: HoldConfig,
 }
 
-/// How far it is.
+/// Reason a table is not programmed yet.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TakeoverError {
+    /// The kernel cannot be read or written.
+    #[error("takeover: {0}")]
+    Dataplane(#[from] DataplaneError),
+    /// The table lacks too many of the kube-proxy's virtual servers.
+    #[error(
+        "takeover: of the {claimed} virtual servers of kube-proxy the table lacks {lacking}, which \
+         would be deleted: it is not programmed {}; see --hold-deletions-above",
+        duration_of_doubt(*doubted_for)
+    )]
+    Doubtful {
+        /// How many virtual servers the kube-proxy has left.
+        claimed: usize,
+        /// How many of them the table lacks.
+        lacking: usize,
+        /// How long such a table is doubted; `None` for as long as it lacks so many.
+        doubted_for: Option<Duration>,
+    },
+}
+
+fn duration_of_doubt(duration: Option<Duration>) -> String {
+    match duration {
+        Some(duration) => format!("for {} s", duration.as_secs()),
+        None => "while it lacks them".to_owned(),
+    }
+}
+
+/// Progress of a takeover.
 #[derive(Debug)]
 pub(crate) struct Takeover {
     config: TakeoverConfig,
@@ -33,9 +62,9 @@ pub(crate) struct Takeover {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// No table was programmed yet. Since when tables are doubted, if they are.
+    /// Before the first table, with the time since which tables are doubted.
     Before(Option<Instant>),
-    /// Something of the kube-proxy's is left.
+    /// The kube-proxy's virtual servers are claimed, and leftovers remain.
     Begun,
     Over,
 }
@@ -46,17 +75,17 @@ impl Takeover {
         Self { config, phase }
     }
 
-    /// Whether something is left to take over.
+    /// Whether leftovers remain.
     pub(crate) fn is_pending(&self) -> bool {
         self.phase == Phase::Begun
     }
 
-    /// To be called before a table is programmed; an error says why it must not be.
+    /// Claims the kube-proxy's virtual servers before a table is programmed. After an error the table must not be programmed.
     pub(crate) async fn begin<D: Dataplane + KubeProxyObjects>(
         &mut self,
         reconciler: &mut Reconciler<D>,
         table: &NodeTable,
-    ) -> Result<(), String> {
+    ) -> Result<(), TakeoverError> {
         let Phase::Before(doubted_since) = self.phase else {
             return Ok(());
         };
@@ -64,39 +93,30 @@ impl Takeover {
         let begun = reconciler
             .begin_takeover(table, self.config.asked, is_doubted)
             .await;
-        match begun.map_err(|error| format!("takeover: {error}"))? {
+        match begun? {
             TakeoverStart::Nothing => self.phase = Phase::Over,
             TakeoverStart::Begun(claim) => {
                 tracing::info!(
                     adopted = claim.wanted.len(),
                     to_delete = claim.unwanted.len(),
                     left_alone = claim.foreign.len(),
-                    "takes over from kube-proxy"
+                    "takeover from kube-proxy has begun"
                 );
                 self.phase = Phase::Begun;
             }
             TakeoverStart::Doubtful(claim) => {
                 self.phase = Phase::Before(doubted_since.or_else(|| Some(Instant::now())));
-                return Err(format!(
-                    "takeover: of the {} virtual servers of kube-proxy the table lacks {}, which \
-                     would be deleted: it is not programmed for {}; see --hold-deletions-above",
-                    claim.len(),
-                    claim.unwanted.len(),
-                    self.patience()
-                ));
+                return Err(TakeoverError::Doubtful {
+                    claimed: claim.len(),
+                    lacking: claim.unwanted.len(),
+                    doubted_for: self.config.hold.confirmed_after,
+                });
             }
         }
         Ok(())
     }
 
-    fn patience(&self) -> String {
-        match self.config.hold.confirmed_after {
-            Some(time) => format!("{} s", time.as_secs()),
-            None => "as long as that is so".to_owned(),
-        }
-    }
-
-    /// Whether a table lacks so much that it may be wrong, and was not there for long enough.
+    /// Whether a table lacks so many virtual servers that it may be wrong, and is too recent to be trusted.
     fn doubts(&self, claim: &Claim, since: Option<Instant>) -> bool {
         let HoldConfig {
             above_percent,
@@ -110,7 +130,7 @@ impl Takeover {
             && !confirmed_after.is_some_and(is_over)
     }
 
-    /// To be called after a reconciliation, and again while it says so.
+    /// Removes a piece of the leftovers after a reconciliation; returns whether to call it again at once.
     pub(crate) async fn proceed<D: Dataplane + KubeProxyObjects>(
         &mut self,
         reconciler: &mut Reconciler<D>,
@@ -120,14 +140,14 @@ impl Takeover {
             Ok(TakeoverProgress::Waiting { addresses }) => {
                 tracing::warn!(
                     addresses,
-                    "takeover: not all of kube-proxy's can be taken away yet"
+                    "takeover: some addresses of kube-proxy cannot be deleted yet"
                 );
             }
             Ok(TakeoverProgress::Done) => {
-                tracing::info!("taken over from kube-proxy: nothing of its own is left");
+                tracing::info!("takeover from kube-proxy is complete");
                 self.phase = Phase::Over;
             }
-            Err(error) => tracing::warn!(%error, "takeover: something cannot be taken away yet"),
+            Err(error) => tracing::warn!(%error, "takeover: leftovers cannot be removed yet"),
         }
         false
     }
@@ -150,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_table_that_lacks_too_much_is_doubted_for_a_while() {
+    async fn table_that_lacks_too_much_is_doubted_for_a_while() {
         let takeover = Takeover::new(TakeoverConfig::default());
         for (wanted, unwanted, doubted) in [
             (0, 0, false),
@@ -175,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_percent_doubts_nothing() {
+    fn limit_of_a_hundred_percent_doubts_nothing() {
         let hold = HoldConfig {
             above_percent: 100,
             confirmed_after: None,

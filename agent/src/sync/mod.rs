@@ -11,4 +11,4 @@ pub use drains::{BootClock, Deadlines, Drainer};
 pub use portolan_reconcile::{Counts, Draining, Outcome, Reconciler, StaleFlows};
 pub use ready::Ready;
 pub use run::{SyncInputs, SyncOutputs, Timing, run};
-pub use tally::NoLocalEndpoints;
+pub use tally::{NoLocalEndpoints, TableChanges};

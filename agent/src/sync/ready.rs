@@ -1,9 +1,9 @@
-//! Readiness of the agent: after its first table, and while any family can be programmed.
+//! Readiness of the agent: from the first table on, while any family can be programmed.
 
 use portolan_model::Families;
 use portolan_runtime::{BlockReady, Readiness};
 
-/// Reason why the agent is not ready, if there is one.
+/// Readiness of the agent, with the reason if it is not ready.
 #[derive(Debug)]
 pub struct Ready {
     readiness: Readiness,
@@ -12,7 +12,7 @@ pub struct Ready {
 }
 
 impl Ready {
-    /// Not ready before the first table is programmed.
+    /// Blocks readiness until the first table is programmed.
     #[must_use]
     pub fn new(readiness: Readiness, families: Families) -> Self {
         let block = Some(readiness.block("first table"));
@@ -23,10 +23,9 @@ impl Ready {
         }
     }
 
-    /// A reconciliation has ended; nothing can be relied on of the families in `broken`.
+    /// Follows a reconciliation that could not program the families in `broken`.
     ///
-    /// A single record that the kernel refuses is no obstacle, and neither is a single family after the
-    /// first table.
+    /// Refused records do not matter, nor does a single broken family after the first table.
     pub fn follow(&mut self, broken: Families) {
         if broken.is_empty() {
             self.block = None;

@@ -1,16 +1,16 @@
-//! When to reconcile.
+//! Sync loop: reasons and times of reconciliations.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_dataplane::{Dataplane, KubeProxyObjects};
-use portolan_model::{NodeTable, RecordKey};
+use portolan_model::RecordKey;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::tally::Tally;
+use super::tally::{TableChanges, Tally};
 use super::{Drainer, Outcome, Ready, Reconciler};
 use crate::health::Health;
 use crate::health_check::HealthChecks;
@@ -19,22 +19,22 @@ use crate::metrics::ReconcileMetrics;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
 
-/// Between two rounds of deletions of what has drained, at least.
+/// Shortest time between two deletions of drained real servers.
 const DRAIN_PAUSE: Duration = Duration::from_secs(1);
 
-/// So often the loop shows that it is not stuck, far more often than anybody doubts it.
+/// Interval of the loop's sign of life, far below the limit of the health check.
 const BEAT: Duration = Duration::from_secs(10);
 
-/// How long to wait for what.
+/// Periods of the sync loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// Between two full comparisons with the kernel.
+    /// Period of full comparisons with the kernel.
     pub sync_period: Duration,
-    /// Between two cheap looks at it.
+    /// Period of cheap comparisons.
     pub check_period: Duration,
-    /// Before the first retry after an error; doubles up to the sync period.
+    /// Pause before the first retry after an error; doubles up to the sync period.
     pub retry: Duration,
-    /// Between two looks at the connections of draining real servers, at most.
+    /// Longest time between two checks of draining real servers.
     pub drain: Duration,
 }
 
@@ -49,42 +49,42 @@ impl Default for Timing {
     }
 }
 
-/// What did not work, with the record that it belongs to.
+/// An error, with its record if it belongs to one.
 type RecordError = (Option<RecordKey>, String);
 
-/// So many new errors are logged at a time.
+/// Limit of new errors logged at a time.
 const MAX_LOGGED_ERRORS: usize = 64;
 
-/// What the loop is told.
+/// Inputs of the loop.
 #[derive(Debug)]
 pub struct SyncInputs {
     /// The newest table.
     pub tables: watch::Receiver<Option<Arc<Subscribed>>>,
-    /// The node's addresses may have changed.
+    /// Notified when the node's addresses may have changed.
     pub addresses: Arc<Notify>,
-    /// Whether to take over from a kube-proxy.
+    /// Takeover from a kube-proxy.
     pub takeover: TakeoverConfig,
 }
 
-/// What the loop tells the others.
+/// Outputs of the loop.
 #[derive(Debug)]
 pub struct SyncOutputs {
-    /// What is programmed, for the controller.
+    /// Reports for the controller.
     pub reports: watch::Sender<Option<Report>>,
-    /// For `/metrics`.
+    /// Metrics.
     pub metrics: ReconcileMetrics,
-    /// For `/debug`.
+    /// Dumps for `/debug`.
     pub status: Status,
-    /// Whether the agent keeps up.
+    /// Health of the agent.
     pub health: Health,
-    /// Answers load balancers.
+    /// Health checks of load balancers.
     pub health_checks: HealthChecks,
-    /// Whether the agent is ready.
+    /// Readiness of the agent.
     pub ready: Ready,
 }
 
-/// Keeps the kernel equal to the newest table until the token is cancelled. Touches nothing before
-/// the first table is in; leaves everything in place at the end.
+/// Keeps the kernel equal to the newest table until the token is cancelled. Changes nothing before the
+/// first table arrives, and leaves everything in place at the end.
 pub async fn run<D: Dataplane + KubeProxyObjects>(
     reconciler: Reconciler<D>,
     drainer: Drainer,
@@ -113,7 +113,7 @@ pub async fn run<D: Dataplane + KubeProxyObjects>(
         flows_failed: false,
         last: None,
         tally: Tally::default(),
-        programmed: None,
+        pending: TableChanges::default(),
     };
     loop {
         let wake = tokio::select! {
@@ -127,10 +127,10 @@ pub async fn run<D: Dataplane + KubeProxyObjects>(
             Some(Wake::Drain) => this.drain().await,
             Some(Wake::Addresses) => this.look_at_addresses().await,
             Some(Wake::Check) => this.check().await,
-            Some(Wake::Reconcile) => drop(this.reconcile().await),
+            Some(Wake::Reconcile) => this.reconcile().await,
             Some(Wake::Retry) => {
                 this.reconciler.try_again(Instant::now().into_std());
-                drop(this.reconcile().await);
+                this.reconcile().await;
             }
             Some(Wake::Sync) => this.look_at_kernel().await,
             Some(Wake::Takeover) => this.continue_takeover().await,
@@ -140,24 +140,24 @@ pub async fn run<D: Dataplane + KubeProxyObjects>(
     this.drainer.close().await;
 }
 
-/// Why the loop does something.
+/// Reason the loop wakes up.
 #[derive(Debug, Clone, Copy)]
 enum Wake {
-    /// There is a new table.
+    /// A new table.
     Reconcile,
-    /// It is time for another attempt.
+    /// A retry is due.
     Retry,
-    /// Somebody else may have changed the kernel.
+    /// The sync period has passed.
     Sync,
-    /// The same, and it may be told cheaply.
+    /// The check period has passed.
     Check,
-    /// The node's addresses may have changed.
+    /// Notified when the node's addresses may have changed.
     Addresses,
-    /// What drains may have drained.
+    /// Draining real servers are to be checked.
     Drain,
-    /// Something of a kube-proxy's is left.
+    /// Leftovers of a kube-proxy are to be removed.
     Takeover,
-    /// It is time to show that the loop is not stuck.
+    /// A sign of life is due.
     Beat,
 }
 
@@ -170,19 +170,19 @@ struct SyncLoop<D> {
     backoff: Duration,
     retry_at: Option<Instant>,
     drain_at: Option<Instant>,
-    /// Whether it was said that stale flows cannot be forgotten.
+    /// Whether a failure to delete stale flows was logged.
     flows_failed: bool,
-    /// The epoch and revision of the last table that was programmed.
+    /// Epoch and revision of the last programmed table.
     last: Option<(u64, u64)>,
     tally: Tally,
     takeover: Takeover,
     takeover_at: Option<Instant>,
-    /// The table that the kernel was made equal to, if the last reconciliation had no errors.
-    programmed: Option<Arc<NodeTable>>,
+    /// Changes of the table that are not programmed.
+    pending: TableChanges,
 }
 
 impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
-    /// What comes next; `None` when no table will come any more.
+    /// Waits for the next reason; `None` when the source of tables has ended.
     async fn wait(&mut self, sync: &mut Interval, check: &mut Interval) -> Option<Wake> {
         tokio::select! {
             changed = self.inputs.tables.changed() => changed.ok().map(|()| Wake::Reconcile),
@@ -195,50 +195,42 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
         }
     }
 
-    /// Reconciles if a cheap look finds the kernel changed.
+    /// Reconciles if a cheap comparison finds a difference.
     async fn check(&mut self) {
         match self.reconciler.glance().await {
             Ok(None) => {}
             Ok(Some(found)) => {
-                tracing::info!(found, "somebody else has changed the kernel");
+                tracing::info!(found, "another program has changed the kernel");
                 self.outputs.metrics.observe_difference();
                 self.look_at_kernel().await;
             }
-            // What reads all of it says so in its report, and tries again.
-            Err(error) => tracing::debug!(%error, "the kernel cannot be looked at"),
+            // A full comparison reports the error and retries.
+            Err(error) => tracing::debug!(%error, "kernel cannot be compared"),
         }
     }
 
-    /// Reconciles only if the addresses have changed in fact.
+    /// Reconciles if the addresses have changed.
     async fn look_at_addresses(&mut self) {
         match self.reconciler.refresh_facts().await {
             Ok(false) => {}
             Ok(true) => {
-                tracing::info!("the node's addresses have changed");
-                drop(self.reconcile().await);
+                tracing::info!("node addresses have changed");
+                self.reconcile().await;
             }
             Err(error) => {
-                tracing::warn!(%error, "the node's addresses cannot be read");
+                tracing::warn!(%error, "node addresses cannot be read");
                 self.retry();
             }
         }
     }
 
-    /// Reads the kernel anew. What there is to change then, if the table is the one that was
-    /// programmed, somebody else had changed.
+    /// Reads the kernel and reconciles.
     async fn look_at_kernel(&mut self) {
-        let before = self.programmed.take();
         self.reconciler.forget();
-        let Some((table, objects)) = self.reconcile().await else {
-            return;
-        };
-        if objects > 0 && before.is_some_and(|before| Arc::ptr_eq(&before, &table)) {
-            self.outputs.metrics.observe_drift(objects);
-            tracing::warn!(objects, "somebody else had changed the kernel: made good");
-        }
+        self.reconcile().await;
     }
 
-    /// Takes away a piece of what a kube-proxy left; the rest soon, so that tables come between.
+    /// Removes a piece of a kube-proxy's leftovers; new tables are handled between two pieces.
     async fn continue_takeover(&mut self) {
         let more = self.takeover.proceed(&mut self.reconciler).await;
         self.takeover_at = more.then(Instant::now);
@@ -246,17 +238,15 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
         self.outputs.metrics.observe_takeover(pending);
     }
 
-    /// Reconciles once and tells; the table, and how many objects were changed. `None` without a
-    /// table.
-    async fn reconcile(&mut self) -> Option<(Arc<NodeTable>, usize)> {
-        // Before the look at the table: what arrives between the two rather counts as waiting.
+    /// Reconciles once and reports the outcome; nothing without a table.
+    async fn reconcile(&mut self) {
+        // Taken before the table: a table that arrives in between counts as waiting.
         let start = Instant::now();
         self.retry_at = None;
-        let target = self.inputs.tables.borrow_and_update().clone()?;
+        let Some(target) = self.inputs.tables.borrow_and_update().clone() else {
+            return;
+        };
         let outcome = self.program(&target).await;
-        let good = outcome.errors.is_empty();
-        let objects = outcome.objects;
-        self.programmed = good.then(|| Arc::clone(&target.table));
         let outputs = &mut self.outputs;
         let wall = SystemTime::now();
         outputs.health.served(start, outcome.broken, wall);
@@ -265,31 +255,47 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
             self.last = Some((target.epoch, target.revision));
         }
         report(&target, self.last, &outcome, &outputs.reports);
-        // No connection waits for what follows.
-        outputs.metrics.observe(&outcome, self.reconciler.counts());
-        self.tally.follow(&target.table);
-        let no_local = self.tally.no_local_endpoints();
-        outputs.metrics.observe_no_local_endpoints(no_local);
+        // Connections do not wait for the rest.
+        self.observe(&target, &outcome);
+        let outputs = &mut self.outputs;
         outputs.ready.follow(outcome.broken);
         if let Some(facts) = self.reconciler.facts() {
             let (wanted, addresses) = (self.tally.health_checks(), &facts.node_port_addresses);
             outputs.health_checks.apply(wanted, addresses).await;
         }
         if let Err(error) = self.reconciler.settle().await {
-            tracing::warn!(%error, "the rules cannot be looked at: they are written anew");
+            tracing::warn!(%error, "rules cannot be read back: they are written again");
         }
         self.plan_retry(&outcome);
         self.forget_stale_flows(&target).await;
         self.note_drains(&target);
-        Some((Arc::clone(&target.table), objects))
     }
 
-    /// Makes the kernel equal to a table, and ours what a kube-proxy left.
+    /// Updates the metrics.
+    fn observe(&mut self, target: &Subscribed, outcome: &Outcome) {
+        let metrics = &self.outputs.metrics;
+        let rules = outcome.is_full.then(|| self.reconciler.rule_counts());
+        metrics.observe(outcome, self.reconciler.counts(), rules.as_ref());
+        if outcome.repaired > 0 {
+            let objects = outcome.repaired;
+            metrics.observe_drift(objects);
+            tracing::warn!(objects, "another program had changed the kernel: repaired");
+        }
+        let changes = self.tally.follow(&target.table);
+        self.pending += changes;
+        if outcome.broken.is_empty() {
+            self.pending = TableChanges::default();
+        }
+        metrics.observe_changes(changes, self.pending);
+        metrics.observe_no_local_endpoints(self.tally.no_local_endpoints());
+    }
+
+    /// Programs a table, after the start of a takeover if one is due.
     async fn program(&mut self, target: &Subscribed) -> Outcome {
         let table = &target.table;
-        if let Err(message) = self.takeover.begin(&mut self.reconciler, table).await {
+        if let Err(error) = self.takeover.begin(&mut self.reconciler, table).await {
             return Outcome {
-                errors: vec![(None, message)],
+                errors: vec![(None, error.to_string())],
                 again: true,
                 broken: portolan_model::Family::ALL.into_iter().collect(),
                 ..Outcome::default()
@@ -310,7 +316,7 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
         outcome
     }
 
-    /// What the kernel refused has a pause of its own for each record; what concerns all has another.
+    /// Schedules the next retry: each refused record has its own pause, other errors share one.
     fn plan_retry(&mut self, outcome: &Outcome) {
         let (now, longest) = (Instant::now().into_std(), self.timing.sync_period);
         let next = self
@@ -324,7 +330,7 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
         self.backoff = self.timing.retry;
     }
 
-    /// Tries again in a while, which gets longer each time.
+    /// Schedules a retry after a pause that doubles each time.
     fn retry(&mut self) {
         self.retry_at = Some(Instant::now() + self.backoff);
         self.backoff = (self.backoff * 2).min(self.timing.sync_period);
@@ -332,7 +338,7 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
 
     async fn forget_stale_flows(&mut self, target: &Subscribed) {
         if target.is_from_disk {
-            // They may lead to where a newer table had them go.
+            // A newer table may have directed flows to their endpoints.
             return;
         }
         let start = Instant::now();
@@ -342,18 +348,18 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
                 self.flows_failed = false;
                 let metrics = &self.outputs.metrics;
                 metrics.observe_flows(start.elapsed(), deleted);
-                tracing::debug!(deleted, "stale UDP flows forgotten");
+                tracing::debug!(deleted, "stale UDP flows deleted");
             }
             Err(error) => {
-                // Still due: the next reconciliation tries again.
+                // The next reconciliation retries.
                 if !std::mem::replace(&mut self.flows_failed, true) {
-                    tracing::warn!(%error, "stale UDP flows cannot be forgotten");
+                    tracing::warn!(%error, "stale UDP flows cannot be deleted");
                 }
             }
         }
     }
 
-    /// Keeps the deadlines of what drains now; they may bring the next look nearer, not put it off.
+    /// Updates the deadlines of drains, which may advance the next check but not postpone it.
     fn note_drains(&mut self, target: &Subscribed) {
         let Some(draining) = self.reconciler.draining(&target.table) else {
             return;
@@ -366,7 +372,7 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
         };
     }
 
-    /// At the nearest deadline, and every few seconds while anything drains or waits to be deleted.
+    /// Time of the next check: the nearest deadline, at most a few seconds away while anything drains or waits.
     fn next_look(&self) -> Option<Instant> {
         let put_off = || self.reconciler.has_put_off().then_some(self.timing.drain);
         let nearest = self.drainer.until_nearest().or_else(put_off)?;
@@ -377,7 +383,7 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
         self.drain_at = None;
         let target = self.inputs.tables.borrow().clone();
         if target.is_some_and(|target| target.is_from_disk) {
-            // It deletes nothing: not before a controller has said what is wanted.
+            // A table from disk deletes nothing before a controller has sent one.
             self.drain_at = Some(Instant::now() + self.timing.drain);
             return;
         }
@@ -399,13 +405,13 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
             return;
         };
         self.note_drains(&target);
-        // What could be deleted is: the rest waits, also where its deadline has passed.
+        // The rest waits for room even after its deadline.
         let soonest = Instant::now() + DRAIN_PAUSE.min(self.timing.drain);
         self.drain_at = self.drain_at.map(|at| at.max(soonest));
     }
 }
 
-/// At a time, or never.
+/// Sleeps until a time, or for ever.
 async fn at(time: Option<Instant>) {
     match time {
         Some(time) => sleep_until(time).await,
@@ -413,8 +419,7 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// Says what was done with a table. Where nothing can be relied on it counts for the last one that
-/// was programmed.
+/// Reports the outcome for a table. With a broken family it counts for the last programmed table.
 fn report(
     target: &Subscribed,
     last: Option<(u64, u64)>,
@@ -443,7 +448,7 @@ fn report(
     }
 }
 
-/// Logs errors that were not there last time: one that stays is said once.
+/// Logs errors that are new since the last reconciliation.
 fn log_new_errors(before: &[RecordError], now: &[RecordError]) {
     let before: HashSet<&RecordError> = before.iter().collect();
     let mut new = now.iter().filter(|error| !before.contains(error));
@@ -453,7 +458,7 @@ fn log_new_errors(before: &[RecordError], now: &[RecordError]) {
     }
     let more = new.count();
     if more > 0 {
-        tracing::warn!(more, "and more errors; /debug has all");
+        tracing::warn!(more, "further errors: see /debug");
     }
 }
 

@@ -1,13 +1,13 @@
-//! What metrics and load balancers want to know of a table: kept with it, at a cost that depends on
-//! what changes and not on what there is.
+//! Counters and health checks of a table, kept up to date at a cost proportional to its changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 
-use portolan_model::{Frontend, FrontendKind, Lists, NodeTable, RecordKey};
+use portolan_model::{Frontend, FrontendKind, Lists, NodeTable, Record, RecordKey};
 
 use crate::health_check::{HealthCheck, ServiceKey, wanted_by};
 
-/// What is known of one table.
+/// Counters and health checks of one table.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     of: NodeTable,
@@ -15,8 +15,7 @@ pub(crate) struct Tally {
     health_checks: BTreeMap<ServiceKey, HealthCheck>,
 }
 
-/// How many records with a Local traffic policy nothing on this node serves although something
-/// elsewhere does.
+/// Numbers of records with a Local traffic policy that have endpoints, but none on this node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NoLocalEndpoints {
     /// By the internal policy.
@@ -25,11 +24,64 @@ pub struct NoLocalEndpoints {
     pub external: usize,
 }
 
+/// Numbers of changed records between two versions of a table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TableChanges {
+    /// Records whose Service port was added, changed or deleted.
+    pub services: usize,
+    /// Records whose endpoints changed.
+    pub endpoints: usize,
+}
+
+impl AddAssign for TableChanges {
+    fn add_assign(&mut self, other: Self) {
+        self.services += other.services;
+        self.endpoints += other.endpoints;
+    }
+}
+
+/// Changes of one record.
+fn changes_of(before: &NodeTable, after: &NodeTable, key: &RecordKey) -> TableChanges {
+    let services = |table: &NodeTable| {
+        let record = table.records.get(key)?;
+        let Record {
+            key: _,
+            destinations: _,
+            zone_mask: _,
+            available: _,
+            frontends,
+            affinity,
+            scheduling,
+            drain_seconds,
+            health_check_port,
+        } = Record::clone(record);
+        let limits = (drain_seconds, health_check_port);
+        Some((frontends, affinity, scheduling, limits))
+    };
+    let endpoints = |table: &NodeTable| {
+        let record = table.records.get(key);
+        let destinations = record.map(|record| record.destinations.clone());
+        let shared = record.map(|record| (record.zone_mask.clone(), record.available));
+        let overlay = table.lists.get(key).cloned();
+        (
+            destinations.unwrap_or_default(),
+            shared.unwrap_or_default(),
+            overlay,
+        )
+    };
+    TableChanges {
+        services: usize::from(services(before) != services(after)),
+        endpoints: usize::from(endpoints(before) != endpoints(after)),
+    }
+}
+
 impl Tally {
-    /// Goes on to another version of the table, or to another table.
-    pub(crate) fn follow(&mut self, table: &NodeTable) {
+    /// Moves on to another version of the table, or to another table; returns what has changed.
+    pub(crate) fn follow(&mut self, table: &NodeTable) -> TableChanges {
         let changed = table.changed_since(&self.of);
+        let mut changes = TableChanges::default();
         for key in &changed {
+            changes += changes_of(&self.of, table, key);
             let (before, after) = (no_local(&self.of, key), no_local(table, key));
             let count = &mut self.no_local_endpoints;
             count.internal = count.internal - before.internal + after.internal;
@@ -43,20 +95,21 @@ impl Tally {
             }
         }
         self.of = table.clone();
+        changes
     }
 
-    /// What nothing on this node serves.
+    /// Numbers of records without an endpoint on this node.
     pub(crate) fn no_local_endpoints(&self) -> NoLocalEndpoints {
         self.no_local_endpoints
     }
 
-    /// All Services that want to be asked for.
+    /// Services with a health check node port.
     pub(crate) fn health_checks(&self) -> &BTreeMap<ServiceKey, HealthCheck> {
         &self.health_checks
     }
 }
 
-/// Of one record: it counts once for each policy.
+/// Counts one record, once for each policy.
 fn no_local(table: &NodeTable, key: &RecordKey) -> NoLocalEndpoints {
     let Some(record) = table.records.get(key) else {
         return NoLocalEndpoints::default();

@@ -1,4 +1,4 @@
-//! The model of what only a kube-proxy has: a device. There are no jumps here.
+//! Model of a kube-proxy's objects: its device. The fake has no jumps.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! A kernel in memory: it refuses what the real one refuses, and fails where it is told to.
+//! Kernel in memory that refuses what the real one refuses, with injected faults.
 
 mod kube_proxy;
 
@@ -17,53 +17,53 @@ use crate::kernel::{REPLACEMENT_SET, glance};
 use crate::runs::{self, ApplyRun, Class, StepFailure};
 use crate::{Dataplane, DataplaneError, Doubt, Flow, StepError};
 
-/// What goes wrong with a step.
+/// Fault of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The kernel refuses it.
     Refused(Errno),
-    /// Of the entries of a set the kernel refuses one, that of this number (modulo how many there
-    /// are), and takes the others. Of any other step: as [`Self::Refused`].
+    /// The kernel refuses one entry of a set, with this number (modulo their count), and applies the
+    /// others. Like [`Self::Refused`] for any other step.
     Entry(usize, Errno),
-    /// The kernel takes it, and its answer is lost.
+    /// The kernel executes it, and its answer is lost.
     AnswerLost,
-    /// Before it somebody else deletes what it is about.
+    /// Another program deletes the object of the step before it.
     Deleted,
 }
 
-/// The kernel's model.
+/// Model of the kernel.
 #[derive(Debug, Default)]
 pub struct FakeKernel {
-    /// What it holds.
+    /// Its state.
     pub state: KernelState,
     /// What the node is like.
     pub facts: NodeFacts,
-    /// Connections to say there are.
+    /// Connections of real servers.
     pub connections: BTreeMap<(VirtualServerKey, SocketAddr), Connections>,
-    /// UDP flows that conntrack remembers.
+    /// UDP flows in conntrack.
     pub flows: Vec<Flow>,
-    /// How often the flows were read.
+    /// Number of readings of the flows.
     pub flow_reads: usize,
-    /// Steps to fail, by their number since the start, with the message.
+    /// Messages of failing steps, by their number since the start.
     pub failures: BTreeMap<usize, String>,
-    /// What else goes wrong with steps, by their number since the start.
+    /// Other faults of steps, by their number since the start.
     pub faults: BTreeMap<usize, Fault>,
-    /// What the kernel never takes, and what it says then.
+    /// Error of permanently refused steps.
     pub refuses: Option<fn(&Step) -> Option<Errno>>,
-    /// How many of the next reads of the kernel fail.
+    /// Number of the next readings that fail.
     pub unreadable: usize,
-    /// All steps taken so far, failed ones included.
+    /// All steps so far, failed ones included.
     pub applied: Vec<Step>,
     /// Dummy devices with virtual addresses.
     pub devices: BTreeMap<String, BTreeSet<IpAddr>>,
     /// Chains of others that rules were removed with, by family.
     pub removed_chains: BTreeSet<(Family, String)>,
-    /// After this many steps nothing works any more (the agent was killed).
+    /// Number of steps after which everything fails (the agent was killed).
     pub crash_after: Option<usize>,
 }
 
 impl FakeKernel {
-    /// Fails if nothing works any more; what is no step counts as none.
+    /// Fails after a crash. Operations that are no steps are not counted.
     fn work(&self) -> Result<(), DataplaneError> {
         match self.crash_after {
             Some(limit) if self.applied.len() >= limit => {
@@ -100,7 +100,7 @@ impl FakeKernel {
         }
     }
 
-    /// Takes real servers one by one, as the kernel does.
+    /// Applies real servers one by one, like the kernel.
     fn fill(
         &mut self,
         step: &Step,
@@ -130,7 +130,8 @@ impl FakeKernel {
     }
 
     fn execute(&mut self, step: &Step) -> Result<(), StepFailure> {
-        check(&self.state, step).map_err(|message| StepFailure::new(Doubt::Stale, message))?;
+        check(&self.state, step)
+            .map_err(|refusal| StepFailure::new(Doubt::Stale, refusal.to_string()))?;
         self.state.advance(step);
         Ok(())
     }
@@ -160,7 +161,7 @@ impl FakeKernel {
     }
 }
 
-/// Takes away what a step is about, as somebody else may at any time.
+/// Deletes the object of a step, as another program may at any time.
 fn delete(state: &mut KernelState, step: &Step) {
     match step {
         Step::AddEntries { name, entries } | Step::DelEntries { name, entries } => {
@@ -186,24 +187,42 @@ fn delete(state: &mut KernelState, step: &Step) {
     }
 }
 
-/// What the kernel refuses.
-fn check(state: &KernelState, step: &Step) -> Result<(), String> {
-    let set = |name: &String| state.sets.get(name).ok_or_else(|| format!("no set {name}"));
+/// Reason the model refuses a step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Refusal {
+    #[error("no set {0}")]
+    NoSet(String),
+    #[error("set exists with another header")]
+    OtherHeader,
+    #[error("two entries are one")]
+    EqualEntries,
+    #[error("set is full")]
+    SetFull,
+    #[error("entry does not fit the set")]
+    UnfitEntry,
+    #[error("{0}")]
+    Errno(Errno),
+}
+
+/// Refuses the steps that the real kernel refuses.
+fn check(state: &KernelState, step: &Step) -> Result<(), Refusal> {
+    let no_set = |name: &String| Refusal::NoSet(name.clone());
+    let set = |name: &String| state.sets.get(name).ok_or_else(|| no_set(name));
     let server = |key| {
         state
             .virtual_servers
             .get(key)
-            .ok_or_else(|| "ESRCH".to_owned())
+            .ok_or(Refusal::Errno(Errno::ESRCH))
     };
     match step {
         Step::CreateSet { name, header } => {
             let fits = state.sets.get(name).is_none_or(|set| set.header == *header);
-            same(fits, "set exists with another header")
+            ensure(fits, Refusal::OtherHeader)
         }
         Step::ReplaceSet { set, .. } => {
             set.entries.iter().try_for_each(|entry| fits(set, entry))?;
             let identities: BTreeSet<_> = set.entries.iter().map(SetEntry::identity).collect();
-            same(identities.len() == set.entries.len(), "two entries are one")?;
+            ensure(identities.len() == set.entries.len(), Refusal::EqualEntries)?;
             room(set, 0)
         }
         Step::AddEntries { name, entries } => {
@@ -217,39 +236,42 @@ fn check(state: &KernelState, step: &Step) -> Result<(), String> {
         Step::WriteRules { rules, .. } => {
             rules.sets.iter().try_for_each(|name| set(name).map(drop))
         }
-        Step::AddRoute { vip, .. } => same(!state.routes.contains_key(vip), "EEXIST"),
+        Step::AddRoute { vip, .. } => ensure(!state.routes.contains_key(vip), EXISTS),
         Step::SetRoute { .. } | Step::DelRoute { .. } => Ok(()),
-        Step::AddVirtualServer { key, .. } => same(server(key).is_err(), "EEXIST"),
+        Step::AddVirtualServer { key, .. } => ensure(server(key).is_err(), EXISTS),
         Step::SetVirtualServer { key, .. } | Step::DelVirtualServer { key } => {
             server(key).map(drop)
         }
-        // Taken one by one.
+        // Applied one by one.
         Step::FillVirtualServer { .. } => Ok(()),
         Step::AddRealServer { key, address, .. } => {
-            same(key.family() == Family::of(address.ip()), "EINVAL")?;
-            same(!server(key)?.real_servers.contains_key(address), "EEXIST")
+            let is_of_family = key.family() == Family::of(address.ip());
+            ensure(is_of_family, Refusal::Errno(Errno::EINVAL))?;
+            ensure(!server(key)?.real_servers.contains_key(address), EXISTS)
         }
         Step::SetRealServer { key, address, .. } | Step::DelRealServer { key, address } => {
-            same(server(key)?.real_servers.contains_key(address), "ENOENT")
+            let is_there = server(key)?.real_servers.contains_key(address);
+            ensure(is_there, Refusal::Errno(Errno::ENOENT))
         }
     }
 }
 
-fn same(good: bool, message: &str) -> Result<(), String> {
-    if good {
-        Ok(())
-    } else {
-        Err(message.to_owned())
-    }
+const EXISTS: Refusal = Refusal::Errno(Errno::EEXIST);
+
+fn ensure(good: bool, refusal: Refusal) -> Result<(), Refusal> {
+    if good { Ok(()) } else { Err(refusal) }
 }
 
-fn room(set: &Set, more: usize) -> Result<(), String> {
+fn room(set: &Set, more: usize) -> Result<(), Refusal> {
     let limit = usize::try_from(set.header.max_entries).unwrap_or(usize::MAX);
     let bounded = set.header.kind != SetKind::BitmapPort;
-    same(!bounded || set.entries.len() + more <= limit, "set is full")
+    ensure(
+        !bounded || set.entries.len() + more <= limit,
+        Refusal::SetFull,
+    )
 }
 
-fn fits(set: &Set, entry: &SetEntry) -> Result<(), String> {
+fn fits(set: &Set, entry: &SetEntry) -> Result<(), Refusal> {
     let (kind, address) = match entry {
         SetEntry::Ip(ip) => (SetKind::HashIp, Some(*ip)),
         SetEntry::IpPort(ip, ..) => (SetKind::HashIpPort, Some(*ip)),
@@ -259,10 +281,7 @@ fn fits(set: &Set, entry: &SetEntry) -> Result<(), String> {
         SetEntry::Port(_) => (SetKind::BitmapPort, None),
     };
     let family = address.is_none_or(|ip| Family::of(ip) == set.header.family);
-    same(
-        kind == set.header.kind && family,
-        "entry does not fit the set",
-    )
+    ensure(kind == set.header.kind && family, Refusal::UnfitEntry)
 }
 
 impl ApplyRun for FakeKernel {
@@ -310,7 +329,7 @@ impl Dataplane for FakeKernel {
             };
             let there = self.state.virtual_servers.get(key);
             let same = key.family() == Family::V6 || there.is_some_and(alike);
-            (!same).then(|| format!("virtual server {key} is not as it was"))
+            (!same).then(|| format!("virtual server {key} has changed"))
         };
         if let Some(found) = ours.find_map(differs) {
             return Ok(Some(found));
@@ -320,10 +339,10 @@ impl Dataplane for FakeKernel {
             .iter()
             .all(|(vip, source)| self.state.routes.get(vip) == Some(source));
         if !same {
-            return Ok(Some("local routes are not as they were".to_owned()));
+            return Ok(Some("local routes have changed".to_owned()));
         }
         if self.state.foreign_routes != observed.foreign_routes {
-            return Ok(Some("others' local routes are not as they were".to_owned()));
+            return Ok(Some("foreign local routes have changed".to_owned()));
         }
         let sets = self.state.sets.iter();
         let sets = sets.map(|(name, set)| {

@@ -1,4 +1,4 @@
-//! Convergence: whatever the kernel holds, whatever fails, the plan leads to what is desired.
+//! Convergence: from any state and after any failure the plan leads to the desired state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -48,7 +48,7 @@ fn servers() -> impl Strategy<Value = BTreeMap<VirtualServerKey, VirtualServer>>
     btree_map(key, server, 0..6)
 }
 
-/// A whole state around virtual servers: their entries, routes, rules and the ownership record.
+/// A complete state of virtual servers: with entries, routes, rules and the ownership record.
 fn whole(virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>, max: u32) -> KernelState {
     let config = Config {
         families: [Family::V4].into(),
@@ -59,7 +59,7 @@ fn whole(virtual_servers: BTreeMap<VirtualServerKey, VirtualServer>, max: u32) -
         ..KernelState::default()
     };
     for set in SetName::ALL {
-        // A bitmap of ports has a size of its own.
+        // A bitmap of ports has a fixed size.
         let max_entries = if set.kind() == SetKind::BitmapPort {
             65_536
         } else {
@@ -102,7 +102,7 @@ fn plan(desired: &KernelState, observed: &KernelState) -> Vec<Step> {
     portolan_plan::plan(&desired, observed, &Config::default())
 }
 
-/// What must be there in the end: the desired state, and real servers that are being drained.
+/// A state without draining real servers.
 fn without_draining(mut state: KernelState, desired: &KernelState) -> KernelState {
     for (key, server) in &mut state.virtual_servers {
         let wanted = desired.virtual_servers.get(key);
@@ -113,7 +113,7 @@ fn without_draining(mut state: KernelState, desired: &KernelState) -> KernelStat
     state
 }
 
-/// No virtual server without what its packets need: at any moment, also after a crash.
+/// Every virtual server has its entries and rules, at any moment.
 fn assert_safe(state: &KernelState) -> Result<(), TestCaseError> {
     let owned = &state.sets.get("KUBE-PORTOLAN-OWNED");
     for key in state.virtual_servers.keys() {
@@ -138,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn the_plan_converges_and_is_empty_the_second_time(
+    fn plan_converges_and_is_empty_the_second_time(
         before in servers(), after in servers(), fresh in any::<bool>(), small in any::<bool>(),
     ) {
         let before = if fresh {

@@ -1,9 +1,8 @@
-//! VIPs as addresses of a dummy device, for those who rely on that (`--vip-binding address`).
+//! VIPs as addresses of a dummy device (`--vip-binding address`).
 //!
-//! To the plan it is all the same: what it calls the route of a VIP is then its address on the
-//! device, without a source. The other way of binding may be in place from an earlier run: such a
-//! VIP is shown with a source that nobody wants, so that the plan sets it anew, and it gets the
-//! right binding before it loses the other one.
+//! The plan treats both bindings alike: the route of a VIP is then its address on the device, without a
+//! source. VIPs bound the other way by an earlier run are observed with an impossible source, so that the
+//! plan sets them again: they get the right binding before they lose the other one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,18 +12,19 @@ use portolan_plan::{Step, VipBinding};
 use rtnetlink::{Handle, LinkDummy};
 
 use super::Kernel;
+use super::blocking::blocking;
 use super::kube_proxy::{index_of, is_error};
 use super::routes::ObservedRoutes;
 use crate::runs::StepFailure;
 use crate::{DataplaneError, Doubt, KubeProxyObjects as _};
 
-/// Our device. It stays down, as a kube-proxy's does: its addresses are local all the same.
+/// Name of our device. It stays down, like a kube-proxy's: its addresses are local nevertheless.
 pub const DEVICE: &str = "portolan-vips";
 
 /// `EEXIST`, as netlink says it.
 const EXISTS: i32 = -17;
 
-/// What is known of the device: nothing at first; whether there is one; what it has.
+/// Observed state of the device.
 #[derive(Debug, Default)]
 pub(super) enum VipDevice {
     #[default]
@@ -34,11 +34,11 @@ pub(super) enum VipDevice {
 }
 
 impl Kernel {
-    /// The VIPs that are bound, with their sources.
+    /// Reads the bound VIPs, with their sources.
     pub(super) async fn observe_vips(&mut self) -> Result<ObservedRoutes, DataplaneError> {
-        let mut seen = self.routes.observe()?;
+        let mut seen = blocking(|| self.routes.observe())?;
         let by_address = self.config.vip_binding == VipBinding::Address;
-        // Nobody but we make the device, so it is looked for once if we do not.
+        // Only the agent creates the device: without the binding one look at start is enough.
         if by_address || !matches!(self.device, VipDevice::Missing) {
             self.device = match self.vip_device(DEVICE).await? {
                 Some(addresses) => VipDevice::Present(addresses),
@@ -48,7 +48,7 @@ impl Kernel {
         seen.ours = mark_if(by_address, seen.ours);
         if let VipDevice::Present(addresses) = &self.device {
             for ip in addresses {
-                // One that is bound in both ways is set anew too.
+                // A VIP bound in both ways is set again too.
                 let wrong = !by_address || seen.ours.contains_key(ip);
                 seen.ours.insert(*ip, wrong.then_some(NOBODY));
             }
@@ -66,7 +66,7 @@ impl Kernel {
                 steps.iter().map(lost).collect()
             })
         } else {
-            self.routes.apply(steps)
+            blocking(|| self.routes.apply(steps))
         }
     }
 
@@ -77,7 +77,7 @@ impl Kernel {
     ) -> Result<Vec<Result<(), StepFailure>>, DataplaneError> {
         let handle = self.routes.handle()?.clone();
         if !by_address {
-            let results = self.routes.apply(steps);
+            let results = blocking(|| self.routes.apply(steps));
             let done = steps.iter().zip(&results).filter(|(_, r)| r.is_ok());
             let unbound: Vec<IpAddr> = done.filter_map(|(step, _)| vip(step)).collect();
             self.delete_vips(DEVICE, &unbound).await?;
@@ -102,14 +102,15 @@ impl Kernel {
         if !deleted.is_empty() {
             self.delete_vips(DEVICE, &deleted).await?;
         }
-        // Of those that could not be bound the route stays, if there was one.
+        // VIPs that could not be bound keep their routes.
         let bound = steps.iter().zip(&mut results).filter(|(_, r)| r.is_ok());
         let (gone, results_of): (Vec<Step>, Vec<_>) = bound
             .filter_map(|(step, result)| Some((Step::DelRoute { vip: vip(step)? }, result)))
             .unzip();
-        let unrouted = self.routes.apply(&gone.iter().collect::<Vec<_>>());
+        let gone: Vec<&Step> = gone.iter().collect();
+        let unrouted = blocking(|| self.routes.apply(&gone));
         for (result, unrouted) in results_of.into_iter().zip(unrouted) {
-            // It is bound in both ways then.
+            // The VIP is bound in both ways then.
             *result = unrouted.map_err(|failure| StepFailure {
                 doubt: Doubt::Lost,
                 ..failure
@@ -119,10 +120,10 @@ impl Kernel {
     }
 }
 
-/// A source that no plan wants.
+/// A source that no plan has.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// The routes that are there although VIPs are bound by addresses.
+/// Marks the routes of VIPs that should be bound by addresses.
 fn mark_if(
     by_address: bool,
     vips: BTreeMap<IpAddr, Option<IpAddr>>,
@@ -152,7 +153,7 @@ async fn ensure_device(handle: &Handle) -> Result<u32, DataplaneError> {
     index.ok_or_else(|| std::io::Error::other(format!("{DEVICE} has gone")).into())
 }
 
-/// An address that the kernel refuses, such as an IPv6 one where IPv6 is switched off, is not there.
+/// Adds an address. A refusal, as of IPv6 addresses with IPv6 disabled, leaves the state certain.
 async fn add(handle: &Handle, index: u32, ip: IpAddr) -> Result<(), StepFailure> {
     let length = if ip.is_ipv4() { 32 } else { 128 };
     let mut request = handle.address().add(index, ip, length);

@@ -1,4 +1,4 @@
-//! Whether what is ours is still there, at a glance.
+//! Cheap comparison of the kernel with the observed state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hash};
@@ -12,7 +12,7 @@ use portolan_plan::{KernelState, Names, SetName};
 
 use crate::DataplaneError;
 
-/// A sum of hashes: the same of the same things in any order.
+/// A sum of hashes, independent of the order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sum(u64);
 
@@ -22,14 +22,14 @@ impl Sum {
     }
 }
 
-/// Of all IPv4 virtual servers, foreign ones too. Cheaper than to look each of them up.
+/// Sum of all IPv4 virtual servers, foreign ones included: cheaper than looking each of them up.
 pub(super) fn sum_of_servers(ipvs: &Ipvs) -> Result<Sum, DataplaneError> {
     let mut sum = Sum::default();
     ipvs.glance(|key, glimpse| sum.add(&(key, glimpse)))?;
     Ok(sum)
 }
 
-/// What is otherwise of our IPv4 virtual servers.
+/// First difference in our IPv4 virtual servers.
 pub(super) fn servers(
     ipvs: &Ipvs,
     observed: &KernelState,
@@ -45,7 +45,7 @@ pub(super) fn servers(
             same += 1;
         }
         Some(_) => others.push(key),
-        // Somebody else's new one.
+        // A new foreign one.
         None => {}
     })?;
     let of_v4 = || servers.keys().filter(|key| key.family() == Family::V4);
@@ -54,7 +54,7 @@ pub(super) fn servers(
     }
     let is_ours = |key: &VirtualServerKey| observed.owns(names, key);
     if let Some(key) = others.iter().find(|key| is_ours(key)) {
-        return Ok(Some(format!("virtual server {key} is not as it was")));
+        return Ok(Some(format!("virtual server {key} has changed")));
     }
     let mut there = BTreeSet::new();
     ipvs.glance(|key, _| {
@@ -64,7 +64,7 @@ pub(super) fn servers(
     Ok(missing.map(|key| format!("virtual server {key} is missing")))
 }
 
-/// What is otherwise of our sets.
+/// First difference in our sets.
 pub(crate) fn sets(
     found: &BTreeMap<String, (SetHeader, u32)>,
     observed: &KernelState,
@@ -84,7 +84,7 @@ pub(crate) fn sets(
         let same = header.kind == observed.header.kind
             && family(header) == family(&observed.header)
             && *count as usize == observed.entries.len();
-        (!same).then(|| format!("set {name} is not as it was"))
+        (!same).then(|| format!("set {name} has changed"))
     })
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_is_of_what_there_is_and_not_of_its_order() {
+    fn sum_depends_on_the_items_and_not_on_their_order() {
         let sum = |items: &[u32]| {
             let mut sum = Sum::default();
             items.iter().for_each(|item| sum.add(item));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_ours_that_changed_or_went_is_seen_and_no_other() {
+    fn changed_and_missing_sets_of_ours_are_found() {
         let entry = SetEntry::IpPort([10, 96, 0, 1].into(), Protocol::Tcp, 80);
         let set = Set {
             header: header(SetKind::HashIpPort, 65_536),
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(look(&ours, &[(name, same(), 1), ("else", same(), 9)]), None);
         let missing = "set KUBE-CLUSTER-IP is missing".to_owned();
         assert_eq!(look(&ours, &[]), Some(missing));
-        let changed = Some("set KUBE-CLUSTER-IP is not as it was".to_owned());
+        let changed = Some("set KUBE-CLUSTER-IP has changed".to_owned());
         assert_eq!(look(&ours, &[(name, same(), 0)]), changed);
         let other = header(SetKind::HashIpPort, 4);
         assert_eq!(look(&ours, &[(name, other, 1)]), changed);

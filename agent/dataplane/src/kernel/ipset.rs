@@ -1,4 +1,4 @@
-//! Steps about sets as ipset requests, one batch for neighbouring steps.
+//! Steps about sets as ipset requests, adjacent steps in one batch.
 
 use std::sync::Arc;
 
@@ -9,11 +9,10 @@ use portolan_plan::Step;
 use crate::runs::StepFailure;
 use crate::{DataplaneError, Doubt};
 
-/// The set in which a replacement is filled before it is swapped in. One that was killed meanwhile
-/// leaves it.
+/// Set that is filled and then swapped in as a replacement. A killed agent may leave it.
 pub const REPLACEMENT: &str = "PORTOLAN-REPLACEMENT";
 
-/// Takes steps; one result each.
+/// Applies steps; one result each.
 pub(super) fn apply(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
     let mut results = Vec::with_capacity(steps.len());
     for run in steps.chunk_by(|a, b| !is_replacement(a) && !is_replacement(b)) {
@@ -44,7 +43,7 @@ fn batch(ipset: &mut Ipset, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
     results
 }
 
-/// Why a step failed: because of bad entries, or as a whole.
+/// Failure of a step: by bad entries, or as a whole.
 fn failure(step: &Step, request: &Request, errors: &[RequestError]) -> StepFailure {
     let entry_of = |error: &RequestError| entry_of(request, error.entry?);
     let entries: Vec<SetEntry> = errors.iter().filter_map(entry_of).collect();
@@ -66,7 +65,7 @@ fn failure(step: &Step, request: &Request, errors: &[RequestError]) -> StepFailu
     }
 }
 
-/// Requests that are refused before they are sent change nothing.
+/// Failure of requests that were not sent, or got no answer.
 fn not_done(error: &IpsetError) -> StepFailure {
     let doubt = match error {
         IpsetError::Socket(_) => Doubt::Lost,
@@ -102,7 +101,7 @@ fn request(step: &Step) -> Option<Request> {
     })
 }
 
-/// Fills a new set and swaps it in: rules that refer to the name never see a half-filled one.
+/// Fills a new set and swaps it in: rules never see a half-filled one.
 fn replace(ipset: &mut Ipset, name: &str, set: &Set) -> Result<(), StepFailure> {
     let expected_entries = u32::try_from(set.entries.len()).unwrap_or(u32::MAX);
     let temporary = || REPLACEMENT.to_owned();
@@ -123,7 +122,7 @@ fn replace(ipset: &mut Ipset, name: &str, set: &Set) -> Result<(), StepFailure> 
         b: name.to_owned(),
     }];
     let destroy = [Request::Destroy { name: temporary() }];
-    // What an earlier run that was killed may have left. That there is none is no failure.
+    // Left by a killed agent, if it exists.
     let _ = all(ipset, &destroy);
     let filled = all(ipset, &fill).and_then(|()| all(ipset, &swap));
     let destroyed = all(ipset, &destroy);

@@ -1,4 +1,4 @@
-//! The constant rules, through `iptables-restore`: at start, and when somebody changed them.
+//! Constant rules through `iptables-restore`: written at start, and after changes by others.
 
 mod probe;
 mod tools;
@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use portolan_model::Family;
 use portolan_plan::{Jump, Rules};
 
+use super::blocking::blocking;
 use crate::DataplaneError;
 use tools::Tools;
 
-/// Which of the two iptables to use. Both may be installed, and rules of one are not seen by the
-/// other.
+/// Variant of iptables. Both may be installed, and neither shows the other's rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IptablesMode {
-    /// The one that kubelet uses if it left its hint, else the host's default if that works, else
-    /// the other one.
+    /// The variant of the kubelet's hint, otherwise the host's default if it works, otherwise the other
+    /// one.
     #[default]
     Auto,
     /// `iptables-nft`.
@@ -26,20 +26,20 @@ pub enum IptablesMode {
     Legacy,
 }
 
-/// Writes rules of both families and knows whether they are still as written.
+/// Writes the rules of both families and detects changes of them.
 #[derive(Debug)]
 pub(crate) struct Iptables {
     tools: Tools,
     written: Written,
-    /// What was written, and not yet looked at as the tool shows it.
+    /// Rules written and not yet read back.
     fresh: BTreeMap<Family, Rules>,
-    /// The families whose rules were in place at the last look that succeeded.
+    /// Families whose rules were in place at the last successful reading.
     seen: BTreeSet<Family>,
-    /// Where that is kept for the next run, if anywhere.
+    /// File with `written` for the next run, if any.
     record: Option<PathBuf>,
 }
 
-/// The rules of each family as written, and how the tool showed them right after.
+/// Rules of each family as written, and as the tool printed them right after.
 type Written = BTreeMap<Family, (Rules, Vec<String>)>;
 
 impl Iptables {
@@ -65,9 +65,8 @@ impl Iptables {
         }
     }
 
-    /// The rules that are in place just as we wrote them; none before the first write. Rules that
-    /// cannot be read now are taken to be as they were at the last look: what else there is to do
-    /// does not wait for a tool.
+    /// The rules in place exactly as written. Rules that cannot be read count as they did at the last
+    /// reading: other work does not wait for a tool.
     pub(crate) async fn observe(&mut self) -> BTreeMap<Family, Rules> {
         let mut in_place = BTreeMap::new();
         for (family, (rules, fingerprint)) in &self.written {
@@ -79,13 +78,13 @@ impl Iptables {
                 Ok(_) => drop(self.seen.remove(family)),
                 Err(error) if self.seen.contains(family) => {
                     tracing::warn!(%family, %error,
-                        "the rules cannot be read: they are taken to be as they were");
+                        "rules cannot be read: assumed unchanged");
                     in_place.insert(*family, rules.clone());
                 }
                 Err(_) => {}
             }
         }
-        // What was just written and could not be looked at.
+        // Rules that were just written and could not be read back.
         for (family, rules) in &self.fresh {
             if self.tools.save(*family).await.is_err() {
                 in_place.insert(*family, rules.clone());
@@ -94,8 +93,8 @@ impl Iptables {
         in_place
     }
 
-    /// Writes our chains anew, each table atomically, and adds the jumps that are missing. They count
-    /// as in place after [`Self::settle`].
+    /// Rewrites our chains, each table atomically, and adds missing jumps. They count as in place after
+    /// [`Self::settle`].
     pub(crate) async fn write(
         &mut self,
         family: Family,
@@ -121,8 +120,7 @@ impl Iptables {
         Ok(())
     }
 
-    /// Looks at what was just written as the tool shows it, to know it again. Nobody has to wait
-    /// for that.
+    /// Reads back rules that were just written, to recognise them later. Nothing waits for it.
     pub(crate) async fn settle(&mut self) -> Result<(), DataplaneError> {
         if self.fresh.is_empty() {
             return Ok(());
@@ -134,11 +132,11 @@ impl Iptables {
             self.seen.insert(family);
             self.fresh.remove(&family);
         }
-        self.keep_record();
+        blocking(|| self.keep_record());
         Ok(())
     }
 
-    /// Takes our jumps and chains away; what else is in the tables stays.
+    /// Removes our jumps and chains; other rules stay.
     pub(crate) async fn remove(
         &mut self,
         family: Family,
@@ -157,8 +155,7 @@ impl Iptables {
         }
     }
 
-    /// Deletes our jumps, which have no comment, where somebody else's of the same aim stand beside
-    /// them.
+    /// Deletes our jumps, which have no comment, next to foreign jumps to the same chain.
     pub(super) async fn remove_second_jumps(
         &mut self,
         family: Family,
@@ -171,8 +168,8 @@ impl Iptables {
         self.tools.restore(family, &text).await
     }
 
-    /// Keeps what was written, so that the next run finds the rules in place and need not write them.
-    /// That it is from an earlier life of the kernel does no harm: it says what to see there.
+    /// Saves the written rules, so that the next run recognises them. A file from before a reboot does no
+    /// harm: it only states what to expect.
     fn keep_record(&self) {
         let Some(path) = &self.record else { return };
         let new = path.with_extension("new");
@@ -185,7 +182,7 @@ impl Iptables {
             .and_then(|()| std::fs::rename(&new, path));
         if let Err(error) = written {
             tracing::warn!(path = %path.display(), %error,
-                "what rules are in place cannot be kept: an agent that starts anew writes them anew");
+                "record of rules cannot be saved: a restarted agent writes them again");
         }
     }
 }
@@ -195,19 +192,19 @@ fn read_record(path: &Path) -> Written {
         return Written::default();
     };
     serde_json::from_slice(&content).unwrap_or_else(|error| {
-        tracing::warn!(path = %path.display(), %error, "no record of rules: they are written anew");
+        tracing::warn!(path = %path.display(), %error, "record of rules cannot be read: they are written again");
         Written::default()
     })
 }
 
-/// The line of a saved ruleset that holds a jump, whatever matches and comments it has.
+/// The line of a saved ruleset with a jump, with any matches and comments.
 fn jump_line<'a>(jump: &Jump, saved: &'a [String]) -> Option<&'a str> {
     let start = format!("-A {} ", jump.chain);
     let end = format!("-j {}", jump.target);
     in_table(saved, &jump.table).find(|line| line.starts_with(&start) && line.ends_with(&end))
 }
 
-/// The `iptables-restore` input that takes away those of our jumps that have a second one.
+/// Input of `iptables-restore` that deletes our jumps next to foreign ones to the same chain.
 fn second_jumps(rules: &Rules, saved: &[String]) -> String {
     let mut text = String::new();
     for table in &rules.tables {
@@ -241,7 +238,7 @@ fn in_table<'a>(saved: &'a [String], table: &str) -> impl Iterator<Item = &'a st
     })
 }
 
-/// Our part of a saved ruleset: our chains and the jumps to them, counters left out.
+/// Our chains in a saved ruleset and the jumps to them, without counters.
 fn fingerprint_of(rules: &Rules, saved: &[String]) -> Vec<String> {
     let mut lines = Vec::new();
     for table in &rules.tables {
@@ -267,7 +264,7 @@ fn fingerprint_of(rules: &Rules, saved: &[String]) -> Vec<String> {
     lines
 }
 
-/// The `iptables-restore` input that takes away what there is of our jumps and chains.
+/// Input of `iptables-restore` that removes our existing jumps and chains.
 fn removal(rules: &Rules, saved: &[String]) -> String {
     let mut text = String::new();
     for table in &rules.tables {
@@ -288,7 +285,7 @@ fn removal(rules: &Rules, saved: &[String]) -> String {
             continue;
         }
         text.push_str(&format!("*{}\n", table.name));
-        // Declaring a chain empties it, so that none refers to another when they are deleted.
+        // Declaring a chain empties it, so that no rule refers to another one when it is deleted.
         chains
             .iter()
             .for_each(|chain| text.push_str(&format!(":{chain} - [0:0]\n")));

@@ -1,4 +1,4 @@
-//! Steps about virtual and real servers as IPVS requests, one batch for all.
+//! Steps about virtual and real servers as IPVS requests, in one batch.
 
 use std::borrow::Borrow;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use portolan_plan::Step;
 
 use crate::runs::StepFailure;
 
-/// Takes steps, and says which of them failed. They are made requests of one by one: a copy of all
-/// would cost more than it takes the kernel to execute them.
+/// Applies steps; returns the failed ones. Requests are built one by one: a list of all would cost more
+/// than their execution in the kernel.
 pub(super) fn apply<S: Borrow<Step>>(ipvs: &mut Ipvs, steps: &[S]) -> Vec<(usize, StepFailure)> {
     let steps = || steps.iter().map(Borrow::borrow);
     let errors = match ipvs.apply(steps().flat_map(requests)) {
@@ -44,7 +44,7 @@ pub(super) fn apply<S: Borrow<Step>>(ipvs: &mut Ipvs, steps: &[S]) -> Vec<(usize
     failures
 }
 
-/// Why some of what a step asks for failed, by number.
+/// Failure of some requests of a step, given by their numbers.
 fn failure(step: &Step, refused: &[(usize, Errno)]) -> StepFailure {
     let Step::FillVirtualServer { real_servers, .. } = step else {
         let errno = refused.first().map(|(_, errno)| *errno);
@@ -56,7 +56,7 @@ fn failure(step: &Step, refused: &[(usize, Errno)]) -> StepFailure {
     StepFailure::of_real_servers(step, &refused.collect::<Vec<_>>())
 }
 
-/// That what is to be deleted is not there is no failure.
+/// Whether the object of a deletion was missing, which is no failure.
 fn is_gone(step: &Step, errno: Errno) -> bool {
     matches!(
         step,
@@ -64,7 +64,7 @@ fn is_gone(step: &Step, errno: Errno) -> bool {
     ) && [Errno::ENOENT, Errno::ESRCH].contains(&errno)
 }
 
-/// What a step asks for: one thing, or the real servers one by one.
+/// Requests of a step: one, or one for each real server.
 fn requests(step: &Step) -> impl Iterator<Item = Request> {
     let filled = match step {
         Step::FillVirtualServer { key, real_servers } => Some((*key, real_servers)),

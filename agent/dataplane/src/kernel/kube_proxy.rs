@@ -1,4 +1,4 @@
-//! What only a kube-proxy has: its device through rtnetlink, its jumps through the tools.
+//! Objects of a kube-proxy: its device through rtnetlink, its jumps through the tools.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::Kernel;
 use super::routes::own_address;
 use crate::{DataplaneError, KubeProxyObjects};
 
-/// `ENODEV` and `EADDRNOTAVAIL`, as netlink says them.
+/// `ENODEV` and `EADDRNOTAVAIL`, as returned by netlink.
 const GONE: [i32; 2] = [-19, -99];
 
 impl KubeProxyObjects for Kernel {
@@ -71,7 +71,7 @@ pub(super) async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>,
     Ok(found)
 }
 
-/// The device's addresses but for what the kernel itself gives it, which goes with it.
+/// The device's addresses, without those that the kernel adds and deletes with the device.
 async fn addresses(handle: &Handle, index: u32) -> Result<Vec<AddressMessage>, DataplaneError> {
     let all = handle
         .address()
@@ -90,7 +90,7 @@ fn unless_gone(result: Result<(), rtnetlink::Error>) -> Result<(), DataplaneErro
     }
 }
 
-/// Whether an error is one of the kernel's with such a number.
+/// Whether the kernel returned an error with one of these numbers.
 pub(super) fn is_error(error: &rtnetlink::Error, codes: &[i32]) -> bool {
     match error {
         rtnetlink::Error::NetlinkError(message) => codes.contains(&message.raw_code()),

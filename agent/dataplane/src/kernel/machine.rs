@@ -5,8 +5,8 @@ use std::path::Path;
 
 /// Number of the machine's online processors, at least 1.
 ///
-/// The process itself may be confined to fewer, by its affinity or its cgroup's quota, and conntrack
-/// is the whole machine's. kube-proxy counts the same (`detectNumCPU`, kubernetes/kubernetes#99225).
+/// Affinity and cgroup quotas of the process do not matter: conntrack belongs to the machine. kube-proxy
+/// counts the same (`detectNumCPU`, kubernetes/kubernetes#99225).
 pub(super) fn online_cpus() -> u32 {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").ok();
     online.and_then(|list| count(&list)).unwrap_or_else(|| {
@@ -25,7 +25,7 @@ fn count(list: &str) -> Option<u32> {
     ranges.sum()
 }
 
-/// The running kernel's version: major and minor. `None` if it cannot be told.
+/// Major and minor version of the running kernel; `None` if unknown.
 pub(super) fn kernel_version() -> Option<(u32, u32)> {
     let release = Path::new("/proc/sys/kernel/osrelease");
     version(&fs::read_to_string(release).ok()?)

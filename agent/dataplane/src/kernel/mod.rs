@@ -1,18 +1,21 @@
 //! The real kernel, in the network namespace of the calling process.
 //!
-//! IPVS and ipset go over our own batching netlink socket, routes and addresses over rtnetlink,
-//! the constant rules through `iptables-restore`. Neighbouring steps of one class share a batch.
+//! IPVS, ipset and routes go through batching netlink sockets, links and addresses through rtnetlink, the
+//! constant rules through `iptables-restore`. Adjacent steps of one class share a batch.
 
 mod binding;
+mod blocking;
 pub(crate) mod glance;
 mod ipset;
 mod iptables;
 mod ipvs;
 mod kube_proxy;
 mod machine;
+mod mark_users;
 mod modules;
 mod probe;
 mod routes;
+mod schedulers;
 mod sysctl;
 mod tuning;
 
@@ -20,6 +23,7 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use portolan_model::Family;
 use portolan_model::ipvs::{Connections, VirtualServerKey};
@@ -29,7 +33,7 @@ use portolan_netlink::ipvs::Ipvs;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 
 use crate::runs::{self, ApplyRun, Class, StepFailure};
-use crate::{Dataplane, DataplaneError, Doubt, Flow, NodePortAddresses, StepError};
+use crate::{Dataplane, DataplaneError, Doubt, Errno, Flow, NodePortAddresses, StepError};
 
 pub use binding::DEVICE as VIP_DEVICE;
 pub use ipset::REPLACEMENT as REPLACEMENT_SET;
@@ -39,52 +43,70 @@ pub use routes::ROUTE_MARK;
 pub use tuning::{ConntrackTuning, Tuning};
 
 use binding::VipDevice;
+use blocking::blocking;
 use iptables::Iptables;
 use routes::Routes;
+use schedulers::Schedulers;
 
-/// How to use the kernel.
-#[derive(Debug, Clone, Default)]
+/// Configuration of [`Kernel`].
+#[derive(Debug, Clone)]
 pub struct KernelConfig {
-    /// Which iptables to write rules with.
+    /// Variant of iptables.
     pub iptables: IptablesMode,
-    /// The node's addresses to use as the source of its own connections to VIPs, at most one per
-    /// family. For a family without one the first address of the lowest interface is taken.
+    /// Sources of the node's own connections to VIPs, at most one per family. The default is the first
+    /// address of the lowest interface.
     pub node_ips: Vec<IpAddr>,
-    /// Which of the node's addresses take node ports.
+    /// Choice of the node's addresses that accept node ports.
     pub node_port_addresses: NodePortAddresses,
-    /// A file in which it is kept what rules are in place, so that the next run need not write them
-    /// again; none: it does.
+    /// File that records the rules in place, so that the next run need not write them again.
     pub rules_record: Option<PathBuf>,
     /// Settings beyond those that we cannot do without.
     pub tuning: Tuning,
-    /// How VIPs arrive on the node.
+    /// How packets to VIPs arrive on the node.
     pub vip_binding: VipBinding,
+    /// Shortest time between two attempts of the kernel to load a missing scheduler.
+    pub scheduler_pause: Duration,
 }
 
-/// The kernel of the network namespace that we run in.
+impl Default for KernelConfig {
+    fn default() -> Self {
+        Self {
+            iptables: IptablesMode::default(),
+            node_ips: Vec::new(),
+            node_port_addresses: NodePortAddresses::default(),
+            rules_record: None,
+            tuning: Tuning::default(),
+            vip_binding: VipBinding::default(),
+            scheduler_pause: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The kernel of the process's network namespace.
 #[derive(Debug)]
 pub struct Kernel {
     config: KernelConfig,
     ipvs: Ipvs,
     ipset: Ipset,
-    /// Opened when it is first needed: only UDP Services need it.
+    /// Opened on first use: only UDP Services need it.
     conntrack: Option<Conntrack>,
     routes: Routes,
     device: VipDevice,
     iptables: Iptables,
     missing_schedulers: Option<BTreeSet<String>>,
-    /// What virtual servers and routes looked like when they last were as they should be, unless we
-    /// have changed anything since.
+    schedulers: Schedulers,
+    /// Sums of virtual servers and routes when they last matched the observed state; reset by changes of
+    /// ours.
     seen: Option<(glance::Sum, glance::Sum)>,
 }
 
 impl Kernel {
-    /// Opens all that is needed; loads the kernel modules of IPVS if it is missing. Must be called
-    /// within a tokio runtime.
+    /// Opens all sockets; loads the kernel modules of IPVS if necessary. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors
-    /// If the kernel has no IPVS or ipset, the capability `CAP_NET_ADMIN` is missing, or there is
-    /// no iptables that works.
+    /// If the kernel has no IPVS or ipset, the capability `CAP_NET_ADMIN` is missing, or no variant of
+    /// iptables works.
     pub async fn open(config: KernelConfig) -> Result<Self, DataplaneError> {
         Ok(Self {
             ipvs: modules::open_ipvs().await?,
@@ -94,13 +116,13 @@ impl Kernel {
             device: VipDevice::default(),
             iptables: Iptables::open(config.iptables, config.rules_record.clone()).await?,
             missing_schedulers: None,
+            schedulers: Schedulers::new(config.scheduler_pause),
             seen: None,
             config,
         })
     }
 
-    /// How many netlink requests were made so far that read or change virtual servers, sets or
-    /// routes.
+    /// Number of netlink requests so far that read or change virtual servers, sets or routes.
     #[must_use]
     pub fn requests(&self) -> u32 {
         let requests = [
@@ -111,14 +133,14 @@ impl Kernel {
         requests.into_iter().fold(0, u32::wrapping_add)
     }
 
-    /// The schedulers that we would like to use by ourselves and the kernel does not have. Asked
-    /// once: a kernel that had one may unload it only while nobody uses it.
+    /// Schedulers that the agent uses without being asked and the kernel lacks. Probed once: a scheduler in
+    /// use cannot be unloaded.
     fn missing_schedulers(&mut self) -> Result<BTreeSet<String>, DataplaneError> {
         if let Some(missing) = &self.missing_schedulers {
             return Ok(missing.clone());
         }
         let mut missing = BTreeSet::new();
-        if !self.ipvs.has_scheduler("mh")? {
+        if !blocking(|| self.ipvs.has_scheduler("mh"))? {
             missing.insert("mh".to_owned());
         }
         self.missing_schedulers = Some(missing.clone());
@@ -133,6 +155,54 @@ impl Kernel {
                 Ok(none.insert(opened))
             }
         }
+    }
+
+    /// Compares the kernel with an observed state, as cheaply as it can be.
+    fn look_for_changes(
+        &mut self,
+        observed: &KernelState,
+        names: &Names,
+    ) -> Result<Option<String>, DataplaneError> {
+        let seen = (glance::sum_of_servers(&self.ipvs)?, self.routes.sum()?);
+        if self.seen != Some(seen) {
+            if let Some(found) = glance::servers(&self.ipvs, observed, names)? {
+                return Ok(Some(found));
+            }
+            if let Some(found) = self.routes.glance(observed)? {
+                return Ok(Some(found));
+            }
+            self.seen = Some(seen);
+        }
+        Ok(glance::sets(&self.ipset.counts()?, observed, names))
+    }
+
+    /// Applies steps about virtual servers, but for those whose scheduler the kernel lacks: these fail
+    /// without being sent.
+    fn apply_virtual_servers<S: Borrow<Step>>(&mut self, run: &[S]) -> Vec<(usize, StepFailure)> {
+        let (ipvs, schedulers, now) = (&mut self.ipvs, &mut self.schedulers, Instant::now());
+        let mut lacks = |step: &Step| {
+            let name = schedulers::needed(step);
+            name.is_some_and(|name| schedulers.lacks(name, now, || ipvs.has_scheduler(name)))
+        };
+        let lacking: BTreeSet<usize> = (0..run.len())
+            .filter(|number| lacks(run[*number].borrow()))
+            .collect();
+        if lacking.is_empty() {
+            return ipvs::apply(&mut self.ipvs, run);
+        }
+        let numbers: Vec<usize> = (0..run.len()).filter(|n| !lacking.contains(n)).collect();
+        let sent: Vec<&Step> = numbers.iter().map(|number| run[*number].borrow()).collect();
+        let failed = ipvs::apply(&mut self.ipvs, &sent).into_iter();
+        let mut failures: Vec<_> = failed
+            .map(|(index, failure)| (numbers[index], failure))
+            .collect();
+        let refused = |number: usize| {
+            let step: &Step = run[number].borrow();
+            StepFailure::refused(step, Errno::ENOENT)
+        };
+        failures.extend(lacking.into_iter().map(|number| (number, refused(number))));
+        failures.sort_by_key(|(number, _)| *number);
+        failures
     }
 
     async fn write_rules(&mut self, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
@@ -158,15 +228,16 @@ impl ApplyRun for Kernel {
     ) -> Vec<(usize, StepFailure)> {
         let listed = || run.iter().map(Borrow::borrow).collect::<Vec<&Step>>();
         match class {
-            Class::VirtualServer | Class::RealServer => ipvs::apply(&mut self.ipvs, run),
-            Class::Set => failed(ipset::apply(&mut self.ipset, &listed())),
+            Class::VirtualServer => blocking(|| self.apply_virtual_servers(run)),
+            Class::RealServer => blocking(|| ipvs::apply(&mut self.ipvs, run)),
+            Class::Set => failed(blocking(|| ipset::apply(&mut self.ipset, &listed()))),
             Class::Rules => failed(self.write_rules(&listed()).await),
             Class::Route => failed(self.bind_vips(&listed()).await),
         }
     }
 }
 
-/// Those of the results that are failures, with their numbers.
+/// Failures among results, with their numbers.
 fn failed(results: Vec<Result<(), StepFailure>>) -> Vec<(usize, StepFailure)> {
     let results = results.into_iter().enumerate();
     let failed = results.filter_map(|(index, result)| Some((index, result.err()?)));
@@ -175,18 +246,18 @@ fn failed(results: Vec<Result<(), StepFailure>>) -> Vec<(usize, StepFailure)> {
 
 impl Dataplane for Kernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
-        sysctl::write_settings()?;
+        blocking(sysctl::write_settings)?;
         if let Err(error) = self.destroy_sets(&[REPLACEMENT_SET.to_owned()]).await {
-            // It is in nobody's way before a set has to be replaced, and then that says so.
-            tracing::warn!(%error, "what a killed agent left cannot be taken away");
+            // It matters only when a set has to be replaced, which reports it then.
+            tracing::warn!(%error, "the temporary set of a killed agent cannot be deleted");
         }
-        tuning::apply(&self.config.tuning, &mut self.ipvs)
+        blocking(|| tuning::apply(&self.config.tuning, &mut self.ipvs))
     }
 
     async fn observe(&mut self) -> Result<KernelState, DataplaneError> {
         self.seen = None;
-        let listing = self.ipset.list()?;
-        let state = self.ipvs.dump()?;
+        let listing = blocking(|| self.ipset.list())?;
+        let state = blocking(|| self.ipvs.dump())?;
         let rules = self.iptables.observe().await;
         let routes = self.observe_vips().await?;
         Ok(KernelState {
@@ -204,17 +275,7 @@ impl Dataplane for Kernel {
         observed: &KernelState,
         names: &Names,
     ) -> Result<Option<String>, DataplaneError> {
-        let seen = (glance::sum_of_servers(&self.ipvs)?, self.routes.sum()?);
-        if self.seen != Some(seen) {
-            if let Some(found) = glance::servers(&self.ipvs, observed, names)? {
-                return Ok(Some(found));
-            }
-            if let Some(found) = self.routes.glance(observed)? {
-                return Ok(Some(found));
-            }
-            self.seen = Some(seen);
-        }
-        Ok(glance::sets(&self.ipset.counts()?, observed, names))
+        blocking(|| self.look_for_changes(observed, names))
     }
 
     async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
@@ -240,7 +301,7 @@ impl Dataplane for Kernel {
         &mut self,
         key: &VirtualServerKey,
     ) -> Result<BTreeMap<SocketAddr, Connections>, DataplaneError> {
-        Ok(self.ipvs.connections(key)?)
+        Ok(blocking(|| self.ipvs.connections(key))?)
     }
 
     async fn flows(
@@ -249,12 +310,13 @@ impl Dataplane for Kernel {
         keep: &(dyn Fn(&Flow) -> bool + Sync),
     ) -> Result<Vec<Flow>, DataplaneError> {
         let conntrack = self.conntrack()?;
-        let flows = conntrack.udp_flows(family, &|flow| keep(flow));
+        let flows = blocking(|| conntrack.udp_flows(family, &|flow| keep(flow)));
         flows.map_err(DataplaneError::Conntrack)
     }
 
     async fn delete_flows(&mut self, flows: &[Flow]) -> Result<usize, DataplaneError> {
-        let deleted = self.conntrack()?.delete(flows);
+        let conntrack = self.conntrack()?;
+        let deleted = blocking(|| conntrack.delete(flows));
         deleted.map_err(DataplaneError::Conntrack)
     }
 
@@ -263,6 +325,6 @@ impl Dataplane for Kernel {
     }
 
     async fn destroy_sets(&mut self, names: &[String]) -> Result<(), DataplaneError> {
-        ipset::destroy(&mut self.ipset, names)
+        blocking(|| ipset::destroy(&mut self.ipset, names))
     }
 }

@@ -1,4 +1,4 @@
-//! Kernel modules: loaded where that is allowed, asked for by name where it is not.
+//! Kernel modules: loaded where that is allowed, named in an error otherwise.
 
 use portolan_netlink::ipset::{Ipset, IpsetError};
 use portolan_netlink::ipvs::{Ipvs, IpvsError};
@@ -6,18 +6,18 @@ use tokio::process::Command;
 
 use crate::DataplaneError;
 
-/// What [`super::Kernel`] needs by all means, and the schedulers that it uses by itself.
+/// Modules that [`super::Kernel`] requires, and the schedulers that it uses without being asked.
 const MODULES: &str = "ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_sh ip_vs_mh nf_conntrack ip_set \
                        ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet \
                        ip_set_bitmap_port xt_set";
 
-/// Opens IPVS; loads the modules if there is none.
+/// Opens IPVS; loads the modules if the kernel has none.
 pub(super) async fn open_ipvs() -> Result<Ipvs, DataplaneError> {
     match Ipvs::open() {
         Err(IpvsError::NoIpvs) => {
             let loaded = load().await;
             match Ipvs::open() {
-                Err(IpvsError::NoIpvs) => Err(missing("IPVS", loaded)),
+                Err(IpvsError::NoIpvs) => Err(missing("IPVS", &loaded)),
                 opened => Ok(opened?),
             }
         }
@@ -25,13 +25,13 @@ pub(super) async fn open_ipvs() -> Result<Ipvs, DataplaneError> {
     }
 }
 
-/// Opens ipset; loads the modules if there is none.
+/// Opens ipset; loads the modules if the kernel has none.
 pub(super) async fn open_ipset() -> Result<Ipset, DataplaneError> {
     match Ipset::open() {
         Err(IpsetError::NoIpset) => {
             let loaded = load().await;
             match Ipset::open() {
-                Err(IpsetError::NoIpset) => Err(missing("ipset", loaded)),
+                Err(IpsetError::NoIpset) => Err(missing("ipset", &loaded)),
                 opened => Ok(opened?),
             }
         }
@@ -39,31 +39,39 @@ pub(super) async fn open_ipset() -> Result<Ipset, DataplaneError> {
     }
 }
 
-/// Asks for the modules; why they cannot be loaded, if so. Some may be part of the kernel itself,
-/// so what matters is what works afterwards.
-async fn load() -> Result<(), String> {
+/// Outcome of `modprobe`.
+#[derive(Debug, thiserror::Error)]
+enum Modprobe {
+    #[error("modprobe loaded all modules")]
+    Loaded,
+    #[error("modprobe: {0}")]
+    NotStarted(std::io::Error),
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Loads the modules. A failure need not matter: some may be part of the kernel itself.
+async fn load() -> Modprobe {
     let mut command = Command::new("modprobe");
     let output = command.arg("-a").args(MODULES.split_whitespace()).output();
-    let output = output.await.map_err(|error| format!("modprobe: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
+    let output = match output.await {
+        Ok(output) if output.status.success() => return Modprobe::Loaded,
+        Ok(output) => output,
+        Err(error) => return Modprobe::NotStarted(error),
+    };
     let message = String::from_utf8_lossy(&output.stderr);
     let message = message.trim().replace('\n', "; ");
     tracing::warn!(message, "modprobe failed");
-    Err(message)
+    Modprobe::Failed(message)
 }
 
-fn missing(what: &'static str, loaded: Result<(), String>) -> DataplaneError {
-    let reason = match loaded {
-        Ok(()) => "modprobe has loaded all modules, and yet".to_owned(),
-        Err(message) => message,
-    };
+fn missing(what: &'static str, outcome: &Modprobe) -> DataplaneError {
+    let reason = outcome.to_string();
     DataplaneError::NoModule { what, reason }
 }
 
 impl DataplaneError {
-    /// The command that an operator runs on the host where we may not.
+    /// The command for an operator to run on the host where the agent may not.
     pub(crate) fn modprobe() -> String {
         format!("modprobe -a {MODULES}")
     }
@@ -74,8 +82,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_is_missing_why_and_what_to_do() {
-        let error = missing("IPVS", Err("modprobe: not permitted".to_owned())).to_string();
+    fn error_names_the_missing_part_the_reason_and_the_remedy() {
+        let failed = Modprobe::Failed("modprobe: not permitted".to_owned());
+        let error = missing("IPVS", &failed).to_string();
         let start = "the kernel has no IPVS, and its modules cannot be loaded from here (modprobe: \
                      not permitted): on the host, run `modprobe -a ip_vs ip_vs_rr ";
         assert!(error.starts_with(start), "{error}");

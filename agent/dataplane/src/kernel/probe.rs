@@ -1,8 +1,8 @@
-//! Whether the node can serve a family: tried at start, so that what is missing is said in a sentence
-//! and does not show in thousands of objects that cannot be programmed.
+//! Probe at start of the kernel's support for a family: one sentence about a missing part, in place of
+//! thousands of objects that cannot be programmed.
 //!
-//! What is tried is made and deleted in one send, which the kernel executes as a whole, so that also a
-//! process that is killed leaves nothing.
+//! Objects are created and deleted in one send, which the kernel executes as a whole, so that even a killed
+//! process leaves nothing.
 
 use std::collections::BTreeSet;
 
@@ -12,30 +12,31 @@ use portolan_netlink::ipset::{IpsetError, Request};
 use portolan_netlink::ipvs::IpvsError;
 use portolan_plan::{SetName, VipBinding};
 
+use super::blocking::blocking;
 use super::{Kernel, REPLACEMENT_SET, VIP_DEVICE, sysctl};
 use crate::{DataplaneError, Errno};
 
-/// Why a family cannot be served on this node.
+/// Reason a family cannot be served on this node.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
     /// The kernel has no IPv6, or was started with `ipv6.disable=1`.
     #[error("the kernel has no IPv6")]
     NoIpv6,
-    /// IPv6 is switched off on the interface that has the VIPs: the kernel refuses to add them.
+    /// IPv6 is disabled on the interface with the VIPs: the kernel refuses to add them.
     #[error("IPv6 is switched off: net.ipv6.conf.{interface}.disable_ipv6 is 1")]
     SwitchedOff {
-        /// Which interface.
+        /// The interface.
         interface: &'static str,
     },
-    /// IPVS takes no virtual server of the family with the scheduler that was asked for.
-    #[error("IPVS takes no virtual server with the scheduler {scheduler}: {errno}")]
+    /// IPVS refuses virtual servers of the family with the configured scheduler.
+    #[error("IPVS refuses virtual servers with the scheduler {scheduler}: {errno}")]
     VirtualServer {
         /// The scheduler.
         scheduler: String,
         /// `ENOENT`: no such scheduler. `EAFNOSUPPORT`: no IPv6 in IPVS.
         errno: Errno,
     },
-    /// A set of a type that the rules refer to cannot be created.
+    /// A set of a required type cannot be created.
     #[error("no set of the type {} can be created: {errno}", kind.type_name())]
     Set {
         /// The type.
@@ -55,24 +56,24 @@ pub enum Unusable {
 }
 
 impl Kernel {
-    /// Tries all that serving a family needs: IPVS with a scheduler, the types of sets, iptables.
-    /// Nothing is left in the kernel.
+    /// Probes the requirements of a family: IPVS with a scheduler, the types of sets, iptables. Leaves
+    /// nothing in the kernel.
     ///
     /// # Errors
-    /// The first thing that does not work.
+    /// The first requirement that is not met.
     pub async fn probe(&mut self, family: Family, scheduler: &str) -> Result<(), Unusable> {
         if family == Family::V6 {
             self.probe_ipv6()?;
         }
-        if let Some(errno) = self.ipvs.probe(family, scheduler)? {
+        if let Some(errno) = blocking(|| self.ipvs.probe(family, scheduler))? {
             let scheduler = scheduler.to_owned();
             return Err(Unusable::VirtualServer { scheduler, errno });
         }
-        self.probe_sets(family)?;
+        blocking(|| self.probe_sets(family))?;
         self.probe_rules(family).await.map_err(Unusable::Iptables)
     }
 
-    /// Tries the tools that read and write the rules of a family.
+    /// Probes the tools that read and write the rules of a family.
     ///
     /// # Errors
     /// If one of them fails.
@@ -80,7 +81,7 @@ impl Kernel {
         self.iptables.probe(family).await
     }
 
-    /// Looks after these families alone. What the kernel holds of others stays as it is.
+    /// Restricts the kernel to these families. Objects of others stay untouched.
     pub fn serve(&mut self, families: Families) {
         self.iptables.keep_only(families);
     }
@@ -91,7 +92,7 @@ impl Kernel {
         }
         let interface = match self.config.vip_binding {
             VipBinding::Route => "lo",
-            // A device that is yet to be made has the default.
+            // A device that does not exist yet gets the default.
             VipBinding::Address => [VIP_DEVICE, "default"]
                 .into_iter()
                 .find(|interface| sysctl::is_ipv6_off(interface).is_some())
@@ -119,7 +120,7 @@ impl Kernel {
             expected_entries: 1,
             exclusive: true,
         };
-        // An agent that was killed while it replaced a set may have left one of that name.
+        // An agent killed during a replacement may have left a set of that name.
         let tried = kinds.iter().flat_map(|kind| [destroy(), create(kind)]);
         let tried: Vec<Request> = tried.chain([destroy()]).collect();
         let errors = self.ipset.apply(&tried)?;

@@ -1,8 +1,8 @@
 //! VIPs as local routes, and the node's addresses.
 //!
-//! `local VIP/32 dev lo table local proto 99 metric 1099 src NODE`: packets to the VIP are delivered
-//! to the node, its own connections to the VIP leave with the node's address, and the protocol number
-//! says whose route it is. Adding 10,000 takes milliseconds where addresses take seconds.
+//! `local VIP/32 dev lo table local proto 99 metric 1099 src NODE` delivers packets to the VIP to the node
+//! and gives the node's own connections to the VIP the node's address. The protocol number identifies our
+//! routes. Adding 10,000 routes takes milliseconds, adding as many addresses takes seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,31 +21,31 @@ use super::glance::Sum;
 use crate::runs::StepFailure;
 use crate::{DataplaneError, NodePortAddresses};
 
-/// The routing protocol number (`ip route ... proto 99`), which says that a route is ours, and the
-/// metric: with one that nobody else has we replace nobody's route. Others' go first: an address's has
-/// 0, and one that is made without any has 0 or, in IPv6, 1024.
+/// Protocol number (`ip route ... proto 99`) and metric of our routes. A metric of our own replaces no
+/// foreign route. Foreign ones take precedence: the route of an address has 0, one without a metric 0 or,
+/// in IPv6, 1024.
 pub const ROUTE_MARK: Mark = Mark {
     protocol: 99,
     metric: 1099,
 };
 
-/// Devices whose addresses are VIPs.
+/// Devices with VIPs as addresses.
 const VIP_DEVICES: [&str; 2] = [
     portolan_plan::kube_proxy::VIP_DEVICE,
     super::binding::DEVICE,
 ];
 
-/// The routes of single addresses in the table of local ones.
+/// Routes of single addresses in the `local` table.
 #[derive(Debug, Default)]
 pub(crate) struct ObservedRoutes {
     /// Ours, with their sources.
     pub(crate) ours: BTreeMap<IpAddr, Option<IpAddr>>,
-    /// The addresses of which somebody else has one.
+    /// Addresses with a foreign route.
     pub(crate) foreign: BTreeSet<IpAddr>,
 }
 
-/// Reads links and addresses through one rtnetlink connection. Routes go over a socket of our own:
-/// as one acknowledged request each, 10,000 of them cost more than all virtual servers.
+/// Reads links and addresses through one rtnetlink connection. Routes go through a batching socket:
+/// 10,000 acknowledged requests would cost more than all virtual servers.
 #[derive(Debug)]
 pub(crate) struct Routes {
     handle: Handle,
@@ -70,16 +70,16 @@ impl Routes {
         self.local.requests()
     }
 
-    /// What reads: over a new connection if the last one has ended.
+    /// The connection's handle; reconnects if the connection has ended.
     pub(super) fn handle(&mut self) -> std::io::Result<&Handle> {
         if self.connection.is_finished() {
-            tracing::warn!("the connection to rtnetlink has ended: there is a new one");
+            tracing::warn!("rtnetlink connection ended: reconnecting");
             (self.handle, self.connection) = connect()?;
         }
         Ok(&self.handle)
     }
 
-    /// Our local routes, and others'.
+    /// Reads our local routes and foreign ones.
     pub(crate) fn observe(&mut self) -> Result<ObservedRoutes, DataplaneError> {
         let mut seen = ObservedRoutes::default();
         for family in Family::ALL {
@@ -95,7 +95,7 @@ impl Routes {
         Ok(seen)
     }
 
-    /// Of all of them.
+    /// Sum of all local routes.
     pub(crate) fn sum(&mut self) -> Result<Sum, DataplaneError> {
         let mut sums = [Sum::default(); 2];
         for (sum, family) in sums.iter_mut().zip(Family::ALL) {
@@ -111,22 +111,22 @@ impl Routes {
         Ok(both)
     }
 
-    /// What is otherwise of them.
+    /// First difference in local routes.
     pub(crate) fn glance(
         &mut self,
         observed: &KernelState,
     ) -> Result<Option<String>, DataplaneError> {
         let seen = self.observe()?;
         if seen.foreign != observed.foreign_routes {
-            return Ok(Some("others' local routes are not as they were".to_owned()));
+            return Ok(Some("foreign local routes have changed".to_owned()));
         }
         let routes = observed.routes.iter();
         let missing = routes.filter(|(vip, source)| seen.ours.get(*vip) != Some(*source));
         let missing = missing.count();
-        Ok((missing > 0).then(|| format!("{missing} local routes are not as they were")))
+        Ok((missing > 0).then(|| format!("{missing} local routes have changed")))
     }
 
-    /// Makes the changes that steps ask for, all in one batch; one result for each, in order.
+    /// Applies steps in one batch; one result each.
     pub(crate) fn apply(&mut self, steps: &[&Step]) -> Vec<Result<(), StepFailure>> {
         let changes: Vec<Request> = steps.iter().filter_map(|step| change(step)).collect();
         let mut results: Vec<Result<(), StepFailure>> = steps.iter().map(|_| Ok(())).collect();
@@ -138,7 +138,7 @@ impl Routes {
             }
         };
         for error in errors {
-            // That what is to be deleted is not there is no failure.
+            // Deletion of a missing route is no failure.
             let is_gone = error.errno == Errno::ESRCH;
             if !(is_gone && matches!(changes[error.index], Request::Del(_))) {
                 results[error.index] = Err(StepFailure::refused(steps[error.index], error.errno));
@@ -147,8 +147,8 @@ impl Routes {
         results
     }
 
-    /// Reads the node's addresses. `node_ips` are the sources to use for the node's own
-    /// connections; for a family without one the first address of the lowest interface is taken.
+    /// Reads the node's addresses. `node_ips` are the sources of the node's own connections; the default is
+    /// the first address of the lowest interface.
     pub(crate) async fn facts(
         &mut self,
         node_ips: &[IpAddr],
@@ -203,7 +203,7 @@ fn connect() -> std::io::Result<(Handle, JoinHandle<()>)> {
     Ok((handle, tokio::spawn(connection)))
 }
 
-/// Dummy devices, a kube-proxy's and ours: the addresses on them are VIPs, not the node's.
+/// Dummy devices of a kube-proxy and of ours: their addresses are VIPs, not the node's.
 async fn ignored_links(handle: &Handle) -> Result<BTreeSet<u32>, DataplaneError> {
     let mut ignored = BTreeSet::new();
     let mut links = handle.link().get().execute();
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn there_is_a_new_connection_when_the_last_one_has_ended() {
+    async fn ended_connection_is_replaced() {
         let mut routes = Routes::open().unwrap();
         let node_ports = NodePortAddresses::default();
         let before = routes.facts(&[], &node_ports).await.unwrap();

@@ -1,4 +1,4 @@
-//! Kernel settings that the rest depends on.
+//! Required kernel settings.
 
 use std::io;
 use std::path::Path;
@@ -6,11 +6,11 @@ use std::path::Path;
 use super::machine::kernel_version;
 use crate::DataplaneError;
 
-/// What has to be set, in the node's network namespace (`/proc/sys/net/...`).
+/// Settings of the node's network namespace (`/proc/sys/net/...`).
 ///
 /// * `conntrack`: without it IPVS connections bypass conntrack and cannot be masqueraded.
-/// * `expire_nodest_conn`: a connection whose real server is gone gets a reset, not silence.
-/// * `expire_quiescent_template`: ClientIP affinity lets go of a draining real server.
+/// * `expire_nodest_conn`: connections of a deleted real server are reset, not ignored.
+/// * `expire_quiescent_template`: ClientIP affinity releases draining real servers.
 /// * `ip_forward`: the node routes to its pods.
 const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/vs/conntrack", "1"),
@@ -19,10 +19,10 @@ const SETTINGS: [(&str, &str); 4] = [
     ("net/ipv4/ip_forward", "1"),
 ];
 
-/// What happens to a packet that opens a connection from the same address and port as one before.
+/// Treatment of a packet that opens a connection from a client's address and port in use before.
 const CONN_REUSE_MODE: &str = "net/ipv4/vs/conn_reuse_mode";
 
-/// Writes the settings that are not as they should be.
+/// Writes the settings that differ.
 pub(crate) fn write_settings() -> Result<(), DataplaneError> {
     let version = kernel_version();
     let reuse = version.and_then(conn_reuse_mode);
@@ -35,20 +35,20 @@ pub(crate) fn write_settings() -> Result<(), DataplaneError> {
         })
 }
 
-/// What `conn_reuse_mode` must be with a kernel of a version; `None` leaves it as it is.
+/// Value of `conn_reuse_mode` for a kernel version; `None` leaves it unchanged.
 ///
 /// Up to Linux 5.8 the default, 1, drops the first packet of a connection that reuses a client's port, so
-/// the connection takes a second to open (kubernetes/kubernetes#93297). Linux 5.9 mends that
-/// (f0a5e4d7a594, "ipvs: allow connection reuse for unconfirmed conntrack"), and there 0 would do harm:
-/// such connections would go to real servers with weight 0. Before Linux 4.1 there is no such setting.
+/// the connection takes a second to open (kubernetes/kubernetes#93297). Linux 5.9 fixes that
+/// (f0a5e4d7a594, "ipvs: allow connection reuse for unconfirmed conntrack"), and 0 would do harm there:
+/// such connections would go to real servers with weight 0. Linux before 4.1 has no such setting.
 fn conn_reuse_mode(version: (u32, u32)) -> Option<&'static str> {
     ((4, 1)..(5, 9)).contains(&version).then_some("0")
 }
 
-/// Writes one setting, given below `/proc/sys`, unless it is so already.
+/// Writes one setting below `/proc/sys`, unless it has the value already.
 pub(super) fn write_setting(name: &str, value: &str) -> io::Result<()> {
     let path = Path::new("/proc/sys").join(name);
-    // A read-only /proc/sys is no obstacle where somebody has set it already.
+    // A read-only /proc/sys does not matter if the value is already set.
     if std::fs::read_to_string(&path)?.trim() == value {
         return Ok(());
     }
@@ -60,8 +60,7 @@ pub(crate) fn has_ipv6() -> bool {
     Path::new("/proc/net/if_inet6").exists()
 }
 
-/// Whether IPv6 is switched off on an interface, or for new ones (`default`); `None` without the
-/// interface.
+/// Whether IPv6 is disabled on an interface, or for new ones (`default`); `None` without the interface.
 pub(super) fn is_ipv6_off(interface: &str) -> Option<bool> {
     let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
     let value = std::fs::read_to_string(path).ok()?;
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connection_reuse_is_switched_off_where_kube_proxy_does() {
+    fn conn_reuse_mode_is_cleared_for_old_kernels() {
         for (version, expected) in [
             ((4, 0), None),
             ((4, 1), Some("0")),

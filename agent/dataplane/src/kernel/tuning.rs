@@ -1,4 +1,4 @@
-//! Kernel settings that an operator can choose.
+//! Kernel settings chosen by the operator.
 
 use std::fs;
 use std::io;
@@ -13,18 +13,18 @@ use crate::DataplaneError;
 /// The maximum of entries; below `/proc/sys`, as all names here.
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 
-/// The number of buckets of conntrack's hash table. The kernel takes it from the machine's own network
-/// namespace only (`nf_conntrack_set_hashsize`).
+/// Number of buckets of conntrack's hash table. The kernel accepts it in the initial network namespace
+/// only (`nf_conntrack_set_hashsize`).
 const HASH_SIZE: &str = "/sys/module/nf_conntrack/parameters/hashsize";
 
-/// Strict ARP, so that others can announce VIPs: answer only for addresses of the asked interface,
-/// and announce only those.
+/// Strict ARP, so that others can announce VIPs: reply only for addresses of the receiving interface, and
+/// announce only those.
 const STRICT_ARP: [(&str, &str); 2] = [
     ("net/ipv4/conf/all/arp_ignore", "1"),
     ("net/ipv4/conf/all/arp_announce", "2"),
 ];
 
-/// Settings beyond those that we cannot do without.
+/// Optional settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tuning {
     /// `--ipvs-strict-arp`.
@@ -35,27 +35,27 @@ pub struct Tuning {
     pub conntrack: ConntrackTuning,
 }
 
-/// Conntrack's settings; 0 leaves one as it is.
+/// Settings of conntrack; 0 leaves one unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConntrackTuning {
-    /// Entries per processor of the machine that is online.
+    /// Entries per online processor of the machine.
     pub max_per_core: u32,
     /// Entries at least, whatever the number of cores.
     pub min: u32,
-    /// Seconds that an idle TCP connection is remembered.
+    /// Lifetime of an idle TCP connection in seconds.
     pub tcp_established: u32,
-    /// Seconds that one is remembered whose one side has closed.
+    /// Lifetime of a TCP connection closed by one side, in seconds.
     pub tcp_close_wait: u32,
-    /// Whether TCP packets out of window count as part of their connection.
+    /// Whether TCP packets out of window belong to their connection.
     pub tcp_be_liberal: bool,
-    /// Seconds that a UDP flow is remembered that was not answered.
+    /// Lifetime of a UDP flow without replies in seconds.
     pub udp: u32,
-    /// Seconds that one is remembered that was.
+    /// Lifetime of a UDP flow with replies in seconds.
     pub udp_stream: u32,
 }
 
 impl ConntrackTuning {
-    /// The maximum of entries on a machine of so many processors; 0 leaves it as it is.
+    /// Maximum of entries on a machine with `cpus` processors; 0 leaves it unchanged.
     fn max(&self, cpus: u32) -> u32 {
         match self.max_per_core {
             0 => 0,
@@ -63,8 +63,8 @@ impl ConntrackTuning {
         }
     }
 
-    /// What to write on a machine of so many processors that has this maximum of entries: the maximum
-    /// is only ever raised, since somebody may have raised it further for a reason.
+    /// Settings to write on a machine with `cpus` processors and a present maximum of entries, which is
+    /// only ever raised: an operator may have set a higher one.
     fn settings(&self, cpus: u32, max: Option<u32>) -> Vec<(&'static str, u32)> {
         let wanted = self.max(cpus);
         let raised = if max.is_none_or(|max| max < wanted) {
@@ -99,8 +99,8 @@ impl ConntrackTuning {
     }
 }
 
-/// Writes the settings. Only strict ARP is indispensable once it is asked for; the others are told
-/// of if they do not work, as in a container that may not write them.
+/// Writes the settings. A failure of strict ARP is an error; others are logged, as in a container that may
+/// not write them.
 pub(super) fn apply(tuning: &Tuning, ipvs: &mut Ipvs) -> Result<(), DataplaneError> {
     if tuning.strict_arp {
         for (name, value) in STRICT_ARP {
@@ -117,7 +117,7 @@ pub(super) fn apply(tuning: &Tuning, ipvs: &mut Ipvs) -> Result<(), DataplaneErr
     let cpus = online_cpus();
     for (name, value) in tuning.conntrack.settings(cpus, max) {
         if let Err(error) = write_setting(name, &value.to_string()) {
-            tracing::warn!(sysctl = name, value, %error, "a conntrack setting cannot be written");
+            tracing::warn!(sysctl = name, value, %error, "conntrack setting cannot be written");
         }
     }
     let buckets = buckets(tuning.conntrack.max(cpus));
@@ -128,13 +128,12 @@ pub(super) fn apply(tuning: &Tuning, ipvs: &mut Ipvs) -> Result<(), DataplaneErr
     Ok(())
 }
 
-/// The buckets for a maximum of entries, as kube-proxy has them: four entries share one at most, on
-/// average.
+/// Buckets for a maximum of entries: four entries a bucket on average, as in kube-proxy.
 fn buckets(max: u32) -> u32 {
     max / 4
 }
 
-/// Writes a number to a file, unless the number there is as large.
+/// Writes a number to a file, unless the present one is at least as large.
 fn raise(path: &Path, number: u32) -> io::Result<()> {
     if number == 0 {
         return Ok(());
@@ -154,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_maximum_is_only_raised() {
+    fn maximum_is_only_raised() {
         let tuning = ConntrackTuning {
             max_per_core: 32_768,
             min: 131_072,
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_table_is_only_enlarged() {
+    fn hash_table_is_only_enlarged() {
         let tuning = ConntrackTuning {
             max_per_core: 32_768,
             min: 131_072,

@@ -1,4 +1,4 @@
-//! The entries of sets that a record needs.
+//! Set entries of a record.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Those by which the rules know a way in, of one address.
+    /// Adds the entries that make the rules match a frontend, at one address.
     pub(super) fn frontend_entries(
         &mut self,
         record: &Record,
@@ -77,8 +77,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether the node's own connections come from the virtual address itself, and may: an address of
-    /// a device is its own source. They may if the node's address may, as with a kube-proxy
+    /// Whether the node's own connections have the virtual address as their source and must be allowed.
+    /// An address of a device is its own source; it is allowed if the node's address is, as in kube-proxy
     /// (`pkg/proxy/ipvs/proxier.go`, `allowFromNode`).
     fn is_own_source(&self, frontend: &Frontend) -> bool {
         let is_bound = frontend.bind && frontend.kind != FrontendKind::NodePort;
@@ -89,7 +89,7 @@ impl Builder<'_> {
             && own.is_some_and(|own| ranges.iter().any(|range| range.contains(own)))
     }
 
-    /// In each family that the Service has.
+    /// Adds the health check node port in a family of the Service.
     pub(super) fn health_check_entry(&mut self, record: &Record, family: Family) {
         if let Some(port) = record.health_check_port {
             let entry = SetEntry::Port(port);
@@ -97,7 +97,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What a pod that reaches itself needs.
+    /// Adds the entries for pods that connect to themselves (hairpin).
     pub(super) fn hairpin_entries(&mut self, record: &Record) {
         let table = self.table;
         let Some(lists) = table.lists.get(&record.key) else {

@@ -1,9 +1,8 @@
-//! The desired state kept, and changed with the table: at a cost that depends on what changes and
-//! not on what there is.
+//! Desired state that follows its table, at a cost proportional to the change.
 //!
-//! Only what concerns the changed records alone is done so. Where records meet (two want one
-//! virtual server, marks are handed out, a set has to grow), [`IncrementalDesired::update`] says that it cannot,
-//! and the state is made anew: [`desire`](super::desire) is what it must be equal to.
+//! Only changes that concern the changed records alone are followed. Where records interact (two of one
+//! virtual server, allocation of marks, growth of a set), [`IncrementalDesired::update`] returns `None`,
+//! and the state is computed from scratch. It always equals the result of [`desire`](super::desire).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,17 +14,17 @@ use portolan_model::{Family, NodeTable, RecordKey};
 use super::{Builder, Desired, Note, Refused, Want, build, room_for};
 use crate::{Config, KernelState, NodeFacts, SetName, ownership_entry};
 
-/// With more changed records than this the state is made anew, which is cheaper for each.
+/// With more changed records the state is computed from scratch, which is cheaper for each record.
 const MOST: usize = 2_048;
 
-/// A desired state with what it takes to change it.
+/// Desired state, with the counters of shared objects that updates need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IncrementalDesired {
     desired: Desired,
     shared: BTreeMap<Want, u32>,
 }
 
-/// What of a desired state has changed, and what it takes to see whose it is.
+/// Changed objects of a desired state, with their entries in the ownership record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
     /// The virtual servers.
@@ -34,12 +33,12 @@ pub struct Touched {
     pub entries: BTreeMap<String, BTreeSet<SetEntry>>,
     /// The routes, by VIP.
     pub routes: BTreeSet<IpAddr>,
-    /// What is new of what is worth knowing.
+    /// New notes.
     pub notes: BTreeSet<Note>,
 }
 
 impl Touched {
-    /// Virtual servers come with their entries in the ownership record.
+    /// Adds the ownership entries of the virtual servers.
     fn own(&mut self, config: &Config) {
         for key in &self.servers {
             let name = config.names.set(SetName::VirtualServers, key.family());
@@ -48,7 +47,7 @@ impl Touched {
         }
     }
 
-    /// That part of a state, its sets with the headers that they have in another one.
+    /// The touched part of a state, its sets with the headers of another state.
     pub(crate) fn part_of(&self, state: &KernelState, headers: &KernelState) -> KernelState {
         let set = |(name, touched): (&String, &BTreeSet<SetEntry>)| {
             let (have, header) = (state.sets.get(name)?, &headers.sets.get(name)?.header);
@@ -76,14 +75,14 @@ impl Touched {
     }
 }
 
-/// What one record wanted, and what it wants now.
+/// Desired objects of one record, before and after a change.
 struct RecordChange {
     old: Desired,
     new: Desired,
 }
 
 impl IncrementalDesired {
-    /// The desired state of a table; see [`desire`](super::desire).
+    /// Computes the desired state of a table from scratch; see [`desire`](super::desire).
     #[must_use]
     pub fn new(
         table: &NodeTable,
@@ -103,8 +102,8 @@ impl IncrementalDesired {
         &self.desired
     }
 
-    /// Follows a table from one version, which the state is of, to another. `None` if that cannot
-    /// be done without looking at all records: then the state must be made anew.
+    /// Updates the state from one version of its table to another. `None` if that needs all records: the
+    /// state must be computed from scratch then.
     pub fn update(
         &mut self,
         from: &NodeTable,
@@ -147,8 +146,8 @@ impl IncrementalDesired {
         Some(touched)
     }
 
-    /// Counts all that a record of the table wants as touched: the kernel may lack any of it. `None`
-    /// if that cannot be told without looking at all records.
+    /// Adds all objects of a record to `touched`: the kernel may lack any of them. `None` if that needs all
+    /// records.
     pub fn touch(
         &self,
         key: &RecordKey,
@@ -169,8 +168,8 @@ impl IncrementalDesired {
         Some(())
     }
 
-    /// Whether what is refused stays so, whatever becomes of these records: none of them is refused
-    /// anything, or has what another one is refused. Any of them may give a mark back.
+    /// Whether these records have no influence on refusals: none of them is refused an object or has an
+    /// object that another record is refused. Any of them may release a mark.
     fn stay_refused(&self, changed: &BTreeSet<RecordKey>) -> bool {
         self.desired.refused.iter().all(|refused| match refused {
             Refused::Foreign { record, .. }
@@ -183,7 +182,7 @@ impl IncrementalDesired {
         })
     }
 
-    /// What one record of a table wants by itself; `None` if that depends on others.
+    /// Desired objects of one record alone; `None` if they depend on other records.
     fn desired_of(
         &self,
         table: &NodeTable,
@@ -206,7 +205,7 @@ impl IncrementalDesired {
         (alone && builder.desired.refused.is_empty()).then_some(builder.desired)
     }
 
-    /// The mark that all of a record's ways in have already.
+    /// The mark that all frontends of a record already have.
     fn mark(&self, family: Family, entries: &[SetEntry], config: &Config) -> Option<u32> {
         let name = config.names.set(SetName::ShortCircuit, family);
         let mapped = self.desired.state.sets.get(&name)?;
@@ -219,7 +218,7 @@ impl IncrementalDesired {
         same.then_some(first)
     }
 
-    /// Whether nobody else has, or wants at the same time, the virtual servers that are new.
+    /// Whether no other record and no other program has one of the new virtual servers.
     fn are_free(&self, changes: &[RecordChange], observed: &KernelState) -> bool {
         let mut claimed = BTreeSet::new();
         changes.iter().all(|RecordChange { old, new }| {
@@ -304,7 +303,7 @@ impl IncrementalDesired {
     }
 }
 
-/// The entries that one has and the other has not, with the name of their set.
+/// Entries of `one` that `other` lacks, with the names of their sets.
 fn entries_without<'a>(
     one: &'a Desired,
     other: &'a Desired,
@@ -317,7 +316,7 @@ fn entries_without<'a>(
     })
 }
 
-/// Gives up one want of something; whether nobody else wants it.
+/// Releases a shared object; returns whether no other record has it.
 fn is_last(shared: &mut BTreeMap<Want, u32>, want: Want) -> bool {
     let Some(others) = shared.get_mut(&want) else {
         return true;

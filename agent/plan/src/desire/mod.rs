@@ -1,4 +1,4 @@
-//! What the kernel should hold for a table.
+//! Desired state of the kernel for a table.
 
 mod entries;
 mod incremental;
@@ -20,9 +20,9 @@ pub use outcome::{Desired, Note, Refused};
 
 use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks, ownership_entry, rules};
 
-/// Says what the kernel should hold. Of what it does hold three things count: virtual servers that
-/// are not ours (one that is as we want it but for weights is adopted, any other is left alone), routes that are
-/// not ours (they are told of), and the marks that are in use.
+/// Computes the desired state. It depends on three parts of the observed state: foreign virtual servers
+/// (one that differs from the desired one in weights only is adopted, any other is left untouched),
+/// foreign routes (they are reported), and marks in use.
 #[must_use]
 pub fn desire(
     table: &NodeTable,
@@ -33,7 +33,7 @@ pub fn desire(
     build(table, facts, config, observed).desired
 }
 
-/// As [`desire`], with all that the builder has learnt on the way.
+/// Like [`desire`], with the counters of shared entries and routes.
 fn build<'a>(
     table: &'a NodeTable,
     facts: &'a NodeFacts,
@@ -56,7 +56,7 @@ fn build<'a>(
     builder
 }
 
-/// Room for what is there and for half as much again, at least what kube-proxy gives.
+/// Maximum size of a set: half as much again as its entries, at least kube-proxy's size.
 pub(crate) fn room_for(entries: usize) -> u32 {
     let needed = u32::try_from(entries).unwrap_or(u32::MAX);
     if needed <= 65_536 {
@@ -75,17 +75,17 @@ struct Builder<'a> {
     foreign: BTreeMap<VirtualServerKey, VirtualServer>,
     foreign_routes: &'a BTreeSet<IpAddr>,
     desired: Desired,
-    /// The names of the sets, which every entry is noted with.
+    /// Names of the sets.
     names: BTreeMap<(SetName, Family), Arc<str>>,
-    /// The ways in that have a short circuit, by family and record.
+    /// Frontends with a short circuit, by family and record.
     short_circuits: BTreeMap<Family, BTreeMap<RecordKey, Vec<SetEntry>>>,
-    /// Which entries and routes the record has wanted that is at hand.
+    /// Entries and routes of the current record.
     mine: Vec<Want>,
-    /// Which are wanted by several records, and by how many besides the first.
+    /// Entries and routes of several records, with the number of records besides the first.
     shared: BTreeMap<Want, u32>,
 }
 
-/// Something that several records can want.
+/// An object that several records can share.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Want {
     /// An entry of the set of this name.
@@ -117,7 +117,7 @@ impl<'a> Builder<'a> {
         builder
     }
 
-    /// Notes that the record at hand wants something, and whether it is the first that does.
+    /// Counts an object of the current record; `is_first` if no other record has it.
     fn count(&mut self, want: Want, is_first: bool) {
         if self.mine.contains(&want) {
             return;
@@ -176,7 +176,7 @@ impl<'a> Builder<'a> {
             && server.real_servers.is_empty()
             && record.available.contains(family);
         let addresses = self.addresses(frontend);
-        // The last one is moved: most have one alone.
+        // `repeat_n` moves the last one: most frontends have one address.
         let servers = std::iter::repeat_n(server, addresses.len());
         for (address, server) in addresses.into_iter().zip(servers) {
             let (protocol, port) = (record.key.protocol, frontend.port);
@@ -186,7 +186,7 @@ impl<'a> Builder<'a> {
             }
             let entry = SetEntry::IpPort(address, protocol, port);
             self.frontend_entries(record, frontend, address);
-            // What is only routed through, to the node that has the address, is that node's to drop.
+            // Packets that are only routed through are dropped, if at all, by the node with the address.
             let passes = !frontend.bind && !self.facts.addresses.contains(&address);
             if drops && !passes {
                 self.entry(SetName::NoLocal, family, entry);
@@ -213,7 +213,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Wants a virtual server, unless somebody else has it.
+    /// Adds a virtual server unless another record or another program has it.
     fn claim(
         &mut self,
         record: &Arc<Record>,
@@ -250,8 +250,8 @@ impl<'a> Builder<'a> {
         self.entry(SetName::VirtualServers, key.family(), ownership_entry(&key));
     }
 
-    /// Makes packets to a VIP arrive on the node. An address that the node has anyway is never
-    /// bound: its other ports must stay reachable.
+    /// Adds the local route of a VIP. An address of the node itself is never bound: its other ports must
+    /// stay reachable.
     fn bind(&mut self, record: &Record, address: IpAddr) {
         if self.facts.addresses.contains(&address) {
             let record = record.key.clone();
@@ -271,22 +271,21 @@ impl<'a> Builder<'a> {
         self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));
     }
 
-    /// Somebody else's route counts while it is there, and ours from then on: it may do what ours
-    /// does, or not.
+    /// Reports a foreign route, which takes precedence over ours while it exists.
     fn tell_of_foreign_route(&mut self, record: &Record, address: IpAddr) {
         if !self.foreign_routes.contains(&address) {
             return;
         }
         let record = record.key.clone();
         let refused = Refused::ForeignRoute { record, address };
-        // Once, however many ways in the record has there.
+        // Once for all frontends of the record at this address.
         if !self.desired.refused.contains(&refused) {
             self.desired.refused.push(refused);
         }
     }
 
-    /// A virtual server by mark for each record that has a short circuit, and the entries that lead
-    /// there.
+    /// Adds a virtual server by mark, and the entries that set the mark, for each record with a short
+    /// circuit.
     fn add_short_circuits(&mut self, family: Family, observed: &KernelState) {
         let wanted = self.short_circuits.remove(&family).unwrap_or_default();
         let name = self.config.names.set(SetName::ShortCircuit, family);
@@ -332,7 +331,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Whether a virtual server is as it is wanted, but for weights and for what drains.
+/// Whether two virtual servers are equal, weights and draining real servers aside.
 fn is_alike(have: &VirtualServer, want: &VirtualServer) -> bool {
     let wanted = |address| want.real_servers.get(address);
     let mut real_servers = have.real_servers.iter();

@@ -1,4 +1,4 @@
-//! What is desired, and what of a table could not be.
+//! Desired state, and the parts of a table that it leaves out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,21 +10,21 @@ use portolan_model::{Family, Protocol, Record, RecordKey};
 
 use crate::{KernelState, ownership_entry};
 
-/// What the kernel should hold, and what of the table could not be wanted.
+/// Desired state of the kernel, with the parts of the table that it leaves out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Desired {
     /// The state.
     pub state: KernelState,
-    /// Which record each virtual server comes from.
+    /// Record of each virtual server.
     pub records: BTreeMap<VirtualServerKey, Arc<Record>>,
-    /// What was left out.
+    /// Parts of the table that were left out, or work only in part.
     pub refused: Vec<Refused>,
-    /// What is done otherwise than one might expect, and is no error.
+    /// Deviations from the expected that are no errors.
     pub notes: BTreeSet<Note>,
 }
 
 impl Desired {
-    /// The records that need an entry of a set. Looks at all virtual servers: for error messages.
+    /// The records that need a set entry, for error messages. Searches all virtual servers.
     #[must_use]
     pub fn records_of(&self, entry: &SetEntry) -> BTreeSet<&RecordKey> {
         let servers = self.state.virtual_servers.iter();
@@ -46,7 +46,7 @@ impl Desired {
             .collect()
     }
 
-    /// The protocol of a virtual server's connections; a mark has that of its record.
+    /// Protocol of a virtual server's connections; for a mark that of its record.
     #[must_use]
     pub fn protocol(&self, key: &VirtualServerKey) -> Option<Protocol> {
         let of_record = || self.records.get(key).map(|record| record.key.protocol);
@@ -54,21 +54,21 @@ impl Desired {
     }
 }
 
-/// Something that was left out, or cannot be relied on.
+/// Part of a table that was left out, or works only in part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Somebody else's virtual server is in the way.
-    #[error("{record}: virtual server {key} exists and is not ours: left alone")]
+    /// A foreign virtual server has the same key.
+    #[error("{record}: virtual server {key} exists and is not ours: left untouched")]
     Foreign {
         /// The record.
         record: RecordKey,
         /// The virtual server.
         key: VirtualServerKey,
     },
-    /// Somebody else's route of a virtual address goes before ours.
+    /// A foreign route of a virtual address takes precedence over ours.
     #[error(
-        "{record}: a route of {address} in the table of local ones is not ours: left alone, and what \
-         it says counts as long as it is there"
+        "{record}: a route of {address} in the local table is not ours: left untouched, and it takes \
+        precedence while it exists"
     )]
     ForeignRoute {
         /// The record.
@@ -76,14 +76,14 @@ pub enum Refused {
         /// The virtual address.
         address: IpAddr,
     },
-    /// Two records want the same virtual server; the other one has it.
+    /// Another record has the virtual server.
     #[error("{record}: virtual server {key} already belongs to {holder}")]
     Taken {
         /// The record.
         record: RecordKey,
         /// The virtual server.
         key: VirtualServerKey,
-        /// Who has it.
+        /// The record that has it.
         holder: RecordKey,
     },
     /// The kernel has no such scheduler. The agent's default is used.
@@ -94,10 +94,10 @@ pub enum Refused {
     UnknownScheduler {
         /// The record.
         record: RecordKey,
-        /// The name that the record has.
+        /// The unknown name.
         name: Arc<str>,
     },
-    /// There are more records with short circuits than marks.
+    /// The mask has too few marks for all records with short circuits.
     #[error(
         "{record}: no {family} packet mark is free in --short-circuit-mask: connections of this \
          node and its pods to external addresses are held to local destinations"
@@ -111,7 +111,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// The record that is affected.
+    /// The affected record.
     #[must_use]
     pub fn record(&self) -> &RecordKey {
         match self {
@@ -124,7 +124,7 @@ impl Refused {
     }
 }
 
-/// Something worth knowing that is no error.
+/// Deviation from the expected that is no error.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Note {
     /// A virtual address is one of the node's own.
@@ -135,7 +135,7 @@ pub enum Note {
         /// The address.
         address: IpAddr,
     },
-    /// Affinity without the scheduler that virtual servers of marks need for it.
+    /// The kernel lacks the scheduler that virtual servers by mark need for affinity.
     #[error(
         "the kernel has no scheduler mh: connections of this node and its pods to external addresses \
          of Services with externalTrafficPolicy Local have no ClientIP affinity"

@@ -1,4 +1,4 @@
-//! What virtual servers do with connections.
+//! Configuration of virtual servers and real servers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use portolan_model::{Destination, Frontend, Record};
 
 use crate::{Config, NodeFacts};
 
-/// The scheduler by the hash of the client's address (`ip_vs_mh`, Maglev). The same destinations
-/// give the same choice in every virtual server, on every node.
+/// Scheduler that hashes the client's address (`ip_vs_mh`, Maglev). Equal lists of destinations yield
+/// the same choice in every virtual server on every node.
 const MAGLEV: &str = "mh";
-/// The older scheduler by the hash of the client's address (`ip_vs_sh`).
+/// Older scheduler that hashes the client's address (`ip_vs_sh`).
 const SOURCE_HASH: &str = "sh";
 /// kube-proxy's default.
 const ROUND_ROBIN: &str = "rr";
 
-/// Whether a scheduler chooses by the hash of the client's address.
+/// Whether a scheduler hashes the client's address.
 fn hashes(scheduler: &str) -> bool {
     [MAGLEV, SOURCE_HASH].contains(&scheduler)
 }
 
-/// The flags of a scheduler for which the user chose none. Without the fallback, `mh` and `sh` refuse
-/// the clients of a destination that is drained (`ip_vs_mh_get`, `ip_vs_sh_get`).
+/// Default flags of a scheduler. Without the fallback flag, `mh` and `sh` refuse the clients of a
+/// draining destination (`ip_vs_mh_get`, `ip_vs_sh_get`).
 fn default_flags(scheduler: &str) -> Flags {
     if hashes(scheduler) {
         Flags(Flags::SCHED1)
@@ -33,8 +33,7 @@ fn default_flags(scheduler: &str) -> Flags {
     }
 }
 
-/// Whether a record's virtual servers of marks should have affinity, and the kernel lacks
-/// [`MAGLEV`] for it.
+/// Whether a record's virtual servers by mark need [`MAGLEV`] for affinity and the kernel lacks it.
 pub(super) fn lacks_maglev(record: &Record, config: &Config, facts: &NodeFacts) -> bool {
     let has_marks = record.frontends.iter().any(Frontend::has_short_circuit);
     has_marks
@@ -43,26 +42,26 @@ pub(super) fn lacks_maglev(record: &Record, config: &Config, facts: &NodeFacts) 
         && facts.missing_schedulers.contains(MAGLEV)
 }
 
-/// The scheduler that a record names; `None` if it names none, or one that is not the kernel's,
-/// for which the kernel would look for a module.
+/// The scheduler that a record names; `None` if it names none, or an unknown one, for which the kernel
+/// would try to load a module.
 fn named(record: &Record) -> Option<&'static str> {
     ipvs::scheduler(record.scheduling.scheduler.as_deref()?)
 }
 
-/// The name of a record's scheduler, if the kernel has none of that name.
+/// The name of a record's scheduler if it is not a scheduler of IPVS.
 pub(super) fn unknown(record: &Record) -> Option<&Arc<str>> {
     let name = record.scheduling.scheduler.as_ref();
     name.filter(|name| ipvs::scheduler(name).is_none())
 }
 
-/// Of a virtual server of an address. The Service's own choice goes before the agent's, and that
-/// before the default. Affinity is the kernel's persistence, whatever the scheduler is.
+/// Configuration of a virtual server by address. The Service's scheduler takes precedence over the
+/// agent's, which takes precedence over the default. Affinity is IPVS persistence with any scheduler.
 pub(super) fn of_address(record: &Record, config: &Config) -> VirtualServerConfig {
     let own = named(record);
     let scheduler = own.or(config.scheduler).unwrap_or(ROUND_ROBIN);
     let mut flags = default_flags(scheduler);
-    // As upstream, `--scheduler mh` hashes the client's port too. With affinity it must not: the
-    // client would have a destination for each port.
+    // Like kube-proxy's, `--scheduler mh` hashes the client's port too, except with affinity: each port
+    // of a client would get a destination of its own.
     if own.is_none() && scheduler == MAGLEV && record.affinity.is_none() {
         flags.0 |= Flags::SCHED2;
     }
@@ -74,9 +73,8 @@ pub(super) fn of_address(record: &Record, config: &Config) -> VirtualServerConfi
     }
 }
 
-/// Of a virtual server of a mark. A persistent one does not translate ports: it forwards to the
-/// port that the client asked for (`ip_vs_sched_persist`). So affinity is left to a hash of the
-/// client's address.
+/// Configuration of a virtual server by mark. A persistent one does not translate ports
+/// (`ip_vs_sched_persist`), so affinity is left to a hash of the client's address.
 pub(super) fn of_mark(record: &Record, config: &Config, facts: &NodeFacts) -> VirtualServerConfig {
     let by_address = VirtualServerConfig {
         persistence: None,
@@ -99,7 +97,7 @@ pub(super) fn of_mark(record: &Record, config: &Config, facts: &NodeFacts) -> Vi
     }
 }
 
-/// Destinations as real servers.
+/// Converts destinations to real servers.
 pub(super) fn real_servers(destinations: &[Destination]) -> Arc<RealServers> {
     let real_server = |destination: &Destination| {
         let weight = destination.weight;

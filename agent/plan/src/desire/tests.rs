@@ -101,7 +101,7 @@ fn servers(desired: &Desired) -> Vec<String> {
 }
 
 #[test]
-fn every_kind_of_way_in_gets_its_servers_sets_and_routes() {
+fn every_kind_of_frontend_gets_its_servers_sets_and_routes() {
     let desired = desire_all(vec![record(
         "svc",
         Protocol::Tcp,
@@ -226,7 +226,7 @@ fn source_ranges_fill_the_firewall_sets() {
 }
 
 #[test]
-fn an_address_of_the_node_is_never_bound() {
+fn address_of_the_node_is_never_bound() {
     let frontend = vip(FrontendKind::ExternalIp, "192.168.1.10", true);
     let desired = desire_all(vec![record("svc", Protocol::Tcp, vec![frontend])]);
     assert_eq!(servers(&desired), ["TCP 192.168.1.10:80"]);
@@ -240,7 +240,7 @@ fn an_address_of_the_node_is_never_bound() {
 }
 
 #[test]
-fn an_address_of_another_node_is_served_and_not_bound() {
+fn address_of_another_node_is_served_and_not_bound() {
     let frontend = Frontend {
         bind: false,
         ..vip(FrontendKind::ExternalIp, "192.168.0.99", true)
@@ -253,7 +253,7 @@ fn an_address_of_another_node_is_served_and_not_bound() {
 }
 
 #[test]
-fn a_foreign_virtual_server_is_left_alone_unless_it_is_just_as_wanted() {
+fn foreign_virtual_server_is_left_untouched_unless_equal() {
     let records = || {
         vec![record(
             "svc",
@@ -284,12 +284,12 @@ fn a_foreign_virtual_server_is_left_alone_unless_it_is_just_as_wanted() {
     );
     assert_eq!(
         refused.refused[0].to_string(),
-        "ns/svc/TCP: virtual server TCP 198.51.100.1:80 exists and is not ours: left alone"
+        "ns/svc/TCP: virtual server TCP 198.51.100.1:80 exists and is not ours: left untouched"
     );
 }
 
 #[test]
-fn somebody_elses_route_is_told_of_once_and_ours_stands_beside_it() {
+fn foreign_route_is_reported_once_next_to_ours() {
     let address = "198.51.100.1";
     let ways_in = [FrontendKind::ExternalIp, FrontendKind::LoadBalancer];
     let frontends = ways_in.map(|kind| Frontend {
@@ -317,8 +317,8 @@ fn somebody_elses_route_is_told_of_once_and_ours_stands_beside_it() {
     assert_eq!(
         told,
         [
-            "ns/svc/TCP: a route of 198.51.100.1 in the table of local ones is not ours: left alone, \
-          and what it says counts as long as it is there"
+            "ns/svc/TCP: a route of 198.51.100.1 in the local table is not ours: left untouched, and it \
+          takes precedence while it exists"
         ]
     );
     let elsewhere = of("198.51.100.2");

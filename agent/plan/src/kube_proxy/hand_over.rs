@@ -1,7 +1,7 @@
-//! The way back: what we have and a kube-proxy in IPVS mode has not.
+//! Hand-over to a kube-proxy in IPVS mode: removal of the objects that it does not have.
 //!
-//! It makes all that it shares with us its own when it starts: virtual servers, sets and chains. So
-//! only the rest goes, when it has programmed the node: then nothing is missing meanwhile.
+//! A kube-proxy that starts adopts all shared objects: virtual servers, sets and chains. The remaining
+//! objects are removed after it has programmed the node, so that packets are forwarded all the time.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,22 +11,22 @@ use portolan_model::{Family, NodeInfo};
 use super::takeover_marker;
 use crate::{Config, KernelState, Rules, SetName, Step, rules};
 
-/// What goes when a kube-proxy has taken over from us.
+/// Objects to remove after a kube-proxy has programmed the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HandOver {
     /// Chains that only we have, and the jumps to them.
     pub rules: Vec<(Family, Rules)>,
-    /// Virtual servers by mark, and local routes; to be taken when the chains are gone.
+    /// Deletions of virtual servers by mark and of local routes, to be applied after the chains are gone.
     pub steps: Vec<Step>,
     /// Sets that only we have.
     pub sets: Vec<String>,
-    /// Virtual addresses that have a virtual server and are not on the kube-proxy's device: it has
-    /// not got as far, or will never serve them. Their routes stay.
+    /// Virtual addresses with a virtual server that are not on the kube-proxy's device: it has not
+    /// reached them yet, or never serves them. Their routes stay.
     pub unbound: BTreeSet<IpAddr>,
 }
 
 impl HandOver {
-    /// Looks at what there is; `bound` are the addresses on the kube-proxy's device.
+    /// Plans the hand-over; `bound` are the addresses on the kube-proxy's device.
     #[must_use]
     pub fn new(observed: &KernelState, bound: &BTreeSet<IpAddr>, config: &Config) -> Self {
         let mut this = Self::default();

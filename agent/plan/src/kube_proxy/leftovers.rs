@@ -1,4 +1,4 @@
-//! What a kube-proxy leaves that has no counterpart here.
+//! Objects of a kube-proxy without a counterpart of ours.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,9 +12,9 @@ use crate::{Config, KernelState, Names};
 /// The dummy device on which a kube-proxy in IPVS mode has all virtual addresses.
 pub const VIP_DEVICE: &str = "kube-ipvs0";
 
-/// The addresses of the device that can go: those that a local route of ours has taken the place
-/// of, and those that nobody forwards any more. Of a virtual address that could not be bound yet,
-/// and of one that has somebody else's virtual server, the device's is the only one.
+/// Addresses of the device that can be deleted: those with a local route of ours, and those without a
+/// virtual server. Addresses that could not be bound yet, and those of foreign virtual servers, stay:
+/// nothing else makes their packets arrive.
 #[must_use]
 pub fn releasable(
     bound: &BTreeSet<IpAddr>,
@@ -31,8 +31,8 @@ pub fn releasable(
     bound.iter().filter(can_go).copied().collect()
 }
 
-/// The chain that only a kube-proxy has: what it does about source ranges for the node's own
-/// connections, which have a virtual address as their source with it, and never with us.
+/// The chain that only a kube-proxy has. It checks source ranges of the node's own connections, whose
+/// source is a virtual address with a kube-proxy, and never with us.
 #[must_use]
 pub fn leftover_rules(config: &Config) -> Rules {
     let chain = config.names.chain("IPVS-OUT-FILTER");
@@ -51,7 +51,7 @@ pub fn leftover_rules(config: &Config) -> Rules {
     }
 }
 
-/// The sets that only a kube-proxy has, and at last what says that a takeover has begun.
+/// The sets that only a kube-proxy has, followed by the marker of a takeover.
 #[must_use]
 pub fn leftover_sets(names: &Names) -> Vec<String> {
     let of = |family: Family| match family {

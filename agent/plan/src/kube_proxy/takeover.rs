@@ -1,13 +1,13 @@
-//! What a kube-proxy in IPVS mode leaves in the kernel, and how it becomes ours.
+//! Takeover from a stopped kube-proxy in IPVS mode.
 //!
-//! Its virtual servers become ours by entries in the ownership record: nothing of the data path
-//! changes by that, and from then on they are what any others of ours are. Those that the table
-//! wants are edited in place, those that it does not want go after everything else has come. Most
-//! sets and chains have the same names as ours and need no step of their own. What is left then has
-//! no counterpart: the dummy device with its addresses, one chain, one set.
+//! Its virtual servers become ours by entries in the ownership record, which changes nothing in the data
+//! path. From then on they are treated like any others of ours: desired ones are edited in place, the
+//! others are deleted after all additions. Most sets and chains have the same names as ours and need no
+//! step of their own. The leftovers have no counterpart: the dummy device with its addresses, one
+//! chain, one set.
 //!
-//! That a takeover has begun and not ended is in the kernel too, as the empty set
-//! [`takeover_marker`]: whoever starts after a crash goes on with it.
+//! The empty set [`takeover_marker`] records in the kernel that a takeover has begun and not ended, so
+//! that an agent that starts after a crash continues it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,15 +20,16 @@ use portolan_model::{Family, NodeTable, Protocol};
 use crate::desire::{desire, room_for};
 use crate::{Config, KernelState, Names, NodeFacts, SetName, Step, ownership_entry};
 
-/// The name of the set that says that a takeover has begun and not ended.
+/// Name of the set that marks a takeover as begun and not ended.
 pub fn takeover_marker(names: &Names) -> String {
     names.chain("PORTOLAN-TAKEOVER")
 }
 
-/// Whether there is something to take over: if one has begun, or was asked for and there is
-/// something of a kube-proxy's. `has_device` is whether the kernel has [`VIP_DEVICE`].
+/// Whether there is a kube-proxy to take over from: a takeover has begun, or it was requested and the
+/// kernel has objects of a kube-proxy. `has_device` is whether the kernel has
+/// [`VIP_DEVICE`](super::VIP_DEVICE).
 ///
-/// Sets alone say so only where we have never been: else they are our own.
+/// Sets alone are evidence only without an ownership record: otherwise they are our own.
 #[must_use]
 pub fn has_kube_proxy(
     observed: &KernelState,
@@ -43,25 +44,25 @@ pub fn has_kube_proxy(
         || (asked && (has_device || (sets && !ours)))
 }
 
-/// What is claimed of a kube-proxy's.
+/// Virtual servers that a takeover claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// Its virtual servers that the table wants too: they stay.
+    /// The kube-proxy's virtual servers that are desired: they stay.
     pub wanted: BTreeSet<VirtualServerKey>,
-    /// Its virtual servers that the table does not want: they go with the first reconciliation.
+    /// The kube-proxy's virtual servers that are not desired: the first reconciliation deletes them.
     pub unwanted: BTreeSet<VirtualServerKey>,
-    /// Virtual servers by address that are neither ours nor a kube-proxy's: they are left alone.
+    /// Virtual servers by address that are neither ours nor a kube-proxy's: left untouched.
     pub foreign: BTreeSet<VirtualServerKey>,
 }
 
 impl Claim {
-    /// Looks at the virtual servers that are not ours. `bound` are the addresses on
-    /// [`VIP_DEVICE`].
+    /// Classifies the virtual servers that are not ours. `bound` are the addresses on
+    /// [`VIP_DEVICE`](super::VIP_DEVICE).
     ///
-    /// A kube-proxy marks nothing as its own, but writes each of its ways in into a set. One that
-    /// is in none is its own too if the table wants the very same, on an address of its device or
-    /// of the node: it may have been stopped half-way. It masquerades all real servers, so that
-    /// one with others is not its own.
+    /// A kube-proxy marks nothing as its own, but lists each frontend in a set. An unlisted virtual server
+    /// is its own too if the table has the same one, on an address of its device or of the node: it may
+    /// have been stopped half-way. It masquerades all real servers, so a virtual server with another
+    /// forwarding method is foreign.
     #[must_use]
     pub fn new(
         table: &NodeTable,
@@ -70,7 +71,7 @@ impl Claim {
         observed: &KernelState,
         bound: &BTreeSet<IpAddr>,
     ) -> Self {
-        // With no virtual servers but those of the table nothing is refused as foreign.
+        // An empty observed state refuses nothing as foreign.
         let wanted = desire(table, facts, config, &KernelState::default()).records;
         let mut claim = Self::default();
         for (key, server) in observed.foreign_virtual_servers(&config.names) {
@@ -90,8 +91,7 @@ impl Claim {
         claim
     }
 
-    /// The steps that make what is claimed ours, behind the step that says that a takeover has
-    /// begun.
+    /// The steps that mark the takeover as begun and record the claimed virtual servers as ours.
     #[must_use]
     pub fn steps(&self, observed: &KernelState, config: &Config) -> Vec<Step> {
         let header = SetHeader {
@@ -126,7 +126,7 @@ impl Claim {
     }
 }
 
-/// Adds entries to an ownership record, which is made or made larger if it has to be.
+/// Adds entries to an ownership record, which is created or enlarged where necessary.
 fn record(
     name: String,
     family: Family,
@@ -178,7 +178,7 @@ fn is_masqueraded(server: &VirtualServer) -> bool {
     real_servers.all(|config| config.forwarding == ForwardingMethod::Masquerade)
 }
 
-/// The sets that a kube-proxy writes its ways in into by address.
+/// Sets in which a kube-proxy lists frontends by address.
 const BY_ADDRESS: [SetName; 6] = [
     SetName::ClusterIp,
     SetName::ExternalIp,

@@ -1,4 +1,4 @@
-//! The steps from what the kernel holds to what it should hold.
+//! Steps from the observed to the desired state.
 
 mod servers;
 mod sets;
@@ -7,37 +7,35 @@ use portolan_model::Family;
 
 use crate::{Config, Desired, KernelState, Step, Touched};
 
-/// The steps, in order, from `observed` to `desired`; empty if there is nothing to do.
+/// Returns the ordered steps from `observed` to `desired`; empty if both are equal.
 ///
-/// Additions go from what packets need to what leads them there: sets, entries, rules, routes,
-/// virtual servers by mark with their real servers, the entries that give packets these marks, those
-/// that drop packets, virtual servers by address with their real servers. Removals go the other way
-/// round and come after all additions. So
+/// Dependencies are added first: sets, entries, rules, routes, virtual servers by mark with their real
+/// servers, the entries that give packets these marks, the entries that drop packets, virtual servers by
+/// address with their real servers. Removals follow all additions, in reverse order. Therefore
 ///
-/// * no packet is forwarded un-masqueraded, or gets a mark that leads nowhere;
-/// * a way in drops what comes from outside before its last local destination goes, and until its
-///   first one is there, but never what is short-circuited.
+/// * no packet is forwarded un-masqueraded, or gets a mark without a virtual server;
+/// * a frontend with the Local policy drops outside packets before its last local destination is
+///   removed and until its first one is added, but never short-circuited ones.
 ///
-/// What is not ours is not touched: of the virtual servers only those that we own, of
-/// the sets only those that we name. Virtual servers of excluded networks are never deleted, and nothing
-/// of a family that is not served.
+/// Foreign objects are left untouched: only virtual servers in the ownership record and sets with our
+/// names change. Virtual servers of excluded networks are never deleted, nor is anything of a family
+/// that is not served.
 ///
-/// A TCP real server that is no longer wanted gets weight 0 and stays: whoever watches its
-/// connections deletes it when they have ended. UDP and SCTP ones go at once, as upstream does.
+/// A TCP real server that is no longer desired gets weight 0; the reconciler deletes it when its
+/// connections have ended. UDP and SCTP real servers are deleted at once, as kube-proxy does.
 #[must_use]
 pub fn plan(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<Step> {
     Planner::new(desired, observed, config).finish()
 }
 
-/// As [`plan`], without removals: what is there and not desired stays as it is, and no real server's
-/// weight becomes 0 for not being desired.
+/// Like [`plan`], without removals: surplus objects stay, and surplus real servers keep their weight.
 #[must_use]
 pub fn plan_additions(desired: &Desired, observed: &KernelState, config: &Config) -> Vec<Step> {
     Planner::new(desired, observed, config).additions
 }
 
-/// As [`plan`], as far as what was touched goes: what it costs depends on that alone. What the
-/// kernel holds must have been equal to the desired state before it was touched.
+/// Like [`plan`], limited to touched objects, at a cost proportional to their number. All other objects
+/// must be equal in both states.
 #[must_use]
 pub fn plan_touched(
     desired: &Desired,
@@ -52,7 +50,7 @@ pub fn plan_touched(
         records: records.collect(),
         ..Desired::default()
     };
-    // With the headers that are desired: a set's size is nothing that is touched.
+    // With the desired headers: sizes of sets are not compared here.
     let observed = touched.part_of(observed, &desired.state);
     plan(&part, &observed, config)
 }
@@ -60,7 +58,7 @@ pub fn plan_touched(
 struct Planner<'a> {
     config: &'a Config,
     additions: Vec<Step>,
-    /// In the order of additions; turned round at the end.
+    /// In the order of additions; reversed at the end.
     removals: Vec<Step>,
 }
 
@@ -81,8 +79,7 @@ impl<'a> Planner<'a> {
         planner
     }
 
-    /// Makes room for what it takes to fill an empty kernel: then a list that grows by and by would
-    /// be copied many times.
+    /// Reserves memory for filling an empty kernel: growing the list step by step would copy it many times.
     fn reserve(&mut self, desired: &KernelState, observed: &KernelState) {
         if observed.virtual_servers.is_empty() {
             self.additions.reserve(2 * desired.virtual_servers.len());

@@ -9,7 +9,7 @@ use super::Planner;
 use crate::{Desired, KernelState, Step};
 
 impl Planner<'_> {
-    /// Those by mark, or those by address: first the virtual servers, then their real servers.
+    /// Virtual servers selected by mark, or by address; then their real servers.
     pub(super) fn virtual_servers(
         &mut self,
         desired: &Desired,

@@ -9,8 +9,8 @@ use portolan_model::ipset::{Set, SetEntry, SetKind};
 use super::Planner;
 use crate::{KernelState, SetName, Step};
 
-/// Sets whose entries send packets to virtual servers, or drop them: they are filled when these are
-/// complete, in this order.
+/// Sets whose entries send packets to virtual servers, or drop them. They are filled last, in this
+/// order, when the virtual servers are complete.
 const LATE: [SetName; 2] = [SetName::ShortCircuit, SetName::NoLocal];
 
 impl Planner<'_> {
@@ -54,7 +54,7 @@ impl Planner<'_> {
         let none = BTreeSet::new();
         let have = have.filter(|have| is_alike(have, want));
         let have = have.map_or(&none, |have| &have.entries);
-        // As many as most often are missing: all, or few.
+        // Sized for the common cases: nearly all entries missing, or few.
         let mut missing = Vec::with_capacity(want.entries.len().saturating_sub(have.len()));
         missing.extend(want.entries.difference(have).cloned());
         if !missing.is_empty() {
@@ -73,8 +73,8 @@ impl Planner<'_> {
     }
 }
 
-/// The entries to delete. One that was changed in place is gone already, and deleting it by its old
-/// value would delete the new one.
+/// Entries to delete. An entry whose mark changed is replaced in place by its new version; deleting the
+/// old version would delete the new one.
 fn surplus(want: &Set, have: &BTreeSet<SetEntry>) -> Vec<SetEntry> {
     let surplus = have.difference(&want.entries);
     if want.header.kind != SetKind::HashIpPortMark {
@@ -87,7 +87,7 @@ fn surplus(want: &Set, have: &BTreeSet<SetEntry>) -> Vec<SetEntry> {
         .collect()
 }
 
-/// A set with the entries of the one that it takes the place of, and room for what is to come.
+/// A larger set with the entries of the one that it replaces.
 fn replacement(want: &Set, have: &Set) -> Set {
     let mut set = Set {
         header: want.header.clone(),
@@ -108,7 +108,7 @@ fn is_alike(have: &Set, want: &Set) -> bool {
     have.header.kind == want.header.kind && (bitmap || have.header.family == want.header.family)
 }
 
-/// Whether a set can hold what is wanted as it is.
+/// Whether an existing set has the type and the size for the desired entries.
 fn holds(have: &Set, want: &Set) -> bool {
     let bitmap = want.header.kind == SetKind::BitmapPort;
     is_alike(have, want) && (bitmap || have.header.max_entries >= want.header.max_entries)

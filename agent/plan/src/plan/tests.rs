@@ -84,7 +84,7 @@ fn empty(of: &KernelState) -> KernelState {
 }
 
 #[test]
-fn what_packets_meet_first_is_added_first_and_removed_last() {
+fn dependencies_are_added_first_and_removed_last() {
     let full = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
     assert_eq!(
         steps(&full, &KernelState::default()),
@@ -105,7 +105,7 @@ fn what_packets_meet_first_is_added_first_and_removed_last() {
 }
 
 #[test]
-fn what_is_ours_of_a_family_that_is_not_served_stays() {
+fn our_objects_of_an_unserved_family_stay() {
     let mut full = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
     full.routes.insert(address(), None);
     let of_v6 = Config {
@@ -122,7 +122,7 @@ fn what_is_ours_of_a_family_that_is_not_served_stays() {
 }
 
 #[test]
-fn a_tcp_real_server_drains_and_a_udp_one_goes() {
+fn tcp_real_server_drains_and_udp_one_is_deleted() {
     let both: &[(&str, u32)] = &[("10.0.0.1:80", 1), ("10.0.0.2:80", 1)];
     let one: &[(&str, u32)] = &[("10.0.0.1:80", 1)];
     let drain = |protocol| steps(&state(protocol, one, true), &state(protocol, both, true));
@@ -144,7 +144,7 @@ fn a_tcp_real_server_drains_and_a_udp_one_goes() {
         steps(&state(Protocol::Tcp, one, true), &draining).is_empty(),
         "drains on"
     );
-    // It comes back: also one that an earlier run left at weight 0.
+    // A returning one, also after an earlier run left it at weight 0.
     assert_eq!(
         steps(&state(Protocol::Tcp, both, true), &draining),
         ["set real server 10.0.0.2:80 of TCP 10.96.0.1:80"]
@@ -152,13 +152,13 @@ fn a_tcp_real_server_drains_and_a_udp_one_goes() {
 }
 
 #[test]
-fn a_foreign_virtual_server_is_not_deleted() {
+fn foreign_virtual_server_is_not_deleted() {
     let foreign = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], false);
     assert!(steps(&empty(&foreign), &foreign).is_empty());
 }
 
 #[test]
-fn a_change_is_made_in_place() {
+fn changes_are_made_in_place() {
     let before = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
     let mut after = state(Protocol::Tcp, &[("10.0.0.1:80", 5)], true);
     after
@@ -175,7 +175,7 @@ fn a_change_is_made_in_place() {
 }
 
 #[test]
-fn new_comes_before_old() {
+fn additions_precede_removals() {
     let before = state(Protocol::Udp, &[("10.0.0.1:80", 1)], true);
     let after = state(Protocol::Udp, &[("10.0.0.2:80", 1)], true);
     assert_eq!(
@@ -188,7 +188,7 @@ fn new_comes_before_old() {
 }
 
 #[test]
-fn a_set_that_is_too_small_is_replaced_and_one_that_is_larger_stays() {
+fn small_set_is_replaced_and_larger_one_stays() {
     let want = state(Protocol::Tcp, &[], true);
     let mut have = want.clone();
     let header = |state: &mut KernelState, max| {
@@ -207,7 +207,7 @@ fn a_set_that_is_too_small_is_replaced_and_one_that_is_larger_stays() {
 }
 
 #[test]
-fn an_excluded_virtual_server_is_not_deleted() {
+fn excluded_virtual_server_is_not_deleted() {
     let full = state(Protocol::Tcp, &[("10.0.0.1:80", 1)], true);
     let plan_without = |cidr: &str| {
         let config = Config {

@@ -1,4 +1,4 @@
-//! `filter`: what may come in.
+//! Rules of `filter`: accepted and rejected packets.
 
 use super::{Chain, Writer, source_ranges};
 use crate::SetName;
@@ -19,7 +19,7 @@ fn forward(writer: &mut Writer<'_>) -> Vec<String> {
     ]
 }
 
-/// Health checks of load balancers come to the node itself.
+/// Accepts health checks of load balancers, which the node itself answers.
 fn node_port(writer: &mut Writer<'_>) -> Vec<String> {
     let port = SetName::HealthCheckNodePort;
     vec![format!(
@@ -33,7 +33,7 @@ fn proxy_firewall(writer: &mut Writer<'_>) -> Vec<String> {
     vec![writer.on_set(SetName::LoadBalancerFw, "dst,dst", "", &ranges)]
 }
 
-/// Keeps what listens on the node's wildcard address from being reached through a VIP.
+/// Rejects connections through a VIP to sockets on the node's wildcard address.
 fn ipvs_filter(writer: &mut Writer<'_>) -> Vec<String> {
     let ours = [
         SetName::LoadBalancer,

@@ -1,10 +1,10 @@
-//! `mangle`: traffic policies. IPVS chooses the virtual server later, by a packet's mark if it has
-//! one, so that one way in leads to two lists of destinations: who is short-circuited gets the mark
-//! of the cluster-wide one.
+//! Rules of `mangle`: traffic policies. IPVS selects the virtual server later, by the packet's mark if it
+//! has one. So one frontend has two lists of destinations: short-circuited packets get the mark of the
+//! cluster-wide list.
 //!
-//! Only the first packets of a connection (`NEW`) are looked at: the others follow the connection,
-//! also to destinations that are not in any list any more. Nothing ends in ACCEPT here, others have
-//! rules in these hooks too.
+//! Only the first packets of a connection (`NEW`) are matched; later ones follow the connection, also to
+//! destinations that no list has any more. No rule ends in ACCEPT: other programs have rules in these
+//! hooks too.
 
 use super::{Chain, Writer, source_ranges};
 use crate::{DetectLocal, SetName};
@@ -20,7 +20,7 @@ pub(super) const CHAINS: [Chain; 6] = [
 
 const NOT_NEW: &str = "-m conntrack ! --ctstate NEW -j RETURN";
 
-/// What comes in. Connections of the node's own pods leave as they come, un-masqueraded.
+/// Incoming packets. Connections of the node's own pods are not masqueraded.
 fn local_policy(writer: &mut Writer<'_>) -> Vec<String> {
     let mut rules = vec![NOT_NEW.to_owned()];
     if let Some(local) = writer.local.clone() {
@@ -34,7 +34,7 @@ fn local_policy(writer: &mut Writer<'_>) -> Vec<String> {
     rules
 }
 
-/// What the node itself sends; source ranges hold for it too.
+/// Packets of the node itself; source ranges apply to them too.
 fn local_policy_out(writer: &mut Writer<'_>) -> Vec<String> {
     let ranges = writer.chain("SOURCE-RANGES-FIREWALL");
     let (set, chain) = (
@@ -52,9 +52,9 @@ fn local_policy_out(writer: &mut Writer<'_>) -> Vec<String> {
 fn short_circuit(writer: &mut Writer<'_>) -> Vec<String> {
     let mut rules = Vec::new();
     if matches!(writer.config.detect_local, DetectLocal::ClusterCidr(_)) {
-        // A pod of another node asks for an address of this one. The reply of an endpoint elsewhere
-        // would go straight to that pod. Connections of the node's own pods come in by an interface
-        // without the address that they ask for.
+        // Pods of other nodes that connect to an address of this node: the reply of an endpoint
+        // elsewhere would bypass this node. Connections of the node's own pods arrive on an interface
+        // without the destination address.
         let connection = mark_connection(writer);
         let own = "-m addrtype --dst-type LOCAL --limit-iface-in";
         rules.push(format!("{own} {connection}"));
@@ -68,8 +68,8 @@ fn map_mark(writer: &mut Writer<'_>) -> String {
     format!("-j SET --map-set {set} dst,dst --map-mark")
 }
 
-/// The connection is to be masqueraded. The packet's mark has no room to say so, since IPVS compares
-/// all of it.
+/// Marks the connection for masquerade. The packet's mark cannot carry that bit, since IPVS compares the
+/// whole mark.
 fn mark_connection(writer: &Writer<'_>) -> String {
     let masquerade = writer.config.masquerade_mark;
     format!("-j CONNMARK --set-xmark {masquerade:#x}/{masquerade:#x}")
@@ -80,8 +80,8 @@ fn short_circuit_out(writer: &mut Writer<'_>) -> Vec<String> {
     vec![mark_connection(writer), map_mark(writer)]
 }
 
-/// Takes the mark away when IPVS has chosen: in a tunnel it would stay with the outer packet, which
-/// IPVS would take for a new connection. Marks that have other bits too are somebody else's.
+/// Clears the mark after IPVS has selected the virtual server: in a tunnel the outer packet would keep
+/// it, and IPVS would treat that packet as a new connection. Marks with other bits are foreign.
 fn short_circuit_end(writer: &mut Writer<'_>) -> Vec<String> {
     let ours = writer.config.short_circuit_mask.bits();
     let others = !ours;

@@ -1,18 +1,18 @@
-//! The constant rules, as `iptables-restore` takes them.
+//! Constant iptables rules, in the format of `iptables-restore`.
 //!
-//! They refer to sets, never to a service, so they are written once. Source of the rules of `nat`
+//! The rules refer to sets, never to a Service, so they are written once. Source of the rules of `nat`
 //! and `filter`: `pkg/proxy/ipvs/proxier.go`, `writeIptablesRules` and `createAndLinkKubeChain`.
-//! Differences: all sets always exist, so all rules are always there; external IPs end in a plain
-//! ACCEPT like cluster IPs, so that bridged pods need no `xt_physdev`; and what the node's own
-//! connections must pass is in `mangle`, because IPVS takes them (at priority -98 of OUTPUT) before
-//! `filter` sees them. The policies of `mangle` are those of kube-proxy's other modes.
+//! Differences: all sets and therefore all rules always exist; rules of external IPs end in a plain
+//! ACCEPT like those of cluster IPs, so that bridged pods need no `xt_physdev`; checks of the node's own
+//! connections are in `mangle`, because IPVS intercepts them (at priority -98 of OUTPUT) before
+//! `filter`. The policies in `mangle` are those of kube-proxy's other modes.
 
 mod filter;
 mod mangle;
 mod nat;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use portolan_model::{Family, NodeInfo};
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Config, SetName};
 
-/// A jump from a built-in chain to one of ours, put before all others.
+/// A jump from a built-in chain to one of ours, inserted at the top.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Jump {
     /// `mangle`, `nat` or `filter`.
@@ -36,25 +36,35 @@ pub struct Jump {
 pub struct Rules {
     /// Our chains with their rules, by table.
     pub tables: Vec<Table>,
-    /// How packets get there, in the order in which they are prepended: the last is on top.
+    /// Jumps to the chains, in the order of insertion: the last one ends on top.
     pub jumps: Vec<Jump>,
-    /// Jumps that earlier versions had, to be taken away.
+    /// Jumps of earlier versions, to be deleted.
     pub obsolete: Vec<Jump>,
     /// The sets that the rules refer to.
     pub sets: BTreeSet<String>,
 }
 
-/// Our part of one iptables table.
+/// Our chains in one iptables table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
     /// `mangle`, `nat` or `filter`.
     pub name: Cow<'static, str>,
-    /// Our chains, with their rules without the `-A CHAIN`.
+    /// Chains with their rules, without `-A CHAIN`.
     pub chains: Vec<(String, Vec<String>)>,
 }
 
 impl Rules {
-    /// Whether both have a chain of the same table and name.
+    /// Numbers of rules in our chains, by iptables table.
+    #[must_use]
+    pub fn count_by_table(&self) -> BTreeMap<String, usize> {
+        let tables = self.tables.iter().map(|table| {
+            let rules = table.chains.iter().map(|(_, rules)| rules.len());
+            (table.name.to_string(), rules.sum())
+        });
+        tables.collect()
+    }
+
+    /// Whether both have a chain of the same name in the same table.
     #[must_use]
     pub fn shares_chain(&self, other: &Self) -> bool {
         let chains = |rules: &Self| -> BTreeSet<(String, String)> {
@@ -71,9 +81,9 @@ impl Rules {
         !chains(self).is_disjoint(&chains(other))
     }
 
-    /// The input of `iptables-restore --noflush`: our chains rewritten, `missing` jumps prepended,
-    /// the lines of `obsolete` ones (by table, as `iptables-save` prints them) deleted, nothing else
-    /// touched. Each table is one atomic change.
+    /// Input of `iptables-restore --noflush` that rewrites our chains, inserts `missing` jumps and deletes
+    /// `obsolete` ones (by table, as printed by `iptables-save`). Each table changes atomically; other
+    /// rules are left untouched.
     #[must_use]
     pub fn restore_input(&self, missing: &[&Jump], obsolete: &[(&str, &str)]) -> String {
         let mut text = String::new();
@@ -99,7 +109,7 @@ impl Rules {
     }
 }
 
-/// The rules of a family, on a node of which that much is known.
+/// Rules of a family on a node.
 #[must_use]
 pub fn rules(family: Family, config: &Config, node: &NodeInfo) -> Rules {
     let mut writer = Writer {
@@ -141,16 +151,16 @@ const JUMPS: [(&str, &str, &str); 11] = [
     ("filter", "INPUT", "IPVS-FILTER"),
 ];
 
-/// Here the node's own connections were held to source ranges, in vain: IPVS is earlier.
+/// Earlier versions checked source ranges of the node's own connections here; IPVS precedes this chain.
 const OBSOLETE_JUMPS: [(&str, &str, &str); 1] = [("filter", "OUTPUT", "PROXY-FIREWALL")];
 
-/// A chain's name after the prefix, and what writes its rules.
+/// Name of a chain after the prefix, and the function that returns its rules.
 type Chain = (&'static str, fn(&mut Writer<'_>) -> Vec<String>);
 
 struct Writer<'a> {
     family: Family,
     config: &'a Config,
-    /// The match for packets of the node's own pods, if they can be told.
+    /// Match for packets of the node's own pods, if they can be recognised.
     local: Option<String>,
     sets: BTreeSet<String>,
 }
@@ -185,7 +195,7 @@ impl Writer<'_> {
     }
 }
 
-/// Held to source ranges: those in a range go on, the others end here.
+/// Drops packets from outside the source ranges.
 fn source_ranges(writer: &mut Writer<'_>) -> Vec<String> {
     let ranges = SetName::LoadBalancerSourceCidr;
     vec![

@@ -1,4 +1,4 @@
-//! `nat`: what is masqueraded. Only the first packet of a connection comes here.
+//! Rules of `nat`: masquerade. Only the first packet of a connection traverses them.
 
 use portolan_model::Family;
 
@@ -27,7 +27,7 @@ fn services(writer: &mut Writer<'_>) -> Vec<String> {
         cluster_ip_masquerade(writer, &mark_masq),
         writer.on_set(SetName::ExternalIp, "dst,dst", "", &mark_masq),
         format!("-m addrtype --dst-type LOCAL -j {node_port}"),
-        // What is ours to NAT is nobody else's: a hostPort rule further down must not take it.
+        // Later rules, such as those of a hostPort, must not translate these packets.
         writer.on_set(SetName::ExternalIp, "dst,dst", "", "ACCEPT"),
         writer.on_set(SetName::ExternalIpLocal, "dst,dst", "", "ACCEPT"),
         writer.on_set(SetName::ClusterIp, "dst,dst", "", "ACCEPT"),
@@ -45,8 +45,8 @@ fn cluster_ip_masquerade(writer: &mut Writer<'_>, mark_masq: &str) -> String {
             let rule = writer.on_set(SetName::ClusterIp, "dst,dst", "", mark_masq);
             format!("! {local} {rule}")
         }
-        // The node's own connections, as always: on a host with several networks their source need
-        // not be an address of the network that they leave by.
+        // The node's own connections: on a host with several networks their source need not be an
+        // address of the network that they leave by.
         None => {
             let rule = writer.on_set(SetName::ClusterIp, "dst,dst", "", mark_masq);
             format!("-m addrtype --src-type LOCAL {rule}")
@@ -108,17 +108,16 @@ fn postrouting(writer: &mut Writer<'_>) -> Vec<String> {
     let mark = writer.config.masquerade_mark;
     let connection = format!("-m connmark --mark {mark:#x}/{mark:#x}");
     let masquerade = "-j MASQUERADE --random-fully";
-    // The set has each endpoint of this node, with its address a second time.
+    // The set has each endpoint of this node with its address twice.
     let own = writer.set(SetName::LoopBack);
     vec![
         writer.on_set(SetName::LoopBack, "dst,dst,src", "", "MASQUERADE"),
-        // Short-circuited connections: their packet mark says where they go. Those of the node
-        // itself, and of pods of other nodes that leave again to an endpoint elsewhere.
+        // Short-circuited connections, whose packet mark selects the virtual server: those of the node
+        // itself, and those of other nodes' pods to an endpoint on another node.
         format!("{connection} -m addrtype --src-type LOCAL {masquerade}"),
         format!("{connection} -m set ! --match-set {own} dst,dst,dst {masquerade}"),
         format!("-m mark ! --mark {mark:#x}/{mark:#x} -j RETURN"),
-        // Clear the mark, so that a packet that passes again (through a tunnel) is not
-        // masqueraded twice.
+        // Without the mark, a packet that passes again (through a tunnel) is not masqueraded twice.
         format!("-j MARK --xor-mark {mark:#x}"),
         masquerade.to_owned(),
     ]

@@ -81,7 +81,7 @@ fn cluster_ips_are_masqueraded_as_configured() {
         (text(Family::V4, false, v4_only()), from),
         (text(Family::V4, false, DetectLocal::default()), own),
         (text(Family::V4, false, by_bridge), bridge),
-        // Without a network of the family nothing is known to be local.
+        // Without a network of the family no packet is local.
         (text(Family::V6, false, v4_only()), own6),
     ] {
         assert!(text.lines().any(|l| l == line), "no {line} in\n{text}");
@@ -128,7 +128,7 @@ fn only_local_pods_and_the_node_itself_are_short_circuited() {
 }
 
 #[test]
-fn without_a_way_to_tell_local_pods_none_is_short_circuited() {
+fn unrecognised_pods_are_not_short_circuited() {
     let text = text(Family::V4, false, DetectLocal::default());
     let rules = chain(&text, "mangle", "KUBE-LOCAL-POLICY");
     assert_eq!(
@@ -138,7 +138,7 @@ fn without_a_way_to_tell_local_pods_none_is_short_circuited() {
 }
 
 #[test]
-fn the_mark_of_a_short_circuit_is_taken_off_where_nobody_else_has_bits() {
+fn mark_of_a_short_circuit_is_cleared_unless_it_has_foreign_bits() {
     let config = Config {
         short_circuit_mask: crate::MarkMask::new(0x00f0_0000, 0x4000).unwrap(),
         ..Config::default()
@@ -177,7 +177,7 @@ fn obsolete_jumps_go_from_their_table() {
 }
 
 #[test]
-fn pods_of_other_nodes_are_masqueraded_only_where_a_network_alone_tells_pods() {
+fn pods_of_other_nodes_are_masqueraded_only_with_cluster_cidr() {
     let own = "-m addrtype --dst-type LOCAL --limit-iface-in -j CONNMARK --set-xmark 0x4000/0x4000";
     let map = "-j SET --map-set KUBE-SHORT-CIRCUIT dst,dst --map-mark";
     let short_circuit = |local| {

@@ -25,18 +25,20 @@ const REPLACED: u32 = 1_000;
 
 type Product = Reconciler<Kernel>;
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
+/// Runs on a worker, as the agent does: a blocking call hands the worker's other tasks over.
+fn on_worker(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    Ok(builder.enable_all().build()?)
+    let runtime = builder.enable_all().build()?;
+    runtime.block_on(async { tokio::spawn(work).await? })
 }
 
 pub(crate) fn run(load: Load) -> Result<()> {
-    runtime()?.block_on(measure(load))
+    on_worker(measure(load))
 }
 
 /// From a decoded table to what is programmed, and nothing else.
 pub(crate) fn cold(load: Load) -> Result<()> {
-    runtime()?.block_on(async {
+    on_worker(async move {
         let table = Arc::new(load.table());
         let mut product = open().await?;
         program(&mut product, &table).await
@@ -52,7 +54,7 @@ async fn program(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
 
 /// What a cold start consists of.
 pub(crate) fn phases(load: Load) -> Result<()> {
-    runtime()?.block_on(async {
+    on_worker(async move {
         let (table, config) = (load.table(), Config::default());
         let mut kernel = open_kernel().await?;
         let start = Instant::now();

@@ -45,7 +45,7 @@ fn table(records: Vec<Record>) -> NodeTable {
     }
 }
 
-/// A flow from some client to `to` that is answered by `from`.
+/// A flow from a client to `to` with replies from `from`.
 fn flow(to: &str, from: &str) -> Flow {
     let (to, from) = (address(to), address(from));
     let client = match to {
@@ -67,7 +67,7 @@ fn flow(to: &str, from: &str) -> Flow {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-fn what_answers_decides() {
+fn flows_are_stale_by_the_source_of_their_replies() {
     let dns = record(
         "dns",
         Protocol::Udp,

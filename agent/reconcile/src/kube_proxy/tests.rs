@@ -72,8 +72,8 @@ fn server(real_servers: &[&str]) -> VirtualServer {
     }
 }
 
-/// What a kube-proxy left that had one endpoint of the Service yet, and another Service; and
-/// somebody else's virtual server of the Service's address.
+/// Objects of a kube-proxy with one endpoint of the Service and another Service, and a foreign virtual
+/// server at the Service's address.
 fn left() -> FakeKernel {
     let entry = |last| SetEntry::IpPort(vip(last), Protocol::Tcp, 80);
     let mut kernel = FakeKernel::default();
@@ -101,7 +101,7 @@ fn reconciler(kernel: FakeKernel) -> Reconciler<FakeKernel> {
     Reconciler::new(kernel, Config::default())
 }
 
-/// One life of an agent; whether it came to the end.
+/// One run of an agent; returns whether it came to the end.
 async fn live(reconciler: &mut Reconciler<FakeKernel>, asked: bool) -> bool {
     let begun = reconciler.begin_takeover(&table(), asked, |_| false).await;
     if !matches!(begun, Ok(TakeoverStart::Begun(_))) {
@@ -119,7 +119,7 @@ async fn live(reconciler: &mut Reconciler<FakeKernel>, asked: bool) -> bool {
     }
 }
 
-/// The table, and what is not a kube-proxy's; nothing that stays was ever taken away.
+/// The kernel has the table's and the foreign objects, and no object that stays was ever deleted.
 fn assert_taken_over(reconciler: &Reconciler<FakeKernel>) {
     let mut wanted = reconciler.desired.read(|desired| desired.state.clone());
     let foreign = server(&["10.0.0.7:80"]);
@@ -140,7 +140,7 @@ fn assert_taken_over(reconciler: &Reconciler<FakeKernel>) {
 }
 
 #[tokio::test]
-async fn what_stays_is_kept_and_the_rest_goes() {
+async fn desired_virtual_servers_stay_and_leftovers_go() {
     let mut reconciler = reconciler(left());
     let begun = reconciler.begin_takeover(&table(), true, |_| false).await;
     let claim = Claim {
@@ -154,14 +154,14 @@ async fn what_stays_is_kept_and_the_rest_goes() {
     assert_eq!(servers, left().state.virtual_servers);
     assert!(live(&mut reconciler, true).await);
     assert_taken_over(&reconciler);
-    // And again: there is nothing left.
+    // A second takeover finds nothing left.
     let steps = reconciler.dataplane.applied.len();
     assert!(live(&mut reconciler, true).await);
     assert_eq!(reconciler.dataplane.applied.len(), steps);
 }
 
 #[tokio::test]
-async fn a_crash_anywhere_is_gone_on_from_with_the_flag_or_without() {
+async fn takeover_continues_after_a_crash_anywhere() {
     for asked in [true, false] {
         let mut limit = 0;
         loop {
@@ -173,7 +173,7 @@ async fn a_crash_anywhere_is_gone_on_from_with_the_flag_or_without() {
             kernel.crash_after = None;
             let begun = kernel.state.sets.contains_key("KUBE-PORTOLAN-TAKEOVER");
             let mut second = reconciler(kernel);
-            // Of a takeover that had not begun nobody knows but who was told.
+            // Without the flag, a takeover that had not begun does not continue.
             if begun || asked {
                 assert!(live(&mut second, asked).await, "after {limit} steps");
                 second.reconcile(&table()).await.unwrap();
@@ -189,7 +189,7 @@ async fn a_crash_anywhere_is_gone_on_from_with_the_flag_or_without() {
 }
 
 #[tokio::test]
-async fn an_address_stays_on_the_device_until_it_has_a_route() {
+async fn address_stays_on_the_device_until_it_has_a_route() {
     let mut reconciler = reconciler(left());
     reconciler
         .begin_takeover(&table(), true, |_| false)
@@ -201,7 +201,7 @@ async fn an_address_stays_on_the_device_until_it_has_a_route() {
         .collect();
     let outcome = reconciler.reconcile(&table()).await.unwrap();
     assert!(!outcome.errors.is_empty());
-    // Nobody wants the other one, but it has its virtual server yet.
+    // The other address is not desired, but still has its virtual server.
     let progress = reconciler.continue_takeover().await.unwrap();
     assert_eq!(progress, TakeoverProgress::Waiting { addresses: 2 });
     reconciler.dataplane.failures.clear();

@@ -23,7 +23,7 @@ fn endpoint(version: u8, service: u16, number: u8) -> SocketAddr {
     ([100 + version, high, low, number], 8080).into()
 }
 
-/// As many Services, each with its endpoints of a version.
+/// Services with endpoints of a version.
 fn table(protocol: Protocol, version: u8) -> Arc<NodeTable> {
     let record = |service: u16| {
         let of = RecordKey {
@@ -64,7 +64,7 @@ fn real_servers(reconciler: &Reconciler<FakeKernel>) -> Vec<RealServerConfig> {
     configs.copied().collect()
 }
 
-/// Finishes as the kernel forgets, and holds each time against how much it stands; how many times.
+/// Finishes all deletions, checking the limit each time; returns the number of times.
 async fn finish(reconciler: &mut Reconciler<FakeKernel>) -> usize {
     for times in 1.. {
         let before = real_servers(reconciler).len();
@@ -85,7 +85,7 @@ fn assert_as_desired(reconciler: &Reconciler<FakeKernel>) {
 }
 
 #[tokio::test]
-async fn services_that_go_together_answer_no_more_and_are_deleted_by_and_by() {
+async fn services_deleted_together_stop_answering_and_are_deleted_over_time() {
     let mut reconciler = reconciler();
     reconcile(&mut reconciler, &table(Protocol::Tcp, 1)).await;
     reconcile(&mut reconciler, &Arc::default()).await;
@@ -94,16 +94,16 @@ async fn services_that_go_together_answer_no_more_and_are_deleted_by_and_by() {
     assert!(left.iter().all(|config| config.weight == 0));
     let state = &reconciler.dataplane.state;
     assert!(state.routes.is_empty() && state.sets["KUBE-CLUSTER-IP"].entries.is_empty());
-    // They are ours as long as they are there.
+    // They are ours for as long as they exist.
     let foreign = state.foreign_virtual_servers(&Names::default());
     assert!(foreign.is_empty(), "{}", foreign.len());
     assert!(reconciler.has_put_off());
-    // The next look at the kernel finds nothing to do about them.
+    // The next reading of the kernel finds nothing to do about them.
     reconciler.forget();
     let outcome = reconciler.reconcile(&Arc::default()).await.unwrap();
     assert_eq!(outcome.objects, 0);
 
-    // A restart goes on with them.
+    // A restart continues with them.
     let mut restarted = Reconciler::new(reconciler.into_dataplane(), Config::default());
     reconcile(&mut restarted, &Arc::default()).await;
     assert_eq!(finish(&mut restarted).await, 1);
@@ -112,7 +112,7 @@ async fn services_that_go_together_answer_no_more_and_are_deleted_by_and_by() {
 }
 
 #[tokio::test]
-async fn services_that_come_back_take_up_what_waits() {
+async fn services_that_come_back_reuse_waiting_real_servers() {
     let mut reconciler = reconciler();
     reconcile(&mut reconciler, &table(Protocol::Tcp, 1)).await;
     reconcile(&mut reconciler, &Arc::default()).await;
@@ -122,13 +122,13 @@ async fn services_that_come_back_take_up_what_waits() {
     let taken = reconciler.dataplane.applied.iter();
     let added = taken.filter(|step| matches!(step, Step::AddRealServer { .. }));
     assert_eq!(added.count(), MOST + FEW);
-    // Nobody deletes them for having waited.
+    // Having waited does not delete them.
     finish(&mut reconciler).await;
     assert_as_desired(&reconciler);
 }
 
 #[tokio::test]
-async fn a_udp_server_with_clients_goes_at_once_and_idle_ones_wait() {
+async fn udp_server_with_clients_is_deleted_at_once_and_idle_ones_wait() {
     let mut reconciler = reconciler();
     reconcile(&mut reconciler, &table(Protocol::Udp, 0)).await;
     let busy = (0..SERVICES).map(|service| {
@@ -150,7 +150,7 @@ async fn a_udp_server_with_clients_goes_at_once_and_idle_ones_wait() {
         let weights = real_servers(&reconciler).into_iter().map(|c| c.weight);
         assert_eq!(weights.filter(|weight| *weight > 0).count(), ALL);
     }
-    // With those that were busy, and few in each of the rounds.
+    // Including the busy ones, and few in each round.
     let deleted = reconciler.dataplane.applied.iter();
     let deleted = deleted.filter(|step| matches!(step, Step::DelRealServer { .. }));
     let deleted = deleted.count();
@@ -163,7 +163,7 @@ async fn a_udp_server_with_clients_goes_at_once_and_idle_ones_wait() {
 }
 
 #[tokio::test]
-async fn few_are_deleted_whatever_went_before() {
+async fn few_are_deleted_at_once_in_any_case() {
     let mut reconciler = reconciler();
     let table = table(Protocol::Tcp, 1);
     reconcile(&mut reconciler, &table).await;
@@ -178,7 +178,7 @@ async fn few_are_deleted_whatever_went_before() {
 }
 
 #[test]
-fn one_that_never_has_room_goes_when_there_is_most() {
+fn one_that_exceeds_the_room_is_deleted_when_it_is_empty() {
     assert_eq!(room_after(MOST, MOST + 1), Some(0));
     assert_eq!(room_after(MOST - 1, MOST), None);
     assert_eq!(room_after(MOST - 1, 9), Some(MOST - 10));

@@ -1,5 +1,5 @@
-//! Whatever goes wrong with any message, and wherever the agent is killed: the next runs converge,
-//! and what is not ours stays as it is.
+//! Faults of any message, and kills of the agent at any point: the next runs converge, and foreign
+//! objects stay untouched.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,7 @@ use proptest::sample::select;
 use super::*;
 use crate::drains::DrainingServers;
 
-/// What a message may fail with: no privileges, no memory, no room, busy, or that what we know is
-/// not so any more.
+/// Errors of a message: no privileges, no memory, no room, busy, or a stale observed state.
 const ERRORS: [i32; 11] = [1, 2, 3, 12, 16, 17, 22, 105, 4100, 4352, 4353];
 
 fn config() -> Config {
@@ -34,7 +33,7 @@ fn destinations() -> impl Strategy<Value = Vec<Destination>> {
     btree_set(1..5u8, 0..4).prop_map(move |all| all.into_iter().map(address).collect())
 }
 
-/// One record of a few, which may have any of a few ways in; records often want the same one.
+/// One of a few records, with some of a few frontends; records often share one.
 fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
     let key = (0..4u8, select(&[Protocol::Tcp, Protocol::Udp][..]));
     let frontends = btree_map(1..5u8, any::<bool>(), 1..3);
@@ -78,7 +77,7 @@ fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
     )
 }
 
-/// A table and what changes of it, one record at a time: put, or deleted.
+/// Changes of a table, one record at a time: put, or deleted.
 fn edits() -> impl Strategy<Value = Vec<(Record, Option<NodeOverlay>)>> {
     let edit = (record(), prop::bool::weighted(0.75));
     vec(edit, 1..4).prop_map(|edits| {
@@ -111,7 +110,7 @@ fn fault() -> impl Strategy<Value = Fault> {
     ]
 }
 
-/// What somebody else has: a virtual server, at an address where we want one, and a set.
+/// Foreign objects: a virtual server at an address of ours, and a set.
 fn foreign() -> KernelState {
     let forwarding = ForwardingMethod::Masquerade;
     let real_servers = [(
@@ -142,7 +141,7 @@ fn foreign() -> KernelState {
     }
 }
 
-/// What is not ours, of all that the kernel holds.
+/// The foreign objects of a state.
 fn not_ours(state: &KernelState) -> KernelState {
     let sets = state
         .sets
@@ -157,7 +156,7 @@ fn not_ours(state: &KernelState) -> KernelState {
     }
 }
 
-/// What is wanted, of all that the kernel holds: without what drains, and without what is foreign.
+/// The desired objects of a state: without draining and foreign ones.
 fn wanted_part(state: &KernelState, desired: &KernelState) -> KernelState {
     let mut state = state.clone();
     let names = &config().names;
@@ -177,7 +176,7 @@ fn wanted_part(state: &KernelState, desired: &KernelState) -> KernelState {
     state
 }
 
-/// What the reconciler has kept is what a look at everything says.
+/// The state kept by the reconciler equals one computed from scratch.
 fn assert_kept(reconciler: &mut Reconciler<FakeKernel>, table: &NodeTable) {
     let Some(draining) = reconciler.draining(table) else {
         return;
@@ -199,7 +198,7 @@ fn assert_kept(reconciler: &mut Reconciler<FakeKernel>, table: &NodeTable) {
     assert_eq!(reconciler.counts(), Some(counts));
 }
 
-/// One of a sequence: what changes, where the agent is killed, and how often reads fail.
+/// One round: changes, the step at which the agent is killed, and the number of failing reads.
 type Round = (Vec<(Record, Option<NodeOverlay>)>, Option<usize>, usize);
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
@@ -239,18 +238,19 @@ async fn converges(rounds: Vec<Round>, faults: BTreeMap<usize, Fault>) {
 
     let kernel = &mut reconciler.dataplane;
     (kernel.faults, kernel.unreadable) = (BTreeMap::new(), 0);
-    // What somebody deleted while we did not look is seen in time, not at once. What failed is
-    // tried again without that.
+    // Deletions by others are noticed later, not at once. Failures are retried without that.
     if meddled {
         reconciler.forget();
     }
-    // The second time marks may be free that were not.
+    // In the second run more marks may be free.
     for _ in 0..2 {
-        // As the agent does after a while, if anything failed.
+        // The agent retries failures after a while.
         reconciler.try_again(Instant::now());
         let outcome = reconciler.reconcile(&table).await.unwrap();
         let refused = |(_, text): &(Option<RecordKey>, String)| {
-            text.contains("left alone") || text.contains("already belongs") || text.contains("mark")
+            text.contains("left untouched")
+                || text.contains("already belongs")
+                || text.contains("mark")
         };
         assert!(outcome.errors.iter().all(refused), "{:?}", outcome.errors);
     }
@@ -276,16 +276,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn any_message_may_fail_and_the_agent_be_killed_at_any(
+    fn runs_converge_after_any_fault_and_any_kill(
         rounds in rounds(), faults in btree_map(0..120usize, fault(), 0..8),
     ) {
         run(converges(rounds, faults));
     }
 }
 
-/// Not by chance: one change of everything, and each of its messages with each fault.
+/// Exhaustive: one change of every kind, and each of its messages with each fault.
 #[test]
-fn each_message_fails_once_with_everything() {
+fn each_message_fails_once_with_each_fault() {
     let change = |destinations: &[&str]| {
         let record = table(destinations).records.values().next().unwrap().clone();
         vec![(Record::clone(&record), Some(NodeOverlay::default()))]

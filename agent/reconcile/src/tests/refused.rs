@@ -1,4 +1,4 @@
-//! Steps that the kernel refuses for ever cost other Services nothing.
+//! Permanently refused steps cost other Services nothing.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn refusing(refuses: fn(&Step) -> Option<Errno>) -> Reconciler<FakeKernel> {
     Reconciler::new(kernel, Config::default())
 }
 
-/// The steps about the first Service, one after the other, that a kernel may refuse for ever.
+/// Steps about the first Service that a kernel may refuse permanently, one at a time.
 fn refusals() -> [fn(&Step) -> Option<Errno>; 6] {
     [
         // No such scheduler.
@@ -22,7 +22,7 @@ fn refusals() -> [fn(&Step) -> Option<Errno>; 6] {
             let is_bad = matches!(step, Step::AddVirtualServer { key, .. } if *key == vip());
             is_bad.then_some(Errno::ENOENT)
         },
-        // It is said to be there, and is not.
+        // The kernel claims that it exists, and it does not.
         |step| {
             let is_bad = matches!(step, Step::AddVirtualServer { key, .. } if *key == vip());
             is_bad.then_some(Errno::EEXIST)
@@ -56,13 +56,13 @@ fn services(outcome: &Outcome) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_step_that_fails_for_ever_costs_other_services_nothing() {
+async fn permanently_failing_step_costs_other_services_nothing() {
     for (number, refuses) in refusals().into_iter().enumerate() {
         let mut reconciler = refusing(refuses);
         let mut both = two(&["10.0.0.1:80"], &["10.0.0.2:80", "10.0.0.3:80"]);
         let svc = BTreeSet::from(["svc".to_owned()]);
         for _ in 0..2 {
-            // The first time of a refusal that contradicts what is known the kernel is read again.
+            // The first refusal that contradicts the observed state causes a reading of the kernel.
             let outcome = reconciler.reconcile(&both).await.unwrap();
             assert_eq!(services(&outcome), svc, "refusal {number}");
             reconciler.try_again(Instant::now());
@@ -88,7 +88,7 @@ async fn a_step_that_fails_for_ever_costs_other_services_nothing() {
             assert!(!steps.is_empty());
             assert_eq!(steps.iter().filter(about_others).count(), 0, "{steps:?}");
         }
-        // Somebody else's change is seen, and mended.
+        // Changes by another program are noticed and repaired.
         let second = VirtualServerKey::new(Protocol::Tcp, "10.96.0.2".parse().unwrap(), 80);
         let servers = &mut reconciler.dataplane.state.virtual_servers;
         servers.remove(&second).unwrap();
@@ -105,7 +105,7 @@ async fn a_step_that_fails_for_ever_costs_other_services_nothing() {
 }
 
 #[tokio::test]
-async fn the_attempts_of_a_record_are_further_and_further_apart() {
+async fn pauses_between_attempts_of_a_record_grow() {
     let mut reconciler = refusing(refusals()[0]);
     let both = two(&["10.0.0.1:80"], &["10.0.0.2:80"]);
     reconciler.reconcile(&both).await.unwrap();
@@ -113,7 +113,7 @@ async fn the_attempts_of_a_record_are_further_and_further_apart() {
     let (mut now, mut pauses) = (Instant::now(), vec![]);
     for _ in 0..7 {
         let at = reconciler.next_attempt(now, first, longest).unwrap();
-        // Changes of others, however many, neither put it off nor bring it nearer.
+        // Changes of other records neither postpone nor advance it.
         for real_servers in [&["10.0.0.3:80"], &["10.0.0.2:80"]] {
             let taken = reconciler.dataplane.applied.len();
             let both = changed(&both, real_servers);
@@ -147,7 +147,7 @@ async fn nothing_new_comes_up_while_the_rules_cannot_be_written() {
     let mut reconciler = refusing(rules);
     let one = table(&["10.0.0.1:80"]);
     reconciler.reconcile(&one).await.unwrap();
-    // Changes that are not about what failed are held back too, and the kernel is not read for it.
+    // Other changes are held back too, without reading the kernel.
     reconciler.dataplane.unreadable = 1;
     let both = two(&["10.0.0.1:80"], &["10.0.0.2:80"]);
     reconciler.reconcile(&both).await.unwrap();
@@ -158,4 +158,39 @@ async fn nothing_new_comes_up_while_the_rules_cannot_be_written() {
     let outcome = reconciler.reconcile(&both).await.unwrap();
     assert_eq!((outcome.errors, outcome.again), (vec![], false));
     assert_eq!(reconciler.dataplane.state.virtual_servers.len(), 2);
+}
+
+#[tokio::test]
+async fn hairpin_entry_of_a_record_without_its_virtual_server_is_retried() {
+    let endpoint = "10.0.0.1:80";
+    let mut both = NodeTable::clone(&two(&[endpoint], &[endpoint]));
+    let frontends = both.records.values().next().unwrap().frontends.clone();
+    let keys: Vec<RecordKey> = both.records.keys().cloned().collect();
+    let (first, second) = (&keys[1], &keys[0]);
+    assert_eq!((&*first.service, &*second.service), ("svc", "second"));
+    let of_first = both.records[first].frontends.clone();
+    assert_ne!(of_first, frontends);
+    // Both have one frontend, which the record that comes first gets.
+    Arc::make_mut(&mut both.records[first]).frontends = frontends;
+    let overlay = portolan_model::NodeOverlay {
+        own: vec![endpoint.parse().unwrap()],
+        ..portolan_model::NodeOverlay::default()
+    };
+    both.lists.insert(first.clone(), Arc::new(overlay));
+    let both = Arc::new(both);
+    let mut probe = Reconciler::new(FakeKernel::default(), Config::default());
+    probe.reconcile(&both).await.unwrap();
+    let is_hairpin =
+        |step: &Step| matches!(step, Step::AddEntries { name, .. } if name == "KUBE-LOOP-BACK");
+    let bad = probe.dataplane.applied.iter().position(is_hairpin).unwrap();
+    let kernel = FakeKernel {
+        faults: [(bad, Fault::Entry(0, Errno::EPERM))].into(),
+        ..FakeKernel::default()
+    };
+    let mut reconciler = Reconciler::new(kernel, Config::default());
+    assert!(reconciler.reconcile(&both).await.unwrap().again);
+    reconciler.try_again(Instant::now());
+    reconciler.reconcile(&both).await.unwrap();
+    let wanted = reconciler.desired.read(|desired| desired.state.clone());
+    assert_eq!(reconciler.dataplane.state, wanted);
 }

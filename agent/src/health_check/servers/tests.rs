@@ -40,7 +40,7 @@ fn checks() -> HealthChecks {
     )
 }
 
-/// A port that was free a moment ago, in both families.
+/// A port that was just free in both families.
 async fn free_port() -> u16 {
     loop {
         let v4 = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -51,7 +51,7 @@ async fn free_port() -> u16 {
     }
 }
 
-/// Sends a request and reads until the other side closes.
+/// Sends a request and reads until the server closes.
 async fn ask(address: &str, port: u16, request: &str) -> String {
     let mut stream = TcpStream::connect((address, port)).await.unwrap();
     let head = format!("{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -67,7 +67,7 @@ async fn status(address: &str, port: u16) -> String {
 }
 
 #[tokio::test]
-async fn the_answer_is_kube_proxys_for_any_path_and_method() {
+async fn answer_is_identical_to_kube_proxys_for_any_path_and_method() {
     let (mut checks, port) = (checks(), free_port().await);
     checks
         .apply_on(&wanted("svc", port, &[(Family::V4, 2)]), &loopback())
@@ -92,7 +92,7 @@ async fn the_answer_is_kube_proxys_for_any_path_and_method() {
 }
 
 #[tokio::test]
-async fn without_endpoints_or_health_it_is_503() {
+async fn answer_without_endpoints_or_health_is_503() {
     let (mut checks, port) = (checks(), free_port().await);
     let none = wanted("svc", port, &[(Family::V4, 0), (Family::V6, 1)]);
     checks.apply_on(&none, &loopback()).await;
@@ -116,7 +116,7 @@ async fn without_endpoints_or_health_it_is_503() {
 }
 
 #[tokio::test]
-async fn a_port_that_changes_is_closed_and_another_service_may_have_it_at_once() {
+async fn changed_port_is_closed_and_free_for_another_service() {
     let (mut checks, port, other) = (checks(), free_port().await, free_port().await);
     let v4 = [(Family::V4, 1)];
     checks.apply_on(&wanted("a", port, &v4), &loopback()).await;
@@ -136,7 +136,7 @@ async fn a_port_that_changes_is_closed_and_another_service_may_have_it_at_once()
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_tried_again() {
+async fn port_in_use_is_retried() {
     let mut checks = checks();
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -151,7 +151,7 @@ async fn a_port_that_is_taken_is_tried_again() {
 }
 
 #[tokio::test]
-async fn both_families_have_all_addresses_side_by_side() {
+async fn both_families_listen_on_all_addresses() {
     let (mut checks, port) = (checks(), free_port().await);
     let on = Family::ALL.map(|family| (family, ListenOn::All)).into();
     checks
@@ -163,7 +163,7 @@ async fn both_families_have_all_addresses_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_connection_that_outlives_its_service_is_told_so() {
+async fn connection_that_outlives_its_service_gets_503() {
     let (checks, port) = (checks(), free_port().await);
     let asked = CheckedService {
         counts: Arc::clone(&checks.counts),
@@ -180,7 +180,7 @@ async fn a_connection_that_outlives_its_service_is_told_so() {
 }
 
 #[tokio::test]
-async fn it_listens_where_node_ports_do() {
+async fn listeners_follow_node_port_addresses() {
     let port = free_port().await;
     let mut checks = checks();
     let wanted = wanted("a", port, &[(Family::V4, 1), (Family::V6, 1)]);
@@ -222,7 +222,7 @@ async fn balancers_are_answered_while_strangers_hold_connections() {
 }
 
 #[tokio::test]
-async fn a_listener_that_has_ended_by_itself_is_opened_again() {
+async fn ended_listener_is_opened_again() {
     let (mut checks, port) = (checks(), free_port().await);
     let wanted = wanted("a", port, &[(Family::V4, 1)]);
     checks.apply_on(&wanted, &loopback()).await;

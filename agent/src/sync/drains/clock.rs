@@ -1,4 +1,4 @@
-//! Time since the machine was started.
+//! Time since boot.
 
 use std::fmt;
 use std::fs;
@@ -6,12 +6,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The kernel's random name of this start of the machine (proc(5)).
+/// The kernel's random identifier of this boot (proc(5)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Seconds since the machine's start, time asleep included (`CLOCK_BOOTTIME`).
+/// Seconds since boot, time asleep included (`CLOCK_BOOTTIME`).
 const UPTIME: &str = "/proc/uptime";
 
-/// A clock that nobody sets: it counts from the machine's start, and says which start that was.
+/// A clock that cannot be set: it counts from boot, and identifies the boot.
 #[derive(Clone)]
 pub struct BootClock {
     boot: Arc<str>,
@@ -19,7 +19,7 @@ pub struct BootClock {
 }
 
 impl BootClock {
-    /// The machine's. If it cannot be read, a clock that counts from now, in a start of its own.
+    /// The machine's clock; a clock that counts from now, of an unknown boot, if that cannot be read.
     #[must_use]
     pub fn system() -> Self {
         let start = Instant::now();
@@ -30,14 +30,13 @@ impl BootClock {
             }),
             Err(error) => {
                 tracing::warn!(%error,
-                    "the time since the machine's start cannot be read: an agent that starts anew \
-                     begins all drains anew");
+                    "time since boot cannot be read: a restarted agent begins all drains again");
                 Self::new("", move || start.elapsed())
             }
         }
     }
 
-    /// A clock of one's own. An empty `boot` is none that can be known again.
+    /// A clock for tests. An empty `boot` is an unknown one.
     pub fn new(boot: &str, now: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self {
             boot: boot.into(),
@@ -45,19 +44,19 @@ impl BootClock {
         }
     }
 
-    /// The time since the machine's start.
+    /// The time since boot.
     #[must_use]
     pub fn now(&self) -> Duration {
         (self.now)()
     }
 
-    /// Which start of the machine that is.
+    /// The identifier of the boot.
     #[must_use]
     pub fn boot(&self) -> &str {
         &self.boot
     }
 
-    /// Whether times that were taken in a start of the machine are comparable with this clock's.
+    /// Whether times of a boot are comparable with this clock's.
     #[must_use]
     pub fn is_of(&self, boot: &str) -> bool {
         !boot.is_empty() && *boot == *self.boot
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machines_clock_goes_on_and_is_known_again() {
+    fn system_clock_advances_and_is_recognised() {
         let (clock, again) = (BootClock::system(), BootClock::system());
         assert!(clock.is_of(again.boot()));
         assert!(!clock.is_of("another") && !BootClock::new("", Duration::default).is_of(""));

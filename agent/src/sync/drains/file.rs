@@ -1,4 +1,4 @@
-//! The deadlines in a file, `drains.json`.
+//! File with the deadlines, `drains.json`.
 
 use std::fs;
 use std::io;
@@ -15,22 +15,22 @@ use tokio::time::timeout;
 
 use super::{BootClock, Deadlines};
 
-/// The version of the format; a file of another one is set aside.
+/// Version of the format; files of other versions are set aside.
 const VERSION: u32 = 2;
 const NAME: &str = "drains.json";
-/// After so long what could not be written is tried again, if it does not change before.
+/// Pause before a failed write is retried without a change.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// The file's content.
+/// Content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Content {
     version: u32,
-    /// In which start of the machine the times are.
+    /// Identifier of the boot that the times belong to.
     boot: String,
     drains: Vec<Drain>,
 }
 
-/// What a file of any version has.
+/// Part common to all versions.
 #[derive(Debug, Deserialize)]
 struct Version {
     version: u32,
@@ -40,12 +40,12 @@ struct Version {
 struct Drain {
     virtual_server: VirtualServerKey,
     real_server: SocketAddr,
-    /// Milliseconds since the machine's start.
+    /// Milliseconds since boot.
     deadline_ms: u64,
 }
 
-/// The file, which a task of its own writes: a disk that is slow holds up nobody who programs the
-/// kernel. What is newest is written; what came while the last was being written is left out.
+/// The file, written by a background task so that a slow disk does not delay programming. Only the newest
+/// deadlines are written.
 #[derive(Debug)]
 pub(super) struct DrainFile {
     newest: watch::Sender<Deadlines>,
@@ -53,8 +53,8 @@ pub(super) struct DrainFile {
 }
 
 impl DrainFile {
-    /// Reads the file, if there is one. One that makes no sense is renamed to
-    /// `drains.json.corrupt`: the drains in it begin anew. To be called within a tokio runtime.
+    /// Reads the file, if it exists. A malformed one is renamed to `drains.json.corrupt`, and its drains
+    /// begin again. Must be called within a tokio runtime.
     pub(super) fn open(directory: &Path, clock: BootClock) -> (Self, Deadlines) {
         let path = directory.join(NAME);
         let saved = match read(&path, &clock) {
@@ -62,9 +62,9 @@ impl DrainFile {
             Err(error) => {
                 let aside = directory.join(format!("{NAME}.corrupt"));
                 tracing::warn!(file = %path.display(), aside = %aside.display(), %error,
-                    "deadlines of drains cannot be read: drains begin anew, the file is set aside");
+                    "deadlines of drains cannot be read: drains begin again, the file is set aside");
                 if let Err(error) = fs::rename(&path, &aside) {
-                    tracing::warn!(file = %path.display(), %error, "cannot be set aside");
+                    tracing::warn!(file = %path.display(), %error, "file cannot be set aside");
                 }
                 Deadlines::default()
             }
@@ -74,7 +74,7 @@ impl DrainFile {
         (Self { newest, writing }, saved)
     }
 
-    /// Has the deadlines written, if they are others than before.
+    /// Saves the deadlines if they have changed.
     pub(super) fn save(&self, deadlines: &Deadlines) {
         self.newest.send_if_modified(|newest| {
             let differs = newest != deadlines;
@@ -85,7 +85,7 @@ impl DrainFile {
         });
     }
 
-    /// Waits until what is newest was written, or could not be.
+    /// Waits for the last write, successful or not.
     pub(super) async fn close(self) {
         drop(self.newest);
         if let Err(error) = self.writing.await {
@@ -94,7 +94,7 @@ impl DrainFile {
     }
 }
 
-/// Writes until there is nobody any more who could say something new.
+/// Writes the newest deadlines until the sender is dropped.
 async fn write_newest(
     directory: PathBuf,
     clock: BootClock,
@@ -130,7 +130,7 @@ async fn write_newest(
     }
 }
 
-/// The deadlines; none if there is no file, or if it is of another start of the machine.
+/// The deadlines; none without a file, or with a file of another boot.
 fn read(path: &Path, clock: &BootClock) -> io::Result<Deadlines> {
     let text = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Deadlines::default()),

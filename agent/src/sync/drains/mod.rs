@@ -1,10 +1,9 @@
-//! Until when a real server that drains may keep its connections.
+//! Deadlines of draining real servers.
 //!
-//! [`Deadlines`] decides, and has neither clock nor file; [`Drainer`] has both. Deadlines are times
-//! since the machine's start, so that a clock that is set cuts or prolongs no drain. They are kept in
-//! a file, so that an agent that starts again in the middle of a drain changes nothing about it.
-//! After another start of the machine there is nothing left that drains. A virtual server that vanishes takes its real servers with it
-//! at once: only real servers of a virtual server that stays can drain.
+//! [`Deadlines`] is pure; [`Drainer`] adds a clock and a file. Deadlines are times since boot, so that a
+//! change of the wall clock neither shortens nor prolongs a drain. The file carries them over restarts of
+//! the agent; a reboot ends all drains. Real servers of a deleted virtual server are deleted at once: only
+//! those of one that stays can drain.
 
 mod clock;
 mod file;
@@ -18,25 +17,24 @@ use portolan_reconcile::Draining;
 pub use clock::BootClock;
 use file::DrainFile;
 
-/// When what drains must be gone, as times since the machine's start.
+/// Deadlines of draining real servers, as times since boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Deadlines(BTreeMap<Draining, Duration>);
 
 impl Deadlines {
-    /// Takes note of all that drains now and of how long each may take from its beginning on. What
-    /// is new begins now, what is not there any more is forgotten.
+    /// Replaces the set of draining real servers, given the time that each may take. New ones begin now,
+    /// missing ones are forgotten.
     pub fn update(&mut self, limits: &BTreeMap<Draining, Duration>, now: Duration) {
         self.0.retain(|draining, _| limits.contains_key(draining));
         for (draining, limit) in limits {
-            // No drain takes longer from now than from its beginning: a limit that is made shorter
-            // counts from now.
+            // A shortened limit counts from now; a prolonged one does not postpone the deadline.
             let latest = now.saturating_add(*limit);
             let deadline = self.0.entry(*draining).or_insert(latest);
             *deadline = latest.min(*deadline);
         }
     }
 
-    /// Whether the deadline has passed; not for what is not known to drain.
+    /// Whether the deadline has passed; `false` for a real server that does not drain.
     #[must_use]
     pub fn has_passed(&self, draining: &Draining, now: Duration) -> bool {
         self.0
@@ -51,7 +49,7 @@ impl Deadlines {
     }
 }
 
-/// Keeps the deadlines, over restarts too.
+/// Keeps the deadlines across restarts.
 #[derive(Debug)]
 pub struct Drainer {
     deadlines: Deadlines,
@@ -61,8 +59,8 @@ pub struct Drainer {
 }
 
 impl Drainer {
-    /// Without a file: a restart begins all drains anew. `timeout` is for records that do not say
-    /// how long their real servers drain.
+    /// Creates a drainer without a file: a restart begins all drains again. `timeout` applies to records
+    /// without a drain time.
     #[must_use]
     pub fn new(timeout: Duration, clock: BootClock) -> Self {
         let (deadlines, file) = (Deadlines::default(), None);
@@ -74,9 +72,8 @@ impl Drainer {
         }
     }
 
-    /// As [`Self::new`], with the deadlines in a file in this directory. Neither a file that makes
-    /// no sense nor a directory that cannot be used is an obstacle: both are logged. To be called within
-    /// a tokio runtime.
+    /// Like [`Self::new`], with a file in this directory. A malformed file and an unusable directory are
+    /// logged and otherwise ignored. Must be called within a tokio runtime.
     #[must_use]
     pub fn open(directory: &Path, timeout: Duration, clock: BootClock) -> Self {
         let (file, deadlines) = DrainFile::open(directory, clock.clone());
@@ -87,8 +84,8 @@ impl Drainer {
         }
     }
 
-    /// Takes note of all that drains, with what each one's record says in seconds. It is written
-    /// meanwhile; see [`Self::close`].
+    /// Replaces the set of draining real servers, with the seconds of their records, and saves it in the
+    /// background; see [`Self::close`].
     pub fn note(&mut self, draining: &BTreeMap<Draining, Option<u32>>) {
         let limit = |seconds: &Option<u32>| {
             seconds.map_or(self.timeout, |seconds| Duration::from_secs(seconds.into()))
@@ -103,20 +100,20 @@ impl Drainer {
         }
     }
 
-    /// Waits until what was noted last is in the file.
+    /// Waits until the last set is in the file.
     pub async fn close(self) {
         if let Some(file) = self.file {
             file.close().await;
         }
     }
 
-    /// Whether a real server has drained for long enough.
+    /// Whether the deadline of a real server has passed.
     #[must_use]
     pub fn has_passed(&self, draining: &Draining) -> bool {
         self.deadlines.has_passed(draining, self.clock.now())
     }
 
-    /// How long it is until the next deadline; `None` if nothing drains.
+    /// Time until the next deadline; `None` if nothing drains.
     #[must_use]
     pub fn until_nearest(&self) -> Option<Duration> {
         let nearest = self.deadlines.nearest()?;

@@ -25,7 +25,7 @@ fn limits(each: &[(u8, Duration)]) -> BTreeMap<Draining, Duration> {
 }
 
 #[test]
-fn a_deadline_counts_from_the_beginning_and_ends_with_the_drain() {
+fn deadline_counts_from_the_beginning_and_ends_with_the_drain() {
     let mut deadlines = Deadlines::default();
     deadlines.update(&limits(&[(1, MINUTE)]), at(0));
     deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE)]), at(30));
@@ -43,14 +43,14 @@ fn a_deadline_counts_from_the_beginning_and_ends_with_the_drain() {
 }
 
 #[test]
-fn a_limit_of_nothing_has_passed_at_once() {
+fn limit_of_zero_has_passed_at_once() {
     let mut deadlines = Deadlines::default();
     deadlines.update(&limits(&[(1, Duration::ZERO)]), at(0));
     assert!(deadlines.has_passed(&draining(1), at(0)));
 }
 
 #[test]
-fn a_shorter_limit_brings_the_deadline_nearer_and_a_longer_one_does_not_put_it_off() {
+fn shorter_limit_advances_the_deadline_and_a_longer_one_does_not_postpone_it() {
     let mut deadlines = Deadlines::default();
     deadlines.update(&limits(&[(1, MINUTE), (2, MINUTE)]), at(0));
     deadlines.update(&limits(&[(1, MINUTE * 2), (2, MINUTE / 6)]), at(10));
@@ -60,7 +60,7 @@ fn a_shorter_limit_brings_the_deadline_nearer_and_a_longer_one_does_not_put_it_o
 }
 
 #[tokio::test]
-async fn a_restart_changes_no_deadline() {
+async fn restart_changes_no_deadline() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("not/there/yet");
     let open = |now: u64| Drainer::open(&state, MINUTE, clock(now));
@@ -77,7 +77,7 @@ async fn a_restart_changes_no_deadline() {
     assert!(!open(599).has_passed(&draining(2)));
     assert!(open(600).has_passed(&draining(2)));
 
-    // Nothing of an earlier start of the machine is left, and its times say nothing now.
+    // Times of another boot mean nothing.
     for boot in ["another", ""] {
         let clock = BootClock::new(boot, || at(600));
         assert_eq!(Drainer::open(&state, MINUTE, clock).until_nearest(), None);
@@ -85,7 +85,7 @@ async fn a_restart_changes_no_deadline() {
 }
 
 #[tokio::test]
-async fn a_file_that_makes_no_sense_is_set_aside() {
+async fn malformed_file_is_set_aside() {
     for text in ["{\"version\": 1, \"drai", "{\"version\":1,\"drains\":[]}"] {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("drains.json");
@@ -106,7 +106,7 @@ async fn a_file_that_makes_no_sense_is_set_aside() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_written_is_no_obstacle() {
+async fn unwritable_directory_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let occupied = directory.path().join("file");
     std::fs::write(&occupied, "").unwrap();
@@ -118,7 +118,7 @@ async fn a_directory_that_cannot_be_written_is_no_obstacle() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_written_is_when_it_can_and_the_newest_of_it() {
+async fn failed_write_is_repeated_with_the_newest_deadlines() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     std::fs::write(&state, "").unwrap();

@@ -20,7 +20,7 @@ use super::*;
 mod disk;
 mod others;
 
-/// A kernel that the test can look at while the loop uses it.
+/// A kernel shared by the test and the loop.
 #[derive(Debug, Clone, Default)]
 struct Shared(Arc<Mutex<FakeKernel>>);
 
@@ -103,7 +103,7 @@ impl KubeProxyObjects for Shared {
     }
 }
 
-/// A loop at work on a kernel in memory, under tokio's paused clock.
+/// A running loop on a kernel in memory, under tokio's paused clock.
 struct Rig {
     kernel: Shared,
     tables: watch::Sender<Option<Arc<Subscribed>>>,
@@ -115,7 +115,7 @@ struct Rig {
     registry: Registry,
 }
 
-/// A clock that goes with tokio's.
+/// A clock that follows tokio's.
 fn boot_clock(start: Instant) -> BootClock {
     let at_start = Duration::from_secs(1_000_000);
     BootClock::new("this", move || at_start + start.elapsed())
@@ -173,7 +173,7 @@ impl Rig {
         }
     }
 
-    /// Puts a table and waits until it is programmed.
+    /// Sends a table and waits until it is programmed.
     async fn put(&mut self, revision: u64, table: NodeTable) {
         self.put_from(false, revision, table).await;
     }
@@ -197,7 +197,7 @@ impl Rig {
                 .is_some_and(|report| report.revision == revision)
         };
         self.reports.wait_for(done).await.unwrap();
-        // The loop says it before it looks at drains and flows.
+        // The loop reports before it updates drains and flows.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 
@@ -267,7 +267,7 @@ async fn pass(seconds: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_cheap_look_sees_is_mended_at_once_and_the_rest_in_the_sync_period() {
+async fn cheap_comparison_repairs_at_once_and_full_one_the_rest() {
     let mut rig = Rig::start();
     rig.put(1, tcp(&[STAYS])).await;
     let seen: [fn(&mut KernelState); 3] = [
@@ -279,7 +279,7 @@ async fn what_a_cheap_look_sees_is_mended_at_once_and_the_rest_in_the_sync_perio
         let whole = rig.kernel.0.lock().await.state.clone();
         let owned = whole.sets["KUBE-PORTOLAN-OWNED"].clone();
         change(&mut rig.kernel.0.lock().await.state);
-        // Without it the virtual servers would be somebody else's.
+        // Without the record the virtual servers would be foreign.
         let mut kernel = rig.kernel.0.lock().await;
         let set = kernel.state.sets.get_mut("KUBE-PORTOLAN-OWNED");
         set.unwrap().entries.extend(owned.entries);
@@ -293,7 +293,7 @@ async fn what_a_cheap_look_sees_is_mended_at_once_and_the_rest_in_the_sync_perio
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_drains_goes_when_it_is_idle_or_when_its_time_is_up() {
+async fn draining_real_server_is_deleted_when_idle_or_at_its_deadline() {
     let mut rig = Rig::start();
     rig.put(1, tcp(&[STAYS, LEAVES])).await;
     rig.connect(Protocol::Tcp, LEAVES).await;
@@ -312,7 +312,7 @@ async fn what_drains_goes_when_it_is_idle_or_when_its_time_is_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_says_how_long_its_destinations_drain() {
+async fn drain_time_of_a_record_is_used() {
     for (seconds, before) in [(7, Some(0)), (0, None)] {
         let mut rig = Rig::start();
         rig.put(1, tcp(&[STAYS, LEAVES])).await;
@@ -329,7 +329,7 @@ async fn a_record_says_how_long_its_destinations_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_back_gets_its_weight_and_a_new_deadline_the_next_time() {
+async fn returning_endpoint_gets_its_weight_and_a_new_deadline() {
     let mut rig = Rig::start();
     rig.put(1, tcp(&[STAYS, LEAVES])).await;
     rig.connect(Protocol::Tcp, LEAVES).await;
@@ -345,7 +345,7 @@ async fn what_comes_back_gets_its_weight_and_a_new_deadline_the_next_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_destination_that_is_wanted_without_weight_stays() {
+async fn destination_desired_at_weight_zero_stays() {
     let mut rig = Rig::start();
     let mut record = record(Protocol::Tcp, &[STAYS, LEAVES]);
     record.destinations[1].weight = 0;
@@ -355,7 +355,7 @@ async fn a_destination_that_is_wanted_without_weight_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_in_the_middle_of_a_drain_changes_nothing() {
+async fn restart_during_a_drain_changes_nothing() {
     let clock = boot_clock(Instant::now());
     let state = tempfile::tempdir().unwrap();
     let mut rig = Rig::with(Shared::default(), state, clock.clone());
@@ -374,7 +374,7 @@ async fn a_restart_in_the_middle_of_a_drain_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_run_left_draining_gets_the_full_time() {
+async fn drains_without_a_file_get_the_full_time() {
     let mut rig = Rig::start();
     rig.put(1, tcp(&[STAYS, LEAVES])).await;
     rig.connect(Protocol::Tcp, LEAVES).await;
@@ -392,7 +392,7 @@ async fn what_an_earlier_run_left_draining_gets_the_full_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn addresses_that_change_are_followed_and_others_cost_nothing() {
+async fn changed_addresses_are_followed_and_unchanged_ones_cost_nothing() {
     let mut rig = Rig::start();
     let mut record = record(Protocol::Tcp, &[STAYS]);
     let way = FrontendAddress::NodeAddresses(Family::V4);
@@ -423,7 +423,7 @@ async fn addresses_that_change_are_followed_and_others_cost_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stale_udp_flows_go_when_destinations_do_and_are_not_looked_for_otherwise() {
+async fn stale_udp_flows_are_deleted_with_destinations_and_not_read_otherwise() {
     let flow = |answers: &str| {
         let client = "10.0.9.9:4000".parse().unwrap();
         Flow {
@@ -442,11 +442,11 @@ async fn stale_udp_flows_go_when_destinations_do_and_are_not_looked_for_otherwis
     let udp = |destinations: &[&str]| table(record(Protocol::Udp, destinations));
     let reads = async |rig: &Rig| rig.kernel.0.lock().await.flow_reads;
     rig.put(1, tcp(&[STAYS])).await;
-    // One that was killed before may have left some, of either family.
+    // A killed agent may have left some, in either family.
     assert_eq!(reads(&rig).await, 2);
     rig.put(2, udp(&[])).await;
     assert_eq!(reads(&rig).await, 2);
-    // A client was there before the first destination.
+    // A client sent before the first destination existed.
     rig.kernel.0.lock().await.flows = vec![flow("10.96.0.1:80")];
     rig.put(3, udp(&[STAYS])).await;
     assert!(rig.kernel.0.lock().await.flows.is_empty());
@@ -463,7 +463,7 @@ async fn stale_udp_flows_go_when_destinations_do_and_are_not_looked_for_otherwis
     rig.put(5, udp(&[STAYS])).await;
     assert_eq!(rig.kernel.0.lock().await.flows, [flow(STAYS)]);
 
-    // With the last destination gone a flow is as good as any.
+    // Without any destination no flow is stale.
     rig.put(6, udp(&[])).await;
     assert_eq!(rig.kernel.0.lock().await.flows, [flow(STAYS)]);
 }

@@ -26,7 +26,7 @@ fn frontend(kind: FrontendKind, lists: Lists) -> Frontend {
     }
 }
 
-/// A record of one of a few Services, or that there is none.
+/// A put or a deletion of a record of one of a few Services.
 fn edit() -> impl Strategy<Value = (RecordKey, Option<(Record, NodeOverlay)>)> {
     let kinds = vec![
         FrontendKind::ClusterIp,
@@ -64,7 +64,7 @@ fn edit() -> impl Strategy<Value = (RecordKey, Option<(Record, NodeOverlay)>)> {
 
 proptest! {
     #[test]
-    fn what_is_kept_is_what_a_look_at_everything_says(
+    fn counters_equal_those_computed_from_scratch(
         rounds in prop::collection::vec(prop::collection::vec(edit(), 1..4), 1..8),
     ) {
         let (mut table, mut tally) = (NodeTable::default(), Tally::default());
@@ -84,6 +84,40 @@ proptest! {
             prop_assert_eq!(tally.health_checks(), anew.health_checks());
         }
     }
+}
+
+#[test]
+fn changes_of_services_and_of_endpoints_are_told_apart() {
+    let mut tally = Tally::default();
+    let changes = |services, endpoints| TableChanges {
+        services,
+        endpoints,
+    };
+    let mut record = Record::new(key(0, 0));
+    let mut follow = |record: Option<&Record>, overlay: Option<NodeOverlay>| {
+        let mut table = NodeTable::default();
+        table
+            .records
+            .extend(record.map(|r| (r.key.clone(), Arc::new(r.clone()))));
+        table
+            .lists
+            .extend(overlay.map(|overlay| (key(0, 0), Arc::new(overlay))));
+        tally.follow(&table)
+    };
+    assert_eq!(follow(Some(&record), None), changes(1, 0));
+    assert_eq!(follow(Some(&record), None), changes(0, 0));
+    record
+        .destinations
+        .push(Destination::new(([10, 0, 0, 1], 80).into()));
+    assert_eq!(follow(Some(&record), None), changes(0, 1));
+    record.drain_seconds = Some(1);
+    assert_eq!(follow(Some(&record), None), changes(1, 0));
+    let overlay = NodeOverlay {
+        own: vec![([10, 0, 0, 1], 80).into()],
+        ..NodeOverlay::default()
+    };
+    assert_eq!(follow(Some(&record), Some(overlay)), changes(0, 1));
+    assert_eq!(follow(None, None), changes(1, 1));
 }
 
 #[test]
@@ -130,7 +164,7 @@ fn service_ports_without_local_endpoints_are_counted_by_policy() {
         tally.no_local_endpoints(),
         NoLocalEndpoints { internal, external }
     );
-    // Without an endpoint anywhere there is none to miss here.
+    // Services without any endpoint do not count.
     for key in table.clone().records.keys() {
         Arc::make_mut(&mut table.records[key]).available = Families::NONE;
     }

@@ -1,4 +1,4 @@
-//! Whole tables with traffic policies: what holds at every moment on the way from one to another.
+//! Invariants at every step from one whole table to another, with traffic policies.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const NO_LOCAL: &str = "KUBE-NO-LOCAL";
 fn config() -> Config {
     Config {
         families: [Family::V4].into(),
-        // So few marks that they are often given to another record.
+        // Few marks, so that they often move to another record.
         short_circuit_mask: MarkMask::new(0x7_0000, 0x4000).expect("a good mask"),
         ..Config::default()
     }
@@ -30,7 +30,7 @@ fn destinations() -> impl Strategy<Value = Vec<Destination>> {
     })
 }
 
-/// One record of a few, which may have any of a few ways in.
+/// One of a few records, with some of a few frontends.
 fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
     let key = (0..4u8, select(&[Protocol::Tcp, Protocol::Udp][..]));
     let frontends = btree_map(1..4u8, any::<bool>(), 1..3);
@@ -55,7 +55,7 @@ fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
                     80,
                 )
             };
-            // Local destinations are some of all.
+            // Local destinations are a subset.
             let local: Vec<_> = local.into_iter().filter(|d| cluster.contains(d)).collect();
             let record = Record {
                 frontends: frontends.into_iter().map(frontend).collect(),
@@ -87,7 +87,7 @@ fn desired(table: &NodeTable, state: &KernelState) -> Desired {
     desire(table, &NodeFacts::default(), &config(), state)
 }
 
-/// The state of a kernel that was empty and got a table.
+/// State of an empty kernel after a table.
 fn settled(table: &NodeTable) -> KernelState {
     let mut state = KernelState::default();
     let desired = desired(table, &state);
@@ -115,7 +115,7 @@ fn takes_connections(server: &VirtualServer) -> bool {
     server.real_servers.values().any(|real| real.weight > 0)
 }
 
-/// No mark leads nowhere, and nothing is there that could not be found again.
+/// Every mark has a virtual server, and every virtual server is ours.
 fn assert_consistent(state: &KernelState) -> Result<(), TestCaseError> {
     let entries = state.sets.get(SHORT_CIRCUIT).into_iter();
     for entry in entries.flat_map(|set| &set.entries) {
@@ -133,7 +133,7 @@ fn assert_consistent(state: &KernelState) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What has the same policy before and after has it all the time.
+/// Frontends with the same policy before and after have it all the time.
 fn assert_policies_hold(
     state: &KernelState,
     before: &KernelState,
@@ -174,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn failures_and_crashes_are_mended(
+    fn failures_and_crashes_are_repaired(
         before in table(), after in table(),
         failures in btree_set(0..40usize, 0..4), crash in proptest::option::of(0..40usize),
     ) {
@@ -188,7 +188,7 @@ proptest! {
         prop_assert!(foreign.is_empty(), "{:?}", foreign);
 
         (kernel.failures, kernel.crash_after) = (BTreeMap::new(), None);
-        // The second time marks may be free that were not.
+        // In the second run more marks may be free.
         for _ in 0..2 {
             let wanted = desired(&after, &kernel.state);
             let errors = run(kernel.apply(&plan(&wanted, &kernel.state, &config())));

@@ -1,14 +1,14 @@
-//! Probe at start: can the rules of a family be written on this node?
+//! Probe at start of the tools that write rules.
 
 use portolan_model::{Families, Family};
 
 use super::Iptables;
 use crate::DataplaneError;
 
-/// The tables that our rules are in. `nat` is the one that kernels lack most often.
+/// Tables with our rules. Kernels lack `nat` most often.
 const TABLES: &str = "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n";
 
-/// Attempts per tool: it may have been killed for the machine's lack of memory or time.
+/// Attempts per tool, which may be killed for lack of memory or time.
 const ATTEMPTS: usize = 3;
 
 impl Iptables {
@@ -27,7 +27,13 @@ impl Iptables {
         self.tools.try_out(family, TABLES).await
     }
 
-    /// Forgets what was written for other families: their rules are not looked at any more.
+    /// The rules of a family in every variant of iptables on this node: other programs may use the other
+    /// one. A variant that does not work has no rules.
+    pub(in crate::kernel) async fn save_all_variants(&self, family: Family) -> Vec<Vec<String>> {
+        self.tools.save_all_variants(family).await
+    }
+
+    /// Forgets the rules of other families, which are no longer read.
     pub(in crate::kernel) fn keep_only(&mut self, families: Families) {
         self.written.retain(|family, _| families.contains(*family));
         self.fresh.retain(|family, _| families.contains(*family));

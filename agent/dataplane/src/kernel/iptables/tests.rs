@@ -14,7 +14,7 @@ fn ours() -> Rules {
 }
 
 #[test]
-fn a_jump_is_found_with_kube_proxys_comment_and_only_in_its_table() {
+fn jump_is_found_with_a_comment_and_only_in_its_table() {
     let saved = saved(
         "*nat\n-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          *filter\n-A INPUT -j KUBE-SERVICES-OTHER",
@@ -33,7 +33,7 @@ fn a_jump_is_found_with_kube_proxys_comment_and_only_in_its_table() {
 }
 
 #[test]
-fn counters_and_other_peoples_rules_leave_the_fingerprint_as_it_is() {
+fn counters_and_foreign_rules_leave_the_fingerprint_unchanged() {
     let text =
         "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j RETURN\n-A PREROUTING -j KUBE-SERVICES";
     let touched = text.replace("[0:0]", "[7:9]") + "\n-A PREROUTING -j DOCKER\n:DOCKER - [0:0]";
@@ -54,7 +54,7 @@ fn counters_and_other_peoples_rules_leave_the_fingerprint_as_it_is() {
 }
 
 #[test]
-fn removal_takes_what_there_is_and_nothing_else() {
+fn removal_deletes_our_existing_chains_and_jumps_only() {
     let saved = saved(
         "*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:KUBE-OTHER - [0:0]\n\
          -A PREROUTING -m comment --comment \"a b\" -j KUBE-SERVICES\n-A PREROUTING -j DOCKER\n*filter",
@@ -68,7 +68,7 @@ fn removal_takes_what_there_is_and_nothing_else() {
 }
 
 #[test]
-fn removal_takes_what_an_earlier_version_left() {
+fn removal_deletes_jumps_of_earlier_versions() {
     let saved =
         saved("*filter\n:KUBE-PROXY-FIREWALL - [0:0]\n-A OUTPUT -j KUBE-PROXY-FIREWALL\n*nat");
     assert_eq!(
@@ -79,7 +79,7 @@ fn removal_takes_what_an_earlier_version_left() {
 }
 
 #[test]
-fn of_two_jumps_with_one_aim_ours_goes_and_a_single_one_stays() {
+fn our_jump_goes_next_to_a_foreign_one_and_a_single_one_stays() {
     let saved = saved(
         "*nat\n-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES\n\
          -A PREROUTING -j KUBE-SERVICES\n-A OUTPUT -j KUBE-SERVICES\n-A PREROUTING -j DOCKER\n*filter",
@@ -91,8 +91,8 @@ fn of_two_jumps_with_one_aim_ours_goes_and_a_single_one_stays() {
     assert_eq!(second_jumps(&ours(), &saved[2..]), "");
 }
 
-/// Tools that are scripts: what is restored is shown as saved. While there is a file `hang` they do
-/// not end, and leave their number in `hanging`.
+/// Scripts in place of the tools: restored rules are printed as saved. While a file `hang` exists they do
+/// not end, and write their process number to `hanging`.
 fn scripts() -> tempfile::TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let directory = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn scripts() -> tempfile::TempDir {
 const PROMPT: Duration = Duration::from_secs(2);
 
 #[tokio::test]
-async fn a_tool_that_hangs_is_killed_and_left_alone_for_a_while() {
+async fn hanging_tool_is_killed_and_not_started_for_a_while() {
     let directory = scripts();
     let flag = directory.path().join("hang");
     std::fs::write(&flag, "").unwrap();
@@ -124,7 +124,7 @@ async fn a_tool_that_hangs_is_killed_and_left_alone_for_a_while() {
     let error = iptables.write(Family::V4, &ours()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "iptables-save: has not ended in 2s: killed"
+        "iptables-save: not finished in 2s: killed"
     );
     let number = std::fs::read_to_string(directory.path().join("hanging")).unwrap();
     let process = format!("/proc/{}/cmdline", number.trim());
@@ -132,7 +132,7 @@ async fn a_tool_that_hangs_is_killed_and_left_alone_for_a_while() {
     while sleeps() {
         tokio::task::yield_now().await;
     }
-    // Also what would not hang any more has to wait.
+    // A tool that would no longer hang has to wait too.
     std::fs::remove_file(flag).unwrap();
     let start = Instant::now();
     let again = iptables.write(Family::V4, &ours()).await.unwrap_err();
@@ -141,10 +141,10 @@ async fn a_tool_that_hangs_is_killed_and_left_alone_for_a_while() {
 }
 
 #[tokio::test]
-async fn rules_that_cannot_be_read_count_as_they_did() {
+async fn unreadable_rules_count_as_unchanged() {
     let directory = scripts();
     let flag = directory.path().join("hang");
-    // Each look is by tools of their own, which do not remember that others hung.
+    // New tools for each reading, without the memory of hanging ones.
     let renew = |iptables: &mut Iptables| iptables.tools = Tools::of(directory.path(), PROMPT);
     let in_place = BTreeMap::from([(Family::V4, ours())]);
     let mut iptables = Iptables::with(Tools::of(directory.path(), PROMPT), None);

@@ -12,25 +12,25 @@ use tokio::time::timeout;
 
 use crate::DataplaneError;
 
-/// The longest that a tool may take. Endpoints wait meanwhile.
+/// Deadline of a tool, for which endpoints wait.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The longest that a tool may take before anything is programmed.
+/// Deadline of a tool at start, when nothing waits.
 const AT_START: Duration = Duration::from_secs(60);
-/// The longest that a tool waits for the xtables lock, which others hold for up to seconds on large
-/// hosts; less than the deadline, so that it can say so.
+/// Seconds that a tool waits for the xtables lock, which others hold for seconds on large hosts; below the
+/// deadline, so that the tool reports the reason.
 const LOCK: &str = "4";
-/// After one that hung no other of the same family is started for so long.
+/// Pause of a family's tools after one of them hung.
 const REST: Duration = Duration::from_secs(30);
 
 /// The tools of one variant.
 #[derive(Debug)]
 pub(super) struct Tools {
-    /// `""`, `"-nft"` or `"-legacy"`: the part of the tools' names that tells them apart.
+    /// `""`, `"-nft"` or `"-legacy"`, a part of the tools' names.
     variant: &'static str,
     /// Directory of the tools; by default the `PATH`.
     directory: PathBuf,
     deadline: Duration,
-    /// Of which family one hung, which one, and when.
+    /// Tool that hung last, by family, and when.
     hung: BTreeMap<Family, (String, Instant)>,
 }
 
@@ -44,7 +44,7 @@ impl Tools {
         }
     }
 
-    /// Tools of a directory, which may take no longer than that.
+    /// Tools in a directory, with a deadline.
     #[cfg(test)]
     pub(super) fn of(directory: &Path, deadline: Duration) -> Self {
         Self {
@@ -54,8 +54,8 @@ impl Tools {
         }
     }
 
-    /// All tables in one run of the tool: starting it costs more than what others have in there. A
-    /// table that nobody has used is left out, and has nothing of ours.
+    /// Prints all tables in one run of the tool: starting it costs more than the rules of others. Unused
+    /// tables are left out.
     pub(super) async fn save(&mut self, family: Family) -> Result<Vec<String>, DataplaneError> {
         let command = save_command(family, self.variant);
         let text = self.run(family, &command, &[], "").await?;
@@ -72,14 +72,34 @@ impl Tools {
         self.run(family, &command, &args, text).await.map(drop)
     }
 
-    /// Whether both tools work; nothing is written. At start nothing waits, so that they may take
-    /// longer.
+    /// Checks that both tools work, without writing. Nothing waits at start, so the deadline is longer.
     pub(super) async fn try_out(&self, family: Family, text: &str) -> Result<(), DataplaneError> {
         let restore = self.directory.join(restore_command(family, self.variant));
         let args = ["--noflush", "--test", "-w", "30"];
         run(&restore, &args, text, AT_START).await?;
         let save = self.directory.join(save_command(family, self.variant));
         run(&save, &[], "", AT_START).await.map(drop)
+    }
+
+    /// The rules of a family in every variant that works.
+    pub(super) async fn save_all_variants(&self, family: Family) -> Vec<Vec<String>> {
+        let mut all = Vec::new();
+        // Reading a table of the legacy variant makes the kernel load it.
+        let legacy = has_legacy_tables().then_some("-legacy");
+        for variant in [Some("-nft"), legacy, Some(self.variant)]
+            .into_iter()
+            .flatten()
+        {
+            // The tools without a suffix are one of the two.
+            if variant.is_empty() && !all.is_empty() {
+                continue;
+            }
+            let save = self.directory.join(save_command(family, variant));
+            if let Ok(text) = run(&save, &[], "", AT_START).await {
+                all.push(text.lines().map(str::to_owned).collect());
+            }
+        }
+        all
     }
 
     async fn run(
@@ -134,12 +154,12 @@ fn failure(program: &Path, message: String) -> DataplaneError {
     }
 }
 
-/// The variant to use when none was asked for.
+/// Chooses the variant when none was asked for.
 pub(super) async fn choose() -> Result<&'static str, DataplaneError> {
     let mut first_error = None;
     let mut usable = None;
     for variant in ["", "-nft", "-legacy"] {
-        // To look at a table of the legacy variant makes the kernel load it.
+        // Reading a table of the legacy variant makes the kernel load it.
         if variant == "-legacy" && usable.is_some() && !has_legacy_tables() {
             continue;
         }
@@ -148,7 +168,7 @@ pub(super) async fn choose() -> Result<&'static str, DataplaneError> {
             continue;
         }
         usable = usable.or(Some(variant));
-        // kubelet creates this chain for nothing else than to say which variant it uses (KEP-3178).
+        // The kubelet creates this chain as a hint at its variant (KEP-3178).
         let hint = run(
             &PathBuf::from(save_command(Family::V4, variant)),
             &["-t", "mangle"],
@@ -167,7 +187,7 @@ pub(super) async fn choose() -> Result<&'static str, DataplaneError> {
     }
 }
 
-/// True if the tools of a variant can read rules of any family.
+/// Checks that the tools of a variant can read the rules of any family.
 async fn can_read(variant: &str) -> Result<(), DataplaneError> {
     let of_v4 = run(
         &PathBuf::from(save_command(Family::V4, variant)),
@@ -187,7 +207,7 @@ async fn can_read(variant: &str) -> Result<(), DataplaneError> {
     of_v6.map(drop).map_err(|_| error)
 }
 
-/// True if anybody uses tables of the legacy variant.
+/// Whether tables of the legacy variant are in use.
 fn has_legacy_tables() -> bool {
     let names = std::fs::read_to_string("/proc/net/ip_tables_names");
     names.is_ok_and(|names| !names.is_empty())
@@ -210,12 +230,12 @@ async fn run(
         .map_err(|error| failed(error.to_string()))?;
     let talk = async {
         if let Some(mut stdin) = child.stdin.take() {
-            // A tool that does not read its input has said why it ended.
+            // A tool that ended without reading its input has reported the reason.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
         child.wait_with_output().await
     };
-    // The child goes with the future that has it.
+    // Dropping the future kills the child.
     let output = timeout(deadline, talk)
         .await
         .map_err(|_| DataplaneError::Hangs {

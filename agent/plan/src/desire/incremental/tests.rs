@@ -1,4 +1,4 @@
-//! What is kept is what would be made anew, whatever changes.
+//! The incremental state equals one computed from scratch after any change.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn key(service: u8, protocol: Protocol) -> RecordKey {
     }
 }
 
-/// One way in of a few; different records often want the same address, sometimes the same port.
+/// One of a few frontends; different records often share the address, sometimes the port.
 fn frontend() -> impl Strategy<Value = Frontend> {
     const KINDS: [FrontendKind; 3] = [
         FrontendKind::ClusterIp,
@@ -77,7 +77,7 @@ fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
         )
 }
 
-/// A record to put, or one to take away.
+/// A record to put or to delete.
 fn edit() -> impl Strategy<Value = (Record, Option<NodeOverlay>)> {
     (record(), prop::bool::weighted(0.8)).prop_map(|((record, lists), stays)| {
         let lists = stays.then_some(lists);
@@ -123,7 +123,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn what_is_kept_is_what_would_be_made_anew(
+    fn incremental_state_equals_one_from_scratch(
         rounds in prop::collection::vec(prop::collection::vec(edit(), 1..4), 1..8),
         routed in prop::bool::weighted(0.2),
     ) {
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn an_endpoint_touches_one_virtual_server_and_nothing_is_made_anew() {
+fn changed_endpoint_touches_one_virtual_server() {
     let (facts, config) = (facts(), config());
     let vip = FrontendAddress::Vip([10, 96, 0, 1].into());
     let with = |last: u8| Record {

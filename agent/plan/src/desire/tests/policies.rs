@@ -1,8 +1,8 @@
-//! Traffic policies, and what comes with them.
+//! Traffic policies, and related rules.
 
 use super::*;
 
-/// A record with one local way in of each external kind, and endpoints on other nodes.
+/// A record with one local frontend of each external kind, and endpoints on other nodes.
 fn local_record(protocol: Protocol) -> Record {
     Record {
         available: [Family::V4].into_iter().collect(),
@@ -30,7 +30,7 @@ fn with_lists(record: &Record, local: &str) -> NodeTable {
 }
 
 #[test]
-fn a_short_circuit_leads_to_the_cluster_wide_list() {
+fn short_circuit_leads_to_the_cluster_wide_list() {
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
         let table = with_lists(&local_record(protocol), "10.244.7.7:8080");
         let desired = desire(
@@ -56,7 +56,7 @@ fn a_short_circuit_leads_to_the_cluster_wide_list() {
             .collect();
         assert_eq!(real, ["10.244.0.1:8080"]);
         assert_eq!(desired.protocol(&key), Some(protocol));
-        // Not the cluster IP: an internal policy holds for everybody.
+        // Not the cluster IP: an internal policy has no short circuit.
         let lower = protocol.to_string().to_lowercase();
         let expected = [
             format!("192.168.0.10,{lower}:30080 skbmark {mark:#x}"),
@@ -72,14 +72,14 @@ fn a_short_circuit_leads_to_the_cluster_wide_list() {
 }
 
 #[test]
-fn a_mark_is_kept_and_a_foreign_one_never_taken() {
+fn mark_is_kept_and_a_foreign_one_never_used() {
     let table = with_lists(&local_record(Protocol::Tcp), "10.244.7.7:8080");
     let marked = |state: &KernelState| state.virtual_servers.keys().find_map(|key| key.mark());
     let desire = |observed: &KernelState| desire(&table, &facts(), &Config::default(), observed);
     let first = desire(&KernelState::default()).state;
     let mark = marked(&first).unwrap();
 
-    // Somebody else's virtual server has that mark.
+    // A foreign virtual server has that mark.
     let key = VirtualServerKey::Mark {
         family: Family::V4,
         mark,
@@ -94,10 +94,10 @@ fn a_mark_is_kept_and_a_foreign_one_never_taken() {
     let other = marked(&second).unwrap();
     assert_ne!(other, mark);
     assert!(!second.virtual_servers.contains_key(&key));
-    // It stays when the other one goes.
+    // It stays when the foreign one is deleted.
     assert_eq!(marked(&desire(&second).state), Some(other));
 
-    // In the other family the same mark is another one.
+    // In the other family the mark is free.
     let key = VirtualServerKey::Mark {
         family: Family::V6,
         mark,
@@ -107,7 +107,7 @@ fn a_mark_is_kept_and_a_foreign_one_never_taken() {
 }
 
 #[test]
-fn too_few_marks_are_told_and_the_rest_works() {
+fn lack_of_marks_is_reported_and_the_rest_works() {
     let config = Config {
         short_circuit_mask: crate::MarkMask::new(1, 0x4000).unwrap(),
         ..Config::default()
@@ -130,7 +130,7 @@ fn too_few_marks_are_told_and_the_rest_works() {
 }
 
 #[test]
-fn a_way_in_drops_only_if_there_are_destinations_elsewhere() {
+fn frontend_drops_only_if_there_are_destinations_elsewhere() {
     let no_local = |record: &Record| {
         let desired = desire_all(vec![record.clone()]);
         entries(&desired, "KUBE-NO-LOCAL")
@@ -154,7 +154,7 @@ fn a_way_in_drops_only_if_there_are_destinations_elsewhere() {
 }
 
 #[test]
-fn what_is_routed_to_another_nodes_address_is_not_dropped() {
+fn packets_routed_to_another_node_are_not_dropped() {
     let mut record = local_record(Protocol::Tcp);
     record.frontends = ["203.0.113.1", "192.168.1.10"]
         .map(|ip| Frontend {
@@ -168,7 +168,7 @@ fn what_is_routed_to_another_nodes_address_is_not_dropped() {
 }
 
 #[test]
-fn source_ranges_hold_for_every_kind_and_each_node_address() {
+fn source_ranges_apply_to_every_kind_and_each_node_address() {
     let mut frontends = local_record(Protocol::Tcp).frontends;
     for frontend in &mut frontends {
         frontend.source_ranges = vec!["10.0.0.0/8".parse().unwrap()];
@@ -181,7 +181,7 @@ fn source_ranges_hold_for_every_kind_and_each_node_address() {
 }
 
 #[test]
-fn health_checks_come_in_by_the_services_families() {
+fn health_checks_are_accepted_in_the_families_of_the_service() {
     let mut record = local_record(Protocol::Tcp);
     record.health_check_port = Some(32000);
     let desired = desire_all(vec![record]);
@@ -190,7 +190,7 @@ fn health_checks_come_in_by_the_services_families() {
 }
 
 #[test]
-fn the_rules_follow_the_nodes_pod_networks() {
+fn rules_follow_the_pod_networks_of_the_node() {
     let config = Config {
         detect_local: crate::DetectLocal::NodeCidr,
         ..Config::default()
@@ -209,7 +209,7 @@ fn the_rules_follow_the_nodes_pod_networks() {
 }
 
 #[test]
-fn an_entry_leads_to_the_records_that_need_it() {
+fn entry_is_traced_to_the_records_that_need_it() {
     let table = with_lists(&local_record(Protocol::Tcp), "10.244.7.7:8080");
     let desired = desire(
         &table,
@@ -233,7 +233,7 @@ fn an_entry_leads_to_the_records_that_need_it() {
 }
 
 #[test]
-fn sets_have_room_for_what_is_in_them() {
+fn sets_have_room_for_their_entries() {
     let frontends = |i: u32| {
         let ip = std::net::Ipv4Addr::from(0x0a60_0000 + i);
         vec![vip(FrontendKind::ExternalIp, &ip.to_string(), true)]
@@ -252,7 +252,7 @@ fn sets_have_room_for_what_is_in_them() {
 }
 
 #[test]
-fn a_bound_address_is_a_source_that_may_come_where_the_node_may() {
+fn bound_address_is_an_allowed_source_where_the_node_is() {
     let balanced = |range: &str| Frontend {
         source_ranges: vec![range.parse().unwrap()],
         ..vip(FrontendKind::LoadBalancer, "203.0.113.1", true)

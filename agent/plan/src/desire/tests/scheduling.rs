@@ -1,8 +1,8 @@
-//! What virtual servers do with connections.
+//! Schedulers, flags and persistence of virtual servers.
 
 use super::*;
 
-/// What a record's virtual servers, by address and by mark, do with connections.
+/// Configurations of a record's virtual servers by address and by mark.
 fn configs(
     record: &Record,
     config: &Config,
@@ -33,7 +33,7 @@ fn does(scheduler: &str, flags: u32, persistence: Option<u32>) -> VirtualServerC
 }
 
 #[test]
-fn the_services_choice_goes_before_the_agents_and_that_before_the_defaults() {
+fn service_takes_precedence_over_agent_and_default() {
     let plain = record(
         "svc",
         Protocol::Tcp,
@@ -89,7 +89,7 @@ fn the_services_choice_goes_before_the_agents_and_that_before_the_defaults() {
             ("sh", 8),
         ),
         (&hashed, &told("mh"), &with, ("sh", 8, Some(60)), ("sh", 8)),
-        // The user's flags count, but a mark's affinity is the hash, which leaves the port out.
+        // The Service's flags count, but affinity by mark is a hash without the port.
         (&named, &told("mh"), &with, ("lc", 8, Some(60)), ("mh", 8)),
         (&flagged, &default, &with, ("mh", 0x10, Some(60)), ("mh", 0)),
     ];
@@ -114,7 +114,7 @@ fn the_services_choice_goes_before_the_agents_and_that_before_the_defaults() {
 }
 
 #[test]
-fn a_scheduler_that_the_kernel_does_not_have_is_never_asked_for() {
+fn unknown_scheduler_is_never_requested() {
     let frontends = vec![vip(FrontendKind::ExternalIp, "198.51.100.1", false)];
     let mut hostile = record("svc", Protocol::Tcp, frontends);
     hostile.affinity = Some(Affinity {

@@ -8,8 +8,8 @@ use crate::kube_proxy::{leftover_sets, releasable};
 
 mod dump;
 
-/// What a kube-proxy of Kubernetes 1.36 left on a node: the Services `web` (10.96.0.10), `sticky`,
-/// `local` and `gone`, with node ports 30080 to 30082, and `kubernetes`.
+/// Objects of a kube-proxy of Kubernetes 1.36 on a node: the Services `web` (10.96.0.10), `sticky`, `local`
+/// and `gone`, with node ports 30080 to 30082, and `kubernetes`.
 const LEFT: &str = include_str!("tests/kube-proxy-ipvs.txt");
 
 fn left() -> (KernelState, BTreeSet<IpAddr>) {
@@ -25,7 +25,7 @@ fn key(text: &str) -> VirtualServerKey {
     VirtualServerKey::new(Protocol::Tcp, at.ip(), at.port())
 }
 
-/// The node that it was left on.
+/// The node of the dump.
 fn facts() -> NodeFacts {
     let own = [
         "192.168.77.11",
@@ -83,11 +83,11 @@ fn server(forwarding: ForwardingMethod) -> VirtualServer {
 }
 
 #[test]
-fn all_that_a_real_kube_proxy_left_is_claimed_and_nothing_else() {
+fn exactly_the_objects_of_a_real_kube_proxy_are_claimed() {
     let (mut observed, bound) = left();
     let all: BTreeSet<_> = observed.virtual_servers.keys().copied().collect();
     let masquerade = server(ForwardingMethod::Masquerade);
-    // An address and a port of its own that nobody's Service has; a port that one has elsewhere.
+    // An address and a port of no Service; a port of a Service at another address.
     let foreign = ["10.96.0.10:9999", "198.51.100.1:80", "198.51.100.1:30080"].map(key);
     for key in foreign {
         observed.virtual_servers.insert(key, masquerade.clone());
@@ -107,7 +107,7 @@ fn all_that_a_real_kube_proxy_left_is_claimed_and_nothing_else() {
 }
 
 #[test]
-fn what_is_in_no_set_is_claimed_if_the_table_wants_it_just_there() {
+fn unlisted_virtual_server_is_claimed_if_the_table_has_it() {
     let (mut observed, bound) = left();
     observed.sets.clear();
     let claim = claim(&observed, &bound, &Config::default());
@@ -124,7 +124,7 @@ fn what_is_in_no_set_is_claimed_if_the_table_wants_it_just_there() {
 }
 
 #[test]
-fn what_is_excluded_or_not_masqueraded_is_not_a_kube_proxys() {
+fn excluded_and_unmasqueraded_virtual_servers_are_foreign() {
     let (mut observed, bound) = left();
     let (gone, web) = (key("10.96.0.13:80"), key("10.96.0.10:80"));
     let config = Config {
@@ -140,7 +140,7 @@ fn what_is_excluded_or_not_masqueraded_is_not_a_kube_proxys() {
 }
 
 #[test]
-fn a_claim_is_recorded_behind_its_marker_in_sets_that_have_room() {
+fn claim_is_recorded_after_its_marker_in_sets_with_room() {
     let (mut observed, bound) = left();
     let config = Config::default();
     let claim = claim(&observed, &bound, &config);
@@ -161,7 +161,7 @@ fn a_claim_is_recorded_behind_its_marker_in_sets_that_have_room() {
     let left = observed.foreign_virtual_servers(&config.names);
     assert!(left.is_empty(), "{left:?}");
     assert!(has_kube_proxy(&observed, false, false, &config.names));
-    // Small sets are made anew, with what they had.
+    // Small sets are replaced with their entries.
     for set in observed.sets.values_mut() {
         set.header.max_entries = 1;
     }
@@ -169,7 +169,7 @@ fn a_claim_is_recorded_behind_its_marker_in_sets_that_have_room() {
 }
 
 #[test]
-fn something_is_to_be_taken_over_where_a_kube_proxy_was_and_we_were_not() {
+fn kube_proxy_is_detected_only_without_our_record() {
     let names = Names::default();
     let (observed, _) = left();
     let has =
@@ -186,7 +186,7 @@ fn something_is_to_be_taken_over_where_a_kube_proxy_was_and_we_were_not() {
 }
 
 #[test]
-fn an_address_leaves_the_device_for_a_route_or_when_nobody_needs_it() {
+fn address_is_released_when_routed_or_unused() {
     let (observed, bound) = left();
     let web = ip("10.96.0.10");
     let none = KernelState::default();
@@ -194,7 +194,7 @@ fn an_address_leaves_the_device_for_a_route_or_when_nobody_needs_it() {
     let mut routed = observed.clone();
     routed.routes.insert(web, None);
     assert_eq!(releasable(&bound, &routed, &routed), [web]);
-    // Wanted, without a virtual server and without a route: it waits.
+    // Desired, without a virtual server and without a route: it waits.
     let wanted = KernelState {
         routes: [(web, None)].into(),
         ..KernelState::default()
@@ -205,7 +205,7 @@ fn an_address_leaves_the_device_for_a_route_or_when_nobody_needs_it() {
 }
 
 #[test]
-fn what_only_a_kube_proxy_has_has_names_that_the_kernel_takes() {
+fn names_of_leftovers_fit_the_kernel() {
     let sets = leftover_sets(&Names::default());
     assert_eq!(
         sets,

@@ -36,7 +36,7 @@ fn table(protocol: Protocol, lists: Lists, local: &[&str]) -> NodeTable {
     }
 }
 
-/// The steps from one table to another, but for those that make the node ready for any.
+/// The steps from one table to another, without those that prepare the node.
 fn steps_between(before: &NodeTable, after: &NodeTable) -> Vec<String> {
     let config = Config {
         families: [Family::V4].into(),
@@ -66,7 +66,7 @@ fn steps_between(before: &NodeTable, after: &NodeTable) -> Vec<String> {
 }
 
 #[test]
-fn a_short_circuit_is_complete_before_it_is_used_and_until_it_is_not() {
+fn short_circuit_is_complete_while_it_is_used() {
     let none = NodeTable::default();
     let local = table(Protocol::Tcp, Lists::Local, &["10.0.0.1:80"]);
     let vip = "TCP 10.96.0.1:80";
@@ -99,7 +99,7 @@ fn a_short_circuit_is_complete_before_it_is_used_and_until_it_is_not() {
 }
 
 #[test]
-fn what_comes_from_outside_is_dropped_before_the_last_local_destination_goes() {
+fn outside_packets_are_dropped_before_the_last_local_destination_goes() {
     let one = |protocol| table(protocol, Lists::Local, &["10.0.0.1:80"]);
     let gone = |protocol| table(protocol, Lists::Local, &[]);
     for (protocol, removal) in [
@@ -148,7 +148,7 @@ fn pods_are_served_at_every_moment_of_a_change_of_policy() {
 }
 
 #[test]
-fn a_mark_that_changes_is_changed_in_place() {
+fn changed_mark_is_replaced_in_place() {
     let set = |mark| {
         let entry = SetEntry::IpPortMark(address(), Protocol::Tcp, 80, mark);
         let header = SetHeader {
@@ -167,7 +167,7 @@ fn a_mark_that_changes_is_changed_in_place() {
 }
 
 #[test]
-fn real_servers_of_a_mark_drain_as_their_record_says() {
+fn real_servers_by_mark_drain_by_the_protocol_of_their_record() {
     let before = |protocol| table(protocol, Lists::Local, &["10.0.0.1:80"]);
     let after = |protocol| {
         let mut table = before(protocol);

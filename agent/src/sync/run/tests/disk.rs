@@ -1,4 +1,4 @@
-//! A table from disk may be older than what the kernel was programmed with.
+//! Tables from disk, which may be older than the kernel's state.
 
 use portolan_dataplane::{Flow, Tuple};
 use portolan_plan::Step;
@@ -25,7 +25,7 @@ fn tables(records: Vec<Record>) -> NodeTable {
     }
 }
 
-/// What was programmed last, by an agent that was killed before it was on disk.
+/// The table programmed last, by an agent that was killed before saving it.
 fn newer() -> NodeTable {
     tables(vec![
         of_service("old", "10.96.0.1", Protocol::Tcp, &[STAYS, NEWER]),
@@ -66,9 +66,9 @@ fn deletes(step: &Step) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_table_from_disk_adds_and_deletes_nothing_until_a_controllers_is_there() {
+async fn table_from_disk_deletes_nothing_before_one_of_a_controller() {
     let mut rig = Rig::start();
-    // They drain then, and have no connections any more.
+    // They drain, without connections.
     let drained = of_service("old", "10.96.0.1", Protocol::Tcp, &[LEAVES, GONE]);
     rig.put(1, tables(vec![drained])).await;
     rig.put(2, newer()).await;
@@ -108,7 +108,7 @@ async fn a_table_from_disk_adds_and_deletes_nothing_until_a_controllers_is_there
     assert_eq!(rig.kernel.0.lock().await.flows, [flow()]);
 }
 
-/// What had drained already when the agent stopped is gone by then.
+/// Real servers that had drained when the agent stopped are deleted.
 fn before_without_drained(before: &KernelState) -> KernelState {
     let mut state = before.clone();
     for server in state.virtual_servers.values_mut() {

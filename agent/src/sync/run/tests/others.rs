@@ -1,4 +1,4 @@
-//! What others leave in the kernel, or take from it.
+//! Objects of other programs, and changes by them.
 
 use portolan_plan::kube_proxy::VIP_DEVICE;
 
@@ -14,7 +14,7 @@ fn metric(rig: &Rig, name: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_kube_proxy_left_goes_after_the_first_table() {
+async fn leftovers_of_a_kube_proxy_go_after_the_first_table() {
     let kernel = Shared::default();
     let addresses: BTreeSet<IpAddr> = (0..300_u16)
         .map(|number| {
@@ -36,13 +36,48 @@ async fn what_a_kube_proxy_left_goes_after_the_first_table() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_somebody_deletes_is_counted_when_it_is_made_good() {
+async fn drift_is_counted_while_a_service_has_an_error() {
+    let mut rig = Rig::start();
+    let counted = "portolan_agent_drift_repaired_total";
+    let bad = VirtualServerKey::new(Protocol::Tcp, "10.96.0.9".parse().unwrap(), 80);
+    rig.kernel.0.lock().await.refuses = Some(|step| {
+        let bad = step.virtual_server()?.socket()?.ip().to_string() == "10.96.0.9";
+        bad.then_some(portolan_dataplane::Errno::ENOENT)
+    });
+    let mut both = tcp(&[STAYS]);
+    let mut second = record(Protocol::Tcp, &[STAYS]);
+    second.key.service = "bad".into();
+    let vip = FrontendAddress::Vip("10.96.0.9".parse().unwrap());
+    second.frontends = vec![Frontend::new(FrontendKind::ClusterIp, vip, 80)];
+    both.records.insert(second.key.clone(), Arc::new(second));
+    rig.put(1, both).await;
+    pass(100).await;
+    assert_eq!(metric(&rig, "portolan_agent_errors_current"), "1");
+    assert_eq!(metric(&rig, counted), "0");
+    rig.kernel.0.lock().await.state.virtual_servers.clear();
+    pass(30).await;
+    assert_eq!(rig.weight(STAYS).await, Some(1));
+    // The virtual server and its real server, and nothing of the Service that fails.
+    assert_eq!(metric(&rig, counted), "2");
+    pass(100).await;
+    assert_eq!(metric(&rig, counted), "2");
+    // A refused object that works at last is no repair either.
+    rig.kernel.0.lock().await.refuses = None;
+    pass(100).await;
+    let kernel = rig.kernel.0.lock().await;
+    assert!(kernel.state.virtual_servers.contains_key(&bad));
+    drop(kernel);
+    assert_eq!(metric(&rig, counted), "2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn repaired_objects_are_counted() {
     let mut rig = Rig::start();
     let counted = "portolan_agent_drift_repaired_total";
     rig.put(1, tcp(&[STAYS])).await;
     pass(60).await;
     assert_eq!(metric(&rig, counted), "0");
-    // What a table changes is no repair.
+    // Changes of a table are no repairs.
     rig.put(2, tcp(&[STAYS, LEAVES])).await;
     pass(30).await;
     assert_eq!(metric(&rig, counted), "0");

@@ -1,4 +1,4 @@
-//! Reads what `ipvsadm -Sn`, `ipset save` and `ip -o addr` print.
+//! Parser of the output of `ipvsadm -Sn`, `ipset save` and `ip -o addr`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

@@ -1,0 +1,42 @@
+//! Blocking work on an async worker.
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
+
+/// Runs work that blocks, while other tasks of this worker move to another one.
+///
+/// The kernel executes a netlink batch within `send`: 10,000 Services are hundreds of milliseconds, in
+/// which a worker answers no probe and reads no stream. A thread of its own with a queue would need
+/// copies of all that requests borrow, and two wake-ups for each; handing the worker's tasks over costs
+/// some microseconds, and nothing moves. A runtime with one thread has no other worker: there the work
+/// blocks as before.
+pub(super) fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) => block_in_place(work),
+        _ => work(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn other_tasks_of_the_worker_go_on() {
+        let (say, heard) = mpsc::channel();
+        let blocked = tokio::spawn(async move {
+            tokio::spawn(async move { say.send(()) });
+            blocking(|| heard.recv_timeout(Duration::from_secs(20)))
+        });
+        assert_eq!(blocked.await.unwrap(), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn single_thread_runs_the_work_itself() {
+        assert_eq!(blocking(|| 7), 7);
+    }
+}
