@@ -2,7 +2,6 @@
 
 #![cfg(feature = "kubernetes")]
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -125,40 +124,4 @@ fn problems_become_events_of_their_objects_within_limits() {
     assert_eq!(events(&servers, "other").len(), 1);
     let flood = events(&servers, "tenant").len();
     assert_eq!(flood, 10, "of {FLOOD} problems");
-}
-
-#[test]
-fn a_controller_without_permission_stops_writing() {
-    let dir = tempfile::tempdir().unwrap();
-    let Some(servers) = Servers::start_or_skip("events refused", dir.path()) else {
-        return;
-    };
-    create(
-        &servers,
-        &[
-            service("default", "web"),
-            json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-                "metadata": { "name": "reader" },
-                "rules": [{ "apiGroups": [""], "resources": ["services"], "verbs": ["list"] }] }),
-            json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-                "metadata": { "name": "reader" },
-                "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
-                    "name": "reader" },
-                "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User",
-                    "name": "reader" }] }),
-        ],
-    );
-    let admin = fs::read_to_string(servers.kubeconfig()).unwrap();
-    let mut config: Value = serde_json::from_str(&admin).expect("a kubeconfig in JSON");
-    config["users"][0]["user"]["as"] = "reader".into();
-    let kubeconfig = dir.path().join("reader");
-    fs::write(&kubeconfig, config.to_string()).unwrap();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let sender = reporter(&runtime, &kubeconfig);
-    runtime
-        .block_on(sender.send(problem_of("default", "web")))
-        .unwrap();
-    let closed = || sender.is_closed().then_some(());
-    wait_for("the end of Events", LONG, closed).unwrap();
-    assert!(events(&servers, "default").is_empty());
 }

@@ -1,6 +1,7 @@
 //! The watches against a scripted API server.
 
 mod deletions;
+mod events;
 mod malformed;
 mod names;
 mod pods;

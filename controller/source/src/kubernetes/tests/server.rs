@@ -132,6 +132,12 @@ impl Call {
             .send_response(Response::new(Body::from(list.to_string())));
     }
 
+    /// Answers with an object.
+    pub(super) fn answer(self, object: &Value) {
+        self.respond
+            .send_response(Response::new(Body::from(object.to_string())));
+    }
+
     /// Answers with an error.
     pub(super) fn fail(self, code: u16) {
         let response = Response::builder()
