@@ -1,6 +1,5 @@
 //! DNS on the node: answers CoreDNS from a copy of the controller's names, which survives on disk.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +8,9 @@ use anyhow::{Context as _, ensure};
 use portolan_dns::replica::pb::WatchRequest;
 use portolan_dns::replica::pb::names_client::NamesClient;
 use portolan_dns::replica::{Follower, digest, load, save};
-use portolan_dns::{
-    Bind, Bound, LagCollector, Metrics, Server, SharedZone, Subscription, Upstream, Zone,
-    ZoneConfig,
-};
+use portolan_dns::{Bound, DnsServerArgs, Server, SharedZone, Subscription, Zone, ZoneConfig};
 use portolan_proto::CLUSTER_ID;
-use portolan_runtime::{AtomicFile, SocketAccess, SocketGroup, SocketMode, Vital};
+use portolan_runtime::{AtomicFile, Vital};
 use portolan_subscription::{Connector, Security, Target};
 use prometheus_client::registry::Registry;
 use tokio::time::{sleep, timeout};
@@ -35,42 +31,12 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// The waits between attempts begin and end with these.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LAST_WAIT: Duration = Duration::from_secs(10);
-/// How long one of the name servers outside may take. CoreDNS waits 5 s for all that we do.
-const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The flags of DNS.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DnsArgs {
-    /// Where CoreDNS's grpc plugin asks: ADDRESS:PORT or unix:///PATH; may be repeated. Names come
-    /// from the controller, which needs --dns-zone, and are kept in --state-dir.
-    #[arg(
-        long = "dns-bind-address",
-        env = "PORTOLAN_DNS_BIND_ADDRESS",
-        value_delimiter = ','
-    )]
-    bind: Vec<Bind>,
-
-    /// The permissions of a Unix socket of --dns-bind-address, in octal: whoever may write may
-    /// connect.
-    #[arg(
-        long = "dns-socket-mode",
-        env = "PORTOLAN_DNS_SOCKET_MODE",
-        default_value = "0600"
-    )]
-    socket_mode: SocketMode,
-
-    /// The group of that socket, by name or number. Default: the process's.
-    #[arg(long = "dns-socket-group", env = "PORTOLAN_DNS_SOCKET_GROUP")]
-    socket_group: Option<SocketGroup>,
-
-    /// A name server that is asked for what an ExternalName Service outside of the zones stands
-    /// for, as ADDRESS:PORT; may be repeated. Without it, the CNAME record is all of the answer.
-    #[arg(
-        long = "dns-upstream",
-        env = "PORTOLAN_DNS_UPSTREAM",
-        value_delimiter = ','
-    )]
-    upstream: Vec<SocketAddr>,
+    #[command(flatten)]
+    server: DnsServerArgs,
 }
 
 /// What the copy needs of the rest of the agent.
@@ -93,7 +59,7 @@ impl DnsArgs {
     /// If names are wanted, and there is no controller that they could come from.
     pub fn validate(&self, has_controller: bool) -> anyhow::Result<()> {
         ensure!(
-            has_controller || self.bind.is_empty(),
+            has_controller || !self.server.is_on(),
             "--dns-bind-address needs --source controller"
         );
         Ok(())
@@ -109,24 +75,16 @@ impl DnsArgs {
         registry: &mut Registry,
         vital: &Vital,
     ) -> anyhow::Result<()> {
-        if self.bind.is_empty() {
+        if !self.server.is_on() {
             return Ok(());
         }
         // Only until the names are known: before that nothing is answered.
         let zone = Zone::new(ZoneConfig::new("cluster.local")?, 0)?;
         let zone = Arc::new(SharedZone::new(zone));
-        let mut server = Server::new(Arc::clone(&zone)).with_metrics(Metrics::register(registry));
-        registry.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
-        if !self.upstream.is_empty() {
-            server = server.with_upstream(Upstream::new(&self.upstream, UPSTREAM_TIMEOUT));
-        }
+        let server = self.server.server(&zone, registry);
         read(&zone, &origin.state_dir.join(FILE));
-        let access = SocketAccess {
-            mode: self.socket_mode,
-            group: self.socket_group.clone(),
-        };
-        for bind in &self.bind {
-            let bound = bind.bind(&access).await.context("--dns-bind-address")?;
+        let all = self.server.bind().await.context("--dns-bind-address")?;
+        for bound in all {
             let answer = answer(bound, server.clone(), vital.ending.clone());
             vital.spawn("DNS server", answer);
         }

@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod args;
 mod bind;
 mod compile;
 mod config;
@@ -46,6 +47,7 @@ mod wire;
 mod zone;
 pub mod zone_file;
 
+pub use args::DnsServerArgs;
 pub use bind::{Bind, BindError, Bound};
 pub use config::{ConfigError, DEFAULT_TTL, MAX_TTL, PodMode, ZoneConfig};
 pub use hickory_proto::rr::{Name, RecordType};

@@ -1,18 +1,17 @@
-//! The flags of DNS.
+//! Command-line flags of DNS.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
-use portolan_dns::{Bind, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
-use portolan_runtime::{SocketAccess, SocketGroup, SocketMode, duration_within};
+use portolan_dns::{DnsServerArgs, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
+use portolan_runtime::duration_within;
 
 use super::etcd::EtcdArgs;
 use crate::args::Source;
 
-/// Which names are served, and how CoreDNS gets them.
+/// Flags of zones, records and exports.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct DnsArgs {
     /// A zone with the cluster's names, such as cluster.local; may be repeated, PTR records point
@@ -34,7 +33,7 @@ pub(crate) struct DnsArgs {
         value_parser = duration_within(Duration::ZERO, Duration::from_secs(MAX_TTL as u64)))]
     ttl: Duration,
 
-    /// Which Pods have names (a-b-c-d.NAMESPACE.pod.ZONE). `verified` needs permission to list and
+    /// The Pods that have names (a-b-c-d.NAMESPACE.pod.ZONE). `verified` needs permission to list and
     /// watch Pods.
     #[arg(
         long = "dns-pods",
@@ -82,36 +81,8 @@ pub(crate) struct DnsArgs {
     #[arg(long = "dns-name-server", env = "PORTOLAN_DNS_NAME_SERVER", value_parser = name_server)]
     name_server: Option<ServiceKey>,
 
-    /// A name server that is asked for what an ExternalName Service outside of the zones stands
-    /// for, as ADDRESS:PORT; may be repeated. Without it, the CNAME record is all of the answer.
-    #[arg(
-        id = "dns_upstream",
-        long = "dns-upstream",
-        env = "PORTOLAN_DNS_UPSTREAM",
-        value_delimiter = ','
-    )]
-    upstream: Vec<SocketAddr>,
-
-    /// Where CoreDNS's grpc plugin asks: ADDRESS:PORT or unix:///PATH; may be repeated.
-    #[arg(
-        long = "dns-bind-address",
-        env = "PORTOLAN_DNS_BIND_ADDRESS",
-        value_delimiter = ','
-    )]
-    bind: Vec<Bind>,
-
-    /// The permissions of a Unix socket of --dns-bind-address, in octal: whoever may write may
-    /// connect.
-    #[arg(
-        long = "dns-socket-mode",
-        env = "PORTOLAN_DNS_SOCKET_MODE",
-        default_value = "0600"
-    )]
-    socket_mode: SocketMode,
-
-    /// The group of that socket, by name or number. Default: the process's.
-    #[arg(long = "dns-socket-group", env = "PORTOLAN_DNS_SOCKET_GROUP")]
-    socket_group: Option<SocketGroup>,
+    #[command(flatten)]
+    pub(super) server: DnsServerArgs,
 
     /// A directory for zone files, one of each zone, as CoreDNS's file and auto plugins read them.
     #[arg(long = "dns-zone-dir", env = "PORTOLAN_DNS_ZONE_DIR")]
@@ -129,12 +100,12 @@ pub(crate) struct DnsArgs {
 /// `--dns-pods`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Pods {
-    /// None has a name.
+    /// No Pod.
     #[default]
     Disabled,
-    /// Any address in a Namespace that exists has.
+    /// Any address in an existing Namespace.
     Insecure,
-    /// Pods that exist have.
+    /// Existing Pods.
     Verified,
 }
 
@@ -152,9 +123,9 @@ impl DnsArgs {
         !self.zones.is_empty()
     }
 
-    /// Checks what clap cannot.
+    /// Checks that clap cannot make.
     pub(crate) fn validate(&self, source: Source) -> anyhow::Result<()> {
-        let exports = self.zone_dir.is_some() || !self.bind.is_empty() || self.etcd.is_on();
+        let exports = self.zone_dir.is_some() || self.server.is_on() || self.etcd.is_on();
         ensure!(
             self.is_on() || !exports,
             "--dns-bind-address, --dns-zone-dir and --dns-etcd-endpoint need --dns-zone"
@@ -162,7 +133,7 @@ impl DnsArgs {
         if self.is_on() {
             ensure!(
                 source != Source::Controller,
-                "--dns-zone: a relay has no names; ask the controllers behind it for them"
+                "--dns-zone: a relay has no names; use the controllers behind it"
             );
             self.zone_config()?;
         }
@@ -198,7 +169,7 @@ impl DnsArgs {
         Ok(config)
     }
 
-    /// Whether the addresses of Pods have to be known.
+    /// Whether the addresses of Pods are needed.
     pub(crate) fn needs_pods(&self) -> bool {
         self.is_on() && self.pods == Pods::Verified
     }
@@ -208,21 +179,6 @@ impl DnsArgs {
             Pods::Disabled => PodMode::Disabled,
             Pods::Insecure => PodMode::Insecure,
             Pods::Verified => PodMode::Verified,
-        }
-    }
-
-    pub(super) fn upstream(&self) -> &[SocketAddr] {
-        &self.upstream
-    }
-
-    pub(super) fn bind(&self) -> &[Bind] {
-        &self.bind
-    }
-
-    pub(super) fn socket_access(&self) -> SocketAccess {
-        SocketAccess {
-            mode: self.socket_mode,
-            group: self.socket_group.clone(),
         }
     }
 
@@ -277,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_combinations_are_refused_by_name() {
         for (args, field) in [
             ("--dns-bind-address 127.0.0.1:1", "--dns-zone"),
             ("--dns-etcd-endpoint http://127.0.0.1:1", "--dns-zone"),

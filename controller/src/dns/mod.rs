@@ -1,4 +1,4 @@
-//! DNS: one task keeps the names up to date, and what reads them answers and exports.
+//! DNS: the task that keeps the zone up to date, servers and exports.
 
 mod args;
 mod ask;
@@ -10,9 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use axum::Router;
 use portolan_dns::replica::NamesService;
-use portolan_dns::{
-    Bound, Change, LagCollector, Metrics, Server, SharedZone, Upstream, Zone, zone_file,
-};
+use portolan_dns::{Bound, Change, Server, SharedZone, Zone, zone_file};
 use portolan_source::NameSink;
 use portolan_source::kubernetes::{self, NameOptions};
 use prometheus_client::registry::Registry;
@@ -24,19 +22,17 @@ use crate::args::{Args, Source};
 
 pub(crate) use args::DnsArgs;
 
-/// How many batches of the source may wait.
+/// Batches of the source that may wait.
 const BATCHES: usize = 64;
-/// The time to try again after a zone file could not be written.
+/// The pause after a failure to write a zone file.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long one of the name servers outside may take. CoreDNS waits 5 s for all that we do.
-const UPSTREAM_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// DNS that is on: its names are not known yet.
+/// DNS that is on; its zone may not be synced yet.
 pub(crate) struct Dns {
     zone: Arc<SharedZone>,
     server: Server,
     bound: Vec<Bound>,
-    /// Until the source has it: the names end with the source.
+    /// `None` once the source has it: the names end with the source.
     names: Option<NameSink>,
     needs_pods: bool,
 }
@@ -63,16 +59,8 @@ impl Dns {
         });
         let zone = Zone::new(dns.zone_config()?, serial)?;
         let zone = Arc::new(SharedZone::new(zone));
-        registry.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
-        let mut server = Server::new(Arc::clone(&zone)).with_metrics(Metrics::register(registry));
-        if !dns.upstream().is_empty() {
-            server = server.with_upstream(Upstream::new(dns.upstream(), UPSTREAM_TIMEOUT));
-        }
-        let mut bound = Vec::new();
-        for bind in dns.bind() {
-            let access = dns.socket_access();
-            bound.push(bind.bind(&access).await.context("--dns-bind-address")?);
-        }
+        let server = dns.server.server(&zone, registry);
+        let bound = dns.server.bind().await.context("--dns-bind-address")?;
         write_files(dns, &zone, serial, vital)?;
         let client = match args.source {
             Source::Kubernetes if dns.etcd.is_on() => {
@@ -93,26 +81,26 @@ impl Dns {
         }))
     }
 
-    /// Where the source tells what there is; `None` if it was taken before.
+    /// The sink of the source; `None` on later calls.
     pub(crate) fn names(&mut self) -> Option<NameOptions> {
         let sink = self.names.take()?;
         let pods = self.needs_pods;
         Some(NameOptions { sink, pods })
     }
 
-    /// What streams the names to agents.
+    /// The service that streams the names to agents.
     pub(crate) fn replicas(&self, vital: &Vital) -> NamesService {
         let (service, following) = NamesService::new(Arc::clone(&self.zone));
         vital.spawn_endless("copies of names", following);
         service
     }
 
-    /// What can be asked at the admin address.
+    /// The routes of the admin server.
     pub(crate) fn routes(&self) -> Router {
         ask::routes(Arc::clone(&self.zone))
     }
 
-    /// Serves on one of the addresses that are left; `None` if there is none.
+    /// Serves on the next bound address; `None` after the last one.
     pub(crate) fn next_listener(
         &mut self,
         token: &CancellationToken,
@@ -123,7 +111,7 @@ impl Dns {
     }
 }
 
-/// Applies what the source says, until it ends.
+/// Applies the changes of the source, until it ends.
 async fn follow(zone: Arc<SharedZone>, mut batches: mpsc::Receiver<Vec<Change>>) {
     while let Some(changes) = batches.recv().await {
         let was_synced = zone.read().is_synced();
