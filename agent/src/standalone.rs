@@ -80,7 +80,7 @@ fn apply(table: &mut NodeTable, node: &NodeKey, mut delta: TableDelta) {
 #[cfg(test)]
 mod tests {
     use portolan_catalog::{
-        Change, Endpoint, EndpointSlice, Object, ObjectKey, Service, ServicePort, SlicePort,
+        Endpoint, EndpointSlice, Object, ObjectChange, ObjectKey, Service, ServicePort, SlicePort,
         TrafficPolicy,
     };
     use portolan_model::{Family, Protocol};
@@ -95,7 +95,7 @@ mod tests {
         }
     }
 
-    fn objects() -> Vec<Change> {
+    fn objects() -> Vec<ObjectChange> {
         let (name, protocol) = (Arc::from(""), Protocol::Tcp);
         let service = Service {
             cluster_ips: vec!["10.96.0.1".parse().unwrap()],
@@ -125,7 +125,7 @@ mod tests {
             triggered_ms: None,
         };
         [Object::Service(service), Object::EndpointSlice(slice)]
-            .map(|object| Change::Put {
+            .map(|object| ObjectChange::Put {
                 object,
                 problems: vec![],
             })

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_dns::replica::NamesService;
-use portolan_dns::{Change, Kind, Service, ServiceKey, SharedZone, Zone, ZoneConfig};
+use portolan_dns::{Kind, NamesChange, Service, ServiceKey, SharedZone, Zone, ZoneConfig};
 use portolan_listener::Limits;
 use portolan_serve::{Registry, ServeConfig, TablesServer};
 use portolan_tablelog::{Publisher, Retention};
@@ -31,7 +31,7 @@ fn zone() -> Arc<SharedZone> {
     let zone = Arc::new(SharedZone::new(Zone::new(config, 1).unwrap()));
     let service = |i: usize| {
         let address = std::net::Ipv4Addr::from(0x0a60_0000 + u32::try_from(i).unwrap());
-        Change::Service(Service {
+        NamesChange::Service(Service {
             key: ServiceKey::new("namespace", format!("service-{i}")),
             kind: Kind::ClusterIp {
                 ips: vec![address.into()],
@@ -41,7 +41,7 @@ fn zone() -> Arc<SharedZone> {
         })
     };
     zone.apply((0..SERVICES).map(service));
-    zone.apply([Change::Synced]);
+    zone.apply([NamesChange::Synced]);
     zone
 }
 

@@ -14,8 +14,8 @@ use portolan_model::NodeKey;
 
 use crate::packed::{Pack, PackedService};
 use crate::{
-    Change, DirtySet, EndpointSlice, Kind, Node, Object, ObjectKey, ObjectRef, Pod, Problem,
-    Service,
+    DirtySet, EndpointSlice, FieldProblem, Kind, Node, Object, ObjectChange, ObjectKey, ObjectRef,
+    Pod, Service,
 };
 use cluster::{Cluster, KnownNode};
 
@@ -24,15 +24,15 @@ use cluster::{Cluster, KnownNode};
 pub struct Catalog {
     clusters: BTreeMap<Arc<str>, Cluster>,
     pack: Pack,
-    problems: BTreeMap<ObjectRef, Vec<Problem>>,
+    problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
 }
 
 impl Catalog {
     /// Applies a change and adds what it affects to `dirty`. Costs O(affected), never O(catalog),
-    /// except for [`Change::Retain`].
-    pub fn apply(&mut self, change: Change, dirty: &mut DirtySet) {
+    /// except for [`ObjectChange::Retain`].
+    pub fn apply(&mut self, change: ObjectChange, dirty: &mut DirtySet) {
         match change {
-            Change::Put { object, problems } => {
+            ObjectChange::Put { object, problems } => {
                 self.note(object.reference(), problems, dirty);
                 match object {
                     Object::Service(service) => self.put_service(service, dirty),
@@ -41,9 +41,9 @@ impl Catalog {
                     Object::Pod(pod) => self.put_pod(&pod, dirty),
                 }
             }
-            Change::Refused { object, problems } => self.note(object, problems, dirty),
-            Change::Delete(object) => self.delete(object, dirty),
-            Change::Retain {
+            ObjectChange::Refused { object, problems } => self.note(object, problems, dirty),
+            ObjectChange::Delete(object) => self.delete(object, dirty),
+            ObjectChange::Retain {
                 kind,
                 cluster,
                 keep,
@@ -54,7 +54,7 @@ impl Catalog {
                     }
                 }
             }
-            Change::Reached {
+            ObjectChange::Reached {
                 kind,
                 cluster,
                 version,
@@ -62,7 +62,7 @@ impl Catalog {
         }
     }
 
-    fn note(&mut self, object: ObjectRef, problems: Vec<Problem>, dirty: &mut DirtySet) {
+    fn note(&mut self, object: ObjectRef, problems: Vec<FieldProblem>, dirty: &mut DirtySet) {
         let before = if problems.is_empty() {
             self.problems.remove(&object).unwrap_or_default()
         } else {

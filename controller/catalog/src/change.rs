@@ -3,24 +3,24 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::{Kind, Object, ObjectKey, ObjectRef, Problem};
+use crate::{FieldProblem, Kind, Object, ObjectKey, ObjectRef};
 
 /// One thing that a source saw. Applying a change twice is the same as once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum ObjectChange {
     /// An object was added or changed.
     Put {
         /// The object.
         object: Object,
         /// Parts of the object that could not be used and were left out.
-        problems: Vec<Problem>,
+        problems: Vec<FieldProblem>,
     },
     /// This object could not be read. Its last good version stays in force.
     Refused {
         /// The object.
         object: ObjectRef,
         /// Why.
-        problems: Vec<Problem>,
+        problems: Vec<FieldProblem>,
     },
     /// The object was deleted, or the controller no longer serves it.
     Delete(ObjectRef),

@@ -85,7 +85,7 @@ type What = (Option<IpAddr>, u16, Protocol);
 
 /// One claim of one claimant. Its age is its Service's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
+struct ClaimEntry {
     what: What,
     port: u16,
     kind: FrontendKind,
@@ -95,7 +95,7 @@ struct Entry {
 
 /// All claims of one cluster, ordered by address, port and protocol.
 #[derive(Debug, Default)]
-pub(crate) struct Claims(BTreeSet<Entry>);
+pub(crate) struct Claims(BTreeSet<ClaimEntry>);
 
 impl Claims {
     /// The holder of a claimed address and port. `created` returns the age of a Service.
@@ -142,12 +142,12 @@ impl Claims {
     fn change(
         &mut self,
         service: &Service,
-        change: fn(&mut BTreeSet<Entry>, Entry) -> bool,
+        change: fn(&mut BTreeSet<ClaimEntry>, ClaimEntry) -> bool,
         mut others: impl FnMut(&Arc<str>, &Arc<str>),
     ) {
         for (port, kind, claim) in service.claims() {
             let what = (claim.address, claim.port, claim.protocol);
-            let entry = Entry {
+            let entry = ClaimEntry {
                 what,
                 // No Service has as many ports: the API server's limit on objects is far below.
                 port: u16::try_from(port).unwrap_or(u16::MAX),
@@ -164,9 +164,9 @@ impl Claims {
         }
     }
 
-    fn range(&self, all: RangeInclusive<What>) -> impl Iterator<Item = &Entry> {
+    fn range(&self, all: RangeInclusive<What>) -> impl Iterator<Item = &ClaimEntry> {
         let (first, last) = all.into_inner();
-        let first = Entry {
+        let first = ClaimEntry {
             what: first,
             port: 0,
             kind: FrontendKind::ClusterIp,

@@ -1,7 +1,7 @@
 //! The cluster as reported by the sources: Services, EndpointSlices, Nodes and the weights of Pods,
 //! indexed.
 //!
-//! Pure: no I/O, no clock. Sources send [`Change`]s; [`Catalog::apply`] returns what they made
+//! Pure: no I/O, no clock. Sources send [`ObjectChange`]s; [`Catalog::apply`] returns what they made
 //! dirty. Changes in any order and grouping give the same catalog.
 
 #![forbid(unsafe_code)]
@@ -17,11 +17,11 @@ mod problem;
 mod shared;
 
 pub use catalog::Catalog;
-pub use change::Change;
+pub use change::ObjectChange;
 pub use claims::{Claim, Claimant};
 pub use dirty::DirtySet;
 pub use objects::{
     Endpoint, EndpointRef, EndpointSlice, MAX_WEIGHT, Node, Object, ObjectKey, Pod, Service,
     ServicePort, SlicePort, TrafficPolicy,
 };
-pub use problem::{Kind, ObjectRef, Problem, Reason};
+pub use problem::{FieldProblem, Kind, ObjectRef, Reason};

@@ -86,7 +86,7 @@ impl Reason {
 
 /// One problem with one object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Problem {
+pub struct FieldProblem {
     /// The path of the field, as in `spec.ports[0].nodePort`; empty if no single field is to blame.
     pub field: String,
     /// The class of the problem.
@@ -95,7 +95,7 @@ pub struct Problem {
     pub message: String,
 }
 
-impl Problem {
+impl FieldProblem {
     /// A problem with one field.
     pub fn new(field: impl Into<String>, reason: Reason, message: impl Into<String>) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for FieldProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.field.is_empty() {
             f.write_str(&self.message)

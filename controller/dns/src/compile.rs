@@ -10,7 +10,7 @@ use crate::config::ZoneConfig;
 use crate::input::{Endpoint, Kind, Port, Service, ServiceKey, Slice};
 use crate::label;
 use crate::name;
-use crate::problem::{Object, Problem};
+use crate::problem::{Object, RecordProblem};
 use crate::records::{Owner, RecordSet, ServiceRecords, Srv, share, without_underscore};
 
 /// Something that can be connected to: where an A, AAAA or SRV record leads. Without a port it
@@ -39,7 +39,7 @@ pub(crate) fn compile<'a>(
     service: &Service,
     slices: impl Iterator<Item = &'a Slice>,
     config: &ZoneConfig,
-) -> (ServiceRecords, Vec<Problem>) {
+) -> (ServiceRecords, Vec<RecordProblem>) {
     let mut compiler = Compiler::new(service, config);
     if compiler.base() {
         compiler.names(slices.collect());
@@ -97,7 +97,7 @@ struct Compiler<'a> {
     config: &'a ZoneConfig,
     service: &'a Service,
     records: ServiceRecords,
-    problems: Vec<Problem>,
+    problems: Vec<RecordProblem>,
 }
 
 impl<'c> Compiler<'c> {
@@ -128,7 +128,7 @@ impl<'c> Compiler<'c> {
                 Err(why) => {
                     let reason = format!("{value:?} {why}; the Service has no records");
                     self.problems
-                        .push(Problem::new(self.object(), field, reason));
+                        .push(RecordProblem::new(self.object(), field, reason));
                     return false;
                 }
             }
@@ -174,8 +174,11 @@ impl<'c> Compiler<'c> {
             None => "is no domain name",
         };
         let reason = format!("{target:?} {why}; the Service has no records");
-        self.problems
-            .push(Problem::new(self.object(), "spec.externalName", reason));
+        self.problems.push(RecordProblem::new(
+            self.object(),
+            "spec.externalName",
+            reason,
+        ));
     }
 
     fn cluster_ips(&mut self, ips: &[IpAddr]) {
@@ -249,7 +252,7 @@ impl<'c> Compiler<'c> {
         if let Some(hostname) = from.hostname.as_deref().filter(|name| !name.is_empty()) {
             match label::host(hostname) {
                 Ok(label) => return Some(label),
-                Err(why) => self.problems.push(Problem::new(
+                Err(why) => self.problems.push(RecordProblem::new(
                     Object::Slice(slice.key.clone()),
                     format!("endpoints[{index}].hostname"),
                     format!("{hostname:?} {why}; the endpoint is named after its address"),
@@ -267,7 +270,7 @@ impl<'c> Compiler<'c> {
     fn check_ports(&mut self, object: Object, field: &str, ports: &[Port]) {
         for (index, port) in ports.iter().enumerate() {
             if let (false, Err(why)) = (port.name.is_empty(), label::host(&port.name)) {
-                self.problems.push(Problem::new(
+                self.problems.push(RecordProblem::new(
                     object.clone(),
                     format!("{field}[{index}].name"),
                     format!("{:?} {why}; the port has no SRV name", port.name),

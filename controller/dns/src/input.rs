@@ -133,7 +133,7 @@ pub struct Pod {
 /// One change of the cluster. Changes are idempotent; the deletion of a missing object changes
 /// nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum NamesChange {
     /// A Namespace exists.
     Namespace(String),
     /// A Namespace was deleted. It exists in DNS for as long as Services or Pods are in it.
@@ -191,7 +191,7 @@ pub enum Listing {
 /// A group of records that change together, for exporters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// The names that are no object's: the zones' name servers, and all after [`Change::Synced`].
+    /// The names that are no object's: the zones' name servers, and all after [`NamesChange::Synced`].
     Apex,
     /// A Namespace began or ceased to exist.
     Namespace(String),

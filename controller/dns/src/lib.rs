@@ -52,14 +52,14 @@ pub use bind::{Bind, BindError, Bound};
 pub use config::{ConfigError, DEFAULT_TTL, MAX_TTL, PodMode, ZoneConfig};
 pub use hickory_proto::rr::{Name, RecordType};
 pub use input::{
-    Change, Endpoint, Kind, Listing, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey,
+    Endpoint, Kind, Listing, NamesChange, Pod, PodKey, Port, Service, ServiceKey, Slice, SliceKey,
     Subject,
 };
 pub use metrics::{LagCollector, Metrics, code_name};
-pub use problem::{Object, Problem};
+pub use problem::{Object, RecordProblem};
 pub use records::{RecordSet, ServiceRecords, Srv};
 pub use server::Server;
 pub use shared::{Dirty, SharedZone, Subscription};
 pub use upstream::Upstream;
 pub use wire::MAX_MESSAGE;
-pub use zone::{Answer, Applied, Entry, Zone};
+pub use zone::{Answer, Applied, NameEntry, Zone};

@@ -2,7 +2,7 @@
 
 use crate::input::{ServiceKey, SliceKey};
 
-/// The object that a [`Problem`] is about.
+/// The object that a [`RecordProblem`] is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Object {
     /// A Namespace.
@@ -27,7 +27,7 @@ pub enum Object {
 /// A field that cannot become a record. The rest of the object is served.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{object}: {field}: {reason}")]
-pub struct Problem {
+pub struct RecordProblem {
     /// The object.
     pub object: Object,
     /// The field, as a path in the object.
@@ -36,7 +36,7 @@ pub struct Problem {
     pub reason: String,
 }
 
-impl Problem {
+impl RecordProblem {
     pub(crate) fn new(object: Object, field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {
             object,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::input::{Change, Subject};
+use crate::input::{NamesChange, Subject};
 use crate::zone::{Applied, Zone};
 
 /// A zone behind a lock. A reader waits for one change at most, and a change for the answers that
@@ -28,7 +28,7 @@ impl SharedZone {
     }
 
     /// Applies changes one by one: questions are answered between two of them.
-    pub fn apply(&self, changes: impl IntoIterator<Item = Change>) -> Applied {
+    pub fn apply(&self, changes: impl IntoIterator<Item = NamesChange>) -> Applied {
         let mut all = Applied::default();
         for change in changes {
             let mut zone = self.zone.write().unwrap_or_else(PoisonError::into_inner);

@@ -80,14 +80,14 @@ pub(crate) fn pod(name: &str, addresses: &[&str]) -> Pod {
     }
 }
 
-pub(crate) fn changes() -> Vec<Change> {
+pub(crate) fn changes() -> Vec<NamesChange> {
     let http = [port("http", 80)];
     let mut changes = vec![
-        Change::Namespace("testns".to_owned()),
-        Change::Namespace("emptyns".to_owned()),
-        Change::Namespace("podns".to_owned()),
+        NamesChange::Namespace("testns".to_owned()),
+        NamesChange::Namespace("emptyns".to_owned()),
+        NamesChange::Namespace("podns".to_owned()),
     ];
-    changes.extend(services().into_iter().map(Change::Service));
+    changes.extend(services().into_iter().map(NamesChange::Service));
     let hdls1 = [
         endpoint("172.0.0.2"),
         endpoint("172.0.0.3"),
@@ -135,9 +135,9 @@ pub(crate) fn changes() -> Vec<Change> {
         ),
         slice("orphaned", "orphaned-a", &[endpoint("172.0.9.9")], &http),
     ];
-    changes.extend(slices.map(Change::Slice));
-    changes.push(Change::Pod(pod("foo", &["10.240.0.1"])));
-    changes.push(Change::Pod(pod("foo6", &["fd00::240:1"])));
+    changes.extend(slices.map(NamesChange::Slice));
+    changes.push(NamesChange::Pod(pod("foo", &["10.240.0.1"])));
+    changes.push(NamesChange::Pod(pod("foo6", &["fd00::240:1"])));
     changes
 }
 
@@ -175,8 +175,8 @@ pub(crate) fn config() -> ZoneConfig {
 }
 
 /// The zone after these changes, at serial 1.
-pub(crate) fn zone_of(config: ZoneConfig, changes: impl IntoIterator<Item = Change>) -> Zone {
-    let changes: Vec<_> = changes.into_iter().chain([Change::Synced]).collect();
+pub(crate) fn zone_of(config: ZoneConfig, changes: impl IntoIterator<Item = NamesChange>) -> Zone {
+    let changes: Vec<_> = changes.into_iter().chain([NamesChange::Synced]).collect();
     let mut zone = Zone::new(config, 0).unwrap();
     for change in changes {
         zone.apply(change);

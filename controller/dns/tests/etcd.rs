@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, GetOptions};
 use portolan_dns::skydns::{ExportConfig, Layout, export};
-use portolan_dns::{Change, Kind, Service, ServiceKey, SharedZone, Zone, ZoneConfig};
+use portolan_dns::{Kind, NamesChange, Service, ServiceKey, SharedZone, Zone, ZoneConfig};
 use portolan_e2e::lane::missing;
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
@@ -154,8 +154,8 @@ impl Etcd {
     }
 }
 
-fn service(name: &str, ip: &str) -> Result<Change> {
-    Ok(Change::Service(Service {
+fn service(name: &str, ip: &str) -> Result<NamesChange> {
+    Ok(NamesChange::Service(Service {
         key: ServiceKey::new("default", name),
         kind: Kind::ClusterIp {
             ips: vec![ip.parse()?],
@@ -259,13 +259,13 @@ async fn keys_follow_the_zone() -> Result<()> {
     zone.apply([
         service("a", "10.0.0.1")?,
         service("b", "10.0.0.2")?,
-        Change::Synced,
+        NamesChange::Synced,
     ]);
     settled(&etcd, &zone, &layout).await?;
     assert!(etcd.keys().await?["/skydns/local/cluster/svc/default/a/x0"].contains("10.0.0.1"));
 
     zone.apply([service("a", "10.0.0.3")?]);
-    zone.apply([Change::ServiceRemoved(ServiceKey::new("default", "b"))]);
+    zone.apply([NamesChange::ServiceRemoved(ServiceKey::new("default", "b"))]);
     settled(&etcd, &zone, &layout).await?;
 
     // Something changes while etcd is away.
@@ -325,9 +325,9 @@ async fn foreign_changes_are_repaired() -> Result<()> {
         publish_not_ready: false,
     };
     zone.apply([
-        Change::Service(headless),
-        Change::Slice(slice),
-        Change::Synced,
+        NamesChange::Service(headless),
+        NamesChange::Slice(slice),
+        NamesChange::Synced,
     ]);
     let task = tokio::spawn(export(
         Arc::clone(&zone),
@@ -391,7 +391,7 @@ async fn export_fails_over_between_members() -> Result<()> {
         config,
         std::future::pending(),
     ));
-    zone.apply([service("a", "10.0.0.1")?, Change::Synced]);
+    zone.apply([service("a", "10.0.0.1")?, NamesChange::Synced]);
     holds(&members[2], &desired(&zone, &layout)).await?;
 
     // The member in use dies, then the next one, while the others keep the quorum.

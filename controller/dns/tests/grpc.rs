@@ -10,7 +10,7 @@ use portolan_dns::grpc::pb::DnsPacket;
 use portolan_dns::grpc::pb::dns_service_client::DnsServiceClient;
 use portolan_dns::grpc::{serve_tcp, serve_unix};
 use portolan_dns::{
-    Change, Kind, Name, RecordType, Server, Service, ServiceKey, SharedZone, Zone, ZoneConfig,
+    Kind, Name, NamesChange, RecordType, Server, Service, ServiceKey, SharedZone, Zone, ZoneConfig,
 };
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -21,8 +21,8 @@ use tonic::transport::{Channel, Endpoint};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-fn service(name: &str, ip: &str) -> Result<Change> {
-    Ok(Change::Service(Service {
+fn service(name: &str, ip: &str) -> Result<NamesChange> {
+    Ok(NamesChange::Service(Service {
         key: ServiceKey::new("default", name),
         kind: Kind::ClusterIp {
             ips: vec![ip.parse()?],
@@ -53,7 +53,7 @@ async fn exercise(client: &mut DnsServiceClient<Channel>, zone: &SharedZone) -> 
         Some(Code::Unavailable)
     );
 
-    zone.apply([service("a", "10.0.0.1")?, Change::Synced]);
+    zone.apply([service("a", "10.0.0.1")?, NamesChange::Synced]);
     let found = ask(client, "a.default.svc.cluster.local.").await?;
     assert_eq!((found.id, found.answers.len()), (7, 1));
     let missing = ask(client, "b.default.svc.cluster.local.").await?;
@@ -192,7 +192,7 @@ async fn over_a_unix_socket() -> Result<()> {
 async fn idle_connections_do_not_block_new_ones() -> Result<()> {
     const IDLE: usize = 500;
     let (zone, server) = empty()?;
-    zone.apply([service("a", "10.0.0.1")?, Change::Synced]);
+    zone.apply([service("a", "10.0.0.1")?, NamesChange::Synced]);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let task = tokio::spawn(serve_tcp(server, listener, std::future::pending()));
@@ -219,7 +219,7 @@ async fn idle_connections_do_not_block_new_ones() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_while_the_zone_changes() -> Result<()> {
     let (zone, server) = empty()?;
-    zone.apply([service("a", "10.0.0.0")?, Change::Synced]);
+    zone.apply([service("a", "10.0.0.0")?, NamesChange::Synced]);
     let writer = {
         let zone = Arc::clone(&zone);
         tokio::task::spawn_blocking(move || {

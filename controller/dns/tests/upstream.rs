@@ -10,7 +10,7 @@ use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{RData, Record};
 use portolan_dns::{
-    Change, Kind, Name, RecordType, Server, Service, ServiceKey, SharedZone, Upstream, Zone,
+    Kind, Name, NamesChange, RecordType, Server, Service, ServiceKey, SharedZone, Upstream, Zone,
     ZoneConfig,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +22,7 @@ const NAME: &str = "ext.default.svc.cluster.local.";
 
 fn zone() -> Result<Arc<SharedZone>> {
     let mut zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
-    zone.apply(Change::Service(Service {
+    zone.apply(NamesChange::Service(Service {
         key: ServiceKey::new("default", "ext"),
         kind: Kind::ExternalName {
             target: "www.example.org".to_owned(),
@@ -30,7 +30,7 @@ fn zone() -> Result<Arc<SharedZone>> {
         ports: Vec::new(),
         publish_not_ready: false,
     }));
-    zone.apply(Change::Synced);
+    zone.apply(NamesChange::Synced);
     Ok(Arc::new(SharedZone::new(zone)))
 }
 

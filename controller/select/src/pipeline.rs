@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_catalog::{Catalog, Change, DirtySet, ObjectKey, ObjectRef, Problem};
+use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectChange, ObjectKey, ObjectRef};
 use portolan_model::NodeKey;
 
 use crate::explain::explain;
@@ -44,7 +44,7 @@ impl Pipeline {
     }
 
     /// Applies a change. The tables follow with the next [`flush`](Self::flush).
-    pub fn apply(&mut self, change: Change) {
+    pub fn apply(&mut self, change: ObjectChange) {
         self.catalog.apply(change, &mut self.dirty);
     }
 
@@ -115,13 +115,13 @@ impl Pipeline {
 
     /// The problems of each object, from conversion and projection, if they have changed since the
     /// last call.
-    pub fn changed_problems(&mut self) -> Option<BTreeMap<ObjectRef, Vec<Problem>>> {
+    pub fn changed_problems(&mut self) -> Option<BTreeMap<ObjectRef, Vec<FieldProblem>>> {
         std::mem::take(&mut self.problems_changed).then(|| self.problems())
     }
 
     /// The problems of each object, from conversion and projection.
     #[must_use]
-    pub fn problems(&self) -> BTreeMap<ObjectRef, Vec<Problem>> {
+    pub fn problems(&self) -> BTreeMap<ObjectRef, Vec<FieldProblem>> {
         let mut problems = self.catalog.problems().clone();
         for (object, found) in self.projector.problems() {
             problems

@@ -13,7 +13,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, Problem, Service};
+use portolan_catalog::{Catalog, FieldProblem, Service};
 use portolan_model::{
     Affinity, Families, Family, Frontend, Lists, NodeKey, NodeOverlay, Record, RecordKey,
     Scheduling,
@@ -32,7 +32,7 @@ pub struct Projection {
     /// The nodes' overlays.
     pub lists: BTreeMap<NodeKey, NodeOverlay>,
     /// Problems of the Service, by field.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<FieldProblem>,
 }
 
 /// Projects one port of a Service.

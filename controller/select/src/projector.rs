@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use portolan_catalog::{Catalog, DirtySet, Kind, ObjectKey, ObjectRef, Problem};
+use portolan_catalog::{Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef};
 use portolan_model::{NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
 use crate::project::{project, record_key};
@@ -35,7 +35,7 @@ pub struct Projector {
     config: SelectConfig,
     services: HashMap<ObjectKey, Published>,
     nodes: BTreeMap<NodeKey, NodeInfo>,
-    problems: BTreeMap<ObjectRef, Vec<Problem>>,
+    problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
     problems_changed: bool,
 }
 
@@ -80,7 +80,7 @@ impl Projector {
 
     /// The problems of each Service.
     #[must_use]
-    pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<Problem>> {
+    pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<FieldProblem>> {
         &self.problems
     }
 
@@ -149,7 +149,11 @@ impl Projector {
     }
 }
 
-fn publish(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> (Published, Vec<Problem>) {
+fn publish(
+    catalog: &Catalog,
+    config: SelectConfig,
+    key: &ObjectKey,
+) -> (Published, Vec<FieldProblem>) {
     // By key: of two ports with one name and protocol, the last one counts.
     let mut published = BTreeMap::new();
     let mut problems = Vec::new();

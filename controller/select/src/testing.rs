@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    Change, Endpoint, EndpointSlice, Kind, Node, Object, ObjectKey, Pod, Service, ServicePort,
-    SlicePort, TrafficPolicy,
+    Endpoint, EndpointSlice, Kind, Node, Object, ObjectChange, ObjectKey, Pod, Service,
+    ServicePort, SlicePort, TrafficPolicy,
 };
 use portolan_model::ipvs::Flags;
 use portolan_model::{Family, NodeInfo, NodeTable, Protocol, Scheduling};
@@ -245,13 +245,13 @@ pub(crate) fn object() -> impl Strategy<Value = Object> {
     ]
 }
 
-pub(crate) fn change() -> impl Strategy<Value = Change> {
+pub(crate) fn change() -> impl Strategy<Value = ObjectChange> {
     let keep = vec(object(), 0..8);
     prop_oneof![
-        12 => object().prop_map(|object| Change::Put { object, problems: vec![] }),
-        3 => object().prop_map(|object| Change::Delete(object.reference())),
+        12 => object().prop_map(|object| ObjectChange::Put { object, problems: vec![] }),
+        3 => object().prop_map(|object| ObjectChange::Delete(object.reference())),
         1 => (select(&[Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::Pod][..]), keep).prop_map(
-            |(kind, keep)| Change::Retain {
+            |(kind, keep)| ObjectChange::Retain {
                 kind,
                 cluster: "".into(),
                 keep: keep.into_iter().map(|o| o.reference()).filter(|r| r.kind == kind)

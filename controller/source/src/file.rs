@@ -110,7 +110,7 @@ async fn poll(mut files: Files, sink: Sink, options: Options) -> Result<(), Clos
         }
         if report.complete && !std::mem::replace(&mut synced, true) {
             sink.send(Event::Synced).await?;
-            names.push(portolan_dns::Change::Synced);
+            names.push(portolan_dns::NamesChange::Synced);
         }
         if let Some(sink) = &options.names {
             sink.send(names).await?;

@@ -195,7 +195,7 @@ pub(crate) fn facts(converted: &Converted, names: Option<&Names>) -> Option<Fact
         Converted::Refused { .. } => None,
         Converted::NotOurs(_) => Some(match names {
             Some(Names::Put { change, .. }) => match &**change {
-                dns::Change::Slice(slice) => {
+                dns::NamesChange::Slice(slice) => {
                     let ready = slice.endpoints.iter().filter(|one| one.ready);
                     of_slice(
                         slice.service.as_str().into(),

@@ -1,6 +1,6 @@
 //! Kubernetes objects as written, and their conversion for the catalog and DNS.
 //!
-//! Pure: neither kube nor I/O. Unusable parts are left out and named in a [`Problem`]; the rest of
+//! Pure: neither kube nor I/O. Unusable parts are left out and named in a [`FieldProblem`]; the rest of
 //! the object is used.
 
 mod address;
@@ -21,7 +21,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use portolan_catalog::{Change, Kind, Object, ObjectKey, ObjectRef, Problem, Reason};
+use portolan_catalog::{FieldProblem, Kind, Object, ObjectChange, ObjectKey, ObjectRef, Reason};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ pub enum Converted {
         /// The object.
         object: Object,
         /// The parts that were left out.
-        problems: Vec<Problem>,
+        problems: Vec<FieldProblem>,
     },
     /// An object that the controller does not serve: the catalog deletes it.
     NotOurs(ObjectRef),
@@ -52,12 +52,12 @@ pub enum Converted {
         /// The object; `None` if even its name is unknown.
         object: Option<ObjectRef>,
         /// Why.
-        problems: Vec<Problem>,
+        problems: Vec<FieldProblem>,
     },
 }
 
 impl Converted {
-    pub(crate) fn refused(object: Option<ObjectRef>, problem: Problem) -> Self {
+    pub(crate) fn refused(object: Option<ObjectRef>, problem: FieldProblem) -> Self {
         Self::Refused {
             object,
             problems: vec![problem],
@@ -76,11 +76,11 @@ impl Converted {
 
     /// The change for the catalog; `None` for an object without a name.
     #[must_use]
-    pub fn into_change(self) -> Option<Change> {
+    pub fn into_change(self) -> Option<ObjectChange> {
         match self {
-            Self::Put { object, problems } => Some(Change::Put { object, problems }),
-            Self::NotOurs(object) => Some(Change::Delete(object)),
-            Self::Refused { object, problems } => Some(Change::Refused {
+            Self::Put { object, problems } => Some(ObjectChange::Put { object, problems }),
+            Self::NotOurs(object) => Some(ObjectChange::Delete(object)),
+            Self::Refused { object, problems } => Some(ObjectChange::Refused {
                 object: object?,
                 problems,
             }),
@@ -107,11 +107,11 @@ pub trait Manifest: DeserializeOwned {
 /// # Errors
 ///
 /// A field is not of the type that it must be.
-pub fn decode<T: Manifest>(value: &Value) -> Result<T, Problem> {
+pub fn decode<T: Manifest>(value: &Value) -> Result<T, FieldProblem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { String::new() } else { path };
-        Problem::new(field, Reason::Malformed, error.into_inner().to_string())
+        FieldProblem::new(field, Reason::Malformed, error.into_inner().to_string())
     })
 }
 

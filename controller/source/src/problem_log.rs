@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_catalog::{ObjectRef, Problem};
+use portolan_catalog::{FieldProblem, ObjectRef};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -23,15 +23,15 @@ pub struct ObjectProblem {
     /// The object.
     pub object: ObjectRef,
     /// The problem.
-    pub problem: Problem,
+    pub problem: FieldProblem,
 }
 
-type Problems = BTreeMap<ObjectRef, Vec<Problem>>;
+type Problems = BTreeMap<ObjectRef, Vec<FieldProblem>>;
 
 /// Compares the problems of now with those of before; logs and counts the difference.
 #[derive(Debug, Default)]
 pub struct ProblemLog {
-    known: BTreeSet<(ObjectRef, Problem)>,
+    known: BTreeSet<(ObjectRef, FieldProblem)>,
     total: Family<ProblemLabels, Counter>,
     current: Family<ProblemLabels, Gauge>,
     files: BTreeSet<String>,
@@ -109,7 +109,7 @@ impl ProblemLog {
     }
 }
 
-fn labels(object: &ObjectRef, problem: &Problem) -> ProblemLabels {
+fn labels(object: &ObjectRef, problem: &FieldProblem) -> ProblemLabels {
     ProblemLabels {
         kind: object.kind.to_string(),
         reason: problem.reason.as_str(),
@@ -133,7 +133,7 @@ mod tests {
             kind: Kind::Service,
             key,
         };
-        let problem = Problem::new("spec.clusterIPs[0]", Reason::InvalidValue, "not an IP");
+        let problem = FieldProblem::new("spec.clusterIPs[0]", Reason::InvalidValue, "not an IP");
         let wrong = BTreeMap::from([(object.clone(), vec![problem.clone()])]);
         let labels = labels(&object, &problem);
 

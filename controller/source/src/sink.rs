@@ -1,7 +1,7 @@
 //! The sink of a source's events: a bounded channel, so that a slow reader slows the source down
 //! instead of filling memory.
 
-use portolan_catalog::Change;
+use portolan_catalog::ObjectChange;
 use tokio::sync::mpsc;
 
 use crate::FileProblem;
@@ -10,7 +10,7 @@ use crate::FileProblem;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Objects changed. The order counts.
-    Changes(Vec<Change>),
+    Changes(Vec<ObjectChange>),
     /// All that is wrong with the files and not with one known object, whenever that changes.
     FileProblems(Vec<FileProblem>),
     /// All existing objects have been sent. Sent exactly once; before it, nothing may be served and
@@ -45,7 +45,7 @@ impl Sink {
     }
 
     /// Sends changes, if there are any.
-    pub(crate) async fn send_changes(&self, changes: Vec<Change>) -> Result<(), Closed> {
+    pub(crate) async fn send_changes(&self, changes: Vec<ObjectChange>) -> Result<(), Closed> {
         if changes.is_empty() {
             return Ok(());
         }

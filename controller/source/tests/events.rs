@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use portolan_catalog::{Kind, ObjectKey, ObjectRef, Problem, Reason};
+use portolan_catalog::{FieldProblem, Kind, ObjectKey, ObjectRef, Reason};
 use portolan_e2e::servers::Servers;
 use portolan_e2e::wait::wait_for;
 use portolan_source::ObjectProblem;
@@ -26,7 +26,7 @@ fn problem_of(namespace: &str, name: &str) -> ObjectProblem {
     let kind = Kind::Service;
     ObjectProblem {
         object: ObjectRef { kind, key },
-        problem: Problem::new("spec.externalIPs[0]", Reason::Conflict, "taken"),
+        problem: FieldProblem::new("spec.externalIPs[0]", Reason::Conflict, "taken"),
     }
 }
 

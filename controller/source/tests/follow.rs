@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_catalog::{Catalog, Change, DirtySet, Kind};
+use portolan_catalog::{Catalog, DirtySet, Kind, ObjectChange};
 use portolan_e2e::servers::Servers;
 use portolan_source::kubernetes::{self, KindStats, Options, Stats};
 use portolan_source::{Event, Sink};
@@ -136,7 +136,7 @@ async fn follow(servers: &Servers) {
     let delete = ["delete", "node", "node-a", "--wait=false"];
     servers.kubectl(&delete).expect("a deletion");
     let is_node_gone =
-        |change: &Change| matches!(change, Change::Delete(o) if o.kind == Kind::Node);
+        |change: &ObjectChange| matches!(change, ObjectChange::Delete(o) if o.kind == Kind::Node);
     let is_gone = |_: &Catalog, event: &Event| match event {
         Event::Changes(changes) => changes.iter().any(is_node_gone),
         Event::Synced | Event::FileProblems(_) => false,

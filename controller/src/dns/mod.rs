@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use axum::Router;
 use portolan_dns::replica::NamesService;
-use portolan_dns::{Bound, Change, Server, SharedZone, Zone, zone_file};
+use portolan_dns::{Bound, NamesChange, Server, SharedZone, Zone, zone_file};
 use portolan_source::NameSink;
 use portolan_source::kubernetes::{self, NameOptions};
 use prometheus_client::registry::Registry;
@@ -112,7 +112,7 @@ impl Dns {
 }
 
 /// Applies the changes of the source, until it ends.
-async fn follow(zone: Arc<SharedZone>, mut batches: mpsc::Receiver<Vec<Change>>) {
+async fn follow(zone: Arc<SharedZone>, mut batches: mpsc::Receiver<Vec<NamesChange>>) {
     while let Some(changes) = batches.recv().await {
         let was_synced = zone.read().is_synced();
         for problem in zone.apply(changes).problems {

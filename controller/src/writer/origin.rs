@@ -67,12 +67,12 @@ impl Origins {
 mod tests {
     use std::time::Duration;
 
-    use portolan_catalog::{Change, EndpointSlice, Kind, Object, ObjectKey};
+    use portolan_catalog::{EndpointSlice, Kind, Object, ObjectChange, ObjectKey};
     use portolan_model::Family;
 
     use super::*;
 
-    fn slice(name: &str, triggered_ms: u64) -> Change {
+    fn slice(name: &str, triggered_ms: u64) -> ObjectChange {
         let object = Object::EndpointSlice(EndpointSlice {
             key: ObjectKey {
                 cluster: "".into(),
@@ -85,7 +85,7 @@ mod tests {
             endpoints: vec![],
             triggered_ms: Some(triggered_ms),
         });
-        Change::Put {
+        ObjectChange::Put {
             object,
             problems: vec![],
         }
@@ -115,7 +115,7 @@ mod tests {
         let mut origins = Origins::new(SystemTime::UNIX_EPOCH);
         let mut pipeline = Pipeline::default();
         assert!(!origins.is_news(&pipeline));
-        pipeline.apply(Change::Reached {
+        pipeline.apply(ObjectChange::Reached {
             kind: Kind::Node,
             cluster: "".into(),
             version: 7,

@@ -20,7 +20,7 @@ use clap::Parser;
 use hickory_proto::op::{Message, ResponseCode};
 use portolan_catalog::Kind;
 use portolan_dns::grpc::serve_tcp;
-use portolan_dns::{Change, Server, ServiceKey, SharedZone, Subject, Zone, ZoneConfig};
+use portolan_dns::{NamesChange, Server, ServiceKey, SharedZone, Subject, Zone, ZoneConfig};
 use portolan_e2e::figure::{Goal, figure};
 
 use load::{Cost, Target};
@@ -237,7 +237,7 @@ fn time_of_changes(zone: &mut Zone, services: u32, first: u32) -> Result<Duratio
 
 /// One endpoint of a Service has another address, a different one in each round. `last` is the last
 /// digit of the Service's number: 0 for one with cluster IPs, 3 for a headless one.
-fn moved(round: u32, services: u32, last: u32) -> Result<Change> {
+fn moved(round: u32, services: u32, last: u32) -> Result<NamesChange> {
     let number = (round % CHANGING) * (services / CHANGING);
     let number = number - number % 10 + last;
     let moved = 8 + (round / CHANGING) % 8;
@@ -250,7 +250,7 @@ fn names_changed(zone: &mut Zone, services: u32) -> Result<f64> {
     let mut most = 0;
     for round in 2 * ROUNDS + 1..=3 * ROUNDS {
         let change = moved(round, services, if round % 2 == 0 { 0 } else { 3 })?;
-        let Change::Slice(slice) = &change else {
+        let NamesChange::Slice(slice) = &change else {
             anyhow::bail!("a slice makes no such change");
         };
         let key = ServiceKey::new(&slice.key.namespace, &slice.service);

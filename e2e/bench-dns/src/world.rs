@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use hickory_proto::op::{Message, MessageType, OpCode, Query};
 use hickory_proto::rr::{Name, RecordType};
 use portolan_catalog::Kind;
-use portolan_dns::Change;
+use portolan_dns::NamesChange;
 use portolan_source::objects::{Names, names};
 use serde_json::{Value, json};
 
@@ -83,7 +83,7 @@ pub(crate) fn items(services: u32, path: &str) -> Vec<Value> {
 }
 
 /// The same as changes of a zone.
-pub(crate) fn changes(services: u32) -> Result<Vec<Change>> {
+pub(crate) fn changes(services: u32) -> Result<Vec<NamesChange>> {
     let kinds = [
         ("/namespaces", Kind::Namespace),
         ("/services", Kind::Service),
@@ -95,12 +95,12 @@ pub(crate) fn changes(services: u32) -> Result<Vec<Change>> {
             changes.push(change(kind, &object)?);
         }
     }
-    changes.push(Change::Synced);
+    changes.push(NamesChange::Synced);
     Ok(changes)
 }
 
 /// An object as a change.
-pub(crate) fn change(kind: Kind, object: &Value) -> Result<Change> {
+pub(crate) fn change(kind: Kind, object: &Value) -> Result<NamesChange> {
     match names(kind, object) {
         Names::Put { change, .. } => Some(*change),
         Names::None | Names::Refused => None,

@@ -36,7 +36,7 @@ pub(super) struct Counts {
 /// One namespace of one cluster.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
-    pub(super) services: HashMap<Arc<str>, Box<Entry>>,
+    pub(super) services: HashMap<Arc<str>, Box<ServiceEntry>>,
     /// The Services of those slices whose name does not say it: controllers name a slice by its
     /// Service, a dash and a random end, but if that is too long.
     elsewhere: HashMap<Arc<str>, Arc<str>>,
@@ -46,7 +46,7 @@ pub(super) struct Namespace {
 
 /// A Service and its slices, which may come before it.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct ServiceEntry {
     pub(super) service: Option<PackedService>,
     /// Sorted by name.
     slices: Few<PackedSlice>,
@@ -77,7 +77,7 @@ impl Cluster {
     }
 
     /// The Service and slices of a name.
-    pub(super) fn entry(&self, namespace: &str, name: &str) -> Option<&Entry> {
+    pub(super) fn entry(&self, namespace: &str, name: &str) -> Option<&ServiceEntry> {
         Some(self.namespaces.get(namespace)?.services.get(name)?)
     }
 
@@ -151,7 +151,7 @@ impl Namespace {
     }
 
     /// The Service's name as stored, and its entry.
-    pub(super) fn entry(&mut self, service: &Arc<str>) -> (Arc<str>, &mut Entry) {
+    pub(super) fn entry(&mut self, service: &Arc<str>) -> (Arc<str>, &mut ServiceEntry) {
         let known = self.services.get_key_value(service);
         let name = Arc::clone(known.map_or(service, |(name, _)| name));
         let entry = self.services.entry(Arc::clone(&name)).or_default();
@@ -176,7 +176,7 @@ impl Namespace {
     }
 }
 
-impl Entry {
+impl ServiceEntry {
     pub(super) fn slices(&self) -> &[PackedSlice] {
         self.slices.as_slice()
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portolan_model::NodeKey;
 
 use super::Catalog;
-use super::cluster::{Entry, Namespace};
+use super::cluster::{Namespace, ServiceEntry};
 use crate::{DirtySet, EndpointRef, ObjectKey, Service, ServicePort};
 
 impl Catalog {
@@ -26,7 +26,7 @@ impl Catalog {
         let key = &service.key;
         let cluster = self.clusters.get(&key.cluster);
         let entry = cluster.and_then(|cluster| cluster.entry(&key.namespace, &key.name));
-        for slice in entry.map(Entry::slices).unwrap_or_default() {
+        for slice in entry.map(ServiceEntry::slices).unwrap_or_default() {
             let is_ours = |family| service.has_family(family);
             if !slice.family().is_some_and(is_ours) {
                 continue;
@@ -89,7 +89,7 @@ impl Catalog {
     }
 
     /// The entries of all names, with or without a Service.
-    fn entries(&self) -> impl Iterator<Item = (ObjectKey, &Entry)> {
+    fn entries(&self) -> impl Iterator<Item = (ObjectKey, &ServiceEntry)> {
         let namespaces = self.clusters.iter().flat_map(|(cluster, objects)| {
             let all = objects.namespaces.iter();
             all.map(move |(name, namespace)| (cluster, name, namespace))

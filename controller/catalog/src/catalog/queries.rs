@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portolan_model::{NodeInfo, NodeKey};
 
 use super::Catalog;
-use crate::{Claim, Claimant, Kind, ObjectKey, ObjectRef, Problem, Service};
+use crate::{Claim, Claimant, FieldProblem, Kind, ObjectKey, ObjectRef, Service};
 
 impl Catalog {
     /// A Service, if the controller serves it.
@@ -76,7 +76,7 @@ impl Catalog {
 
     /// The problems of each object.
     #[must_use]
-    pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<Problem>> {
+    pub fn problems(&self) -> &BTreeMap<ObjectRef, Vec<FieldProblem>> {
         &self.problems
     }
 

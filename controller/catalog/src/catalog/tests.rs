@@ -67,13 +67,13 @@ fn pod(name: &str, weight: u32) -> Object {
 fn put(catalog: &mut Catalog, object: Object) -> DirtySet {
     let mut dirty = DirtySet::default();
     let problems = vec![];
-    catalog.apply(Change::Put { object, problems }, &mut dirty);
+    catalog.apply(ObjectChange::Put { object, problems }, &mut dirty);
     dirty
 }
 
 fn delete(catalog: &mut Catalog, kind: Kind, key: ObjectKey) -> DirtySet {
     let mut dirty = DirtySet::default();
-    catalog.apply(Change::Delete(ObjectRef { kind, key }), &mut dirty);
+    catalog.apply(ObjectChange::Delete(ObjectRef { kind, key }), &mut dirty);
     dirty
 }
 
@@ -236,7 +236,7 @@ fn a_trigger_is_reported_once_and_only_for_a_changed_slice() {
     let mut catalog = Catalog::default();
     let mut dirty = DirtySet::default();
     let mut put = |slice| {
-        let change = Change::Put {
+        let change = ObjectChange::Put {
             object: Object::EndpointSlice(slice),
             problems: vec![],
         };
@@ -257,7 +257,7 @@ fn a_trigger_is_reported_once_and_only_for_a_changed_slice() {
         kind: Kind::EndpointSlice,
         key: key("ns", "web-1"),
     };
-    catalog.apply(Change::Delete(object), &mut dirty);
+    catalog.apply(ObjectChange::Delete(object), &mut dirty);
     assert!(dirty.triggers.is_empty());
 }
 
@@ -267,7 +267,7 @@ fn versions_only_grow() {
     assert!(catalog.source_versions().is_empty());
     let mut reach = |kind, version| {
         let cluster = "".into();
-        let reached = Change::Reached {
+        let reached = ObjectChange::Reached {
             kind,
             cluster,
             version,

@@ -7,7 +7,7 @@ use portolan_model::Protocol;
 use super::follow::FrameError;
 use super::pb;
 use crate::config::{PodMode, ZoneConfig};
-use crate::input::{Change, Endpoint, Kind, Port, Service, ServiceKey, Slice, SliceKey};
+use crate::input::{Endpoint, Kind, NamesChange, Port, Service, ServiceKey, Slice, SliceKey};
 use crate::name;
 
 fn wrong(field: &'static str, value: impl ToString) -> FrameError {
@@ -47,28 +47,28 @@ pub(super) fn settings(from: pb::Settings) -> Result<ZoneConfig, FrameError> {
     }
 }
 
-pub(super) fn namespace(from: pb::Namespace) -> Change {
+pub(super) fn namespace(from: pb::Namespace) -> NamesChange {
     if from.exists {
-        Change::Namespace(from.name)
+        NamesChange::Namespace(from.name)
     } else {
-        Change::NamespaceRemoved(from.name)
+        NamesChange::NamespaceRemoved(from.name)
     }
 }
 
-pub(super) fn pod(from: pb::Pod) -> Result<Change, FrameError> {
-    Ok(Change::PodAddress {
+pub(super) fn pod(from: pb::Pod) -> Result<NamesChange, FrameError> {
+    Ok(NamesChange::PodAddress {
         address: address("pod.address", &from.address)?,
         namespace: from.namespace,
         count: usize::try_from(from.count).map_err(|_| wrong("pod.count", from.count))?,
     })
 }
 
-pub(super) fn service(from: pb::Service) -> Result<Change, FrameError> {
+pub(super) fn service(from: pb::Service) -> Result<NamesChange, FrameError> {
     let key = ServiceKey::new(from.namespace, from.name);
     let service = from.spec.map(|from| spec(&key, from)).transpose()?;
     let slices = from.slices.into_iter().map(|from| slice(&key, from));
     let slices = slices.collect::<Result<_, _>>()?;
-    Ok(Change::Whole {
+    Ok(NamesChange::Whole {
         key,
         service,
         slices,

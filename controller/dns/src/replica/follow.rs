@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::decode;
 use super::pb::item::Item as Kind;
 use super::pb::{Frame, Item};
-use crate::input::Change;
+use crate::input::NamesChange;
 use crate::shared::SharedZone;
 use crate::zone::Zone;
 
@@ -62,7 +62,7 @@ impl Follower {
             }
             Some(Kind::Commit(commit)) => {
                 if let Some(mut zone) = self.coming.take() {
-                    zone.apply(Change::Synced);
+                    zone.apply(NamesChange::Synced);
                     zone.set_serial(commit.serial);
                     self.zone.replace(zone);
                 }

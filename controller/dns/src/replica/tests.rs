@@ -16,7 +16,7 @@ use super::*;
 use crate::testing::{changes, cluster_ip, config, headless, zone_of};
 use crate::zone::tests::changes::any_change;
 use crate::{
-    Change, Kind, PodMode, Service, ServiceKey, SharedZone, Slice, SliceKey, Zone, ZoneConfig,
+    Kind, NamesChange, PodMode, Service, ServiceKey, SharedZone, Slice, SliceKey, Zone, ZoneConfig,
 };
 
 fn full() -> ZoneConfig {
@@ -78,7 +78,7 @@ fn a_truncated_file_changes_nothing() {
 }
 
 /// Applies changes one by one to a zone, and their items to a copy: both stay equal.
-fn assert_follows(changes: impl IntoIterator<Item = Change>) {
+fn assert_follows(changes: impl IntoIterator<Item = NamesChange>) {
     let zone = shared(zone_of(full(), []));
     let copy = empty();
     load(&copy, &save(&zone.read())).unwrap();
@@ -109,7 +109,7 @@ proptest! {
 #[test]
 fn a_slice_that_changes_hands_leaves_the_rest_of_its_service() {
     let slice = |name: &str, service: &str, address: &str| {
-        Change::Slice(Slice {
+        NamesChange::Slice(Slice {
             key: SliceKey {
                 namespace: "testns".to_owned(),
                 name: name.to_owned(),
@@ -137,7 +137,7 @@ fn a_slice_that_changes_hands_leaves_the_rest_of_its_service() {
 fn a_service_without_records_is_deleted_from_copies() {
     let key = ServiceKey::new("testns", "b");
     let service = |kind| {
-        Change::Service(Service {
+        NamesChange::Service(Service {
             key: key.clone(),
             kind,
             ports: Vec::new(),
@@ -147,7 +147,7 @@ fn a_service_without_records_is_deleted_from_copies() {
     assert_follows([
         service(Kind::Headless),
         service(Kind::ClusterIp { ips: Vec::new() }),
-        Change::ServiceRemoved(key.clone()),
+        NamesChange::ServiceRemoved(key.clone()),
     ]);
 }
 
@@ -176,7 +176,7 @@ async fn a_copy_follows_over_grpc_and_is_sent_nothing_that_it_has() {
     {}
     assert_eq!(text(&copy), text(&zone));
 
-    zone.apply([Change::ServiceRemoved(crate::ServiceKey::new(
+    zone.apply([NamesChange::ServiceRemoved(crate::ServiceKey::new(
         "testns", "svc1",
     ))]);
     while !follower
@@ -223,8 +223,8 @@ async fn follow(feed: &Feed, cursor: &mut Cursor, follower: &mut Follower) -> Ve
     }
 }
 
-fn many(services: usize) -> impl Iterator<Item = Change> {
-    let service = |i| Change::Service(cluster_ip(&format!("s{i}"), &["10.96.0.1"]));
+fn many(services: usize) -> impl Iterator<Item = NamesChange> {
+    let service = |i| NamesChange::Service(cluster_ip(&format!("s{i}"), &["10.96.0.1"]));
     (0..services).map(service)
 }
 
@@ -235,7 +235,7 @@ async fn streams_share_their_messages() {
     let copies = [empty(), empty()];
     let mut cursors = [(); 2].map(|()| Cursor::Begin(vec![]));
     let mut followers = copies.clone().map(Follower::new);
-    for change in [None, Some(Change::Service(headless("more")))] {
+    for change in [None, Some(NamesChange::Service(headless("more")))] {
         zone.apply(change);
         let mut sent = Vec::new();
         for (cursor, follower) in cursors.iter_mut().zip(&mut followers) {
@@ -258,7 +258,7 @@ async fn a_stream_that_falls_far_behind_is_sent_the_whole_zone() {
     follow(&feed, &mut cursor, &mut follower).await;
     for round in 0..60 {
         let news = feed.news();
-        zone.apply([Change::Service(headless(&format!("more{round}")))]);
+        zone.apply([NamesChange::Service(headless(&format!("more{round}")))]);
         news.await;
     }
     let sent = follow(&feed, &mut cursor, &mut follower).await;

@@ -14,7 +14,7 @@ use super::{Layout, Message};
 use crate::name::absolute;
 use crate::testing::{ask, changes, config, zone_of};
 use crate::zone::tests::changes::any_change;
-use crate::{Change, PodMode, ServiceKey, Zone, ZoneConfig};
+use crate::{NamesChange, PodMode, ServiceKey, Zone, ZoneConfig};
 
 fn layout() -> Layout {
     Layout::new("/skydns").unwrap()
@@ -278,7 +278,7 @@ fn namespaces_show_their_external_names_and_nothing_else() {
     );
 
     let without = changes().into_iter().filter(|change| match change {
-        Change::Service(service) => !matches!(service.kind, crate::Kind::ExternalName { .. }),
+        NamesChange::Service(service) => !matches!(service.kind, crate::Kind::ExternalName { .. }),
         _ => true,
     });
     let zone = zone_of(config(), without);
@@ -409,7 +409,7 @@ fn keys_outside_of_the_zones_are_foreign() {
         changes(),
     );
     assert!(all(&outside).keys().all(|key| !key.contains("/172/")));
-    outside.apply(Change::NamespaceRemoved("emptyns".to_owned()));
+    outside.apply(NamesChange::NamespaceRemoved("emptyns".to_owned()));
     assert_eq!(
         ask(&outside, "emptyns.svc.cluster.local", RecordType::A).code,
         ResponseCode::NXDomain

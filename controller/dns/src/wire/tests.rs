@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{HEADER, MAX_MESSAGE};
 use crate::testing::{changes, cluster_ip, config, endpoint, headless, port, slice, zone, zone_of};
-use crate::{Change, Server, SharedZone};
+use crate::{NamesChange, Server, SharedZone};
 
 fn server() -> Server {
     static SERVER: LazyLock<Server> =
@@ -157,7 +157,10 @@ fn a_reply_is_never_too_long() {
     let many = slice("many", "many-a", &endpoints, &[port("http", 80)]);
     let zone = zone_of(
         config(),
-        [Change::Service(headless("many")), Change::Slice(many)],
+        [
+            NamesChange::Service(headless("many")),
+            NamesChange::Slice(many),
+        ],
     );
     let server = Server::new(Arc::new(SharedZone::new(zone)));
     for kind in [RecordType::A, RecordType::SRV] {
@@ -183,7 +186,10 @@ fn four_thousand_addresses_fit() {
     let many = slice("many", "many-a", &endpoints, &[]);
     let zone = zone_of(
         config(),
-        [Change::Service(headless("many")), Change::Slice(many)],
+        [
+            NamesChange::Service(headless("many")),
+            NamesChange::Slice(many),
+        ],
     );
     let server = Server::new(Arc::new(SharedZone::new(zone)));
     let query = query("MANY.testns.svc.cluster.local", RecordType::A);
@@ -201,7 +207,10 @@ fn too_much_glue_is_left_out_and_nothing_else() {
     let many = slice("many", "many-a", &endpoints, &[port("http", 80)]);
     let zone = zone_of(
         config(),
-        [Change::Service(headless("many")), Change::Slice(many)],
+        [
+            NamesChange::Service(headless("many")),
+            NamesChange::Slice(many),
+        ],
     );
     let server = Server::new(Arc::new(SharedZone::new(zone)));
     let reply = ask(
@@ -219,13 +228,13 @@ fn a_new_listing_takes_the_place_of_the_old_one() {
     let query = query("other.testns.svc.cluster.local", RecordType::A);
     assert_eq!(ask(&server, &query).response_code, ResponseCode::ServFail);
     assert!(!server.is_ready());
-    zone.apply(changes().into_iter().chain([Change::Synced]));
+    zone.apply(changes().into_iter().chain([NamesChange::Synced]));
     assert!(server.is_ready());
     assert_eq!(ask(&server, &query).response_code, ResponseCode::NXDomain);
     let before = zone.read().serial();
     zone.replace(zone_of(
         config(),
-        [Change::Service(cluster_ip("other", &["10.0.0.7"]))],
+        [NamesChange::Service(cluster_ip("other", &["10.0.0.7"]))],
     ));
     assert_eq!(ask(&server, &query).answers.len(), 1);
     assert!(zone.read().serial() > before);

@@ -7,13 +7,15 @@ use super::reverse::Reverse;
 use super::service::ServiceEntry;
 use super::{Applied, Namespace, Zone};
 use crate::config::ZoneConfig;
-use crate::input::{Change, Listing, Pod, PodKey, Service, ServiceKey, Slice, SliceKey, Subject};
+use crate::input::{
+    Listing, NamesChange, Pod, PodKey, Service, ServiceKey, Slice, SliceKey, Subject,
+};
 use crate::label;
-use crate::problem::{Object, Problem};
+use crate::problem::{Object, RecordProblem};
 
 impl Zone {
     /// Takes one change.
-    pub fn apply(&mut self, change: Change) -> Applied {
+    pub fn apply(&mut self, change: NamesChange) -> Applied {
         let mut applied = Applied::default();
         self.take(change, &mut applied);
         if !applied.subjects.is_empty() {
@@ -22,37 +24,39 @@ impl Zone {
         applied
     }
 
-    fn take(&mut self, change: Change, out: &mut Applied) {
+    fn take(&mut self, change: NamesChange, out: &mut Applied) {
         let Some(change) = self.admit(change) else {
             return;
         };
         match change {
-            Change::Namespace(name) => self.declare(name, true, out),
-            Change::NamespaceRemoved(name) => self.declare(name, false, out),
-            Change::Service(service) => self.set_service(service, out),
-            Change::ServiceRemoved(key) => self.remove_service(&key, out),
-            Change::Slice(slice) => self.set_slice(slice, out),
-            Change::SliceRemoved(key) => self.remove_slice(&lower_slice(key), None, out),
-            Change::Whole {
+            NamesChange::Namespace(name) => self.declare(name, true, out),
+            NamesChange::NamespaceRemoved(name) => self.declare(name, false, out),
+            NamesChange::Service(service) => self.set_service(service, out),
+            NamesChange::ServiceRemoved(key) => self.remove_service(&key, out),
+            NamesChange::Slice(slice) => self.set_slice(slice, out),
+            NamesChange::SliceRemoved(key) => self.remove_slice(&lower_slice(key), None, out),
+            NamesChange::Whole {
                 key,
                 service,
                 slices,
             } => self.set_whole(key, service, slices, out),
-            Change::Pod(pod) => self.set_pod(pod, out),
-            Change::PodRemoved(key) => self.set_addresses(lower_pod(key), BTreeSet::new(), out),
-            Change::PodAddress {
+            NamesChange::Pod(pod) => self.set_pod(pod, out),
+            NamesChange::PodRemoved(key) => {
+                self.set_addresses(lower_pod(key), BTreeSet::new(), out)
+            }
+            NamesChange::PodAddress {
                 namespace,
                 address,
                 count,
             } => self.set_count(&namespace.to_ascii_lowercase(), address, count, out),
-            Change::Listed(listing) => self.retain(listing, out),
-            Change::Synced => self.sync(out),
+            NamesChange::Listed(listing) => self.retain(listing, out),
+            NamesChange::Synced => self.sync(out),
         }
     }
 
     /// The part of a change that is kept: objects without names by the settings are dropped, except
     /// the name servers' Service.
-    fn admit(&self, change: Change) -> Option<Change> {
+    fn admit(&self, change: NamesChange) -> Option<NamesChange> {
         let config = &self.config;
         let needs = |namespace: &str, name: &str| {
             let server = config.name_server.as_ref();
@@ -60,14 +64,14 @@ impl Zone {
                 || server.is_some_and(|key| key.namespace == namespace && key.name == name)
         };
         match change {
-            Change::Namespace(name) if !config.exposes(&name) => None,
-            Change::Service(of) if !needs(&of.key.namespace, &of.key.name) => None,
-            Change::Pod(pod) if !config.exposes(&pod.key.namespace) => None,
+            NamesChange::Namespace(name) if !config.exposes(&name) => None,
+            NamesChange::Service(of) if !needs(&of.key.namespace, &of.key.name) => None,
+            NamesChange::Pod(pod) if !config.exposes(&pod.key.namespace) => None,
             // It may have been another Service's before.
-            Change::Slice(slice)
+            NamesChange::Slice(slice)
                 if !config.endpoints || !needs(&slice.key.namespace, &slice.service) =>
             {
-                Some(Change::SliceRemoved(slice.key))
+                Some(NamesChange::SliceRemoved(slice.key))
             }
             other => Some(other),
         }
@@ -86,19 +90,21 @@ impl Zone {
                 let keep = lower_all(keep, |name| name.to_ascii_lowercase());
                 let declared = self.namespaces.iter().filter(|(_, entry)| entry.declared);
                 let gone = declared.filter(|(name, _)| !keep.contains(*name));
-                gone.map(|(name, _)| Change::NamespaceRemoved(name.clone()))
+                gone.map(|(name, _)| NamesChange::NamespaceRemoved(name.clone()))
                     .collect()
             }
             Listing::Services(keep) => self.services_but(&lower_all(keep, lower_service)),
             Listing::Slices(keep) => {
                 let keep = lower_all(keep, lower_slice);
                 let gone = self.slices.keys().filter(|key| !keep.contains(*key));
-                gone.cloned().map(Change::SliceRemoved).collect()
+                gone.cloned().map(NamesChange::SliceRemoved).collect()
             }
             Listing::Pods(keep) => {
                 let keep = lower_all(keep, lower_pod);
                 let gone = self.pods.keys().filter(|key| !keep.contains(*key));
-                gone.cloned().map(Change::PodRemoved).collect::<Vec<_>>()
+                gone.cloned()
+                    .map(NamesChange::PodRemoved)
+                    .collect::<Vec<_>>()
             }
         };
         for change in gone {
@@ -106,13 +112,13 @@ impl Zone {
         }
     }
 
-    fn services_but(&self, keep: &BTreeSet<ServiceKey>) -> Vec<Change> {
+    fn services_but(&self, keep: &BTreeSet<ServiceKey>) -> Vec<NamesChange> {
         let mut gone = Vec::new();
         for (namespace, entry) in &self.namespaces {
             let existing = entry.services.iter().filter(|(_, of)| of.service.is_some());
             let keys = existing.map(|(name, _)| ServiceKey::new(namespace, name));
             let keys = keys.filter(|key| !keep.contains(key));
-            gone.extend(keys.map(Change::ServiceRemoved));
+            gone.extend(keys.map(NamesChange::ServiceRemoved));
         }
         gone
     }
@@ -122,7 +128,7 @@ impl Zone {
             let reason = format!("{name:?} {why}; the Namespace has no names");
             let object = Object::Namespace(name);
             out.problems
-                .push(Problem::new(object, "metadata.name", reason));
+                .push(RecordProblem::new(object, "metadata.name", reason));
             return;
         }
         let name = name.to_ascii_lowercase();

@@ -15,7 +15,7 @@ use crate::records::{RecordSet, ServiceRecords, Srv, join};
 
 /// A name and its records.
 #[derive(Debug, Clone)]
-pub struct Entry<'a> {
+pub struct NameEntry<'a> {
     /// The name, relative to the zone.
     pub owner: String,
     /// Its records. Without any, the name still exists.
@@ -24,7 +24,7 @@ pub struct Entry<'a> {
     base: Cow<'a, str>,
 }
 
-impl Entry<'_> {
+impl NameEntry<'_> {
     fn of(owner: impl Into<String>, set: RecordSet) -> Self {
         Self {
             owner: owner.into(),
@@ -142,7 +142,7 @@ impl Zone {
 
     /// The names of a cluster zone, sorted by Namespace and Service, without the apex. The names
     /// of [`PodMode::Insecure`] and those of topology zones cannot be listed.
-    pub fn forward_entries(&self) -> impl Iterator<Item = Entry<'_>> {
+    pub fn forward_entries(&self) -> impl Iterator<Item = NameEntry<'_>> {
         let version = RecordSet {
             text: Some(SCHEMA_VERSION.to_owned()),
             ..RecordSet::default()
@@ -158,10 +158,10 @@ impl Zone {
             ..RecordSet::default()
         };
         let fixed = [
-            Entry::of("dns-version", version),
-            Entry::of("ns.dns", servers),
-            Entry::empty("svc"),
-            Entry::empty("pod"),
+            NameEntry::of("dns-version", version),
+            NameEntry::of("ns.dns", servers),
+            NameEntry::empty("svc"),
+            NameEntry::empty("pod"),
         ];
         let names = self.namespaces().into_iter();
         fixed
@@ -169,34 +169,34 @@ impl Zone {
             .chain(names.flat_map(|name| self.namespace_entries(name)))
     }
 
-    fn namespace_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = Entry<'a>> {
+    fn namespace_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = NameEntry<'a>> {
         let entry = self.namespaces.get(namespace);
         let mut services: Vec<_> = entry.iter().flat_map(|entry| &entry.services).collect();
         services.sort_by_key(|(name, _)| *name);
         let services = services
             .into_iter()
             .flat_map(|(_, entry)| service_entries(&entry.records));
-        let own = std::iter::once(Entry::empty(format!("{namespace}.svc")));
+        let own = std::iter::once(NameEntry::empty(format!("{namespace}.svc")));
         own.chain(services).chain(self.pod_entries(namespace))
     }
 
     /// The names of a Namespace's Pods.
-    fn pod_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = Entry<'a>> {
+    fn pod_entries<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = NameEntry<'a>> {
         let base = format!("{namespace}.pod");
-        let own = (self.config.pods != PodMode::Disabled).then(|| Entry::empty(base.clone()));
+        let own = (self.config.pods != PodMode::Disabled).then(|| NameEntry::empty(base.clone()));
         let pods = self.pod_addresses(namespace).map(move |address| {
             let owner = format!("{}.{base}", label::of_pod(address));
             let count = self.pods_with(namespace, address);
-            Entry {
+            NameEntry {
                 base: Cow::Owned(owner.clone()),
-                ..Entry::of(owner, RecordSet::of_pod(address, count))
+                ..NameEntry::of(owner, RecordSet::of_pod(address, count))
             }
         });
         own.into_iter().chain(pods)
     }
 
     /// The names of a zone of the reverse tree, in order of addresses, without the apex.
-    pub fn reverse_entries<'a>(&'a self, zone: &Name) -> impl Iterator<Item = Entry<'a>> + 'a {
+    pub fn reverse_entries<'a>(&'a self, zone: &Name) -> impl Iterator<Item = NameEntry<'a>> + 'a {
         let range = name::reverse_range(zone);
         let suffix = format!(".{}", zone.to_ascii().trim_end_matches('.'));
         self.reverse.iter().filter_map(move |(address, names)| {
@@ -207,14 +207,14 @@ impl Zone {
                     pointers: names.visible().iter().cloned().collect(),
                     ..RecordSet::default()
                 };
-                Entry::of(owner, set)
+                NameEntry::of(owner, set)
             })
         })
     }
 }
 
-fn service_entries(records: &ServiceRecords) -> impl Iterator<Item = Entry<'_>> {
-    records.names.iter().map(move |(name, set)| Entry {
+fn service_entries(records: &ServiceRecords) -> impl Iterator<Item = NameEntry<'_>> {
+    records.names.iter().map(move |(name, set)| NameEntry {
         owner: join(name, &records.base),
         set: Cow::Borrowed(set),
         base: Cow::Borrowed(&records.base),

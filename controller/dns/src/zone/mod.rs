@@ -17,11 +17,11 @@ use std::net::IpAddr;
 
 use crate::config::{ConfigError, ZoneConfig};
 use crate::input::{PodKey, SliceKey, Subject};
-use crate::problem::Problem;
+use crate::problem::RecordProblem;
 
 pub use answer::Answer;
 pub(crate) use answer::VERSION_TTL;
-pub use dump::Entry;
+pub use dump::NameEntry;
 pub(crate) use lookup::SCHEMA_VERSION;
 use reverse::Reverse;
 use service::ServiceEntry;
@@ -67,7 +67,7 @@ pub struct Applied {
     /// The subjects whose records changed.
     pub subjects: BTreeSet<Subject>,
     /// New problems.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<RecordProblem>,
 }
 
 impl Applied {
@@ -79,7 +79,7 @@ impl Applied {
 }
 
 impl Zone {
-    /// A zone without objects: until [`Change::Synced`](crate::Change::Synced) every answer is
+    /// A zone without objects: until [`NamesChange::Synced`](crate::NamesChange::Synced) every answer is
     /// SERVFAIL.
     ///
     /// `serial` is the first serial of the zones' SOA records; each visible change adds one. It
@@ -130,7 +130,7 @@ impl Zone {
     }
 
     /// The problems with Services and slices.
-    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+    pub fn problems(&self) -> impl Iterator<Item = &RecordProblem> {
         let services = self.namespaces.values().flat_map(|ns| ns.services.values());
         services.flat_map(|entry| &entry.problems)
     }

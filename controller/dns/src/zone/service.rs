@@ -7,7 +7,7 @@ use super::reverse::Reverse;
 use crate::compile::{compile, compile_alone, matching};
 use crate::config::ZoneConfig;
 use crate::input::{Service, ServiceKey, Slice, Subject};
-use crate::problem::Problem;
+use crate::problem::RecordProblem;
 use crate::records::{RecordSet, ServiceRecords};
 
 #[derive(Debug, Clone, Default)]
@@ -16,7 +16,7 @@ pub(super) struct ServiceEntry {
     pub(super) service: Option<Service>,
     pub(super) slices: BTreeMap<String, Slice>,
     pub(super) records: ServiceRecords,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<RecordProblem>,
 }
 
 impl ServiceEntry {

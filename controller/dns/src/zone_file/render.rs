@@ -7,7 +7,7 @@ use hickory_proto::rr::{Name, RData};
 
 use crate::name;
 use crate::records::RecordSet;
-use crate::zone::{Entry, VERSION_TTL, Zone};
+use crate::zone::{NameEntry, VERSION_TTL, Zone};
 
 /// The text of the file of one of the zones, with a serial. Equal content gives equal text.
 ///
@@ -72,7 +72,7 @@ impl File<'_> {
         }
     }
 
-    fn entry(&mut self, entry: &Entry<'_>) {
+    fn entry(&mut self, entry: &NameEntry<'_>) {
         let owner = &entry.owner;
         let set = &*entry.set;
         if *set == RecordSet::default() {

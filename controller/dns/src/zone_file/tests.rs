@@ -15,7 +15,7 @@ use super::{ExportConfig, Written, export, render, serial_of, write};
 use crate::name::absolute;
 use crate::testing::{changes, cluster_ip, config, external, zone_of};
 use crate::zone::tests::changes::any_change;
-use crate::{Change, PodMode, SharedZone, Zone, ZoneConfig};
+use crate::{NamesChange, PodMode, SharedZone, Zone, ZoneConfig};
 
 const TYPES: [RecordType; 9] = [
     RecordType::A,
@@ -269,7 +269,10 @@ fn files_give_the_answers_that_we_give() {
 
 #[test]
 fn bytes_that_mean_something_are_escaped() {
-    let changes = [Change::Service(external("odd", "a;b.$x.@.(y).c d.\"é.e"))];
+    let changes = [NamesChange::Service(external(
+        "odd",
+        "a;b.$x.@.(y).c d.\"é.e",
+    ))];
     let zone = zone_of(config(), changes);
     assert_eq!(zone.problems().count(), 0);
     let text = render(&zone, &absolute("cluster.local").unwrap(), 1);
@@ -289,7 +292,7 @@ fn the_serial_grows_when_and_only_when_the_content_changes() {
     let round = |zone: &Zone| write(&path, 1000, |serial| render(zone, &origin, serial)).unwrap();
     assert_eq!(round(&zone), Written::Replaced(1000));
     assert_eq!(round(&zone), Written::Unchanged);
-    zone.apply(Change::Service(cluster_ip("new", &["10.0.0.8"])));
+    zone.apply(NamesChange::Service(cluster_ip("new", &["10.0.0.8"])));
     assert_eq!(round(&zone), Written::Replaced(1001));
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!(serial_of(&text), Some(1001));
@@ -298,14 +301,14 @@ fn the_serial_grows_when_and_only_when_the_content_changes() {
         config(),
         changes()
             .into_iter()
-            .chain([Change::Service(cluster_ip("new", &["10.0.0.8"]))]),
+            .chain([NamesChange::Service(cluster_ip("new", &["10.0.0.8"]))]),
     );
     assert_eq!(round(&rebuilt), Written::Unchanged);
     // A file that is damaged is replaced.
     std::fs::write(&path, [0xff, 0xfe]).unwrap();
     assert_eq!(round(&rebuilt), Written::Replaced(1000));
     std::fs::write(&path, render(&zone, &origin, u32::MAX)).unwrap();
-    zone.apply(Change::Namespace("another".to_owned()));
+    zone.apply(NamesChange::Namespace("another".to_owned()));
     assert_eq!(round(&zone), Written::Replaced(0));
     let names: Vec<_> = std::fs::read_dir(directory.path())
         .unwrap()
@@ -345,14 +348,14 @@ async fn files_follow_the_zone_at_a_bounded_rate() {
         "nothing is written before everything is known"
     );
 
-    zone.apply(changes().into_iter().chain([Change::Synced]));
+    zone.apply(changes().into_iter().chain([NamesChange::Synced]));
     let started = tokio::time::Instant::now();
     while serial().is_none() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     // Many changes within the interval are one new file.
     for i in 0..50 {
-        zone.apply([Change::Service(cluster_ip(
+        zone.apply([NamesChange::Service(cluster_ip(
             "moving",
             &[&format!("10.0.1.{i}")],
         ))]);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    Change, Endpoint, EndpointSlice, Node, Object, ObjectKey, Service, ServicePort, SlicePort,
+    Endpoint, EndpointSlice, Node, Object, ObjectChange, ObjectKey, Service, ServicePort, SlicePort,
 };
 use portolan_model::{Family, NodeInfo, Protocol};
 
@@ -30,7 +30,7 @@ impl World {
     }
 
     /// All objects, in the order of the API server: by kind, then by name.
-    pub(crate) fn objects(self) -> impl Iterator<Item = Change> {
+    pub(crate) fn objects(self) -> impl Iterator<Item = ObjectChange> {
         let services = (0..self.services).map(move |s| self.service(s, 0));
         let slices = (0..self.services).map(move |s| self.slice(s, 0));
         let nodes = (0..self.nodes).map(move |n| self.node(n, 0));
@@ -39,7 +39,7 @@ impl World {
 
     /// An event that changes something: of eight, six of slices with one endpoint replaced, one of a
     /// Service and one of a Node.
-    pub(crate) fn event(self, number: usize) -> Change {
+    pub(crate) fn event(self, number: usize) -> ObjectChange {
         let version = number + 1;
         // Far apart, and each one's turn comes.
         let spread = number.wrapping_mul(7_919);
@@ -64,7 +64,7 @@ impl World {
         all.map(|name| name.len()).sum()
     }
 
-    fn service(self, service: usize, version: usize) -> Change {
+    fn service(self, service: usize, version: usize) -> ObjectChange {
         // Cluster IPs are handed out at random; this has each number once.
         let [a, b] = low(service.wrapping_mul(40_503));
         // Every tenth for its own node's endpoints only.
@@ -84,7 +84,7 @@ impl World {
         }))
     }
 
-    fn slice(self, service: usize, version: usize) -> Change {
+    fn slice(self, service: usize, version: usize) -> ObjectChange {
         let endpoints = (0..self.endpoints).map(|number| {
             // One endpoint is another one in each version.
             let version = if number == version % self.endpoints {
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    fn node(self, node: usize, version: usize) -> Change {
+    fn node(self, node: usize, version: usize) -> ObjectChange {
         let [a, b] = low(node);
         let [c, d] = low(node.wrapping_mul(40_503));
         let key = key("", &node_name(node));
@@ -147,9 +147,9 @@ fn policy(local: bool) -> portolan_catalog::TrafficPolicy {
     }
 }
 
-fn put(object: Object) -> Change {
+fn put(object: Object) -> ObjectChange {
     let problems = vec![];
-    Change::Put { object, problems }
+    ObjectChange::Put { object, problems }
 }
 
 fn key(namespace: &str, name: &str) -> ObjectKey {

@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 
 use portolan_catalog::{
-    Change, DirtySet, Endpoint, EndpointSlice, Node, Object, ObjectKey, ServicePort, SlicePort,
-    TrafficPolicy,
+    DirtySet, Endpoint, EndpointSlice, Node, Object, ObjectChange, ObjectKey, ServicePort,
+    SlicePort, TrafficPolicy,
 };
 use portolan_model::{NodeInfo, NodeTable};
 use proptest::prelude::*;
@@ -128,7 +128,10 @@ fn world(external: TrafficPolicy) -> Catalog {
     ];
     for object in objects {
         let problems = vec![];
-        catalog.apply(Change::Put { object, problems }, &mut DirtySet::default());
+        catalog.apply(
+            ObjectChange::Put { object, problems },
+            &mut DirtySet::default(),
+        );
     }
     catalog
 }

@@ -43,12 +43,12 @@ fn key(name: &str) -> ObjectKey {
     }
 }
 
-fn put(object: Object) -> Change {
+fn put(object: Object) -> ObjectChange {
     let problems = vec![];
-    Change::Put { object, problems }
+    ObjectChange::Put { object, problems }
 }
 
-fn service(name: &str, last: u8) -> Change {
+fn service(name: &str, last: u8) -> ObjectChange {
     put(Object::Service(Service {
         cluster_ips: vec![[10, 96, 0, last].into()],
         ports: vec![ServicePort {
@@ -61,7 +61,7 @@ fn service(name: &str, last: u8) -> Change {
     }))
 }
 
-fn node(name: &str) -> Change {
+fn node(name: &str) -> ObjectChange {
     let key = ObjectKey {
         namespace: "".into(),
         ..key(name)
@@ -125,7 +125,7 @@ fn problems_are_told_when_they_change() {
         kind: Kind::Service,
         key: key("b"),
     };
-    pipeline.apply(Change::Delete(gone));
+    pipeline.apply(ObjectChange::Delete(gone));
     assert!(pipeline.is_urgent());
     pipeline.flush();
     assert!(!pipeline.is_urgent());

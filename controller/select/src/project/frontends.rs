@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use portolan_catalog::{Catalog, Claim, Claimant, Problem, Reason, Service, TrafficPolicy};
+use portolan_catalog::{Catalog, Claim, Claimant, FieldProblem, Reason, Service, TrafficPolicy};
 use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, Lists};
 
 use crate::{SelectConfig, SourceRanges};
@@ -15,7 +15,7 @@ pub(super) fn frontends(
     config: SelectConfig,
     service: &Service,
     port_index: usize,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<FieldProblem>,
 ) -> Vec<Frontend> {
     let mut frontends = Vec::new();
     for (_, kind, claim) in service.claims().filter(|(index, ..)| *index == port_index) {
@@ -108,7 +108,7 @@ fn field(us: &Claimant) -> String {
     }
 }
 
-fn conflict(us: &Claimant, holder: &Claimant, claim: &Claim) -> Problem {
+fn conflict(us: &Claimant, holder: &Claimant, claim: &Claim) -> FieldProblem {
     let what = match claim.address {
         Some(ip) => format!("{} {}", claim.protocol, SocketAddr::new(ip, claim.port)),
         None => format!("{} node port {}", claim.protocol, claim.port),
@@ -118,15 +118,15 @@ fn conflict(us: &Claimant, holder: &Claimant, claim: &Claim) -> Problem {
     } else {
         format!("Service {}", holder.service)
     };
-    Problem::new(
+    FieldProblem::new(
         field(us),
         Reason::Conflict,
         format!("{what} already belongs to {whom}"),
     )
 }
 
-fn node_address(us: &Claimant, ip: IpAddr, node: &str) -> Problem {
-    Problem::new(
+fn node_address(us: &Claimant, ip: IpAddr, node: &str) -> FieldProblem {
+    FieldProblem::new(
         field(us),
         Reason::NodeAddress,
         format!(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_catalog::{Problem, Reason};
+use portolan_catalog::{FieldProblem, Reason};
 use portolan_model::{Destination, Family, ZoneMask};
 
 use super::candidates::Candidate;
@@ -55,13 +55,13 @@ impl<'a> Shared<'a> {
     /// The sorted list, and the zones that use only a part of it.
     pub(super) fn finish(
         self,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<FieldProblem>,
     ) -> (Vec<Destination>, Option<ZoneMask>) {
         if self.zones.is_empty() {
             return (self.destinations, None);
         }
         if self.zones.len() > ZoneMask::MAX_ZONES {
-            problems.push(Problem::new(
+            problems.push(FieldProblem::new(
                 "endpoints[].hints.forZones",
                 Reason::TooMany,
                 format!(

@@ -3,7 +3,7 @@ mod rule;
 use std::net::IpAddr;
 
 use portolan_catalog::{
-    Change, DirtySet, Endpoint, EndpointSlice, Node, Object, ObjectKey, Reason,
+    DirtySet, Endpoint, EndpointSlice, Node, Object, ObjectChange, ObjectKey, Reason,
 };
 use portolan_model::{FrontendAddress, FrontendKind};
 
@@ -14,7 +14,7 @@ fn catalog(objects: Vec<Object>) -> Catalog {
     let mut catalog = Catalog::default();
     for object in objects {
         catalog.apply(
-            Change::Put {
+            ObjectChange::Put {
                 object,
                 problems: vec![],
             },

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use portolan_catalog::{
-    Change, Endpoint, EndpointSlice, Object, ObjectKey, Service, ServicePort, SlicePort,
+    Endpoint, EndpointSlice, Object, ObjectChange, ObjectKey, Service, ServicePort, SlicePort,
 };
 use portolan_model::{Family, Protocol};
 
@@ -23,12 +23,12 @@ fn key(name: &str) -> ObjectKey {
     }
 }
 
-fn put(object: Object) -> Change {
+fn put(object: Object) -> ObjectChange {
     let problems = vec![];
-    Change::Put { object, problems }
+    ObjectChange::Put { object, problems }
 }
 
-fn service() -> Change {
+fn service() -> ObjectChange {
     put(Object::Service(Service {
         cluster_ips: vec![[10, 96, 0, 1].into()],
         ports: vec![ServicePort {
@@ -72,7 +72,7 @@ impl World {
     }
 
     /// The controller's write of one slice as it is now.
-    fn write(&self, slice: usize) -> Change {
+    fn write(&self, slice: usize) -> ObjectChange {
         let endpoints = self.slices[slice]
             .iter()
             .map(|n| Endpoint::new(address(*n)));
@@ -91,7 +91,7 @@ impl World {
     }
 
     /// One transition of the tables; an agent sees only its end.
-    fn flush(&mut self, changes: impl IntoIterator<Item = Change>) {
+    fn flush(&mut self, changes: impl IntoIterator<Item = ObjectChange>) {
         let mut dirty = DirtySet::default();
         for change in changes {
             self.catalog.apply(change, &mut dirty);
@@ -103,7 +103,7 @@ impl World {
     }
 
     /// Moves the first endpoints of a slice to another: the writes that add and that remove them.
-    fn move_some(&mut self, from: usize, to: usize) -> [Change; 2] {
+    fn move_some(&mut self, from: usize, to: usize) -> [ObjectChange; 2] {
         let count = STEP.min(self.slices[from].len());
         let moved: Vec<_> = self.slices[from].drain(..count).collect();
         self.slices[to].extend(moved);
@@ -150,7 +150,7 @@ fn a_slice_that_is_deleted_after_its_endpoints_moved_takes_none_with_it() {
         assert!(world.has(ALL));
         let kind = Kind::EndpointSlice;
         let key = key("web-0");
-        world.flush([Change::Delete(ObjectRef { kind, key })]);
+        world.flush([ObjectChange::Delete(ObjectRef { kind, key })]);
         assert!(world.has(ALL));
         let back = std::mem::take(&mut world.slices[1]);
         world.slices[0].extend(back);
@@ -186,7 +186,7 @@ fn of_two_copies_the_better_one_counts() {
     for (better, worse) in [(0, 1), (1, 0)] {
         let mut world = World::new();
         let copy = |slice: usize, edit: fn(&mut Endpoint)| {
-            let Change::Put { object, problems } = world.write(slice) else {
+            let ObjectChange::Put { object, problems } = world.write(slice) else {
                 panic!("a write puts a slice")
             };
             let Object::EndpointSlice(mut of_slice) = object else {
@@ -196,7 +196,7 @@ fn of_two_copies_the_better_one_counts() {
             edit(&mut endpoint);
             of_slice.endpoints.push(endpoint);
             let object = Object::EndpointSlice(of_slice);
-            Change::Put { object, problems }
+            ObjectChange::Put { object, problems }
         };
         let writes = [
             copy(better, |_| ()),

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use portolan_catalog::{Change, Node, Object, Reason, Service, ServicePort};
+use portolan_catalog::{Node, Object, ObjectChange, Reason, Service, ServicePort};
 use portolan_model::{NodeTable, Protocol};
 use proptest::prelude::*;
 
@@ -8,20 +8,20 @@ use super::*;
 use crate::testing::{change, config, fold};
 
 /// The objects that are left after a sequence of changes.
-fn survivors(changes: &[Change]) -> BTreeMap<ObjectRef, Object> {
+fn survivors(changes: &[ObjectChange]) -> BTreeMap<ObjectRef, Object> {
     let mut left = BTreeMap::new();
     for change in changes {
         match change {
-            Change::Put { object, .. } => {
+            ObjectChange::Put { object, .. } => {
                 left.insert(object.reference(), object.clone());
             }
-            Change::Delete(object) => {
+            ObjectChange::Delete(object) => {
                 left.remove(object);
             }
-            Change::Retain { kind, keep, .. } => {
+            ObjectChange::Retain { kind, keep, .. } => {
                 left.retain(|object, _| object.kind != *kind || keep.contains(&object.key));
             }
-            Change::Refused { .. } | Change::Reached { .. } => {}
+            ObjectChange::Refused { .. } | ObjectChange::Reached { .. } => {}
         }
     }
     left
@@ -71,7 +71,7 @@ proptest! {
         objects.sort_by_key(|(_, order)| *order);
         let mut shuffled = Catalog::default();
         for (object, _) in objects {
-            shuffled.apply(Change::Put { object, problems: vec![] }, &mut DirtySet::default());
+            shuffled.apply(ObjectChange::Put { object, problems: vec![] }, &mut DirtySet::default());
         }
         prop_assert_eq!(&tables, &tables_from_scratch(&shuffled, config));
     }
@@ -111,7 +111,7 @@ fn a_nodes_address_is_one_problem_while_it_lasts() {
     let mut pipeline = crate::Pipeline::new(SelectConfig::default());
     let put = |object| {
         let problems = vec![];
-        Change::Put { object, problems }
+        ObjectChange::Put { object, problems }
     };
     pipeline.apply(put(Object::Service(service)));
     assert_eq!(pipeline.flush().records.len(), 2);

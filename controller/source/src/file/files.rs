@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portolan_catalog::Change;
+use portolan_catalog::ObjectChange;
 
 use super::guard::Guards;
 use super::merge::{Merged, Told, ToldNames};
@@ -19,9 +19,9 @@ use crate::deletions::GuardConfig;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The changes since the last reading; everything at the first one.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ObjectChange>,
     /// The changes for DNS, if it is on.
-    pub names: Vec<portolan_dns::Change>,
+    pub names: Vec<portolan_dns::NamesChange>,
     /// All problems now but those of one known object, which are in the changes.
     pub problems: Vec<FileProblem>,
     /// Whether every path could be read at least once.
@@ -148,7 +148,7 @@ impl Files {
     }
 
     /// Merges the contents of all files.
-    fn merge(&mut self) -> (Vec<Change>, Vec<portolan_dns::Change>) {
+    fn merge(&mut self) -> (Vec<ObjectChange>, Vec<portolan_dns::NamesChange>) {
         let kept;
         let mut merged = Merged::default();
         let mut problems = self.unlisted.clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use portolan_catalog::{Kind, ObjectRef};
 
-use super::parse::Entry;
+use super::parse::FileEntry;
 use crate::HeldDeletions;
 use crate::deletions::{GuardConfig, Verdict};
 use crate::held::{KindGuard, facts};
@@ -24,7 +24,7 @@ const KINDS: [Kind; 4] = [
 pub(super) struct Guards {
     guards: BTreeMap<Kind, KindGuard<ObjectRef>>,
     /// The result of the last reading.
-    in_force: BTreeMap<ObjectRef, Entry>,
+    in_force: BTreeMap<ObjectRef, FileEntry>,
 }
 
 impl Guards {
@@ -48,8 +48,8 @@ impl Guards {
     /// The withheld objects of a reading, as they were before.
     pub(super) fn judge<'e>(
         &mut self,
-        entries: impl Iterator<Item = (&'e ObjectRef, &'e Entry)>,
-    ) -> BTreeMap<ObjectRef, Entry> {
+        entries: impl Iterator<Item = (&'e ObjectRef, &'e FileEntry)>,
+    ) -> BTreeMap<ObjectRef, FileEntry> {
         let mut withheld = BTreeSet::new();
         let mut now = BTreeMap::new();
         self.guards.values_mut().for_each(KindGuard::begin);
@@ -81,6 +81,6 @@ impl Guards {
     }
 }
 
-fn is_there(entry: &Entry) -> bool {
+fn is_there(entry: &FileEntry) -> bool {
     !matches!(*entry.converted, Converted::NotOurs(_)) || !matches!(*entry.names, Names::None)
 }

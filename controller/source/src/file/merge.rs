@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use portolan_catalog::{Change, ObjectRef, Problem, Reason};
+use portolan_catalog::{FieldProblem, ObjectChange, ObjectRef, Reason};
 
-use super::parse::Entry;
+use super::parse::FileEntry;
 use super::problem::{FileProblem, Found};
 use crate::objects::{Converted, Names, removed};
 
 /// All objects, each as its first mention has it.
 #[derive(Debug, Default)]
 pub(super) struct Merged<'f> {
-    entries: BTreeMap<&'f ObjectRef, (&'f Path, Entry)>,
+    entries: BTreeMap<&'f ObjectRef, (&'f Path, FileEntry)>,
 }
 
 impl<'f> Merged<'f> {
     /// Adds an object of a file, the files in their order.
-    pub(super) fn add(&mut self, file: &'f Path, object: &'f ObjectRef, entry: &Entry) {
+    pub(super) fn add(&mut self, file: &'f Path, object: &'f ObjectRef, entry: &FileEntry) {
         let Some((first_file, first)) = self.entries.get_mut(object) else {
             self.entries.insert(object, (file, entry.clone()));
             return;
@@ -36,20 +36,20 @@ impl<'f> Merged<'f> {
     }
 
     /// All objects.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&'f ObjectRef, &Entry)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'f ObjectRef, &FileEntry)> {
         self.entries
             .iter()
             .map(|(object, (_, entry))| (*object, entry))
     }
 
     /// Has an object as it was before.
-    pub(super) fn keep(&mut self, object: &'f ObjectRef, entry: &Entry) {
+    pub(super) fn keep(&mut self, object: &'f ObjectRef, entry: &FileEntry) {
         self.entries.insert(object, (Path::new(""), entry.clone()));
     }
 
     /// The changes for DNS from `told` to this state, which becomes `told`. Unreadable objects stay
     /// unchanged.
-    pub(super) fn names(&self, told: &mut ToldNames) -> Vec<portolan_dns::Change> {
+    pub(super) fn names(&self, told: &mut ToldNames) -> Vec<portolan_dns::NamesChange> {
         let mut now = ToldNames::new();
         for (object, (_, entry)) in &self.entries {
             let change = match &*entry.names {
@@ -70,7 +70,7 @@ impl<'f> Merged<'f> {
     }
 
     /// The changes for the catalog from `told` to this state, which becomes `told`.
-    pub(super) fn changes(self, told: &mut Told) -> Vec<Change> {
+    pub(super) fn changes(self, told: &mut Told) -> Vec<ObjectChange> {
         let now: Told = self
             .entries
             .into_iter()
@@ -84,7 +84,7 @@ impl<'f> Merged<'f> {
         let gone = told
             .keys()
             .filter(|object| !now.contains_key(*object))
-            .map(|object| Change::Delete(object.clone()));
+            .map(|object| ObjectChange::Delete(object.clone()));
         let changes = news.chain(gone).collect();
         *told = now;
         changes
@@ -92,7 +92,7 @@ impl<'f> Merged<'f> {
 }
 
 /// The objects that DNS has.
-pub(super) type ToldNames = BTreeMap<ObjectRef, portolan_dns::Change>;
+pub(super) type ToldNames = BTreeMap<ObjectRef, portolan_dns::NamesChange>;
 
 /// The objects that the catalog has.
 pub(super) type Told = BTreeMap<ObjectRef, Arc<Converted>>;
@@ -100,8 +100,8 @@ pub(super) type Told = BTreeMap<ObjectRef, Arc<Converted>>;
 /// The second mention of an object.
 pub(super) fn conflict(
     object: &ObjectRef,
-    first: (&Path, &Entry),
-    second: (&Path, &Entry),
+    first: (&Path, &FileEntry),
+    second: (&Path, &FileEntry),
 ) -> Found {
     let (first_file, first) = first;
     let (file, second) = second;
@@ -121,9 +121,9 @@ pub(super) fn conflict(
 }
 
 /// The first definition, with the problem of a second one.
-pub(super) fn with_conflict(first: &Entry, conflict: &Found) -> Arc<Converted> {
+pub(super) fn with_conflict(first: &FileEntry, conflict: &Found) -> Arc<Converted> {
     let problem = conflict.problem.of_object(Reason::Conflict);
-    let problem = Problem {
+    let problem = FieldProblem {
         field: String::new(),
         ..problem
     };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use portolan_catalog::{Kind, ObjectRef, Problem, Reason};
+use portolan_catalog::{FieldProblem, Kind, ObjectRef, Reason};
 use serde_json::Value;
 use tracing::warn;
 
@@ -18,7 +18,7 @@ use crate::objects::{self, Converted, Names};
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     /// Its objects, each as its first mention has it.
-    pub(super) entries: BTreeMap<ObjectRef, Entry>,
+    pub(super) entries: BTreeMap<ObjectRef, FileEntry>,
     /// All that is wrong.
     pub(super) problems: Vec<Found>,
     /// Whether an unreadable part may be any object: the file's former objects may still be in it.
@@ -27,7 +27,7 @@ pub(super) struct Contents {
 
 /// One object of a file.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct FileEntry {
     /// The line where its document starts.
     pub(super) line: u64,
     /// The path that leads to it in its document: empty, or an item of a list.
@@ -124,7 +124,7 @@ impl Parser<'_> {
         let version = text("apiVersion").or(lent_version).unwrap_or_default();
         let Some(kind) = text("kind").or(lent_kind) else {
             let message = "missing: expected an object with apiVersion and kind";
-            let problem = Problem::new("kind", Reason::Malformed, message);
+            let problem = FieldProblem::new("kind", Reason::Malformed, message);
             let problems = self.place(place, vec![problem]);
             self.refuse(place, None, problems, Names::Refused);
             return;
@@ -172,7 +172,7 @@ impl Parser<'_> {
             let message = format!("{version:?} is not read: expected {expected}");
             Converted::Refused {
                 object: objects::reference(kind, value, self.cluster),
-                problems: vec![Problem::new("apiVersion", Reason::Malformed, message)],
+                problems: vec![FieldProblem::new("apiVersion", Reason::Malformed, message)],
             }
         };
         match converted {
@@ -193,7 +193,7 @@ impl Parser<'_> {
     }
 
     /// Finds where in the file problems of an object are.
-    fn place(&self, place: Place<'_>, problems: Vec<Problem>) -> Vec<(FileProblem, Reason)> {
+    fn place(&self, place: Place<'_>, problems: Vec<FieldProblem>) -> Vec<(FileProblem, Reason)> {
         let placed = problems.into_iter().map(|problem| {
             let field = place.field(&problem.field);
             let position = place.located.find(&field);
@@ -226,7 +226,7 @@ impl Parser<'_> {
         &mut self,
         object: Option<&ObjectRef>,
         problems: Vec<(FileProblem, Reason)>,
-    ) -> Vec<Problem> {
+    ) -> Vec<FieldProblem> {
         let noted = problems.into_iter().map(|(problem, reason)| {
             let of_object = problem.of_object(reason);
             self.contents.problems.push(Found {
@@ -253,7 +253,7 @@ impl Parser<'_> {
         let Some(object) = converted.reference() else {
             return;
         };
-        let entry = Entry {
+        let entry = FileEntry {
             line: place.located.document.first_line(),
             path: place.path.to_owned(),
             is_carried: false,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use portolan_catalog::{ObjectRef, Problem, Reason};
+use portolan_catalog::{FieldProblem, ObjectRef, Reason};
 
 use super::syntax::Position;
 
@@ -57,9 +57,9 @@ impl FileProblem {
     }
 
     /// The same as a problem of the object, with the place at the end of its message.
-    pub(super) fn of_object(&self, reason: Reason) -> Problem {
+    pub(super) fn of_object(&self, reason: Reason) -> FieldProblem {
         let message = format!("{} ({})", self.message, self.place());
-        Problem::new(self.field.clone(), reason, message)
+        FieldProblem::new(self.field.clone(), reason, message)
     }
 }
 

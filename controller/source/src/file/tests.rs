@@ -8,7 +8,7 @@ mod watching;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use portolan_catalog::{Catalog, Change, DirtySet, Kind, ObjectKey};
+use portolan_catalog::{Catalog, DirtySet, Kind, ObjectChange, ObjectKey};
 use tempfile::TempDir;
 
 use super::*;
@@ -67,9 +67,9 @@ impl Rig {
     /// The catalog's problems with objects.
     fn of_objects(&self) -> Vec<String> {
         let prefix = format!("{}/", self.dir.path().display());
-        let of_object = |(object, problems): (&_, &Vec<portolan_catalog::Problem>)| {
+        let of_object = |(object, problems): (&_, &Vec<portolan_catalog::FieldProblem>)| {
             let text =
-                |p: &portolan_catalog::Problem| format!("{object}: {p}").replace(&prefix, "");
+                |p: &portolan_catalog::FieldProblem| format!("{object}: {p}").replace(&prefix, "");
             problems.iter().map(text).collect::<Vec<_>>()
         };
         self.catalog.problems().iter().flat_map(of_object).collect()
@@ -85,13 +85,13 @@ impl Rig {
     }
 }
 
-fn describe(change: &Change) -> String {
+fn describe(change: &ObjectChange) -> String {
     match change {
-        Change::Put { object, .. } => format!("put {}", object.reference()),
-        Change::Refused { object, .. } => format!("refuse {object}"),
-        Change::Delete(object) => format!("delete {object}"),
-        Change::Retain { kind, .. } => format!("retain {kind}"),
-        Change::Reached { .. } => panic!("files have no versions"),
+        ObjectChange::Put { object, .. } => format!("put {}", object.reference()),
+        ObjectChange::Refused { object, .. } => format!("refuse {object}"),
+        ObjectChange::Delete(object) => format!("delete {object}"),
+        ObjectChange::Retain { kind, .. } => format!("retain {kind}"),
+        ObjectChange::Reached { .. } => panic!("files have no versions"),
     }
 }
 

@@ -211,7 +211,7 @@ fn truncated(text: &str, bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use portolan_catalog::{ObjectKey, Problem};
+    use portolan_catalog::{FieldProblem, ObjectKey};
 
     use super::*;
 
@@ -223,7 +223,7 @@ mod tests {
         };
         ObjectProblem {
             object: ObjectRef { kind, key },
-            problem: Problem::new("spec.externalIPs[0]", Reason::Conflict, message),
+            problem: FieldProblem::new("spec.externalIPs[0]", Reason::Conflict, message),
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portolan_catalog::{Change, Kind, ObjectKey, ObjectRef, Problem};
+use portolan_catalog::{FieldProblem, Kind, ObjectChange, ObjectKey, ObjectRef};
 use portolan_dns as dns;
 use tracing::{info, warn};
 
@@ -40,8 +40,8 @@ impl Pending {
 /// An event about one object.
 #[derive(Debug, Default)]
 pub(super) struct News {
-    change: Option<Change>,
-    names: Option<dns::Change>,
+    change: Option<ObjectChange>,
+    names: Option<dns::NamesChange>,
 }
 
 /// A converted object.
@@ -70,7 +70,7 @@ pub(super) struct Feed {
     pending: Arc<Pending>,
     listed: bool,
     /// Changes that were not sent yet.
-    batch: Vec<Change>,
+    batch: Vec<ObjectChange>,
     /// The version after these changes, if it was not sent yet.
     version: Option<u64>,
     /// The objects of the listing in progress so far.
@@ -249,7 +249,7 @@ impl Feed {
             }
         }
         info!(cluster = %self.cluster, kind = %self.kind, objects = keep.len(), "listed");
-        self.batch.push(Change::Retain {
+        self.batch.push(ObjectChange::Retain {
             kind: self.kind,
             cluster: Arc::clone(&self.cluster),
             keep,
@@ -277,7 +277,7 @@ impl Feed {
     /// Sends the waiting batch.
     pub(super) async fn flush(&mut self) -> Result<(), Closed> {
         self.batch
-            .extend(self.version.take().map(|version| Change::Reached {
+            .extend(self.version.take().map(|version| ObjectChange::Reached {
                 kind: self.kind,
                 cluster: Arc::clone(&self.cluster),
                 version,
@@ -341,7 +341,7 @@ impl Feed {
         })
     }
 
-    fn note_refused(&mut self, key: Option<&ObjectKey>, problems: &[Problem]) {
+    fn note_refused(&mut self, key: Option<&ObjectKey>, problems: &[FieldProblem]) {
         self.stats().count_malformed();
         let (kind, cluster) = (self.kind, &self.cluster);
         // Problems with named objects are reported by the catalog.
@@ -354,6 +354,6 @@ impl Feed {
 /// The event of a deleted object.
 fn gone(object: ObjectRef, with_names: bool) -> News {
     let names = with_names.then(|| objects::removed(&object)).flatten();
-    let change = Some(Change::Delete(object));
+    let change = Some(ObjectChange::Delete(object));
     News { change, names }
 }

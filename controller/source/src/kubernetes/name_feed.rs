@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portolan_catalog::{Kind, ObjectKey};
-use portolan_dns::{Change, Listing, PodKey, ServiceKey, SliceKey};
+use portolan_dns::{Listing, NamesChange, PodKey, ServiceKey, SliceKey};
 
 use super::feed::Pending;
 use crate::names::NameSink;
@@ -18,7 +18,7 @@ pub(super) struct NameFeed {
     pending: Arc<Pending>,
     listed: bool,
     /// Changes that were not sent yet.
-    batch: Vec<Change>,
+    batch: Vec<NamesChange>,
     /// Namespace and name of the listing's objects so far.
     keep: BTreeSet<(String, String)>,
 }
@@ -50,7 +50,7 @@ impl NameFeed {
     }
 
     /// Adds a change to the next batch.
-    pub(super) fn push(&mut self, change: Option<Change>) {
+    pub(super) fn push(&mut self, change: Option<NamesChange>) {
         self.batch.extend(change);
     }
 
@@ -72,9 +72,9 @@ impl NameFeed {
             }
             Kind::Node => None,
         };
-        self.batch.extend(listing.map(Change::Listed));
+        self.batch.extend(listing.map(NamesChange::Listed));
         if !std::mem::replace(&mut self.listed, true) && self.pending.done() {
-            self.batch.push(Change::Synced);
+            self.batch.push(NamesChange::Synced);
         }
         self.flush().await
     }

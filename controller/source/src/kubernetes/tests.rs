@@ -12,7 +12,7 @@ mod versions;
 
 use std::time::Duration;
 
-use portolan_catalog::Change;
+use portolan_catalog::ObjectChange;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
@@ -120,12 +120,12 @@ impl Rig {
     }
 }
 
-fn describe(change: &Change) -> String {
+fn describe(change: &ObjectChange) -> String {
     match change {
-        Change::Put { object, .. } => format!("put {}", object.reference()),
-        Change::Refused { object, problems } => format!("refuse {object}: {}", problems[0]),
-        Change::Delete(object) => format!("delete {object}"),
-        Change::Retain {
+        ObjectChange::Put { object, .. } => format!("put {}", object.reference()),
+        ObjectChange::Refused { object, problems } => format!("refuse {object}: {}", problems[0]),
+        ObjectChange::Delete(object) => format!("delete {object}"),
+        ObjectChange::Retain {
             kind,
             cluster,
             keep,
@@ -133,7 +133,7 @@ fn describe(change: &Change) -> String {
             let keep: Vec<_> = keep.iter().map(ToString::to_string).collect();
             format!("retain {kind} {cluster}: {}", keep.join(" "))
         }
-        Change::Reached {
+        ObjectChange::Reached {
             kind,
             cluster,
             version,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use portolan_catalog::{ObjectRef, Problem};
+use portolan_catalog::{FieldProblem, ObjectRef};
 use serde::de::DeserializeSeed;
 use serde::{Deserialize, Deserializer};
 
@@ -18,7 +18,7 @@ use crate::objects::{self, Converted, Names};
 pub(super) struct Watched<T> {
     /// Name, namespace and version; nothing else is kept of it.
     metadata: ObjectMeta,
-    manifest: Result<T, Problem>,
+    manifest: Result<T, FieldProblem>,
 }
 
 impl<T: Watchable> Watched<T> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_catalog::{Kind, ObjectRef, Problem, Reason};
+use portolan_catalog::{FieldProblem, Kind, ObjectRef, Reason};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use serde_json::Value;
@@ -47,7 +47,11 @@ impl<'de> Deserialize<'de> for Annotation {
 }
 
 impl Metadata {
-    pub(super) fn reference(&self, kind: Kind, cluster: &Arc<str>) -> Result<ObjectRef, Problem> {
+    pub(super) fn reference(
+        &self,
+        kind: Kind,
+        cluster: &Arc<str>,
+    ) -> Result<ObjectRef, FieldProblem> {
         let (name, namespace) = (self.name.as_deref(), self.namespace.as_deref());
         super::named(kind, name, namespace, cluster).ok_or_else(|| {
             let missing = if name.unwrap_or_default().is_empty() {
@@ -55,7 +59,7 @@ impl Metadata {
             } else {
                 "namespace"
             };
-            Problem::new(
+            FieldProblem::new(
                 format!("metadata.{missing}"),
                 Reason::Malformed,
                 format!("missing: a {kind} needs a {missing}"),

@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 
-use portolan_catalog::{Kind, ObjectRef, Problem};
-use portolan_dns::{self as dns, Change, PodKey, ServiceKey, SliceKey};
+use portolan_catalog::{FieldProblem, Kind, ObjectRef};
+use portolan_dns::{self as dns, NamesChange, PodKey, ServiceKey, SliceKey};
 use portolan_model::{Family, Protocol};
 
 use super::problems::Problems;
@@ -20,9 +20,9 @@ pub enum Names {
     /// A change.
     Put {
         /// The change.
-        change: Box<Change>,
+        change: Box<NamesChange>,
         /// The parts that were left out.
-        problems: Vec<Problem>,
+        problems: Vec<FieldProblem>,
     },
     /// The object has no names any more.
     #[default]
@@ -32,7 +32,7 @@ pub enum Names {
 }
 
 impl Names {
-    pub(super) fn put(change: Change, problems: Vec<Problem>) -> Self {
+    pub(super) fn put(change: NamesChange, problems: Vec<FieldProblem>) -> Self {
         let change = Box::new(change);
         Self::Put { change, problems }
     }
@@ -40,16 +40,16 @@ impl Names {
 
 /// The change for DNS of a deleted object.
 #[must_use]
-pub fn removed(object: &ObjectRef) -> Option<Change> {
+pub fn removed(object: &ObjectRef) -> Option<NamesChange> {
     let (namespace, name) = (
         object.key.namespace.to_string(),
         object.key.name.to_string(),
     );
     match object.kind {
-        Kind::Service => Some(Change::ServiceRemoved(ServiceKey { namespace, name })),
-        Kind::EndpointSlice => Some(Change::SliceRemoved(SliceKey { namespace, name })),
-        Kind::Pod => Some(Change::PodRemoved(PodKey { namespace, name })),
-        Kind::Namespace => Some(Change::NamespaceRemoved(name)),
+        Kind::Service => Some(NamesChange::ServiceRemoved(ServiceKey { namespace, name })),
+        Kind::EndpointSlice => Some(NamesChange::SliceRemoved(SliceKey { namespace, name })),
+        Kind::Pod => Some(NamesChange::PodRemoved(PodKey { namespace, name })),
+        Kind::Namespace => Some(NamesChange::NamespaceRemoved(name)),
         Kind::Node => None,
     }
 }
@@ -97,7 +97,7 @@ pub(super) fn of_service(service: &Service) -> Names {
         ports: ports.collect(),
         publish_not_ready: spec.publish_not_ready_addresses.unwrap_or(false),
     };
-    Names::put(Change::Service(service), problems.into_vec())
+    Names::put(NamesChange::Service(service), problems.into_vec())
 }
 
 fn service_port(index: usize, port: &ServicePort, problems: &mut Problems) -> Option<dns::Port> {
@@ -138,7 +138,7 @@ pub(super) fn of_slice(slice: &EndpointSlice, service: Option<&str>) -> Names {
         endpoints: endpoints.collect(),
         ports,
     };
-    Names::put(Change::Slice(slice), problems.into_vec())
+    Names::put(NamesChange::Slice(slice), problems.into_vec())
 }
 
 fn slice_port(index: usize, port: &SlicePort, problems: &mut Problems) -> Option<dns::Port> {
@@ -224,5 +224,5 @@ pub(super) fn of_pod(pod: &Pod) -> Names {
         key: PodKey { namespace, name },
         addresses,
     };
-    Names::put(Change::Pod(pod), problems.into_vec())
+    Names::put(NamesChange::Pod(pod), problems.into_vec())
 }

@@ -19,6 +19,6 @@ impl Manifest for Namespace {
 
     fn names(&self) -> Names {
         let name = self.metadata.name.as_deref().unwrap_or_default();
-        Names::put(dns::Change::Namespace(name.to_owned()), Vec::new())
+        Names::put(dns::NamesChange::Namespace(name.to_owned()), Vec::new())
     }
 }

@@ -1,9 +1,9 @@
 //! The problems found during a conversion.
 
-use portolan_catalog::{Problem, Reason};
+use portolan_catalog::{FieldProblem, Reason};
 
 #[derive(Debug, Default)]
-pub(super) struct Problems(Vec<Problem>);
+pub(super) struct Problems(Vec<FieldProblem>);
 
 impl Problems {
     pub(super) fn invalid(&mut self, field: impl Into<String>, message: impl Into<String>) {
@@ -16,7 +16,7 @@ impl Problems {
         reason: Reason,
         message: impl Into<String>,
     ) {
-        self.0.push(Problem::new(field, reason, message));
+        self.0.push(FieldProblem::new(field, reason, message));
     }
 
     /// The choice that a field's text makes; absent and empty make the first one, and so does,
@@ -45,7 +45,7 @@ impl Problems {
         default
     }
 
-    pub(super) fn into_vec(self) -> Vec<Problem> {
+    pub(super) fn into_vec(self) -> Vec<FieldProblem> {
         self.0
     }
 }

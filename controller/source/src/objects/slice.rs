@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{self as catalog, Kind, Object, Problem, Reason};
+use portolan_catalog::{self as catalog, FieldProblem, Kind, Object, Reason};
 use portolan_model::Family;
 
 use super::problems::Problems;
@@ -37,7 +37,7 @@ impl Manifest for EndpointSlice {
             "FQDN" => return Converted::NotOurs(slice),
             other => {
                 let message = format!("unknown value {other:?}: expected IPv4, IPv6 or FQDN");
-                let problem = Problem::new("addressType", Reason::Malformed, message);
+                let problem = FieldProblem::new("addressType", Reason::Malformed, message);
                 return Converted::refused(Some(slice), problem);
             }
         };

@@ -21,7 +21,7 @@ fn cluster() -> Arc<str> {
 /// `field: reason`, and the message.
 type Found = (String, String);
 
-fn found(problems: Vec<Problem>) -> Vec<Found> {
+fn found(problems: Vec<FieldProblem>) -> Vec<Found> {
     problems
         .into_iter()
         .map(|p| (format!("{}: {}", p.field, p.reason.as_str()), p.message))

@@ -38,7 +38,7 @@ fn zone() -> Arc<SharedZone> {
             zone.apply(*change);
         }
     }
-    zone.apply(portolan_dns::Change::Synced);
+    zone.apply(portolan_dns::NamesChange::Synced);
     Arc::new(SharedZone::new(zone))
 }
 

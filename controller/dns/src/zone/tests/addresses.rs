@@ -5,7 +5,7 @@ use hickory_proto::op::ResponseCode;
 use super::{is, negative, nodata, nxdomain};
 use crate::RecordType::{A, AAAA, CNAME, PTR, SRV, TXT};
 use crate::testing::{ask, changes, config, headless, text, zone, zone_of};
-use crate::{Change, PodMode, ServiceKey, ZoneConfig};
+use crate::{NamesChange, PodMode, ServiceKey, ZoneConfig};
 
 #[test]
 fn a_cluster_ip_service_has_its_addresses_by_family() {
@@ -212,7 +212,10 @@ fn the_smallest_weight_is_1() {
     let slice = crate::testing::slice("many", "many-a", &endpoints, &http);
     let zone = zone_of(
         config(),
-        [Change::Service(headless("many")), Change::Slice(slice)],
+        [
+            NamesChange::Service(headless("many")),
+            NamesChange::Slice(slice),
+        ],
     );
     let answer = ask(&zone, "_http._tcp.many.testns.svc.cluster.local.", SRV);
     assert_eq!(answer.answers.len(), 101);
@@ -229,7 +232,10 @@ fn endpoints_are_named_after_their_pod_if_so_configured() {
             ..crate::testing::endpoint(ip)
         });
     let slice = crate::testing::slice("web", "web-a", &pods, &[]);
-    let all = [Change::Service(headless("web")), Change::Slice(slice)];
+    let all = [
+        NamesChange::Service(headless("web")),
+        NamesChange::Slice(slice),
+    ];
     let zone = zone_of(config, all.clone());
     let name = "web-0.web.testns.svc.cluster.local.";
     is(&zone, name, A, &[&format!("{name} 5 IN A 172.2.0.1")]);
@@ -321,7 +327,7 @@ fn an_endpoint_with_the_address_of_a_service_hides_behind_it() {
     );
     let mut zone = zone_of(
         config(),
-        changes().into_iter().chain([Change::Slice(slice)]),
+        changes().into_iter().chain([NamesChange::Slice(slice)]),
     );
     let name = "1.0.0.10.in-addr.arpa.";
     is(
@@ -330,7 +336,9 @@ fn an_endpoint_with_the_address_of_a_service_hides_behind_it() {
         PTR,
         &[&format!("{name} 5 IN PTR svc1.testns.svc.cluster.local.")],
     );
-    zone.apply(Change::ServiceRemoved(ServiceKey::new("testns", "svc1")));
+    zone.apply(NamesChange::ServiceRemoved(ServiceKey::new(
+        "testns", "svc1",
+    )));
     is(
         &zone,
         name,
@@ -398,13 +406,18 @@ fn pods_that_exist_have_names_when_verified() {
     nxdomain(&zone, "10-240-0-1.testns.pod.cluster.local.");
     nxdomain(&zone, "pod-nons.pod.cluster.local.");
     // Another Pod has the address for a moment; the name stays for as long as one of them does.
-    zone.apply(Change::Pod(crate::testing::pod("bar", &["10.240.0.1"])));
+    zone.apply(NamesChange::Pod(crate::testing::pod(
+        "bar",
+        &["10.240.0.1"],
+    )));
     let halves = format!("{name} 5 IN SRV 0 50 0 {name}");
     is(&zone, name, SRV, &[&halves]);
-    zone.apply(Change::PodRemoved(crate::testing::pod("foo", &[]).key));
+    zone.apply(NamesChange::PodRemoved(crate::testing::pod("foo", &[]).key));
     is(&zone, name, A, &[&format!("{name} 5 IN A 10.240.0.1")]);
-    zone.apply(Change::PodRemoved(crate::testing::pod("foo6", &[]).key));
+    zone.apply(NamesChange::PodRemoved(
+        crate::testing::pod("foo6", &[]).key,
+    ));
     nxdomain(&zone, v6);
-    zone.apply(Change::PodRemoved(crate::testing::pod("bar", &[]).key));
+    zone.apply(NamesChange::PodRemoved(crate::testing::pod("bar", &[]).key));
     nxdomain(&zone, name);
 }

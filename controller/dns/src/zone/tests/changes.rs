@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::testing::{
     changes, cluster_ip, config, endpoint, external, headless, hosted, pod, port, slice, zone_of,
 };
-use crate::{Change, Endpoint, PodMode, ServiceKey, SliceKey, Subject, Zone, ZoneConfig};
+use crate::{Endpoint, NamesChange, PodMode, ServiceKey, SliceKey, Subject, Zone, ZoneConfig};
 
 fn full() -> ZoneConfig {
     ZoneConfig {
@@ -64,12 +64,12 @@ fn a_change_reports_its_subjects() {
     let mut zone = zone_of(full(), changes());
     let mut subjects = |change| Vec::from_iter(zone.apply(change).subjects);
     assert_eq!(
-        subjects(Change::Service(cluster_ip("svc1", &["10.0.0.1"]))),
+        subjects(NamesChange::Service(cluster_ip("svc1", &["10.0.0.1"]))),
         []
     );
     let ip = |text: &str| Subject::Address(text.parse().unwrap());
     assert_eq!(
-        subjects(Change::Service(cluster_ip("svc1", &["10.0.0.2"]))),
+        subjects(NamesChange::Service(cluster_ip("svc1", &["10.0.0.2"]))),
         [
             Subject::Service(key("svc1")),
             ip("10.0.0.1"),
@@ -78,7 +78,7 @@ fn a_change_reports_its_subjects() {
     );
     let http = [port("http", 80)];
     assert_eq!(
-        subjects(Change::Slice(slice(
+        subjects(NamesChange::Slice(slice(
             "hdlsprtls",
             "hdlsprtls-a",
             &[endpoint("172.0.0.21")],
@@ -91,24 +91,30 @@ fn a_change_reports_its_subjects() {
         ]
     );
     assert_eq!(
-        subjects(Change::Namespace("new".to_owned())),
+        subjects(NamesChange::Namespace("new".to_owned())),
         [Subject::Namespace("new".to_owned())]
     );
-    assert_eq!(subjects(Change::Namespace("new".to_owned())), []);
-    assert_eq!(subjects(Change::Pod(pod("foo", &["10.240.0.1"]))).len(), 0);
-    assert_eq!(subjects(Change::Pod(pod("foo", &["10.240.0.2"]))).len(), 2);
-    assert_eq!(subjects(Change::Synced), []);
-    assert_eq!(subjects(Change::ServiceRemoved(key("ghost"))), []);
+    assert_eq!(subjects(NamesChange::Namespace("new".to_owned())), []);
+    assert_eq!(
+        subjects(NamesChange::Pod(pod("foo", &["10.240.0.1"]))).len(),
+        0
+    );
+    assert_eq!(
+        subjects(NamesChange::Pod(pod("foo", &["10.240.0.2"]))).len(),
+        2
+    );
+    assert_eq!(subjects(NamesChange::Synced), []);
+    assert_eq!(subjects(NamesChange::ServiceRemoved(key("ghost"))), []);
 }
 
 #[test]
 fn the_serial_grows_when_something_shows() {
     let mut zone = zone_of(full(), changes());
     let before = zone.serial();
-    zone.apply(Change::Synced);
-    zone.apply(Change::Service(cluster_ip("svc1", &["10.0.0.1"])));
+    zone.apply(NamesChange::Synced);
+    zone.apply(NamesChange::Service(cluster_ip("svc1", &["10.0.0.1"])));
     assert_eq!(zone.serial(), before);
-    zone.apply(Change::ServiceRemoved(key("svc1")));
+    zone.apply(NamesChange::ServiceRemoved(key("svc1")));
     assert_eq!(zone.serial(), before + 1);
 }
 
@@ -116,10 +122,10 @@ fn the_serial_grows_when_something_shows() {
 fn a_slice_may_change_hands() {
     let mut zone = zone_of(full(), changes());
     let moved = slice("published", "hdls1-a", &[endpoint("172.0.0.2")], &[]);
-    let subjects = zone.apply(Change::Slice(moved)).subjects;
+    let subjects = zone.apply(NamesChange::Slice(moved)).subjects;
     assert!(subjects.contains(&Subject::Service(key("hdls1"))));
     assert!(subjects.contains(&Subject::Service(key("published"))));
-    zone.apply(Change::SliceRemoved(SliceKey {
+    zone.apply(NamesChange::SliceRemoved(SliceKey {
         namespace: "testns".into(),
         name: "hdls1-b".into(),
     }));
@@ -135,7 +141,7 @@ fn bad_input_is_named_once_and_costs_nothing_else() {
         &[hosted("172.0.7.1", "a_b"), endpoint("172.0.7.2")],
         &[port("x_y", 1)],
     );
-    let applied = zone.apply(Change::Slice(odd.clone()));
+    let applied = zone.apply(NamesChange::Slice(odd.clone()));
     let said: BTreeSet<_> = applied.problems.iter().map(ToString::to_string).collect();
     assert_eq!(
         Vec::from_iter(said),
@@ -148,7 +154,7 @@ fn bad_input_is_named_once_and_costs_nothing_else() {
     assert_eq!(records.names[""].addresses.len(), 8);
     assert!(records.names.contains_key("172-0-7-1"));
     odd.endpoints.pop();
-    assert_eq!(zone.apply(Change::Slice(odd)).problems, []);
+    assert_eq!(zone.apply(NamesChange::Slice(odd)).problems, []);
     assert_eq!(zone.problems().count(), 2);
 
     for (service, field) in [
@@ -157,7 +163,7 @@ fn bad_input_is_named_once_and_costs_nothing_else() {
         (external("e", ""), "spec.externalName"),
         (cluster_ip("a.b", &["10.0.0.1"]), "metadata.name"),
     ] {
-        let applied = zone.apply(Change::Service(service.clone()));
+        let applied = zone.apply(NamesChange::Service(service.clone()));
         assert_eq!(applied.problems.len(), 1, "{service:?}");
         assert_eq!(applied.problems[0].field, field);
         assert!(zone.service(&service.key).is_none());
@@ -173,7 +179,7 @@ fn a_listing_removes_absent_objects() {
     // Slices whose Service is not known are no Services.
     all.insert(key("orphaned"));
     all.extend(["pending", "unready"].map(key));
-    let applied = zone.apply(Change::Listed(crate::Listing::Services(all)));
+    let applied = zone.apply(NamesChange::Listed(crate::Listing::Services(all)));
     assert!(applied.subjects.contains(&Subject::Service(key("svc1"))));
     assert_eq!(zone.services().len(), before - 1);
 
@@ -181,7 +187,7 @@ fn a_listing_removes_absent_objects() {
         namespace: "testns".into(),
         name: "hdls1-b".into(),
     };
-    zone.apply(Change::Listed(crate::Listing::Slices([one].into())));
+    zone.apply(NamesChange::Listed(crate::Listing::Slices([one].into())));
     assert_eq!(
         zone.service(&key("hdls1")).unwrap().names[""]
             .addresses
@@ -194,10 +200,10 @@ fn a_listing_removes_absent_objects() {
     );
 
     let keep = ["testns".to_owned()].into();
-    zone.apply(Change::Listed(crate::Listing::Namespaces(keep)));
+    zone.apply(NamesChange::Listed(crate::Listing::Namespaces(keep)));
     // There is a Pod in podns.
     assert_eq!(zone.namespaces(), ["podns", "testns"]);
-    zone.apply(Change::Listed(crate::Listing::Pods(BTreeSet::new())));
+    zone.apply(NamesChange::Listed(crate::Listing::Pods(BTreeSet::new())));
     assert_eq!(zone.namespaces(), ["testns"]);
     assert_eq!(
         zone.addresses()
@@ -207,7 +213,7 @@ fn a_listing_removes_absent_objects() {
     );
 }
 
-pub(crate) fn any_change() -> impl Strategy<Value = Change> {
+pub(crate) fn any_change() -> impl Strategy<Value = NamesChange> {
     let name = || prop::sample::select(vec!["a", "b", "c"]);
     let address = || {
         let addresses = ["10.0.0.1", "10.0.0.2", "172.0.0.1", "fd00::1", "fd00::2"];
@@ -228,56 +234,56 @@ pub(crate) fn any_change() -> impl Strategy<Value = Change> {
     );
     let slices = (name(), name(), prop::collection::vec(endpoint, 0..4), ports)
         .prop_map(|(service, name, endpoints, ports)| {
-            Change::Slice(slice(service, name, &endpoints, &ports))
+            NamesChange::Slice(slice(service, name, &endpoints, &ports))
         })
         .boxed();
     prop_oneof![
         (name(), prop::collection::vec(address(), 0..3))
-            .prop_map(|(n, ips)| Change::Service(cluster_ip(n, &ips))),
+            .prop_map(|(n, ips)| NamesChange::Service(cluster_ip(n, &ips))),
         (name(), any::<bool>()).prop_map(|(n, publish)| {
             let mut service = headless(n);
             service.publish_not_ready = publish;
-            Change::Service(service)
+            NamesChange::Service(service)
         }),
-        (name(), name()).prop_map(|(n, to)| Change::Service(external(
+        (name(), name()).prop_map(|(n, to)| NamesChange::Service(external(
             n,
             &format!("{to}.testns.svc.cluster.local")
         ))),
-        name().prop_map(|n| Change::ServiceRemoved(key(n))),
+        name().prop_map(|n| NamesChange::ServiceRemoved(key(n))),
         slices.clone(),
         slices.clone(),
         slices,
-        name().prop_map(|n| Change::SliceRemoved(SliceKey {
+        name().prop_map(|n| NamesChange::SliceRemoved(SliceKey {
             namespace: "testns".into(),
             name: n.into()
         })),
         (name(), prop::collection::vec(address(), 0..3))
-            .prop_map(|(n, ips)| Change::Pod(pod(n, &ips))),
-        name().prop_map(|n| Change::PodRemoved(pod(n, &[]).key)),
-        Just(Change::Namespace("testns".into())),
-        Just(Change::NamespaceRemoved("testns".into())),
-        Just(Change::Namespace("other".into())),
-        Just(Change::NamespaceRemoved("other".into())),
+            .prop_map(|(n, ips)| NamesChange::Pod(pod(n, &ips))),
+        name().prop_map(|n| NamesChange::PodRemoved(pod(n, &[]).key)),
+        Just(NamesChange::Namespace("testns".into())),
+        Just(NamesChange::NamespaceRemoved("testns".into())),
+        Just(NamesChange::Namespace("other".into())),
+        Just(NamesChange::NamespaceRemoved("other".into())),
     ]
 }
 
 /// The last state of each object, in an order of its own.
-fn final_state(changes: &[Change]) -> Vec<Change> {
-    let mut last: BTreeMap<String, Change> = BTreeMap::new();
+fn final_state(changes: &[NamesChange]) -> Vec<NamesChange> {
+    let mut last: BTreeMap<String, NamesChange> = BTreeMap::new();
     for change in changes {
         let (key, there) = match change {
-            Change::Namespace(name) => (format!("namespace {name}"), true),
-            Change::NamespaceRemoved(name) => (format!("namespace {name}"), false),
-            Change::Service(service) => (format!("service {}", service.key), true),
-            Change::ServiceRemoved(key) => (format!("service {key}"), false),
-            Change::Slice(slice) => (format!("slice {}", slice.key.name), true),
-            Change::SliceRemoved(key) => (format!("slice {}", key.name), false),
-            Change::Pod(pod) => (format!("pod {}", pod.key.name), true),
-            Change::PodRemoved(key) => (format!("pod {}", key.name), false),
-            Change::Whole { .. }
-            | Change::PodAddress { .. }
-            | Change::Listed(_)
-            | Change::Synced => continue,
+            NamesChange::Namespace(name) => (format!("namespace {name}"), true),
+            NamesChange::NamespaceRemoved(name) => (format!("namespace {name}"), false),
+            NamesChange::Service(service) => (format!("service {}", service.key), true),
+            NamesChange::ServiceRemoved(key) => (format!("service {key}"), false),
+            NamesChange::Slice(slice) => (format!("slice {}", slice.key.name), true),
+            NamesChange::SliceRemoved(key) => (format!("slice {}", key.name), false),
+            NamesChange::Pod(pod) => (format!("pod {}", pod.key.name), true),
+            NamesChange::PodRemoved(key) => (format!("pod {}", key.name), false),
+            NamesChange::Whole { .. }
+            | NamesChange::PodAddress { .. }
+            | NamesChange::Listed(_)
+            | NamesChange::Synced => continue,
         };
         if there {
             last.insert(key, change.clone());

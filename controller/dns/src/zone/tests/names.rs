@@ -5,7 +5,7 @@ use hickory_proto::op::ResponseCode;
 use super::{is, negative, nodata, nxdomain};
 use crate::RecordType::{A, AAAA, ANY, AXFR, CNAME, HINFO, IXFR, MX, NS, PTR, SOA, SRV, TXT};
 use crate::testing::{ask, changes, cluster_ip, config, text, zone, zone_of};
-use crate::{Change, ServiceKey, Zone, ZoneConfig};
+use crate::{NamesChange, ServiceKey, Zone, ZoneConfig};
 
 #[test]
 fn the_apex_has_soa_and_ns_and_nothing_else() {
@@ -67,7 +67,7 @@ fn the_name_server_is_the_service_if_it_exists() {
         A,
         &["ns.dns.cluster.local. 5 IN A 10.0.0.3"],
     );
-    zone.apply(Change::ServiceRemoved(ServiceKey::new(
+    zone.apply(NamesChange::ServiceRemoved(ServiceKey::new(
         "testns",
         "svc-dual-stack",
     )));
@@ -151,13 +151,16 @@ fn names_between_names_exist_but_for_txt() {
 
 #[test]
 fn a_namespace_exists_while_it_is_declared_or_used() {
-    let mut zone = zone_of(config(), [Change::Service(cluster_ip("a", &["10.0.0.1"]))]);
+    let mut zone = zone_of(
+        config(),
+        [NamesChange::Service(cluster_ip("a", &["10.0.0.1"]))],
+    );
     let name = "testns.svc.cluster.local.";
     nodata(&zone, name, A);
-    zone.apply(Change::Namespace("TestNS".to_owned()));
-    zone.apply(Change::ServiceRemoved(ServiceKey::new("testns", "a")));
+    zone.apply(NamesChange::Namespace("TestNS".to_owned()));
+    zone.apply(NamesChange::ServiceRemoved(ServiceKey::new("testns", "a")));
     nodata(&zone, name, A);
-    zone.apply(Change::NamespaceRemoved("testns".to_owned()));
+    zone.apply(NamesChange::NamespaceRemoved("testns".to_owned()));
     nxdomain(&zone, name);
 }
 
@@ -220,12 +223,12 @@ fn aliases_are_followed_so_far_and_no_further() {
     let chain = |length: usize| {
         let link = |i: usize| {
             let to = format!("c{}.testns.svc.cluster.local", i + 1);
-            Change::Service(crate::testing::external(&format!("c{i}"), &to))
+            NamesChange::Service(crate::testing::external(&format!("c{i}"), &to))
         };
         let end = cluster_ip(&format!("c{length}"), &["10.0.0.1"]);
         let zone = zone_of(
             config(),
-            (0..length).map(link).chain([Change::Service(end)]),
+            (0..length).map(link).chain([NamesChange::Service(end)]),
         );
         ask(&zone, "c0.testns.svc.cluster.local.", A).answers.len()
     };
@@ -238,7 +241,7 @@ fn aliases_are_followed_so_far_and_no_further() {
 fn an_alias_into_another_zone_of_ours_is_followed_there() {
     let mut config = config();
     config.add_zone("other.example").unwrap();
-    let to = |name, target| Change::Service(crate::testing::external(name, target));
+    let to = |name, target| NamesChange::Service(crate::testing::external(name, target));
     let own = [
         to("across", "svc1.testns.svc.other.example"),
         to("across-to-nothing", "svc0.testns.svc.other.example"),

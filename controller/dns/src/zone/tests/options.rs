@@ -4,7 +4,7 @@
 use super::{is, nodata, nxdomain};
 use crate::RecordType::{A, CNAME, HTTPS, MX, NS, PTR, SRV, TXT};
 use crate::testing::{ask, changes, config, zone_of};
-use crate::{Change, PodMode, ServiceKey, Zone, ZoneConfig};
+use crate::{NamesChange, PodMode, ServiceKey, Zone, ZoneConfig};
 
 #[test]
 fn topology_zones_have_names_if_so_configured() {
@@ -86,7 +86,7 @@ fn a_service_without_ready_endpoints_has_no_name_if_so_configured() {
         namespace: "testns".to_owned(),
         name: "svc1-a".to_owned(),
     };
-    let applied = zone.apply(Change::SliceRemoved(slice));
+    let applied = zone.apply(NamesChange::SliceRemoved(slice));
     let service = ServiceKey::new("testns", "svc1");
     assert!(applied.subjects.contains(&crate::Subject::Service(service)));
     nxdomain(&zone, there);

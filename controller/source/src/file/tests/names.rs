@@ -1,6 +1,6 @@
 //! The changes for DNS from files.
 
-use portolan_dns::{Change as Name, Kind as NameKind};
+use portolan_dns::{Kind as NameKind, NamesChange as Name};
 
 use super::*;
 

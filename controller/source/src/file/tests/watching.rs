@@ -1,6 +1,6 @@
 //! The task around the files, with paused time.
 
-use portolan_catalog::Change;
+use portolan_catalog::ObjectChange;
 use tokio::sync::mpsc::Receiver;
 
 use super::*;
@@ -79,7 +79,7 @@ async fn files_never_delete_objects_of_other_sources() {
         panic!("expected changes: {event:?}")
     };
     // Another source of the same cluster would lose its objects.
-    let retains = |change: &Change| matches!(change, Change::Retain { .. });
+    let retains = |change: &ObjectChange| matches!(change, ObjectChange::Retain { .. });
     assert!(!changes.iter().any(retains));
 }
 

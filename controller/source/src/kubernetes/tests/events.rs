@@ -1,6 +1,6 @@
 //! Refusals of Events. (A real API server writes them in `tests/events.rs`.)
 
-use portolan_catalog::{ObjectKey, ObjectRef, Problem, Reason};
+use portolan_catalog::{FieldProblem, ObjectKey, ObjectRef, Reason};
 
 use super::*;
 use crate::ObjectProblem;
@@ -18,7 +18,7 @@ fn problem(name: &str) -> ObjectProblem {
     let kind = Kind::Service;
     ObjectProblem {
         object: ObjectRef { kind, key },
-        problem: Problem::new("spec.clusterIPs[0]", Reason::Conflict, "taken"),
+        problem: FieldProblem::new("spec.clusterIPs[0]", Reason::Conflict, "taken"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Changes for DNS from shared watches and its own.
 
-use portolan_dns::{Change as Name, Listing};
+use portolan_dns::{Listing, NamesChange as Name};
 
 use super::*;
 

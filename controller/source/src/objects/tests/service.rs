@@ -85,7 +85,10 @@ fn services_of_others_are_not_ours() {
     for value in cases {
         let converted = convert(Kind::Service, &value, &cluster());
         assert!(matches!(converted, Converted::NotOurs(_)), "{converted:?}");
-        assert!(matches!(converted.into_change(), Some(Change::Delete(_))));
+        assert!(matches!(
+            converted.into_change(),
+            Some(ObjectChange::Delete(_))
+        ));
     }
 }
 
