@@ -1,4 +1,4 @@
-//! Wires source, writer, streams and admin server together.
+//! Wiring of source, writer, streams and admin server.
 
 use std::future::Future;
 use std::num::NonZeroUsize;
@@ -33,24 +33,24 @@ use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay;
 use crate::writer::{Question, SharedTrouble, Writer};
 
-/// Where actions are asked for, unless a flag says otherwise.
+/// Default path of the debug socket.
 const DEBUG_SOCKET: &str = "/run/portolan/controller.sock";
-/// How many events of the source may wait for the writer.
+/// Length of the queue of events from the source to the writer.
 const EVENTS: usize = 64;
-/// A writer that does nothing else for so long is stuck. The first table of a large cluster takes
-/// seconds.
+/// Time without yielding after which the writer counts as stuck. The first table of a large cluster
+/// takes seconds.
 pub(crate) const WRITER_STUCK: Duration = Duration::from_secs(60);
-/// How many questions may wait for the writer.
+/// Length of the queue of questions to the writer.
 const QUESTIONS: usize = 8;
-/// How long streams get to end when the controller stops: longer than they are spread over.
+/// Time that streams have to end when the controller stops. Their ends are spread over less.
 const STREAMS_GRACE: Duration = Duration::from_secs(12);
-/// How long everything else gets then.
+/// Time that all other tasks have to end after that.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// If a port cannot be bound, or the source cannot be used at all.
+/// If a flag cannot be used, a port cannot be bound, or the source cannot be opened.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     args.identity.validate(args.plaintext)?;
     args.review.validate(args.source)?;
@@ -80,7 +80,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let catalog_metrics = CatalogMetrics::register(registry);
     SessionCollector::register(&sessions, registry);
 
-    // What is published lasts as long as there are streams.
+    // Tasks that publish outlive the streams.
     let (vital, mut failures) = Vital::new(CancellationToken::new());
     let identity = identity::open(&args, registry, &vital).await?;
     registry.register_collector(Box::new(identity.metrics));
@@ -117,7 +117,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         debug: (dns.iter()).fold(debug.dumps(), |all, dns| all.merge(dns.routes())),
         token: args.debug.token()?,
     };
-    answer_names(dns.as_mut(), &vital, &token);
+    serve_dns(dns.as_mut(), &vital, &token);
     serve_admin(admin_server, admin, debug_socket, &vital);
 
     let names = dns.as_ref().map(|dns| dns.replicas(&vital));
@@ -129,7 +129,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());
     let serving = service.serve_with(agents, identity.tls, identity.limits, names);
-    let serving = must_go_on(&vital, &token, "agent server", serving);
+    let serving = spawn_server(&vital, &token, "agent server", serving);
 
     let result = tokio::select! {
         () = token.cancelled() => Ok(()),
@@ -154,16 +154,16 @@ fn serve_admin(admin: Admin, port: TcpListener, socket: Option<DebugSocket>, vit
 /// Waits for the streams, and then for everything else.
 async fn end(serving: JoinHandle<()>, vital: &Vital) {
     if timeout(STREAMS_GRACE, serving).await.is_err() {
-        tracing::warn!("not all streams ended in time");
+        tracing::warn!("some streams did not end in time");
     }
     vital.ending.cancel();
     vital.tasks.close();
     if timeout(GRACE, vital.tasks.wait()).await.is_err() {
-        tracing::warn!("not everything ended in time");
+        tracing::warn!("some tasks did not end in time");
     }
 }
 
-/// What tables are published with.
+/// Parts that publish tables.
 struct Publishing {
     publisher: Publisher,
     tables: TableReader,
@@ -177,8 +177,8 @@ struct Publishing {
 }
 
 impl Publishing {
-    /// Starts the source, and what makes tables of it; where questions about objects are answered,
-    /// if there are any.
+    /// Starts the source and the writer. Returns the queue of questions and the held deletions; a relay
+    /// has neither.
     async fn start(
         mut self,
         args: &Args,
@@ -242,7 +242,7 @@ fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(1)
 }
 
-/// Says which ports were bound, if somebody wants to know.
+/// Writes the bound ports to the port file, if there is one.
 fn write_ports(
     path: Option<&Path>,
     agents: &TcpListener,
@@ -254,46 +254,46 @@ fn write_ports(
     std::fs::write(path, ports).with_context(|| path.display().to_string())
 }
 
-/// Runs a server until `token`: if it ends before that, even by a panic, the program fails.
-fn must_go_on<E>(
+/// Runs a server until cancellation. If it ends earlier, also by a panic, the program fails.
+fn spawn_server<E>(
     vital: &Vital,
     token: &CancellationToken,
-    what: &'static str,
+    name: &'static str,
     server: impl Future<Output = Result<(), E>> + Send + 'static,
 ) -> JoinHandle<()>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
     let (failure, token) = (vital.failure.clone(), token.clone());
-    // A task of its own, so that its panic ends only itself.
+    // A separate task, so that its panic does not end this one.
     let server = tokio::spawn(server);
     vital.tasks.spawn(async move {
         let error = match server.await {
             Ok(Ok(())) if token.is_cancelled() => return,
-            Ok(Ok(())) => anyhow!("{what}: has ended"),
-            Ok(Err(error)) => anyhow::Error::new(error).context(what),
-            Err(error) => anyhow::Error::new(error).context(what),
+            Ok(Ok(())) => anyhow!("{name}: has ended"),
+            Ok(Err(error)) => anyhow::Error::new(error).context(name),
+            Err(error) => anyhow::Error::new(error).context(name),
         };
-        // The first failure ends the program; what fails then is of no account.
+        // The first failure ends the program; later ones are consequences.
         let _ = failure.try_send(error);
     })
 }
 
-/// Answers DNS queries wherever the flags say, until `token`.
-fn answer_names(dns: Option<&mut Dns>, vital: &Vital, token: &CancellationToken) {
+/// Serves DNS on the addresses of the flags, until cancellation.
+fn serve_dns(dns: Option<&mut Dns>, vital: &Vital, token: &CancellationToken) {
     let Some(dns) = dns else { return };
     while let Some(server) = dns.next_listener(token) {
-        must_go_on(vital, token, "DNS server", server);
+        spawn_server(vital, token, "DNS server", server);
     }
 }
 
-/// Asks the API server which cluster it serves. Until then nobody is.
+/// Fetches the identity of the cluster. No agent is served before it is known.
 async fn identify(client: kube::Client, identity: ClusterIdentity) {
     let id = kubernetes::cluster_id(&client).await;
     if let Some(id) = &id {
-        tracing::info!(cluster = id, "the cluster's identity");
+        tracing::info!(cluster = id, "cluster identified");
     }
-    // Nobody else sets it.
+    // Set by this task alone.
     let _ = identity.set(id.as_deref());
 }
 
@@ -361,7 +361,7 @@ async fn watch_source(
                 kubernetes::watch_names(client, cluster, options, sink, names, stats, token);
             vital.spawn("source", watch);
         }
-        // It has no objects.
+        // A relay has no objects.
         Source::Controller => {}
     }
     Ok(stats)

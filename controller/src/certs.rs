@@ -1,7 +1,7 @@
-//! `portolan-controller certs`: an authority and certificates, for trying it out.
+//! `portolan-controller certs`: a certificate authority and certificates for trials.
 //!
-//! Each certificate has a directory of its own, in the layout of cert-manager and of Secrets of
-//! type kubernetes.io/tls. Run again, it renews certificates; the authority stays.
+//! Each certificate has its own directory, in the layout of cert-manager and of Secrets of type
+//! kubernetes.io/tls. A second run renews the certificates and keeps the authority.
 
 use std::fs;
 use std::ops::Range;
@@ -16,43 +16,43 @@ use portolan_tls::{NodeName, RelayName};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// How long the authority is valid.
+/// Validity of the authority.
 const AUTHORITY_DAYS: u32 = 3_650;
 
-/// Clocks may differ.
+/// Certificates are backdated, since clocks differ.
 const BACKDATED: Duration = Duration::from_secs(300);
 
-/// What to make.
+/// Flags of `certs`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CertsArgs {
-    /// Where; ca/, controller/, nodes/NODE/ and relays/NAME/ are made in it, each with tls.crt,
+    /// Directory of the output: ca/, controller/, nodes/NODE/ and relays/NAME/, each with tls.crt,
     /// tls.key and ca.crt.
     #[arg(long)]
     dir: PathBuf,
 
-    /// The name of a node; may be repeated.
+    /// Name of a node; may be repeated.
     #[arg(long, value_delimiter = ',')]
     node: Vec<String>,
 
-    /// The name of a relay, by which agents reach it; may be repeated. Its certificate is for both
-    /// of its sides.
+    /// Name of a relay, by which agents reach it; may be repeated. Its certificate is valid for a
+    /// client and for a server.
     #[arg(long, value_delimiter = ',')]
     relay: Vec<String>,
 
-    /// A host name or address by which agents reach the controller; may be repeated.
+    /// Host name or address by which agents reach the controller; may be repeated.
     #[arg(long, value_delimiter = ',', default_value = "localhost")]
     server_name: Vec<String>,
 
-    /// The cluster's name; empty for a single cluster.
+    /// Name of the cluster; empty for a single cluster.
     #[arg(long, default_value = "")]
     cluster: String,
 
-    /// How long the certificates are valid, in days.
+    /// Validity of the certificates, in days.
     #[arg(long, default_value = "365", value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
 }
 
-/// Makes them.
+/// Creates the authority, if it does not exist, and the certificates.
 pub(crate) fn run(args: &CertsArgs) -> anyhow::Result<()> {
     let authority = authority(&args.dir.join("ca"))?;
     let names: Vec<_> = args.server_name.iter().map(String::as_str).collect();
@@ -65,35 +65,35 @@ pub(crate) fn run(args: &CertsArgs) -> anyhow::Result<()> {
         let name = NodeName::new(&args.cluster, node).context("--node")?;
         let issued = authority.node(&name, valid(args.days))?;
         write(&dir, &authority, &issued)?;
-        tracing::info!("made a certificate for {name}");
+        tracing::info!("created a certificate for {name}");
     }
     for relay in &args.relay {
         let dir = directory(&args.dir.join("relays"), relay).context("--relay")?;
         let name = RelayName::new(&args.cluster, relay).context("--relay")?;
         let issued = authority.relay(&name, valid(args.days))?;
         write(&dir, &authority, &issued)?;
-        tracing::info!("made a certificate for {name}");
+        tracing::info!("created a certificate for {name}");
     }
-    tracing::info!("made certificates in {}", args.dir.display());
+    tracing::info!("created certificates in {}", args.dir.display());
     Ok(())
 }
 
-/// The directory of a name, which is no path.
+/// The directory of a name, which must not be a path.
 fn directory(parent: &Path, name: &str) -> anyhow::Result<PathBuf> {
     if name.starts_with('.') {
-        bail!("{name:?}: not a name");
+        bail!("{name:?}: begins with a dot");
     }
     Ok(parent.join(name))
 }
 
-/// The one that is there, or a new one. Never replaces what cannot be read: nodes may trust it.
+/// Loads the authority, or creates one. An unreadable one is never replaced: nodes may trust it.
 fn authority(dir: &Path) -> anyhow::Result<Authority> {
     let read = |file: &str| {
         let path = dir.join(file);
         let text = fs::read_to_string(&path);
         text.with_context(|| path.display().to_string())
     };
-    // One that was interrupted before it wrote any of these has signed nothing.
+    // A run that was interrupted before it wrote either of them has signed nothing.
     if ["tls.crt", "tls.key"]
         .iter()
         .any(|file| dir.join(file).exists())
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_can_be_used_and_is_nobody_elses() {
+    fn certificates_can_be_used_and_are_private() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
         run(&args(dir, &["a"])).unwrap();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_stays_and_certificates_are_renewed() {
+    fn a_second_run_keeps_the_authority_and_renews_certificates() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
         let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relays_certificate_is_for_both_of_its_sides() {
+    fn a_relay_certificate_is_valid_for_client_and_server() {
         let temporary = tempfile::tempdir().unwrap();
         let dir = temporary.path();
         let relay = vec!["relay-1".to_owned(), "10.0.0.1".to_owned()];
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_no_path() {
+    fn paths_are_refused_as_names() {
         let temporary = tempfile::tempdir().unwrap();
         for bad in ["..", "a/b", "", ".x"] {
             assert!(run(&args(temporary.path(), &[bad])).is_err(), "{bad:?}");

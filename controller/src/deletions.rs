@@ -8,15 +8,14 @@ use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use portolan_catalog::Kind;
-use portolan_runtime::parse_duration;
+use portolan_runtime::{Scrape, gauge_value, parse_duration};
 use portolan_source::HeldDeletions;
 use portolan_source::deletions::{GuardConfig, HeldLoss};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 use serde_json::{Value, json};
+
+use crate::metrics::KindLabel;
 
 /// Flags of the deletion guard and of the source's liveness.
 #[derive(Debug, Clone, clap::Args)]
@@ -110,35 +109,31 @@ fn show(held: &BTreeMap<Kind, HeldLoss>) -> Value {
 pub(crate) struct HoldCollector(pub(crate) Arc<HeldDeletions>);
 
 impl Collector for HoldCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        const KINDS: [(Kind, &str); 4] = [
-            (Kind::Service, "Service"),
-            (Kind::EndpointSlice, "EndpointSlice"),
-            (Kind::Node, "Node"),
-            (Kind::Namespace, "Namespace"),
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        const KINDS: [Kind; 4] = [
+            Kind::Service,
+            Kind::EndpointSlice,
+            Kind::Node,
+            Kind::Namespace,
         ];
         let held = self.0.held();
         let of = |kind| held.get(&kind).map(|held| held.lost).unwrap_or_default();
-        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let help = "Deletions that are held back, by kind";
-        let name = "source_deletions_held";
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (kind, label) in KINDS {
-            let metric = ConstGauge::new(gauge(of(kind).objects));
-            metric.encode(family.encode_family(&[("kind", label)])?)?;
-        }
-        let help = "Ready endpoints that would go if what is held back were believed";
-        let metric = ConstGauge::new(gauge(of(Kind::EndpointSlice).ready));
-        let name = "source_ready_endpoints_held";
-        metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
-        let help = "How often deletions of a kind began to be held back";
-        let counter = MetricType::Counter;
-        let mut family = encoder.encode_descriptor("source_holds", help, None, counter)?;
-        for (kind, label) in KINDS {
-            let metric = ConstCounter::new(self.0.begun(kind));
-            metric.encode(family.encode_family(&[("kind", label)])?)?;
-        }
-        Ok(())
+        let mut scrape = Scrape::new(encoder);
+        scrape.gauges(
+            "source_deletions_held",
+            "Deletions that are held back, by kind",
+            KINDS.map(|kind| (KindLabel::new(kind), gauge_value(of(kind).objects))),
+        )?;
+        scrape.gauge(
+            "source_ready_endpoints_held",
+            "Ready endpoints in the deletions that are held back",
+            gauge_value(of(Kind::EndpointSlice).ready),
+        )?;
+        scrape.counters(
+            "source_holds",
+            "Times that the guard began to hold deletions of a kind back",
+            KINDS.map(|kind| (KindLabel::new(kind), self.0.begun(kind))),
+        )
     }
 }
 
@@ -147,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_held_is_shown_as_an_empty_list() {
+    fn no_held_deletions_are_an_empty_list() {
         assert_eq!(
             show(&HeldDeletions::default().held()),
             json!({ "held": [] })

@@ -277,8 +277,7 @@ async fn follow_keys(
         let client = client.clone();
         async move {
             let request = keys::request();
-            let answer = client.request_text(request).await;
-            answer.map_err(|error| error.to_string())
+            Ok(client.request_text(request).await?)
         }
     };
     let follow = keys::follow(fetch, sender, Arc::clone(wanted), keys::Pace::default());

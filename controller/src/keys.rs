@@ -1,27 +1,28 @@
-//! The public keys of the token issuer, asked from the API server.
+//! Public keys of the token issuer, fetched from the API server.
 //!
-//! Every hour, and when a token comes that was signed with a key that is not known: not more often
-//! than every few seconds, since anybody can make up such tokens.
+//! Keys are fetched every hour, and when a token names an unknown key. The latter is limited to once in
+//! a few seconds, since any client can invent such tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use portolan_auth::{KeySet, KeyWanted};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tonic::codegen::http::Request;
 
-/// Where an API server has them; every ServiceAccount may read it.
+/// Path of the keys at an API server. Every ServiceAccount may read it.
 const PATH: &str = "/openid/v1/jwks";
 
-/// How often keys are asked for.
+/// Times of fetches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// When nothing is wrong.
+    /// Period of regular fetches.
     pub(crate) period: Duration,
-    /// At most, whatever is wrong.
+    /// Shortest time between two fetches.
     pub(crate) pause: Duration,
-    /// How long one answer may take.
+    /// Time limit of one fetch.
     pub(crate) patience: Duration,
 }
 
@@ -35,45 +36,50 @@ impl Default for Pace {
     }
 }
 
-/// What is asked.
+/// The request for the keys.
 pub(crate) fn request() -> Request<Vec<u8>> {
     let mut request = Request::new(Vec::new());
     *request.uri_mut() = tonic::codegen::http::Uri::from_static(PATH);
     request
 }
 
-/// Keeps the keys new, until it is dropped. What cannot be fetched or used changes nothing.
+/// Keeps the keys up to date until it is dropped. Failed fetches and unusable keys change nothing.
 pub(crate) async fn follow<F>(
     fetch: impl Fn() -> F,
     keys: watch::Sender<Arc<KeySet>>,
     wanted: KeyWanted,
     pace: Pace,
 ) where
-    F: Future<Output = Result<String, String>>,
+    F: Future<Output = anyhow::Result<String>>,
 {
-    let mut said = None;
+    let mut last_reason = None;
     loop {
         let began = Instant::now();
         let fetched = timeout_at(began + pace.patience, fetch()).await;
-        let fetched = fetched.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-        match fetched.and_then(|text| KeySet::parse(text.as_bytes())) {
+        let fetched = fetched.unwrap_or_else(|_| Err(anyhow!("no answer in {:?}", pace.patience)));
+        match fetched.and_then(|text| parse(&text)) {
             Ok(new) => {
-                if said.take().is_some() {
-                    tracing::info!("the keys of tokens can be had again");
+                if last_reason.take().is_some() {
+                    tracing::info!("token keys fetched again");
                 }
                 keys.send_replace(Arc::new(new));
-                // Being asked for keys is the other reason to look again; both are good.
+                // Ends early if a token names an unknown key.
                 let _ = timeout_at(began + pace.period, wanted.notified()).await;
             }
-            Err(reason) => {
-                if said.as_ref() != Some(&reason) {
-                    tracing::warn!(reason, "no keys of tokens from {PATH}; trying again");
+            Err(error) => {
+                let reason = format!("{error:#}");
+                if last_reason.as_ref() != Some(&reason) {
+                    tracing::warn!(reason, "cannot fetch token keys from {PATH}; retrying");
                 }
-                said = Some(reason);
+                last_reason = Some(reason);
             }
         }
         sleep_until(began + pace.pause).await;
     }
+}
+
+fn parse(text: &str) -> anyhow::Result<KeySet> {
+    KeySet::parse(text.as_bytes()).map_err(|error| anyhow!("{error}"))
 }
 
 #[cfg(test)]
@@ -87,7 +93,7 @@ mod tests {
         "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
 
     #[tokio::test(start_paused = true)]
-    async fn keys_are_fetched_by_the_hour_and_on_demand_but_not_too_often() {
+    async fn keys_are_fetched_every_hour_and_on_demand_within_limits() {
         let (keys, mut seen) = watch::channel(Arc::new(KeySet::default()));
         let (wanted, fetched) = (KeyWanted::default(), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&fetched);
@@ -95,7 +101,7 @@ mod tests {
             let number = count.fetch_add(1, Ordering::Relaxed);
             async move {
                 match number {
-                    // An API server that takes the request and never answers.
+                    // An API server that accepts the request and never answers.
                     0 => std::future::pending().await,
                     1 => Ok("{}".to_owned()),
                     _ => Ok(KEYS.to_owned()),

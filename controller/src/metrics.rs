@@ -5,31 +5,51 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_catalog::{Catalog, Kind};
-use portolan_serve::{NodeStatus, RecordProblem, Registry as Sessions};
+use portolan_runtime::{Scrape, gauge_value};
+use portolan_serve::{Counters, NodeStatus, RecordProblem, Registry as Sessions};
 use portolan_source::kubernetes::{KindStats, Stats};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-const KINDS: [(Kind, &str); 5] = [
-    (Kind::Service, "Service"),
-    (Kind::EndpointSlice, "EndpointSlice"),
-    (Kind::Node, "Node"),
-    (Kind::Pod, "Pod"),
-    (Kind::Namespace, "Namespace"),
+const KINDS: [Kind; 5] = [
+    Kind::Service,
+    Kind::EndpointSlice,
+    Kind::Node,
+    Kind::Pod,
+    Kind::Namespace,
 ];
 
+/// Label of a kind of objects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabel {
-    kind: &'static str,
+pub(crate) struct KindLabel {
+    kind: String,
 }
 
-/// What the writer counts.
+impl KindLabel {
+    pub(crate) fn new(kind: Kind) -> Self {
+        let kind = kind.to_string();
+        Self { kind }
+    }
+}
+
+/// Label of a reason.
+#[derive(Debug, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+impl ReasonLabel {
+    fn new(reason: &'static str) -> Self {
+        Self { reason }
+    }
+}
+
+/// Metrics of the writer.
 #[derive(Debug, Clone)]
 pub(crate) struct CatalogMetrics {
     objects: Family<KindLabel, Gauge>,
@@ -54,18 +74,18 @@ impl CatalogMetrics {
         );
         registry.register(
             "revision",
-            "The newest revision of the tables",
+            "Newest revision of the tables",
             this.revision.clone(),
         );
         registry.register_with_unit(
             "publish_duration",
-            "From the first look at changed objects until the tables were published",
+            "Time from the first look at changed objects to the publication of the tables",
             Unit::Seconds,
             this.publish.clone(),
         );
         registry.register(
             "catalog_divergence",
-            "Records and nodes whose tables were not what the catalog says, repaired; must stay 0",
+            "Records and nodes whose published state differed from the catalog, repaired; must stay 0",
             this.divergence.clone(),
         );
         this
@@ -77,33 +97,27 @@ impl CatalogMetrics {
     }
 
     pub(crate) fn observe(&self, catalog: &Catalog) {
-        for (kind, label) in KINDS {
-            let count = gauge(catalog.count(kind));
-            self.objects
-                .get_or_create(&KindLabel { kind: label })
-                .set(count);
+        for kind in KINDS {
+            let objects = self.objects.get_or_create(&KindLabel::new(kind));
+            objects.set(gauge_value(catalog.count(kind)));
         }
     }
 
     pub(crate) fn published(&self, revision: u64, took: Duration) {
-        self.revision
-            .set(i64::try_from(revision).unwrap_or(i64::MAX));
+        self.revision.set(gauge_value(revision));
         self.publish.observe(took.as_secs_f64());
     }
 }
 
-fn gauge(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
-}
-
-/// Reads what the watches counted when metrics are scraped.
+/// Collects the counts of the watches when metrics are scraped.
 #[derive(Debug)]
 pub(crate) struct SourceCollector {
     pub(crate) stats: Arc<Stats>,
 }
 
 impl Collector for SourceCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let mut scrape = Scrape::new(encoder);
         for (name, help, read) in [
             (
                 "source_listings",
@@ -112,7 +126,7 @@ impl Collector for SourceCollector {
             ),
             (
                 "source_listings_streamed",
-                "Those of them that the server streamed",
+                "Listings that the server streamed",
                 KindStats::streamed_listings,
             ),
             (
@@ -122,32 +136,29 @@ impl Collector for SourceCollector {
             ),
             (
                 "source_malformed",
-                "Objects that could not be read at all",
+                "Objects that could not be parsed at all",
                 KindStats::malformed,
             ),
         ] {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (kind, label) in KINDS {
-                let counter = ConstCounter::new(read(self.stats.of(kind)));
-                counter.encode(family.encode_family(&[("kind", label)])?)?;
-            }
+            let counts = KINDS.map(|kind| (KindLabel::new(kind), read(self.stats.of(kind))));
+            scrape.counters(name, help, counts)?;
         }
         Ok(())
     }
 }
 
-/// Reads the sessions when metrics are scraped.
+/// Collects the state of sessions when metrics are scraped.
 #[derive(Debug)]
 pub(crate) struct SessionCollector {
     sessions: Arc<Sessions>,
 }
 
 impl SessionCollector {
-    /// Adds what is known of sessions to a registry.
+    /// Adds the metrics to a registry.
     pub(crate) fn register(sessions: &Arc<Sessions>, registry: &mut Registry) {
         registry.register_with_unit(
             "convergence",
-            "From the first event of a change until a share of the connected nodes had programmed it",
+            "Time from the first event of a change until a share of the connected nodes has programmed it",
             Unit::Seconds,
             sessions.convergence(),
         );
@@ -156,80 +167,83 @@ impl SessionCollector {
     }
 }
 
-/// An agent that lacks something for longer than this is worth a look.
+/// Time after which an agent that is behind counts as `agents_behind_long`.
 const LONG_BEHIND_MS: u64 = 5_000;
 
 impl Collector for SessionCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let mut scrape = Scrape::new(encoder);
         let nodes = self.sessions.snapshot();
         let connected: Vec<_> = nodes.iter().filter(|node| node.connected).collect();
-        agents(&connected, &mut encoder)?;
-        refused_records(&connected, &mut encoder)?;
-        let counters = self.sessions.counters();
-        for (name, help, count) in [
-            ("sessions", "Streams that began", counters.sessions),
-            (
-                "sessions_replaced",
-                "Streams closed for a newer one of the same node",
-                counters.replaced,
-            ),
-            (
-                "protocol_violations",
-                "Streams closed because the agent broke the protocol",
-                counters.violations,
-            ),
-            (
-                "sessions_resumed_equal",
-                "Streams whose agent had the table already",
-                counters.resumed_equal,
-            ),
-            (
-                "sessions_resumed",
-                "Streams whose agent was sent what it missed",
-                counters.resumed,
-            ),
-            (
-                "sessions_resumed_buckets",
-                "Streams whose agent was sent the buckets of records that differed",
-                counters.resumed_buckets,
-            ),
-            (
-                "sessions_stalled",
-                "Streams closed because the agent took nothing for too long",
-                counters.stalled,
-            ),
-            ("snapshots_sent", "Whole tables sent", counters.snapshots),
-            ("frames_sent", "Frames sent", counters.frames),
-            (
-                "items_sent",
-                "Records, lists and deletions sent",
-                counters.items,
-            ),
-        ] {
-            let metric = ConstCounter::new(count);
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
-        }
-        let help = "Connections and streams refused before anything was sent, and streams whose token was revoked, by reason";
-        let counter = MetricType::Counter;
-        let mut family = encoder.encode_descriptor("sessions_refused", help, None, counter)?;
-        for (reason, count) in self.sessions.refusals() {
-            let metric = ConstCounter::new(count);
-            metric.encode(family.encode_family(&[("reason", reason.as_str())])?)?;
-        }
-        Ok(())
+        encode_agents(&connected, &mut scrape)?;
+        encode_refused_records(&connected, &mut scrape)?;
+        encode_counters(&self.sessions.counters(), &mut scrape)?;
+        let refusals = self.sessions.refusals().into_iter();
+        scrape.counters(
+            "sessions_refused",
+            "Connections and streams refused before anything was sent, and streams whose token was \
+             revoked, by reason",
+            refusals.map(|(reason, count)| (ReasonLabel::new(reason.as_str()), count)),
+        )
     }
 }
 
-/// How many of the connected agents are in which state.
-fn agents(
+fn encode_counters(counters: &Counters, scrape: &mut Scrape<'_>) -> Result<(), std::fmt::Error> {
+    for (name, help, count) in [
+        ("sessions", "Streams opened", counters.sessions),
+        (
+            "sessions_replaced",
+            "Streams closed for a newer one of the same node",
+            counters.replaced,
+        ),
+        (
+            "protocol_violations",
+            "Streams closed because the agent violated the protocol",
+            counters.violations,
+        ),
+        (
+            "sessions_resumed_equal",
+            "Streams whose agent had the current table",
+            counters.resumed_equal,
+        ),
+        (
+            "sessions_resumed",
+            "Streams whose agent was sent the changes since its cursor",
+            counters.resumed,
+        ),
+        (
+            "sessions_resumed_buckets",
+            "Streams whose agent was sent the buckets of records that differed",
+            counters.resumed_buckets,
+        ),
+        (
+            "sessions_stalled",
+            "Streams closed because the agent read nothing for too long",
+            counters.stalled,
+        ),
+        ("snapshots_sent", "Whole tables sent", counters.snapshots),
+        ("frames_sent", "Frames sent", counters.frames),
+        (
+            "items_sent",
+            "Records, lists and deletions sent",
+            counters.items,
+        ),
+    ] {
+        scrape.counter(name, help, count)?;
+    }
+    Ok(())
+}
+
+/// Encodes the number of connected agents in each state.
+fn encode_agents(
     connected: &[&NodeStatus],
-    encoder: &mut DescriptorEncoder<'_>,
+    scrape: &mut Scrape<'_>,
 ) -> Result<(), std::fmt::Error> {
     let count = |is: fn(&NodeStatus) -> bool| connected.iter().filter(|node| is(node)).count();
     for (name, help, count) in [
         (
             "agents_connected",
-            "Agents with a live stream",
+            "Agents with an open stream",
             connected.len(),
         ),
         (
@@ -239,7 +253,7 @@ fn agents(
         ),
         (
             "agents_behind_long",
-            "Connected agents that lack something for more than 5 seconds",
+            "Connected agents that have been behind for more than 5 seconds",
             count(|node| node.behind_ms.is_some_and(|ms| ms > LONG_BEHIND_MS)),
         ),
         (
@@ -258,26 +272,24 @@ fn agents(
             count(|node| node.refused_total > 0),
         ),
     ] {
-        let metric = ConstGauge::new(gauge(count));
-        metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+        scrape.gauge(name, help, gauge_value(count))?;
     }
     Ok(())
 }
 
-/// Records that agents refuse, by reason.
-fn refused_records(
+/// Encodes the number of records that agents refuse, by reason.
+fn encode_refused_records(
     connected: &[&NodeStatus],
-    encoder: &mut DescriptorEncoder<'_>,
+    scrape: &mut Scrape<'_>,
 ) -> Result<(), std::fmt::Error> {
-    let mut reasons = BTreeMap::from(RecordProblem::REASONS.map(|reason| (reason, 0)));
+    let mut reasons = BTreeMap::from(RecordProblem::REASONS.map(|reason| (reason, 0_i64)));
     for problem in connected.iter().flat_map(|node| &node.refused) {
         *reasons.entry(problem.reason()).or_default() += 1;
     }
-    let help = "Records that connected agents refuse, by reason; the first 64 of each agent";
-    let mut family = encoder.encode_descriptor("records_refused", help, None, MetricType::Gauge)?;
-    for (reason, count) in reasons {
-        let metric = ConstGauge::new(gauge(count));
-        metric.encode(family.encode_family(&[("reason", reason)])?)?;
-    }
-    Ok(())
+    let reasons = reasons.into_iter();
+    scrape.gauges(
+        "records_refused",
+        "Records that connected agents refuse, by reason; at most 64 of each agent",
+        reasons.map(|(reason, count)| (ReasonLabel::new(reason), count)),
+    )
 }

@@ -9,7 +9,7 @@ mod answer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use kube::Client;
 use portolan_auth::{Reviews, Verdict};
 use portolan_runtime::duration_within;
@@ -150,8 +150,10 @@ impl Reviewer {
                 // Not parsed by the client: it logs answers that it cannot parse, and the answer
                 // contains the token.
                 let answer = client.request_text(request).await;
-                let text = answer.map_err(|error| error.to_string().replace(&*token, "TOKEN"))?;
-                answer::read(&text, &audience)
+                let without_token =
+                    |error: kube::Error| error.to_string().replace(&*token, "TOKEN");
+                let text = answer.map_err(|error| anyhow!(without_token(error)))?;
+                Ok(answer::read(&text, &audience)?)
             }
         };
         follow(&reviews, ask, pause, &metrics).await;
@@ -166,13 +168,13 @@ async fn follow<F>(
     pause: Duration,
     metrics: &ReviewMetrics,
 ) where
-    F: Future<Output = Result<Answer, String>>,
+    F: Future<Output = anyhow::Result<Answer>>,
 {
     let mut last_reason = None;
     loop {
         let due = reviews.next().await;
         let began = Instant::now();
-        let late = || Err(format!("no answer in {} seconds", TIMEOUT.as_secs()));
+        let late = || Err(anyhow!("no answer in {TIMEOUT:?}"));
         let answer = timeout(TIMEOUT, ask(due.token())).await;
         let answer = answer.unwrap_or_else(|_| late());
         let verdict = answer.as_ref().map_or(Verdict::Unknown, Answer::verdict);
@@ -189,7 +191,8 @@ async fn follow<F>(
                     tracing::info!(node, ?verdict, reason, "token reviewed");
                 }
             }
-            Err(reason) => {
+            Err(error) => {
+                let reason = format!("{error:#}");
                 next = next.max(began + TROUBLE);
                 if last_reason.as_ref() != Some(&reason) {
                     tracing::warn!(reason, "token review failed; retrying");

@@ -1,4 +1,4 @@
-//! The one task that owns the catalog: events in, published tables out.
+//! The task that owns the catalog: it applies events and publishes tables.
 
 mod audit;
 mod origin;
@@ -23,23 +23,23 @@ use audit::Auditor;
 use origin::Origins;
 pub(crate) use questions::Question;
 
-/// What it costs a core to send one stream a small batch over TLS and to take its answer (measured:
-/// 12 to 21 microseconds).
+/// CPU time to send a small batch to one stream over TLS and to read its answer (measured: 12 to 21
+/// microseconds).
 const PER_STREAM: Duration = Duration::from_micros(20);
 
-/// What is wrong with the sources at present, for the debug dump.
+/// Current problems of the sources, for the debug dump.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Trouble {
-    /// By object: what was left out of it.
+    /// Problems of objects.
     pub(crate) objects: Vec<String>,
-    /// Of files: what could not be read.
+    /// Problems of files.
     pub(crate) files: Vec<String>,
 }
 
-/// Shared with the debug dump.
+/// Problems, shared with the debug dump.
 pub(crate) type SharedTrouble = Arc<Mutex<Trouble>>;
 
-/// Owns the catalog.
+/// The owner of the catalog.
 pub(crate) struct Writer {
     pub(crate) select: SelectConfig,
     pub(crate) publisher: Publisher,
@@ -47,18 +47,18 @@ pub(crate) struct Writer {
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,
     pub(crate) sessions: Arc<Sessions>,
-    /// Whether agents of nodes that the source does not have are refused.
+    /// Whether agents of nodes without a Node object are refused.
     pub(crate) refuses_unknown_nodes: bool,
-    /// Not ready until the source has synced.
+    /// Keeps the program from being ready until the source has synced.
     pub(crate) unready: Option<BlockReady>,
-    /// How long from one audit of all tables to the next; `None` for never.
+    /// Pause between two audits of all tables; `None` for no audits.
     pub(crate) audit_period: Option<Duration>,
-    /// How many cores streams have, at least 1.
+    /// Number of cores for streams, at least 1.
     pub(crate) cores: u32,
 }
 
 impl Writer {
-    /// Works until the source ends.
+    /// Runs until the source ends.
     pub(crate) async fn run(
         mut self,
         mut events: mpsc::Receiver<Event>,
@@ -77,7 +77,7 @@ impl Writer {
                 }
             };
             tokio::select! {
-                // What is due goes out, also while events keep coming.
+                // A batch that is due is published even while events keep arriving.
                 biased;
                 () = flush => {
                     self.flush(&mut pipeline, &mut origins);
@@ -88,8 +88,8 @@ impl Writer {
                     None => return,
                     Some(event) => {
                         origins.observe(Instant::now());
-                        self.take(&mut pipeline, &mut origins, event);
-                        // Before the source has synced nobody reads what is published.
+                        self.apply(&mut pipeline, &mut origins, event);
+                        // Nothing is published before the source has synced.
                         if self.unready.is_some() {
                             continue;
                         }
@@ -97,7 +97,7 @@ impl Writer {
                             let urgent = pipeline.is_urgent();
                             due = Some(debounce.changed(Instant::now(), urgent));
                         } else if origins.is_news(&pipeline) {
-                            // Nobody is sent anything for it.
+                            // Only the versions of the source changed: no agent is sent anything.
                             self.flush(&mut pipeline, &mut origins);
                         } else {
                             origins.forget();
@@ -115,7 +115,7 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, pipeline: &mut Pipeline, origins: &mut Origins, event: Event) {
+    fn apply(&mut self, pipeline: &mut Pipeline, origins: &mut Origins, event: Event) {
         match event {
             Event::Changes(changes) => {
                 changes
@@ -186,7 +186,7 @@ impl Writer {
         );
     }
 
-    /// Publishes what an audit found to be wrong.
+    /// Publishes the differences that an audit found.
     fn repair(&mut self, pipeline: &Pipeline, found: &TableDelta, origins: &mut Origins) {
         if found.is_empty() {
             return;
@@ -194,17 +194,17 @@ impl Writer {
         let lists = found.lists.values().flat_map(|lists| lists.keys());
         let records: BTreeSet<_> = found.records.keys().chain(lists).collect();
         for record in &records {
-            tracing::error!(%record, "the table was not what the catalog says; repaired");
+            tracing::error!(%record, "the table differed from the catalog; repaired");
         }
         for node in found.nodes.keys() {
-            tracing::error!(%node, "what is known of the node was not published; repaired");
+            tracing::error!(%node, "the published node differed from the catalog; repaired");
         }
         self.metrics.diverged(records.len() + found.nodes.len());
         let origin = origins.repeat();
         self.publish(pipeline, found, &origin, Instant::now());
     }
 
-    /// How long it takes to send all agents a small batch.
+    /// Time to send a small batch to all agents.
     fn fan_out(&self) -> Duration {
         let streams = u32::try_from(self.sessions.connected()).unwrap_or(u32::MAX);
         PER_STREAM.saturating_mul(streams) / self.cores

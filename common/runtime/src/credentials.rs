@@ -4,54 +4,47 @@ use std::sync::Arc;
 
 use portolan_tls::Health;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 
-/// Reads how sets of files do when metrics are scraped; each with its name.
+use crate::{Scrape, gauge_value};
+
+/// Collects the health of named sets of files when metrics are scraped.
 #[derive(Debug)]
 pub struct CredentialCollector(pub Vec<(&'static str, Arc<Health>)>);
 
+/// The purpose of a set of files.
+#[derive(Debug, EncodeLabelSet)]
+struct PurposeLabel {
+    what: &'static str,
+}
+
 impl Collector for CredentialCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        for (name, help, read) in [
-            (
-                "credential_reloads",
-                "How often newer files were taken, by what they are for",
-                Health::reloads as fn(&Health) -> u64,
-            ),
-            (
-                "credential_failures",
-                "How often newer files could not be used, by what they are for",
-                Health::failures,
-            ),
-        ] {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (what, health) in &self.0 {
-                let counter = ConstCounter::new(read(health));
-                counter.encode(family.encode_family(&[("what", *what)])?)?;
-            }
-        }
-        for (name, help, read) in [
-            (
-                "credentials_broken",
-                "Whether files cannot be used, so that older ones are in force",
-                (|health| u64::from(health.is_broken())) as fn(&Health) -> u64,
-            ),
-            (
-                "credential_expiry_timestamp_seconds",
-                "When what is in force expires, in seconds since 1970; 0 if it does not",
-                Health::expires,
-            ),
-        ] {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (what, health) in &self.0 {
-                let gauge = ConstGauge::new(i64::try_from(read(health)).unwrap_or(i64::MAX));
-                gauge.encode(family.encode_family(&[("what", *what)])?)?;
-            }
-        }
-        Ok(())
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let mut scrape = Scrape::new(encoder);
+        let files = || {
+            let files = self.0.iter();
+            files.map(|(what, health)| (PurposeLabel { what }, health))
+        };
+        scrape.counters(
+            "credential_reloads",
+            "Reloads of changed files, by purpose",
+            files().map(|(label, health)| (label, health.reloads())),
+        )?;
+        scrape.counters(
+            "credential_failures",
+            "Changed files that could not be used, by purpose",
+            files().map(|(label, health)| (label, health.failures())),
+        )?;
+        scrape.gauges(
+            "credentials_broken",
+            "Whether the current files cannot be used, so that older ones are in force",
+            files().map(|(label, health)| (label, i64::from(health.is_broken()))),
+        )?;
+        scrape.gauges(
+            "credential_expiry_timestamp_seconds",
+            "Expiry of the credentials in force, in seconds of Unix time; 0 if they do not expire",
+            files().map(|(label, health)| (label, gauge_value(health.expires()))),
+        )
     }
 }
 
@@ -63,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_set_of_files_is_shown() {
+    fn each_set_of_files_has_metrics() {
         let mut registry = Registry::with_prefix("portolan_agent");
         let files = vec![("tls", Arc::default()), ("token_keys", Arc::default())];
         registry.register_collector(Box::new(CredentialCollector(files)));

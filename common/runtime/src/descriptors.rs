@@ -1,11 +1,11 @@
-//! The limit of open descriptors.
+//! The limit of open file descriptors.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the process's soft limit of open descriptors to the hard limit (`RLIMIT_NOFILE`), and returns
-/// the limit that holds from then on; `None` if there is none.
+/// Raises the soft limit of open file descriptors to the hard limit (`RLIMIT_NOFILE`), and returns the
+/// limit in force; `None` if there is none.
 ///
-/// The usual soft limit of 1,024 is meant for programs that use `select(2)`.
+/// The usual soft limit of 1,024 exists for programs that use `select(2)`.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn the_soft_limit_becomes_the_hard_one() {
         let maximum = getrlimit(Resource::Nofile).maximum;
-        // Only just below: other tests of this process need descriptors too.
+        // Slightly lower: other tests of this process need descriptors too.
         let lowered = Rlimit {
             current: Some(maximum.map_or(1 << 20, |maximum| maximum - 1)),
             maximum,

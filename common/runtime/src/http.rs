@@ -1,10 +1,10 @@
-//! HTTP/1.1 for probes, scrapes and operators, on ports that strangers cannot use up.
+//! HTTP/1.1 server for probes, scrapes and operators, on ports that hostile clients cannot exhaust.
 //!
-//! A connection has one request, is closed after the answer, and has deadlines for both: there are
-//! no idle ones. A new connection is never refused. If there is no place for it, the oldest
-//! connection of the source with the most of them is closed. So a source with many takes places
-//! from itself, and a source with one loses it only when as many newer connections have come as
-//! there are places, which takes longer than the answer to a probe.
+//! A connection carries one request and is closed after the answer, with deadlines for both, so that no
+//! connection is idle. A new connection is never refused: if all slots are in use, the oldest connection
+//! of the source with the most connections is closed. A source with many connections therefore displaces
+//! its own, and a source with one loses it only after as many newer connections as there are slots, which
+//! takes longer than the answer to a probe.
 
 use std::future::Future;
 use std::io;
@@ -28,35 +28,34 @@ use tower::ServiceExt as _;
 
 use crate::sources::{NoPlace, Origin, Place, SourceLimits, Sources};
 
-/// How many connections a port has by default.
+/// Default limit of connections of a port.
 const CONNECTIONS: usize = 256;
-/// How long the head of a request may take. Whoever asks has it ready.
+/// Time limit for the head of a request. Clients have it ready when they connect.
 const HEAD: Duration = Duration::from_secs(5);
-/// How long a connection may last: a large dump takes a while.
+/// Time limit of a connection. Large dumps take seconds.
 const WHOLE: Duration = Duration::from_secs(60);
-/// How much of a request is buffered, in bytes.
+/// Size of the request buffer in bytes.
 const BUFFER: usize = 16 << 10;
-/// How long an answer that has begun may take when the server ends.
+/// Time that answers in progress have when the server ends.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long to wait after an error of the listener, such as a lack of descriptors.
+/// Pause after an error of the listener, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many connections are accepted before requests that have arrived are read: far fewer than
-/// there are places.
+/// Number of connections accepted in a row before other tasks run. Far below the number of slots.
 const BURST: usize = 32;
 
-/// The connections of one port, or of several that share their places.
+/// The connections of one port, or of several ports that share their slots.
 #[derive(Debug, Clone)]
 pub struct Connections(Sources);
 
 impl Default for Connections {
-    /// At most 256.
+    /// Allows 256 connections.
     fn default() -> Self {
         Self::new(CONNECTIONS)
     }
 }
 
 impl Connections {
-    /// At most so many, at least 1.
+    /// Allows a number of connections, at least 1.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self(Sources::new(SourceLimits {
@@ -68,33 +67,33 @@ impl Connections {
         }))
     }
 
-    /// Takes a new connection in, in place of another one if there are too many.
+    /// Admits a new connection, in place of another one if all slots are in use.
     fn enter(&self, peer: Peer) -> Result<Place, NoPlace> {
         let address = match peer {
             Peer::Tcp(address) => address.ip(),
             Peer::Unix => IpAddr::V4(Ipv4Addr::LOCALHOST),
         };
-        // Those of this machine have no precedence: it may run strangers' programs too, and a
-        // balancer has to be answered beside them.
+        // Connections of this machine have no precedence: it also runs untrusted programs, and load
+        // balancers must be answered regardless.
         self.0.displace(address, Origin::Remote, Instant::now())
     }
 }
 
-/// Who asks. An extension of every request.
+/// The client. An extension of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// Over TCP, from this address.
+    /// A TCP client at this address.
     Tcp(SocketAddr),
-    /// Over a Unix socket: somebody whom its mode lets in.
+    /// A client of the Unix socket, admitted by the permissions of the socket.
     Unix,
 }
 
-/// Where connections come from.
+/// A listener.
 pub trait Accept: Send + 'static {
-    /// A connection.
+    /// Connection type.
     type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// The next connection.
+    /// Accepts the next connection.
     fn next(&self) -> impl Future<Output = io::Result<(Self::Io, Peer)>> + Send;
 }
 
@@ -116,8 +115,8 @@ impl Accept for UnixListener {
     }
 }
 
-/// Serves until the token is cancelled; then the listener is closed. Answers that have begun have
-/// one more second.
+/// Serves until the token is cancelled. The listener is closed then, and answers in progress have one
+/// more second.
 pub async fn serve_http<L: Accept>(
     listener: L,
     router: Router,
@@ -131,13 +130,13 @@ pub async fn serve_http<L: Accept>(
         };
         match next {
             Ok((io, peer)) => {
-                // There is always one: every source may lose its places to others.
+                // Never fails: every source can be displaced.
                 if let Ok(place) = connections.enter(peer) {
                     let router = router.clone();
                     tokio::spawn(connection(io, peer, router, place, ending.clone()));
                 }
             }
-            Err(error) if is_of_a_connection(&error) => {}
+            Err(error) if is_of_connection(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 sleep(PAUSE).await;
@@ -145,14 +144,14 @@ pub async fn serve_http<L: Accept>(
         }
         accepted += 1;
         if accepted.is_multiple_of(BURST) {
-            // A storm of connections must not take the places of those that could be answered.
+            // In a storm, connections with a complete request are answered before they are displaced.
             yield_now().await;
         }
     }
 }
 
-/// A connection that ended before it was accepted.
-fn is_of_a_connection(error: &io::Error) -> bool {
+/// Whether an error concerns a connection that ended before it was accepted.
+fn is_of_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(
         error.kind(),
@@ -180,7 +179,7 @@ async fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
         .serve_connection(TokioIo::new(io), service);
     let mut connection = pin!(connection);
     tokio::select! {
-        // Its errors are the other side's.
+        // Errors of the connection are the client's.
         _ = connection.as_mut() => {}
         () = place.displaced() => {}
         () = sleep(WHOLE) => {}

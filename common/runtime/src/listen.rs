@@ -1,4 +1,4 @@
-//! Binding ports.
+//! Listening sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket};
 
-/// How many connections may wait to be accepted, if the system lets so many
-/// (`net.core.somaxconn`). One more has to try again after a second.
+/// Backlog of connections to be accepted, which `net.core.somaxconn` limits too. A connection beyond it
+/// is retried by its client after a second.
 const BACKLOG: u32 = 4096;
 
-/// Listens on an address. Where the machine has no IPv6, `[::]` means all of IPv4.
+/// Listens on an address. On a machine without IPv6, `[::]` stands for all IPv4 addresses.
 ///
 /// # Errors
 /// If the port cannot be bound; the message names the address.
@@ -32,8 +32,8 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Listens on an address of one family and leaves the other to somebody else: `[::]` is all of IPv6
-/// and nothing of IPv4. Must be called within a tokio runtime.
+/// Listens on an address of one family only: `[::]` excludes IPv4, for which another listener may use
+/// the port. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// If the port cannot be bound.

@@ -1,4 +1,4 @@
-//! Whether tasks that a program is nothing without get on with their work.
+//! Detection of tasks that are stuck.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-/// How often a task shows that it is not stuck: a small part of any bound.
+/// Period of heartbeats. Far below every bound.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The tasks that are watched. A program is alive while none of them is stuck.
+/// The watched tasks of a program, which is alive while none of them is stuck.
 #[derive(Debug, Clone, Default)]
 pub struct Liveness(Arc<Mutex<BTreeMap<&'static str, Beat>>>);
 
@@ -21,34 +21,34 @@ struct Beat {
 }
 
 impl Liveness {
-    /// Runs a task to its end. It is stuck while it has not returned to the runtime for longer than
-    /// the bound, which is longer than a second: in a loop without end, or in a lock that nobody
-    /// gives back. A task that waits is not stuck.
+    /// Runs a task to its end. It is stuck when it has not yielded to the runtime for longer than the
+    /// bound, which must exceed a second: in an endless loop, or on a lock that is never released. A
+    /// task that awaits is not stuck.
     pub async fn watch<T>(
         &self,
-        what: &'static str,
+        name: &'static str,
         bound: Duration,
         task: impl Future<Output = T>,
     ) -> T {
         let mut task = Box::pin(task);
         loop {
             let last = Instant::now();
-            self.beats().insert(what, Beat { last, bound });
+            self.beats().insert(name, Beat { last, bound });
             if let Ok(result) = timeout(PERIOD, &mut task).await {
-                self.beats().remove(what);
+                self.beats().remove(name);
                 return result;
             }
         }
     }
 
-    /// What is stuck, sorted.
+    /// The names of stuck tasks, sorted.
     #[must_use]
     pub fn stuck(&self) -> Vec<&'static str> {
         let now = Instant::now();
         let beats = self.beats();
         let is_stuck = |beat: &Beat| now.saturating_duration_since(beat.last) > beat.bound;
         let stuck = beats.iter().filter(|(_, beat)| is_stuck(beat));
-        stuck.map(|(what, _)| *what).collect()
+        stuck.map(|(name, _)| *name).collect()
     }
 
     fn beats(&self) -> MutexGuard<'_, BTreeMap<&'static str, Beat>> {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_task_that_does_not_return_is_stuck_until_it_does() {
+    async fn a_blocked_task_is_stuck_until_it_yields() {
         let liveness = Liveness::default();
         let (go_on, gate) = mpsc::channel::<()>();
         let task = tokio::spawn({
@@ -73,7 +73,7 @@ mod tests {
             async move {
                 let bound = Duration::from_millis(20);
                 let work = async move {
-                    // Of the kind that no task should do.
+                    // A blocking call, which tasks must not make.
                     let _ = gate.recv();
                     std::future::pending::<()>().await;
                 };
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_waits_or_has_ended_is_not_stuck() {
+    async fn an_awaiting_or_finished_task_is_not_stuck() {
         let liveness = Liveness::default();
         let bound = PERIOD * 2;
         let work = async {

@@ -5,11 +5,13 @@ use std::sync::OnceLock;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use rustix::process::{Resource, getrlimit};
+
+use crate::{Scrape, gauge_value};
 
 /// Version of a program and the tools that built it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -35,59 +37,68 @@ pub fn register_process(registry: &mut Registry) {
     let help = "Version of the program and of the compiler that built it";
     registry.register("portolan_build", help, Info::new(BUILD));
     registry.register_collector(Box::new(ProcessCollector));
+    registry.register_collector(Box::new(ResourceCollector));
 }
 
 /// Clock ticks a second in `/proc`: `USER_HZ`, which is 100 on every architecture that Rust supports
 /// on Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Reads `/proc/self` when metrics are scraped.
+/// Reads the times of the process when metrics are scraped.
 #[derive(Debug)]
 struct ProcessCollector;
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         if let Some(times) = Times::read() {
-            encode_times(&times, &mut encoder)?;
-        }
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let open = fs::read_dir("/proc/self/fd").map(|entries| entries.count());
-        let limit = getrlimit(Resource::Nofile).current;
-        // The descriptor that lists them is open too.
-        let open = open.ok().and_then(|count| u64::try_from(count - 1).ok());
-        for (name, help, value) in [
-            (
-                "process_resident_memory_bytes",
-                "Resident memory in bytes",
-                bytes(&status, "VmRSS:"),
-            ),
-            (
-                "process_virtual_memory_bytes",
-                "Virtual memory in bytes",
-                bytes(&status, "VmSize:"),
-            ),
-            ("process_open_fds", "Open file descriptors", open),
-            ("process_max_fds", "Limit of open file descriptors", limit),
-        ] {
-            let Some(value) = value else { continue };
-            let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
+            // Not a whole number, as counters of `Scrape` are.
+            let cpu = ConstCounter::new(times.cpu_seconds);
+            let help = "User and system CPU time in seconds";
+            let kind = MetricType::Counter;
+            cpu.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, kind)?)?;
+            if let Some(boot) = boot_seconds() {
+                let start = boot + times.started_after_boot;
+                let help = "Start of the process in seconds of Unix time";
+                Scrape::new(encoder).gauge("process_start_time_seconds", help, start)?;
+            }
         }
         Ok(())
     }
 }
 
-fn encode_times(times: &Times, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-    let cpu = ConstCounter::new(times.cpu_seconds);
-    let help = "User and system CPU time in seconds";
-    cpu.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, cpu.metric_type())?)?;
-    let Some(boot) = boot_seconds() else {
-        return Ok(());
-    };
-    let start = ConstGauge::new(boot + times.started_after_boot);
-    let help = "Start of the process in seconds of Unix time";
-    let name = "process_start_time_seconds";
-    start.encode(encoder.encode_descriptor(name, help, None, start.metric_type())?)
+/// Reads memory and descriptors when metrics are scraped.
+#[derive(Debug)]
+struct ResourceCollector;
+
+impl Collector for ResourceCollector {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let open = fs::read_dir("/proc/self/fd").map(|entries| entries.count());
+        // The descriptor that lists them is open too.
+        let open = open.ok().and_then(|count| u64::try_from(count - 1).ok());
+        let limit = getrlimit(Resource::Nofile).current;
+        let (resident, size) = (bytes(&status, "VmRSS:"), bytes(&status, "VmSize:"));
+        let mut scrape = Scrape::new(encoder);
+        for (name, help, value) in [
+            (
+                "process_resident_memory_bytes",
+                "Resident memory in bytes",
+                resident,
+            ),
+            (
+                "process_virtual_memory_bytes",
+                "Virtual memory in bytes",
+                size,
+            ),
+            ("process_open_fds", "Open file descriptors", open),
+            ("process_max_fds", "Limit of open file descriptors", limit),
+        ] {
+            if let Some(value) = value {
+                scrape.gauge(name, help, gauge_value(value))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A line such as `VmRSS:      1234 kB` of `/proc/self/status`.

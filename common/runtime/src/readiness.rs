@@ -1,31 +1,31 @@
-//! What a program waits for before it calls itself ready.
+//! Conditions that keep a program from being ready.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The things that are still waited for. Ready when there are none.
+/// The pending conditions of a program, which is ready when there are none.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<Mutex<BTreeSet<&'static str>>>);
 
-/// Keeps a program unready as long as it lives.
+/// Keeps a program from being ready until it is dropped.
 #[derive(Debug)]
 pub struct BlockReady {
     readiness: Readiness,
-    what: &'static str,
+    condition: &'static str,
 }
 
 impl Readiness {
-    /// Waits for something: until the guard is dropped the program is not ready.
+    /// Adds a condition, which is met when the guard is dropped.
     #[must_use]
-    pub fn block(&self, what: &'static str) -> BlockReady {
-        self.pending_set().insert(what);
+    pub fn block(&self, condition: &'static str) -> BlockReady {
+        self.pending_set().insert(condition);
         BlockReady {
             readiness: self.clone(),
-            what,
+            condition,
         }
     }
 
-    /// What is still waited for, sorted.
+    /// The pending conditions, sorted.
     #[must_use]
     pub fn pending(&self) -> Vec<&'static str> {
         self.pending_set().iter().copied().collect()
@@ -38,6 +38,6 @@ impl Readiness {
 
 impl Drop for BlockReady {
     fn drop(&mut self) {
-        self.readiness.pending_set().remove(self.what);
+        self.readiness.pending_set().remove(self.condition);
     }
 }

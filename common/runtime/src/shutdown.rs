@@ -1,13 +1,13 @@
-//! SIGTERM and SIGINT cancel a token; a second one aborts.
+//! Shutdown by SIGTERM and SIGINT.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first SIGTERM or SIGINT. A second one aborts the process, so
-/// that a shutdown that hangs can be ended.
+/// A token that is cancelled by the first SIGTERM or SIGINT. A second signal aborts the process, in
+/// case the shutdown hangs.
 ///
 /// # Errors
-/// If the signals cannot be listened to.
+/// If the signal handlers cannot be installed.
 pub fn on_signal() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
@@ -23,7 +23,7 @@ pub fn on_signal() -> std::io::Result<CancellationToken> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::warn!("second signal: giving up the orderly shutdown");
+        tracing::warn!("second signal: aborting");
         std::process::abort();
     });
     Ok(token)

@@ -1,4 +1,4 @@
-//! Unix sockets that others connect to: who may, and what is at the path before and after.
+//! Unix sockets: permissions, and the file of the socket before and after.
 
 use std::fmt;
 use std::fs;
@@ -11,15 +11,26 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use tokio::net::UnixListener;
 
-/// Where the system's groups are.
+/// The system's groups.
 const GROUPS: &str = "/etc/group";
 
-/// The permissions of a socket, written in octal. Whoever may write may connect.
+/// Permissions of a socket, written in octal. Write permission allows connecting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketMode(u32);
 
+/// A flag of a socket that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SocketFlagError {
+    /// Not permissions.
+    #[error("expected permissions in octal, such as 0660")]
+    Mode,
+    /// Not a group.
+    #[error("expected the name or the number of a group")]
+    Group,
+}
+
 impl SocketMode {
-    /// For its owner only.
+    /// Access for the owner only.
     pub const OWNER: Self = Self(0o600);
 }
 
@@ -30,12 +41,12 @@ impl Default for SocketMode {
 }
 
 impl FromStr for SocketMode {
-    type Err = String;
+    type Err = SocketFlagError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SocketFlagError> {
         match u32::from_str_radix(text, 8) {
             Ok(mode) if mode <= 0o777 && !text.starts_with('+') => Ok(Self(mode)),
-            _ => Err("expected permissions in octal, such as 0660".to_owned()),
+            _ => Err(SocketFlagError::Mode),
         }
     }
 }
@@ -51,18 +62,18 @@ impl fmt::Display for SocketMode {
 pub struct SocketGroup(String);
 
 impl FromStr for SocketGroup {
-    type Err = String;
+    type Err = SocketFlagError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, SocketFlagError> {
         match text.is_empty() || text.contains(':') {
-            true => Err("expected the name or the number of a group".to_owned()),
+            true => Err(SocketFlagError::Group),
             false => Ok(Self(text.to_owned())),
         }
     }
 }
 
 impl SocketGroup {
-    /// Its number, by the system's groups in the format of group(5).
+    /// The number of the group. Names are looked up in a file in the format of group(5).
     fn number(&self, groups: &Path) -> io::Result<u32> {
         if let Ok(number) = self.0.parse() {
             return Ok(number);
@@ -78,25 +89,24 @@ impl SocketGroup {
     }
 }
 
-/// Who may connect.
+/// Permissions and group of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketAccess {
     /// The permissions.
     pub mode: SocketMode,
-    /// The group that they are for; by default the process's.
+    /// The group; by default that of the process.
     pub group: Option<SocketGroup>,
 }
 
 impl Default for SocketAccess {
-    /// The process's own user, and root.
+    /// Access for the user of the process, and root.
     fn default() -> Self {
         let mode = SocketMode::OWNER;
         Self { mode, group: None }
     }
 }
 
-/// The path of a socket that is served. Taken away when this is dropped, unless another process
-/// has put its own there.
+/// The file of a served socket. Deleted on drop, unless another process has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -107,7 +117,7 @@ pub struct SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|found| found == self.identity) {
-            // What is left behind is replaced by the next process.
+            // A file that is left behind is replaced by the next process.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -118,13 +128,13 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((found.dev(), found.ino()))
 }
 
-/// Listens on a Unix socket. A socket that a process left behind at the path is replaced. The
-/// socket has its permissions before anybody can connect, and the directory is made if it is
-/// missing. Must be called within a tokio runtime.
+/// Listens on a Unix socket. A socket that another process left behind is replaced, and a missing
+/// directory is created. The socket has its permissions before clients can connect. Must be called within
+/// a tokio runtime.
 ///
 /// # Errors
-/// If somebody serves the socket (`AddrInUse`), if something else than a socket is at the path, or
-/// if the socket cannot be made; the message names the path.
+/// If another process serves the socket (`AddrInUse`), if the path is not that of a socket, or if the
+/// socket cannot be created. The message names the path.
 pub fn listen_unix(path: &Path, access: &SocketAccess) -> io::Result<(UnixListener, SocketFile)> {
     bind(path, access, Path::new(GROUPS))
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -144,7 +154,7 @@ fn bind(
         fs::create_dir(directory)?;
     }
     ensure_free(path)?;
-    // Under another name until it is as it shall be. A name of this process is nobody else's.
+    // Created under a name unique to this process, and renamed once its permissions are set.
     let mut hidden = std::ffi::OsString::from(format!(".{}.", std::process::id()));
     hidden.push(name);
     let hidden = directory.join(hidden);
@@ -152,7 +162,7 @@ fn bind(
     let listener = UnixListener::bind(&hidden)?;
     let placed = place(&hidden, path, access.mode, group);
     if placed.is_err() {
-        // The first error is the one to tell.
+        // The first error is reported.
         let _ = remove(&hidden);
     }
     Ok((listener, placed?))
@@ -181,13 +191,13 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks that there is nothing at a path, or a socket that nobody serves.
+/// Checks that a path is free, or that of a socket that no process serves.
 fn ensure_free(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
         Ok(found) if !found.file_type().is_socket() => {
-            let message = "something that is not a socket is there";
+            let message = "the file is not a socket";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
         }
         Ok(_) => {}
@@ -196,7 +206,7 @@ fn ensure_free(path: &Path) -> io::Result<()> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     match connect(&socket, &SocketAddrUnix::new(path)?) {
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
-        // EAGAIN: so many wait to be accepted that no more may.
+        // EAGAIN: the backlog is full.
         Ok(()) | Err(Errno::AGAIN) => {
             let message = "another process serves this socket";
             Err(io::Error::new(io::ErrorKind::AddrInUse, message))
@@ -219,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
+    async fn only_abandoned_sockets_are_replaced() {
         let directory = tempdir().unwrap();
         let path = directory.path().join("run/a.sock");
         let first = listen(&path).unwrap();
@@ -256,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_a_socket_stays() {
+    async fn other_files_are_left_untouched() {
         let directory = tempdir().unwrap();
         let path = directory.path().join("a.sock");
         fs::write(&path, "precious").unwrap();
@@ -266,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_process_has_put_there_is_not_taken_away() {
+    async fn a_replaced_socket_is_not_deleted() {
         let directory = tempdir().unwrap();
         let path = directory.path().join("a.sock");
         let (_listener, file) = listen(&path).unwrap();
@@ -277,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_mode_and_the_group_are_as_asked_for() {
+    async fn mode_and_group_are_applied() {
         let directory = tempdir().unwrap();
         let path = directory.path().join("a.sock");
         let (_listener, file) = listen(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Tasks that a program is nothing without.
+//! Tasks whose end is the end of the program.
 
 use std::future::Future;
 
@@ -7,20 +7,20 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Runs what the program is nothing without, until it is told to end: if one ends before that,
-/// even by a panic, the program fails instead of going on with what there was.
+/// Spawns tasks that must run until the program ends. If one of them ends earlier, also by a panic, the
+/// program fails instead of going on without it.
 #[derive(Debug, Clone)]
 pub struct Vital {
-    /// Where all tasks are, to be waited for at the end.
+    /// All tasks, to be awaited at the end.
     pub tasks: TaskTracker,
-    /// Where the program learns why it fails. One message is enough.
+    /// Reports the failure of the program. The first message counts.
     pub failure: mpsc::Sender<anyhow::Error>,
-    /// Cancelled when they are to end.
+    /// Cancelled when the tasks should end.
     pub ending: CancellationToken,
 }
 
 impl Vital {
-    /// Runs nothing yet; the first reason to fail comes out of the receiver.
+    /// Creates it without tasks. The receiver yields the first failure.
     #[must_use]
     pub fn new(ending: CancellationToken) -> (Self, mpsc::Receiver<anyhow::Error>) {
         let (failure, failures) = mpsc::channel(1);
@@ -32,31 +32,31 @@ impl Vital {
         (this, failures)
     }
 
-    /// Runs a task; `what` is what it is called if it ends too early.
-    pub fn spawn(&self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    /// Spawns a task. Its name appears in the failure.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let (failure, ending) = (self.failure.clone(), self.ending.clone());
-        // A task of its own, so that its panic ends only itself.
+        // A separate task, so that its panic does not end this one.
         let task = tokio::spawn(task);
         self.tasks.spawn(async move {
             let error = match task.await {
-                Ok(()) => anyhow!("{what}: has ended"),
-                Err(error) => anyhow::Error::new(error).context(what),
+                Ok(()) => anyhow!("{name}: has ended"),
+                Err(error) => anyhow::Error::new(error).context(name),
             };
             if !ending.is_cancelled() {
-                // The first failure ends the program; what fails then is of no account.
+                // The first failure ends the program; later ones are consequences.
                 let _ = failure.try_send(error);
             }
         });
     }
 
-    /// As [`Self::spawn`], for a task that would go on for ever: it is dropped when it is to end.
+    /// Spawns a task that never ends by itself. It is dropped at the end of the program.
     pub fn spawn_endless(
         &self,
-        what: &'static str,
+        name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
     ) {
         let task = self.ending.clone().run_until_cancelled_owned(task);
-        self.spawn(what, async move { task.await.unwrap_or_default() });
+        self.spawn(name, async move { task.await.unwrap_or_default() });
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_told_to_end_may() {
+    async fn tasks_may_end_after_cancellation() {
         let (vital, mut failures) = Vital::new(CancellationToken::new());
         vital.spawn("loop", vital.ending.clone().cancelled_owned());
         vital.spawn_endless("follower", std::future::pending());

@@ -1,4 +1,4 @@
-//! From files in PEM to what rustls takes.
+//! Configurations of rustls, from PEM files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use crate::certificate::facts;
+use crate::certificate::read_certificate;
 use crate::file::{File, FileError};
 use crate::rotate::{Loaded, Rotating};
 
-/// The protocol that both sides offer: gRPC needs HTTP/2.
+/// Protocol of both sides: gRPC needs HTTP/2.
 pub const ALPN: &[u8] = b"h2";
 
-/// A certificate chain, its own certificate first, and the key.
+/// A certificate chain, leaf first, and its key.
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// The files of a server.
+/// Files of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// Its certificate chain.
+    /// Certificate chain.
     pub cert: PathBuf,
-    /// Its key.
+    /// Key.
     pub key: PathBuf,
-    /// Who signs certificates of clients; `None` if clients have none.
+    /// Authorities of client certificates; `None` if clients have none.
     pub client_ca: Option<PathBuf>,
-    /// Whether a client without a certificate may go on; then something else must say who it is.
+    /// Whether clients without a certificate are accepted. They must be authenticated otherwise.
     pub anonymous: bool,
 }
 
-/// The files of a client.
+/// Files of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// Who signs certificates of servers.
+    /// Authorities of server certificates.
     pub ca: PathBuf,
-    /// Its own certificate chain and key, if it has one.
+    /// Certificate chain and key of the client, if it has them.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -135,7 +135,7 @@ fn client(ca: &File, own: Option<(&File, &File)>) -> Result<Loaded<ClientConfig>
     })
 }
 
-/// Named at each use, so that no other crate's choice of a process-wide one matters.
+/// The provider, named at each use: other crates may choose another process-wide one.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
@@ -166,7 +166,7 @@ fn certificates(file: &File) -> Result<Vec<CertificateDer<'static>>, FileError> 
 
 fn expires(file: &File, chain: &[CertificateDer<'_>]) -> Result<SystemTime, FileError> {
     let own = chain.first().map(AsRef::as_ref).unwrap_or_default();
-    let facts = facts(own).map_err(|reason| file.error(reason))?;
+    let facts = read_certificate(own).map_err(|error| file.error(error))?;
     Ok(facts.expires)
 }
 
@@ -174,7 +174,7 @@ fn mismatch(cert: &File, key: &File, error: &rustls::Error) -> FileError {
     cert.error(format!("with {}: {error}", key.path.display()))
 }
 
-/// The number of files does not change after they were opened.
+/// Never happens: the number of files is constant.
 fn unexpected(files: &[File]) -> FileError {
     let path = files.first().map_or(Path::new(""), |file| &file.path);
     FileError::new(path, "unexpected number of files")

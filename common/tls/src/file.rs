@@ -1,18 +1,18 @@
-//! Small files, read whole.
+//! Small files of credentials.
 
 use std::fmt;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// The largest file that is read, in bytes: no bundle of authorities is as large.
+/// Size limit of files in bytes. Bundles of authorities are smaller.
 pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// A file as it was when it was read.
+/// A file, as it was read.
 #[derive(Clone, PartialEq, Eq)]
 pub struct File {
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
-    /// What is in it.
+    /// Content.
     pub content: Vec<u8>,
 }
 
@@ -20,14 +20,14 @@ pub struct File {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
 pub struct FileError {
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
-    /// Why, in words. Never has any of a key or token in it.
+    /// Reason, which never quotes keys or tokens.
     pub reason: String,
 }
 
 impl FileError {
-    /// A file and what is wrong with it.
+    /// Names a file and a reason.
     pub fn new(path: &Path, reason: impl ToString) -> Self {
         Self {
             path: path.to_owned(),
@@ -37,13 +37,13 @@ impl FileError {
 }
 
 impl File {
-    /// This file cannot be used.
+    /// The error that this file cannot be used.
     pub fn error(&self, reason: impl ToString) -> FileError {
         FileError::new(&self.path, reason)
     }
 }
 
-/// Without the content: there may be a key in it.
+/// Omits the content, which may be a key.
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File")

@@ -1,4 +1,4 @@
-//! An authority of our own: for tests, and for trying it out. Keys are ECDSA P-256.
+//! A certificate authority for tests and trials. Keys are ECDSA P-256.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub struct Issued {
     pub key: String,
 }
 
-/// Signs certificates.
+/// A certificate authority.
 #[derive(Debug)]
 pub struct Authority {
     cert: String,
@@ -31,10 +31,10 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new one, with its own certificate and key.
+    /// Creates an authority, with its certificate and key.
     ///
     /// # Errors
-    /// If no key can be made.
+    /// If no key can be generated.
     pub fn create(name: &str, valid: Range<SystemTime>) -> Result<(Self, Issued), IssueError> {
         let mut params = params(name, valid);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -51,10 +51,10 @@ impl Authority {
         Ok((authority, issued))
     }
 
-    /// One that was made before.
+    /// Loads an authority.
     ///
     /// # Errors
-    /// If certificate or key cannot be read.
+    /// If the certificate or the key is malformed.
     pub fn load(cert: &str, key: &str) -> Result<Self, IssueError> {
         let key = KeyPair::from_pem(key)?;
         Ok(Self {
@@ -63,16 +63,16 @@ impl Authority {
         })
     }
 
-    /// Its certificate, in PEM.
+    /// Certificate of the authority, in PEM.
     #[must_use]
     pub fn cert(&self) -> &str {
         &self.cert
     }
 
-    /// A certificate for a server of these host names and addresses; at least one.
+    /// Issues a certificate for a server with host names and addresses; at least one.
     ///
     /// # Errors
-    /// If a name has other characters than ASCII.
+    /// If a name is not ASCII.
     pub fn server(&self, names: &[&str], valid: Range<SystemTime>) -> Result<Issued, IssueError> {
         let mut params = params(names.first().copied().unwrap_or_default(), valid);
         for name in names {
@@ -82,10 +82,10 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A certificate for a relay: a client of controllers, and a server to its agents, by its name.
+    /// Issues a certificate for a relay, which is a client of controllers and a server of agents.
     ///
     /// # Errors
-    /// If no key can be made.
+    /// If no key can be generated.
     pub fn relay(&self, name: &RelayName, valid: Range<SystemTime>) -> Result<Issued, IssueError> {
         let mut params = params(&name.relay, valid);
         let uri = SanType::URI(name.to_string().as_str().try_into()?);
@@ -97,18 +97,18 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A certificate for a node's agent.
+    /// Issues a certificate for a node's agent.
     ///
     /// # Errors
-    /// If no key can be made.
+    /// If no key can be generated.
     pub fn node(&self, name: &NodeName, valid: Range<SystemTime>) -> Result<Issued, IssueError> {
         self.client(&name.node, &[&name.to_string()], valid)
     }
 
-    /// A certificate for a client with any URIs.
+    /// Issues a certificate for a client with arbitrary URIs.
     ///
     /// # Errors
-    /// If a URI has other characters than ASCII.
+    /// If a URI is not ASCII.
     pub fn client(
         &self,
         name: &str,
@@ -145,7 +145,7 @@ fn host(name: &str) -> Result<SanType, IssueError> {
 fn params(name: &str, valid: Range<SystemTime>) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.remove(DnType::CommonName);
-    // X.520 allows 64 characters; the names that count are the alternative ones.
+    // X.520 allows 64 characters. Only the subject alternative names are verified.
     let short = &name[..name.floor_char_boundary(64)];
     params.distinguished_name.push(DnType::CommonName, short);
     params.not_before = OffsetDateTime::from(valid.start);

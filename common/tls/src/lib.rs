@@ -1,8 +1,8 @@
-//! What both ends of the stream need for TLS: certificates and keys in files that change, and the
-//! form in which a certificate names a node.
+//! TLS of both ends of the stream: certificates and keys in files that change, and the names of nodes
+//! and relays in certificates.
 //!
-//! TLS 1.3 only, one provider (aws-lc-rs), and no session is resumed: a resumed one would skip the
-//! check of the other side's certificate.
+//! TLS 1.3 only, with one provider (aws-lc-rs). Sessions are not resumed: resumption skips the check of
+//! the peer's certificate.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ pub mod issue;
 mod name;
 mod rotate;
 
-pub use certificate::{Facts, facts};
+pub use certificate::{CertificateError, CertificateFacts, read_certificate};
 pub use config::{ALPN, ClientFiles, ServerFiles};
 pub use file::{File, FileError, MAX_FILE_BYTES, read};
 pub use name::{NameError, NodeName, PeerName, RelayName};

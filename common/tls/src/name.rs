@@ -1,35 +1,35 @@
 //! Names in certificates: the URI `portolan://CLUSTER/node/NODE` of a node's agent, and
-//! `portolan://CLUSTER/relay/NAME` of a controller that takes its tables from another.
+//! `portolan://CLUSTER/relay/NAME` of a relay.
 //!
 //! `CLUSTER` is empty for a single cluster: `portolan:///node/worker-1`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name of a Kubernetes object, in bytes.
+/// Length limit of names of Kubernetes objects, in bytes.
 const MAX_NAME: usize = 253;
 
 const SCHEME: &str = "portolan://";
 
-/// A node as a certificate names it.
+/// Name of a node in a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeName {
-    /// The node's cluster; empty for a single one.
+    /// Cluster of the node; empty for a single one.
     pub cluster: String,
     /// The node.
     pub node: String,
 }
 
-/// A relay as a certificate names it: a controller that gets the tables of all nodes.
+/// Name of a relay in a certificate. A relay receives the tables of all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelayName {
-    /// The cluster whose tables it gets; empty for a single one.
+    /// Cluster of the tables; empty for a single one.
     pub cluster: String,
     /// The relay.
     pub relay: String,
 }
 
-/// Whoever connects to a controller.
+/// Name of a client of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerName {
     /// A node's agent.
@@ -38,7 +38,7 @@ pub enum PeerName {
     Relay(RelayName),
 }
 
-/// Not a name of ours.
+/// A URI that is not such a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{uri:?}: expected {expected}")]
 pub struct NameError {
@@ -51,11 +51,11 @@ const RELAY: &str = "portolan://CLUSTER/relay/NAME";
 const PEER: &str = "portolan://CLUSTER/node/NODE or portolan://CLUSTER/relay/NAME";
 
 impl NodeName {
-    /// A name whose parts can stand in a URI as they are.
+    /// Creates a name.
     ///
     /// # Errors
-    /// If a part has other characters than letters, digits, `-`, `.` and `_`, if the node's is
-    /// empty, or if one is longer than 253 bytes.
+    /// If a part has other characters than letters, digits, `-`, `.` and `_`, if the node's part is
+    /// empty, or if a part is longer than 253 bytes.
     pub fn new(cluster: &str, node: &str) -> Result<Self, NameError> {
         let name = Self {
             cluster: cluster.to_owned(),
@@ -69,10 +69,10 @@ impl NodeName {
 }
 
 impl RelayName {
-    /// A name whose parts can stand in a URI as they are.
+    /// Creates a name.
     ///
     /// # Errors
-    /// As of [`NodeName::new`].
+    /// As for [`NodeName::new`].
     pub fn new(cluster: &str, relay: &str) -> Result<Self, NameError> {
         let name = Self {
             cluster: cluster.to_owned(),
@@ -86,14 +86,14 @@ impl RelayName {
 }
 
 impl PeerName {
-    /// Whether a URI claims to name somebody to us; others say nothing.
+    /// Whether a URI has the scheme of these names. Other URIs are ignored.
     #[must_use]
     pub fn claims(uri: &str) -> bool {
         let scheme = uri.get(..SCHEME.len());
         scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME))
     }
 
-    /// Whose tables it gets.
+    /// Cluster of the tables that the client receives.
     #[must_use]
     pub fn cluster(&self) -> &str {
         match self {
@@ -114,13 +114,12 @@ fn are_plain(cluster: &str, name: &str) -> bool {
     !name.is_empty() && is_plain(cluster) && is_plain(name)
 }
 
-/// Cluster and name of a URI, with what stands between them.
+/// Cluster and name of a URI, which a role separates.
 fn parts<'a>(uri: &'a str, role: &str) -> Option<(&'a str, &'a str)> {
     uri.strip_prefix(SCHEME)?.split_once(role)
 }
 
-/// Nothing is percent-decoded and nothing is normalised, so that two ways to write one name, or
-/// one way to write two, cannot exist.
+/// Names are neither percent-decoded nor normalised, so that each name has exactly one spelling.
 fn is_plain(part: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     part.len() <= MAX_NAME && part.bytes().all(plain)
@@ -171,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_what_was_written() {
+    fn names_round_trip() {
         for (cluster, node) in [("", "worker-1"), ("eu", "ip-10-0-0-1.eu.internal")] {
             let name = NodeName::new(cluster, node).unwrap();
             assert_eq!(name.to_string().parse(), Ok(name));
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_relays_are_told_apart() {
+    fn nodes_and_relays_are_distinct() {
         let node = NodeName::new("eu", "a").unwrap();
         let relay = RelayName::new("eu", "a").unwrap();
         assert!(node.to_string().parse::<RelayName>().is_err());
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_no_name() {
+    fn ambiguous_uris_are_refused() {
         for bad in [
             "",
             "worker-1",

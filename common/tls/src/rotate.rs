@@ -1,7 +1,7 @@
-//! Files that are replaced while the program runs.
+//! Credentials in files that are replaced while the program runs.
 //!
-//! Looked at every few seconds, by content: Kubernetes swaps a symlink above the files, other tools
-//! write them one after the other. What cannot be used never takes the place of what can.
+//! Files are polled and compared by content: Kubernetes swaps a symlink above the files, other tools
+//! write them one after the other. Unusable content never replaces usable content.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,19 +14,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::file::{File, FileError, read};
 
-/// How often files are looked at.
+/// Poll period of files.
 pub const POLL: Duration = Duration::from_secs(10);
 
-/// What came out of files.
+/// A value loaded from files.
 #[derive(Debug)]
 pub struct Loaded<T> {
     /// The value.
     pub value: T,
-    /// When it expires, if it does.
+    /// Time of expiry, if any.
     pub expires: Option<SystemTime>,
 }
 
-/// How a set of files does, for metrics.
+/// Health of a set of files, for metrics.
 #[derive(Debug, Default)]
 pub struct Health {
     reloads: AtomicU64,
@@ -36,25 +36,25 @@ pub struct Health {
 }
 
 impl Health {
-    /// How often newer content was taken.
+    /// Number of reloads.
     #[must_use]
     pub fn reloads(&self) -> u64 {
         self.reloads.load(Ordering::Relaxed)
     }
 
-    /// How often newer content could not be used.
+    /// Number of changes that could not be used.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether the files cannot be used now, so that an older content of them is in force.
+    /// Whether the current files cannot be used, so that older content is in force.
     #[must_use]
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// When what is in force expires, in seconds of Unix time; 0 if it does not.
+    /// Expiry of the content in force, in seconds of Unix time; 0 if it does not expire.
     #[must_use]
     pub fn expires(&self) -> u64 {
         self.expires.load(Ordering::Relaxed)
@@ -64,14 +64,14 @@ impl Health {
 type Read = Result<Vec<File>, FileError>;
 type Load<T> = dyn Fn(&[File]) -> Result<Loaded<T>, FileError> + Send + Sync;
 
-/// A value that is made from files, and made again when they change.
+/// A value that is loaded from files, and reloaded when they change.
 pub struct Rotating<T> {
     name: &'static str,
     paths: Vec<PathBuf>,
     load: Box<Load<T>>,
-    /// What the files were the last time.
+    /// The files at the last poll.
     seen: Read,
-    /// Whether that is in force, or is known to be unusable.
+    /// Whether they are in force, or reported as unusable.
     settled: bool,
     value: watch::Sender<Arc<T>>,
     health: Arc<Health>,
@@ -81,7 +81,7 @@ impl<T: Send + Sync + 'static> Rotating<T> {
     /// Reads the files for the first time. Blocks.
     ///
     /// # Errors
-    /// If one cannot be read or used: there is no older content to go on with.
+    /// If a file cannot be read or used: there is no older content yet.
     pub fn open(
         name: &'static str,
         paths: Vec<PathBuf>,
@@ -102,41 +102,41 @@ impl<T: Send + Sync + 'static> Rotating<T> {
         })
     }
 
-    /// What is in force, now and later.
+    /// The value in force, and its successors.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<T>> {
         self.value.subscribe()
     }
 
-    /// What the files are called in metrics, and how they do.
+    /// Name of the files in metrics, and their health.
     #[must_use]
     pub fn health(&self) -> (&'static str, Arc<Health>) {
         (self.name, Arc::clone(&self.health))
     }
 
-    /// Looks at the files so often, until the token is cancelled.
+    /// Polls the files until the token is cancelled.
     pub async fn follow(self, period: Duration, token: CancellationToken) {
         let mut this = self;
         let mut ticks = tokio::time::interval(period);
         while token.run_until_cancelled(ticks.tick()).await.is_some() {
-            // Reading may block: the files may be on a network.
-            let looked = tokio::task::spawn_blocking(move || {
-                this.look();
+            // Reading blocks, for long if the files are on a network.
+            let polled = tokio::task::spawn_blocking(move || {
+                this.poll();
                 this
             });
-            match looked.await {
+            match polled.await {
                 Ok(same) => this = same,
                 Err(error) => {
-                    tracing::error!(%error, "files are no longer looked at");
+                    tracing::error!(%error, "files are no longer followed");
                     return;
                 }
             }
         }
     }
 
-    /// Looks at the files once. What fails is reported the second time it is seen: a file may have
-    /// been read while its neighbour was not yet replaced.
-    fn look(&mut self) {
+    /// Polls the files once. A failure is reported when the same content is seen twice: a file may be
+    /// read before its neighbour is replaced.
+    fn poll(&mut self) {
         let now = read_all(&self.paths);
         let again = now == self.seen;
         if again && self.settled {
@@ -144,29 +144,29 @@ impl<T: Send + Sync + 'static> Rotating<T> {
         }
         self.settled = again;
         match now.as_deref().map_err(Clone::clone).and_then(&self.load) {
-            Ok(loaded) => self.take(loaded),
-            Err(error) if again => self.broken(&error),
+            Ok(loaded) => self.replace(loaded),
+            Err(error) if again => self.report_broken(&error),
             Err(_) => {}
         }
         self.seen = now;
     }
 
-    fn take(&mut self, loaded: Loaded<T>) {
+    fn replace(&mut self, loaded: Loaded<T>) {
         let Loaded { value, expires } = loaded;
         self.settled = true;
         self.value.send_replace(Arc::new(value));
         self.health.expires.store(unix(expires), Ordering::Relaxed);
         self.health.broken.store(false, Ordering::Relaxed);
         self.health.reloads.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(what = self.name, "files changed, using them");
+        tracing::info!(files = self.name, "changed files loaded");
     }
 
-    fn broken(&self, error: &FileError) {
+    fn report_broken(&self, error: &FileError) {
         self.health.broken.store(true, Ordering::Relaxed);
         self.health.failures.fetch_add(1, Ordering::Relaxed);
         tracing::error!(
-            what = self.name,
-            "{error}; going on with what was there before"
+            files = self.name,
+            "{error}; the previous content stays in force"
         );
     }
 }
@@ -180,7 +180,7 @@ fn unix(time: Option<SystemTime>) -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Without what was read: there are keys in it.
+/// Omits the content, which has keys.
 impl<T> fmt::Debug for Rotating<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rotating")

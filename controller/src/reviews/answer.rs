@@ -1,4 +1,4 @@
-//! A TokenReview, `authentication.k8s.io/v1`: what is asked, and what an answer means.
+//! TokenReviews of `authentication.k8s.io/v1`: the request, and the meaning of answers.
 
 use portolan_auth::Verdict;
 use serde::Deserialize;
@@ -8,8 +8,8 @@ use tonic::codegen::http::{Method, Request, Uri};
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 
-/// What an API server says of its own trouble, or of that of whom it asks in turn, in lower case.
-/// Such words come in `status.error` too, beside what the other authenticators say of the token.
+/// Words, in lower case, by which an API server reports trouble of its own or of a webhook. They appear
+/// in `status.error` too, next to the messages of authenticators about the token.
 const TROUBLE: [&str; 15] = [
     "connection refused",
     "connection reset",
@@ -28,13 +28,13 @@ const TROUBLE: [&str; 15] = [
     "x509",
 ];
 
-/// How much of what an API server says is logged, in characters.
+/// Length limit of quoted messages, in characters.
 const MAX_QUOTED: usize = 256;
 
-/// An answer that says something of the token.
+/// An answer with a verdict on the token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Why it is not good.
+    /// The reason why the token is not accepted, if it is not.
     pub(super) revoked: Option<String>,
 }
 
@@ -60,7 +60,24 @@ impl Answer {
     }
 }
 
-/// What is asked.
+/// An answer without a verdict on the token.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoVerdict {
+    /// The answer has another form.
+    #[error("the answer is not a TokenReview")]
+    Malformed,
+    /// The answer has no status.
+    #[error("the answer has no status")]
+    NoStatus,
+    /// The token is not authenticated, without a reason.
+    #[error("the API server gives no reason")]
+    NoReason,
+    /// The API server could not check the token.
+    #[error("{0}")]
+    Trouble(String),
+}
+
+/// The request for a review.
 pub(super) fn request(token: &str, audience: &str) -> Request<Vec<u8>> {
     let review = json!({
         "apiVersion": "authentication.k8s.io/v1",
@@ -75,33 +92,35 @@ pub(super) fn request(token: &str, audience: &str) -> Request<Vec<u8>> {
     request
 }
 
-/// What an answer says of the token; `Err` if it says nothing of it.
+/// Reads the verdict of an answer.
 ///
-/// kube-apiserver answers 201 also for a token that it does not take, with `authenticated` left out
-/// and in `error` what its authenticators said: of a deleted pod `[invalid bearer token, service
-/// account token has been invalidated]`. It puts there too that it could not look: an etcd that does
-/// not answer, a webhook that cannot be reached. Such a no counts for nothing, even if the token is
-/// bad besides: it can be found to be so at its next turn, while a good one must not lose its stream.
-/// A no without any reason comes from nobody who has looked: every authenticator that did gives one.
-pub(super) fn read(text: &str, audience: &str) -> Result<Answer, String> {
-    // The parser's error may quote what it read, which has the token in it.
-    let review: TokenReview =
-        serde_json::from_str(text).map_err(|_| "the answer is no TokenReview".to_owned())?;
-    let status = review.status.ok_or("the answer has no status")?;
+/// kube-apiserver answers 201 also for a token that it does not accept, without `authenticated`, and
+/// with the messages of its authenticators in `error`: for a deleted pod `[invalid bearer token, service
+/// account token has been invalidated]`. `error` also reports that the token could not be checked: etcd
+/// does not answer, a webhook cannot be reached. Such an answer is no verdict, even if the token is
+/// invalid as well: the next review will tell, and a valid token must not lose its stream. A rejection
+/// without any reason is no verdict either: every authenticator that checks a token gives one.
+///
+/// # Errors
+/// If the answer has no verdict.
+pub(super) fn read(text: &str, audience: &str) -> Result<Answer, NoVerdict> {
+    // The parser's error may quote its input, which contains the token.
+    let review: TokenReview = serde_json::from_str(text).map_err(|_| NoVerdict::Malformed)?;
+    let status = review.status.ok_or(NoVerdict::NoStatus)?;
     if status.authenticated {
         let is_ours = status.audiences.iter().any(|one| one == audience);
-        // One that knows no audiences names none: it took the token for itself, not for us.
+        // An authenticator without audiences names none: it accepted the token for itself.
         let other = || format!("it is for {:?}", quoted(&status.audiences.join(" ")));
         return Ok(Answer {
             revoked: (!is_ours).then(other),
         });
     }
-    let said = status.error.to_lowercase();
-    if said.is_empty() {
-        return Err("the API server gives no reason".to_owned());
+    let message = status.error.to_lowercase();
+    if message.is_empty() {
+        return Err(NoVerdict::NoReason);
     }
-    if TROUBLE.iter().any(|trouble| said.contains(trouble)) {
-        return Err(quoted(&status.error));
+    if TROUBLE.iter().any(|trouble| message.contains(trouble)) {
+        return Err(NoVerdict::Trouble(quoted(&status.error)));
     }
     Ok(Answer {
         revoked: Some(quoted(&status.error)),
@@ -118,7 +137,7 @@ mod tests {
 
     const AUDIENCE: &str = "portolan-controller";
 
-    fn answer(status: serde_json::Value) -> Result<Option<String>, String> {
+    fn answer(status: serde_json::Value) -> Result<Option<String>, NoVerdict> {
         let review = json!({
             "kind": "TokenReview",
             "apiVersion": "authentication.k8s.io/v1",
@@ -130,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_asked_about_for_our_audience() {
+    fn reviews_name_the_audience() {
         let request = request("a.b.c", AUDIENCE);
         assert_eq!(
             (request.method(), request.uri().path()),
@@ -145,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_taken_for_us_is_good() {
+    fn a_token_for_the_audience_is_accepted() {
         let user = json!({ "username": "system:serviceaccount:kube-system:portolan-agent" });
         let of = |audiences| {
             answer(json!({ "authenticated": true, "user": user, "audiences": audiences })).unwrap()
@@ -158,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_not_taken_is_revoked() {
+    fn a_rejected_token_is_revoked() {
         for error in [
             "[invalid bearer token, service account token has been invalidated]",
             "[invalid bearer token, service account token has expired]",
@@ -173,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_not_look_says_nothing_of_the_token() {
+    fn trouble_of_the_api_server_is_no_verdict() {
         for error in [
             "[invalid bearer token, etcdserver: request timed out]",
             "[invalid bearer token, etcdserver: leader changed]",
@@ -184,12 +203,16 @@ mod tests {
             "",
         ] {
             let reason = answer(json!({ "user": {}, "error": error })).unwrap_err();
-            assert!(error.is_empty() || reason == error, "{reason}");
+            let expected = match error {
+                "" => NoVerdict::NoReason,
+                _ => NoVerdict::Trouble(error.to_owned()),
+            };
+            assert_eq!(reason, expected);
         }
         assert!(answer(json!({ "user": {} })).is_err());
         assert!(answer(json!(null)).is_err());
         for text in ["", "secret", "{\"status\": \"secret\"}", "[]"] {
-            let reason = read(text, AUDIENCE).unwrap_err();
+            let reason = read(text, AUDIENCE).unwrap_err().to_string();
             assert!(!reason.contains("secret"), "{reason}");
         }
     }

@@ -12,11 +12,11 @@ const PERIOD: Duration = Duration::from_secs(600);
 /// Just as long as nothing has a second turn.
 const WHILE: Duration = Duration::from_millis(599_999);
 
-fn good() -> Result<Answer, String> {
+fn good() -> anyhow::Result<Answer> {
     Ok(Answer { revoked: None })
 }
 
-fn revoked() -> Result<Answer, String> {
+fn revoked() -> anyhow::Result<Answer> {
     Ok(Answer {
         revoked: Some("gone".to_owned()),
     })
@@ -45,7 +45,7 @@ async fn review<F>(
     answer: impl Fn(Arc<str>) -> F,
 ) -> (Vec<Reviewed>, Vec<u128>, ReviewMetrics)
 where
-    F: Future<Output = Result<Answer, String>>,
+    F: Future<Output = anyhow::Result<Answer>>,
 {
     let reviews = Reviews::new(PERIOD);
     let watch = |token: String| reviews.watch("node", &token, 10 * PERIOD).unwrap();
@@ -67,7 +67,7 @@ fn is_revoked(stream: &Reviewed) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn never_more_is_asked_than_the_rate_allows() {
+async fn the_rate_limits_reviews() {
     let answer = |_| async { good() };
     let (_streams, asked, metrics) = review(4_000, WHILE, answer).await;
     assert_eq!(asked.len(), 3_000);
@@ -80,14 +80,14 @@ async fn never_more_is_asked_than_the_rate_allows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_asked_about_once_in_a_period() {
+async fn a_token_is_reviewed_once_in_a_period() {
     let answer = |_| async { good() };
     let (_streams, asked, _) = review(2, 2 * PERIOD + PERIOD / 2, answer).await;
     assert_eq!(asked, [0, 200, 600_000, 600_200, 1_200_000, 1_200_200]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_streams_of_what_was_revoked_end() {
+async fn only_streams_with_a_revoked_token_end() {
     let answer = |token: Arc<str>| async move { if &*token == "1" { revoked() } else { good() } };
     let (streams, _, metrics) = review(3, WHILE, answer).await;
     let ended: Vec<_> = streams.iter().map(is_revoked).collect();
@@ -95,10 +95,10 @@ async fn only_the_streams_of_what_was_revoked_end() {
     assert_eq!(metrics.of(Verdict::Revoked).get(), 1);
 }
 
-/// Whether it answers nonsense or nothing: it is asked less, and no stream ends.
+/// After nonsense or no answer, the rate is lower, and no stream ends.
 #[tokio::test(start_paused = true)]
-async fn an_api_server_in_trouble_ends_nothing() {
-    let refused = |_| async { Err("forbidden".to_owned()) };
+async fn an_api_server_in_trouble_ends_no_stream() {
+    let refused = |_| async { Err(anyhow!("forbidden")) };
     let (streams, asked, metrics) = review(3, WHILE, refused).await;
     assert_eq!(asked, [0, 1_000, 2_000]);
     assert!(!streams.iter().any(is_revoked));
@@ -110,7 +110,7 @@ async fn an_api_server_in_trouble_ends_nothing() {
 }
 
 #[test]
-fn reviews_need_tokens_and_an_api_server() {
+fn reviews_require_tokens_and_an_api_server() {
     let parse = |args: &[&str]| {
         let args = [&["portolan-controller", "--token-review"], args].concat();
         Cli::try_parse_from(args).map(|cli| cli.run)

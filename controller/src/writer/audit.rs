@@ -1,17 +1,17 @@
-//! When the tables are looked at as a whole, and how much of them at a time.
+//! Schedule of audits, which run in parts.
 
 use std::time::{Duration, Instant};
 
 use portolan_select::{Audit, Pipeline, TableDelta};
 use tokio::time::sleep_until;
 
-/// So many Services at a time take about a millisecond: no change waits longer for it.
+/// Services audited at a time. They take about a millisecond, for which changes wait at most.
 const PART: usize = 128;
 
-/// Audits over and over, with a pause in between.
+/// Runs one audit after the other, with pauses.
 #[derive(Debug)]
 pub(super) struct Auditor {
-    /// How long from the end of one to the next; `None` for never.
+    /// Pause between two audits; `None` for no audits.
     pause: Option<Duration>,
     next: Instant,
     audit: Option<Audit>,
@@ -26,17 +26,17 @@ impl Auditor {
         }
     }
 
-    /// Returns when it is time for the next part. May be dropped at any time.
+    /// Completes when the next part is due. Cancel safe.
     pub(super) async fn due(&self) {
         match (self.pause, &self.audit) {
             (None, _) => std::future::pending().await,
             (Some(_), None) => sleep_until(self.next.into()).await,
-            // Others first: this is never urgent.
+            // Other tasks first: audits are never urgent.
             (Some(_), Some(_)) => tokio::task::yield_now().await,
         }
     }
 
-    /// Looks at the next part; where the tables were wrong.
+    /// Audits the next part. Returns the differences.
     pub(super) fn look(&mut self, pipeline: &mut Pipeline) -> TableDelta {
         let audit = self.audit.get_or_insert_with(|| pipeline.audit());
         let found = pipeline.continue_audit(audit, PART);

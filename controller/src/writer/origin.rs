@@ -1,15 +1,15 @@
-//! Where what is published comes from.
+//! Origins of published revisions: source versions and trigger times.
 
 use std::time::{Instant, SystemTime};
 
 use portolan_select::Pipeline;
 use portolan_tablelog::Origin;
 
-/// What is known of the changes that wait to be published.
+/// Origins of the changes that wait to be published.
 #[derive(Debug)]
 pub(super) struct Origins {
-    /// What was triggered before we began would say how long we were not there. In milliseconds of
-    /// Unix time.
+    /// Start of the writer, in milliseconds of Unix time. Earlier triggers are ignored: they would
+    /// measure the time that the controller was away.
     began_ms: u64,
     observed: Option<Instant>,
     published: Vec<u64>,
@@ -26,17 +26,17 @@ impl Origins {
         }
     }
 
-    /// Something arrived.
+    /// Notes the arrival of an event.
     pub(super) fn observe(&mut self, now: Instant) {
         self.observed.get_or_insert(now);
     }
 
-    /// What arrived changed nothing.
+    /// Notes that the events changed nothing.
     pub(super) fn forget(&mut self) {
         self.observed = None;
     }
 
-    /// Where what was published last came from, without its time: for a repair.
+    /// The origin of the last revision without its times, for a repair.
     pub(super) fn repeat(&self) -> Origin {
         Origin {
             source_versions: self.published.clone(),
@@ -44,13 +44,13 @@ impl Origins {
         }
     }
 
-    /// Whether the sources are further than what is published says.
+    /// Whether the source has newer versions than the published ones.
     pub(super) fn is_news(&self, pipeline: &Pipeline) -> bool {
         pipeline.catalog().source_versions() != self.published
     }
 
-    /// Where what is flushed now comes from; to be asked before the flush. Until the source has
-    /// synced, nothing says when it was triggered.
+    /// Takes the origin of the next flush; to be called before it. There are no trigger times until the
+    /// source has synced.
     pub(super) fn take(&mut self, pipeline: &mut Pipeline, synced: bool) -> Origin {
         let mut triggers = pipeline.take_triggers();
         triggers.retain(|trigger| synced && *trigger > self.began_ms);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_triggered_while_we_watched_counts() {
+    fn triggers_before_the_start_are_ignored() {
         let began = SystemTime::UNIX_EPOCH + Duration::from_millis(1000);
         let mut origins = Origins::new(began);
         let mut pipeline = Pipeline::default();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_news_until_they_are_published() {
+    fn newer_versions_are_noticed_until_they_are_published() {
         let mut origins = Origins::new(SystemTime::UNIX_EPOCH);
         let mut pipeline = Pipeline::default();
         assert!(!origins.is_news(&pipeline));

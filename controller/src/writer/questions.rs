@@ -1,12 +1,12 @@
-//! Questions that only the catalog can answer.
+//! Questions to the catalog.
 
 use portolan_select::{Explanation, Inquiry, NoAnswer, Pipeline};
 use tokio::sync::oneshot;
 
-/// What the catalog says; `None` before the source has synced.
+/// The answer; `None` before the source has synced.
 pub(crate) type Answer = Option<Result<Explanation, NoAnswer>>;
 
-/// One question, and where the answer goes.
+/// A question, and the channel of its answer.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) inquiry: Inquiry,
@@ -14,10 +14,10 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// Answers it.
+    /// Answers the question.
     pub(super) fn put_to(self, pipeline: Option<&Pipeline>) {
         let answer = pipeline.map(|pipeline| pipeline.explain(&self.inquiry));
-        // Who asked may have gone.
+        // The client may be gone.
         let _ = self.answer.send(answer);
     }
 }

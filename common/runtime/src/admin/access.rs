@@ -1,4 +1,4 @@
-//! Who may ask for what below `/debug`.
+//! Access control below `/debug`.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ use serde_json::json;
 
 use crate::{DebugToken, Peer};
 
-/// The same form as all errors below `/debug`.
+/// An error in the JSON form of all errors below `/debug`.
 fn refused(status: StatusCode, message: &str) -> Response {
     (status, Json(json!({ "error": message }))).into_response()
 }
 
-/// Over the Unix socket, or over loopback, and there not for a web page that gave its own name this
-/// machine's address (DNS rebinding): a browser says the name.
+/// Admits requests over the Unix socket and over loopback. Over loopback, the `Host` header must name
+/// this machine: a web page whose name resolves to a loopback address (DNS rebinding) sends its own.
 pub(super) async fn from_this_machine(
     Extension(peer): Extension<Peer>,
     request: Request,
@@ -26,7 +26,7 @@ pub(super) async fn from_this_machine(
 ) -> Response {
     if let Peer::Tcp(address) = peer {
         if !address.ip().to_canonical().is_loopback() {
-            return refused(StatusCode::FORBIDDEN, "/debug is for loopback only");
+            return refused(StatusCode::FORBIDDEN, "/debug answers on loopback only");
         }
         if !names_this_machine(request.headers()) {
             let message = "the header Host is neither an IP address nor localhost";
@@ -36,7 +36,7 @@ pub(super) async fn from_this_machine(
     next.run(request).await
 }
 
-/// Whether every `Host` is an address or `localhost`, with a port or without.
+/// Whether every `Host` header is an IP address or `localhost`, with or without a port.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     headers.get_all(header::HOST).iter().all(|value| {
         let authority = Authority::try_from(value.as_bytes());
@@ -48,7 +48,8 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Over the Unix socket, or with the token: loopback is every process's on the machine.
+/// Admits requests over the Unix socket, and requests with the token: every process of the machine can
+/// connect over loopback.
 pub(super) async fn with_credential(
     State(token): State<Option<DebugToken>>,
     Extension(peer): Extension<Peer>,
@@ -59,7 +60,7 @@ pub(super) async fn with_credential(
         return next.run(request).await;
     }
     let Some(token) = token else {
-        let message = "over TCP this needs a token, and --debug-token-file is not set; \
+        let message = "actions over TCP need a token, and --debug-token-file is not set; \
                        the Unix socket of --debug-listen needs none";
         return refused(StatusCode::FORBIDDEN, message);
     };
@@ -68,7 +69,7 @@ pub(super) async fn with_credential(
     match token.matches(shown.unwrap_or_default()) {
         Ok(true) => next.run(request).await,
         Ok(false) => {
-            let message = "over TCP this needs the header Authorization: Bearer TOKEN, with the \
+            let message = "actions over TCP need the header Authorization: Bearer TOKEN, with the \
                            token of --debug-token-file";
             refused(StatusCode::UNAUTHORIZED, message)
         }

@@ -36,7 +36,7 @@ fn admin(token: Option<DebugToken>) -> Admin {
 }
 
 #[tokio::test]
-async fn dumps_are_for_loopback_only() {
+async fn dumps_answer_on_loopback_only() {
     let admin = admin(None);
     let (status, body) = get_from(&admin, NETWORK, "/debug/table").await;
     assert_eq!((status, body.contains("secret")), (403, false));
@@ -50,7 +50,7 @@ async fn dumps_are_for_loopback_only() {
 }
 
 #[tokio::test]
-async fn a_web_page_by_its_own_name_sees_no_dumps() {
+async fn dns_rebinding_is_refused() {
     let admin = admin(None);
     for (host, expected) in [
         ("evil.example", 403),
@@ -94,7 +94,7 @@ async fn actions_need_the_socket_or_the_token() {
     for wrong in [action(), with(""), with("a token"), with(&TOKEN[1..])] {
         assert_eq!(ask(&admin, tcp(loopback), wrong).await.0, 401);
     }
-    // It changes while the program runs; what is none lets nobody in.
+    // A replaced file takes effect at once. An empty one admits nobody.
     std::fs::write(&path, "another token that is long").unwrap();
     assert_eq!(ask(&admin, tcp(loopback), with(TOKEN)).await.0, 401);
     std::fs::write(&path, "\n").unwrap();
@@ -112,7 +112,7 @@ async fn ready_when_nothing_blocks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn not_alive_while_something_is_stuck() {
+async fn a_stuck_task_fails_the_liveness_probe() {
     let admin = Admin::default();
     let second = std::time::Duration::from_secs(1);
     let mut task = Box::pin(
@@ -121,7 +121,7 @@ async fn not_alive_while_something_is_stuck() {
             .watch("writer", second, std::future::pending::<()>()),
     );
     let ask = async || get_from(&admin, NETWORK, "/livez").await;
-    // It begins, and then nobody polls it.
+    // The task starts, and is then not polled.
     assert!(tokio::time::timeout(second / 2, &mut task).await.is_err());
     assert_eq!(ask().await, (200, "ok\n".to_owned()));
     tokio::time::advance(second * 2).await;

@@ -28,7 +28,7 @@ async fn ask(address: SocketAddr) -> String {
     timeout(PATIENCE, asking).await.unwrap()
 }
 
-/// Reads until the other side closes, which it must.
+/// Reads until the server closes the connection.
 async fn until_closed(mut stream: TcpStream) {
     let mut rest = Vec::new();
     let closed = timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
@@ -38,19 +38,19 @@ async fn until_closed(mut stream: TcpStream) {
 #[tokio::test]
 async fn a_connection_has_one_request() {
     let (address, _ending) = serve(2).await;
-    // It is read to its end: the other side closes.
+    // The answer ends when the server closes the connection.
     let answer = ask(address).await;
     assert!(answer.ends_with("here"), "{answer}");
     assert!(answer.contains("connection: close"), "{answer}");
 }
 
 #[tokio::test]
-async fn who_has_no_request_makes_room() {
+async fn connections_without_a_request_are_displaced() {
     let (address, _ending) = serve(2).await;
     let mut silent = Vec::new();
     for _ in 0..5 {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // Half a request is no more than none.
+        // An incomplete request counts as none.
         stream.write_all(b"GET / HT").await.unwrap();
         silent.push(stream);
     }
@@ -62,7 +62,7 @@ async fn who_has_no_request_makes_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_drips_has_a_deadline_for_the_whole_head() {
+async fn a_slow_head_has_a_deadline() {
     let (address, _ending) = serve(2).await;
     let (mut reading, mut writing) = TcpStream::connect(address).await.unwrap().into_split();
     let start = tokio::time::Instant::now();
@@ -78,7 +78,7 @@ async fn who_drips_has_a_deadline_for_the_whole_head() {
 }
 
 #[tokio::test]
-async fn the_end_closes_the_listener_and_what_says_nothing() {
+async fn the_end_closes_the_listener_and_silent_connections() {
     let (address, ending) = serve(2).await;
     assert!(ask(address).await.ends_with("here"));
     let silent = TcpStream::connect(address).await.unwrap();

@@ -46,20 +46,20 @@ fn opened(hours: u32) -> (TempDir, Rotating<ServerConfig>) {
 }
 
 #[test]
-fn new_files_take_the_place_of_old_ones() {
+fn changed_files_are_loaded() {
     let (dir, mut rotating) = opened(1);
     let value = rotating.subscribe();
     let before = Arc::clone(&value.borrow());
-    rotating.look();
+    rotating.poll();
     assert!(!value.has_changed().unwrap());
     let expired = rotating.health.expires();
     write(dir.path(), &issue(2));
-    rotating.look();
+    rotating.poll();
     assert!(value.has_changed().unwrap() && !Arc::ptr_eq(&before, &value.borrow()));
     let (_, health) = rotating.health();
     assert_eq!((health.reloads(), health.is_broken()), (1, false));
     assert!(health.expires() >= expired + 3600);
-    rotating.look();
+    rotating.poll();
     assert_eq!(health.reloads(), 1);
 }
 
@@ -72,39 +72,39 @@ fn a_broken_file_is_reported_once_and_changes_nothing() {
         let good = fs::read(dir.path().join(file)).unwrap();
         fs::write(dir.path().join(file), "-----BEGIN NOTHING-----\n").unwrap();
         for _ in 0..4 {
-            rotating.look();
+            rotating.poll();
         }
         assert_eq!((health.failures(), health.is_broken()), (number, true));
         fs::write(dir.path().join(file), good).unwrap();
-        rotating.look();
+        rotating.poll();
         assert!(!health.is_broken());
     }
     assert_eq!(health.failures(), 3);
     fs::remove_file(dir.path().join("tls.key")).unwrap();
-    rotating.look();
-    rotating.look();
+    rotating.poll();
+    rotating.poll();
     assert!(health.is_broken());
-    // The first three repairs are reloads of what was in force anyway.
+    // The first three repairs reload the content in force.
     assert_eq!(health.reloads(), 3);
     assert!(value.has_changed().unwrap());
 }
 
 #[test]
-fn a_pair_that_is_half_written_is_no_failure() {
+fn a_half_written_pair_is_not_a_failure() {
     let (dir, mut rotating) = opened(1);
     let (_, health) = rotating.health();
     let next = issue(2);
     fs::write(dir.path().join("tls.crt"), &next.1.cert).unwrap();
-    rotating.look();
+    rotating.poll();
     assert_eq!((health.reloads(), health.failures()), (0, 0));
     fs::write(dir.path().join("tls.key"), &next.1.key).unwrap();
-    rotating.look();
+    rotating.poll();
     assert_eq!((health.reloads(), health.failures()), (1, 0));
 }
 
-/// As a kubelet does it: `tls.crt` -> `..data/tls.crt`, `..data` -> a directory by date.
+/// The layout of the kubelet: `tls.crt` -> `..data/tls.crt`, `..data` -> a directory by date.
 #[test]
-fn a_swapped_symlink_is_seen() {
+fn a_swapped_symlink_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     for (name, hours) in [("..1", 1), ("..2", 2)] {
@@ -118,12 +118,12 @@ fn a_swapped_symlink_is_seen() {
     let mut rotating = files(dir.path()).open("tls").unwrap();
     symlink("..2", at("..data_tmp")).unwrap();
     fs::rename(at("..data_tmp"), at("..data")).unwrap();
-    rotating.look();
+    rotating.poll();
     assert_eq!(rotating.health.reloads(), 1);
 }
 
 #[test]
-fn at_the_start_files_must_be_good_and_are_named() {
+fn unusable_files_are_named_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let error = files(dir.path()).open("tls").unwrap_err();
     assert!(error.to_string().contains("tls.crt"), "{error}");
@@ -142,7 +142,7 @@ fn at_the_start_files_must_be_good_and_are_named() {
 }
 
 #[tokio::test]
-async fn it_follows_until_it_is_told_to_stop() {
+async fn files_are_followed_until_cancellation() {
     let (dir, rotating) = opened(1);
     let mut value = rotating.subscribe();
     let token = CancellationToken::new();
