@@ -1,4 +1,4 @@
-//! Wires the table's source, the reconcile loop and the admin server together.
+//! Wiring of the table's source, the reconcile loop and the servers.
 
 mod arrivals;
 mod ports;
@@ -44,16 +44,16 @@ use crate::sync::{
 use arrivals::Arrivals;
 use ports::Ports;
 
-/// How long tasks get to end when the agent stops.
+/// Time that tasks have to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The scheduler that nearly all virtual servers have, unless the flags name one.
+/// The scheduler of most virtual servers, if the flags name none.
 const DEFAULT_SCHEDULER: &str = "rr";
 
 /// Runs until SIGTERM or SIGINT. The kernel keeps what was programmed.
 ///
 /// # Errors
-/// If a flag cannot be used, a port cannot be bound, or the kernel lacks what is needed.
+/// If a flag cannot be used, a port cannot be bound, or the kernel lacks a requirement.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     args.validate()?;
     args.kube_proxy.apply();
@@ -64,7 +64,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let mut plan_config = args.kernel.plan_config()?;
     if args.takeover.is_some() {
-        // Before its ports are wanted, so that the error says what is the matter.
+        // Before kube-proxy's ports are bound, for a clearer error.
         kube_proxy::ensure_stopped().await?;
     }
     let token = on_signal()?;
@@ -77,6 +77,41 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     set_older_table_aside(&args, &mut kernel).await?;
     tracing::info!(%node, "started");
 
+    let parts = Parts {
+        kernel,
+        families,
+        plan_config,
+        ports,
+    };
+    start(&args, node, parts, &vital).await?;
+    let result = tokio::select! {
+        () = token.cancelled() => Ok(()),
+        Some(error) = failures.recv() => Err(error),
+    };
+    token.cancel();
+    vital.tasks.close();
+    if timeout(GRACE, vital.tasks.wait()).await.is_err() {
+        tracing::warn!("some tasks did not end in time");
+    }
+    result
+}
+
+/// Parts of an agent that are ready before its tasks start.
+struct Parts {
+    kernel: Kernel,
+    families: Families,
+    plan_config: Config,
+    ports: Ports,
+}
+
+/// Starts all tasks of the agent.
+async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> anyhow::Result<()> {
+    let Parts {
+        kernel,
+        families,
+        plan_config,
+        ports,
+    } = parts;
     let mut metrics = Registry::default();
     register_process(&mut metrics);
     let health = Health::new(families.iter(), args.sync_period());
@@ -102,7 +137,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
     let reconciler = Reconciler::new(kernel, plan_config);
-    start_reconciling(&args, reconciler, tables, outputs, &vital);
+    start_reconciling(args, reconciler, tables, outputs, vital);
     let stats = Arc::new(Stats::default());
     if args.source == Source::Controller {
         register_latency(&stats, &mut metrics);
@@ -115,8 +150,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
-    let security = follow(&args, node, feeds, registry, &vital)?;
-    serve_names(&args, security, pin, registry, &vital).await?;
+    let security = follow(args, node, feeds, registry, vital)?;
+    serve_names(args, security, pin, registry, vital).await?;
 
     let admin = Admin {
         metrics: Arc::new(metrics),
@@ -126,20 +161,11 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         actions: status.actions(),
         token: args.debug.token()?,
     };
-    ports.serve(admin, healthz, &vital);
-    let result = tokio::select! {
-        () = token.cancelled() => Ok(()),
-        Some(error) = failures.recv() => Err(error),
-    };
-    token.cancel();
-    vital.tasks.close();
-    if timeout(GRACE, vital.tasks.wait()).await.is_err() {
-        tracing::warn!("not everything ended in time");
-    }
-    result
+    ports.serve(admin, healthz, vital);
+    Ok(())
 }
 
-/// Opens the kernel, and settles which families are served.
+/// Opens the kernel, and determines the families that are served.
 async fn open_kernel(args: &RunArgs, scheduler: &str) -> anyhow::Result<(Kernel, Families)> {
     let opened = Kernel::open(args.kernel_config()?).await;
     let mut kernel = opened.context("this node can serve nothing")?;
@@ -171,10 +197,10 @@ async fn choose_marks(
     Ok(mask)
 }
 
-/// Takes away what says to which cluster the node belongs.
+/// Deletes the record of the node's cluster.
 ///
 /// # Errors
-/// If that cannot be read or deleted.
+/// If the record cannot be read or deleted.
 pub fn forget(args: &ForgetArgs) -> anyhow::Result<()> {
     let forgotten = subscribe::forget(&args.state_dir);
     match forgotten.with_context(|| args.state_dir.display().to_string())? {
@@ -187,7 +213,7 @@ pub fn forget(args: &ForgetArgs) -> anyhow::Result<()> {
 fn register_latency(stats: &Stats, metrics: &mut Registry) {
     metrics.register_with_unit(
         "kubeproxy_network_programming_duration",
-        "From what triggered a change of endpoints until the kernel had it",
+        "Time from the trigger of a change of endpoints until the kernel was programmed",
         Unit::Seconds,
         stats.network_programming.clone(),
     );
@@ -263,7 +289,7 @@ struct Feeds {
     stats: Arc<Stats>,
 }
 
-/// Starts what brings the table; how controllers are spoken to, if it comes from them.
+/// Starts the source of the table. Returns the security of streams, if the source is a controller.
 fn follow(
     args: &RunArgs,
     node: NodeKey,
@@ -330,7 +356,7 @@ fn follow(
     }
 }
 
-/// The controllers' addresses, as what tonic dials.
+/// The addresses of the controllers, as URIs for tonic.
 fn endpoints(controllers: &[String]) -> anyhow::Result<Vec<Uri>> {
     let endpoints = controllers.iter().map(|address| endpoint(address));
     let endpoints: Result<_, _> = endpoints.collect();

@@ -1,4 +1,4 @@
-//! Takes note of tables as they arrive, whatever the reconcile loop is at: it may be stuck.
+//! Arrival of tables, observed independently of the reconcile loop, which may be stuck.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -14,7 +14,7 @@ use crate::args::Source;
 use crate::health::Health;
 use crate::subscribe::Subscribed;
 
-/// Who takes note.
+/// Observes the arrival of tables.
 #[derive(Debug)]
 pub(super) struct Arrivals {
     source: Source,
@@ -23,7 +23,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// For tables of a source; adds its metric to a registry.
+    /// Creates the observer for tables of a source, and registers its metric.
     pub(super) fn register(source: Source, health: Health, registry: &mut Registry) -> Self {
         let this = Self {
             source,
@@ -32,14 +32,14 @@ impl Arrivals {
         };
         registry.register_with_unit(
             "kubeproxy_sync_proxy_rules_last_queued_timestamp",
-            "When the last table arrived, in seconds since 1970",
+            "Arrival of the last table, in seconds of Unix time",
             Unit::Seconds,
             this.last_queued.clone(),
         );
         this
     }
 
-    /// Works until no table will come any more.
+    /// Runs until the source ends.
     pub(super) async fn follow(self, mut tables: watch::Receiver<Option<Arc<Subscribed>>>) {
         while tables.changed().await.is_ok() {
             let (received_at, node) = match &*tables.borrow_and_update() {
@@ -55,7 +55,7 @@ impl Arrivals {
     }
 }
 
-/// Files need not have a Node; then nothing says that load balancers should avoid it.
+/// Whether load balancers may use the node. Files may lack the Node, which is eligible then.
 fn is_eligible(source: Source, node: &NodeInfo) -> bool {
     node.eligible || (source == Source::File && *node == NodeInfo::default())
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_that_is_not_known_is_eligible_with_files_only() {
+    fn a_missing_node_is_eligible_with_files_only() {
         let zoned = NodeInfo {
             zone: Some("a".into()),
             ..NodeInfo::default()
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_table_that_nobody_serves_ages() {
+    async fn a_table_that_is_not_programmed_turns_unhealthy() {
         let health = Health::new(Family::ALL, Duration::from_secs(30));
         let mut registry = Registry::default();
         let arrivals = Arrivals::register(Source::File, health.clone(), &mut registry);

@@ -1,4 +1,4 @@
-//! The ports that the agent itself listens on.
+//! Ports of the agent.
 
 use anyhow::Context as _;
 use axum::Router;
@@ -9,10 +9,10 @@ use tokio::net::TcpListener;
 use crate::args::RunArgs;
 use crate::healthz::Healthz;
 
-/// Where actions are asked for, unless a flag says otherwise.
+/// Default path of the debug socket.
 const DEBUG_SOCKET: &str = "/run/portolan/agent.sock";
 
-/// The listeners, bound before anything else happens.
+/// The listeners, bound before anything else starts.
 #[derive(Debug)]
 pub(super) struct Ports {
     admin: TcpListener,
@@ -21,7 +21,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Binds them, and writes their numbers to the port file, if there is to be one.
+    /// Binds the ports, and writes them to the port file, if there is one.
     pub(super) async fn bind(args: &RunArgs) -> anyhow::Result<Self> {
         let admin = listen(args.admin_listen()?).await;
         let admin = admin.context("--admin-listen")?;
@@ -46,17 +46,17 @@ impl Ports {
 
     /// Serves until the agent ends.
     pub(super) fn serve(self, admin: Admin, healthz: Healthz, vital: &Vital) {
-        let admin = admin.router().merge(like_kube_proxy());
+        let admin = admin.router().merge(kube_proxy_routes());
         let ending = &vital.ending;
         if let Some(socket) = self.debug {
             let debug = socket.serve(admin.clone(), ending.clone());
             vital.spawn("debug server", debug);
         }
-        let serve = |what: &'static str, listener, router| {
-            // Each port has room of its own.
+        let serve = |name: &'static str, listener, router| {
+            // Each port has its own limit of connections.
             let connections = Connections::default();
             vital.spawn(
-                what,
+                name,
                 serve_http(listener, router, connections, ending.clone()),
             );
         };
@@ -67,8 +67,8 @@ impl Ports {
     }
 }
 
-/// What kube-proxy has on its metrics port, and people ask for by hand.
-fn like_kube_proxy() -> Router {
+/// Routes of kube-proxy's metrics port that operators use.
+fn kube_proxy_routes() -> Router {
     Router::new()
         .route("/proxyMode", any(|| async { "ipvs" }))
         .route("/healthz", any(|| async { "ok" }))
@@ -83,10 +83,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_mode_is_told_as_plain_text() {
+    async fn kube_proxys_routes_answer_in_plain_text() {
         for (path, expected) in [("/proxyMode", "ipvs"), ("/healthz", "ok")] {
             let request = Request::builder().uri(path).body(Body::empty()).unwrap();
-            let response = like_kube_proxy().oneshot(request).await.unwrap();
+            let response = kube_proxy_routes().oneshot(request).await.unwrap();
             let text = response.headers()["content-type"]
                 .to_str()
                 .unwrap()

@@ -11,7 +11,7 @@ use portolan_proto::v1::agent_message::Message;
 use crate::client::{Client, PATIENCE, config, patiently};
 use crate::server::Server;
 
-/// Runs it and returns its output, or its error.
+/// Runs `portolanctl`. Returns its output, also after a difference or a timeout, or its error.
 fn ctl(server: &Server, args: &[&str]) -> Result<String, String> {
     let done = Command::new(program("portolanctl").unwrap())
         .env(
@@ -22,9 +22,12 @@ fn ctl(server: &Server, args: &[&str]) -> Result<String, String> {
         .output()
         .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    match done.status.success() {
-        true => Ok(text(done.stdout)),
-        false => Err(text(done.stderr)),
+    match done.status.code() {
+        Some(0 | 1) => Ok(text(done.stdout)),
+        code => {
+            assert_eq!(code, Some(2), "{args:?}");
+            Err(text(done.stderr))
+        }
     }
 }
 
@@ -34,7 +37,7 @@ fn confirm(server: &Server, node: &str) -> Result<String, String> {
     ctl(server, &[&at, "confirm", node])
 }
 
-/// Repeats a command until its output satisfies a condition: the controller handles messages of agents later.
+/// Repeats a command until its output is as wanted: the controller notes acknowledgements late.
 fn until(server: &Server, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
     let look = || ctl(server, args).ok().filter(|text| wanted(text));
     wait_for(&args.join(" "), PATIENCE, look)
@@ -79,7 +82,7 @@ async fn an_operator_sees_observed_and_desired_state_of_nodes() {
     let error = ctl(&server, &["explain", "10.96.9.9:80", "--node", "a"]).unwrap_err();
     assert!(error.contains("10.96.9.9"), "{error}");
 
-    // The output names what is missing on the node.
+    // Changes that the node lacks are named.
     server.publish(2);
     client.until(2).await;
     let after = until(&server, &["diff", "a"], |text| text.contains("s1"));
@@ -115,7 +118,7 @@ async fn an_operator_confirms_a_table_that_is_held() {
     wait_for("the agent to hold", PATIENCE, held).unwrap();
     // Every process of the machine reaches loopback.
     let error = ctl(&server, &["confirm", "a"]).unwrap_err();
-    assert!(error.contains("needs a token"), "{error}");
+    assert!(error.contains("need a token"), "{error}");
     let confirmed = confirm(&server, "a").unwrap();
     assert!(confirmed.contains("is confirmed"), "{confirmed}");
     assert_eq!(patiently(client.confirmed()).await, revision);
@@ -136,7 +139,7 @@ fn an_operator_sees_and_confirms_deletions_that_are_held() {
     wait_for("sixty slices", PATIENCE, until_all).unwrap();
     assert_eq!(
         ctl(&server, &["deletions"]).unwrap(),
-        "no deletions are held\n"
+        "no deletions are held back\n"
     );
     server.publish(2);
     let look = || (server.metric(held) == Some(58.0)).then_some(());
@@ -147,11 +150,11 @@ fn an_operator_sees_and_confirms_deletions_that_are_held() {
     );
     let said = ctl(&server, &["deletions"]).unwrap();
     let slices =
-        "EndpointSlice: the deletion of 58 of 60 is held, with 5800 of 6000 ready endpoints";
+        "EndpointSlice: the deletion of 58 of 60 is held back, with 5800 of 6000 ready endpoints";
     assert!(said.contains(slices), "{said}");
     // As for every action, there must be a credential.
     let error = ctl(&server, &["confirm", "--deletions"]).unwrap_err();
-    assert!(error.contains("needs a token"), "{error}");
+    assert!(error.contains("need a token"), "{error}");
     let at = format!("--controller={}", server.socket());
     let confirmed = ctl(&server, &[&at, "confirm", "--deletions"]).unwrap();
     assert!(
@@ -182,4 +185,80 @@ fn a_token_confirms_over_tcp() {
     let other = format!("--token-file={}", directory.path().join("other").display());
     let error = ctl(&server, &[&other, "confirm", "a"]).unwrap_err();
     assert!(error.contains("Authorization"), "{error}");
+}
+
+/// The exit code of a command, with its output.
+fn exit(server: &Server, args: &[&str]) -> (Option<i32>, String) {
+    let done = Command::new(program("portolanctl").unwrap())
+        .arg(format!("--controller=http://{}", server.admin()))
+        .args(args)
+        .output()
+        .unwrap();
+    (done.status.code(), String::from_utf8(done.stdout).unwrap())
+}
+
+// The client goes on while the program is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_wait_until_a_service_is_programmed() {
+    let server = Server::start();
+    let short = "--timeout=300ms";
+    // No agent has connected: nothing is known.
+    assert_eq!(exit(&server, &["wait", "default/s0", short]).0, Some(1));
+    let mut client = Client::connect(server.agents, config(&server.certs().join("nodes/a")), "a")
+        .await
+        .unwrap();
+    let committed = client.table().await.unwrap();
+    let revision = committed.revision.to_string();
+    let (code, text) = exit(&server, &["wait", &revision, short]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("not programmed on 1 of 1 node after"),
+        "{text}"
+    );
+    assert_eq!(exit(&server, &["diff", "a"]).0, Some(1));
+
+    client
+        .say(Message::Programmed(v1::Programmed {
+            revision: committed.revision,
+            records_hash: committed.records_hash.to_bytes().into(),
+            own_hash: committed.own_hash.to_bytes().into(),
+            ..v1::Programmed::default()
+        }))
+        .await;
+    let (code, text) = exit(&server, &["wait", &revision]);
+    assert_eq!(
+        (code, text),
+        (Some(0), format!("{revision}: programmed on 1 node\n"))
+    );
+    assert_eq!(exit(&server, &["diff", "a"]).0, Some(0));
+    assert_eq!(exit(&server, &["diff", "nobody"]).0, Some(2));
+
+    // Only changes of the Service itself are waited for.
+    server.publish(2);
+    client.until(2).await;
+    assert_eq!(exit(&server, &["wait", "default/s1", short]).0, Some(1));
+    assert_eq!(exit(&server, &["wait", "default/s0", short]).0, Some(0));
+    assert_eq!(exit(&server, &["wait", "s1"]).0, Some(2));
+}
+
+#[test]
+fn dumps_have_formats_for_people_and_programs() {
+    let server = Server::start();
+    let status = ctl(&server, &["status"]).unwrap();
+    let row = status.lines().nth(1).unwrap();
+    assert!(
+        row.contains("yes") && row.contains(env!("CARGO_PKG_VERSION")),
+        "{status}"
+    );
+    let yaml = ctl(&server, &["status", "-o", "yaml"]).unwrap();
+    assert!(yaml.contains("ready: true"), "{yaml}");
+    let version = ctl(&server, &["version"]).unwrap();
+    assert_eq!(version.lines().count(), 2, "{version}");
+    assert_eq!(ctl(&server, &["problems"]).unwrap(), "no problems\n");
+    let wide = ctl(&server, &["nodes", "-o", "wide"]).unwrap();
+    assert!(wide.contains("VERSION"), "{wide}");
+    let script = ctl(&server, &["completions", "bash"]).unwrap();
+    assert!(script.contains("portolanctl"), "{script}");
+    let error = ctl(&server, &["confirm", "a", "--watch"]).unwrap_err();
+    assert!(error.contains("--watch"), "{error}");
 }

@@ -30,7 +30,7 @@ pub(crate) async fn run(
         match asked {
             Ok(Ok(progress)) if progress.is_done() => {
                 let count = progress.nodes.len();
-                let text = format!("{target}: programmed on {count} nodes\n");
+                let text = format!("{target}: programmed on {}\n", nodes(count));
                 return Ok(Reply::new(progress.value(target), text));
             }
             Ok(answer) => last = Some(answer),
@@ -128,12 +128,17 @@ impl Progress {
             if pending.len() > NAMED {
                 named.push_str(", ...");
             }
-            let number = pending.len();
-            format!(
-                "{target}: not programmed on {number} of {count} nodes after {limit:?}: {named}\n"
-            )
+            let (number, all) = (pending.len(), nodes(count));
+            format!("{target}: not programmed on {number} of {all} after {limit:?}: {named}\n")
         };
         Reply::new(self.value(target), text).with_code(1)
+    }
+}
+
+fn nodes(count: usize) -> String {
+    match count {
+        1 => "1 node".to_owned(),
+        _ => format!("{count} nodes"),
     }
 }
 
