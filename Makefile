@@ -70,6 +70,18 @@ man: ## Write manual pages and shell completions of all programs to target/man a
 	  done || exit 1; \
 	done
 
+.PHONY: proto
+proto: ## Check the protocol: lints, compatibility with the last release, generated Go code
+	@.ci/proto
+
+.PHONY: reference
+reference: ## Write the references of docs/ and the test vectors anew from the code
+	UPDATE_REFERENCE=1 cargo test -q --no-fail-fast --workspace --all-features --lib --bins -- reference vectors
+
+.PHONY: docs
+docs: ## Build the book of docs/ into target/book (the first time builds mdbook)
+	book=$$(.ci/cargo-tool mdbook) && "$$book" build docs
+
 .PHONY: tools
 tools: ## Build the real Kubernetes programs that the server lane runs against
 	@e2e/tools/build

@@ -4,6 +4,8 @@
 pub mod ask;
 pub mod cluster;
 pub mod conformance;
+#[cfg(test)]
+mod documents;
 pub mod figure;
 pub mod lane;
 pub mod objects;
