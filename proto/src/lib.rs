@@ -10,6 +10,8 @@ pub mod convert;
 pub mod encoded;
 pub mod limits;
 pub mod reason;
+#[cfg(test)]
+mod vectors;
 
 /// The generated messages, client and server.
 #[allow(
