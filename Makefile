@@ -8,7 +8,7 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 .PHONY: setup
-setup: ## Install what the demo and the tests need (as root; quick when all is there)
+setup: ## Install the needs of demo and tests (as root; quick when all is installed)
 	@e2e/lanes/setup
 
 .PHONY: build
@@ -25,7 +25,7 @@ test: setup ## Run the tests in all lanes; CI=true forbids skipping
 	@e2e/test
 
 .PHONY: test-all
-test-all: setup ## Run also what takes long: kube-proxy side by side, long chaos, all of 6.12, soak
+test-all: setup ## Run the long tests too: kube-proxy side by side, long chaos, all of 6.12, soak
 	@e2e/test --all
 
 .PHONY: soak
@@ -33,11 +33,11 @@ soak: setup ## Run the soak test alone, PORTOLAN_SOAK_SECONDS long (default 1800
 	@e2e/test --only soak
 
 .PHONY: fuzz
-fuzz: ## Fuzz what agent and controller decode, 15 s each target; e2e/fuzz/run SECONDS for longer
+fuzz: ## Fuzz the decoders of agent and controller, 15 s each target; e2e/fuzz/run SECONDS for longer
 	@e2e/fuzz/run
 
 .PHONY: bench-stream
-bench-stream: ## Measure the stream to 5,000 agents beside plain ways to do it (some minutes)
+bench-stream: ## Measure the stream to 5,000 agents against simple baselines (some minutes)
 	cargo build --release -p portolan-bench-stream
 	target/release/portolan-bench-stream run $(BENCH_FLAGS)
 	cargo run --release -p portolan-select --example event_cost
@@ -56,7 +56,7 @@ advisories: ## Check dependencies for known vulnerabilities (fetches RustSec's d
 	deny=$$(.ci/cargo-tool cargo-deny) && "$$deny" --locked check advisories
 
 .PHONY: unused
-unused: ## Check for dependencies that nothing uses (the first time builds cargo-machete)
+unused: ## Check for unused dependencies (the first time builds cargo-machete)
 	machete=$$(.ci/cargo-tool cargo-machete) && "$$machete"
 
 .PHONY: man
@@ -87,7 +87,7 @@ tools: ## Build the real Kubernetes programs that the server lane runs against
 	@e2e/tools/build
 
 .PHONY: bench-agent
-bench-agent: ## Measure kernel programming against its floor and against others, in a guest
+bench-agent: ## Measure kernel programming against its floor and other programs, in a guest
 	@e2e/bench-agent
 
 .PHONY: bench-dns

@@ -2,6 +2,8 @@
 
 mod arrivals;
 mod ports;
+#[cfg(test)]
+mod reference;
 
 use std::sync::Arc;
 use std::time::Duration;

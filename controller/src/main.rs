@@ -11,6 +11,8 @@ mod dns;
 mod identity;
 mod keys;
 mod metrics;
+#[cfg(test)]
+mod reference;
 mod relay;
 mod reviews;
 mod streams;

@@ -75,7 +75,7 @@ struct ResultLabel {
 pub(crate) struct ReviewMetrics(Family<ResultLabel, Counter>);
 
 impl ReviewMetrics {
-    fn register(registry: &mut Registry) -> Self {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
         let this = Self::default();
         let help = "Reviews of tokens by the API server, by result";
         registry.register("token_reviews", help, this.0.clone());

@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 /// Reads the counts when metrics are scraped.
 #[derive(Debug)]
-pub(super) struct RelayCollector(pub(super) Arc<Stats>);
+pub(crate) struct RelayCollector(pub(crate) Arc<Stats>);
 
 impl Collector for RelayCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {

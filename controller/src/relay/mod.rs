@@ -17,7 +17,7 @@ use crate::app::{Vital, WRITER_STUCK};
 use crate::args::Args;
 use crate::metrics::CatalogMetrics;
 pub(crate) use args::UpstreamArgs;
-use metrics::RelayCollector;
+pub(crate) use metrics::RelayCollector;
 
 /// What a relay works with.
 pub(crate) struct Parts {

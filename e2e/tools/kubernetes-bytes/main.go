@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// What a watch puts before each event: its length.
+// The length that a watch puts before each event.
 const lengthBytes = 4
 
 // Slices have at most so many endpoints, by the controller's default.

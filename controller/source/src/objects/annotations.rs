@@ -35,6 +35,9 @@ const FLAGS: [(&str, Option<&str>, u32); 7] = [
     ("mh-port", Some("mh"), Flags::SCHED2),
 ];
 
+#[cfg(test)]
+mod reference;
+
 /// An annotation that is there.
 struct Found<'m> {
     name: &'m str,

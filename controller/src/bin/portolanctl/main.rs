@@ -13,6 +13,8 @@ mod explain;
 mod forward;
 mod nodes;
 mod problems;
+#[cfg(test)]
+mod reference;
 mod reply;
 mod status;
 mod table;

@@ -1,0 +1,89 @@
+//! The references of flags and metrics in `docs/reference`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Request;
+use clap::CommandFactory as _;
+use portolan_catalog::{Kind, ObjectKey, ObjectRef, Problem, Reason};
+use portolan_dataplane::NodePortAddresses;
+use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
+use portolan_model::Family;
+use portolan_runtime::{CredentialCollector, register_process};
+use portolan_source::{ContactCollector, ProblemLog};
+use prometheus_client::registry::Registry;
+use tower::ServiceExt as _;
+
+use super::arrivals::Arrivals;
+use super::register_latency;
+use crate::args::{Cli, Source};
+use crate::health::Health;
+use crate::health_check::HealthChecks;
+use crate::healthz::Healthz;
+use crate::metrics::{ReconcileMetrics, SubscribeCollector};
+use crate::subscribe::Stats;
+use crate::sync::NoLocalEndpoints;
+
+#[test]
+fn the_reference_of_flags_is_that_of_the_code() {
+    let page = portolan_reference::flags(Cli::command());
+    portolan_reference::compare("agent-flags.md", "Flags of portolan-agent", &page);
+}
+
+/// The question for the address of `a.`.
+const QUERY: &[u8] = b"\0\0\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
+
+/// A problem of any object: a family without a member is not encoded.
+fn one_problem() -> BTreeMap<ObjectRef, Vec<Problem>> {
+    let key = ObjectKey {
+        cluster: "".into(),
+        namespace: "".into(),
+        name: "a".into(),
+    };
+    let object = ObjectRef {
+        kind: Kind::Node,
+        key,
+    };
+    BTreeMap::from([(object, vec![Problem::new("", Reason::Malformed, "")])])
+}
+
+/// Everything that [`super::run`] registers.
+#[tokio::test]
+async fn the_reference_of_metrics_is_that_of_the_code() {
+    let mut registry = Registry::default();
+    register_process(&mut registry);
+    let health = Health::new(Family::ALL, Duration::from_secs(30));
+    let healthz = Healthz::register(health.clone(), &mut registry);
+    for path in ["/healthz", "/livez"] {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        healthz.clone().router().oneshot(request).await.unwrap();
+    }
+    let reconcile = ReconcileMetrics::register(&mut registry);
+    reconcile.observe_no_local_endpoints(NoLocalEndpoints::default());
+    Arrivals::register(Source::Controller, health.clone(), &mut registry);
+    let stats = Arc::new(Stats::default());
+    register_latency(&stats, &mut registry);
+
+    let ours = registry.sub_registry_with_prefix("portolan_agent");
+    let families = Family::ALL.into();
+    let node_ports = NodePortAddresses::parse(&[]).unwrap();
+    let _ = HealthChecks::register(families, node_ports, health, ours);
+    ours.register_collector(Box::new(SubscribeCollector(stats)));
+    let credentials = vec![("tls", Arc::default())];
+    ours.register_collector(Box::new(CredentialCollector(credentials)));
+    ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));
+    let mut problems = ProblemLog::default();
+    problems.register(ours);
+    problems.update(&one_problem());
+    let config = ZoneConfig::new("cluster.local").unwrap();
+    let zone = Arc::new(SharedZone::new(Zone::new(config, 1).unwrap()));
+    let _lag = zone.subscribe("agent");
+    ours.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
+    let server = Server::new(zone).with_metrics(Metrics::register(ours));
+    assert!(server.resolve(QUERY).await.is_some());
+
+    let page = portolan_reference::metrics(&registry);
+    portolan_reference::compare("agent-metrics.md", "Metrics of portolan-agent", &page);
+}

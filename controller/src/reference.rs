@@ -1,0 +1,213 @@
+//! The references of flags and metrics in `docs/reference`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::CommandFactory as _;
+use portolan_catalog::{Catalog, Kind, ObjectKey, ObjectRef, Problem, Reason};
+use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
+use portolan_runtime::{CredentialCollector, register_process};
+use portolan_serve::{Problem as AgentProblem, Registry as Sessions};
+use portolan_source::kubernetes::Stats;
+use portolan_source::{ContactCollector, ProblemLog};
+use prometheus_client::registry::Registry;
+
+use crate::args::Cli;
+use crate::deletions::HoldCollector;
+use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
+use crate::relay::RelayCollector;
+use crate::reviews::ReviewMetrics;
+
+#[test]
+fn the_reference_of_flags_is_that_of_the_code() {
+    let page = portolan_reference::flags(Cli::command());
+    portolan_reference::compare("controller-flags.md", "Flags of portolan-controller", &page);
+}
+
+/// What a reason of a problem of an object means. A match, so that no reason is forgotten.
+fn meaning(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Malformed => {
+            "The object cannot be read at all. Its last good version stays in force."
+        }
+        Reason::InvalidValue => "A field has an unusable value. The rest of the object is used.",
+        Reason::WrongFamily => "An address is of another family than its field asks for.",
+        Reason::Conflict => "Another Service has this address and port. The message names it.",
+        Reason::TooMany => "The object has more of something than a table can hold.",
+        Reason::NodeAddress => {
+            "An external or load-balancer IP is an address of a Node. It is served, and bound nowhere else."
+        }
+        Reason::Unsupported => {
+            "The object asks for a setting that does not exist here. The rest of the object is used."
+        }
+    }
+}
+
+const REASONS: [Reason; 7] = [
+    Reason::Malformed,
+    Reason::InvalidValue,
+    Reason::WrongFamily,
+    Reason::Conflict,
+    Reason::TooMany,
+    Reason::NodeAddress,
+    Reason::Unsupported,
+];
+
+/// Reasons for which agents refuse records, and for which connections and streams are refused.
+const MEANINGS: [(&str, &str); 26] = [
+    ("missing", "A field that must be set is absent."),
+    (
+        "unknown",
+        "A value is newer than the agent. Upgrade the agent.",
+    ),
+    ("length", "A list or a byte string has the wrong length."),
+    ("range", "A number is out of range."),
+    ("unsorted", "A list is not sorted, or has duplicates."),
+    ("family", "An address is of the other family."),
+    (
+        "base",
+        "A patch refers to a record that the agent does not have. It asks for the whole table.",
+    ),
+    (
+        "other",
+        "Any other reason; the text is in `portolanctl nodes -o json`.",
+    ),
+    (
+        "accept",
+        "The system accepts no more connections: out of descriptors or memory.",
+    ),
+    ("limit", "Too many connections (`--max-connections`)."),
+    (
+        "handshake",
+        "TLS failed: no certificate, a wrong or expired one, or no TLS at all.",
+    ),
+    ("handshake_timeout", "TLS took too long."),
+    (
+        "no_credential",
+        "Neither a certificate nor a token was shown.",
+    ),
+    (
+        "certificate",
+        "The certificate is good but names neither a node nor a relay.",
+    ),
+    ("token", "The token is not good; the log says why."),
+    (
+        "rate",
+        "Too many tokens arrive from one source (`--token-checks-per-source`).",
+    ),
+    ("expired", "The certificate or token has expired."),
+    (
+        "revoked",
+        "The API server does not accept the token any more (`--token-review`).",
+    ),
+    (
+        "hello",
+        "The first message was missing, or cannot be answered.",
+    ),
+    (
+        "wrong_node",
+        "The credential belongs to another node than the one asked for.",
+    ),
+    (
+        "not_relay",
+        "A client that is no relay asked for the tables of all nodes.",
+    ),
+    ("wrong_cluster", "The node belongs to another cluster."),
+    ("node_deleted", "The Node was deleted."),
+    ("node_unknown", "There is no Node of that name, or not yet."),
+    (
+        "starting",
+        "The controller does not know yet which cluster it serves.",
+    ),
+    ("shutdown", "The controller is stopping."),
+];
+
+/// A table of reasons with their meanings.
+fn reasons<'r>(reasons: impl Iterator<Item = &'r str>) -> String {
+    let rows = reasons.map(|reason| {
+        let meaning = MEANINGS.iter().find(|(known, _)| *known == reason);
+        let (_, meaning) = meaning.unwrap_or_else(|| panic!("{reason} has no meaning"));
+        format!("| `{reason}` | {meaning} |\n")
+    });
+    "| reason | meaning |\n|---|---|\n".to_owned() + &rows.collect::<String>()
+}
+
+#[test]
+fn the_reference_of_problems_is_that_of_the_code() {
+    let of_objects =
+        REASONS.map(|reason| format!("| `{}` | {} |\n", reason.as_str(), meaning(reason)));
+    let of_records = reasons(AgentProblem::REASONS.into_iter());
+    let refusals = Sessions::default().refusals();
+    let of_streams = reasons(refusals.iter().map(|(reason, _)| reason.as_str()));
+    let page = format!(
+        "## Problems of objects\n\n\
+         Label `reason` of `portolan_controller_problems_total`; `/debug/problems` lists those of the moment, each with\n\
+         the object, the field and a message.\n\n\
+         | reason | meaning |\n|---|---|\n{}\n\
+         ## Refused records\n\n\
+         Label `reason` of `portolan_controller_records_refused`: records that an agent cannot read. Their last good\n\
+         version stays in force.\n\n{of_records}\n\
+         ## Refused connections and streams\n\n\
+         Label `reason` of `portolan_controller_sessions_refused_total`.\n\n{of_streams}",
+        of_objects.concat()
+    );
+    portolan_reference::compare("problems.md", "Problems", &page);
+}
+
+/// The question for the address of `a.`.
+const QUERY: &[u8] = b"\0\0\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
+
+/// A problem of any object: a family without a member is not encoded.
+fn one_problem() -> BTreeMap<ObjectRef, Vec<Problem>> {
+    let key = ObjectKey {
+        cluster: "".into(),
+        namespace: "".into(),
+        name: "a".into(),
+    };
+    let object = ObjectRef {
+        kind: Kind::Node,
+        key,
+    };
+    BTreeMap::from([(object, vec![Problem::new("", Reason::Malformed, "")])])
+}
+
+/// Everything that [`crate::app::run`] registers with some source.
+#[tokio::test]
+async fn the_reference_of_metrics_is_that_of_the_code() {
+    let mut registry = Registry::default();
+    register_process(&mut registry);
+    let ours = registry.sub_registry_with_prefix("portolan_controller");
+    let mut problems = ProblemLog::default();
+    problems.register(ours);
+    problems.update(&one_problem());
+    let catalog = CatalogMetrics::register(ours);
+    catalog.observe(&Catalog::default());
+    catalog.published(1, Duration::ZERO);
+    let sessions = Arc::new(Sessions::default());
+    SessionCollector::register(&sessions, ours);
+    let convergence = sessions.convergence();
+    drop(convergence.get_or_create(&[("share", "1")]));
+    let credentials = vec![("tls", Arc::default())];
+    ours.register_collector(Box::new(CredentialCollector(credentials)));
+    ReviewMetrics::register(ours);
+    let stats = Arc::new(Stats::default());
+    let holds = Arc::clone(stats.holds());
+    ours.register_collector(Box::new(HoldCollector(holds)));
+    ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));
+    ours.register_collector(Box::new(SourceCollector { stats }));
+    ours.register_collector(Box::new(RelayCollector(Arc::default())));
+    let config = ZoneConfig::new("cluster.local").unwrap();
+    let zone = Arc::new(SharedZone::new(Zone::new(config, 1).unwrap()));
+    let _lag = zone.subscribe("etcd");
+    ours.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
+    let server = Server::new(zone).with_metrics(Metrics::register(ours));
+    assert!(server.resolve(QUERY).await.is_some());
+
+    let page = portolan_reference::metrics(&registry);
+    portolan_reference::compare(
+        "controller-metrics.md",
+        "Metrics of portolan-controller",
+        &page,
+    );
+}
