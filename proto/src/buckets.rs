@@ -1,6 +1,6 @@
-//! Buckets of records: where two tables differ, told by little.
+//! Buckets of records, whose hashes locate the differences of two tables.
 //!
-//! An agent that comes from another controller has most of the table already. It says one short
+//! An agent that comes from another controller has most of the table already. It sends one short
 //! hash for each bucket, and is sent the buckets that differ.
 
 use portolan_model::{ContentHash, SetHash};
@@ -8,13 +8,13 @@ use prost::Message;
 
 use crate::v1;
 
-/// The most buckets that may be asked for.
+/// Maximum number of buckets.
 pub const MAX_BUCKETS: u32 = 4_096;
 
 /// Keeps these hashes apart from any other use of BLAKE3.
 const KEY: &[u8; 32] = b"portolan.v1 record bucket (keyed";
 
-/// The bucket of a key, of so many: the first two bytes of its hash, modulo their number.
+/// The bucket of a key: the first two bytes of its hash, modulo the number of buckets.
 #[must_use]
 pub fn bucket_of(key: &v1::RecordKey, count: u32) -> u32 {
     let hash = blake3::keyed_hash(KEY, &key.encode_to_vec());
@@ -22,13 +22,13 @@ pub fn bucket_of(key: &v1::RecordKey, count: u32) -> u32 {
     u32::from(u16::from_be_bytes([first, second])) % count.max(1)
 }
 
-/// Whether there can be so many buckets: a power of two, at most [`MAX_BUCKETS`].
+/// Whether a number of buckets is valid: a power of two, at most [`MAX_BUCKETS`].
 #[must_use]
 pub fn is_bucket_count(count: u32) -> bool {
     count.is_power_of_two() && count <= MAX_BUCKETS
 }
 
-/// The hashes of so many buckets, 8 bytes each, of records with their keys.
+/// The hashes of `count` buckets of records, 8 bytes each.
 #[must_use]
 pub fn bucket_hashes<'a>(
     records: impl IntoIterator<Item = (&'a v1::RecordKey, ContentHash)>,

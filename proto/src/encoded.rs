@@ -1,7 +1,7 @@
-//! Frames whose records are encoded already, so that a record is encoded once, not once per agent.
+//! Frames with encoded records, so that a record is encoded once, not once per agent.
 //!
 //! On the wire a message in a field looks like bytes in a field; these types are [`v1::Frame`](crate::v1::Frame) and
-//! its parts with bytes for what is shared. A test holds the two equal.
+//! its parts with bytes in place of shared messages. A test holds the two equal.
 
 use prost::Message;
 use prost::bytes::Bytes;
@@ -11,7 +11,7 @@ pub use encoded_frame::Frame;
 /// A [`crate::v1::Frame`].
 #[derive(Clone, PartialEq, Message)]
 pub struct EncodedFrame {
-    /// What the frame carries.
+    /// The content of the frame.
     #[prost(oneof = "encoded_frame::Frame", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub frame: Option<Frame>,
 }
@@ -20,7 +20,7 @@ pub struct EncodedFrame {
 pub mod encoded_frame {
     use crate::v1;
 
-    /// What a frame carries; as in [`crate::v1::frame::Frame`].
+    /// The content of a frame; as in [`crate::v1::frame::Frame`].
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Frame {
         /// The first frame of a stream.
@@ -29,7 +29,7 @@ pub mod encoded_frame {
         /// Shared records.
         #[prost(message, tag = "2")]
         Records(super::EncodedRecords),
-        /// What only this node has.
+        /// Data of this node alone.
         #[prost(message, tag = "3")]
         Own(super::EncodedOwn),
         /// Ends a transition.
@@ -41,10 +41,10 @@ pub mod encoded_frame {
         /// An [`EncodedRecords`](super::EncodedRecords), compressed.
         #[prost(bytes = "bytes", tag = "6")]
         Compressed(super::Bytes),
-        /// Asks for the hashes of the agent's buckets.
+        /// Request for the hashes of the agent's buckets.
         #[prost(message, tag = "7")]
         AskBuckets(v1::AskBuckets),
-        /// A table that is held may be programmed.
+        /// Confirmation of a held table.
         #[prost(message, tag = "8")]
         Confirm(v1::Confirm),
     }
@@ -59,10 +59,10 @@ pub struct EncodedRecords {
     /// Each one a [`crate::v1::RecordKey`].
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub delete: Vec<Bytes>,
-    /// Buckets of which nothing stays but what is put.
+    /// Buckets whose records are deleted unless they are put.
     #[prost(uint32, repeated, tag = "3")]
     pub replace_buckets: Vec<u32>,
-    /// How many buckets there are; 0 without any.
+    /// Number of buckets; 0 without any.
     #[prost(uint32, tag = "4")]
     pub bucket_count: u32,
     /// Each one a [`crate::v1::RecordPatch`].
@@ -82,10 +82,10 @@ pub struct EncodedOwn {
     /// A [`crate::v1::NodeInfo`]; `None` if this frame does not change it.
     #[prost(bytes = "bytes", optional, tag = "3")]
     pub node: Option<Bytes>,
-    /// Nothing stays but what is put.
+    /// Whether everything is deleted that is not put.
     #[prost(bool, tag = "4")]
     pub replace: bool,
-    /// Whose it is, to a relay.
+    /// Name of the node, to a relay.
     #[prost(string, tag = "5")]
     pub of_node: String,
 }
@@ -101,8 +101,7 @@ pub fn encode(message: &impl Message) -> Bytes {
     message.encode_to_vec().into()
 }
 
-/// How many bytes an item of this size adds to the frame that repeats it: tag and length come
-/// before it.
+/// Number of bytes that an item adds to the frame that repeats it, with its tag and length.
 #[must_use]
 pub fn size_in_frame(item: &Bytes) -> usize {
     1 + prost::length_delimiter_len(item.len()) + item.len()

@@ -1,7 +1,6 @@
 //! The `portolan.v1` protocol: generated code, and conversions to and from the model.
 //!
-//! Whatever comes over the wire is untrusted: decoding never panics, and says which field it could
-//! not take. Encoding is canonical: equal content gives equal bytes.
+//! Input from the wire is untrusted: decoding never panics, and names the field that it refuses. Encoding is canonical: equal content gives equal bytes.
 
 #![forbid(unsafe_code)]
 
@@ -30,8 +29,7 @@ pub mod v1 {
 /// compare it, so it stays as it is.
 pub const BEHIND_THE_AGENT: &str = "source: behind the agent";
 
-/// The metadata of an answer that names the controller's cluster: in a refusal, because the agent's
-/// node belongs to another one.
+/// Metadata that names the controller's cluster, in the refusal of an agent of another one.
 pub const CLUSTER_ID: &str = "portolan-cluster-id";
 
 /// The highest version of the protocol that this crate speaks.

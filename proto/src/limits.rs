@@ -2,29 +2,27 @@
 
 use prost::Message;
 
-/// About how large a frame with several records may be when encoded, in bytes. A record that is
-/// larger by itself has a frame of its own. HTTP/2 sends such a frame in one piece if the agent
-/// allows it, which is what makes snapshots cheap.
+/// Approximate size of a frame with several encoded records, in bytes. A larger record has a frame of
+/// its own. HTTP/2 sends such a frame in one piece if the agent allows it, which makes snapshots cheap.
 pub const FRAME_BYTES: usize = 64 * 1024;
 
-/// The largest message that a controller takes from an agent, in bytes.
+/// Maximum size of an agent's message, in bytes.
 pub const MAX_AGENT_MESSAGE_BYTES: usize = 64 * 1024;
 
-/// The largest frame that an agent takes, in bytes: one record with some hundred thousand
-/// destinations.
+/// Maximum size of a frame, in bytes: room for one record with some hundred thousand destinations.
 pub const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 
-/// How many refusals or errors a report lists at most.
+/// Maximum number of listed refusals or errors in a report.
 pub const MAX_PROBLEMS: usize = 64;
 
-/// How long a text about one problem may be, in bytes.
+/// Maximum length of a text about one problem, in bytes.
 pub const MAX_PROBLEM_BYTES: usize = 256;
 
-/// How much room the problems of one report may take when encoded, in bytes: leaves enough of
+/// Maximum encoded size of the problems of one report, in bytes: leaves enough of
 /// [`MAX_AGENT_MESSAGE_BYTES`] for the rest.
 const PROBLEMS_BYTES: usize = 48 * 1024;
 
-/// The first problems that fit a report, and how many there are in all.
+/// The first problems that fit a report, and the number of all.
 pub fn fitting<M: Message>(problems: impl IntoIterator<Item = M>) -> (Vec<M>, u32) {
     let mut listed = Vec::new();
     let mut bytes = 0;

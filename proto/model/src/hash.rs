@@ -1,7 +1,7 @@
 //! Content hashes: equal on every replica that saw the same objects, whatever its counters.
 //!
 //! A record's hash covers its canonical content: lengths before strings, sorted lists, no
-//! dictionary ids. A table's hash is the sum of its records' hashes, so it is kept up to date in
+//! dictionary numbers. A table's hash is the sum of its records' hashes, so it is kept up to date in
 //! O(1) per change and does not depend on order. The agent compares hashes as the controller sent
 //! them and never recomputes one, so a newer controller may hash fields an older agent ignores.
 
@@ -32,7 +32,7 @@ impl SetHash {
         self.0 = self.0.wrapping_add(member.0);
     }
 
-    /// Takes a member out that was added before.
+    /// Removes a member that was added before.
     pub fn remove(&mut self, member: ContentHash) {
         self.0 = self.0.wrapping_sub(member.0);
     }
@@ -118,7 +118,7 @@ impl Record {
 }
 
 impl NodeOverlay {
-    /// The hash of what a node has of its own for the record with this key.
+    /// The hash of a node's overlay of the record with this key.
     #[must_use]
     pub fn content_hash(&self, key: &RecordKey) -> ContentHash {
         let mut c = Canonical::new("lists");
@@ -132,7 +132,7 @@ impl NodeOverlay {
 }
 
 impl NodeInfo {
-    /// The hash of this, one member of the hash of what is a node's own.
+    /// The hash of these facts, one member of the hash of a node's own data.
     #[must_use]
     pub fn content_hash(&self) -> ContentHash {
         let mut c = Canonical::new("node");
@@ -143,8 +143,8 @@ impl NodeInfo {
     }
 }
 
-/// What a node adds to the hash of all nodes, which relays are told: its name and the hash of what
-/// is its own.
+/// A node's member of the hash of all nodes, which relays are sent: over its name and the hash of its
+/// own data.
 #[must_use]
 pub fn node_hash(name: &str, own: SetHash) -> ContentHash {
     let mut c = Canonical::new("own");
@@ -173,7 +173,7 @@ impl Canonical {
         self.0.update(&number.to_be_bytes());
     }
 
-    /// Something newer than the first version: absent, it leaves the hash as it was without it.
+    /// A value newer than the first version: an absent one leaves the hash unchanged.
     fn optional(&mut self, name: &str, number: Option<u64>) {
         if let Some(number) = number {
             self.text(name);

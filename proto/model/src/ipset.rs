@@ -43,8 +43,8 @@ impl SetKind {
         }
     }
 
-    /// The type of a kernel name, or `None` if it is not one that we use. `marks` says whether the
-    /// set has `skbinfo`, which the kernel does not count as another type.
+    /// The type of a kernel name, or `None` for an unused one. `marks` tells whether the set has
+    /// `skbinfo`, which the kernel does not count as another type.
     #[must_use]
     pub fn from_type_name(name: &str, marks: bool) -> Option<Self> {
         let kind = [
@@ -63,14 +63,14 @@ impl SetKind {
     }
 }
 
-/// What a set is, without its entries.
+/// A set without its entries.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SetHeader {
     /// Its type.
     pub kind: SetKind,
     /// Its family; for `bitmap:port`, which has none, the family of the rules that refer to it.
     pub family: Family,
-    /// How many entries a hash set may hold; ignored for `bitmap:port`. kube-proxy's is 65536.
+    /// Maximum number of entries of a hash set; ignored for `bitmap:port`. kube-proxy's is 65536.
     pub max_entries: u32,
 }
 
@@ -93,8 +93,8 @@ pub enum SetEntry {
 }
 
 impl SetEntry {
-    /// The entry without what does not identify it. The kernel takes entries of the same identity
-    /// for one: adding one changes the other, and deleting one deletes the other.
+    /// The identifying part of the entry. The kernel treats entries of the same identity as one:
+    /// adding one changes the other, and deleting one deletes the other.
     #[must_use]
     pub fn identity(&self) -> Self {
         match self {
@@ -129,7 +129,7 @@ impl fmt::Display for SetEntry {
 /// A set with its entries, as desired or as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Set {
-    /// What it is.
+    /// Type, family and size.
     pub header: SetHeader,
     /// Its entries.
     pub entries: BTreeSet<SetEntry>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Family, Protocol};
 
-/// What identifies a virtual server.
+/// The identity of a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum VirtualServerKey {
     /// Packets to an address and port.
@@ -22,8 +22,8 @@ pub enum VirtualServerKey {
         /// The port that clients connect to.
         port: u16,
     },
-    /// Packets with a firewall mark, whatever their protocol, address and port. The kernel looks
-    /// for one of these first.
+    /// Packets with a firewall mark, of any protocol, address and port. The kernel looks for a mark
+    /// first.
     Mark {
         /// The family; the same mark of the other family is another virtual server.
         family: Family,
@@ -70,7 +70,7 @@ impl VirtualServerKey {
         }
     }
 
-    /// The firewall mark, if it is that.
+    /// The firewall mark, if it has one.
     #[must_use]
     pub fn mark(&self) -> Option<u32> {
         match self {
@@ -106,14 +106,14 @@ pub fn scheduler(name: &str) -> Option<&'static str> {
     SCHEDULERS.into_iter().find(|known| *known == name)
 }
 
-/// What a virtual server does with a connection, without its real servers.
+/// The settings of a virtual server, without its real servers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct VirtualServerConfig {
     /// The scheduler's kernel name (`rr`, `wrr`, `lc`, `mh` ...; 15 bytes at most).
     pub scheduler: Cow<'static, str>,
     /// The scheduler's flags `IP_VS_SVC_F_SCHED1..3` and one-packet scheduling; see [`Flags`].
     pub flags: Flags,
-    /// How long a client stays with its real server, in seconds; `None` without persistence.
+    /// Time for which a client stays with its real server, in seconds; `None` without persistence.
     pub persistence: Option<u32>,
 }
 
@@ -153,7 +153,7 @@ impl Flags {
 /// How a packet reaches a real server (`IP_VS_CONN_F_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ForwardingMethod {
-    /// NAT, `ipvsadm -m`: what Kubernetes services use.
+    /// NAT, `ipvsadm -m`; the method of Kubernetes Services.
     Masquerade,
     /// The node itself.
     Local,
@@ -163,7 +163,7 @@ pub enum ForwardingMethod {
     Direct,
 }
 
-/// What a real server gets, without its address.
+/// The settings of a real server, without its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RealServerConfig {
     /// Share of new connections, 0 (none, keeps its old ones) to 2^31 - 1.
@@ -172,7 +172,7 @@ pub struct RealServerConfig {
     pub forwarding: ForwardingMethod,
 }
 
-/// How many connections a real server has.
+/// Numbers of connections of a real server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
     /// Established ones (`ActiveConn`).
@@ -189,9 +189,8 @@ pub type RealServers = BTreeMap<SocketAddr, RealServerConfig>;
 /// A virtual server with its real servers, as desired or as read from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualServer {
-    /// What it does with a connection.
+    /// Its settings.
     pub config: VirtualServerConfig,
-    /// Its real servers. What is desired and what is known of the kernel share them while they are
-    /// the same.
+    /// Its real servers. Desired and observed state share them while they are equal.
     pub real_servers: Arc<RealServers>,
 }

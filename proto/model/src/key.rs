@@ -1,4 +1,4 @@
-//! Names of things: protocols, address families, nodes, and the key of a record.
+//! Protocols, address families, nodes, and the key of a record.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -180,7 +180,7 @@ impl fmt::Display for Family {
 
 /// The key of a [`Record`](crate::Record): one port of one Service of one cluster.
 ///
-/// A single cluster has the empty name, so that the cluster dimension exists from the first day.
+/// The cluster of a single-cluster installation has the empty name.
 /// The protocol is part of the key: port 53 over TCP and over UDP are two records.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RecordKey {

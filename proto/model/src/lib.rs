@@ -1,8 +1,8 @@
-//! The types that the controller and the agent share.
+//! Types that the controller and the agent share.
 //!
-//! Pure: no I/O, no clock, no async. Two vocabularies live here: the *table* (what a node must
-//! forward where: [`Record`], [`NodeOverlay`], [`NodeTable`]) and the *kernel objects* that an agent
-//! makes of it ([`ipvs`], [`ipset`]).
+//! Pure: no I/O, no clock, no async. There are two vocabularies: the *table* of a node
+//! ([`Record`], [`NodeOverlay`], [`NodeTable`]) and the *kernel objects* that an agent programs
+//! ([`ipvs`], [`ipset`]).
 
 #![forbid(unsafe_code)]
 

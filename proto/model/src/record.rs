@@ -1,4 +1,4 @@
-//! Records: what every node must program for one Service port, and what differs on one node.
+//! Records of Service ports, and the overlay of one node.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -9,32 +9,31 @@ use serde::{Deserialize, Serialize};
 use crate::ipvs::Flags;
 use crate::{Families, Family, RecordKey};
 
-/// One Service port as nodes must program it, *final*: whoever programs it evaluates no policy.
+/// One Service port as nodes must program it. It is *final*: agents evaluate no policy.
 ///
 /// Nearly everything is equal on all nodes, so the record is shared, encoded once and broadcast;
-/// what differs on a node is in that node's [`NodeOverlay`].
+/// differences of a node are in its [`NodeOverlay`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Which Service port this is.
+    /// Key of the Service port.
     pub key: RecordKey,
-    /// Where clients reach it; sorted, no two alike.
+    /// Addresses and ports for clients; sorted, without duplicates.
     pub frontends: Vec<Frontend>,
-    /// The cluster-wide list, both families; sorted by address, no two alike.
+    /// The cluster-wide list, both families; sorted by address, without duplicates.
     pub destinations: Vec<Destination>,
-    /// Which of `destinations` a zone uses; `None` if every zone uses all of them.
+    /// Subsets of `destinations` by zone; `None` if every zone uses all of them.
     pub zone_mask: Option<ZoneMask>,
     /// ClientIP affinity, or `None`.
     pub affinity: Option<Affinity>,
-    /// The families in which some node has an endpoint that could be used. Where there is none,
-    /// connections are refused; where there is one, but not on a node whose frontend forwards to
-    /// local destinations only, that node drops them.
+    /// Families in which some node has a usable endpoint. Without one, connections are refused; with
+    /// one elsewhere, a node whose frontend forwards to local destinations only drops them.
     pub available: Families,
-    /// How virtual servers choose a destination, where the Service says so.
+    /// The Service's own choice of a scheduler.
     pub scheduling: Scheduling,
-    /// How long a destination that went away keeps its connections, in seconds; `None` for what
-    /// the agent was told.
+    /// Time for which a removed destination keeps its connections, in seconds; `None` for the agent's
+    /// own setting.
     pub drain_seconds: Option<u32>,
-    /// `spec.healthCheckNodePort`, where the load balancer is to ask each node for local endpoints.
+    /// `spec.healthCheckNodePort`, at which load balancers ask each node for its local endpoints.
     pub health_check_port: Option<u16>,
 }
 
@@ -56,7 +55,7 @@ impl Record {
     }
 }
 
-/// How a Service wants its virtual servers to choose; what it does not say is the agent's choice.
+/// Scheduling of a Service's virtual servers; absent values are the agent's choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scheduling {
     /// The scheduler's kernel name (`rr`, `lc`, `mh` ...), 1 to 15 bytes.
@@ -68,28 +67,28 @@ pub struct Scheduling {
 /// ClientIP session affinity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Affinity {
-    /// How long a client stays with its destination, in seconds, 1 to 86,400.
+    /// Time for which a client stays with its destination, in seconds, 1 to 86,400.
     pub timeout_seconds: u32,
 }
 
-/// One way in to a Service port.
+/// One address and port at which clients reach a Service port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Frontend {
-    /// What kind of address it is.
+    /// Kind of the address.
     pub kind: FrontendKind,
     /// The address.
     pub address: FrontendAddress,
     /// The port that clients connect to, 1 to 65,535.
     pub port: u16,
-    /// Which destinations it forwards to.
+    /// List of destinations that it forwards to.
     pub lists: Lists,
-    /// Whether every connection gets the node's address as its source. A cluster IP's connections
-    /// may be masqueraded all the same, by the node's own notion of what is local.
+    /// Whether every connection gets the node's address as its source. Connections to a cluster IP may
+    /// be masqueraded in any case, by the node's own rule for local clients.
     pub masquerade: bool,
-    /// Which sources may connect; empty if all may. Sorted, all of the frontend's family.
+    /// Permitted sources, of the frontend's family, sorted; empty for all.
     pub source_ranges: Vec<IpNet>,
-    /// Whether a node makes the address its own. Not if it is a Node's: the others could not reach
-    /// that Node any more, and it has the address anyway.
+    /// Whether nodes bind the address. They do not bind the address of a Node: other nodes could not
+    /// reach that Node any more, and it has the address anyway.
     pub bind: bool,
 }
 
@@ -108,15 +107,15 @@ impl Frontend {
         }
     }
 
-    /// Whether connections from the node itself and from its own pods go to the cluster-wide list
-    /// all the same: with `externalTrafficPolicy: Local` only what comes from elsewhere is held to
-    /// local destinations, as in kube-proxy's iptables and nftables modes.
+    /// Whether connections from the node itself and from its own pods go to the cluster-wide list:
+    /// `externalTrafficPolicy: Local` limits only connections from elsewhere to local destinations, as
+    /// in kube-proxy's iptables and nftables modes.
     #[must_use]
     pub fn has_short_circuit(&self) -> bool {
         self.lists == Lists::Local && self.kind != FrontendKind::ClusterIp
     }
 
-    /// The family of the connections that come in here.
+    /// The family of the frontend's connections.
     #[must_use]
     pub fn family(&self) -> Family {
         match self.address {
@@ -144,26 +143,26 @@ pub enum FrontendKind {
 pub enum FrontendAddress {
     /// A virtual address, the same on every node.
     Vip(IpAddr),
-    /// Those of the node's own addresses, of one family, that take node ports.
+    /// The node's own addresses, of one family, that accept node ports.
     NodeAddresses(Family),
 }
 
-/// Which destinations a [`Frontend`] forwards to.
+/// List of destinations of a [`Frontend`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Lists {
     /// The node's own cluster-wide list if it has one of the family, else the record's.
     Cluster,
-    /// The node's list of local destinations; if the node has none, nothing.
+    /// The node's list of local destinations, which may be empty.
     Local,
 }
 
-/// Where a connection may go. Identified by its address alone, never by a pod's name: both
+/// A destination of connections. Identified by its address alone, never by a pod's name: both
 /// families of a dual-stack pod, and two ports of one pod, are different destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Destination {
     /// Address and port.
     pub address: SocketAddr,
-    /// Share of new connections; 1 unless something says otherwise.
+    /// Share of new connections; 1 by default.
     pub weight: u32,
 }
 
@@ -175,7 +174,7 @@ impl Destination {
     }
 }
 
-/// Which destinations of a record a zone uses (KEP-2433): the outcome of the hints, not the hints.
+/// Subsets of a record's destinations by zone (KEP-2433): the result of hints, not the hints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ZoneMask {
     /// The zones that use only some destinations, sorted; at most [`ZoneMask::MAX_ZONES`]. A node
@@ -186,7 +185,7 @@ pub struct ZoneMask {
 }
 
 impl ZoneMask {
-    /// How many zones fit a mask.
+    /// Number of zones that fit a mask.
     pub const MAX_ZONES: usize = 64;
 
     /// The bit of a zone, or `None` if that zone uses all destinations.
@@ -200,16 +199,16 @@ impl ZoneMask {
     }
 }
 
-/// What one node has of its own for one record. Absent means [`NodeOverlay::default`].
+/// Differences of one node for one record. An absent overlay equals [`NodeOverlay::default`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeOverlay {
-    /// Takes the place of the record's cluster-wide list on this node (KEP-3015, same-node hints),
-    /// in each family that it has any destination of. Sorted.
+    /// Replaces the record's cluster-wide list on this node (KEP-3015, same-node hints) in each family
+    /// of which it has any destination. Sorted.
     pub cluster: Vec<Destination>,
     /// For frontends with a Local traffic policy; sorted.
     pub local: Vec<Destination>,
-    /// The families in which no endpoint of `local` is ready: those there are terminating. A load
-    /// balancer that asks for the node's health must count none of them.
+    /// Families in which every endpoint of `local` is terminating. Load balancers that ask for the
+    /// node's health must count none of them.
     pub terminating: Families,
     /// Every endpoint on this node, ready or not: a pod that reaches itself through a virtual
     /// server must be masqueraded (hairpin). Sorted.
@@ -217,7 +216,7 @@ pub struct NodeOverlay {
 }
 
 impl NodeOverlay {
-    /// Whether this says no more than its absence would.
+    /// Whether it equals an absent overlay.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.cluster.is_empty()

@@ -1,4 +1,4 @@
-//! The table of one node: the records it shares with all nodes, and what is its own.
+//! The table of one node: records shared with all nodes, and the node's own data.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use crate::{
     Destination, Family, Frontend, Lists, NodeInfo, NodeOverlay, Record, RecordKey, SetHash,
 };
 
-/// Something for each record, by its key. To copy one costs nothing, and two versions share what is
-/// the same in both: what a change costs does not depend on how much there is.
+/// A value for each record, by its key. Copies are cheap, and two versions share their common part, so
+/// the cost of a change does not depend on the size.
 pub type ByRecord<T> = OrdMap<RecordKey, Arc<T>>;
 
-/// All that one node must program.
+/// The whole table of one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeTable {
-    /// What is known of the node itself.
+    /// Facts about the node itself.
     pub node: NodeInfo,
     /// The shared records.
     pub records: ByRecord<Record>,
-    /// What the node has of its own. A key without a record has no effect.
+    /// Overlays of records. A key without a record has no effect.
     pub lists: ByRecord<NodeOverlay>,
 }
 
@@ -54,8 +54,8 @@ impl Serialize for NodeTable {
 }
 
 impl NodeTable {
-    /// Where connections to a frontend of a record go on this node: destinations of the
-    /// frontend's family, sorted by address.
+    /// The destinations of a frontend of a record on this node, of the frontend's family, sorted by
+    /// address.
     #[must_use]
     pub fn destinations(&self, record: &Record, frontend: &Frontend) -> Vec<Destination> {
         self.list(record, frontend.family(), frontend.lists)
@@ -85,7 +85,7 @@ impl NodeTable {
         }
     }
 
-    /// Those of the record's destinations of a family that the node's zone uses.
+    /// The record's destinations of a family that the node's zone uses.
     fn shared(&self, record: &Record, family: Family) -> Vec<Destination> {
         let masks = record
             .zone_mask
@@ -102,8 +102,8 @@ impl NodeTable {
             .collect()
     }
 
-    /// The records that differ from those of another version, themselves or in what the node has of
-    /// its own for them. What the two versions share is not looked at.
+    /// The keys whose record or overlay differs from that of another version. Parts that both versions
+    /// share are skipped.
     #[must_use]
     pub fn changed_since(&self, before: &Self) -> BTreeSet<RecordKey> {
         let mut keys = BTreeSet::new();
@@ -112,7 +112,7 @@ impl NodeTable {
         keys
     }
 
-    /// The hash of the shared records, whatever order they came in.
+    /// The hash of the shared records, independent of their order.
     #[must_use]
     pub fn records_hash(&self) -> SetHash {
         self.records
@@ -121,7 +121,7 @@ impl NodeTable {
             .collect()
     }
 
-    /// The hash of what is the node's own.
+    /// The hash of the node's own data.
     #[must_use]
     pub fn own_hash(&self) -> SetHash {
         let mut hash: SetHash = self

@@ -35,7 +35,7 @@ pub(super) fn encode_addresses(
     (!columns.ports.is_empty()).then_some(columns)
 }
 
-/// What the columns say; nothing if there are none.
+/// The destinations of columns; empty without columns.
 pub(super) fn decode_destinations(
     columns: Option<&v1::Destinations>,
 ) -> Result<Vec<Destination>, DecodeError> {
@@ -59,7 +59,7 @@ pub(super) fn decode_destinations(
         .collect())
 }
 
-/// What the address and port columns say; nothing if there are none.
+/// The sockets of the address and port columns; empty without columns.
 pub(super) fn decode_addresses(
     columns: Option<&v1::Destinations>,
 ) -> Result<Vec<SocketAddr>, DecodeError> {

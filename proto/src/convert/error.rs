@@ -1,4 +1,4 @@
-//! Why a message cannot be taken.
+//! Errors of decoding.
 
 use std::fmt;
 
@@ -8,31 +8,31 @@ use std::fmt;
 pub struct DecodeError {
     /// The field, by its name in the `.proto` file.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// Kind of the error.
     pub kind: DecodeErrorKind,
 }
 
-/// What is wrong with a field.
+/// Kind of an error of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecodeErrorKind {
-    /// It must be there.
+    /// A required field is absent.
     Missing,
-    /// A number that this version has no name for.
+    /// A number without a name in this version.
     Unknown(i32),
     /// A list or a byte string with more or fewer elements than it must have.
     Length {
-        /// How many it must have.
+        /// Required number of elements.
         expected: usize,
-        /// How many it has.
+        /// Actual number of elements.
         got: usize,
     },
-    /// A number that is too large, or zero where that means nothing.
+    /// A number that is too large, or an invalid zero.
     Range(u32),
-    /// A list that is not in ascending order, or says something twice.
+    /// A list that is not in ascending order, or has duplicates.
     Unsorted,
     /// An address of the other family.
     Family,
-    /// It names something that is not there, or that is said elsewhere.
+    /// A name of an absent or repeated element.
     Absent,
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for DecodeErrorKind {
             Self::Range(number) => write!(f, "{number} is out of range"),
             Self::Unsorted => f.write_str("not sorted, or with duplicates"),
             Self::Family => f.write_str("address of the other family"),
-            Self::Absent => f.write_str("names what is not there"),
+            Self::Absent => f.write_str("names an absent element"),
         }
     }
 }

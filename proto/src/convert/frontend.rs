@@ -10,11 +10,11 @@ use super::{DecodeError, DecodeErrorKind};
 use crate::v1;
 use crate::v1::frontend;
 
-/// What became of a frontend.
+/// Result of decoding a frontend.
 pub(super) enum Decoded {
     /// It is understood.
     Taken(Frontend),
-    /// It has something that this version does not know: what.
+    /// It has an unknown part, named by the text.
     LeftOut(String),
 }
 
@@ -47,8 +47,8 @@ pub(super) fn encode_frontend(from: &Frontend) -> v1::Frontend {
     }
 }
 
-/// A frontend, unless it breaks a rule. What this version does not know is looked for first: the
-/// rules of a newer version's frontend may be others.
+/// A frontend, unless it breaks a rule. Unknown parts are looked for first: other rules may hold for
+/// the frontend of a newer version.
 pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeError> {
     let Some(kind) = decode_kind(from.kind) else {
         return Ok(Decoded::LeftOut(format!("unknown kind {}", from.kind)));
@@ -69,11 +69,11 @@ pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeErro
         bind: !from.unbound,
     };
     for range in &from.source_ranges {
-        // To leave out the range alone could let everybody in.
+        // Without the range alone the frontend could be open to all sources.
         let Some(range) = decode_network(range)? else {
             return Ok(Decoded::LeftOut("unknown source range".to_owned()));
         };
-        // The kernel's sets have no word for everybody, and a frontend for everybody has no ranges.
+        // The kernel's sets cannot hold /0, and a frontend that is open to all has no ranges.
         if range.prefix_len() == 0 {
             return Err(DecodeError::new(
                 "frontends.source_ranges",

@@ -1,4 +1,4 @@
-//! What one node has of its own.
+//! Overlays of nodes.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::v1;
 pub struct DecodedLists {
     /// The record.
     pub key: RecordKey,
-    /// What the lists say.
+    /// The lists themselves.
     pub lists: NodeOverlay,
     /// Their hash as the sender stated it.
     pub hash: ContentHash,
@@ -36,7 +36,7 @@ pub fn encode_lists(key: &RecordKey, lists: &NodeOverlay, hash: ContentHash) -> 
     }
 }
 
-/// What lists say.
+/// Decodes a node's lists.
 ///
 /// # Errors
 /// If they break a rule of the protocol: the lists are refused as a whole.

@@ -1,7 +1,8 @@
-//! Messages to and from the model.
+//! Conversions of messages to and from the model.
 //!
-//! The cluster is not on the wire: it is the stream's. What a message does not say but the model
-//! does (order, no duplicates) is checked here, so that whoever uses the model can rely on it.
+//! The cluster is not on the wire: it is the stream's. Invariants of the model that
+//! messages cannot express (order, no duplicates) are checked here, so that users of the model can rely
+//! on them.
 
 mod destinations;
 mod error;
@@ -22,7 +23,7 @@ pub use node::{DecodedNode, decode_node, encode_node};
 pub use patch::{apply_patch, make_patch};
 pub use record::{DecodedRecord, decode_record, encode_record};
 
-/// The hash of a record, of a node's lists or of what is known of a node.
+/// The hash of a record, of a node's lists or of facts about a node.
 ///
 /// # Errors
 /// If it has not 16 bytes.

@@ -29,7 +29,7 @@ pub(super) fn encode_families(families: Families) -> Vec<i32> {
     families.iter().map(|f| encode_family(f).into()).collect()
 }
 
-/// Those that this version knows.
+/// The families that this version knows.
 pub(super) fn decode_families(numbers: &[i32]) -> Families {
     numbers.iter().filter_map(|n| decode_family(*n)).collect()
 }

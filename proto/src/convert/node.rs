@@ -1,4 +1,4 @@
-//! What is known of a node itself.
+//! Facts about a node itself.
 
 use portolan_model::{ContentHash, Family, NodeInfo};
 
@@ -9,11 +9,11 @@ use crate::v1;
 /// A node's own facts as far as this version understands them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodedNode {
-    /// What they are.
+    /// The facts.
     pub node: NodeInfo,
     /// Their hash as the sender stated it, or that of `node` if the sender states none.
     pub hash: ContentHash,
-    /// What was left out, in words.
+    /// Descriptions of left-out parts.
     pub left_out: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ pub fn encode_node(node: &NodeInfo, hash: ContentHash) -> v1::NodeInfo {
     }
 }
 
-/// What the facts are.
+/// Decodes a node's facts.
 ///
 /// # Errors
 /// If they break a rule of the protocol.

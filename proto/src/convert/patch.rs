@@ -1,4 +1,4 @@
-//! What changed among the destinations of a record that has many.
+//! Patches of records with many destinations.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::v1;
 /// A destination with its zone mask; 0 in a record without zones.
 type Row = (Destination, u64);
 
-/// What makes `new` of `old`; `None` if they differ in more than their destinations and masks.
+/// The patch from `old` to `new`; `None` if they differ in more than destinations and masks.
 #[must_use]
 pub fn make_patch(
     old: &Record,
@@ -48,7 +48,7 @@ pub fn make_patch(
 /// hash is the caller's to know.
 ///
 /// # Errors
-/// If the patch breaks a rule of the protocol, or takes away what the base has not.
+/// If the patch breaks a rule of the protocol, or removes a destination that the base does not have.
 pub fn apply_patch(base: &Record, patch: &v1::RecordPatch) -> Result<Record, DecodeError> {
     let put = decode_put(base, patch)?;
     let remove = decode_remove(patch)?;
@@ -154,7 +154,7 @@ fn rows(record: &Record) -> impl Iterator<Item = Row> {
     record.destinations.iter().copied().zip(masks)
 }
 
-/// Walks two sorted lists, and hands over what they have of each address.
+/// Walks two sorted lists, and passes on both elements of each address.
 fn merge(
     before: impl Iterator<Item = Row>,
     after: impl Iterator<Item = Row>,

@@ -20,7 +20,7 @@ const MAX_SCHEDULER_LEN: usize = 15;
 /// A record as far as this version understands it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodedRecord {
-    /// What it says.
+    /// The understood part.
     pub record: Record,
     /// Its hash as the sender stated it; not that of `record` if something was left out.
     pub hash: ContentHash,
@@ -59,7 +59,7 @@ pub fn encode_record(record: &Record, hash: ContentHash) -> v1::Record {
     }
 }
 
-/// What a record says.
+/// Decodes a record.
 ///
 /// # Errors
 /// If it breaks a rule of the protocol: the record is refused as a whole.
@@ -87,7 +87,7 @@ pub fn decode_record(from: &v1::Record, cluster: &Arc<str>) -> Result<DecodedRec
     })
 }
 
-/// The frontends that are understood, sorted, and what was left out.
+/// The understood frontends, sorted, and descriptions of left-out ones.
 fn decode_frontends(from: &[v1::Frontend]) -> Result<(Vec<Frontend>, Vec<String>), DecodeError> {
     let mut taken = Vec::with_capacity(from.len());
     let mut left_out = Vec::new();
