@@ -67,10 +67,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let sessions = Arc::new(Sessions::default());
     let (publisher, tables) = Publisher::new(Retention::default());
     let publisher = publisher.observed_by(sessions.clone());
-    if let Some(id) = &args.cluster_id {
-        // Nobody has set it before.
-        let _ = publisher.identity().set(Some(id));
-    }
+    name_cluster(&publisher, args.cluster_id.as_deref());
     let trouble = SharedTrouble::default();
     let problems = ProblemLog::default();
     let mut metrics = Registry::default();
@@ -284,6 +281,14 @@ fn serve_dns(dns: Option<&mut Dns>, vital: &Vital, token: &CancellationToken) {
     let Some(dns) = dns else { return };
     while let Some(server) = dns.next_listener(token) {
         spawn_server(vital, token, "DNS server", server);
+    }
+}
+
+/// Sets the identity of the cluster that the flags give.
+fn name_cluster(publisher: &Publisher, id: Option<&str>) {
+    if id.is_some() {
+        // Set for the first time, so it cannot contradict.
+        let _ = publisher.identity().set(id);
     }
 }
 

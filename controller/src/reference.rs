@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
-use portolan_catalog::{Catalog, Kind, ObjectKey, ObjectRef, Problem, Reason};
+use portolan_catalog::{Catalog, FieldProblem, Kind, ObjectKey, ObjectRef, Reason};
 use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
 use portolan_runtime::{CredentialCollector, register_process};
-use portolan_serve::{Problem as AgentProblem, Registry as Sessions};
+use portolan_serve::{RecordProblem as AgentProblem, Registry as Sessions};
 use portolan_source::kubernetes::Stats;
 use portolan_source::{ContactCollector, ProblemLog};
 use prometheus_client::registry::Registry;
@@ -159,7 +159,7 @@ fn the_reference_of_problems_is_that_of_the_code() {
 const QUERY: &[u8] = b"\0\0\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
 
 /// A problem of any object: a family without a member is not encoded.
-fn one_problem() -> BTreeMap<ObjectRef, Vec<Problem>> {
+fn one_problem() -> BTreeMap<ObjectRef, Vec<FieldProblem>> {
     let key = ObjectKey {
         cluster: "".into(),
         namespace: "".into(),
@@ -169,7 +169,7 @@ fn one_problem() -> BTreeMap<ObjectRef, Vec<Problem>> {
         kind: Kind::Node,
         key,
     };
-    BTreeMap::from([(object, vec![Problem::new("", Reason::Malformed, "")])])
+    BTreeMap::from([(object, vec![FieldProblem::new("", Reason::Malformed, "")])])
 }
 
 /// Everything that [`crate::app::run`] registers with some source.

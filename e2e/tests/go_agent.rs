@@ -194,8 +194,8 @@ impl World {
 
     fn last_commit(&self) -> Option<String> {
         let output = self.output();
-        let commits = output.lines().filter(|line| line.starts_with("commit "));
-        commits.last().map(str::to_owned)
+        let mut commits = output.lines().filter(|line| line.starts_with("commit "));
+        commits.next_back().map(str::to_owned)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use clap::CommandFactory as _;
-use portolan_catalog::{Kind, ObjectKey, ObjectRef, Problem, Reason};
+use portolan_catalog::{FieldProblem, Kind, ObjectKey, ObjectRef, Reason};
 use portolan_dataplane::NodePortAddresses;
 use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
 use portolan_model::Family;
@@ -36,7 +36,7 @@ fn the_reference_of_flags_is_that_of_the_code() {
 const QUERY: &[u8] = b"\0\0\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
 
 /// A problem of any object: a family without a member is not encoded.
-fn one_problem() -> BTreeMap<ObjectRef, Vec<Problem>> {
+fn one_problem() -> BTreeMap<ObjectRef, Vec<FieldProblem>> {
     let key = ObjectKey {
         cluster: "".into(),
         namespace: "".into(),
@@ -46,7 +46,7 @@ fn one_problem() -> BTreeMap<ObjectRef, Vec<Problem>> {
         kind: Kind::Node,
         key,
     };
-    BTreeMap::from([(object, vec![Problem::new("", Reason::Malformed, "")])])
+    BTreeMap::from([(object, vec![FieldProblem::new("", Reason::Malformed, "")])])
 }
 
 /// Everything that [`super::run`] registers.

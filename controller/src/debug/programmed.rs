@@ -112,7 +112,7 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
-    use portolan_serve::Changed;
+    use portolan_serve::ChangedRecord;
 
     use super::*;
 
@@ -143,7 +143,7 @@ mod tests {
             records_equal: equal,
             own_equal: equal,
             changed: changed.map(|records| {
-                let changed = records.iter().map(|record| Changed {
+                let changed = records.iter().map(|record| ChangedRecord {
                     record: record.map(str::to_owned),
                     own: false,
                     deleted: false,
