@@ -33,12 +33,12 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy;
-use crate::metrics::{ReconcileMetrics, SubscribeCollector};
-use crate::standalone::Standalone;
+use crate::metrics::{ReconcileMetrics, SourceCollector, StreamCollector};
+use crate::standalone::{Standalone, StandaloneConfig};
 use crate::status::Status;
 use crate::subscribe::{
-    self, ClusterPin, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, Holding, Report, Stats, SubscribeConfig,
-    Subscribed, set_aside,
+    self, ClusterPin, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, HeldView, Report, Stats,
+    SubscribeConfig, Subscribed, set_aside,
 };
 use crate::sync::{
     BootClock, Drainer, Ready, Reconciler, SyncInputs, SyncOutputs, Timing, run as reconcile,
@@ -147,7 +147,7 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
     let feeds = Feeds {
         tables_out,
         reports,
-        holding: status.holding().clone(),
+        held: status.held().clone(),
         pin: pin.clone(),
         stats,
     };
@@ -286,7 +286,7 @@ fn start_reconciling(
 struct Feeds {
     tables_out: watch::Sender<Option<Arc<Subscribed>>>,
     reports: watch::Receiver<Option<Report>>,
-    holding: Holding,
+    held: HeldView,
     pin: ClusterPin,
     stats: Arc<Stats>,
 }
@@ -300,6 +300,8 @@ fn follow(
     vital: &Vital,
 ) -> anyhow::Result<Option<Security>> {
     let token = &vital.ending;
+    let collector = SourceCollector(Arc::clone(&feeds.stats));
+    registry.register_collector(Box::new(collector));
     match args.source {
         Source::File => {
             let problems = ProblemLog::default();
@@ -311,21 +313,31 @@ fn follow(
             registry.register_collector(Box::new(ContactCollector(move || contact.silence())));
             let watch = file::watch(args.file.clone(), cluster, sink, options, token.clone());
             vital.spawn("source", watch);
-            let standalone = Standalone {
+            let config = StandaloneConfig {
                 node,
                 problems,
                 select: SelectConfig {
                     source_ranges: args.source_ranges,
                 },
-                tables: feeds.tables_out,
+                guard: args.guard(),
+                state_dir: args.state_dir.clone(),
             };
+            let Feeds {
+                tables_out,
+                held,
+                stats,
+                ..
+            } = feeds;
+            let standalone = Standalone::new(config, tables_out, held, stats);
             vital.spawn("selection", standalone.run(events));
             Ok(None)
         }
         Source::Controller => {
             let stats = Arc::clone(&feeds.stats);
-            registry.register_collector(Box::new(SubscribeCollector(stats)));
-            let (security, files) = args.identity.open(args.plaintext)?;
+            let stream = Arc::clone(&stats.stream);
+            registry.register_collector(Box::new(StreamCollector(stats)));
+            registry.register_collector(Box::new(ContactCollector(move || stream.silence())));
+            let (security, files) = args.identity.identity().open("tls")?;
             if let Some(files) = files {
                 registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
                 let task = files.follow(portolan_tls::POLL, token.clone());
@@ -340,18 +352,18 @@ fn follow(
                 agent_version: env!("CARGO_PKG_VERSION").to_owned(),
                 state_dir: Some(args.state_dir.clone()),
                 disk_patience: DISK_PATIENCE,
-                hold: args.hold(),
+                guard: args.guard(),
                 first_commit_timeout: FIRST_COMMIT_TIMEOUT,
             };
             let Feeds {
                 tables_out,
                 reports,
-                holding,
+                held,
                 stats,
                 ..
             } = feeds;
             let ending = token.clone();
-            let task = subscribe::run(config, tables_out, reports, stats, holding, ending);
+            let task = subscribe::run(config, tables_out, reports, stats, held, ending);
             vital.spawn("subscription", task);
             Ok(Some(security))
         }

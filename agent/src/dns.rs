@@ -1,22 +1,24 @@
-//! DNS on the node: answers CoreDNS from a copy of the controller's names, which survives on disk.
+//! DNS on the node: answers CoreDNS from a copy of the controller's names, which is kept on disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use portolan_dns::replica::pb::WatchRequest;
 use portolan_dns::replica::pb::names_client::NamesClient;
+use portolan_dns::replica::pb::{Frame, WatchRequest};
 use portolan_dns::replica::{Follower, digest, load, save};
 use portolan_dns::{Bound, DnsServerArgs, Server, SharedZone, Subscription, Zone, ZoneConfig};
 use portolan_proto::CLUSTER_ID;
 use portolan_runtime::{AtomicFile, Vital};
-use portolan_subscription::{Connector, Security, Target};
+use portolan_subscription::{
+    Controllers, Departure, Dialer, End, Security, Stay, Target, ended_early,
+};
 use prometheus_client::registry::Registry;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tonic::Request;
 use tonic::transport::Uri;
+use tonic::{Request, Streaming};
 
 use crate::subscribe::ClusterPin;
 
@@ -26,11 +28,6 @@ const FILE: &str = "names";
 const WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// The largest frame: a hundred Services of some thousand endpoints.
 const MAX_FRAME: usize = 256 << 20;
-/// How long a controller may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
-/// The waits between attempts begin and end with these.
-const FIRST_WAIT: Duration = Duration::from_millis(200);
-const LAST_WAIT: Duration = Duration::from_secs(10);
 
 /// The flags of DNS.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -39,21 +36,21 @@ pub struct DnsArgs {
     server: DnsServerArgs,
 }
 
-/// What the copy needs of the rest of the agent.
+/// The source of the names.
 #[derive(Debug)]
 pub struct Origin {
     /// The controllers, as `http://host:port`.
     pub endpoints: Vec<Uri>,
-    /// How they are spoken to.
+    /// The identity of both sides.
     pub security: Security,
     /// The cluster that the node belongs to.
     pub pin: ClusterPin,
-    /// Where names survive.
+    /// The directory of the file with the names.
     pub state_dir: PathBuf,
 }
 
 impl DnsArgs {
-    /// Checks what clap cannot.
+    /// Checks combinations of flags.
     ///
     /// # Errors
     /// If names are wanted, and there is no controller that they could come from.
@@ -98,11 +95,11 @@ impl DnsArgs {
 
 async fn answer(bound: Bound, server: Server, token: CancellationToken) {
     if let Err(error) = bound.serve(server, token.cancelled_owned()).await {
-        tracing::error!(%error, "DNS is not served any more");
+        tracing::error!(%error, "DNS server ended");
     }
 }
 
-/// The names as they were when we ended: better than none.
+/// Reads the names of the last run, which are better than none.
 fn read(zone: &Arc<SharedZone>, path: &std::path::Path) {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
@@ -118,7 +115,7 @@ fn read(zone: &Arc<SharedZone>, path: &std::path::Path) {
     }
 }
 
-/// Keeps the file up to date.
+/// Writes the names to disk when they change.
 async fn write(zone: Arc<SharedZone>, mut subscription: Subscription, directory: PathBuf) {
     loop {
         let dirty = subscription.changed().await;
@@ -143,79 +140,118 @@ async fn write(zone: Arc<SharedZone>, mut subscription: Subscription, directory:
     }
 }
 
+/// The client of the controllers' names.
+struct Names {
+    zone: Arc<SharedZone>,
+    dialer: Dialer,
+    pin: ClusterPin,
+    /// The last failure, which is logged once.
+    last_failure: String,
+}
+
 /// Follows one controller after the other.
 async fn follow(zone: Arc<SharedZone>, origin: Origin) {
-    let mut connector = Connector::new(origin.endpoints, origin.security);
-    let pin = origin.pin;
-    let mut wait = FIRST_WAIT;
-    let mut last = String::new();
+    let mut controllers = Controllers::new(origin.endpoints);
+    let mut names = Names {
+        zone,
+        dialer: Dialer::new(origin.security),
+        pin: origin.pin,
+        last_failure: String::new(),
+    };
     loop {
-        for target in connector.targets().await {
-            let ended = stream(&zone, &connector, &pin, &target).await;
-            let reason = match ended {
-                Ok(()) => {
-                    wait = FIRST_WAIT;
-                    "the stream ended".to_owned()
-                }
-                Err(reason) => reason,
-            };
-            if reason == last {
-                tracing::debug!(%target, reason, "names do not come");
-            } else {
-                tracing::warn!(%target, reason, "names do not come; trying again (said once)");
-                last = reason;
-            }
-        }
-        sleep(wait).await;
-        wait = (wait * 2).min(LAST_WAIT);
+        let departure = controllers.departure();
+        let end = match controllers.current().await {
+            Some(target) => names.stream(&target, departure).await,
+            // No name resolves.
+            None => End::Unreachable,
+        };
+        sleep(controllers.after(end)).await;
     }
 }
 
-/// Follows a controller until its stream ends: with an error, if it never said anything of use.
-async fn stream(
-    zone: &Arc<SharedZone>,
-    connector: &Connector,
-    pin: &ClusterPin,
-    target: &Target,
-) -> Result<(), String> {
-    let (channel, authorization) = connector.connect(target).await?;
-    let mut client = NamesClient::new(channel).max_decoding_message_size(MAX_FRAME);
-    let known = {
-        let zone = zone.read();
-        zone.is_synced().then(|| digest(&zone).to_vec())
-    };
-    let mut request = Request::new(WatchRequest {
-        digest: known.unwrap_or_default(),
-    });
-    if let Some(value) = authorization {
-        request.metadata_mut().insert("authorization", value);
+impl Names {
+    /// Follows a controller until its stream ends.
+    async fn stream(&mut self, target: &Target, departure: Departure) -> End {
+        let (channel, authorization) = match self.dialer.connect(target).await {
+            Ok(connection) => connection,
+            Err(end) => return end,
+        };
+        let mut client = NamesClient::new(channel).max_decoding_message_size(MAX_FRAME);
+        let mut request = Request::new(WatchRequest {
+            digest: self.digest(),
+        });
+        if let Some(value) = authorization {
+            request.metadata_mut().insert("authorization", value);
+        }
+        let id = self.pin.id();
+        if !id.is_empty()
+            && let Ok(id) = id.parse()
+        {
+            request.metadata_mut().insert(CLUSTER_ID, id);
+        }
+        let answer = match self.dialer.answer(target, client.watch(request)).await {
+            Ok(answer) => answer,
+            Err(end) => return end,
+        };
+        let id = answer.metadata().get(CLUSTER_ID);
+        let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
+        if let Err(error) = self.pin.check(id) {
+            self.failed(target, error.to_string());
+            return End::WrongCluster;
+        }
+        let stay = Stay::new(departure, Instant::now());
+        self.receive(target, answer.into_inner(), stay).await
     }
-    let id = pin.id();
-    if !id.is_empty()
-        && let Ok(id) = id.parse()
-    {
-        request.metadata_mut().insert(CLUSTER_ID, id);
-    }
-    let answered = timeout(ANSWER, client.watch(request)).await;
-    let answered = answered.map_err(|_| "no answer in time".to_owned())?;
-    let answered = answered.map_err(|status| status.to_string())?;
-    let id = answered.metadata().get(CLUSTER_ID);
-    let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
-    pin.check(id).map_err(|error| error.to_string())?;
-    let mut frames = answered.into_inner();
-    let mut follower = Follower::new(Arc::clone(zone));
-    let mut committed = false;
-    loop {
-        match frames.message().await {
-            Ok(Some(frame)) => {
-                let done = follower.take(frame).map_err(|error| error.to_string())?;
-                if done && !std::mem::replace(&mut committed, true) {
-                    tracing::info!(%target, "names are as the controller has them");
+
+    async fn receive(&mut self, target: &Target, mut frames: Streaming<Frame>, stay: Stay) -> End {
+        let mut follower = Follower::new(Arc::clone(&self.zone));
+        let mut is_complete = false;
+        loop {
+            match frames.message().await {
+                Ok(Some(frame)) => match follower.take(frame) {
+                    Ok(is_last) if is_last && !is_complete => {
+                        is_complete = true;
+                        self.last_failure.clear();
+                        tracing::info!(%target, "names are as the controller has them");
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        self.failed(target, error.to_string());
+                        return End::Suspect;
+                    }
+                },
+                Ok(None) if is_complete => return stay.broken(Instant::now()),
+                Err(status) if is_complete => {
+                    self.failed(target, status.to_string());
+                    return stay.broken(Instant::now());
+                }
+                Ok(None) => {
+                    self.failed(target, "the stream ended before the first names".to_owned());
+                    return End::Refused;
+                }
+                Err(status) => {
+                    self.failed(target, status.to_string());
+                    return ended_early(&status);
                 }
             }
-            Ok(None) | Err(_) if committed => return Ok(()),
-            Ok(None) => return Err("the stream ended before it began".to_owned()),
-            Err(status) => return Err(status.to_string()),
+        }
+    }
+
+    /// The digest of the names that are there already; empty without names.
+    fn digest(&self) -> Vec<u8> {
+        let zone = self.zone.read();
+        match zone.is_synced() {
+            true => digest(&zone).to_vec(),
+            false => Vec::new(),
+        }
+    }
+
+    fn failed(&mut self, target: &Target, reason: String) {
+        if reason == self.last_failure {
+            tracing::debug!(%target, reason, "DNS stream failed");
+        } else {
+            tracing::warn!(%target, reason, "DNS stream failed; retrying (logged once)");
+            self.last_failure = reason;
         }
     }
 }

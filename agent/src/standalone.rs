@@ -6,55 +6,141 @@ use std::time::Instant;
 use portolan_model::{NodeKey, NodeTable};
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
 use portolan_source::{Event, ProblemLog};
+use portolan_subscription::{GuardConfig, at};
 use tokio::sync::{mpsc, watch};
 
-use crate::subscribe::Subscribed;
+use crate::subscribe::{
+    ClusterPin, HeldView, Saved, Saver, Stats, Store, Subscribed, TableInForce, load,
+};
 
-/// Turns a source's events into this node's table.
+/// Turns a source's events into this node's table. Files that lose much at once are not believed: the
+/// deletions are held back, also those since the last run.
 #[derive(Debug)]
 pub struct Standalone {
-    /// Which node this is.
+    node: NodeKey,
+    problems: ProblemLog,
+    select: SelectConfig,
+    table: Arc<NodeTable>,
+    revision: u64,
+    in_force: TableInForce,
+    saver: Saver,
+    stats: Arc<Stats>,
+}
+
+/// The configuration of a [`Standalone`].
+#[derive(Debug)]
+pub struct StandaloneConfig {
+    /// The node.
     pub node: NodeKey,
-    /// Logs and counts what is wrong with objects.
+    /// Logs and counts problems of objects.
     pub problems: ProblemLog,
-    /// What the flags say of selection.
+    /// How endpoints are selected.
     pub select: SelectConfig,
-    /// Where the table goes.
-    pub tables: watch::Sender<Option<Arc<Subscribed>>>,
+    /// Limits of the deletion guard.
+    pub guard: GuardConfig,
+    /// Where the table is kept.
+    pub state_dir: std::path::PathBuf,
 }
 
 impl Standalone {
-    /// Works until the source ends. Says no table before the source has synced.
+    /// Publishes tables in `tables`, and shows deletions that are held back in `held`.
+    #[must_use]
+    pub fn new(
+        config: StandaloneConfig,
+        tables: watch::Sender<Option<Arc<Subscribed>>>,
+        held: HeldView,
+        stats: Arc<Stats>,
+    ) -> Self {
+        let StandaloneConfig {
+            node,
+            problems,
+            select,
+            guard,
+            state_dir,
+        } = config;
+        let store = Store {
+            directory: state_dir,
+            cluster: node.cluster.to_string(),
+            node: node.name.to_string(),
+            pin: ClusterPin::default(),
+        };
+        Self {
+            node,
+            problems,
+            select,
+            table: Arc::default(),
+            revision: 0,
+            in_force: TableInForce::new(guard, held, tables, Arc::clone(&stats)),
+            saver: Saver::new(Some(Arc::new(store)), Arc::clone(&stats)),
+            stats,
+        }
+    }
+
+    /// Works until the source ends. Publishes no table before the source has synced.
     pub async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+        if let Some(last) = load(&self.saver, &self.stats).await {
+            let position = (0, self.revision);
+            self.in_force
+                .restore(position, last.committed.table, last.in_force);
+        }
         let mut pipeline = Pipeline::new(self.select);
-        let mut table = NodeTable::default();
-        let mut revision = 0;
         let mut synced = false;
-        while let Some(event) = events.recv().await {
+        while let Some(event) = self.next(&mut events).await {
             match event {
                 Event::Changes(changes) => changes.into_iter().for_each(|c| pipeline.apply(c)),
                 Event::FileProblems(problems) => self.problems.update_files(&problems),
                 Event::Synced => synced = true,
             }
-            // What has arrived already is one transition.
+            // Events that have arrived already are one transition.
             if !synced || !events.is_empty() {
                 continue;
             }
             let delta = pipeline.flush();
             self.problems.update(&pipeline.problems());
-            if revision == 0 || !delta.is_empty() {
-                revision += 1;
-                apply(&mut table, &self.node, delta);
-                self.tables.send_replace(Some(Arc::new(Subscribed {
-                    epoch: 0,
-                    revision,
-                    table: Arc::new(table.clone()),
-                    received_at: Instant::now(),
-                    trigger_times_ms: vec![],
-                    is_from_disk: false,
-                })));
+            if self.revision == 0 || !delta.is_empty() {
+                self.commit(delta);
             }
         }
+        self.saver.settle().await;
+        if self.saver.due().is_some() {
+            self.save();
+            self.saver.settle().await;
+        }
+    }
+
+    /// The next event; meanwhile, deletions are released and tables are written to disk.
+    async fn next(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<Event> {
+        loop {
+            let (save_at, held_until) = (self.saver.due(), self.in_force.held_until());
+            tokio::select! {
+                event = events.recv() => return event,
+                () = at(save_at) => self.save(),
+                () = at(held_until) => {
+                    self.in_force.expire();
+                    self.saver.changed(Instant::now());
+                }
+                () = self.in_force.confirmed() => {
+                    self.in_force.release();
+                    self.saver.changed(Instant::now());
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, delta: TableDelta) {
+        self.revision += 1;
+        apply(Arc::make_mut(&mut self.table), &self.node, delta);
+        // Each reading of the files lists all that there is.
+        self.in_force.begin_listing();
+        let table = Subscribed::new((0, self.revision), Arc::clone(&self.table));
+        self.in_force.take(table);
+        self.saver.changed(Instant::now());
+    }
+
+    fn save(&mut self) {
+        let (table, in_force) = (&self.table, &self.in_force);
+        let saved = || Saved::of_table(table).with_in_force(in_force.with_withheld());
+        self.saver.begin(saved, Instant::now());
     }
 }
 
@@ -132,20 +218,105 @@ mod tests {
             .into()
     }
 
+    fn standalone(
+        directory: &std::path::Path,
+        tables: watch::Sender<Option<Arc<Subscribed>>>,
+        held: HeldView,
+    ) -> Standalone {
+        let config = StandaloneConfig {
+            node: NodeKey {
+                cluster: "".into(),
+                name: "here".into(),
+            },
+            problems: ProblemLog::default(),
+            select: SelectConfig::default(),
+            guard: GuardConfig::default(),
+            state_dir: directory.to_owned(),
+        };
+        Standalone::new(config, tables, held, Arc::default())
+    }
+
+    /// So many Services, one for each address.
+    fn services(count: u8) -> Vec<ObjectChange> {
+        let service = |i: u8| {
+            let port = ServicePort {
+                name: "".into(),
+                protocol: Protocol::Tcp,
+                port: 80,
+                node_port: None,
+            };
+            Object::Service(Service {
+                cluster_ips: vec![[10, 96, 1, i].into()],
+                ports: vec![port],
+                ..Service::new(key(&format!("s{i}")))
+            })
+        };
+        let put = |object| ObjectChange::Put {
+            object,
+            problems: vec![],
+        };
+        (0..count).map(service).map(put).collect()
+    }
+
+    fn emptied(count: u8) -> Vec<ObjectChange> {
+        let delete = |i| {
+            ObjectChange::Delete(portolan_catalog::ObjectRef {
+                kind: portolan_catalog::Kind::Service,
+                key: key(&format!("s{i}")),
+            })
+        };
+        (0..count).map(delete).collect()
+    }
+
+    /// Waits until the table in force has so many records, and another revision than 0.
+    async fn until(table: &mut watch::Receiver<Option<Arc<Subscribed>>>, records: usize) {
+        let has = |t: &Option<Arc<Subscribed>>| {
+            t.as_ref().is_some_and(|t| t.table.records.len() == records)
+        };
+        let wait = tokio::time::timeout(std::time::Duration::from_secs(20), table.wait_for(has));
+        wait.await.expect("in time").unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_is_emptied_deletes_nothing_before_a_confirmation() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tables, mut table) = watch::channel(None);
+        let held = HeldView::default();
+        let (events, receiver) = mpsc::channel(8);
+        let first = tokio::spawn(standalone(dir.path(), tables, held.clone()).run(receiver));
+        for event in [Event::Changes(services(60)), Event::Synced] {
+            events.send(event).await.unwrap();
+        }
+        until(&mut table, 60).await;
+        events.send(Event::Changes(emptied(60))).await.unwrap();
+        // An addition applies at once.
+        events.send(Event::Changes(objects())).await.unwrap();
+        until(&mut table, 61).await;
+        assert_eq!(held.held().unwrap().loss.lost.records, 60);
+        drop(events);
+        first.await.unwrap();
+
+        // The same over a restart, with a directory that is empty from the beginning.
+        let (tables, mut table) = watch::channel(None);
+        let held = HeldView::default();
+        let (events, receiver) = mpsc::channel(8);
+        let second = tokio::spawn(standalone(dir.path(), tables, held.clone()).run(receiver));
+        for event in [Event::Changes(objects()), Event::Synced] {
+            events.send(event).await.unwrap();
+        }
+        until(&mut table, 61).await;
+        assert_eq!(held.confirm().unwrap().loss.lost.records, 60);
+        until(&mut table, 1).await;
+        drop(events);
+        second.await.unwrap();
+    }
+
     #[tokio::test]
     async fn the_table_is_this_nodes_and_comes_after_syncing() {
         let (events, receiver) = mpsc::channel(8);
         let (tables, mut table) = watch::channel(None);
-        let node = NodeKey {
-            cluster: "".into(),
-            name: "here".into(),
-        };
-        let standalone = Standalone {
-            node,
-            problems: ProblemLog::default(),
-            select: SelectConfig::default(),
-            tables,
-        };
+        let dir = tempfile::tempdir().unwrap();
+        let standalone = standalone(dir.path(), tables, HeldView::default());
         let task = tokio::spawn(standalone.run(receiver));
 
         events.send(Event::Changes(objects())).await.unwrap();

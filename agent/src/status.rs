@@ -11,14 +11,14 @@ use portolan_dataplane::Dataplane;
 use portolan_model::NodeTable;
 use serde_json::{Value, json};
 
-use crate::subscribe::{ClusterPin, HeldTable, Holding, Subscribed};
+use crate::subscribe::{ClusterPin, HeldDeletions, HeldView, Subscribed};
 use crate::sync::{Outcome, Reconciler};
 
 /// The dumps, shared between the reconcile loop and the admin server.
 #[derive(Debug, Clone, Default)]
 pub struct Status {
     dumps: Arc<Mutex<Dumps>>,
-    holding: Holding,
+    held: HeldView,
     pin: ClusterPin,
 }
 
@@ -67,10 +67,10 @@ impl Status {
         });
     }
 
-    /// What is held back.
+    /// The deletions that are held back.
     #[must_use]
-    pub fn holding(&self) -> &Holding {
-        &self.holding
+    pub fn held(&self) -> &HeldView {
+        &self.held
     }
 
     /// `/debug/status`, `/debug/table`, `/debug/desired`.
@@ -96,7 +96,7 @@ impl Status {
 
 async fn status(State(status): State<Status>) -> Json<Value> {
     let mut state = status.with(|dumps| dumps.state.clone());
-    let held = status.holding.held();
+    let held = status.held.held();
     let pin = status.pin.status();
     if state.is_null() && (held.is_some() || pin.refused.is_some()) {
         state = json!({});
@@ -110,24 +110,29 @@ async fn status(State(status): State<Status>) -> Json<Value> {
     Json(state)
 }
 
-fn held_json(held: &HeldTable) -> Value {
+fn held_json(held: &HeldDeletions) -> Value {
     let remaining = held
         .until
         .map(|u| u.saturating_duration_since(Instant::now()));
     json!({
         "epoch": format!("{:016x}", held.epoch),
         "revision": held.revision,
-        "deleted": held.deleted,
-        "records": held.records,
+        "deleted": held.loss.lost.records,
+        "records": held.loss.of.records,
+        "deleted_endpoints": held.loss.lost.endpoints,
+        "endpoints": held.loss.of.endpoints,
         "confirmed_in_seconds": remaining.map(|remaining| remaining.as_secs()),
     })
 }
 
-/// An operator means what is held.
+/// An operator confirms the deletions that are held back.
 async fn confirm(State(status): State<Status>) -> (StatusCode, Json<Value>) {
-    match status.holding.confirm() {
+    match status.held.confirm() {
         Some(held) => (StatusCode::OK, Json(held_json(&held))),
-        None => (StatusCode::CONFLICT, Json(json!("no table is held"))),
+        None => (
+            StatusCode::CONFLICT,
+            Json(json!("no deletions are held back")),
+        ),
     }
 }
 

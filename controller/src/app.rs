@@ -184,7 +184,7 @@ impl Publishing {
         vital: &Vital,
     ) -> anyhow::Result<Option<(mpsc::Sender<Question>, Arc<HeldDeletions>)>> {
         if args.source == Source::Controller {
-            let parts = relay::Parts {
+            let parts = relay::RelayParts {
                 publisher: self.publisher,
                 tables: self.tables,
                 sessions: self.sessions,

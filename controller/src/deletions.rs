@@ -21,22 +21,9 @@ use crate::metrics::KindLabel;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Deletion guard")]
 pub(crate) struct GuardArgs {
-    /// Percentage of a kind's objects or ready endpoints whose absence makes a listing doubtful. It
-    /// is listed again, and then its deletions are held back; 100 accepts every deletion, also those
-    /// of watches.
-    #[arg(long, env = "PORTOLAN_DELETION_GUARD_PERCENT", default_value = "20",
-        value_parser = clap::value_parser!(u8).range(0..=100))]
-    deletion_guard_percent: u8,
-
-    /// Number of objects or ready endpoints below which deletions are always accepted.
-    #[arg(long, env = "PORTOLAN_DELETION_GUARD_OBJECTS", default_value = "50")]
-    deletion_guard_objects: usize,
-
-    /// Time after which deletions that are held back count as confirmed; 0: only an operator confirms
-    /// them (`portolanctl confirm --deletions`).
-    #[arg(long, env = "PORTOLAN_DELETION_GUARD_TIME", default_value = "30m",
-        value_parser = parse_duration)]
-    deletion_guard_time: Duration,
+    /// Limits, also of a relay.
+    #[command(flatten)]
+    limits: portolan_subscription::GuardArgs,
 
     /// Time without any message from the API server, or with files that cannot all be read, after which
     /// the controller is not ready. It goes on serving the last tables.
@@ -53,14 +40,20 @@ impl GuardArgs {
             .max(poll.unwrap_or_default().saturating_mul(2))
     }
 
+    /// The limits of an API server's or files' deletions.
     pub(crate) fn config(&self) -> GuardConfig {
-        let time = self.deletion_guard_time;
+        let limits = self.upstream();
         GuardConfig {
-            listing_percent: self.deletion_guard_percent,
-            least: self.deletion_guard_objects,
-            hold: (!time.is_zero()).then_some(time),
+            listing_percent: limits.percent,
+            least: limits.least,
+            hold: limits.time,
             ..GuardConfig::default()
         }
+    }
+
+    /// The limits of another controller's deletions.
+    pub(crate) fn upstream(&self) -> portolan_subscription::GuardConfig {
+        self.limits.config()
     }
 }
 

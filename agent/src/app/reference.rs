@@ -22,7 +22,7 @@ use crate::args::{Cli, Source};
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
-use crate::metrics::{ReconcileMetrics, SubscribeCollector};
+use crate::metrics::{ReconcileMetrics, SourceCollector, StreamCollector};
 use crate::subscribe::Stats;
 use crate::sync::NoLocalEndpoints;
 
@@ -70,7 +70,8 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let families = Family::ALL.into();
     let node_ports = NodePortAddresses::parse(&[]).unwrap();
     let _ = HealthChecks::register(families, node_ports, health, ours);
-    ours.register_collector(Box::new(SubscribeCollector(stats)));
+    ours.register_collector(Box::new(SourceCollector(Arc::clone(&stats))));
+    ours.register_collector(Box::new(StreamCollector(stats)));
     let credentials = vec![("tls", Arc::default())];
     ours.register_collector(Box::new(CredentialCollector(credentials)));
     ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));

@@ -11,13 +11,14 @@ use portolan_dataplane::{KernelConfig, NodePortAddresses};
 use portolan_plan::Names;
 use portolan_runtime::{DebugArgs, duration_within, milliseconds_within};
 use portolan_select::SourceRanges;
+use portolan_subscription::GuardArgs;
 
 use super::{KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs};
 use crate::dns::DnsArgs;
 use crate::families::AskedFamilies;
 use crate::identity::IdentityArgs;
 use crate::kube_proxy::TakeoverConfig;
-use crate::subscribe::HoldConfig;
+use crate::subscribe::GuardConfig;
 
 /// kube-proxy's healthz port.
 const HEALTHZ_PORT: u16 = 10256;
@@ -56,10 +57,6 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',', help_heading = TABLE)]
     pub controller: Vec<String>,
 
-    /// Connect to the controller without TLS, which disables authentication of both sides.
-    #[arg(long, env = "PORTOLAN_PLAINTEXT", help_heading = TABLE)]
-    pub plaintext: bool,
-
     /// A file or directory of Kubernetes objects (YAML or JSON), for `--source file`; may be
     /// repeated.
     #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',', help_heading = TABLE)]
@@ -94,18 +91,6 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan",
         help_heading = TABLE)]
     pub state_dir: PathBuf,
-
-    /// A stream's first table is held back if it deletes more than this percentage of the records in
-    /// force, and more than 100 of them; 100 holds none.
-    #[arg(long, env = "PORTOLAN_HOLD_DELETIONS_ABOVE", default_value = "50", help_heading = TABLE,
-        value_parser = clap::value_parser!(u8).range(0..=100))]
-    hold_deletions_above: u8,
-
-    /// Seconds after which a table that is held back counts as confirmed, if its controller still
-    /// stands by it. 0: only an operator confirms it (POST /debug/confirm over --debug-listen).
-    #[arg(long, env = "PORTOLAN_HOLD_SECONDS", default_value = "30", help_heading = TABLE,
-        value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
-    hold_seconds: u64,
 
     /// Period of complete comparisons of the kernel with the table, which repair foreign changes
     /// (kube-proxy's --ipvs-sync-period). At most a day.
@@ -192,6 +177,10 @@ pub struct RunArgs {
     #[command(flatten, next_help_heading = "TLS and identity")]
     pub identity: IdentityArgs,
 
+    /// Limits of the deletion guard.
+    #[command(flatten)]
+    pub guard: GuardArgs,
+
     /// Flags of DNS.
     #[command(flatten, next_help_heading = "DNS")]
     pub dns: DnsArgs,
@@ -222,7 +211,7 @@ impl RunArgs {
             Source::Controller if self.controller.is_empty() => {
                 bail!("--source controller needs --controller host:port")
             }
-            Source::Controller => self.identity.validate(self.plaintext),
+            Source::Controller => self.identity.identity().validate().map_err(Into::into),
             Source::File if self.file.is_empty() => bail!("--source file needs --file"),
             _ => Ok(()),
         }
@@ -293,23 +282,16 @@ impl RunArgs {
         self.drain_timeout
     }
 
-    /// Conditions under which a table is held back.
+    /// Limits of the deletion guard.
     #[must_use]
-    pub fn hold(&self) -> HoldConfig {
-        let after = Duration::from_secs(self.hold_seconds);
-        HoldConfig {
-            above_percent: self.hold_deletions_above,
-            confirmed_after: (!after.is_zero()).then_some(after),
-        }
+    pub fn guard(&self) -> GuardConfig {
+        self.guard.config()
     }
 
     /// Configuration of a takeover from kube-proxy.
     #[must_use]
     pub fn takeover(&self) -> TakeoverConfig {
-        TakeoverConfig {
-            asked: self.takeover.is_some(),
-            hold: self.hold(),
-        }
+        TakeoverConfig::new(self.takeover.is_some(), self.guard())
     }
 
     /// Period of complete comparisons.

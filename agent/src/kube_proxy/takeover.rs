@@ -8,7 +8,7 @@ use portolan_plan::kube_proxy::Claim;
 use portolan_reconcile::kube_proxy::{TakeoverProgress, TakeoverStart};
 use tokio::time::Instant;
 
-use crate::subscribe::HoldConfig;
+use crate::subscribe::GuardConfig;
 use crate::sync::Reconciler;
 
 /// A table that lacks up to this many of a kube-proxy's virtual servers is doubted only if it has none
@@ -16,12 +16,38 @@ use crate::sync::Reconciler;
 const FEW: usize = 100;
 
 /// Configuration of a takeover.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct TakeoverConfig {
     /// Whether a takeover was requested. One that has begun continues in any case.
     pub asked: bool,
-    /// Limit of virtual servers that a table may lack, and the time for which it is doubted.
-    pub hold: HoldConfig,
+    /// The share of the kube-proxy's virtual servers, in percent, that a table may lack.
+    pub percent: u8,
+    /// For how long a table is doubted; `None` for ever.
+    pub patience: Option<Duration>,
+}
+
+/// A table that lacks more than half may be that of a controller which has just started.
+const PERCENT: u8 = 50;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Default for TakeoverConfig {
+    fn default() -> Self {
+        Self::new(false, GuardConfig::default())
+    }
+}
+
+impl TakeoverConfig {
+    /// Doubts no table where the deletion guard is off, and none for longer than the guard holds
+    /// deletions. Nothing is programmed meanwhile, so the patience is shorter than the guard's.
+    #[must_use]
+    pub fn new(asked: bool, guard: GuardConfig) -> Self {
+        let percent = if guard.is_off() { 100 } else { PERCENT };
+        Self {
+            asked,
+            percent,
+            patience: guard.time.map(|time| time.min(PATIENCE)),
+        }
+    }
 }
 
 /// Reason a table is not programmed yet.
@@ -33,7 +59,7 @@ pub(crate) enum TakeoverError {
     /// The table lacks too many of the kube-proxy's virtual servers.
     #[error(
         "takeover: of the {claimed} virtual servers of kube-proxy the table lacks {lacking}, which \
-         would be deleted: it is not programmed {}; see --hold-deletions-above",
+         would be deleted: it is not programmed {}; see --deletion-guard-percent",
         duration_of_doubt(*doubted_for)
     )]
     Doubtful {
@@ -109,7 +135,7 @@ impl Takeover {
                 return Err(TakeoverError::Doubtful {
                     claimed: claim.len(),
                     lacking: claim.unwanted.len(),
-                    doubted_for: self.config.hold.confirmed_after,
+                    doubted_for: self.config.patience,
                 });
             }
         }
@@ -118,16 +144,13 @@ impl Takeover {
 
     /// Whether a table lacks so many virtual servers that it may be wrong, and is too recent to be trusted.
     fn doubts(&self, claim: &Claim, since: Option<Instant>) -> bool {
-        let HoldConfig {
-            above_percent,
-            confirmed_after,
-        } = self.config.hold;
+        let TakeoverConfig {
+            percent, patience, ..
+        } = self.config;
         let lacking = claim.unwanted.len();
-        let too_much = lacking * 100 > usize::from(above_percent) * claim.len();
+        let too_much = lacking * 100 > usize::from(percent) * claim.len();
         let is_over = |patience: Duration| since.is_some_and(|since| since.elapsed() >= patience);
-        too_much
-            && (claim.wanted.is_empty() || lacking > FEW)
-            && !confirmed_after.is_some_and(is_over)
+        too_much && (claim.wanted.is_empty() || lacking > FEW) && !patience.is_some_and(is_over)
     }
 
     /// Removes a piece of the leftovers after a reconciliation; returns whether to call it again at once.
@@ -196,11 +219,8 @@ mod tests {
 
     #[test]
     fn limit_of_a_hundred_percent_doubts_nothing() {
-        let hold = HoldConfig {
-            above_percent: 100,
-            confirmed_after: None,
-        };
-        let takeover = Takeover::new(TakeoverConfig { asked: true, hold });
+        let config = TakeoverConfig::new(true, GuardConfig::OFF);
+        let takeover = Takeover::new(config);
         assert!(!takeover.doubts(&claim(0, 500), None));
     }
 }

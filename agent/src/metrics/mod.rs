@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use crate::sync::{Counts, NoLocalEndpoints, Outcome, TableChanges};
 use kube_proxy::{KubeProxyMetrics, gauge_value};
 
-pub use subscription::SubscribeCollector;
+pub use subscription::{SourceCollector, StreamCollector};
 
 /// Metrics of the sync loop.
 #[derive(Debug, Clone)]

@@ -10,92 +10,68 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::subscribe::Stats;
 
-/// Reads the counters of the subscription when metrics are scraped.
+/// Exports the counters of the table's source.
 #[derive(Debug)]
-pub struct SubscribeCollector(pub Arc<Stats>);
+pub struct SourceCollector(pub Arc<Stats>);
 
-impl Collector for SubscribeCollector {
+impl Collector for SourceCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let Stats {
-            connected,
-            streams,
-            connect_failures,
-            wrong_cluster,
-            commits,
-            snapshots,
-            hash_mismatches,
-            refused_records,
-            tables_held,
-            deletions_held,
-            table_writes,
-            table_write_failures,
-            table_files_set_aside,
-            unknown_frames,
-            // Registered by its own name.
-            network_programming: _,
-        } = &*self.0;
+        let stats = &self.0;
+        let guard = &stats.stream.guard;
         for (name, help, value) in [
-            (
-                "connected",
-                "Whether there is a stream from a controller",
-                u64::from(connected.load(Ordering::Relaxed)),
-            ),
             (
                 "refused_records_current",
                 "Records of the table that were refused, or taken in part",
-                refused_records.load(Ordering::Relaxed),
+                &stats.refused_records,
             ),
             (
                 "deletions_held_current",
-                "Records that the table which is held back now would delete",
-                deletions_held.load(Ordering::Relaxed),
+                "Records whose deletion is held back",
+                &guard.deletions_held,
             ),
         ] {
+            let value = value.load(Ordering::Relaxed);
             let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)?;
         }
         let counters = [
-            ("streams", "Streams opened", streams),
-            (
-                "connect_failures",
-                "Attempts without a stream",
-                connect_failures,
-            ),
-            (
-                "wrong_cluster",
-                "Attempts that ended because the controller is of another cluster",
-                wrong_cluster,
-            ),
-            ("commits", "Tables received", commits),
-            ("snapshots", "Snapshots received", snapshots),
-            (
-                "hash_mismatches",
-                "Tables dropped because their hash was wrong",
-                hash_mismatches,
-            ),
             (
                 "tables_held",
-                "Tables held back because they would have deleted too much",
-                tables_held,
+                "Tables whose deletions were held back",
+                &guard.tables_held,
             ),
-            ("table_writes", "Tables written to disk", table_writes),
+            (
+                "table_writes",
+                "Tables written to disk",
+                &stats.table_writes,
+            ),
             (
                 "table_write_failures",
                 "Failures to write the table to disk",
-                table_write_failures,
+                &stats.table_write_failures,
             ),
             (
                 "table_files_set_aside",
                 "Malformed table files set aside",
-                table_files_set_aside,
+                &stats.table_files_set_aside,
             ),
             (
-                "unknown_frames",
-                "Frames of an unknown kind",
-                unknown_frames,
+                "table_read_failures",
+                "Failures to read the table from disk",
+                &stats.table_read_failures,
             ),
         ];
         encode_counters(&mut encoder, &counters)
+    }
+}
+
+/// Exports the counters of the stream from a controller.
+#[derive(Debug)]
+pub struct StreamCollector(pub Arc<Stats>);
+
+impl Collector for StreamCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.0.stream.encode(&mut encoder, "")
     }
 }
 

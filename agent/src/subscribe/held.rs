@@ -1,32 +1,16 @@
-//! The held table, for those outside: to be looked at, and to be confirmed.
+//! The deletions that are held back, for the admin server: shown and confirmed there.
 
-use std::time::Instant;
-
+use portolan_subscription::HeldDeletions;
 use tokio::sync::watch;
 
-/// A table that is held back.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeldTable {
-    /// The epoch of the controller that sent it.
-    pub epoch: u64,
-    /// Its revision; it grows as changes come.
-    pub revision: u64,
-    /// How many records it would delete.
-    pub deleted: usize,
-    /// How many are in force.
-    pub records: usize,
-    /// When it counts as confirmed; `None` for never, or while there is no stream.
-    pub until: Option<Instant>,
-}
-
-/// Shared between the subscription and the admin server.
+/// Shared between the table's source and the admin server.
 #[derive(Debug, Clone)]
-pub struct Holding {
-    held: watch::Sender<Option<HeldTable>>,
-    confirmed: watch::Sender<Option<HeldTable>>,
+pub struct HeldView {
+    held: watch::Sender<Option<HeldDeletions>>,
+    confirmed: watch::Sender<Option<HeldDeletions>>,
 }
 
-impl Default for Holding {
+impl Default for HeldView {
     fn default() -> Self {
         Self {
             held: watch::Sender::new(None),
@@ -35,22 +19,22 @@ impl Default for Holding {
     }
 }
 
-impl Holding {
-    /// What is held, if anything.
+impl HeldView {
+    /// The deletions that are held back, if any.
     #[must_use]
-    pub fn held(&self) -> Option<HeldTable> {
+    pub fn held(&self) -> Option<HeldDeletions> {
         self.held.borrow().clone()
     }
 
-    /// Says that what is held may be programmed, and what that was; `None` if nothing is held.
+    /// Confirms the deletions that are held back, and returns them.
     #[must_use]
-    pub fn confirm(&self) -> Option<HeldTable> {
+    pub fn confirm(&self) -> Option<HeldDeletions> {
         let held = self.held()?;
         self.confirmed.send_replace(Some(held.clone()));
         Some(held)
     }
 
-    pub(super) fn show(&self, held: Option<HeldTable>) {
+    pub(super) fn show(&self, held: Option<HeldDeletions>) {
         self.held.send_if_modified(|shown| {
             let differs = *shown != held;
             *shown = held;
@@ -58,7 +42,25 @@ impl Holding {
         });
     }
 
-    pub(super) fn confirmations(&self) -> watch::Receiver<Option<HeldTable>> {
-        self.confirmed.subscribe()
+    pub(super) fn confirmations(&self) -> Confirmations {
+        Confirmations(self.confirmed.subscribe())
+    }
+}
+
+/// Confirmations by operators on the node.
+#[derive(Debug)]
+pub(super) struct Confirmations(watch::Receiver<Option<HeldDeletions>>);
+
+impl Confirmations {
+    /// The epoch and revision of the next confirmation.
+    pub(super) async fn next(&mut self) -> (u64, u64) {
+        loop {
+            if self.0.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            if let Some(held) = &*self.0.borrow_and_update() {
+                return (held.epoch, held.revision);
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! How long it takes from what triggered a change until the kernel has it.
+//! The time from the trigger of a change until the kernel has it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,7 +7,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::{Committed, Report};
 
-/// How many changes may wait to be programmed. A kernel that refuses all for so long is told of
+/// The number of changes that may wait to be programmed. A kernel that refuses all of them is reported
 /// elsewhere.
 const MAX_WAITING: usize = 1_024;
 
@@ -41,7 +41,7 @@ impl Latency {
         }
     }
 
-    /// The kernel is at a table: what came up to there has taken so long.
+    /// The kernel is at a table: returns how long each change up to there has taken.
     pub(super) fn reported(&mut self, report: &Report, now: SystemTime) -> Vec<Duration> {
         if report.epoch != self.epoch {
             return Vec::new();
@@ -55,7 +55,7 @@ impl Latency {
             .flat_map(|(_, triggers)| triggers);
         let since = |ms| {
             let triggered = UNIX_EPOCH.checked_add(Duration::from_millis(ms));
-            // Clocks of two machines: what seems to be in the future was just now.
+            // The clocks of two machines differ: a time in the future counts as now.
             triggered.and_then(|at| now.duration_since(at).ok())
         };
         triggers.map(|ms| since(ms).unwrap_or_default()).collect()
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_report_covers_is_measured_once() {
+    fn changes_are_measured_once() {
         let now = UNIX_EPOCH + Duration::from_millis(5_000);
         let mut latency = Latency::default();
         latency.committed(&committed(1, true, &[1]));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn waiting_changes_are_bounded() {
         let mut latency = Latency::default();
         for revision in 1..10_000 {
             latency.committed(&committed(revision, false, &[1]));

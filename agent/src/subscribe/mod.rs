@@ -1,12 +1,12 @@
 //! The node's table, as the controller streams it.
 //!
-//! [`run`] keeps a stream open and publishes each committed table on a watch channel; whoever
-//! programs it takes the newest only. A table stays in force until another takes its place: losing
-//! the controller changes nothing on the node.
+//! [`run`] keeps a stream open and publishes each committed table on a watch channel, whose reader
+//! programs the newest only. A table stays in force until another takes its place: losing the
+//! controller changes nothing on the node.
 
-mod client;
 mod guard;
 mod held;
+mod in_force;
 mod latency;
 mod outbox;
 mod pin;
@@ -14,7 +14,6 @@ mod saver;
 mod staging;
 mod stats;
 mod store;
-mod stream;
 mod subscription;
 
 use std::path::PathBuf;
@@ -24,22 +23,27 @@ use std::time::{Duration, Instant};
 use portolan_model::{NodeTable, RecordKey};
 use tonic::transport::Uri;
 
-pub use portolan_subscription::{HoldConfig, Security, TlsClient};
+pub use portolan_subscription::{
+    FIRST_COMMIT_TIMEOUT, GuardConfig, HeldDeletions, Security, TlsClient,
+};
 
-pub use client::run;
-pub use held::{HeldTable, Holding};
+pub use held::HeldView;
+pub(crate) use in_force::TableInForce;
 pub use pin::{ClusterPin, PinStatus, WrongCluster, forget};
+pub(crate) use saver::Saver;
 pub use staging::{Committed, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
+pub(crate) use store::Store;
 pub use store::set_aside;
+pub(crate) use subscription::load;
+pub use subscription::run;
 
-/// Whom to ask for which table.
+/// The table to subscribe to, and the controllers.
 #[derive(Debug, Clone)]
 pub struct SubscribeConfig {
-    /// The controllers, as `http://host:port`, with TLS too; any of them will do, and a name stands
-    /// for all its addresses. At least one.
+    /// The controllers, as `http://host:port`, with TLS too. A name stands for all its addresses.
     pub endpoints: Vec<Uri>,
-    /// How a controller shows that it is one, and we that we are this node.
+    /// The identity of both sides.
     pub security: Security,
     /// The node's cluster; empty for a single one.
     pub cluster: String,
@@ -54,18 +58,15 @@ pub struct SubscribeConfig {
     /// For how long a controller may be looked for before the table on disk is programmed: the
     /// kernel may have a newer one. If there is no controller, it is programmed at once.
     pub disk_patience: Duration,
-    /// Which tables are held back.
-    pub hold: HoldConfig,
+    /// Limits of the deletion guard.
+    pub guard: GuardConfig,
     /// How long a controller may say nothing before its first Commit, if there are others to ask.
     pub first_commit_timeout: Duration,
 }
 
-/// What [`SubscribeConfig::first_commit_timeout`] is, if nothing speaks against it.
-pub const FIRST_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What [`SubscribeConfig::disk_patience`] is, if nothing speaks against it. Longer than it takes a busy
-/// machine to connect: what was programmed in the last seconds before an agent was killed is not on
-/// disk yet, and would be changed back until the controller's table comes.
+/// The usual [`SubscribeConfig::disk_patience`]. Longer than a busy machine takes to connect: changes
+/// of the last seconds before an agent was killed are not on disk yet, and would be undone until the
+/// controller's table comes.
 pub const DISK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A table that is in force, until the next one.
@@ -79,7 +80,7 @@ pub struct Subscribed {
     pub table: Arc<NodeTable>,
     /// When its Commit arrived.
     pub received_at: Instant,
-    /// When what it changes was triggered, in milliseconds of Unix time: of each EndpointSlice with
+    /// When its changes were triggered, in milliseconds of Unix time: of each EndpointSlice with
     /// one, its last-change-trigger-time. Empty of a table that came whole, or from elsewhere.
     pub trigger_times_ms: Vec<u64>,
     /// Whether it is that of an earlier run, from disk. The kernel may have been programmed with a
@@ -87,7 +88,22 @@ pub struct Subscribed {
     pub is_from_disk: bool,
 }
 
-/// What became of a table in the kernel.
+impl Subscribed {
+    /// A table of this epoch and revision, received now.
+    #[must_use]
+    pub(crate) fn new((epoch, revision): (u64, u64), table: Arc<NodeTable>) -> Self {
+        Self {
+            epoch,
+            revision,
+            table,
+            received_at: Instant::now(),
+            trigger_times_ms: Vec::new(),
+            is_from_disk: false,
+        }
+    }
+}
+
+/// The state of a table in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The epoch of the table that was programmed.
@@ -96,7 +112,7 @@ pub struct Report {
     pub revision: u64,
     /// From the arrival of its Commit until the kernel had it.
     pub duration: Duration,
-    /// What the kernel refused, and for which record if it was for one.
+    /// The kernel's errors, each with its record if it concerns one.
     pub errors: Vec<(Option<RecordKey>, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! What is to be said to the controller. Both kinds of ack are cumulative, so only the newest of
+//! Messages to the controller. Both kinds of acknowledgement are cumulative, so only the newest of
 //! each is kept: a controller that does not read costs nothing.
 
 use std::collections::VecDeque;
@@ -11,36 +11,45 @@ use portolan_proto::v1::agent_message::Message;
 
 use super::{Committed, Report};
 
-/// How many Commits' hashes are remembered for when they are programmed.
+/// How many Commits' hashes are remembered until they are programmed.
 const MAX_COMMITS: usize = 1_024;
 
-/// The acks of one stream.
+/// The acknowledgements of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     epoch: u64,
     /// Revisions of this stream with their hashes, in order; the first may be programmed already.
-    commits: VecDeque<(u64, SetHash, SetHash)>,
-    /// The newest report, and whether it was made into an ack.
+    commits: VecDeque<Commit>,
+    /// The newest report, and whether it was acknowledged.
     report: Option<Report>,
-    told: bool,
+    is_acknowledged: bool,
     /// The answer to the newest question.
     buckets: Option<v1::Buckets>,
     received: Option<v1::Received>,
-    /// What was last received, to be said again when it is held no more.
+    /// The last one, to be repeated when its deletions are not held back any more.
     last_received: v1::Received,
     programmed: Option<v1::Programmed>,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Commit {
+    revision: u64,
+    /// The hashes of the shared records and of the node's own.
+    hashes: (SetHash, SetHash),
+    /// Whether the table is in force without some of its deletions: then its hashes are not those of
+    /// the table that is programmed.
+    is_held: bool,
+}
+
 impl Outbox {
-    /// A Commit was staged.
-    pub(super) fn committed(&mut self, committed: &Committed) {
+    /// A Commit was staged; some of its deletions may be held back.
+    pub(super) fn committed(&mut self, committed: &Committed, held: Option<v1::Held>) {
         self.epoch = committed.epoch;
-        let commit = (
-            committed.revision,
-            committed.records_hash,
-            committed.own_hash,
-        );
-        self.commits.push_back(commit);
+        self.commits.push_back(Commit {
+            revision: committed.revision,
+            hashes: (committed.records_hash, committed.own_hash),
+            is_held: held.is_some(),
+        });
         if self.commits.len() > MAX_COMMITS {
             self.commits.pop_front();
         }
@@ -53,24 +62,26 @@ impl Outbox {
             revision: committed.revision,
             refused,
             refused_total,
-            held: None,
+            held,
         };
         self.received = Some(self.last_received.clone());
-        self.tell();
+        self.acknowledge();
     }
 
-    /// The newest table is held, or no more.
-    pub(super) fn held(&mut self, held: Option<v1::Held>) {
-        if self.last_received.held.is_some() != held.is_some() || held.is_some() {
-            self.last_received.held = held;
-            // There is none before the first Commit of a stream.
-            if !self.commits.is_empty() {
-                self.received = Some(self.last_received.clone());
-            }
+    /// No deletions are held back any more.
+    pub(super) fn released(&mut self) {
+        if self.last_received.held.take().is_none() {
+            return;
         }
+        self.received = Some(self.last_received.clone());
+        if let Some(last) = self.commits.back_mut() {
+            last.is_held = false;
+        }
+        // The next report is about the whole table, even if it is of the same revision.
+        self.report = None;
     }
 
-    /// The kernel is at a table. A report that says the same as the last one is said once.
+    /// The kernel is at a table. Equal reports are acknowledged once.
     pub(super) fn reported(&mut self, report: &Report) {
         let same = self.report.as_ref().is_some_and(|last| {
             (last.epoch, last.revision) == (report.epoch, report.revision)
@@ -78,50 +89,55 @@ impl Outbox {
         });
         if !same {
             self.report = Some(report.clone());
-            self.told = false;
-            self.tell();
+            self.is_acknowledged = false;
+            self.acknowledge();
         }
     }
 
-    /// Makes an ack of the report, if it is about something that this controller sent us. A report
-    /// from before this stream waits until the stream's first Commit.
-    fn tell(&mut self) {
-        let Some(report) = self.report.as_ref().filter(|_| !self.told) else {
+    /// Acknowledges the report, if it is about a table of this controller. A report from before this
+    /// stream waits until the stream's first Commit.
+    fn acknowledge(&mut self) {
+        let Some(report) = self.report.as_ref().filter(|_| !self.is_acknowledged) else {
             return;
         };
-        let newest = self.commits.back().map(|(revision, ..)| *revision);
+        let newest = self.commits.back().map(|commit| commit.revision);
         if report.epoch != self.epoch || newest.is_none_or(|newest| newest < report.revision) {
             return;
         }
-        while self
-            .commits
-            .front()
-            .is_some_and(|(revision, ..)| *revision < report.revision)
-        {
-            self.commits.pop_front();
+        let is_older = |commit: &mut Commit| commit.revision < report.revision;
+        while self.commits.pop_front_if(is_older).is_some() {}
+        let commit = self.commits.front();
+        let commit = commit.filter(|commit| commit.revision == report.revision);
+        let hashes = commit.filter(|commit| !commit.is_held);
+        self.programmed = Some(programmed(report, hashes.map(|commit| commit.hashes)));
+        self.is_acknowledged = true;
+        if self.last_received.held.is_some() {
+            // Older controllers end the hold at `Programmed`.
+            self.received = Some(self.last_received.clone());
         }
-        let hashes = self.commits.front().copied();
-        let hashes = hashes.filter(|(revision, ..)| *revision == report.revision);
-        self.programmed = Some(programmed(report, hashes.map(|(_, r, o)| (r, o))));
-        self.told = true;
     }
 
-    /// The controller asked what we have.
+    /// The controller asks for the hashes of the buckets.
     pub(super) fn asked(&mut self, buckets: v1::Buckets) {
         self.buckets = Some(buckets);
     }
 
-    pub(super) fn has_mail(&self) -> bool {
+    pub(super) fn has_message(&self) -> bool {
         self.buckets.is_some() || self.received.is_some() || self.programmed.is_some()
     }
 
-    /// The next message; `None` if there is nothing to say.
-    pub(super) fn take(&mut self) -> Option<v1::AgentMessage> {
-        let buckets = self.buckets.take().map(Message::Buckets);
-        let message = match buckets.or_else(|| self.received.take().map(Message::Received)) {
-            Some(message) => message,
-            None => Message::Programmed(self.programmed.take()?),
+    /// The next message; `None` if there is none.
+    pub(super) fn next_message(&mut self) -> Option<v1::AgentMessage> {
+        let acknowledgement = |outbox: &mut Self| {
+            let received = |outbox: &mut Self| outbox.received.take().map(Message::Received);
+            let programmed = |outbox: &mut Self| outbox.programmed.take().map(Message::Programmed);
+            match outbox.last_received.held {
+                None => received(outbox).or_else(|| programmed(outbox)),
+                Some(_) => programmed(outbox).or_else(|| received(outbox)),
+            }
         };
+        let buckets = self.buckets.take().map(Message::Buckets);
+        let message = buckets.or_else(|| acknowledgement(self))?;
         Some(v1::AgentMessage {
             message: Some(message),
         })
@@ -174,33 +190,33 @@ mod tests {
         }
     }
 
-    /// The revisions that are said to be received and programmed.
-    fn said(outbox: &mut Outbox) -> (Option<u64>, Option<u64>) {
-        let mut said = (None, None);
-        while let Some(message) = outbox.take() {
+    /// The revisions that are acknowledged as received and as programmed.
+    fn acknowledged(outbox: &mut Outbox) -> (Option<u64>, Option<u64>) {
+        let mut revisions = (None, None);
+        while let Some(message) = outbox.next_message() {
             match message.message {
-                Some(Message::Received(received)) => said.0 = Some(received.revision),
+                Some(Message::Received(received)) => revisions.0 = Some(received.revision),
                 Some(Message::Programmed(programmed)) => {
                     let hash = SetHash(programmed.revision.into()).to_bytes().to_vec();
                     assert_eq!(programmed.records_hash, hash);
-                    said.1 = Some(programmed.revision);
+                    revisions.1 = Some(programmed.revision);
                 }
                 _ => panic!("no ack"),
             }
         }
-        assert!(!outbox.has_mail());
-        said
+        assert!(!outbox.has_message());
+        revisions
     }
 
     #[test]
-    fn only_the_newest_is_said() {
+    fn only_the_newest_is_acknowledged() {
         let mut outbox = Outbox::default();
         for revision in 1..5 {
-            outbox.committed(&committed(revision));
+            outbox.committed(&committed(revision), None);
             outbox.reported(&report(1, revision, &[]));
         }
-        outbox.committed(&committed(5));
-        assert_eq!(said(&mut outbox), (Some(5), Some(4)));
+        outbox.committed(&committed(5), None);
+        assert_eq!(acknowledged(&mut outbox), (Some(5), Some(4)));
     }
 
     #[test]
@@ -208,49 +224,73 @@ mod tests {
         let mut outbox = Outbox::default();
         // The last stream's: the same revision may be another table here.
         outbox.reported(&report(9, 1, &[]));
-        outbox.committed(&committed(1));
-        assert_eq!(said(&mut outbox), (Some(1), None));
+        outbox.committed(&committed(1), None);
+        assert_eq!(acknowledged(&mut outbox), (Some(1), None));
         outbox.reported(&report(1, 1, &[]));
-        assert_eq!(said(&mut outbox), (None, Some(1)));
+        assert_eq!(acknowledged(&mut outbox), (None, Some(1)));
     }
 
     #[test]
-    fn a_held_table_is_said_and_said_again_when_it_is_held_no_more() {
+    fn held_deletions_are_stated_until_they_are_released() {
         let mut outbox = Outbox::default();
-        let received = |outbox: &mut Outbox| match outbox.take().unwrap().message {
-            Some(Message::Received(received)) => (received.revision, received.held.is_some()),
+        let next = |outbox: &mut Outbox| outbox.next_message().unwrap().message.unwrap();
+        let is_held = |message: Message| match message {
+            Message::Received(received) => received.held.is_some(),
             other => panic!("{other:?}"),
         };
-        outbox.held(None);
-        assert!(!outbox.has_mail());
-        outbox.committed(&committed(3));
-        outbox.held(Some(v1::Held::default()));
-        assert_eq!(received(&mut outbox), (3, true));
-        assert!(!outbox.has_mail());
-        outbox.held(None);
-        assert_eq!(received(&mut outbox), (3, false));
-        outbox.held(None);
-        assert!(!outbox.has_mail());
+        outbox.released();
+        assert!(!outbox.has_message());
+        outbox.committed(&committed(3), Some(v1::Held::default()));
+        assert!(is_held(next(&mut outbox)));
+        assert!(!outbox.has_message());
+        // The rest of the table is programmed; that the deletions are held is repeated after it.
+        outbox.reported(&report(1, 3, &[]));
+        match next(&mut outbox) {
+            Message::Programmed(programmed) => {
+                assert_eq!(programmed.revision, 3);
+                assert!(programmed.records_hash.is_empty());
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(is_held(next(&mut outbox)));
+        assert!(!outbox.has_message());
+        outbox.released();
+        assert!(!is_held(next(&mut outbox)));
+        // Now the kernel has all of the same revision.
+        outbox.reported(&report(1, 3, &[]));
+        assert_eq!(acknowledged(&mut outbox), (None, Some(3)));
+        outbox.released();
+        assert!(!outbox.has_message());
     }
 
     #[test]
-    fn what_is_programmed_already_is_said_after_a_resumption() {
+    fn an_answer_loses_no_acknowledgement() {
+        let mut outbox = Outbox::default();
+        outbox.committed(&committed(3), None);
+        outbox.asked(v1::Buckets::default());
+        let first = outbox.next_message().unwrap().message;
+        assert!(matches!(first, Some(Message::Buckets(_))));
+        assert_eq!(acknowledged(&mut outbox), (Some(3), None));
+    }
+
+    #[test]
+    fn a_table_that_is_programmed_already_is_acknowledged_after_a_resumption() {
         let mut outbox = Outbox::default();
         outbox.reported(&report(1, 7, &[]));
-        assert!(!outbox.has_mail());
-        outbox.committed(&committed(7));
-        assert_eq!(said(&mut outbox), (Some(7), Some(7)));
+        assert!(!outbox.has_message());
+        outbox.committed(&committed(7), None);
+        assert_eq!(acknowledged(&mut outbox), (Some(7), Some(7)));
     }
 
     #[test]
-    fn the_same_is_said_once_and_changed_errors_again() {
+    fn equal_reports_are_acknowledged_once_and_changed_errors_again() {
         let mut outbox = Outbox::default();
-        outbox.committed(&committed(1));
+        outbox.committed(&committed(1), None);
         outbox.reported(&report(1, 1, &["no"]));
-        assert_eq!(said(&mut outbox), (Some(1), Some(1)));
+        assert_eq!(acknowledged(&mut outbox), (Some(1), Some(1)));
         outbox.reported(&report(1, 1, &["no"]));
-        assert!(!outbox.has_mail());
+        assert!(!outbox.has_message());
         outbox.reported(&report(1, 1, &[]));
-        assert_eq!(said(&mut outbox), (None, Some(1)));
+        assert_eq!(acknowledged(&mut outbox), (None, Some(1)));
     }
 }

@@ -1,5 +1,5 @@
-//! The cluster that this node belongs to, on the node's disk: a controller of another one, reached
-//! by a wrong address or name, must not program it.
+//! The cluster that this node belongs to, on the node's disk. A controller of another cluster, reached
+//! by a wrong address or name, must not program the node.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ pub struct WrongCluster {
 }
 
 /// The node's cluster, pinned at the first contact with a controller that says which one it is of.
-/// Shared by all that speak to controllers.
+/// Shared by all clients of controllers.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterPin(Arc<Mutex<Pin>>);
 
@@ -44,11 +44,13 @@ struct Pin {
     /// `None` if it is not kept.
     directory: Option<PathBuf>,
     status: PinStatus,
-    /// Whether the file had it: if the file is gone then, somebody ran `forget`.
+    /// Whether the file had it. If the file is gone then, `forget` was run.
     is_on_disk: bool,
+    /// How often that was noticed.
+    forgotten: u64,
 }
 
-/// Takes the pin in a directory away; what it was, if there was one.
+/// Deletes the pin in a directory. Returns what it was, if there was one.
 ///
 /// # Errors
 /// If it cannot be read or deleted.
@@ -62,7 +64,7 @@ pub fn forget(directory: &Path) -> io::Result<Option<String>> {
 }
 
 impl ClusterPin {
-    /// Reads what an earlier run has pinned in a directory.
+    /// Reads the pin of an earlier run in a directory.
     #[must_use]
     pub fn open(directory: &Path) -> Self {
         let mut pin = Pin {
@@ -93,8 +95,8 @@ impl ClusterPin {
         pin.status.pinned.clone().unwrap_or_default()
     }
 
-    /// Whether a controller that says to be of a cluster may be believed; one that does not know is.
-    /// The first one pins the node.
+    /// Checks the cluster of a controller; one without an identity passes. The first one pins the
+    /// node.
     ///
     /// # Errors
     /// If the node belongs to another cluster.
@@ -116,7 +118,13 @@ impl ClusterPin {
         Ok(())
     }
 
-    /// What there is to show.
+    /// How often `forget` was noticed since the start.
+    #[must_use]
+    pub fn forgotten(&self) -> u64 {
+        self.lock().forgotten
+    }
+
+    /// The pin, and the last refusal.
     #[must_use]
     pub fn status(&self) -> PinStatus {
         self.lock().status.clone()
@@ -136,9 +144,10 @@ impl Pin {
         let gone = fs::symlink_metadata(directory.join(NAME))
             .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         if gone {
-            info!("the node's cluster was forgotten: the next controller says which one it is");
+            info!("the node's cluster was forgotten: the next controller sets it");
             self.status = PinStatus::default();
             self.is_on_disk = false;
+            self.forgotten += 1;
         }
     }
 
@@ -159,7 +168,7 @@ impl Pin {
         match file.write(id.as_bytes()) {
             Ok(()) => self.is_on_disk = true,
             Err(error) => warn!(directory = %directory.display(), %error,
-                "cannot keep the node's cluster on disk: it is forgotten at the next start"),
+                "cannot write the node's cluster to disk: the next start forgets it"),
         }
     }
 
@@ -168,7 +177,7 @@ impl Pin {
             error!(
                 theirs,
                 ours = self.status.pinned,
-                "refusing a controller of another cluster; what is in force stays. If the node has \
+                "refusing a controller of another cluster; the table in force stays. If the node has \
                  moved, run `portolan-agent forget` on it"
             );
             self.status.refused = Some(theirs.to_owned());

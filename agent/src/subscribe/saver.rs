@@ -1,4 +1,4 @@
-//! When the table goes to disk: soon after it changed, but not at every change.
+//! Writes of the table to disk: soon after it changed, but not at every change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,15 +10,15 @@ use tracing::{debug, warn};
 use super::store::Store;
 use super::{Saved, Stats};
 
-/// How long changes are gathered.
+/// The time for which changes are gathered.
 const GATHER: Duration = Duration::from_secs(3);
 
-/// After so long a table that could not be written is tried again, if it does not change before.
+/// The pause after a failed write, unless the table changes before.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Writes tables, one at a time, beside whatever else happens.
+/// Writes tables, one at a time, in the background.
 #[derive(Debug)]
-pub(super) struct Saver {
+pub(crate) struct Saver {
     /// `None` if tables are not kept.
     store: Option<Arc<Store>>,
     stats: Arc<Stats>,
@@ -31,7 +31,7 @@ pub(super) struct Saver {
 }
 
 impl Saver {
-    pub(super) fn new(store: Option<Arc<Store>>, stats: Arc<Stats>) -> Self {
+    pub(crate) fn new(store: Option<Arc<Store>>, stats: Arc<Stats>) -> Self {
         Self {
             store,
             stats,
@@ -42,26 +42,26 @@ impl Saver {
         }
     }
 
-    pub(super) fn store(&self) -> Option<Arc<Store>> {
+    pub(crate) fn store(&self) -> Option<Arc<Store>> {
         self.store.clone()
     }
 
     /// The table changed.
-    pub(super) fn changed(&mut self, now: Instant) {
+    pub(crate) fn changed(&mut self, now: Instant) {
         if self.store.is_some() {
             self.due.get_or_insert(now + GATHER);
         }
     }
 
     /// When the table is to be written, if it changed or could not be written.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         let retry = || self.begun.map(|begun| begun + RETRY);
         let has_failed = self.failed.load(Ordering::Relaxed);
         self.due.or_else(|| has_failed.then(retry).flatten())
     }
 
-    /// Begins to write what the table is now; puts it off while the last one is being written.
-    pub(super) fn begin(&mut self, table: impl FnOnce() -> Saved, now: Instant) {
+    /// Begins to write the table; puts it off while the last one is being written.
+    pub(crate) fn begin(&mut self, table: impl FnOnce() -> Saved, now: Instant) {
         if self.writing.as_ref().is_some_and(|w| !w.is_finished()) {
             self.due = Some(now + GATHER);
             return;
@@ -83,8 +83,8 @@ impl Saver {
                 Stats::count(&stats.table_write_failures);
                 if !failed.swap(true, Ordering::Relaxed) {
                     warn!(directory = %store.directory.display(), %error,
-                        "the table cannot be kept on disk: an agent that starts without a \
-                         controller will not have it (said once)");
+                        "the table cannot be written to disk: an agent that starts without a \
+                         controller will not have it (logged once)");
                 }
             }
         };
@@ -92,7 +92,7 @@ impl Saver {
     }
 
     /// Waits until nothing is being written.
-    pub(super) async fn settle(&mut self) {
+    pub(crate) async fn settle(&mut self) {
         if let Some(writing) = self.writing.take() {
             // It does not panic, and nobody aborts it.
             let _ = writing.await;

@@ -1,265 +1,310 @@
-//! What outlives a stream.
+//! The subscription: the state of a table stream that outlives single streams.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use portolan_subscription::Dialer;
+use portolan_proto::{VERSION, v1};
+use portolan_subscription::{Client, Controllers, DeletionGuard, Dialer, Subscriber, Taken, at};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-use tokio_util::task::AbortOnDropHandle;
-use tracing::{debug, error, info, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info};
 
-use super::guard::Hold;
+use super::in_force::TableInForce;
+use super::latency::Latency;
 use super::outbox::Outbox;
 use super::saver::Saver;
-use super::store::Store;
+use super::store::{Store, StoreError, StoredTable};
 use super::{
-    ClusterPin, Committed, HeldTable, Holding, Report, Staging, Stats, SubscribeConfig, Subscribed,
+    ClusterPin, Committed, HeldView, Report, Staging, StagingError, Stats, SubscribeConfig,
+    Subscribed,
 };
 
-/// What outlives a stream.
-#[derive(Debug)]
-pub(super) struct Subscription {
-    pub(super) staging: Staging,
-    pub(super) hold: Hold,
-    pub(super) holding: Holding,
-    pub(super) confirmations: watch::Receiver<Option<HeldTable>>,
-    pub(super) saver: Saver,
-    pub(super) tables: watch::Sender<Option<Arc<Subscribed>>>,
-    pub(super) reports: watch::Receiver<Option<Report>>,
-    pub(super) stats: Arc<Stats>,
-    pub(super) first_commit_timeout: Duration,
-    pub(super) dialer: Dialer,
-    pub(super) pin: ClusterPin,
-    /// The table of the last run, until it or another one is in force.
-    loaded: Option<Loaded>,
-}
+/// How often and at which interval a table on disk that cannot be read is tried again.
+const READS: u32 = 3;
+const READ_PAUSE: Duration = Duration::from_secs(1);
 
-/// A table that comes in force by itself after a while, unless another one does before or this is
-/// dropped.
-#[derive(Debug)]
-struct Loaded {
-    table: Arc<Subscribed>,
+/// Subscribes until `token` is cancelled: publishes each committed table in `tables`, and
+/// acknowledges the `reports` about them. The last table stays in force without a controller,
+/// also over a restart; deletions that are held back are shown in `held`. Returns at once if there
+/// are no endpoints.
+pub async fn run(
+    config: SubscribeConfig,
     tables: watch::Sender<Option<Arc<Subscribed>>>,
-    _in_time: AbortOnDropHandle<()>,
-}
-
-impl Loaded {
-    fn new(
-        table: Arc<Subscribed>,
-        tables: watch::Sender<Option<Arc<Subscribed>>>,
-        patience: Duration,
-    ) -> Self {
-        let (in_time, to) = (Arc::clone(&table), tables.clone());
-        let in_time = tokio::spawn(async move {
-            sleep(patience).await;
-            put_first(&to, in_time);
-        });
-        Self {
-            table,
-            tables,
-            _in_time: AbortOnDropHandle::new(in_time),
+    reports: watch::Receiver<Option<Report>>,
+    stats: Arc<Stats>,
+    held: HeldView,
+    token: CancellationToken,
+) {
+    let mut subscription = Subscription::new(&config, tables, reports, stats, held);
+    let controllers = Controllers::new(config.endpoints);
+    let dialer = Dialer::new(config.security);
+    let follow = async {
+        subscription.load(config.disk_patience).await;
+        if !controllers.is_empty() {
+            let stats = Arc::clone(&subscription.stats.stream);
+            let client = Client::new(controllers, dialer, config.first_commit_timeout, stats);
+            client.run(&mut subscription).await;
         }
-    }
-
-    fn put_in_force(self) {
-        put_first(&self.tables, self.table);
-    }
+    };
+    let _ = token.run_until_cancelled(follow).await;
+    subscription.save_now().await;
 }
 
-/// Puts a table in force if there is none.
-fn put_first(tables: &watch::Sender<Option<Arc<Subscribed>>>, table: Arc<Subscribed>) {
-    tables.send_if_modified(|in_force| {
-        let is_first = in_force.is_none();
-        if is_first {
-            *in_force = Some(table);
-        }
-        is_first
-    });
-}
-
-fn subscribed(committed: Committed) -> Subscribed {
-    Subscribed {
-        epoch: committed.epoch,
-        revision: committed.revision,
-        table: committed.table,
-        received_at: Instant::now(),
-        trigger_times_ms: committed.trigger_times_ms,
-        is_from_disk: false,
-    }
+#[derive(Debug)]
+struct Subscription {
+    hello: v1::Hello,
+    staging: Staging,
+    in_force: TableInForce,
+    saver: Saver,
+    reports: watch::Receiver<Option<Report>>,
+    has_reporter: bool,
+    stats: Arc<Stats>,
+    pin: ClusterPin,
+    /// How often the node had been told to forget its cluster when the last stream began.
+    forgotten: u64,
+    outbox: Outbox,
+    latency: Latency,
 }
 
 impl Subscription {
-    pub(super) fn new(
+    fn new(
         config: &SubscribeConfig,
         tables: watch::Sender<Option<Arc<Subscribed>>>,
         reports: watch::Receiver<Option<Report>>,
         stats: Arc<Stats>,
-        holding: Holding,
+        held: HeldView,
     ) -> Self {
         let store = config.state_dir.as_ref().map(|directory| Store {
             directory: directory.clone(),
             cluster: config.cluster.clone(),
             node: config.node.clone(),
+            pin: config.pin.clone(),
         });
         Self {
+            hello: v1::Hello {
+                version: VERSION,
+                cluster: config.cluster.clone(),
+                node: config.node.clone(),
+                agent_version: config.agent_version.clone(),
+                ..v1::Hello::default()
+            },
             staging: Staging::new(&config.cluster),
-            hold: Hold::new(config.hold),
-            confirmations: holding.confirmations(),
-            holding,
+            in_force: TableInForce::new(config.guard, held, tables, Arc::clone(&stats)),
             saver: Saver::new(store.map(Arc::new), Arc::clone(&stats)),
-            tables,
             reports,
+            has_reporter: true,
             stats,
-            first_commit_timeout: config.first_commit_timeout,
-            dialer: Dialer::new(config.security.clone()),
             pin: config.pin.clone(),
-            loaded: None,
+            forgotten: 0,
+            outbox: Outbox::default(),
+            latency: Latency::default(),
         }
     }
 
     /// Reads the table of the last run, if there is one, and puts it in force if no controller
-    /// sends one in time. Not at once: an agent that was killed may have programmed a newer one.
-    pub(super) async fn load(&mut self, patience: Duration) {
-        let Some(store) = self.saver.store() else {
+    /// sends one in time.
+    async fn load(&mut self, patience: Duration) {
+        let Some(StoredTable {
+            staging,
+            committed,
+            in_force,
+            is_of_other_cluster,
+        }) = load(&self.saver, &self.stats).await
+        else {
             return;
         };
-        let loaded = spawn_blocking(move || store.load()).await;
-        match loaded.map_err(|error| error.to_string()).flatten() {
-            Ok(None) => {}
-            Ok(Some((staging, committed))) => {
-                info!(
-                    revision = committed.revision,
-                    records = committed.table.records.len(),
-                    "read the last good table; it is in force unless a controller sends another"
-                );
-                self.staging = staging;
-                if let Some(committed) = self.hold.judge(committed, Instant::now()) {
-                    let table = Arc::new(Subscribed {
-                        is_from_disk: true,
-                        ..subscribed(committed)
-                    });
-                    self.loaded = Some(Loaded::new(table, self.tables.clone(), patience));
-                }
-            }
-            Err(why) => {
-                Stats::count(&self.stats.table_files_set_aside);
-                error!(why, "the last good table cannot be used; going on without");
-            }
+        info!(
+            revision = committed.revision,
+            records = in_force.records.len(),
+            "read the last good table; it is in force unless a controller sends another"
+        );
+        let position = (committed.epoch, committed.revision);
+        self.staging = staging;
+        self.in_force
+            .restore(position, committed.table, Arc::clone(&in_force));
+        self.in_force
+            .put_in_force_after(patience, position, in_force);
+        if is_of_other_cluster {
+            self.leave_cluster();
         }
     }
 
-    /// A whole table came. It is programmed, or held.
-    pub(super) fn committed(&mut self, committed: Committed, outbox: &mut Outbox) {
-        let now = Instant::now();
-        outbox.committed(&committed);
-        match self.hold.judge(committed, now) {
-            Some(committed) => self.let_through(committed, outbox),
-            None => self.show_held(outbox, now),
-        }
+    /// The node may belong to another cluster from now on: neither the age nor the size of that one's
+    /// tables says anything against them.
+    fn leave_cluster(&mut self) {
+        self.staging.forget_source_versions();
+        self.in_force.guard.guard.believe_next();
     }
 
-    /// Whoever may says that a held table may be programmed.
-    pub(super) fn confirmed(&mut self, epoch: u64, revision: u64, outbox: &mut Outbox) {
-        match self.hold.confirmed(epoch, revision) {
-            Some(committed) => {
-                warn!(revision, "the held table was confirmed by an operator");
-                self.let_through(committed, outbox);
-            }
-            None => warn!(revision, "confirmed, but that table is not held"),
-        }
-    }
-
-    /// The held table's time may have come.
-    pub(super) fn expired(&mut self, outbox: &mut Outbox) {
-        if let Some(committed) = self.hold.expired(Instant::now()) {
-            let revision = committed.revision;
-            warn!(revision, "the held table counts as confirmed by time");
-            self.let_through(committed, outbox);
-        }
-    }
-
-    fn let_through(&mut self, committed: Committed, outbox: &mut Outbox) {
-        outbox.held(None);
-        self.show(None);
-        self.publish(committed);
+    /// Takes a whole table.
+    fn commit(&mut self, committed: Committed) {
+        Stats::set(&self.stats.refused_records, committed.refused.len());
+        debug!(
+            revision = committed.revision,
+            snapshot = committed.snapshot,
+            records = committed.table.records.len(),
+            refused = committed.refused.len(),
+            "table received"
+        );
+        self.latency.committed(&committed);
+        let position = (committed.epoch, committed.revision);
+        let held = self.in_force.take(Subscribed {
+            trigger_times_ms: committed.trigger_times_ms.clone(),
+            ..Subscribed::new(position, Arc::clone(&committed.table))
+        });
+        let held = held.map(|held| held.to_message(Instant::now()));
+        self.outbox.committed(&committed, held);
         self.saver.changed(Instant::now());
     }
 
-    fn show_held(&mut self, outbox: &mut Outbox, now: Instant) {
-        let Some(held) = self.hold.held() else {
+    /// Takes note of the kernel's state.
+    fn reported(&mut self) {
+        let report = self.reports.borrow_and_update();
+        let Some(report) = report.as_ref() else {
             return;
         };
-        if self.holding.held().is_none() {
-            Stats::count(&self.stats.tables_held);
-            let remaining = held.until.map(|until| until.saturating_duration_since(now));
-            warn!(
-                revision = held.revision,
-                deleted = held.deleted,
-                records = held.records,
-                ?remaining,
-                "this table would delete too much: held until confirmed"
-            );
-        }
-        // What is in force instead must be.
-        self.put_loaded_in_force();
-        outbox.held(Some(held.to_message(now)));
-        self.show(Some(held));
-    }
-
-    /// A stream begins, or ended.
-    pub(super) fn begin_stream(&mut self) {
-        self.hold.begin();
-        self.show(self.hold.held());
-    }
-
-    fn show(&self, held: Option<HeldTable>) {
-        let deleted = held.as_ref().map_or(0, |held| held.deleted);
-        Stats::set(&self.stats.deletions_held, deleted);
-        self.holding.show(held);
-    }
-
-    /// Puts the table of the last run in force, unless there is another already.
-    pub(super) fn put_loaded_in_force(&mut self) {
-        if let Some(loaded) = self.loaded.take() {
-            loaded.put_in_force();
+        self.outbox.reported(report);
+        for duration in self.latency.reported(report, SystemTime::now()) {
+            let histogram = &self.stats.network_programming;
+            histogram.observe(duration.as_secs_f64());
         }
     }
 
-    fn publish(&mut self, committed: Committed) {
-        debug!(revision = committed.revision, "table in force");
-        self.tables
-            .send_replace(Some(Arc::new(subscribed(committed))));
-        self.loaded = None;
+    /// Begins to write the table to disk.
+    fn save(&mut self) {
+        let (staging, in_force) = (&self.staging, &self.in_force);
+        let saved = || staging.save().with_in_force(in_force.with_withheld());
+        self.saver.begin(saved, Instant::now());
     }
 
-    /// A controller of another cluster has refused us.
-    pub(super) fn refused_by(&self, cluster: &str) {
-        // Unless it was forgotten meanwhile: then the next attempt goes on from there.
-        if let Err(error) = self.pin.check(cluster) {
-            debug!(%error, "refused");
-        }
-    }
-
-    /// When the table is to be written to disk; never while another one than that in force is
-    /// staged.
-    pub(super) fn save_at(&self) -> Option<Instant> {
-        self.saver.due().filter(|_| self.hold.held().is_none())
-    }
-
-    /// Begins to write the table.
-    pub(super) fn save(&mut self) {
-        let staging = &self.staging;
-        self.saver.begin(|| staging.save(), Instant::now());
-    }
-
-    /// Writes the table if it is not what is on disk, and waits until it is there.
-    pub(super) async fn save_now(&mut self) {
+    /// Writes the table if that on disk differs, and waits until it is there.
+    async fn save_now(&mut self) {
         self.saver.settle().await;
-        if self.save_at().is_some() {
+        if self.saver.due().is_some() {
             self.save();
             self.saver.settle().await;
         }
     }
+}
+
+impl Subscriber for Subscription {
+    type Frame = v1::Frame;
+    type Error = StagingError;
+
+    fn hello(&mut self) -> v1::Hello {
+        let cluster_id = self.pin.id();
+        let forgotten = self.pin.forgotten();
+        if std::mem::replace(&mut self.forgotten, forgotten) != forgotten {
+            self.leave_cluster();
+        }
+        self.staging.begin(v1::Hello {
+            cluster_id,
+            ..self.hello.clone()
+        })
+    }
+
+    fn connected(&mut self) {
+        self.outbox = Outbox::default();
+        self.latency = Latency::default();
+        // The kernel may have a table that this controller sent before.
+        self.reports.mark_changed();
+        self.has_reporter = true;
+    }
+
+    fn take(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
+        use super::Taken as Frame;
+
+        Ok(match self.staging.take(frame)? {
+            Frame::Welcome(welcome) => Taken::Welcome(welcome),
+            Frame::Staged => Taken::Part,
+            Frame::Unknown => Taken::Unknown,
+            Frame::Committed(committed) => {
+                let is_snapshot = committed.snapshot;
+                self.commit(committed);
+                Taken::Commit { is_snapshot }
+            }
+            Frame::Asked(buckets) => {
+                self.outbox.asked(buckets);
+                Taken::Part
+            }
+            Frame::Confirmed(confirm) => Taken::Confirm(confirm),
+            Frame::Goaway(goaway) => Taken::Goaway(goaway),
+        })
+    }
+
+    fn is_of_our_cluster(&mut self, id: &str) -> bool {
+        // The pin logs it.
+        self.pin.check(id).is_ok()
+    }
+
+    fn guard(&mut self) -> &mut DeletionGuard {
+        &mut self.in_force.guard.guard
+    }
+
+    fn release(&mut self) {
+        self.in_force.release();
+        self.outbox.released();
+        self.saver.changed(Instant::now());
+    }
+
+    fn has_message(&self) -> bool {
+        self.outbox.has_message()
+    }
+
+    fn next_message(&mut self) -> Option<v1::AgentMessage> {
+        self.outbox.next_message()
+    }
+
+    async fn work(&mut self) {
+        let save_at = self.saver.due();
+        tokio::select! {
+            changed = self.reports.changed(), if self.has_reporter => {
+                self.has_reporter = changed.is_ok();
+                self.reported();
+            }
+            () = at(save_at) => self.save(),
+            () = self.in_force.confirmed() => self.release(),
+        }
+    }
+
+    async fn ended(&mut self, is_round_over: bool) {
+        if is_round_over {
+            // No controller has a newer one for now.
+            self.in_force.put_loaded_in_force();
+        }
+        self.in_force.begin_listing();
+        self.save_now().await;
+    }
+
+    fn forget_source_versions(&mut self) -> bool {
+        self.staging.forget_source_versions()
+    }
+}
+
+/// The table on disk, if there is one that can be used. A file that cannot be read for now is left
+/// where it is.
+pub(crate) async fn load(saver: &Saver, stats: &Stats) -> Option<StoredTable> {
+    let store = saver.store()?;
+    for attempt in 1..=READS {
+        let store = Arc::clone(&store);
+        // It does not panic, and nobody aborts it.
+        match spawn_blocking(move || store.load()).await.ok()? {
+            Ok(table) => return table,
+            Err(why @ StoreError::Unusable { .. }) => {
+                Stats::count(&stats.table_files_set_aside);
+                error!(%why, "the last good table cannot be used; going on without it");
+                return None;
+            }
+            Err(why @ StoreError::Read { .. }) => {
+                Stats::count(&stats.table_read_failures);
+                error!(%why, attempt, of = READS, "the last good table cannot be read");
+            }
+        }
+        if attempt < READS {
+            sleep(READ_PAUSE).await;
+        }
+    }
+    None
 }

@@ -1,17 +1,19 @@
-//! From a controller's address to an open stream.
+//! Connections to controllers, and streams on them.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use portolan_proto::limits::MAX_FRAME_BYTES;
+use portolan_proto::reason::Reason;
 use portolan_proto::v1::agent_message::Message as Said;
-use portolan_proto::{BEHIND_THE_AGENT, CLUSTER_ID, v1};
+use portolan_proto::{CLUSTER_ID, v1};
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
@@ -19,11 +21,11 @@ use tracing::{debug, warn};
 
 use crate::{End, Security, Target};
 
-/// How long a connection may take, and then an answer to Hello.
+/// The time limit of a connection attempt, and of the answer to Hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So often a silent connection is tested, and so long an answer may take. A busy controller
-/// answers late: less patience would make it lose agents because it has so many.
+/// A silent connection is tested this often, and closed if no answer comes in time. A busy controller
+/// answers late: a shorter limit would make it lose agents because it has so many.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -35,25 +37,25 @@ const HTTP2_FRAME_BYTES: u32 = 256 << 10;
 /// Both directions of an open stream. `F` is a frame: [`v1::Frame`], or another type that reads
 /// the same messages.
 #[derive(Debug)]
-pub struct Opened<F> {
-    /// What the controller says.
-    pub frames: Streaming<F>,
-    /// What we say.
-    pub messages: mpsc::Sender<v1::AgentMessage>,
+pub(crate) struct Opened<F> {
+    /// Frames from the controller.
+    pub(crate) frames: Streaming<F>,
+    /// Messages to the controller.
+    pub(crate) messages: mpsc::Sender<v1::AgentMessage>,
 }
 
-/// Opens streams.
+/// Connects to controllers, and logs each cause of failure once.
 #[derive(Debug)]
 pub struct Dialer {
     security: Security,
-    /// Why there was no stream the last time, by controller: said once while it stays the same.
+    /// The last failure by controller.
     last_failures: HashMap<String, String>,
-    /// Which cluster a controller said that it is of when it refused us for that.
+    /// The cluster that a controller named when it refused us for ours.
     other_cluster: Option<String>,
 }
 
 impl Dialer {
-    /// One that has not tried anything.
+    /// Creates a dialer.
     #[must_use]
     pub fn new(security: Security) -> Self {
         Self {
@@ -63,22 +65,35 @@ impl Dialer {
         }
     }
 
-    /// Connects, and says Hello.
+    /// Connects. Returns the connection and the value of the `authorization` header, if requests
+    /// have one.
     ///
     /// # Errors
-    /// If there is no stream: it has been logged why.
-    pub async fn open<F>(&mut self, target: &Target, hello: v1::Hello) -> Result<Opened<F>, End>
+    /// If there is no connection; the cause has been logged.
+    pub async fn connect(
+        &mut self,
+        target: &Target,
+    ) -> Result<(Channel, Option<MetadataValue<Ascii>>), End> {
+        let channel = match open_channel(target, &self.security).await {
+            Ok(channel) => channel,
+            Err(error) => return Err(self.unreachable(target, root_cause(&error))),
+        };
+        match self.security.authorization().await {
+            Ok(authorization) => Ok((channel, authorization)),
+            Err(error) => Err(self.unreachable(target, error.to_string())),
+        }
+    }
+
+    /// Connects, and sends Hello.
+    pub(crate) async fn open<F>(
+        &mut self,
+        target: &Target,
+        hello: v1::Hello,
+    ) -> Result<Opened<F>, End>
     where
         F: Message + Default + 'static,
     {
-        let channel = match connect(target, &self.security).await {
-            Ok(channel) => channel,
-            Err(reason) => return Err(self.unreachable(target, root_cause(&reason))),
-        };
-        let authorization = match self.security.authorization().await {
-            Ok(authorization) => authorization,
-            Err(reason) => return Err(self.unreachable(target, reason.to_string())),
-        };
+        let (channel, authorization) = self.connect(target).await?;
         let (messages, receiver) = mpsc::channel(1);
         // The channel is empty, and its other end is here.
         let _ = messages.try_send(v1::AgentMessage {
@@ -88,57 +103,70 @@ impl Dialer {
         if let Some(value) = authorization {
             request.metadata_mut().insert("authorization", value);
         }
-        let frames = match timeout(CONNECT_TIMEOUT, sync(channel, request)).await {
-            Ok(Ok(frames)) => frames,
-            Ok(Err(status)) => return Err(self.refused(target, &status)),
-            Err(_) => {
-                let status = Status::deadline_exceeded("no answer");
-                return Err(self.refused(target, &status));
-            }
-        };
-        self.last_failures.clear();
-        Ok(Opened { frames, messages })
+        let answer = self.answer(target, sync(channel, request)).await;
+        Ok(Opened {
+            frames: answer?,
+            messages,
+        })
     }
 
-    /// Which cluster the controller is of that refused us for that, if one did; once.
-    pub fn take_other_cluster(&mut self) -> Option<String> {
+    /// Awaits the answer to a request for a stream, for a limited time.
+    ///
+    /// # Errors
+    /// If the controller refuses or does not answer; the cause has been logged.
+    pub async fn answer<T>(
+        &mut self,
+        target: &Target,
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, End> {
+        let answer = timeout(CONNECT_TIMEOUT, answer).await;
+        match answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer"))) {
+            Ok(answer) => {
+                self.last_failures.clear();
+                Ok(answer)
+            }
+            Err(status) => Err(self.refused(target, &status)),
+        }
+    }
+
+    /// The cluster of the controller that refused us for ours, if one did since the last call.
+    pub(crate) fn take_other_cluster(&mut self) -> Option<String> {
         self.other_cluster.take()
     }
 
-    /// There was nobody to talk to, or nobody to trust.
     fn unreachable(&mut self, target: &Target, reason: String) -> End {
         self.failed(target, "no connection to the controller", reason);
         End::Unreachable
     }
 
     fn refused(&mut self, target: &Target, status: &Status) -> End {
-        // Where TLS fails only now, the status itself says nothing of it.
+        // If TLS fails only now, the status itself does not say so.
         let cause = std::error::Error::source(status).map(root_cause);
         let reason = match cause {
             None => format!("{:?}: {}", status.code(), status.message()),
             Some(cause) if matches!(self.security, Security::Plaintext) => {
-                format!("{cause}; we speak plaintext, does the controller want TLS?")
+                format!("{cause}; this side uses plaintext, does the controller expect TLS?")
             }
             Some(cause) => cause,
         };
-        self.failed(target, "the controller refused us", reason);
+        self.failed(target, "the controller refused the stream", reason);
         self.other_cluster = cluster_of(status).map(str::to_owned);
         ended_early(status)
     }
 
-    /// Says why an attempt came to nothing, if that is news.
+    /// Logs why an attempt failed, as a warning if the cause is new.
     fn failed(&mut self, target: &Target, what: &str, reason: String) {
         let last = self.last_failures.entry(target.to_string()).or_default();
         if *last == reason {
             debug!(%target, reason, "{what}");
         } else {
-            warn!(%target, reason, "{what}; trying again (said once)");
+            warn!(%target, reason, "{what}; retrying (logged once)");
             *last = reason;
         }
     }
 }
 
-/// The one method, with frames of any type that reads them.
+/// Calls `Tables.Sync`, with frames of any type that reads them.
 async fn sync<F>(
     channel: Channel,
     request: Request<ReceiverStream<v1::AgentMessage>>,
@@ -154,7 +182,7 @@ where
     Ok(client.streaming(request, path, codec).await?.into_inner())
 }
 
-pub(crate) async fn connect(
+async fn open_channel(
     target: &Target,
     security: &Security,
 ) -> Result<Channel, tonic::transport::Error> {
@@ -170,16 +198,15 @@ pub(crate) async fn connect(
         .await
 }
 
-/// Which cluster the controller is of that refuses us for that.
-#[must_use]
-pub fn cluster_of(status: &Status) -> Option<&str> {
+/// The cluster that a controller names when it refuses us for ours.
+pub(crate) fn cluster_of(status: &Status) -> Option<&str> {
     status.metadata().get(CLUSTER_ID)?.to_str().ok()
 }
 
-/// How a stream ended without a table.
+/// The end of a stream that has not brought a table.
 #[must_use]
 pub fn ended_early(status: &Status) -> End {
-    if status.code() == Code::Unavailable && status.message().contains(BEHIND_THE_AGENT) {
+    if Reason::of(status) == Some(Reason::AgentAhead) {
         End::Behind
     } else if cluster_of(status).is_some() {
         End::WrongCluster
@@ -191,7 +218,7 @@ pub fn ended_early(status: &Status) -> End {
 }
 
 /// The innermost cause: the outer ones say no more than "transport error".
-pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

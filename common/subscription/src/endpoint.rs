@@ -1,13 +1,13 @@
-//! A controller's address as people write it.
+//! Addresses of controllers on the command line.
 
 use tonic::transport::Uri;
 
-/// Not `host:port`.
+/// An address that is not `host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: expected host:port")]
 pub struct AddressError(String);
 
-/// The address of a controller, as `host:port`, as what tonic dials.
+/// Parses the address of a controller, `host:port`, into the URI for tonic.
 ///
 /// # Errors
 /// If it is anything else.

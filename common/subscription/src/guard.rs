@@ -1,54 +1,424 @@
-//! Which tables are held back: those that come first on a stream and delete too much.
+//! The deletion guard: deletions of a first table that are too many to be believed at once.
 //!
-//! A controller that comes up with little (an API server restored from the wrong backup, a cache
-//! that was not full) is believed only after a while, or when an operator says so. Only what comes
-//! first on a stream is judged: what changes then, the controller saw happen.
+//! A controller that starts with little (its API server was restored from an empty backup, or its
+//! cache was not full) would have nearly everything deleted. So the first table of a stream is
+//! compared with the table in force. If it lacks too much, the missing records stay in force, while
+//! additions and changes apply at once. Records return when the controller has them again; the
+//! others go when an operator confirms the loss, or when a controller has stood by it for long
+//! enough. Later deletions on a stream are believed: the controller saw them happen, and has a
+//! guard of its own.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-/// A table with fewer records is never held: where there is little, much of it may well go.
-const LARGE: usize = 100;
+use portolan_model::Loss;
+use portolan_proto::v1;
+use tracing::{info, warn};
 
-/// What is too much, and for how long.
+/// Limits of the deletion guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HoldConfig {
-    /// A table is held if it would delete more than so many of a hundred records; 100 holds none.
-    pub above_percent: u8,
-    /// After so long on one stream a table counts as confirmed; `None` for never.
-    pub confirmed_after: Option<Duration>,
+pub struct GuardConfig {
+    /// Deletions are held if they exceed this percentage of the records or of the endpoints in
+    /// force. 100 holds none.
+    pub percent: u8,
+    /// Fewer deleted records or endpoints than this are always believed.
+    pub least: usize,
+    /// How long deletions are held without a confirmation; `None` for ever.
+    pub time: Option<Duration>,
 }
 
-impl Default for HoldConfig {
+impl Default for GuardConfig {
     fn default() -> Self {
         Self {
-            above_percent: 50,
-            confirmed_after: Some(Duration::from_secs(30)),
+            percent: 20,
+            least: 50,
+            time: Some(Duration::from_secs(30 * 60)),
         }
     }
 }
 
-impl HoldConfig {
-    /// Whether a table is to be held that would delete so many of the records in force.
+impl GuardConfig {
+    /// Holds nothing.
+    pub const OFF: Self = Self {
+        percent: 100,
+        least: 0,
+        time: None,
+    };
+
+    /// Whether nothing is ever held.
     #[must_use]
-    pub fn is_too_much(&self, deleted: usize, records: usize) -> bool {
-        records > LARGE && deleted * 100 > records * usize::from(self.above_percent)
+    pub fn is_off(&self) -> bool {
+        self.percent >= 100
+    }
+
+    /// Whether a loss is held.
+    #[must_use]
+    pub fn is_too_much(&self, loss: Loss) -> bool {
+        let exceeds = |lost: usize, of: usize| {
+            lost >= self.least && lost.saturating_mul(100) > of.saturating_mul(self.percent.into())
+        };
+        let Loss { lost, of } = loss;
+        !self.is_off()
+            && (exceeds(lost.records, of.records) || exceeds(lost.endpoints, of.endpoints))
+    }
+}
+
+/// Deletions that are held back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldDeletions {
+    /// The epoch of the controller whose table lacks the records.
+    pub epoch: u64,
+    /// The revision of that table.
+    pub revision: u64,
+    /// The records that are withheld, and the table in force.
+    pub loss: Loss,
+    /// When the deletions count as confirmed; `None` for never, or while no controller has stated
+    /// them on the present stream.
+    pub until: Option<Instant>,
+}
+
+impl HeldDeletions {
+    /// The message for the controller.
+    #[must_use]
+    pub fn to_message(&self, now: Instant) -> v1::Held {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let remaining = self.until.map_or(0, |until| {
+            let remaining = until.saturating_duration_since(now).as_millis();
+            // 0 stands for never.
+            u32::try_from(remaining).unwrap_or(u32::MAX).max(1)
+        });
+        v1::Held {
+            deleted: count(self.loss.lost.records),
+            records: count(self.loss.of.records),
+            remaining_ms: remaining,
+        }
+    }
+}
+
+/// Decides whether losses are withheld. Pure: time comes in, and the owner of the table knows which
+/// records are withheld.
+#[derive(Debug)]
+pub struct DeletionGuard {
+    config: GuardConfig,
+    /// Whether the next table is the first one of its stream.
+    is_first: bool,
+    /// Whether the next first table is believed.
+    believes_next: bool,
+    hold: Option<Hold>,
+}
+
+#[derive(Debug)]
+struct Hold {
+    epoch: u64,
+    /// An operator may confirm any revision from here to the last one.
+    first_revision: u64,
+    last_revision: u64,
+    loss: Loss,
+    /// When a controller first stated the loss; `None` after a restart, until one does.
+    since: Option<Instant>,
+    /// Whether a table of the present stream stands by the loss.
+    is_current: bool,
+}
+
+impl DeletionGuard {
+    /// Creates a guard that holds nothing.
+    #[must_use]
+    pub fn new(config: GuardConfig) -> Self {
+        Self {
+            config,
+            is_first: true,
+            believes_next: false,
+            hold: None,
+        }
+    }
+
+    /// Believes the next first table in any case: the node moves to another cluster.
+    pub fn believe_next(&mut self) {
+        self.believes_next = true;
+    }
+
+    /// Goes on with the deletions that an earlier run held.
+    pub fn restore(&mut self, epoch: u64, revision: u64, loss: Loss) {
+        self.hold = (!self.config.is_off()).then_some(Hold {
+            epoch,
+            first_revision: revision,
+            last_revision: revision,
+            loss,
+            since: None,
+            is_current: false,
+        });
+    }
+
+    /// A stream begins or has ended. Time confirms nothing without a controller.
+    pub fn begin_stream(&mut self) {
+        self.is_first = true;
+        if let Some(hold) = &mut self.hold {
+            hold.is_current = false;
+        }
+    }
+
+    /// Whether the next table is compared with all that is in force. Otherwise only the records
+    /// that are withheld already are looked at.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.is_first
+    }
+
+    /// Takes note of a table. Returns whether its loss is withheld.
+    pub fn judge(&mut self, epoch: u64, revision: u64, loss: Loss, now: Instant) -> bool {
+        let is_first = std::mem::replace(&mut self.is_first, false);
+        let before = self.hold.take();
+        if is_first && std::mem::take(&mut self.believes_next) {
+            return false;
+        }
+        let is_held = match before {
+            Some(_) => loss.lost.records > 0 && !self.config.is_off(),
+            None => is_first && self.config.is_too_much(loss),
+        };
+        if !is_held {
+            return false;
+        }
+        let is_same = |hold: &Hold| hold.is_current && hold.epoch == epoch;
+        let first = before.as_ref().filter(|hold| is_same(hold));
+        self.hold = Some(Hold {
+            epoch,
+            first_revision: first.map_or(revision, |hold| hold.first_revision),
+            last_revision: revision,
+            loss,
+            since: before.and_then(|hold| hold.since).or(Some(now)),
+            is_current: true,
+        });
+        // The time may have passed while there was no controller.
+        !self.expire(now)
+    }
+
+    /// Lets the deletions through if their time has come.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        let is_over = self.until().is_some_and(|until| until <= now);
+        if is_over {
+            self.hold = None;
+        }
+        is_over
+    }
+
+    /// Lets the deletions through if an operator means them: a revision since they are held.
+    pub fn confirm(&mut self, epoch: u64, revision: u64) -> bool {
+        let is_meant = |hold: &mut Hold| {
+            let revisions = hold.first_revision..=hold.last_revision;
+            hold.epoch == epoch && revisions.contains(&revision)
+        };
+        self.hold.take_if(is_meant).is_some()
+    }
+
+    /// When the deletions count as confirmed, if they do by time.
+    #[must_use]
+    pub fn until(&self) -> Option<Instant> {
+        let hold = self.hold.as_ref().filter(|hold| hold.is_current)?;
+        Some(hold.since? + self.config.time?)
+    }
+
+    /// The deletions that are held, if any.
+    #[must_use]
+    pub fn held(&self) -> Option<HeldDeletions> {
+        let hold = self.hold.as_ref()?;
+        Some(HeldDeletions {
+            epoch: hold.epoch,
+            revision: hold.last_revision,
+            loss: hold.loss,
+            until: self.until(),
+        })
+    }
+}
+
+/// Counts of a deletion guard, for metrics.
+#[derive(Debug, Default)]
+pub struct GuardStats {
+    /// How often deletions began to be held.
+    pub tables_held: AtomicU64,
+    /// How many records are withheld now.
+    pub deletions_held: AtomicU64,
+}
+
+impl GuardStats {
+    /// Takes note of the deletions that are held, and logs their beginning and end.
+    pub fn report(&self, held: Option<&HeldDeletions>, now: Instant) {
+        let records = held.map_or(0, |held| held.loss.lost.records);
+        let before = self.deletions_held.swap(records as u64, Ordering::Relaxed);
+        match held {
+            Some(held) if before == 0 => {
+                self.tables_held.fetch_add(1, Ordering::Relaxed);
+                let remaining = held.until.map(|until| until.saturating_duration_since(now));
+                let Loss { lost, of } = held.loss;
+                warn!(
+                    revision = held.revision,
+                    deleted = lost.records,
+                    records = of.records,
+                    deleted_endpoints = lost.endpoints,
+                    endpoints = of.endpoints,
+                    ?remaining,
+                    "deletions held back: the first table lacks too much of the one in force; \
+                     confirm them with portolanctl confirm"
+                );
+            }
+            None if before > 0 => info!("no deletions are held back any more"),
+            _ => {}
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use portolan_model::TableSize;
+
     use super::*;
 
-    #[test]
-    fn much_of_a_large_table_is_too_much() {
-        let config = HoldConfig::default();
-        assert!(config.is_too_much(101, 200));
-        assert!(!config.is_too_much(100, 200));
-        assert!(!config.is_too_much(100, 100), "a small table");
-        let never = HoldConfig {
-            above_percent: 100,
-            ..config
+    const TIME: Duration = Duration::from_secs(1800);
+
+    fn loss(lost: usize, of: usize) -> Loss {
+        let size = |records| TableSize {
+            records,
+            endpoints: 0,
         };
-        assert!(!never.is_too_much(200, 200));
+        Loss {
+            lost: size(lost),
+            of: size(of),
+        }
+    }
+
+    /// A guard that holds 150 of 200 records since `now`, by revision 5 of epoch 1.
+    fn holding(config: GuardConfig, now: Instant) -> DeletionGuard {
+        let mut guard = DeletionGuard::new(config);
+        assert!(guard.judge(1, 5, loss(150, 200), now));
+        guard
+    }
+
+    #[test]
+    fn losses_above_both_limits_are_too_much() {
+        let guard = GuardConfig::default();
+        let strict = GuardConfig {
+            percent: 0,
+            ..guard
+        };
+        let off = GuardConfig {
+            percent: 100,
+            ..guard
+        };
+        for (config, lost, of, expected) in [
+            (guard, 50, 200, true),
+            (guard, 49, 60, false),
+            (guard, 50, 250, false),
+            (guard, 51, 250, true),
+            (strict, 50, 1_000_000, true),
+            (strict, 49, 1_000_000, false),
+            (off, 1000, 1000, false),
+        ] {
+            let records = loss(lost, of);
+            assert_eq!(config.is_too_much(records), expected, "{lost} of {of}");
+            let endpoints = Loss {
+                lost: TableSize {
+                    records: 1,
+                    endpoints: lost,
+                },
+                of: TableSize {
+                    records: 10_000,
+                    endpoints: of,
+                },
+            };
+            assert_eq!(config.is_too_much(endpoints), expected, "{lost} of {of}");
+        }
+    }
+
+    #[test]
+    fn only_the_first_table_of_a_stream_is_judged() {
+        let now = Instant::now();
+        let mut guard = DeletionGuard::new(GuardConfig::default());
+        assert!(!guard.judge(1, 1, loss(0, 200), now));
+        assert!(!guard.judge(1, 2, loss(200, 200), now));
+        guard.begin_stream();
+        assert!(guard.judge(1, 3, loss(200, 200), now));
+    }
+
+    #[test]
+    fn what_is_held_stays_held_until_it_returns() {
+        let now = Instant::now();
+        let mut guard = holding(GuardConfig::default(), now);
+        // Also a loss that would not have been held alone, and on another stream.
+        assert!(guard.judge(1, 6, loss(3, 200), now));
+        guard.begin_stream();
+        assert!(guard.judge(2, 1, loss(2, 200), now));
+        assert_eq!(guard.held().unwrap().loss, loss(2, 200));
+        assert!(!guard.judge(2, 2, loss(0, 200), now));
+        assert_eq!(guard.held(), None);
+    }
+
+    #[test]
+    fn time_confirms_while_a_controller_stands_by_the_loss() {
+        let now = Instant::now();
+        let mut guard = holding(GuardConfig::default(), now);
+        assert_eq!(guard.until(), Some(now + TIME));
+        // A change does not begin it anew.
+        assert!(guard.judge(1, 6, loss(149, 200), now + TIME / 2));
+        assert!(!guard.expire(now + TIME / 2));
+        guard.begin_stream();
+        assert!(!guard.expire(now + TIME * 2), "no controller");
+        assert!(guard.held().is_some());
+        assert!(!guard.judge(2, 1, loss(149, 200), now + TIME * 2));
+        assert_eq!(guard.held(), None);
+        let mut guard = holding(GuardConfig::default(), now);
+        assert!(guard.expire(now + TIME));
+    }
+
+    #[test]
+    fn after_a_restart_time_counts_from_the_first_table() {
+        let now = Instant::now();
+        let mut guard = DeletionGuard::new(GuardConfig::default());
+        guard.restore(1, 5, loss(150, 200));
+        assert!(guard.held().is_some());
+        assert!(!guard.expire(now + TIME * 2));
+        // Also a share that is small by now.
+        assert!(guard.judge(2, 1, loss(50, 1000), now));
+        assert_eq!(guard.until(), Some(now + TIME));
+        let off = GuardConfig {
+            percent: 100,
+            ..GuardConfig::default()
+        };
+        let mut guard = DeletionGuard::new(off);
+        guard.restore(1, 5, loss(150, 200));
+        assert_eq!(guard.held(), None);
+    }
+
+    #[test]
+    fn the_table_of_another_cluster_is_believed_once() {
+        let now = Instant::now();
+        let mut guard = holding(GuardConfig::default(), now);
+        guard.begin_stream();
+        guard.believe_next();
+        assert!(!guard.judge(2, 1, loss(200, 200), now));
+        guard.begin_stream();
+        assert!(guard.judge(2, 2, loss(200, 200), now));
+    }
+
+    #[test]
+    fn an_operator_confirms_what_is_held_and_nothing_else() {
+        let now = Instant::now();
+        let config = GuardConfig {
+            time: None,
+            ..GuardConfig::default()
+        };
+        let mut guard = holding(config, now);
+        assert!(guard.judge(1, 7, loss(140, 200), now));
+        assert!(!guard.expire(now + TIME * 1000));
+        assert_eq!(guard.held().unwrap().to_message(now).remaining_ms, 0);
+        for (epoch, revision) in [(1, 4), (1, 8), (2, 6)] {
+            assert!(!guard.confirm(epoch, revision), "{epoch} {revision}");
+        }
+        assert!(guard.confirm(1, 6));
+        assert!(!guard.confirm(1, 6));
+        // A revision of an earlier stream is not meant any more.
+        let mut guard = holding(config, now);
+        guard.begin_stream();
+        assert!(guard.judge(1, 9, loss(140, 200), now));
+        assert!(!guard.confirm(1, 5));
+        assert!(guard.confirm(1, 9));
     }
 }

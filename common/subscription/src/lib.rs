@@ -1,12 +1,12 @@
-//! The way to an open stream of a controller, as agents and relays go it: whom to dial and when
-//! again, how both sides show who they are, and what of a first table is too much to be believed.
-//!
-//! What comes over the stream is for whoever opened it.
+//! The client of a table stream, for agents and relays: finds controllers, connects to one of them,
+//! keeps a stream open, and holds deletions back that are too many to be believed. What is made of
+//! the tables is for a [`Subscriber`].
 
 #![forbid(unsafe_code)]
 
+mod args;
 mod connect;
-mod connector;
+mod controllers;
 mod endpoint;
 mod guard;
 mod inflate;
@@ -14,15 +14,23 @@ mod patience;
 mod reconnect;
 mod resolve;
 mod security;
+mod stats;
 mod stay;
+mod subscriber;
 
-pub use connect::{Dialer, Opened, cluster_of, ended_early};
-pub use connector::Connector;
+pub use args::{GuardArgs, Identity, IdentityError, Token};
+pub use connect::{Dialer, ended_early};
+pub use controllers::Controllers;
 pub use endpoint::{AddressError, endpoint};
-pub use guard::HoldConfig;
-pub use inflate::inflate;
+pub use guard::{DeletionGuard, GuardConfig, GuardStats, HeldDeletions};
+pub use inflate::{InflateError, inflate};
 pub use patience::{BEHIND_PATIENCE, Patience};
 pub use reconnect::{Departure, End, Reconnect};
 pub use resolve::{Resolver, Target};
 pub use security::{Security, TlsClient};
+pub use stats::StreamStats;
 pub use stay::Stay;
+pub use subscriber::{Client, Subscriber, Taken, at};
+
+/// The usual limit of a controller's silence before its first Commit, if there are others.
+pub const FIRST_COMMIT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);

@@ -1,21 +1,21 @@
-//! How long controllers may all be behind.
+//! A limit of the time for which all controllers are behind the agent.
 
 use std::time::{Duration, Instant};
 
 use crate::End;
 
-/// After so long without a table, because all controllers say that they are behind the one we have,
-/// it is rather that one which was ahead: of an API server that was restored from a backup.
+/// After this time without a table, because all controllers are behind the table in force, that table
+/// is of an API server which has been restored from a backup since.
 pub const BEHIND_PATIENCE: Duration = Duration::from_secs(300);
 
-/// Since when controllers are there, and all of them behind. Time comes in.
+/// The time since which all controllers that answer are behind. Time is an argument.
 #[derive(Debug, Default)]
 pub struct Patience {
     since: Option<Instant>,
 }
 
 impl Patience {
-    /// Takes note of how a stream ended; whether this has gone on for too long.
+    /// Takes note of the end of a stream. Whether the limit has passed.
     pub fn is_over(&mut self, end: End, now: Instant) -> bool {
         match end {
             End::Behind => {
@@ -24,7 +24,7 @@ impl Patience {
                 self.since = self.since.filter(|_| !is_over);
                 is_over
             }
-            // One that is not there says nothing.
+            // An absent controller says nothing.
             End::Unreachable | End::Refused | End::UnknownNode | End::WrongCluster => false,
             End::Broken { .. } | End::Suspect | End::Goaway => {
                 self.since = None;

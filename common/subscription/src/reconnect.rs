@@ -1,7 +1,7 @@
 //! When and where to connect again.
 //!
-//! Pure: time comes out as durations, chance goes in as a seed. A controller that is gone is one
-//! event for all agents of a cluster: they must neither come back together nor all to one place.
+//! Pure: time is returned as durations, and randomness comes from a seed. The loss of a controller hits
+//! all agents of a cluster at once: they must neither reconnect together nor all to one controller.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,43 +18,43 @@ const MAX_SPREAD: Duration = Duration::from_secs(300);
 /// How an attempt or a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// There was nobody to talk to.
+    /// There was no connection.
     Unreachable,
     /// The stream broke or was refused before there was a table on it.
     Refused,
-    /// The stream broke after it had brought a table; whether it had lived for long.
+    /// The stream broke after it had brought a table.
     Broken {
-        /// Whether it had.
+        /// Whether the stream had lived for long.
         lasted: bool,
     },
-    /// The controller knows of no such node; our own may have joined just now.
+    /// The controller knows no such node; this one may have joined just now.
     UnknownNode,
-    /// The controller is of another cluster than our node.
+    /// The controller is of another cluster than the node.
     WrongCluster,
-    /// The controller would have taken us back in time.
+    /// The controller's sources are older than the table in force.
     Behind,
-    /// The table was not what the controller sent, or another agent uses our name: coming back
-    /// quickly would only repeat it.
+    /// The table was not what the controller sent, or another agent uses the same name. A quick
+    /// reconnect would repeat it.
     Suspect,
     /// The controller is about to stop.
     Goaway,
 }
 
-/// Remembers failures, and whose turn it is. All targets are tried once in a round, in random
-/// order: so agents spread over controllers, and come to each that is there.
+/// Keeps the back-off and the next target. All targets are tried once in a round, in random order, so
+/// that agents spread over controllers and find each that is there.
 #[derive(Debug)]
 pub struct Reconnect<T> {
     round: VecDeque<T>,
-    /// How many the round began with.
+    /// The number of targets at the beginning of the round.
     size: usize,
-    /// Whom we left last.
+    /// The target that was left last.
     left: Option<T>,
     last_wait: Duration,
     random: Random,
 }
 
 impl<T: PartialEq> Reconnect<T> {
-    /// Before any round.
+    /// Creates the state before the first round.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -66,13 +66,14 @@ impl<T: PartialEq> Reconnect<T> {
         }
     }
 
-    /// Whom to connect to; `None` if a round must be begun.
+    /// The target to connect to; `None` if a round must be begun.
     #[must_use]
     pub fn current(&self) -> Option<&T> {
         self.round.front()
     }
 
-    /// Begins a round over these, not with the one that was left last if there are others.
+    /// Begins a round over these targets. The one that was left last is not the first, if there are
+    /// others.
     pub fn begin_round(&mut self, targets: Vec<T>) {
         self.size = targets.len();
         self.round = targets.into();
@@ -86,21 +87,21 @@ impl<T: PartialEq> Reconnect<T> {
         }
     }
 
-    /// Whether there is another one to go to.
+    /// Whether there are other targets.
     #[must_use]
     pub fn has_others(&self) -> bool {
         self.size > 1
     }
 
-    /// Where in the time that a Goaway gives an agent leaves: agents spread over it.
+    /// When the agent leaves within the time of a Goaway: agents spread over it.
     pub fn departure(&mut self) -> Departure {
         Departure(self.random.next())
     }
 
-    /// Chooses whom to connect to next, and how long to wait before.
+    /// Chooses the next target, and returns the pause before the attempt.
     pub fn after(&mut self, end: End) -> Duration {
         match end {
-            // The others may well be there: no wait before all were tried.
+            // The others may be there: no pause before all were tried.
             End::Unreachable => {
                 self.leave();
                 if self.round.is_empty() {
@@ -109,7 +110,7 @@ impl<T: PartialEq> Reconnect<T> {
                     Duration::ZERO
                 }
             }
-            // It was good, and the table is resumed there at the least cost.
+            // The same controller resumes the table at the least cost.
             End::Broken { lasted } => {
                 if lasted {
                     self.last_wait = BASE;
@@ -120,7 +121,7 @@ impl<T: PartialEq> Reconnect<T> {
                 self.leave();
                 self.back_off()
             }
-            // It waits for the node too, so that this is no hurry.
+            // The controller waits for the node too, so that there is no hurry.
             End::UnknownNode => {
                 self.leave();
                 self.last_wait = BASE;
@@ -151,12 +152,12 @@ impl<T: PartialEq> Reconnect<T> {
     }
 }
 
-/// An agent's place among those that leave a controller: a share of the time that they have.
+/// When an agent leaves a controller that stops: a share of the time that all agents have.
 #[derive(Debug, Clone, Copy)]
 pub struct Departure(u64);
 
 impl Departure {
-    /// How long this agent stays.
+    /// How long the agent stays.
     #[must_use]
     pub fn after(self, spread: Duration) -> Duration {
         let nanos = (spread.min(MAX_SPREAD).as_nanos() * u128::from(self.0)) >> 64;
@@ -164,7 +165,7 @@ impl Departure {
     }
 }
 
-/// `SplitMix64`: good enough to spread agents.
+/// The `SplitMix64` generator.
 #[derive(Debug)]
 struct Random(u64);
 
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_nobody_waits_grow_too() {
+    fn waits_grow_without_targets_too() {
         let mut reconnect: Reconnect<usize> = Reconnect::new(1);
         reconnect.begin_round(vec![]);
         assert_eq!(reconnect.current(), None);

@@ -1,4 +1,4 @@
-//! Controllers' addresses: a name stands for all that it resolves to.
+//! Addresses of controllers: a name stands for all that it resolves to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -11,15 +11,15 @@ use tokio::time::timeout;
 use tonic::transport::Uri;
 use tracing::{debug, warn};
 
-/// How long a name may take to resolve.
+/// The time limit of a lookup.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// As it was named: its host is whom the certificate must be of.
+    /// The endpoint as configured: the certificate must be that of its host.
     pub endpoint: Uri,
-    /// One of its addresses.
+    /// One of the endpoint's addresses.
     pub address: SocketAddr,
 }
 
@@ -34,11 +34,11 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// Resolves names, and remembers what they were: the name service may be served by this very node.
+/// Resolves names, and remembers their addresses: the name service may depend on this very node.
 #[derive(Debug, Default)]
 pub struct Resolver {
     known: BTreeMap<String, BTreeSet<SocketAddr>>,
-    /// Why a name did not resolve the last time: said once while it stays the same.
+    /// The last failure by name, which is logged once.
     failures: BTreeMap<String, String>,
 }
 
@@ -69,7 +69,7 @@ impl Resolver {
         targets
     }
 
-    /// What was found, or else what was found before.
+    /// The addresses that were found, or else the last ones.
     fn remember(
         &mut self,
         endpoint: &Uri,
@@ -88,7 +88,7 @@ impl Resolver {
         if self.failures.get(&name) == Some(&reason) {
             debug!(%endpoint, reason, "the controller's name does not resolve");
         } else {
-            warn!(%endpoint, reason, "the controller's name does not resolve (said once)");
+            warn!(%endpoint, reason, "the controller's name does not resolve (logged once)");
             self.failures.insert(name.clone(), reason);
         }
         self.known.get(&name).cloned().unwrap_or_default()

@@ -1,8 +1,8 @@
-//! How the two ends of a stream know each other.
+//! Authentication of both ends of a stream.
 //!
-//! The controller shows a certificate of an authority that we know; we show one that names our
-//! node, or a token that is bound to it. Files are read by whoever made the configuration; each
-//! connection uses the newest, and the token is read for each stream.
+//! The controller shows a certificate of a configured authority. The client shows one that names it,
+//! or a token that is bound to its node. Each connection uses the newest certificates, and the token is
+//! read for each stream.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,29 +21,28 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Uri;
 use tower::{Service, service_fn};
 
-/// How a stream is secured.
+/// The security of a stream.
 #[derive(Debug, Clone)]
 pub enum Security {
-    /// Not at all. Then no token is sent either.
+    /// None; no token is sent either.
     Plaintext,
-    /// By TLS.
+    /// TLS.
     Tls(TlsClient),
 }
 
-/// What a client of TLS needs.
+/// The configuration of a TLS client.
 #[derive(Debug, Clone)]
 pub struct TlsClient {
-    /// Whom to trust and what to show; the newest is used.
+    /// Authorities and certificate; the newest is used.
     pub config: watch::Receiver<Arc<ClientConfig>>,
     /// The name that the controller's certificate must have; `None` for the host of its address.
     pub server_name: Option<ServerName<'static>>,
-    /// A file with a token, if we show one.
+    /// A file with the token to show, if any.
     pub token_file: Option<PathBuf>,
 }
 
 impl Security {
-    /// TLS of these files, which are to be followed; `server_name` and `token_file` as in
-    /// [`TlsClient`]. Blocks.
+    /// Reads the files of a TLS client, and returns them to be followed. Blocks.
     ///
     /// # Errors
     /// If a file cannot be used.
@@ -62,7 +61,7 @@ impl Security {
         Ok((Self::Tls(tls), files))
     }
 
-    /// What goes with a request, if anything.
+    /// The value of the `authorization` header, if there is one.
     pub(crate) async fn authorization(&self) -> Result<Option<MetadataValue<Ascii>>, FileError> {
         let Self::Tls(TlsClient {
             token_file: Some(path),
@@ -92,7 +91,7 @@ pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 impl Security {
-    /// Connects to an address: TCP, then TLS with whoever the URI names.
+    /// Connects to an address: TCP, then TLS with the host that the URI names.
     pub(crate) fn connector(
         &self,
         address: SocketAddr,

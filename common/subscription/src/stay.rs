@@ -1,13 +1,13 @@
-//! How long a stream lasts, and how it ends.
+//! The duration of a stream, and its end.
 
 use std::time::{Duration, Instant};
 
 use crate::{Departure, End};
 
-/// A stream that broke sooner gives no reason to come back quickly.
+/// A stream that broke sooner gives no reason to reconnect quickly.
 const LASTED: Duration = Duration::from_secs(10);
 
-/// Our stay with a controller. Time comes in.
+/// A stay with a controller. Time is an argument.
 #[derive(Debug, Clone, Copy)]
 pub struct Stay {
     since: Instant,
@@ -16,7 +16,7 @@ pub struct Stay {
 }
 
 impl Stay {
-    /// It begins now.
+    /// Begins a stay now.
     #[must_use]
     pub fn new(departure: Departure, now: Instant) -> Self {
         Self {
@@ -26,8 +26,8 @@ impl Stay {
         }
     }
 
-    /// The controller is about to stop, and all who are there leave within `spread`. Until we do
-    /// it serves us. Returns for how long.
+    /// The controller is about to stop, and its agents leave within `spread`. It serves each until
+    /// then. Returns the time that is left.
     pub fn goaway(&mut self, spread: Duration, now: Instant) -> Duration {
         let leave_at = *self
             .leave_at
@@ -35,13 +35,13 @@ impl Stay {
         leave_at.saturating_duration_since(now)
     }
 
-    /// When to leave, once the controller has said that it is about to stop.
+    /// When to leave, if the controller is about to stop.
     #[must_use]
     pub fn leave_at(&self) -> Option<Instant> {
         self.leave_at
     }
 
-    /// How a stream ended that had brought a table.
+    /// The end of a stream that has brought a table.
     #[must_use]
     pub fn broken(&self, now: Instant) -> End {
         match self.leave_at {

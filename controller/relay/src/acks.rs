@@ -1,4 +1,4 @@
-//! What is to be said to the controller behind us.
+//! Acknowledgements to the upstream controller.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -8,32 +8,33 @@ use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_tablelog::Committed;
 
-/// How many revisions wait until our agents have programmed them. The oldest are given up first:
-/// acks are cumulative.
+/// How many revisions wait until all agents have programmed them. The oldest are dropped first:
+/// acknowledgements are cumulative.
 const MAX_WAITING: usize = 1_024;
 
-/// The acks of one stream; only the newest of each kind is said.
+/// The acknowledgements of one stream; only the newest of each kind is sent.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     received: Option<v1::Received>,
     last_received: v1::Received,
     programmed: Option<v1::Programmed>,
-    /// What was published and is not known to be programmed, in order.
+    /// Revisions that are published and not known to be programmed, in order.
     waiting: VecDeque<Waiting>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    /// The revision that our agents know.
+    /// The revision at the relay.
     ours: u64,
+    /// The revision at the controller.
     theirs: u64,
-    records_hash: SetHash,
-    own_hash: SetHash,
+    /// The hashes of the records and of the nodes' own; `None` while deletions are held back.
+    hashes: Option<(SetHash, SetHash)>,
     published: Instant,
 }
 
 impl Acks {
-    /// A Commit has arrived, and is held or not.
+    /// A Commit has arrived; some of its deletions may be held back.
     pub(crate) fn committed(&mut self, revision: u64, held: Option<v1::Held>) {
         self.last_received = v1::Received {
             revision,
@@ -43,20 +44,26 @@ impl Acks {
         self.received = Some(self.last_received.clone());
     }
 
-    /// What was held is not any more.
+    /// No deletions are held back any more.
     pub(crate) fn released(&mut self) {
         if self.last_received.held.take().is_some() {
             self.received = Some(self.last_received.clone());
         }
     }
 
-    /// A Commit was published, as a revision of ours.
-    pub(crate) fn published(&mut self, ours: u64, committed: &Committed, now: Instant) {
+    /// A Commit was published as a revision of the relay, with or without all its deletions.
+    pub(crate) fn published(
+        &mut self,
+        ours: u64,
+        committed: &Committed,
+        is_held: bool,
+        now: Instant,
+    ) {
+        let hashes = (committed.records_hash, committed.own_hash);
         self.waiting.push_back(Waiting {
             ours,
             theirs: committed.revision,
-            records_hash: committed.records_hash,
-            own_hash: committed.own_hash,
+            hashes: (!is_held).then_some(hashes),
             published: now,
         });
         if self.waiting.len() > MAX_WAITING {
@@ -69,32 +76,40 @@ impl Acks {
         !self.waiting.is_empty()
     }
 
-    /// All our agents have programmed what `is_programmed` says.
+    /// Acknowledges the revisions that all agents have programmed.
     pub(crate) fn look(&mut self, now: Instant, is_programmed: impl Fn(u64) -> bool) {
         while let Some(first) = self.waiting.pop_front_if(|first| is_programmed(first.ours)) {
+            let bytes = |hash: SetHash| hash.to_bytes().to_vec();
+            let (records_hash, own_hash) = first.hashes.unzip();
             let duration = now.saturating_duration_since(first.published);
             self.programmed = Some(v1::Programmed {
                 revision: first.theirs,
-                records_hash: first.records_hash.to_bytes().into(),
-                own_hash: first.own_hash.to_bytes().into(),
+                records_hash: records_hash.map(bytes).unwrap_or_default(),
+                own_hash: own_hash.map(bytes).unwrap_or_default(),
                 duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
                 ..v1::Programmed::default()
             });
+            if self.last_received.held.is_some() {
+                // Older controllers end the hold at `Programmed`.
+                self.received = Some(self.last_received.clone());
+            }
         }
     }
 
-    pub(crate) fn has_mail(&self) -> bool {
+    pub(crate) fn has_message(&self) -> bool {
         self.received.is_some() || self.programmed.is_some()
     }
 
-    /// The next message; `None` if there is nothing to say.
-    pub(crate) fn take(&mut self) -> Option<v1::AgentMessage> {
-        let message = match self.received.take() {
-            Some(received) => Message::Received(received),
-            None => Message::Programmed(self.programmed.take()?),
+    /// The next message; `None` if there is none.
+    pub(crate) fn next_message(&mut self) -> Option<v1::AgentMessage> {
+        let received = |acks: &mut Self| acks.received.take().map(Message::Received);
+        let programmed = |acks: &mut Self| acks.programmed.take().map(Message::Programmed);
+        let message = match self.last_received.held {
+            None => received(self).or_else(|| programmed(self)),
+            Some(_) => programmed(self).or_else(|| received(self)),
         };
         Some(v1::AgentMessage {
-            message: Some(message),
+            message: Some(message?),
         })
     }
 }
@@ -109,8 +124,6 @@ mod tests {
             revision,
             records_hash: SetHash(revision.into()),
             own_hash: SetHash::default(),
-            deleted: 0,
-            records: 0,
         }
     }
 
@@ -120,34 +133,34 @@ mod tests {
         let mut acks = Acks::default();
         for (theirs, ours) in [(10, 1), (11, 2), (12, 2), (13, 3)] {
             acks.committed(theirs, None);
-            acks.published(ours, &committed(theirs), now);
+            acks.published(ours, &committed(theirs), false, now);
         }
         acks.look(now, |_| false);
-        let Some(Message::Received(received)) = acks.take().unwrap().message else {
+        let Some(Message::Received(received)) = acks.next_message().unwrap().message else {
             panic!("nothing received");
         };
         assert_eq!(received.revision, 13);
-        assert!(!acks.has_mail());
+        assert!(!acks.has_message());
         acks.look(now, |ours| ours <= 2);
-        let Some(Message::Programmed(programmed)) = acks.take().unwrap().message else {
+        let Some(Message::Programmed(programmed)) = acks.next_message().unwrap().message else {
             panic!("nothing programmed");
         };
         assert_eq!(programmed.revision, 12);
         assert_eq!(programmed.records_hash, SetHash(12).to_bytes());
-        assert!(acks.is_waiting() && !acks.has_mail());
+        assert!(acks.is_waiting() && !acks.has_message());
     }
 
     #[test]
-    fn what_is_held_no_more_is_said_once() {
+    fn a_release_is_acknowledged_once() {
         let mut acks = Acks::default();
         acks.committed(1, Some(v1::Held::default()));
-        assert!(acks.take().is_some());
+        assert!(acks.next_message().is_some());
         acks.released();
-        let Some(Message::Received(received)) = acks.take().unwrap().message else {
+        let Some(Message::Received(received)) = acks.next_message().unwrap().message else {
             panic!("nothing received");
         };
         assert_eq!((received.revision, received.held), (1, None));
         acks.released();
-        assert!(!acks.has_mail());
+        assert!(!acks.has_message());
     }
 }

@@ -1,37 +1,34 @@
 //! The source of a relay: another controller.
 //!
-//! [`run`] keeps a stream open to one of several controllers, asks for what all nodes have, and
-//! publishes it as it comes. The last good tables are served on while there is no controller. A
-//! relay holds back what comes first on a stream and deletes too much, as agents do: to its agents
-//! it would be a change like any other.
+//! [`run`] keeps a stream open to one of several controllers, asks for the tables of all nodes, and
+//! publishes them as they come. The last tables are served without a controller. A relay holds
+//! deletions back that are too many, as agents do: to its agents they would be a change like any
+//! other.
 
 #![forbid(unsafe_code)]
 
 mod acks;
-mod guard;
 mod pace;
-mod run;
-mod stats;
-mod stream;
+mod relay;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use portolan_serve::Registry;
-use portolan_subscription::{HoldConfig, Security};
+use portolan_subscription::{GuardConfig, Security, StreamStats};
 use portolan_tablelog::Forwarder;
 use tonic::transport::Uri;
 
-pub use run::run;
-pub use stats::Stats;
+pub use relay::run;
 
-/// Whom to ask, as whom.
+/// The controllers, and the identity of the relay.
 #[derive(Debug, Clone)]
 pub struct RelayConfig {
-    /// The controllers, as `http://host:port`, with TLS too; any of them will do, and a name stands
-    /// for all its addresses. At least one.
+    /// The controllers, as `http://host:port`, with TLS too. A name stands for all its addresses. At
+    /// least one.
     pub upstreams: Vec<Uri>,
-    /// How a controller shows that it is one, and we that we are this relay.
+    /// The identity of both sides.
     pub security: Security,
     /// The cluster; empty for a single one.
     pub cluster: String,
@@ -39,24 +36,30 @@ pub struct RelayConfig {
     pub name: String,
     /// This program's version, for people.
     pub version: String,
-    /// Which tables are held back.
-    pub hold: HoldConfig,
-    /// How long a controller may say nothing before its first Commit, if there are others to ask.
+    /// Limits of the deletion guard.
+    pub guard: GuardConfig,
+    /// How long a controller may say nothing before its first Commit, if there are others.
     pub first_commit_timeout: Duration,
-    /// How many cores our own streams have, at least 1.
+    /// How many cores the relay's own streams have, at least 1.
     pub cores: u32,
 }
 
-/// What [`RelayConfig::first_commit_timeout`] is, if nothing speaks against it.
-pub const FIRST_COMMIT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Where what arrives goes to.
+/// The receivers of tables.
 #[derive(Debug)]
 pub struct Outlets {
     /// Publishes.
     pub forwarder: Forwarder,
-    /// Our own agents.
+    /// The relay's own agents.
     pub sessions: Arc<Registry>,
-    /// What we count.
+    /// Counts.
     pub stats: Arc<Stats>,
+}
+
+/// Counts of a relay, for metrics.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// The stream.
+    pub stream: Arc<StreamStats>,
+    /// Records and lists that cannot be passed on. Goes up and down.
+    pub left_out: AtomicU64,
 }

@@ -1,14 +1,14 @@
-//! When what has arrived is published: as a controller paces what it computes.
+//! The pace of publishing, which is that of a controller.
 
 use std::time::{Duration, Instant};
 
 use portolan_tablelog::Debounce;
 
-/// What it costs a core to send one stream a small batch over TLS and to take its answer (measured:
-/// 12 to 21 microseconds).
+/// The cost of sending one stream a small batch over TLS and of reading its answer (measured: 12 to 21
+/// microseconds of one core).
 const PER_STREAM: Duration = Duration::from_micros(20);
 
-/// Batches what comes faster than our own agents can be sent it.
+/// Batches changes that come faster than they can be sent to the relay's agents.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     debounce: Debounce,
@@ -16,8 +16,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Something has arrived. What takes something away cannot be told from what does not, and was
-    /// batched already where it comes from: nothing waits for long.
+    /// Something has arrived. Deletions cannot be told from other changes, and are batched by the
+    /// controller already: nothing waits for long.
     pub(crate) fn arrived(&mut self, now: Instant) {
         self.due = Some(self.debounce.changed(now, true));
     }
@@ -27,12 +27,12 @@ impl Pace {
         self.due
     }
 
-    /// Nothing is to be published after all.
+    /// Nothing is to be published any more.
     pub(crate) fn forget(&mut self) {
         self.due = None;
     }
 
-    /// It was published, for so many streams on so many cores.
+    /// Everything was published, for so many streams on so many cores.
     pub(crate) fn published(&mut self, now: Instant, streams: usize, cores: u32) {
         let streams = u32::try_from(streams).unwrap_or(u32::MAX);
         let fan_out = PER_STREAM.saturating_mul(streams) / cores.max(1);

@@ -1,13 +1,15 @@
-//! A controller whose source is another one.
+//! A relay: a controller whose source is another one.
 
 mod args;
 mod metrics;
 
 use std::sync::Arc;
 
-use portolan_relay::{FIRST_COMMIT_TIMEOUT, Outlets, RelayConfig, Stats, run};
+use portolan_relay::{Outlets, RelayConfig, Stats, run};
 use portolan_runtime::{BlockReady, CredentialCollector, Liveness};
 use portolan_serve::Registry as Sessions;
+use portolan_source::ContactCollector;
+use portolan_subscription::FIRST_COMMIT_TIMEOUT;
 use portolan_tablelog::{Forwarder, Publisher, TableReader};
 use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
@@ -19,8 +21,8 @@ use crate::metrics::CatalogMetrics;
 pub(crate) use args::UpstreamArgs;
 pub(crate) use metrics::RelayCollector;
 
-/// What a relay works with.
-pub(crate) struct Parts {
+/// The parts of a relay.
+pub(crate) struct RelayParts {
     pub(crate) publisher: Publisher,
     pub(crate) tables: TableReader,
     pub(crate) sessions: Arc<Sessions>,
@@ -31,20 +33,23 @@ pub(crate) struct Parts {
     pub(crate) cores: u32,
 }
 
-/// Starts to pass tables on.
+/// Starts the relay.
 pub(crate) fn start(
     args: &Args,
-    parts: Parts,
+    parts: RelayParts,
     registry: &mut Registry,
     vital: &Vital,
 ) -> anyhow::Result<()> {
     let flags = &args.upstream;
-    let (security, files) = flags.open()?;
+    flags.validate()?;
+    let (security, files) = flags.identity().open("upstream_tls")?;
     if let Some(files) = files {
         registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
         vital.spawn("credentials", files.follow(POLL, vital.ending.clone()));
     } else {
-        tracing::warn!("plaintext: anybody on the way to --upstream can change all tables");
+        tracing::warn!(
+            "plaintext: everyone on the network path to --upstream can change the tables of all nodes"
+        );
     }
     let config = RelayConfig {
         upstreams: flags.upstreams()?,
@@ -52,12 +57,14 @@ pub(crate) fn start(
         cluster: args.cluster.clone(),
         name: flags.name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        hold: flags.hold(),
+        guard: args.guard.upstream(),
         first_commit_timeout: FIRST_COMMIT_TIMEOUT,
         cores: parts.cores,
     };
     let stats = Arc::new(Stats::default());
     registry.register_collector(Box::new(RelayCollector(Arc::clone(&stats))));
+    let stream = Arc::clone(&stats.stream);
+    registry.register_collector(Box::new(ContactCollector(move || stream.silence())));
     let ending = vital.ending.clone();
     vital
         .tasks

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod deletions;
 pub mod hash;
 pub mod ipset;
 pub mod ipvs;
@@ -14,6 +15,7 @@ mod node;
 mod record;
 mod table;
 
+pub use deletions::{Loss, TableSize, replaced};
 pub use hash::{ContentHash, SetHash, node_hash};
 pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
 pub use node::NodeInfo;

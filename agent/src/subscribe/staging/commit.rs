@@ -41,7 +41,7 @@ impl Staging {
         })
     }
 
-    /// Without one, what is the node's own is as it was; a snapshot has nothing that was.
+    /// Without one, the node's own part is unchanged; not so in a snapshot.
     fn stated_own_hash(&self, commit: &v1::Commit) -> Result<SetHash, StagingError> {
         if commit.own_hash.is_empty() && !commit.snapshot && self.position.is_some() {
             return Ok(self.own_hash());
@@ -54,7 +54,7 @@ impl Staging {
     }
 
     fn swap(&mut self) {
-        // Clones the maps, not what is in them, while someone else has the last table.
+        // Clones the maps, not their values, while the last table is in use elsewhere.
         let table = Arc::make_mut(&mut self.table);
         if let Some(staged) = self.staged_node.take() {
             self.node = staged.node;

@@ -1,7 +1,7 @@
-//! Frames to tables: stages what comes, and swaps at a Commit whose hashes fit.
+//! Frames to tables: stages frames, and swaps tables at a Commit whose hashes fit.
 //!
-//! Pure: no I/O, no clock. The hashes are the controller's: they tell whether all that was sent has
-//! arrived, also of what this version could not take.
+//! Pure: no I/O, no clock. The hashes are the controller's: they show that all that was sent has
+//! arrived, also values that this version refuses.
 
 mod commit;
 mod node;
@@ -16,21 +16,21 @@ use portolan_proto::buckets::{bucket_hashes, is_bucket_count};
 use portolan_proto::convert::{DecodeError, decode_lists, decode_record};
 use portolan_proto::v1;
 use portolan_proto::v1::frame::Frame;
-use portolan_subscription::inflate;
+use portolan_subscription::{InflateError, inflate};
 use prost::Message;
 
 use node::{Node, StagedNode};
-use part::{Decoded, Part};
+use part::{Decoded, TablePart};
 
 pub use saved::Saved;
 
-/// A node's table, and what is to become of it.
-#[derive(Debug)]
+/// A node's table, and the transition that is being received.
+#[derive(Debug, Clone)]
 pub struct Staging {
     cluster: Arc<str>,
     table: Arc<NodeTable>,
-    records: Part<Record>,
-    lists: Part<NodeOverlay>,
+    records: TablePart<Record>,
+    lists: TablePart<NodeOverlay>,
     node: Node,
     staged_node: Option<StagedNode>,
     /// Of the stream that frames come from.
@@ -41,7 +41,7 @@ pub struct Staging {
     source_versions: Vec<u64>,
 }
 
-/// What a frame was.
+/// A frame that was taken.
 #[derive(Debug)]
 pub enum Taken {
     /// The stream's first frame.
@@ -50,9 +50,9 @@ pub enum Taken {
     Staged,
     /// The end of one.
     Committed(Committed),
-    /// The controller wants to know this of what we have.
+    /// The controller asks for the hashes of the buckets: the answer.
     Asked(v1::Buckets),
-    /// An operator says that a table may be programmed which is held.
+    /// An operator confirms deletions that are held back.
     Confirmed(v1::Confirm),
     /// The controller is about to stop.
     Goaway(v1::Goaway),
@@ -73,34 +73,34 @@ pub struct Committed {
     pub table: Arc<NodeTable>,
     /// The hash of its records as the controller has them.
     pub records_hash: SetHash,
-    /// The hash of what is the node's own, as the controller has it.
+    /// The hash of the node's own part, as the controller has it.
     pub own_hash: SetHash,
-    /// When what it changed was triggered, in milliseconds of Unix time; empty of a whole table.
+    /// When its changes were triggered, in milliseconds of Unix time; empty for a whole table.
     pub trigger_times_ms: Vec<u64>,
-    /// All that could not be taken, of this Commit and earlier ones, in order of the keys; first,
-    /// without a key, of what is known of the node.
+    /// All refusals, of this Commit and earlier ones, in order of the keys; first, without a key, those
+    /// of the node's facts.
     pub refused: Vec<v1::Refusal>,
 }
 
 /// Why a transition was dropped. The table stays as it was, and the next must come whole.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum StagingError {
-    /// What was staged is not what was sent.
+    /// The staged table differs from the one that was sent.
     #[error("{part} of revision {revision} have hash {got}, not {stated}")]
     Mismatch {
         /// Which part of the table.
         part: &'static str,
         /// The Commit's revision.
         revision: u64,
-        /// What the Commit says.
+        /// The hash in the Commit.
         stated: SetHash,
-        /// What we have.
+        /// The hash of the staged table.
         got: SetHash,
     },
     /// The Commit has no hash.
     #[error("Commit: {0}")]
     Commit(#[from] DecodeError),
-    /// A patch that cannot be applied to what we have.
+    /// A patch that does not apply to the staged table.
     #[error("patch of {record}: {reason}")]
     Patch {
         /// The record's namespace, Service and port.
@@ -109,9 +109,12 @@ pub enum StagingError {
         reason: String,
     },
     /// Compressed records that cannot be read.
-    #[error("{0}")]
-    Compressed(String),
-    /// So many buckets there cannot be, or not in the same transition.
+    #[error(transparent)]
+    Compressed(#[from] InflateError),
+    /// A record or key among compressed ones that cannot be read.
+    #[error("compressed records: {0}")]
+    Unreadable(#[from] prost::DecodeError),
+    /// An impossible number of buckets, or two numbers in one transition.
     #[error("bucket_count: {0} cannot be, or buckets beyond it")]
     Buckets(u32),
 }
@@ -123,8 +126,8 @@ impl Staging {
         Self {
             cluster: cluster.into(),
             table: Arc::default(),
-            records: Part::default(),
-            lists: Part::default(),
+            records: TablePart::default(),
+            lists: TablePart::default(),
             node: Node::default(),
             staged_node: None,
             epoch: 0,
@@ -133,11 +136,11 @@ impl Staging {
         }
     }
 
-    /// Begins a stream: drops what the last one left without a Commit, and says what to say in
-    /// Hello of what there is.
+    /// Begins a stream: drops frames of the last one that no Commit followed. Adds the state of the
+    /// table to Hello.
     pub fn begin(&mut self, hello: v1::Hello) -> v1::Hello {
         self.drop_staged();
-        // Also without a table that is good: nobody may take us further back.
+        // Also without a good table: no controller may be older.
         let hello = v1::Hello {
             source_versions: self.source_versions.clone(),
             ..hello
@@ -154,8 +157,8 @@ impl Staging {
         }
     }
 
-    /// Says nothing any more of how far the last controller was: it may have been wrong, or its
-    /// source was restored to an earlier state. Whether there was anything to forget.
+    /// Forgets the source versions of the last controller: its source has been restored to an earlier
+    /// state. Whether there were any.
     pub fn forget_source_versions(&mut self) -> bool {
         !std::mem::take(&mut self.source_versions).is_empty()
     }
@@ -163,8 +166,8 @@ impl Staging {
     /// Takes the next frame.
     ///
     /// # Errors
-    /// If it is a Commit that does not fit what came before it, or what it should be applied to is
-    /// not here. A new stream must be begun.
+    /// If it is a Commit that does not fit the frames before it, or a change of something that is
+    /// missing. A new stream must be begun.
     pub fn take(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         let result = self.take_frame(frame);
         if result.is_err() {
@@ -214,18 +217,17 @@ impl Staging {
     }
 
     fn stage_compressed(&mut self, compressed: &[u8]) -> Result<(), StagingError> {
-        let unreadable = |error: prost::DecodeError| StagingError::Compressed(error.to_string());
-        let records = inflate(compressed).map_err(StagingError::Compressed)?;
+        let records = inflate(compressed)?;
         for bytes in records.put {
-            self.stage_record(v1::Record::decode(bytes).map_err(unreadable)?);
+            self.stage_record(v1::Record::decode(bytes)?);
         }
         for bytes in records.delete {
-            let key = v1::RecordKey::decode(bytes).map_err(unreadable)?;
+            let key = v1::RecordKey::decode(bytes)?;
             self.records.delete(key);
         }
         self.replace_buckets(&records.replace_buckets, records.bucket_count)?;
         for bytes in records.patch {
-            self.stage_patch(&v1::RecordPatch::decode(bytes).map_err(unreadable)?)?;
+            self.stage_patch(&v1::RecordPatch::decode(bytes)?)?;
         }
         Ok(())
     }

@@ -1,14 +1,14 @@
-//! What is known of the node itself: its hash is the controller's, as that of every other part.
+//! Facts about the node itself. Their hash is the controller's, as that of every other part.
 
 use portolan_model::{ContentHash, NodeInfo};
 use portolan_proto::convert::{decode_hash, decode_node};
 use portolan_proto::v1;
 
-/// What is in force, but for the facts themselves, which are in the table.
-#[derive(Debug)]
+/// The state in force; the facts themselves are in the table.
+#[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) hash: ContentHash,
-    /// What could not be taken, in words.
+    /// The reason of a refusal.
     pub(super) problem: Option<String>,
 }
 
@@ -21,8 +21,8 @@ impl Default for Node {
     }
 }
 
-/// What comes in force at the Commit.
-#[derive(Debug)]
+/// The state after the Commit.
+#[derive(Debug, Clone)]
 pub(super) struct StagedNode {
     /// `None` if it was refused: the last good facts stay.
     pub(super) info: Option<NodeInfo>,

@@ -1,4 +1,4 @@
-//! One part of a table, the shared records or the node's own lists, with what is staged for it.
+//! One part of a table, the shared records or the node's own lists, with its staged changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use super::replaced::Replaced;
 
 /// Hashes and problems by the key as it was sent: a refused record's key may be one that the model
 /// has no word for. The values themselves are in the table.
-#[derive(Debug)]
-pub(super) struct Part<T> {
+#[derive(Debug, Clone)]
+pub(super) struct TablePart<T> {
     hashes: BTreeMap<v1::RecordKey, ContentHash>,
     hash: SetHash,
-    problems: BTreeMap<v1::RecordKey, Problem>,
+    problems: BTreeMap<v1::RecordKey, ValueProblem>,
     /// The last word on each key; `None` deletes it.
     staged: BTreeMap<v1::RecordKey, Option<Put<T>>>,
     replaced: Replaced,
 }
 
-/// What could not be taken of a value.
+/// The part of a value that could not be taken.
 #[derive(Debug, Clone)]
-enum Problem {
+enum ValueProblem {
     /// Some of it.
     LeftOut(String),
     /// All of it: the last good one is in force, if there was one.
@@ -31,22 +31,22 @@ enum Problem {
 }
 
 /// A value as it was understood.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Decoded<T> {
     pub(super) key: RecordKey,
     pub(super) value: Arc<T>,
-    /// What was left out of it, in words; empty if nothing was.
+    /// Description of omitted parts; empty if there are none.
     pub(super) left_out: String,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Put<T> {
     hash: ContentHash,
     /// Or why it was refused.
     decoded: Result<Decoded<T>, String>,
 }
 
-impl<T> Default for Part<T> {
+impl<T> Default for TablePart<T> {
     fn default() -> Self {
         Self {
             hashes: BTreeMap::new(),
@@ -58,7 +58,7 @@ impl<T> Default for Part<T> {
     }
 }
 
-impl<T> Part<T> {
+impl<T> TablePart<T> {
     /// Stages a value, or that it was refused. A hash that is none adds nothing to the sum, so
     /// that the Commit will not fit.
     pub(super) fn put(
@@ -77,12 +77,12 @@ impl<T> Part<T> {
         self.staged.insert(key, None);
     }
 
-    /// Stages that only what is staged stays.
+    /// Stages that all values go that are not staged.
     pub(super) fn replace_all(&mut self) {
         self.replaced = Replaced::All;
     }
 
-    /// Stages that of some buckets only what is staged stays; false if there are no such buckets.
+    /// Stages that all values of some buckets go that are not staged; false for impossible buckets.
     pub(super) fn replace_buckets(&mut self, buckets: &[u32], count: u32) -> bool {
         self.replaced.add(buckets, count)
     }
@@ -112,7 +112,7 @@ impl<T> Part<T> {
         self.hashes.get(key).copied().filter(|_| is_whole)
     }
 
-    /// What the sum will be after a Commit.
+    /// The sum after a Commit.
     pub(super) fn hash_after(&self) -> SetHash {
         let mut hash = match &self.replaced {
             Replaced::All => SetHash::default(),
@@ -135,7 +135,7 @@ impl<T> Part<T> {
         hash
     }
 
-    /// Makes what is staged the table's. A refused value leaves the last good one in force, also
+    /// Applies staged changes to the table. A refused value leaves the last good one in force, also
     /// where everything is replaced.
     pub(super) fn commit(&mut self, values: &mut ByRecord<T>, cluster: &Arc<str>) {
         self.hash = self.hash_after();
@@ -150,12 +150,12 @@ impl<T> Part<T> {
                 Ok(decoded) => {
                     values.insert(decoded.key, decoded.value);
                     let left_out = decoded.left_out;
-                    (!left_out.is_empty()).then_some(Problem::LeftOut(left_out))
+                    (!left_out.is_empty()).then_some(ValueProblem::LeftOut(left_out))
                 }
                 Err(why) => {
                     let good = decode_key(&key, cluster).ok();
                     values.extend(good.and_then(|key| last.remove_with_key(&key)));
-                    Some(Problem::Refused(why))
+                    Some(ValueProblem::Refused(why))
                 }
             };
             match problem {
@@ -165,7 +165,7 @@ impl<T> Part<T> {
         }
     }
 
-    /// Takes away what is replaced, and gives back its values.
+    /// Removes replaced values, and returns them.
     fn take_replaced(&mut self, values: &mut ByRecord<T>, cluster: &Arc<str>) -> ByRecord<T> {
         let replaced = std::mem::take(&mut self.replaced);
         match replaced {
@@ -196,17 +196,17 @@ impl<T> Part<T> {
         values.remove_with_key(&key)
     }
 
-    /// What could not be taken, in order of the keys.
+    /// The refusals, in order of the keys.
     pub(super) fn problems(&self) -> impl Iterator<Item = (&v1::RecordKey, &String)> {
         self.problems.iter().map(|(key, problem)| match problem {
-            Problem::LeftOut(why) | Problem::Refused(why) => (key, why),
+            ValueProblem::LeftOut(why) | ValueProblem::Refused(why) => (key, why),
         })
     }
 }
 
-impl Part<Record> {
-    /// Stages what a patch makes of the record that it names; an error if that is not what we have.
-    /// What it makes of a record that was refused is refused as well, for the same reason.
+impl TablePart<Record> {
+    /// Stages a patched record; an error if the base differs. A patch of a refused record is refused as
+    /// well, for the same reason.
     pub(super) fn patch(
         &mut self,
         patch: &v1::RecordPatch,
@@ -217,7 +217,7 @@ impl Part<Record> {
         let hashes = decode_hash(&patch.base).and_then(|b| Ok((b, decode_hash(&patch.hash)?)));
         let (base, hash) = hashes.map_err(|error| error.to_string())?;
         let decoded = match self.base(&key, base, values, cluster) {
-            None => return Err(format!("its base {base} is not what we have")),
+            None => return Err(format!("its base {base} is not in the table")),
             Some(Base::Refused(why)) => Err(why),
             Some(Base::Taken(base, left_out)) => {
                 let record = apply_patch(&base, patch).map_err(|error| error.to_string())?;
@@ -232,7 +232,7 @@ impl Part<Record> {
         Ok(())
     }
 
-    /// What we have of this hash: as staged, or as in the table.
+    /// The record of this hash, staged or in the table.
     fn base(
         &self,
         key: &v1::RecordKey,
@@ -250,18 +250,18 @@ impl Part<Record> {
         self.hashes.get(key).filter(|have| **have == hash)?;
         let left_out = match self.problems.get(key) {
             None => String::new(),
-            Some(Problem::LeftOut(what)) => what.clone(),
-            Some(Problem::Refused(why)) => return Some(Base::Refused(why.clone())),
+            Some(ValueProblem::LeftOut(what)) => what.clone(),
+            Some(ValueProblem::Refused(why)) => return Some(Base::Refused(why.clone())),
         };
         let value = values.get(&decode_key(key, cluster).ok()?)?;
         Some(Base::Taken(Arc::clone(value), left_out))
     }
 }
 
-/// What a patch is applied to.
+/// The base of a patch.
 enum Base {
-    /// A record, and what was left out of it.
+    /// A record, and a description of its omitted parts.
     Taken(Arc<Record>, String),
-    /// Nothing that could be taken, and why.
+    /// A refused record, and the reason.
     Refused(String),
 }

@@ -1,12 +1,12 @@
-//! Of what a transition leaves nothing but what it puts.
+//! The parts of a table that a transition replaces as a whole.
 
 use std::collections::BTreeSet;
 
 use portolan_proto::buckets::{bucket_of, is_bucket_count};
 use portolan_proto::v1;
 
-/// What is replaced as a whole.
-#[derive(Debug, Default)]
+/// Keys that are deleted unless the transition puts them.
+#[derive(Debug, Clone, Default)]
 pub(super) enum Replaced {
     /// Only keys that are named change.
     #[default]
@@ -43,7 +43,7 @@ impl Replaced {
         }
     }
 
-    /// Whether a key is in what is replaced.
+    /// Whether a key is in a replaced part.
     pub(super) fn covers(&self, key: &v1::RecordKey) -> bool {
         match self {
             Self::Nothing => false,

@@ -1,4 +1,4 @@
-//! What becomes of a table as frames come.
+//! Tables made of frames.
 
 mod newer;
 /// Compressed frames, buckets, patches, replacements, and tables kept.

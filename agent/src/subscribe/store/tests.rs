@@ -12,6 +12,7 @@ fn store(directory: &Path) -> Store {
         directory: directory.to_owned(),
         cluster: "east".to_owned(),
         node: "a".to_owned(),
+        pin: ClusterPin::default(),
     }
 }
 
@@ -73,7 +74,11 @@ fn a_table_comes_back_with_all_that_hello_says() {
     for records in [3, 2_000, 0] {
         let mut staging = staging(records);
         store.write(&staging.save()).unwrap();
-        let (mut loaded, committed) = store.load().unwrap().unwrap();
+        let StoredTable {
+            staging: mut loaded,
+            committed,
+            ..
+        } = store.load().unwrap().unwrap();
         assert_eq!(committed.table.records.len(), records);
         assert_eq!((committed.epoch, committed.revision), (5, 7));
         let hello = loaded.begin(v1::Hello::default());
@@ -85,7 +90,7 @@ fn a_table_comes_back_with_all_that_hello_says() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_set_aside_and_said_why() {
+fn a_file_of_no_use_is_renamed_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     let good = store.encode(&staging(50).save()).unwrap();
@@ -137,7 +142,7 @@ fn a_file_that_makes_no_sense_is_set_aside_and_said_why() {
     ];
     for (content, reason) in cases {
         fs::write(dir.path().join(NAME), &content).unwrap();
-        let why = store.load().unwrap_err();
+        let why = store.load().unwrap_err().to_string();
         assert!(why.contains(reason) && why.contains(ASIDE), "{why}");
         assert_eq!(fs::read(dir.path().join(ASIDE)).unwrap(), content);
         assert!(store.load().unwrap().is_none());
@@ -162,19 +167,19 @@ fn a_table_with_a_wrong_hash_is_none() {
     for frame in frames {
         raw.extend(frame.encode_length_delimited_to_vec());
     }
-    let why = store.take(&raw).unwrap_err();
+    let why = store.stage(&raw).unwrap_err().to_string();
     assert!(why.contains("have hash"), "{why}");
 }
 
 #[test]
-fn what_cannot_be_written_leaves_the_last_one() {
+fn a_failed_write_leaves_the_last_table() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     store.write(&staging(3).save()).unwrap();
     // Where the new one is to be written there is a directory.
     fs::create_dir(dir.path().join(".portolan_table_new")).unwrap();
     store.write(&staging(4).save()).unwrap_err();
-    let (_, committed) = store.load().unwrap().unwrap();
+    let committed = store.load().unwrap().unwrap().committed;
     assert_eq!(committed.table.records.len(), 3);
 }
 
@@ -187,4 +192,72 @@ fn a_table_that_is_set_aside_is_not_read_and_not_lost() {
     assert!(set_aside(dir.path()).unwrap());
     assert!(store.load().unwrap().is_none());
     assert!(dir.path().join(OLD).is_file());
+}
+
+/// The table of a staging, by way of the disk.
+fn loaded_table(store: &Store, staging: &Staging) -> Arc<portolan_model::NodeTable> {
+    store.write(&staging.save()).unwrap();
+    store.load().unwrap().unwrap().in_force
+}
+
+#[test]
+fn a_table_with_held_deletions_comes_back_as_both_tables() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path());
+    let mut staging = staging(3);
+    let mut in_force = portolan_model::NodeTable::clone(&loaded_table(&store, &staging));
+    let held = record("held");
+    let emptied = Record {
+        destinations: vec![],
+        ..record("s1")
+    };
+    for record in [held.clone(), emptied] {
+        in_force
+            .records
+            .insert(record.key.clone(), Arc::new(record));
+    }
+    let overlay = portolan_model::NodeOverlay {
+        own: vec![([10, 0, 0, 1], 80).into()],
+        ..portolan_model::NodeOverlay::default()
+    };
+    in_force.lists.insert(held.key, Arc::new(overlay));
+    let in_force = Arc::new(in_force);
+    let saved = staging.save().with_in_force(Some(Arc::clone(&in_force)));
+    store.write(&saved).unwrap();
+    let loaded = store.load().unwrap().unwrap();
+    assert_eq!(loaded.in_force, in_force);
+    assert_eq!(loaded.committed.table.records.len(), 3);
+    let mut resumed = loaded.staging;
+    let hello = resumed.begin(v1::Hello::default());
+    assert_eq!(hello, staging.begin(v1::Hello::default()));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path());
+    fs::create_dir(dir.path().join(NAME)).unwrap();
+    let error = store.load().unwrap_err();
+    assert!(matches!(error, StoreError::Read { .. }), "{error}");
+    assert!(dir.path().join(NAME).is_dir());
+}
+
+#[test]
+fn a_table_of_another_cluster_is_known_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = store(dir.path());
+    store.pin.check("first").unwrap();
+    store.write(&staging(1).save()).unwrap();
+    assert!(!store.load().unwrap().unwrap().is_of_other_cluster);
+    for (id, expected) in [("first", false), ("second", true)] {
+        let moved = Store {
+            pin: ClusterPin::default(),
+            ..store.clone()
+        };
+        // A pin that was forgotten, then another one.
+        assert!(moved.load().unwrap().unwrap().is_of_other_cluster);
+        moved.pin.check(id).unwrap();
+        let loaded = moved.load().unwrap().unwrap();
+        assert_eq!(loaded.is_of_other_cluster, expected);
+    }
 }

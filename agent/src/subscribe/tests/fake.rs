@@ -1,11 +1,11 @@
-//! With a controller that sends what a test tells it to.
+//! A controller that is scripted by tests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use portolan_model::{ContentHash, NodeInfo, SetHash};
-use portolan_proto::convert::encode_record;
+use portolan_proto::convert::{encode_key, encode_record};
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
@@ -120,21 +120,37 @@ impl Stream {
         .await;
     }
 
-    /// A Commit whose hashes are those of these records.
-    pub(super) async fn commit(&self, revision: u64, snapshot: bool, records: &[v1::Record]) {
-        let hashes = records
-            .iter()
-            .map(|r| ContentHash::from_bytes(&r.hash).unwrap());
-        let records: SetHash = hashes.collect();
-        let own: SetHash = [NodeInfo::default().content_hash()].into_iter().collect();
-        self.send(Frame::Commit(v1::Commit {
-            revision,
-            snapshot,
-            records_hash: records.to_bytes().into(),
-            own_hash: own.to_bytes().into(),
-            ..v1::Commit::default()
+    pub(super) async fn delete(&self, service: &str) {
+        let key = encode_key(&record(service).key);
+        self.send(Frame::Records(v1::Records {
+            delete: vec![key],
+            ..v1::Records::default()
         }))
         .await;
+    }
+
+    /// A Commit whose hashes are those of these records.
+    pub(super) async fn commit(&self, revision: u64, snapshot: bool, records: &[v1::Record]) {
+        let commit = v1::Commit {
+            snapshot,
+            ..commit(revision, records)
+        };
+        self.send(Frame::Commit(commit)).await;
+    }
+
+    /// A snapshot's Commit of these source versions.
+    pub(super) async fn commit_at(
+        &self,
+        revision: u64,
+        records: &[v1::Record],
+        source_versions: Vec<u64>,
+    ) {
+        let commit = v1::Commit {
+            snapshot: true,
+            source_versions,
+            ..commit(revision, records)
+        };
+        self.send(Frame::Commit(commit)).await;
     }
 
     pub(super) async fn received(&mut self) -> v1::Received {
@@ -142,6 +158,19 @@ impl Stream {
             Message::Received(received) => received,
             other => panic!("{other:?}"),
         }
+    }
+}
+
+fn commit(revision: u64, records: &[v1::Record]) -> v1::Commit {
+    let hashes = records.iter();
+    let hashes = hashes.map(|r| ContentHash::from_bytes(&r.hash).unwrap());
+    let records: SetHash = hashes.collect();
+    let own: SetHash = [NodeInfo::default().content_hash()].into_iter().collect();
+    v1::Commit {
+        revision,
+        records_hash: records.to_bytes().into(),
+        own_hash: own.to_bytes().into(),
+        ..v1::Commit::default()
     }
 }
 
@@ -199,7 +228,7 @@ async fn an_unknown_frame_is_ignored() {
     stream.send_raw(None).await;
     stream.commit(1, true, &[encoded("x")]).await;
     agent.table(|table| services(table) == ["x"]).await;
-    assert_eq!(agent.stats.unknown_frames.load(Ordering::Relaxed), 2);
+    assert_eq!(agent.stats.stream.unknown_frames.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
@@ -215,7 +244,10 @@ async fn a_table_that_does_not_fit_is_asked_for_again() {
     let stream = controller.accept().await;
     assert_eq!((stream.hello.epoch, stream.hello.revision), (0, 0));
     assert!(stream.hello.records_hash.is_empty());
-    assert_eq!(agent.stats.hash_mismatches.load(Ordering::Relaxed), 1);
+    assert_eq!(
+        agent.stats.stream.hash_mismatches.load(Ordering::Relaxed),
+        1
+    );
     assert_eq!(agent.tables.borrow().as_ref(), Some(&good));
     stream.put(&[encoded("y")]).await;
     stream.commit(2, true, &[encoded("y")]).await;
@@ -239,7 +271,7 @@ async fn a_broken_stream_is_taken_up_with_what_there_is() {
     stream.commit(8, false, &[encoded("x")]).await;
     let second = agent.table(|table| table.revision == 8).await;
     assert!(Arc::ptr_eq(&first.table, &second.table));
-    assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 2);
+    assert_eq!(agent.stats.stream.streams.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
@@ -251,7 +283,7 @@ async fn a_goaway_is_followed_by_a_new_stream() {
         .send(Frame::Goaway(v1::Goaway { spread_ms: 1 }))
         .await;
     controller.accept().await;
-    agent.until(|stats| &stats.streams, 2).await;
+    agent.until(|stats| &stats.stream.streams, 2).await;
 }
 
 #[tokio::test]
@@ -266,11 +298,11 @@ async fn until_it_leaves_an_agent_takes_what_comes() {
     stream.put(&[encoded("x")]).await;
     stream.commit(1, true, &[encoded("x")]).await;
     agent.table(|table| services(table) == ["x"]).await;
-    assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 1);
+    assert_eq!(agent.stats.stream.streams.load(Ordering::Relaxed), 1);
     // It ends before.
     drop(stream);
     controller.accept().await;
-    agent.until(|stats| &stats.streams, 2).await;
+    agent.until(|stats| &stats.stream.streams, 2).await;
 }
 
 #[tokio::test]
@@ -287,7 +319,10 @@ async fn a_controller_that_says_nonsense_is_left_for_another() {
     let stream = other.accept().await;
     stream.commit(1, true, &[]).await;
     agent.table(|table| table.revision == 1).await;
-    assert_eq!(agent.stats.hash_mismatches.load(Ordering::Relaxed), 1);
+    assert_eq!(
+        agent.stats.stream.hash_mismatches.load(Ordering::Relaxed),
+        1
+    );
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What an agent keeps: its table on disk, and the one in force while another is held.
+//! The table on disk, and the deletion guard.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use portolan_model::ContentHash;
 use portolan_proto::buckets::bucket_hashes;
+use portolan_proto::reason::Reason;
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
 use tonic::Status;
 
-use super::super::{HoldConfig, SubscribeConfig};
+use super::super::{GuardConfig, SubscribeConfig};
 use super::fake::{Controller, Stream, encoded, next};
 use super::support::{Agent, config, patiently, services};
 
@@ -32,11 +33,11 @@ fn in_directory(controller: &Controller, directory: &Path) -> SubscribeConfig {
     }
 }
 
-fn holding(controller: &Controller, confirmed_after: Option<Duration>) -> SubscribeConfig {
+fn guarded(controller: &Controller, time: Option<Duration>) -> SubscribeConfig {
     SubscribeConfig {
-        hold: HoldConfig {
-            above_percent: 50,
-            confirmed_after,
+        guard: GuardConfig {
+            time,
+            ..GuardConfig::default()
         },
         ..at(controller)
     }
@@ -83,7 +84,7 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
     assert_eq!(after.table, before.table);
     assert_eq!((after.epoch, after.revision), (5, 7));
     assert!(after.is_from_disk && !before.is_from_disk);
-    agent.until(|stats| &stats.connect_failures, 1).await;
+    agent.until(|stats| &stats.stream.connect_failures, 1).await;
     agent.stop().await;
     // And resumes with it.
     let mut agent = Agent::start_as(in_directory(&controller, dir.path()));
@@ -162,13 +163,13 @@ async fn a_table_is_written_while_its_stream_lives_and_when_it_ends() {
     stream.commit(1, true, &many(3)).await;
     agent.until(|stats| &stats.table_writes, 1).await;
     stream.commit(2, true, &[]).await;
-    agent.until(|stats| &stats.commits, 2).await;
+    agent.until(|stats| &stats.stream.commits, 2).await;
     drop(stream);
     agent.until(|stats| &stats.table_writes, 2).await;
 }
 
 #[tokio::test]
-async fn a_file_that_makes_no_sense_is_set_aside_and_the_agent_goes_on() {
+async fn a_file_of_no_use_is_renamed_and_the_agent_starts() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("table"), "no table").unwrap();
     let mut controller = Controller::start().await;
@@ -183,120 +184,193 @@ async fn a_file_that_makes_no_sense_is_set_aside_and_the_agent_goes_on() {
 }
 
 #[tokio::test]
-async fn a_first_table_that_deletes_too_much_waits_for_a_confirmation() {
+async fn deletions_of_a_first_table_wait_for_a_confirmation_and_nothing_else_does() {
     let mut controller = Controller::start().await;
-    let config = holding(&controller, None);
+    let config = guarded(&controller, None);
     let (mut agent, mut stream) = with_records(&mut controller, config, 101).await;
-    stream.commit(2, true, &[]).await;
-    let received = stream.received().await;
-    // The ack and the word that it is held may come one after the other.
-    let received = match received.held {
-        Some(_) => received,
-        None => stream.received().await,
-    };
-    let held = received.held.unwrap();
+    stream.put(&[encoded("new")]).await;
+    stream.commit(2, true, &[encoded("new")]).await;
+    let held = stream.received().await.held.unwrap();
     assert_eq!(
         (held.deleted, held.records, held.remaining_ms),
         (101, 101, 0)
     );
-    // What is added meanwhile waits too, and another revision confirms nothing.
+    let table = agent.table(|table| table.revision == 2).await;
+    assert_eq!(table.table.records.len(), 102);
+    // It returns.
+    let now = [many(1), vec![encoded("new")]].concat();
     stream.put(&many(1)).await;
-    stream.commit(3, false, &many(1)).await;
+    stream.commit(3, false, &now).await;
+    assert_eq!(stream.received().await.held.unwrap().deleted, 100);
+    // Deletions of the stream are believed meanwhile.
+    stream.delete("new").await;
+    stream.commit(4, false, &many(1)).await;
+    assert_eq!(stream.received().await.held.unwrap().deleted, 100);
+    let table = agent.table(|table| table.revision == 4).await;
+    assert_eq!(table.table.records.len(), 101);
+    // Another revision confirms nothing.
     stream
         .send(Frame::Confirm(v1::Confirm { revision: 9 }))
         .await;
-    assert_eq!(stream.received().await.held.unwrap().deleted, 100);
-    let in_force = agent.tables.borrow().clone().unwrap();
-    assert_eq!(in_force.table.records.len(), 101);
-    assert_eq!(agent.holding.held().unwrap().revision, 3);
-    let deletions = |agent: &Agent| agent.stats.deletions_held.load(Ordering::Relaxed);
+    assert_eq!(agent.held.held().unwrap().revision, 4);
+    let deletions = |agent: &Agent| {
+        let guard = &agent.stats.stream.guard;
+        guard.deletions_held.load(Ordering::Relaxed)
+    };
     assert_eq!(deletions(&agent), 100);
     stream
         .send(Frame::Confirm(v1::Confirm { revision: 2 }))
         .await;
-    let table = agent.table(|table| table.revision == 3).await;
+    let table = agent.table(|table| table.table.records.len() == 1).await;
     assert_eq!(services(&table), ["s0"]);
     assert_eq!(stream.received().await.held, None);
-    assert_eq!(agent.holding.held(), None);
+    assert_eq!(agent.held.held(), None);
     assert_eq!(deletions(&agent), 0);
-    assert_eq!(agent.stats.tables_held.load(Ordering::Relaxed), 1);
+    let held = &agent.stats.stream.guard.tables_held;
+    assert_eq!(held.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
-async fn time_confirms_what_is_held() {
+async fn time_confirms_deletions() {
     let mut controller = Controller::start().await;
-    let config = holding(&controller, Some(Duration::from_millis(50)));
+    let config = guarded(&controller, Some(Duration::from_millis(50)));
     let (mut agent, stream) = with_records(&mut controller, config, 101).await;
     stream.commit(2, true, &[]).await;
-    let table = agent.table(|table| table.revision == 2).await;
-    assert!(table.table.records.is_empty());
-    assert_eq!(agent.stats.tables_held.load(Ordering::Relaxed), 1);
+    agent.table(|table| table.table.records.is_empty()).await;
+    let held = &agent.stats.stream.guard.tables_held;
+    assert_eq!(held.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
 async fn an_operator_on_the_node_confirms_with_and_without_a_stream() {
     for ends in [false, true] {
         let mut controller = Controller::start().await;
-        let config = holding(&controller, Some(LONG));
+        let config = guarded(&controller, Some(LONG));
         let (mut agent, stream) = with_records(&mut controller, config, 101).await;
-        assert!(agent.holding.confirm().is_none());
+        assert!(agent.held.confirm().is_none());
         stream.commit(2, true, &[]).await;
-        agent.until(|stats| &stats.tables_held, 1).await;
+        agent.table(|table| table.revision == 2).await;
         patiently(async {
-            while agent.holding.held().is_none() {
+            while agent.held.held().is_none() {
                 tokio::task::yield_now().await;
             }
         })
         .await;
         let mut controller = Some(controller);
+        let mut stream = Some(stream);
         if ends {
             controller.take();
-            drop(stream);
-            assert_eq!(agent.holding.confirm().unwrap().deleted, 101);
-        } else {
-            assert_eq!(agent.holding.confirm().unwrap().deleted, 101);
+            stream.take();
         }
-        let table = agent.table(|table| table.revision == 2).await;
-        assert!(table.table.records.is_empty());
+        assert_eq!(agent.held.confirm().unwrap().loss.lost.records, 101);
+        let table = agent.table(|table| table.table.records.is_empty()).await;
+        assert_eq!(table.revision, 2);
     }
 }
 
+/// The controller restarts against an empty API server, and the agent too.
 #[tokio::test]
-async fn the_table_in_force_is_the_one_on_disk_while_another_is_held() {
+async fn deletions_stay_held_over_restarts_of_the_agent_and_of_the_controller() {
     let dir = tempfile::tempdir().unwrap();
     let mut controller = Controller::start().await;
     let config = SubscribeConfig {
         state_dir: Some(dir.path().to_owned()),
-        ..holding(&controller, None)
+        ..guarded(&controller, Some(LONG))
     };
-    let (agent, stream) = with_records(&mut controller, config.clone(), 101).await;
-    stream.commit(2, true, &[]).await;
-    agent.until(|stats| &stats.tables_held, 1).await;
+    let (mut agent, stream) = with_records(&mut controller, config.clone(), 101).await;
+    stream.put(&[encoded("new")]).await;
+    stream.commit(2, true, &[encoded("new")]).await;
+    agent.table(|table| table.revision == 2).await;
     agent.stop().await;
+
+    let mut agent = Agent::start_as(config.clone());
+    let stream = controller.accept().await;
+    // It resumes with the controller's table, not with the one in force.
+    assert_eq!((stream.hello.epoch, stream.hello.revision), (5, 2));
+    stream.commit(2, false, &[encoded("new")]).await;
+    let table = agent.table(|table| !table.is_from_disk).await;
+    assert_eq!(table.table.records.len(), 102);
+    assert_eq!(agent.held.held().unwrap().loss.lost.records, 101);
+    // Many additions make it a small share, and it stays held.
+    drop(stream);
+    let stream = controller.accept().await;
+    let more: Vec<_> = (0..1000).map(|i| encoded(&format!("t{i}"))).collect();
+    stream.put(&more).await;
+    stream.commit(1, true, &more).await;
+    let table = agent.table(|table| table.table.records.len() > 1000).await;
+    // The one record that was new is deleted, as the others were.
+    assert_eq!(table.table.records.len(), 1102);
+    agent.stop().await;
+
     let mut agent = Agent::start_as(config);
-    let table = agent.table(|_| true).await;
-    assert_eq!((table.revision, table.table.records.len()), (1, 101));
+    let stream = controller.accept().await;
+    stream.put(&more).await;
+    stream.commit(1, true, &more).await;
+    let table = agent.table(|table| !table.is_from_disk).await;
+    assert_eq!(table.table.records.len(), 1102);
+    assert!(agent.held.confirm().is_some());
+    let table = agent.table(|table| table.table.records.len() < 1102).await;
+    assert_eq!(table.table.records.len(), 1000);
 }
 
 #[tokio::test]
-async fn a_better_controller_lets_a_held_table_go() {
+async fn a_better_controller_ends_the_hold() {
     let mut bad = Controller::start().await;
-    let config = holding(&bad, Some(LONG));
+    let config = guarded(&bad, Some(LONG));
     let (mut agent, stream) = with_records(&mut bad, config, 101).await;
-    stream.commit(2, true, &[]).await;
-    agent.until(|stats| &stats.tables_held, 1).await;
     let before = agent.tables.borrow().clone().unwrap();
+    stream.commit(2, true, &[]).await;
+    agent.table(|table| table.revision == 2).await;
     drop(stream);
-    let stream = bad.accept().await;
+    let mut stream = bad.accept().await;
     stream.put(&many(101)).await;
     stream.commit(3, true, &many(101)).await;
     let table = agent.table(|table| table.revision == 3).await;
     assert_eq!(table.table, before.table);
-    assert_eq!(agent.holding.held(), None);
+    assert_eq!(stream.received().await.held, None);
+    assert_eq!(agent.held.held(), None);
 }
 
 #[tokio::test]
-async fn buckets_are_said_when_asked_for() {
+async fn services_that_lose_all_their_endpoints_keep_them() {
+    let mut controller = Controller::start().await;
+    let config = guarded(&controller, Some(LONG));
+    let (mut agent, stream) = with_records(&mut controller, config, 101).await;
+    let before = agent.tables.borrow().clone().unwrap();
+    let without = |i: usize| {
+        let mut record = super::support::record(&format!("s{i}"));
+        record.destinations.clear();
+        portolan_proto::convert::encode_record(&record, record.content_hash())
+    };
+    let mut empty: Vec<_> = (0..101).map(without).collect();
+    stream.put(&empty).await;
+    stream.commit(2, true, &empty).await;
+    let table = agent.table(|table| table.revision == 2).await;
+    assert_eq!(table.table, before.table);
+    // One that has endpoints again is as the controller says.
+    empty[0] = encoded("s0");
+    stream.put(&empty[..1]).await;
+    stream.commit(3, false, &empty).await;
+    agent.table(|table| table.revision == 3).await;
+    assert_eq!(agent.held.held().unwrap().loss.lost.records, 100);
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_read_stays_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    // Reading a directory fails.
+    std::fs::create_dir(dir.path().join("table")).unwrap();
+    let controller = Controller::start().await;
+    let agent = Agent::start_as(in_directory(&controller, dir.path()));
+    agent.until(|stats| &stats.table_read_failures, 3).await;
+    assert!(dir.path().join("table").is_dir());
+    assert!(!dir.path().join("table.corrupt").exists());
+    let set_aside = &agent.stats.table_files_set_aside;
+    assert_eq!(set_aside.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn the_hashes_of_buckets_are_sent_when_asked_for() {
     let mut controller = Controller::start().await;
     let config = at(&controller);
     let (_agent, mut stream) = with_records(&mut controller, config, 9).await;
@@ -324,7 +398,7 @@ async fn a_controller_that_is_behind_is_left_for_another() {
         first = other.accept() => (first, &mut behind),
     };
     first
-        .fail(Status::unavailable("source: behind the agent"))
+        .fail(Reason::AgentAhead.state(Status::unavailable("for people")))
         .await;
     let stream = second.accept().await;
     stream.commit(1, true, &[]).await;

@@ -271,5 +271,5 @@ async fn a_large_record_is_followed_through_its_changes() {
         let table = agent.table(|table| table.revision == revision).await;
         assert_eq!(*table.table, server.tables.table(&node()));
     }
-    assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 1);
+    assert_eq!(agent.stats.stream.streams.load(Ordering::Relaxed), 1);
 }

@@ -159,7 +159,7 @@ async fn an_agent_that_is_refused_tries_again_with_new_files() {
         fs::copy(good.path().join(file), dir.path().join(file)).unwrap();
     }
     agent.table(|_| true).await;
-    assert!(agent.stats.connect_failures.load(Ordering::Relaxed) >= 1);
+    assert!(agent.stats.stream.connect_failures.load(Ordering::Relaxed) >= 1);
 }
 
 /// Another authority on the controller's side is followed by the agent's, whichever is first.
@@ -170,7 +170,7 @@ async fn an_agent_does_not_speak_to_whom_it_does_not_trust() {
     let (other, _) = Authority::create("other", valid()).unwrap();
     fs::write(dir.path().join("ca.crt"), other.cert()).unwrap();
     let mut agent = server.agent(dir.path(), None);
-    agent.until(|stats| &stats.connect_failures, 1).await;
+    agent.until(|stats| &stats.stream.connect_failures, 1).await;
     assert!(server.registry.snapshot().is_empty());
     let issued = other.server(&["127.0.0.1"], valid()).unwrap();
     let own = other
@@ -229,7 +229,7 @@ async fn a_token_is_replaced_before_the_stream_ends_for_it() {
     let mut agent = server.agent(dir.path(), Some(path.clone()));
     agent.table(|_| true).await;
     fs::write(&path, signer.token(HOUR)).unwrap();
-    agent.until(|stats| &stats.streams, 2).await;
+    agent.until(|stats| &stats.stream.streams, 2).await;
     // The new stream goes on where the old one was.
     let counters = server.registry.counters();
     assert_eq!((counters.snapshots, counters.sessions), (1, 2));
@@ -251,7 +251,7 @@ async fn without_a_good_token_there_is_no_table() {
     let dir = server.agent_dir("x");
     let path = dir.path().join("token");
     let mut agent = server.agent(dir.path(), Some(path.clone()));
-    agent.until(|stats| &stats.connect_failures, 1).await;
+    agent.until(|stats| &stats.stream.connect_failures, 1).await;
     fs::write(&path, Signer::new().token(HOUR)).unwrap();
     server.until_refused(RefusalReason::Token).await;
     assert!(agent.tables.borrow().is_none());

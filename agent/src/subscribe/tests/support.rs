@@ -1,4 +1,4 @@
-//! An agent's half of the stream, and what it is given.
+//! An agent's half of the stream.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{
-    ClusterPin, HoldConfig, Holding, Report, Security, Stats, SubscribeConfig, Subscribed, run,
+    ClusterPin, GuardConfig, HeldView, Report, Security, Stats, SubscribeConfig, Subscribed, run,
 };
 
 /// How long a test waits before it fails.
@@ -26,7 +26,7 @@ pub(super) struct Agent {
     pub(super) tables: watch::Receiver<Option<Arc<Subscribed>>>,
     pub(super) reports: watch::Sender<Option<Report>>,
     pub(super) stats: Arc<Stats>,
-    pub(super) holding: Holding,
+    pub(super) held: HeldView,
     task: JoinHandle<()>,
     token: CancellationToken,
 }
@@ -49,21 +49,21 @@ impl Agent {
     pub(super) fn start_as(config: SubscribeConfig) -> Self {
         let (tables_sender, tables) = watch::channel(None);
         let (reports, reports_receiver) = watch::channel(None);
-        let (stats, holding) = (Arc::new(Stats::default()), Holding::default());
+        let (stats, held) = (Arc::new(Stats::default()), HeldView::default());
         let token = CancellationToken::new();
         let task = tokio::spawn(run(
             config,
             tables_sender,
             reports_receiver,
             Arc::clone(&stats),
-            holding.clone(),
+            held.clone(),
             token.clone(),
         ));
         Self {
             tables,
             reports,
             stats,
-            holding,
+            held,
             task,
             token,
         }
@@ -116,7 +116,7 @@ pub(super) fn config() -> SubscribeConfig {
         agent_version: "test".to_owned(),
         state_dir: None,
         disk_patience: Duration::from_millis(50),
-        hold: HoldConfig::default(),
+        guard: GuardConfig::default(),
         first_commit_timeout: Duration::from_millis(500),
     }
 }

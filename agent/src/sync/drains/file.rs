@@ -53,22 +53,23 @@ pub(super) struct DrainFile {
 }
 
 impl DrainFile {
-    /// Reads the file, if it exists. A malformed one is renamed to `drains.json.corrupt`, and its drains
-    /// begin again. Must be called within a tokio runtime.
+    /// Reads the file, if there is one. A file of no use is renamed to `drains.json.corrupt`; one that
+    /// cannot be read for now is left where it is. In both cases the drains begin again. Must be called
+    /// within a tokio runtime.
     pub(super) fn open(directory: &Path, clock: BootClock) -> (Self, Deadlines) {
         let path = directory.join(NAME);
-        let saved = match read(&path, &clock) {
-            Ok(deadlines) => deadlines,
-            Err(error) => {
+        let saved = read(&path, &clock).unwrap_or_else(|error| {
+            tracing::warn!(file = %path.display(), %error,
+                "deadlines of drains cannot be read: drains begin again");
+            if let ReadError::Unusable(_) = error {
                 let aside = directory.join(format!("{NAME}.corrupt"));
-                tracing::warn!(file = %path.display(), aside = %aside.display(), %error,
-                    "deadlines of drains cannot be read: drains begin again, the file is set aside");
-                if let Err(error) = fs::rename(&path, &aside) {
-                    tracing::warn!(file = %path.display(), %error, "file cannot be set aside");
+                match fs::rename(&path, &aside) {
+                    Ok(()) => tracing::warn!(aside = %aside.display(), "renamed the file"),
+                    Err(error) => tracing::warn!(%error, "cannot rename the file"),
                 }
-                Deadlines::default()
             }
-        };
+            Deadlines::default()
+        });
         let (newest, to_write) = watch::channel(saved.clone());
         let writing = tokio::spawn(write_newest(directory.to_owned(), clock, to_write));
         (Self { newest, writing }, saved)
@@ -130,18 +131,39 @@ async fn write_newest(
     }
 }
 
+/// A file with deadlines that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Unusable(#[from] FormatError),
+}
+
+/// Content that is not a file of deadlines.
+#[derive(Debug, thiserror::Error)]
+enum FormatError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("version {0}, expected {VERSION}")]
+    Version(u32),
+}
+
 /// The deadlines; none without a file, or with a file of another boot.
-fn read(path: &Path, clock: &BootClock) -> io::Result<Deadlines> {
-    let text = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Deadlines::default()),
-        text => text?,
-    };
-    let version: Version = serde_json::from_slice(&text)?;
-    if version.version != VERSION {
-        let message = format!("version {}, expected {VERSION}", version.version);
-        return Err(io::Error::other(message));
+fn read(path: &Path, clock: &BootClock) -> Result<Deadlines, ReadError> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Deadlines::default()),
+        Err(error) => Err(error.into()),
+        Ok(text) => Ok(decode(&text, clock)?),
     }
-    let content: Content = serde_json::from_slice(&text)?;
+}
+
+fn decode(text: &[u8], clock: &BootClock) -> Result<Deadlines, FormatError> {
+    let version: Version = serde_json::from_slice(text)?;
+    if version.version != VERSION {
+        return Err(FormatError::Version(version.version));
+    }
+    let content: Content = serde_json::from_slice(text)?;
     if !clock.is_of(&content.boot) {
         return Ok(Deadlines::default());
     }

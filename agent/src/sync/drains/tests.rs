@@ -106,6 +106,19 @@ async fn malformed_file_is_set_aside() {
 }
 
 #[tokio::test]
+async fn unreadable_file_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    // Reading a directory fails.
+    let path = directory.path().join("drains.json");
+    std::fs::create_dir(&path).unwrap();
+    let drainer = Drainer::open(directory.path(), MINUTE, clock(0));
+    assert_eq!(drainer.until_nearest(), None);
+    drainer.close().await;
+    assert!(path.is_dir());
+    assert!(!directory.path().join("drains.json.corrupt").exists());
+}
+
+#[tokio::test]
 async fn unwritable_directory_is_ignored() {
     let directory = tempfile::tempdir().unwrap();
     let occupied = directory.path().join("file");

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portolan_model::NodeTable;
-use portolan_subscription::HoldConfig;
+use portolan_subscription::GuardConfig;
 
 use support::{Agent, Relay, Root, any_port, delete, node, own, put, until};
 
@@ -44,14 +44,14 @@ async fn agents_of_a_relay_have_the_tables_of_the_controller_behind_it() {
         }
     }
     let stats = &agents[0].1.stats;
-    assert_eq!(stats.snapshots.load(Ordering::Relaxed), 1);
-    assert_eq!(stats.hash_mismatches.load(Ordering::Relaxed), 0);
-    assert_eq!(relay.stats.snapshots.load(Ordering::Relaxed), 1);
+    assert_eq!(stats.stream.snapshots.load(Ordering::Relaxed), 1);
+    assert_eq!(stats.stream.hash_mismatches.load(Ordering::Relaxed), 0);
+    assert_eq!(relay.stats.stream.snapshots.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
 async fn nothing_is_served_before_there_are_tables() {
-    // The address of nobody, until somebody comes.
+    // A free address, for a controller that starts later.
     let root = Root::start(any_port(), &[]);
     let address = root.server.address;
     root.stop().await;
@@ -77,7 +77,7 @@ async fn a_relay_serves_on_without_a_controller_and_goes_on_with_the_next() {
     let last = root.table("b");
     root.stop().await;
     until("the relay is alone", || {
-        !relay.stats.connected.load(Ordering::Relaxed)
+        !relay.stats.stream.connected.load(Ordering::Relaxed)
     })
     .await;
     let mut late = Agent::start("b", &[relay.server.address]);
@@ -88,7 +88,7 @@ async fn a_relay_serves_on_without_a_controller_and_goes_on_with_the_next() {
     let root = Root::start(address, &all);
     for (name, agent) in [("a", &mut agent), ("b", &mut late)] {
         agent.has(&root.table(name)).await;
-        assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 1);
+        assert_eq!(agent.stats.stream.streams.load(Ordering::Relaxed), 1);
     }
 }
 
@@ -104,7 +104,7 @@ async fn an_agent_outlives_its_relay() {
     let _relay = Relay::start(address, &[root.server.address]);
     agent.has(&root.table("a")).await;
 
-    assert_eq!(agent.stats.streams.load(Ordering::Relaxed), 2);
+    assert_eq!(agent.stats.stream.streams.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn an_agent_that_moves_from_a_relay_to_a_controller_is_not_sent_what_it_ha
     until("it comes", || registry.counters().resumed_equal == 1).await;
     other.publisher.publish(&put(&["newer"], 2));
     agent.has(&other.table("a")).await;
-    assert_eq!(agent.stats.snapshots.load(Ordering::Relaxed), 1);
+    assert_eq!(agent.stats.stream.snapshots.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
@@ -178,25 +178,37 @@ async fn a_relay_has_programmed_what_all_its_agents_have() {
     assert!(standing.records_equal && standing.own_equal);
 }
 
-#[tokio::test]
-async fn tables_that_delete_too_much_are_held_until_an_operator_confirms() {
-    let names: Vec<String> = (0..150).map(|n| format!("s{n}")).collect();
+fn services(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("s{n}")).collect()
+}
+
+fn all(names: &[String]) -> portolan_select::TableDelta {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let root = Root::start(any_port(), &[put(&names, 1)]);
+    put(&names, 1)
+}
+
+#[tokio::test]
+async fn deletions_are_held_until_an_operator_confirms_and_additions_are_not() {
+    let names = services(150);
+    let lists = own("a", "s149", Some("east"));
+    let root = Root::start(any_port(), &[all(&names), lists]);
     let address = root.server.address;
-    let hold = HoldConfig {
-        confirmed_after: None,
-        ..HoldConfig::default()
+    let guard = GuardConfig {
+        time: None,
+        ..GuardConfig::default()
     };
-    let relay = Relay::with(any_port(), &[address], hold);
+    let relay = Relay::with(any_port(), &[address], guard);
     let mut agent = Agent::start("a", &[relay.server.address]);
     agent.has(&root.table("a")).await;
     let before: NodeTable = root.table("a");
     root.stop().await;
-    // It came up with little; its agents are not told so.
-    let mut root = Root::start(address, &[put(&names[..10], 1)]);
-    let held = || relay.stats.deletions_held.load(Ordering::Relaxed);
-    until("it is held", || held() == 140).await;
+    // The controller restarts with little; the relay's agents keep all.
+    let mut root = Root::start(address, &[all(&names[..10]), own("b", "s1", Some("west"))]);
+    let held = || {
+        let guard = &relay.stats.stream.guard;
+        guard.deletions_held.load(Ordering::Relaxed)
+    };
+    until("deletions are held", || held() == 140).await;
     root.publisher.publish(&put(&["new"], 1));
     let registry = root.server.registry.clone();
     let head = root.server.tables.head("");
@@ -205,30 +217,65 @@ async fn tables_that_delete_too_much_are_held_until_an_operator_confirms() {
         status.is_some_and(|s| s.received == Some(head) && s.held.is_some_and(|h| h.deleted == 140))
     };
     until("the controller knows", holds).await;
-    assert_eq!(relay.server.tables.table(&node("a")), before);
-    agent.has(&before).await;
+    let mut expected = before.clone();
+    let new = root.table("a").records;
+    let (key, record) = new.iter().find(|(key, _)| &*key.service == "new").unwrap();
+    expected.records.insert(key.clone(), record.clone());
+    // A change of the node's facts is no deletion.
+    expected.node = root.table("a").node;
+    let in_force = agent.has(&expected).await;
+    agent.program(&in_force);
+    let programmed = || registry.snapshot().pop().unwrap().programmed == Some(head);
+    until("the rest is programmed", programmed).await;
+    assert_eq!(held(), 140);
+
+    // Over another stream of the same controller, with one record back.
+    root.publisher.publish(&all(&names[..11]));
+    until("one returns", || held() == 139).await;
+    root.stop().await;
+    let mut root = Root::start(address, &[all(&names[..11]), put(&["new"], 1)]);
+    root.publisher.publish(&put(&["newer"], 1));
+    let newer = |relay: &Relay| {
+        let table = relay.server.tables.table(&node("a"));
+        table.records.keys().any(|key| &*key.service == "newer")
+    };
+    until("additions go on", || newer(&relay)).await;
+    assert_eq!(held(), 139);
+    let registry = root.server.registry.clone();
+    until("the controller knows again", || {
+        let status = registry.snapshot().pop();
+        status.is_some_and(|status| status.held.is_some())
+    })
+    .await;
     registry.confirm(&node("relay/r")).unwrap();
     agent.has(&root.table("a")).await;
     assert_eq!(held(), 0);
+    // It goes on with changes.
+    root.publisher.publish(&delete("new"));
+    agent.has(&root.table("a")).await;
+    assert_eq!(
+        relay.stats.stream.hash_mismatches.load(Ordering::Relaxed),
+        0
+    );
 }
 
 #[tokio::test]
-async fn what_is_held_is_published_when_its_time_has_come() {
-    let names: Vec<String> = (0..150).map(|n| format!("s{n}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let root = Root::start(any_port(), &[put(&names, 1)]);
+async fn held_deletions_are_published_when_their_time_has_come() {
+    let names = services(150);
+    let root = Root::start(any_port(), &[all(&names)]);
     let address = root.server.address;
-    let hold = HoldConfig {
-        confirmed_after: Some(Duration::from_millis(1_500)),
-        ..HoldConfig::default()
+    let guard = GuardConfig {
+        time: Some(Duration::from_millis(1_500)),
+        ..GuardConfig::default()
     };
-    let relay = Relay::with(any_port(), &[address], hold);
+    let relay = Relay::with(any_port(), &[address], guard);
     let mut agent = Agent::start("a", &[relay.server.address]);
     agent.has(&root.table("a")).await;
     root.stop().await;
-    let root = Root::start(address, &[put(&names[..10], 1)]);
-    until("it is held", || {
-        relay.stats.deletions_held.load(Ordering::Relaxed) == 140
+    let root = Root::start(address, &[all(&names[..10])]);
+    until("deletions are held", || {
+        let guard = &relay.stats.stream.guard;
+        guard.deletions_held.load(Ordering::Relaxed) == 140
     })
     .await;
     agent.has(&root.table("a")).await;

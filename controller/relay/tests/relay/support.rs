@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_agent::subscribe::{self, ClusterPin, Holding, Report, SubscribeConfig, Subscribed};
+use portolan_agent::subscribe::{self, ClusterPin, HeldView, Report, SubscribeConfig, Subscribed};
 use portolan_listener::Limits;
 use portolan_model::{
     Destination, NodeInfo, NodeKey, NodeOverlay, NodeTable, Protocol, Record, RecordKey,
@@ -13,7 +13,7 @@ use portolan_model::{
 use portolan_relay::{Outlets, RelayConfig, Stats};
 use portolan_select::TableDelta;
 use portolan_serve::{Registry, ServeConfig, TablesServer};
-use portolan_subscription::{HoldConfig, Security};
+use portolan_subscription::{GuardConfig, Security};
 use portolan_tablelog::{Forwarder, Publisher, Retention, TableReader};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::watch;
@@ -92,7 +92,7 @@ fn listen(address: SocketAddr) -> TcpListener {
     socket.listen(16).unwrap()
 }
 
-/// A controller that computes nothing: it is told what to publish.
+/// A controller whose tables are set by tests.
 pub(crate) struct Root {
     pub(crate) publisher: Publisher,
     pub(crate) server: Server,
@@ -128,10 +128,10 @@ pub(crate) struct Relay {
 
 impl Relay {
     pub(crate) fn start(address: SocketAddr, upstreams: &[SocketAddr]) -> Self {
-        Self::with(address, upstreams, HoldConfig::default())
+        Self::with(address, upstreams, GuardConfig::default())
     }
 
-    pub(crate) fn with(address: SocketAddr, upstreams: &[SocketAddr], hold: HoldConfig) -> Self {
+    pub(crate) fn with(address: SocketAddr, upstreams: &[SocketAddr], guard: GuardConfig) -> Self {
         let (publisher, tables) = Publisher::new(Retention::default());
         let server = Server::start(address, tables.clone(), Arc::default());
         let (stats, token) = (Arc::new(Stats::default()), CancellationToken::new());
@@ -141,7 +141,7 @@ impl Relay {
             cluster: String::new(),
             name: "r".to_owned(),
             version: "test".to_owned(),
-            hold,
+            guard,
             first_commit_timeout: Duration::from_millis(500),
             cores: 1,
         };
@@ -195,7 +195,7 @@ impl Agent {
             agent_version: "test".to_owned(),
             state_dir: None,
             disk_patience: Duration::from_millis(50),
-            hold: HoldConfig::default(),
+            guard: GuardConfig::default(),
             first_commit_timeout: Duration::from_millis(500),
         };
         let (sender, tables) = watch::channel(None);
@@ -210,7 +210,7 @@ impl Agent {
             sender,
             receiver,
             s,
-            Holding::default(),
+            HeldView::default(),
             t,
         ));
         Self {

@@ -7,11 +7,11 @@
 mod item;
 mod staged;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_model::{ContentHash, NodeKey, SetHash, node_hash};
+use portolan_model::{ContentHash, Loss, NodeKey, Record, RecordKey, SetHash, node_hash, replaced};
 use portolan_proto::convert::{DecodeError, decode_set_hash};
 use portolan_proto::encoded::{EncodedOwn, EncodedRecords};
 use portolan_proto::v1;
@@ -74,10 +74,6 @@ pub struct Committed {
     pub records_hash: SetHash,
     /// The hash of what all nodes have of their own.
     pub own_hash: SetHash,
-    /// How many of the records that are published would go.
-    pub deleted: usize,
-    /// How many are published.
-    pub records: usize,
 }
 
 /// The one writer of a relay's tables.
@@ -90,6 +86,8 @@ pub struct Forwarder {
     arriving: Staged,
     /// From what is published to the last Commit.
     pending: Option<Pending>,
+    /// Records that are published as they were, although the last Commit lacks them.
+    withheld: BTreeSet<RecordKey>,
     /// The epoch and revision of what is published; `None` if all must be sent.
     position: Option<(u64, u64)>,
     source_versions: Vec<u64>,
@@ -107,6 +105,8 @@ struct Pending {
     foreign: BTreeMap<Place, ContentHash>,
     source_versions: Vec<u64>,
     trigger_times_ms: Vec<u64>,
+    /// Whether all of it is published that is not withheld.
+    is_published: bool,
 }
 
 impl Forwarder {
@@ -119,6 +119,7 @@ impl Forwarder {
             tables,
             arriving: Staged::default(),
             pending: None,
+            withheld: BTreeSet::new(),
             position: None,
             source_versions: Vec::new(),
             foreign: BTreeMap::new(),
@@ -218,15 +219,11 @@ impl Forwarder {
         let own_hash = decode_set_hash("own_hash", &commit.own_hash)?;
         fits("records", commit.revision, records_hash, got.records)?;
         fits("the nodes' own", commit.revision, own_hash, got.own)?;
-        let gone = staged.records.iter().filter(|(_, item)| item.is_none());
-        let gone = gone.filter(|(key, _)| there.records().get(key).is_some());
         let committed = Committed {
             epoch,
             revision: commit.revision,
             records_hash,
             own_hash,
-            deleted: gone.count(),
-            records: there.records().len(),
         };
         triggers.extend(commit.trigger_times_ms);
         triggers.truncate(MAX_TRIGGERS);
@@ -236,6 +233,7 @@ impl Forwarder {
             foreign,
             source_versions: commit.source_versions,
             trigger_times_ms: triggers,
+            is_published: false,
         })
     }
 
@@ -274,30 +272,87 @@ impl Forwarder {
         TableHashes { records, own }
     }
 
-    /// Whether something has arrived that is not published.
+    /// The records that are published and that the last Commit lacks: all, or only those that are
+    /// withheld already.
     #[must_use]
-    pub fn has_pending(&self) -> bool {
-        self.pending.is_some()
+    pub fn lost(&self, only_withheld: bool) -> (BTreeSet<RecordKey>, Loss) {
+        let log = self.tables.read();
+        let there = log.of(&self.cluster).records();
+        let mut loss = Loss::default();
+        for (_, item) in there.iter() {
+            loss.of.add(&item.value);
+        }
+        let Some(pending) = &self.pending else {
+            return (BTreeSet::new(), loss);
+        };
+        let is_asked = |key: &RecordKey| !only_withheld || self.withheld.contains(key);
+        let mut lost: BTreeMap<&RecordKey, &Record> = BTreeMap::new();
+        let mut others = Vec::new();
+        for (key, new) in &pending.staged.records {
+            // An older relay cannot say what a record lacks that it does not understand.
+            let new = new.as_ref().filter(|new| new.is_whole);
+            let is_understood = new.is_some() || pending.staged.records[key].is_none();
+            match there.get(key) {
+                Some(old)
+                    if is_understood
+                        && is_asked(key)
+                        && old.value.is_lost(new.map(|new| &*new.value)) =>
+                {
+                    lost.insert(key, &old.value);
+                }
+                _ => others.extend(new.map(|new| &*new.value)),
+            }
+        }
+        for key in replaced(lost.values().copied(), others.into_iter()) {
+            lost.remove(&key);
+        }
+        for record in lost.values() {
+            loss.lost.add(record);
+        }
+        (lost.into_keys().cloned().collect(), loss)
     }
 
-    /// Publishes what has arrived, which was first seen at `observed`; the first time, serving
-    /// begins. The revision that it is here, and what it was there; `None` if there is nothing.
+    /// Goes on publishing these records as they are, and no others of those that are lost.
+    pub fn withhold(&mut self, records: BTreeSet<RecordKey>) {
+        self.withheld = records;
+    }
+
+    /// Publishes what has arrived, which was first seen at `observed`, but for what is withheld; the
+    /// first time, serving begins. Returns the revision that it is here, and what it was there; `None`
+    /// if there is nothing to publish.
     pub fn publish(&mut self, observed: Instant) -> Option<(u64, Committed)> {
-        let pending = self.pending.take()?;
+        let is_due = |pending: &mut Pending| !pending.is_published || self.withheld.is_empty();
+        let mut pending = self.pending.take_if(is_due)?;
+        let rest = pending.staged.split_off(&self.withheld);
+        let committed = pending.committed.clone();
+        self.own = match &rest {
+            None => committed.own_hash,
+            Some(_) => {
+                let log = self.tables.read();
+                let there = log.of(&self.cluster);
+                self.hashes_after(&pending.staged, &pending.foreign, there)
+                    .own
+            }
+        };
         let origin = Origin {
             source_versions: pending.source_versions.clone(),
-            trigger_times_ms: pending.trigger_times_ms,
+            trigger_times_ms: std::mem::take(&mut pending.trigger_times_ms),
             observed: Some(observed),
         };
-        let prepared = self.prepared(pending.staged);
+        let prepared = self.prepared(std::mem::take(&mut pending.staged));
         let update = Update::new(prepared).from_origin(origin);
         self.publisher.publish(update);
         self.publisher.set_synced();
-        let committed = pending.committed;
-        self.position = Some((committed.epoch, committed.revision));
-        self.source_versions = pending.source_versions;
-        self.foreign = pending.foreign;
-        self.own = committed.own_hash;
+        // With something withheld, the next stream must bring all again.
+        let position = (committed.epoch, committed.revision);
+        self.position = rest.is_none().then_some(position);
+        self.source_versions.clone_from(&pending.source_versions);
+        self.foreign.clone_from(&pending.foreign);
+        self.pending = rest.map(|staged| Pending {
+            staged,
+            is_published: true,
+            ..pending
+        });
         Some((self.tables.head(&self.cluster), committed))
     }
 

@@ -1,6 +1,6 @@
 //! What is to become of tables when all of it has arrived.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portolan_model::{ContentHash, NodeOverlay, Record, RecordKey};
@@ -168,6 +168,22 @@ impl Staged {
             };
         }
         after
+    }
+
+    /// Takes the changes of some records out, also those of the nodes' own lists. All that goes must
+    /// have been named. `None` if there are none.
+    pub(super) fn split_off(&mut self, keys: &BTreeSet<RecordKey>) -> Option<Self> {
+        let mut rest = Self::default();
+        for key in keys {
+            rest.records.extend(self.records.remove_entry(key));
+            for (name, node) in &mut self.nodes {
+                if let Some(list) = node.lists.remove_entry(key) {
+                    let rest = rest.nodes.entry(Arc::clone(name)).or_default();
+                    rest.lists.extend([list]);
+                }
+            }
+        }
+        (!rest.records.is_empty()).then_some(rest)
     }
 
     /// Whether nothing stays of nodes that are not named.

@@ -325,18 +325,17 @@ fn what_does_not_fit_its_hashes_is_not_published() {
 }
 
 #[test]
-fn a_relay_says_what_would_go_before_it_goes() {
+fn lost_records_are_known_before_they_are_published() {
     let (_publisher, tables) = root(&some());
     let mut relay = Relay::new(Retention::default());
     relay.connect(&tables);
     relay.publish();
     let (_publisher, empty) = root(&[TestChange::Record(0, 1, Some(2))]);
     relay.connect(&empty);
-    let pending = relay.forwarder.pending.as_ref().unwrap();
-    assert_eq!(
-        (pending.committed.deleted, pending.committed.records),
-        (1, 2)
-    );
+    let (lost, loss) = relay.forwarder.lost(false);
+    assert_eq!((lost.len(), loss.of.records), (1, 2));
+    assert_eq!(loss.lost.records, 1);
+    assert!(relay.forwarder.lost(true).0.is_empty());
     // It is not what the next stream begins with.
     let hello = relay.forwarder.begin(v1::Hello::default());
     assert_eq!((hello.epoch, hello.revision), (tables.epoch(), 1));

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use portolan_agent::subscribe::{
-    ClusterPin, FIRST_COMMIT_TIMEOUT, HoldConfig, Holding, Security, Stats, SubscribeConfig,
+    ClusterPin, FIRST_COMMIT_TIMEOUT, GuardConfig, HeldView, Security, Stats, SubscribeConfig,
     Subscribed, TlsClient, run as subscribe,
 };
 use portolan_tls::issue::Authority;
@@ -55,14 +55,14 @@ impl Verifier {
             agent_version: "bench".to_owned(),
             state_dir: None,
             disk_patience: Duration::ZERO,
-            hold: HoldConfig::default(),
+            guard: GuardConfig::default(),
             first_commit_timeout: FIRST_COMMIT_TIMEOUT,
         };
         let (sender, tables) = watch::channel(None);
         let (_, reports) = watch::channel(None);
         let (stats, token) = (Arc::new(Stats::default()), CancellationToken::new());
-        let holding = Holding::default();
-        let run = subscribe(config, sender, reports, stats, holding, token.clone());
+        let held = HeldView::default();
+        let run = subscribe(config, sender, reports, stats, held, token.clone());
         runtime.spawn(run);
         Ok(Self {
             node,

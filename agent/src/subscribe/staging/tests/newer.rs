@@ -1,4 +1,4 @@
-//! What a controller sends that is newer than this agent: the hashes are of all of it.
+//! Values of a controller that is newer than this agent: the hashes cover all of them.
 
 use portolan_model::ContentHash;
 use portolan_proto::v1::network::Network;

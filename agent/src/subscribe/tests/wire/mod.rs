@@ -1,4 +1,4 @@
-//! Compatibility with versions of the past: what they said, replayed.
+//! Compatibility with older versions: their messages, replayed.
 //!
 //! A recording holds all messages of both directions between a controller, an agent and a relay of
 //! one version, over the streams of [`scenario`]. Recordings are never changed. A new one is made

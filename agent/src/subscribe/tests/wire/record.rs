@@ -1,4 +1,4 @@
-//! Records what passes between the halves of this version.
+//! Recordings of the messages between the halves of this version.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use tonic::{Request, Response, Status, Streaming};
 use super::{Entry, Recording, scenario};
 use crate::subscribe::Report;
 use crate::subscribe::tests::support::{self, config};
-use crate::subscribe::{HoldConfig, SubscribeConfig};
+use crate::subscribe::{GuardConfig, SubscribeConfig};
 
-/// Stands between agents and controllers, and writes down what they say.
+/// A proxy between agents and controllers that records their messages.
 #[derive(Clone, Default)]
 struct Tap(Arc<Shared>);
 
@@ -91,9 +91,9 @@ impl Recorded {
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
         let agent = support::Agent::start_as(SubscribeConfig {
             endpoints: vec![format!("http://{address}").parse().unwrap()],
-            hold: HoldConfig {
-                above_percent: 50,
-                confirmed_after: Some(Duration::from_secs(3600)),
+            guard: GuardConfig {
+                least: 0,
+                ..GuardConfig::default()
             },
             ..config()
         });
@@ -130,7 +130,9 @@ impl scenario::Agent for Recorded {
 
     async fn receive(&mut self, epoch: u64, revision: u64, held: bool) {
         if held {
-            self.agent.until(|stats| &stats.tables_held, 1).await;
+            self.agent
+                .until(|stats| &stats.stream.guard.tables_held, 1)
+                .await;
         } else {
             self.program(epoch, revision).await;
         }

@@ -1,4 +1,4 @@
-//! What older versions said, to this one.
+//! Messages of older versions, replayed to this one.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::{RECORDINGS, Stream, scenario, streams};
 use crate::subscribe::tests::support::patiently;
 use crate::subscribe::{Staging, Taken};
 
-/// What the agent has after each Commit.
+/// The agent's table after each Commit.
 fn worlds() -> Vec<World> {
     let mut worlds: Vec<World> = first().into();
     worlds.push(second());
@@ -113,7 +113,7 @@ fn frames_of_older_controllers_make_a_relays_tables() {
     }
 }
 
-/// An agent that says to this version's controllers what it said to those of its own.
+/// A recorded agent, replayed to controllers of this version.
 struct Replayed {
     version: &'static str,
     streams: VecDeque<Stream>,

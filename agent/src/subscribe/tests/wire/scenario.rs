@@ -1,4 +1,4 @@
-//! What is recorded: an agent and a relay, and four controllers one after the other.
+//! The recorded scenario: an agent and a relay, and four controllers one after the other.
 
 use std::net::SocketAddr;
 
