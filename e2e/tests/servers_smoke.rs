@@ -1,9 +1,11 @@
 //! The real control plane starts, and its endpointslice controller turns a Service and a Pod whose
 //! status the test writes into an EndpointSlice.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use portolan_e2e::cluster::program;
 use portolan_e2e::servers::Servers;
 use portolan_e2e::wait::wait_for;
 
@@ -100,4 +102,68 @@ fn a_ready_pod_appears_in_slices_of_both_families() {
         .unwrap();
     assert!((30000..=32767).contains(&node_port), "{node_port}");
     println!("test done after {:.1} s", start.elapsed().as_secs_f32());
+}
+
+/// A pod that looks like a controller's, on a node without a kubelet.
+const CONTROLLER: &str = r"
+apiVersion: v1
+kind: Node
+metadata: {name: node-c}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: controller-0
+  namespace: kube-system
+  labels: {app.kubernetes.io/name: portolan-controller}
+spec:
+  nodeName: node-c
+  containers: [{name: controller, image: none, ports: [{name: admin, containerPort: 9444}]}]
+";
+
+/// The port itself would be forwarded by a kubelet, which these servers lack.
+#[test]
+fn portolanctl_finds_the_pods_of_controllers() {
+    let dir = tempfile::tempdir().unwrap();
+    let test = "portolanctl_finds_the_pods_of_controllers";
+    let Some(servers) = Servers::start_or_skip(test, dir.path()) else {
+        return;
+    };
+    let kubeconfig = format!("--kubeconfig={}", servers.kubeconfig().display());
+    let status = |args: &[&str]| {
+        let done = Command::new(program("portolanctl").unwrap())
+            .args([&kubeconfig, "status"])
+            .args(args)
+            .output()
+            .unwrap();
+        assert_eq!(done.status.code(), Some(2));
+        String::from_utf8(done.stderr).unwrap()
+    };
+    let error = status(&[]);
+    assert!(
+        error.contains("namespace kube-system: no running pod has the label"),
+        "{error}"
+    );
+
+    let apply = |input| servers.kubectl_with_input(&["apply", "-f", "-"], input);
+    apply(CONTROLLER).unwrap();
+    let address = r#"{"status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}}"#;
+    let running = r#"{"status": {"phase": "Running"}}"#;
+    let patch = |object: &[&str], status| {
+        let flags = ["--subresource", "status", "--type", "merge", "-p", status];
+        servers
+            .kubectl(&[&["patch"], object, &flags].concat())
+            .unwrap();
+    };
+    patch(&["node", "node-c"], address);
+    patch(&["pod", "-n", "kube-system", "controller-0"], running);
+    // The API server accepts the request, and dials the node's kubelet.
+    let error = status(&[]);
+    assert!(error.contains("pod kube-system/controller-0"), "{error}");
+    let error = status(&["--namespace=default"]);
+    assert!(
+        error.contains("namespace default: no running pod"),
+        "{error}"
+    );
 }
