@@ -111,7 +111,8 @@ pub(crate) enum Command {
     /// List the problems of objects and files.
     Problems,
     /// Wait until a Service or a revision is programmed on all nodes: those whose agent has connected
-    /// to a controller that is asked. Exit code 1 if --timeout passes first.
+    /// to a controller that is asked. A change of the Service counts from when the controller has
+    /// received it. Exit code 1 if --timeout passes first.
     Wait {
         /// A Service as NAMESPACE/NAME, or the number of a revision.
         target: String,
