@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use crate::sources::{NoPlace, Origin, Place, SourceLimits, Sources};
+use crate::sources::{ConnectionSlots, Origin, Slot, SlotError, SlotLimits};
 
 /// Default limit of connections of a port.
 const CONNECTIONS: usize = 256;
@@ -45,7 +45,7 @@ const BURST: usize = 32;
 
 /// The connections of one port, or of several ports that share their slots.
 #[derive(Debug, Clone)]
-pub struct Connections(Sources);
+pub struct Connections(ConnectionSlots);
 
 impl Default for Connections {
     /// Allows 256 connections.
@@ -58,8 +58,8 @@ impl Connections {
     /// Allows a number of connections, at least 1.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self(Sources::new(SourceLimits {
-            places: limit,
+        Self(ConnectionSlots::new(SlotLimits {
+            slots: limit,
             reserve: 0,
             per_source: limit,
             rate: None,
@@ -68,7 +68,7 @@ impl Connections {
     }
 
     /// Admits a new connection, in place of another one if all slots are in use.
-    fn enter(&self, peer: Peer) -> Result<Place, NoPlace> {
+    fn enter(&self, peer: Peer) -> Result<Slot, SlotError> {
         let address = match peer {
             Peer::Tcp(address) => address.ip(),
             Peer::Unix => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -131,9 +131,9 @@ pub async fn serve_http<L: Accept>(
         match next {
             Ok((io, peer)) => {
                 // Never fails: every source can be displaced.
-                if let Ok(place) = connections.enter(peer) {
+                if let Ok(slot) = connections.enter(peer) {
                     let router = router.clone();
-                    tokio::spawn(connection(io, peer, router, place, ending.clone()));
+                    tokio::spawn(connection(io, peer, router, slot, ending.clone()));
                 }
             }
             Err(error) if is_of_connection(&error) => {}
@@ -163,7 +163,7 @@ async fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
     io: I,
     peer: Peer,
     router: Router,
-    place: Place,
+    slot: Slot,
     ending: CancellationToken,
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
@@ -181,7 +181,7 @@ async fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
     tokio::select! {
         // Errors of the connection are the client's.
         _ = connection.as_mut() => {}
-        () = place.displaced() => {}
+        () = slot.displaced() => {}
         () = sleep(WHOLE) => {}
         () = ending.cancelled() => {
             connection.as_mut().graceful_shutdown();

@@ -37,6 +37,6 @@ pub use process::{BUILD, BuildInfo, register_process};
 pub use readiness::{BlockReady, Readiness};
 pub use scrape::{Scrape, gauge_value};
 pub use shutdown::on_signal;
-pub use sources::{NoPlace, Origin, Place, Rate, Source, SourceLimits, Sources};
+pub use sources::{ConnectionSlots, Origin, Rate, Slot, SlotError, SlotLimits, Source};
 pub use unix::{SocketAccess, SocketFile, SocketFlagError, SocketGroup, SocketMode, listen_unix};
 pub use vital::Vital;

@@ -1,7 +1,7 @@
-//! A bounded number of places for connections, shared fairly between the sources they come from.
+//! A bounded number of connection slots, shared fairly between the sources of connections.
 //!
-//! A source is an IPv4 address or an IPv6 network of 64 bits. There is no I/O and no clock here:
-//! callers say who comes and when, and give a place back by dropping it.
+//! A source is an IPv4 address or an IPv6 network of 64 bits. There is no I/O and no clock here: callers
+//! pass the address and the time, and release a slot by dropping it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,44 +13,43 @@ use tokio_util::sync::{
     CancellationToken, WaitForCancellationFuture, WaitForCancellationFutureOwned,
 };
 
-/// How many places there are, and for whom.
+/// Limits of slots.
 #[derive(Debug, Clone)]
-pub struct SourceLimits {
-    /// Places in all.
-    pub places: usize,
-    /// How many of them only [`Origin::Own`] can have.
+pub struct SlotLimits {
+    /// Number of slots.
+    pub slots: usize,
+    /// Number of slots reserved for [`Origin::Own`].
     pub reserve: usize,
-    /// How many of them one remote source can have.
+    /// Limit of slots of one remote source.
     pub per_source: usize,
-    /// How often one remote source can come; without it, any number of times.
+    /// Rate limit of one remote source, if any.
     pub rate: Option<Rate>,
-    /// How many sources without a place are remembered for their rate. The ones that came last are
-    /// kept.
+    /// Number of sources without a slot whose rate is remembered. The most recent ones are kept.
     pub remembered: usize,
 }
 
 /// A token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// Tokens that a source gets each second.
+    /// Tokens added each second.
     pub per_second: u32,
-    /// Tokens that a source can save.
+    /// Limit of saved tokens.
     pub burst: u32,
 }
 
 /// Whether a connection comes from this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// From this machine. Only the number of all places limits it.
+    /// From this machine: limited by the number of all slots only.
     Own,
     /// From elsewhere.
     Remote,
 }
 
 impl Origin {
-    /// The origin of a connection between two addresses. It is our own if the peer's address is
-    /// loopback, or the address that it connected to: the kernel drops packets from elsewhere that
-    /// claim either.
+    /// The origin of a connection between two addresses. It is this machine if the peer's address is
+    /// loopback, or the address that it connected to: the kernel drops packets from the network with
+    /// such a source.
     #[must_use]
     pub fn of(peer: IpAddr, local: IpAddr) -> Self {
         let (peer, local) = (peer.to_canonical(), local.to_canonical());
@@ -62,89 +61,89 @@ impl Origin {
     }
 }
 
-/// Why there is no place.
+/// The reason why no slot is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoPlace {
-    /// All places are taken.
+pub enum SlotError {
+    /// All slots are in use.
     #[error("too many connections")]
     Full,
-    /// The source has all the places that it can have.
+    /// The source uses all slots that it may have.
     #[error("too many connections from this source")]
     Source,
-    /// The source comes too often.
-    #[error("connections from this source come too often")]
+    /// The source exceeds its rate.
+    #[error("connections from this source are too frequent")]
     Rate,
 }
 
-/// Places, and who has them. Clones share them.
+/// Slots and their holders. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Sources(Arc<Shared>);
+pub struct ConnectionSlots(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    limits: SourceLimits,
+    limits: SlotLimits,
     state: Mutex<State>,
 }
 
-/// A place. Dropping it gives it back.
+/// A slot in use. Dropping it releases it.
 #[derive(Debug)]
-pub struct Place {
-    sources: Sources,
+pub struct Slot {
+    sources: ConnectionSlots,
     holder: Holder,
     number: u64,
     displaced: CancellationToken,
 }
 
-impl Sources {
-    /// All places are free.
+impl ConnectionSlots {
+    /// Creates slots, all of them free.
     #[must_use]
-    pub fn new(limits: SourceLimits) -> Self {
+    pub fn new(limits: SlotLimits) -> Self {
         let state = Mutex::default();
         Self(Arc::new(Shared { limits, state }))
     }
 
-    /// Takes a place.
+    /// Acquires a slot.
     ///
     /// # Errors
-    /// If there is none.
-    pub fn enter(&self, peer: IpAddr, origin: Origin, now: Instant) -> Result<Place, NoPlace> {
-        self.take(peer, origin, now, false)
+    /// If none is available.
+    pub fn enter(&self, peer: IpAddr, origin: Origin, now: Instant) -> Result<Slot, SlotError> {
+        self.acquire(peer, origin, now, false)
     }
 
-    /// Takes a place, also if that makes another connection [lose](Place::displaced) its own: the
-    /// oldest of the same source if that has too many, else the oldest of the source with the most.
-    /// Our own connections lose theirs only to each other.
+    /// Acquires a slot, if necessary by [displacing](Slot::displaced) another connection: the oldest of
+    /// the same source if that has too many, else the oldest of the source with the most. Connections of
+    /// this machine are displaced only by each other.
     ///
     /// # Errors
-    /// If the source comes too often, or a remote connection finds only our own.
-    pub fn displace(&self, peer: IpAddr, origin: Origin, now: Instant) -> Result<Place, NoPlace> {
-        self.take(peer, origin, now, true)
+    /// If the source exceeds its rate, or if a remote connection would displace one of this machine.
+    pub fn displace(&self, peer: IpAddr, origin: Origin, now: Instant) -> Result<Slot, SlotError> {
+        self.acquire(peer, origin, now, true)
     }
 
-    /// Takes a token of a source's rate, and no place: for work that has a cost of its own.
+    /// Takes a token of a source's rate without a slot, for work that has a cost of its own.
     ///
     /// # Errors
     /// If the source has no token left.
-    pub fn spend(&self, peer: IpAddr, origin: Origin, now: Instant) -> Result<(), NoPlace> {
+    pub fn spend(&self, peer: IpAddr, origin: Origin, now: Instant) -> Result<(), SlotError> {
         match Holder::new(peer, origin) {
             Holder::Own => Ok(()),
             Holder::Remote(source) => self.state().spend(source, &self.0.limits, now),
         }
     }
 
-    /// How many places are taken.
+    /// The number of slots in use.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.state().taken()
     }
 
-    fn take(
+    fn acquire(
         &self,
         peer: IpAddr,
         origin: Origin,
         now: Instant,
         displace: bool,
-    ) -> Result<Place, NoPlace> {
+    ) -> Result<Slot, SlotError> {
         let (limits, mut state) = (&self.0.limits, self.state());
         let holder = Holder::new(peer, origin);
         if let Holder::Remote(source) = holder {
@@ -157,7 +156,7 @@ impl Sources {
         let displaced = CancellationToken::new();
         let number = state.add(holder, displaced.clone(), now);
         drop(state);
-        Ok(Place {
+        Ok(Slot {
             sources: self.clone(),
             holder,
             number,
@@ -171,26 +170,26 @@ impl Sources {
     }
 }
 
-impl Place {
-    /// Completes when the place is lost to another connection. The holder then ends soon: its place
-    /// is no longer counted.
+impl Slot {
+    /// Completes when another connection has displaced this one, which should then end: its slot is no
+    /// longer counted.
     pub fn displaced(&self) -> WaitForCancellationFuture<'_> {
         self.displaced.cancelled()
     }
 
-    /// The same, for a holder that keeps the future beside the place.
+    /// As [`displaced`](Self::displaced), without borrowing the slot.
     pub fn displaced_owned(&self) -> WaitForCancellationFutureOwned {
         self.displaced.clone().cancelled_owned()
     }
 
-    /// Whether the place is lost to another connection.
+    /// Whether another connection has displaced this one.
     #[must_use]
     pub fn is_displaced(&self) -> bool {
         self.displaced.is_cancelled()
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let rate = self.sources.0.limits.rate;
         self.sources.state().remove(self.holder, self.number, rate);
@@ -225,22 +224,22 @@ impl Holder {
     }
 }
 
-/// Places by number: the lowest is the oldest.
-type Places = BTreeMap<u64, CancellationToken>;
+/// Slots by number: the lowest is the oldest.
+type Slots = BTreeMap<u64, CancellationToken>;
 
 #[derive(Debug)]
-struct Entry {
-    places: Places,
-    /// Tokens at a time.
+struct SourceEntry {
+    slots: Slots,
+    /// Tokens at the time `at`.
     tokens: f64,
     at: Instant,
 }
 
-impl Entry {
-    /// Its key in [`State::order`].
+impl SourceEntry {
+    /// The key in [`State::order`].
     fn rank(&self, source: Source) -> Option<Rank> {
-        let (oldest, _) = self.places.first_key_value()?;
-        Some((self.places.len(), Reverse(*oldest), source))
+        let (oldest, _) = self.slots.first_key_value()?;
+        Some((self.slots.len(), Reverse(*oldest), source))
     }
 
     fn tokens(&self, rate: Rate, now: Instant) -> f64 {
@@ -257,13 +256,13 @@ type Rank = (usize, Reverse<u64>, Source);
 
 #[derive(Debug, Default)]
 struct State {
-    own: Places,
-    /// All sources with a place, and those that are remembered for their rate.
-    sources: HashMap<Source, Entry>,
-    /// Sources with a place. The last one has the most, or the oldest of those with as many.
+    own: Slots,
+    /// All sources with a slot, and those that are remembered for their rate.
+    sources: HashMap<Source, SourceEntry>,
+    /// ConnectionSlots with a slot. The last one has the most, or the oldest of those with as many.
     order: BTreeSet<Rank>,
     remote: usize,
-    /// The number of the next place.
+    /// The number of the next slot.
     next: u64,
 }
 
@@ -272,31 +271,31 @@ impl State {
         self.remote + self.own.len()
     }
 
-    /// Why there is no place, and who could make room.
+    /// Checks that a slot is available. The error names the holder to displace, if any.
     fn check(
         &self,
         holder: Holder,
-        limits: &SourceLimits,
-    ) -> Result<(), (NoPlace, Option<Holder>)> {
+        limits: &SlotLimits,
+    ) -> Result<(), (SlotError, Option<Holder>)> {
         let most = self
             .order
             .last()
             .map(|(_, _, source)| Holder::Remote(*source));
-        let is_full = self.taken() >= limits.places;
+        let is_full = self.taken() >= limits.slots;
         match holder {
             Holder::Own if is_full => {
                 let own = (!self.own.is_empty()).then_some(Holder::Own);
-                Err((NoPlace::Full, most.or(own)))
+                Err((SlotError::Full, most.or(own)))
             }
             Holder::Own => Ok(()),
             Holder::Remote(source) => {
                 let entry = self.sources.get(&source);
-                let own = entry.map_or(0, |entry| entry.places.len());
-                let for_remote = limits.places.saturating_sub(limits.reserve);
+                let own = entry.map_or(0, |entry| entry.slots.len());
+                let for_remote = limits.slots.saturating_sub(limits.reserve);
                 if own >= limits.per_source {
-                    Err((NoPlace::Source, (own > 0).then_some(holder)))
+                    Err((SlotError::Source, (own > 0).then_some(holder)))
                 } else if is_full || self.remote >= for_remote {
-                    Err((NoPlace::Full, most))
+                    Err((SlotError::Full, most))
                 } else {
                     Ok(())
                 }
@@ -304,13 +303,13 @@ impl State {
         }
     }
 
-    /// Takes a holder's oldest place away.
+    /// Displaces the oldest slot of a holder.
     fn displace(&mut self, holder: Holder) -> Option<()> {
-        let places = match holder {
+        let slots = match holder {
             Holder::Own => &self.own,
-            Holder::Remote(source) => &self.sources.get(&source)?.places,
+            Holder::Remote(source) => &self.sources.get(&source)?.slots,
         };
-        let (oldest, displaced) = places.first_key_value()?;
+        let (oldest, displaced) = slots.first_key_value()?;
         let (oldest, displaced) = (*oldest, displaced.clone());
         self.take_out(holder, oldest);
         displaced.cancel();
@@ -324,15 +323,15 @@ impl State {
             self.own.insert(number, displaced);
             return number;
         };
-        let entry = self.sources.entry(source).or_insert_with(|| Entry {
-            places: Places::new(),
+        let entry = self.sources.entry(source).or_insert_with(|| SourceEntry {
+            slots: Slots::new(),
             tokens: 0.0,
             at: now,
         });
         if let Some(rank) = entry.rank(source) {
             self.order.remove(&rank);
         }
-        entry.places.insert(number, displaced);
+        entry.slots.insert(number, displaced);
         self.order.extend(entry.rank(source));
         self.remote += 1;
         number
@@ -347,7 +346,7 @@ impl State {
             return;
         };
         let rank = entry.rank(source);
-        if entry.places.remove(&number).is_some() {
+        if entry.slots.remove(&number).is_some() {
             self.remote -= 1;
             if let Some(rank) = rank {
                 self.order.remove(&rank);
@@ -356,7 +355,7 @@ impl State {
         }
     }
 
-    /// A place is given back.
+    /// Releases a slot.
     fn remove(&mut self, holder: Holder, number: u64, rate: Option<Rate>) {
         self.take_out(holder, number);
         let Holder::Remote(source) = holder else {
@@ -364,7 +363,7 @@ impl State {
         };
         let entry = self.sources.get(&source);
         // A source without a rate is not remembered.
-        if rate.is_none() && entry.is_some_and(|entry| entry.places.is_empty()) {
+        if rate.is_none() && entry.is_some_and(|entry| entry.slots.is_empty()) {
             self.sources.remove(&source);
         }
     }
@@ -372,37 +371,37 @@ impl State {
     fn spend(
         &mut self,
         source: Source,
-        limits: &SourceLimits,
+        limits: &SlotLimits,
         now: Instant,
-    ) -> Result<(), NoPlace> {
+    ) -> Result<(), SlotError> {
         let Some(rate) = limits.rate else {
             return Ok(());
         };
         if !self.sources.contains_key(&source) {
             self.forget(limits, now);
         }
-        let entry = self.sources.entry(source).or_insert_with(|| Entry {
-            places: Places::new(),
+        let entry = self.sources.entry(source).or_insert_with(|| SourceEntry {
+            slots: Slots::new(),
             tokens: f64::from(rate.burst),
             at: now,
         });
         entry.tokens = entry.tokens(rate, now);
         entry.at = entry.at.max(now);
         if entry.tokens < 1.0 {
-            return Err(NoPlace::Rate);
+            return Err(SlotError::Rate);
         }
         entry.tokens -= 1.0;
         Ok(())
     }
 
-    /// Makes room for one more source: forgets those without a place whose rate is of no account,
-    /// and the older half of the others, so that this is not needed again soon.
-    fn forget(&mut self, limits: &SourceLimits, now: Instant) {
+    /// Makes room to remember one more source: forgets sources without a slot that have all their tokens,
+    /// and the older half of the others, so that this is rare.
+    fn forget(&mut self, limits: &SlotLimits, now: Instant) {
         let idle = self.sources.len() - self.order.len();
         if idle < limits.remembered.max(1) {
             return;
         }
-        let is_idle = |entry: &Entry| entry.places.is_empty();
+        let is_idle = |entry: &SourceEntry| entry.slots.is_empty();
         self.sources
             .retain(|_, entry| !is_idle(entry) || !entry.is_rested(limits.rate, now));
         let mut ages: Vec<_> = self

@@ -6,23 +6,33 @@ use x509_parser::extensions::GeneralName;
 
 /// Contents of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct CertificateFacts {
     /// URIs among the subject alternative names.
     pub uris: Vec<String>,
     /// Time of expiry.
     pub expires: SystemTime,
 }
 
+/// A certificate that cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CertificateError(String);
+
+impl CertificateError {
+    fn new(error: impl ToString) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// Parses a certificate in DER.
 ///
 /// # Errors
 /// If it is malformed.
-pub fn facts(der: &[u8]) -> Result<Facts, String> {
-    let (_, certificate) =
-        x509_parser::parse_x509_certificate(der).map_err(|error| error.to_string())?;
-    let names = certificate
-        .subject_alternative_name()
-        .map_err(|error| error.to_string())?;
+pub fn read_certificate(der: &[u8]) -> Result<CertificateFacts, CertificateError> {
+    let parsed = x509_parser::parse_x509_certificate(der);
+    let (_, certificate) = parsed.map_err(CertificateError::new)?;
+    let names = certificate.subject_alternative_name();
+    let names = names.map_err(CertificateError::new)?;
     let names = names
         .iter()
         .flat_map(|extension| &extension.value.general_names);
@@ -34,7 +44,7 @@ pub fn facts(der: &[u8]) -> Result<Facts, String> {
         .collect();
     let expires = certificate.validity().not_after.timestamp();
     let since = Duration::from_secs(u64::try_from(expires).unwrap_or(0));
-    Ok(Facts {
+    Ok(CertificateFacts {
         uris,
         expires: UNIX_EPOCH + since,
     })

@@ -11,7 +11,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-use crate::certificate::facts;
+use crate::certificate::read_certificate;
 use crate::file::{File, FileError};
 use crate::rotate::{Loaded, Rotating};
 
@@ -166,7 +166,7 @@ fn certificates(file: &File) -> Result<Vec<CertificateDer<'static>>, FileError> 
 
 fn expires(file: &File, chain: &[CertificateDer<'_>]) -> Result<SystemTime, FileError> {
     let own = chain.first().map(AsRef::as_ref).unwrap_or_default();
-    let facts = facts(own).map_err(|reason| file.error(reason))?;
+    let facts = read_certificate(own).map_err(|error| file.error(error))?;
     Ok(facts.expires)
 }
 

@@ -14,7 +14,7 @@ pub mod issue;
 mod name;
 mod rotate;
 
-pub use certificate::{Facts, facts};
+pub use certificate::{CertificateError, CertificateFacts, read_certificate};
 pub use config::{ALPN, ClientFiles, ServerFiles};
 pub use file::{File, FileError, MAX_FILE_BYTES, read};
 pub use name::{NameError, NodeName, PeerName, RelayName};

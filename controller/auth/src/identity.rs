@@ -58,7 +58,7 @@ pub struct Refusal {
 impl Certified {
     /// Reads a certificate that was verified: it must name one node or relay, once.
     pub fn read(der: &[u8]) -> Result<Self, String> {
-        let facts = portolan_tls::facts(der)?;
+        let facts = portolan_tls::read_certificate(der).map_err(|error| error.to_string())?;
         let mut names = facts.uris.iter().filter(|uri| PeerName::claims(uri));
         let name = names.next();
         let name = name.ok_or("the certificate has no URI portolan://CLUSTER/node/NODE")?;

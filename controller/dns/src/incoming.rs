@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use portolan_runtime::{Origin, Place, SourceLimits, Sources};
+use portolan_runtime::{ConnectionSlots, Origin, Slot, SlotLimits};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::{Sleep, sleep};
@@ -16,8 +16,8 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
 
 /// A CoreDNS has one connection, and each node may have one CoreDNS that asks a controller.
-const LIMITS: SourceLimits = SourceLimits {
-    places: 256,
+const LIMITS: SlotLimits = SlotLimits {
+    slots: 256,
     reserve: 32,
     per_source: 32,
     rate: None,
@@ -67,12 +67,12 @@ impl Listen for UnixListener {
     }
 }
 
-/// The connections of a listener, limited by places. A new one replaces the oldest of the source
+/// The connections of a listener, limited by slots. A new one replaces the oldest of the source
 /// with the most.
 #[derive(Debug)]
 pub(crate) struct Incoming<L> {
     listener: L,
-    sources: Sources,
+    sources: ConnectionSlots,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -80,7 +80,7 @@ impl<L> Incoming<L> {
     pub(crate) fn new(listener: L) -> Self {
         Self {
             listener,
-            sources: Sources::new(LIMITS),
+            sources: ConnectionSlots::new(LIMITS),
             pause: None,
         }
     }
@@ -104,27 +104,27 @@ impl<L: Listen> Stream for Incoming<L> {
                 }
             };
             match self.sources.displace(peer, origin, Instant::now()) {
-                Ok(place) => return Poll::Ready(Some(Ok(Connection::new(io, place)))),
+                Ok(slot) => return Poll::Ready(Some(Ok(Connection::new(io, slot)))),
                 Err(reason) => tracing::debug!(%peer, %reason, "a DNS connection is closed"),
             }
         }
     }
 }
 
-/// A connection with its place. It fails when it loses the place.
+/// A connection with its slot. It fails when it loses the slot.
 #[derive(Debug)]
 pub(crate) struct Connection<I> {
     io: I,
     displaced: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: Place,
+    _slot: Slot,
 }
 
 impl<I> Connection<I> {
-    fn new(io: I, place: Place) -> Self {
+    fn new(io: I, slot: Slot) -> Self {
         Self {
             io,
-            displaced: Box::pin(place.displaced_owned()),
-            _place: place,
+            displaced: Box::pin(slot.displaced_owned()),
+            _slot: slot,
         }
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_runtime::{NoPlace, Origin, Place, SourceLimits, Sources};
+use portolan_runtime::{ConnectionSlots, Origin, Slot, SlotError, SlotLimits};
 use rustls::server::Accepted as Hello;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -27,17 +27,17 @@ pub(crate) struct Gate {
     pub(crate) limits: Limits,
     pub(crate) turns: Turns,
     /// Connections whose ClientHello is not whole.
-    hellos: Sources,
+    hellos: ConnectionSlots,
     /// As many, and those that nobody has had time to look at.
     arrivals: Arc<Semaphore>,
     /// Connections that wait for a request of an agent that is let in.
-    pub(crate) unadmitted: Sources,
+    pub(crate) unadmitted: ConnectionSlots,
 }
 
 /// Room for the first message of a peer.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    place: Place,
+    slot: Slot,
     _room: OwnedSemaphorePermit,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum Failure {
     Io(io::Error),
     /// It took too long.
     Late,
-    /// It took long, and others needed its place.
+    /// It took long, and others needed its slot.
     Displaced,
     /// Too many others wait for a turn.
     Crowded,
@@ -63,8 +63,8 @@ impl Gate {
     pub(crate) fn new(limits: Limits) -> Self {
         // Half of all connections are for agents that were let in, whatever strangers do.
         let eighth = (limits.connections / 8).max(1);
-        let places = |places, per_source| SourceLimits {
-            places,
+        let slots = |slots, per_source| SlotLimits {
+            slots,
             reserve: 0,
             per_source,
             rate: None,
@@ -77,8 +77,8 @@ impl Gate {
                 patience: limits.crowded_timeout,
             }),
             arrivals: Arc::new(Semaphore::new(eighth + LATE)),
-            hellos: Sources::new(places(eighth, limits.hellos_per_source.max(1))),
-            unadmitted: Sources::new(places(eighth, usize::MAX)),
+            hellos: ConnectionSlots::new(slots(eighth, limits.hellos_per_source.max(1))),
+            unadmitted: ConnectionSlots::new(slots(eighth, usize::MAX)),
             limits,
         }
     }
@@ -99,11 +99,11 @@ impl Gate {
         &self,
         address: SocketAddr,
         room: Option<OwnedSemaphorePermit>,
-    ) -> Result<Arrival, NoPlace> {
+    ) -> Result<Arrival, SlotError> {
         let (hellos, now) = (&self.hellos, Instant::now());
-        let place = hellos.displace(address.ip(), Origin::Remote, now)?;
-        let room = room.ok_or(NoPlace::Full)?;
-        Ok(Arrival { place, _room: room })
+        let slot = hellos.displace(address.ip(), Origin::Remote, now)?;
+        let room = room.ok_or(SlotError::Full)?;
+        Ok(Arrival { slot, _room: room })
     }
 
     /// Waits for the first message, and gives its room back.
@@ -117,7 +117,7 @@ impl Gate {
         let read = tokio::select! {
             biased;
             read = &mut hello => read,
-            () = arrival.place.displaced() => {
+            () = arrival.slot.displaced() => {
                 if !is_unread(stream) {
                     return Err(Failure::Displaced);
                 }

@@ -23,13 +23,13 @@ impl Probation {
     /// If there is no room for one more.
     pub(crate) fn begin(gate: &Gate, address: SocketAddr) -> io::Result<Self> {
         let unadmitted = &gate.unadmitted;
-        let place = unadmitted.displace(address.ip(), Origin::Remote, Instant::now());
-        let place = place.map_err(io::Error::other)?;
+        let slot = unadmitted.displace(address.ip(), Origin::Remote, Instant::now());
+        let slot = slot.map_err(io::Error::other)?;
         let within = gate.limits.admission_timeout;
         Ok(Self(Box::pin(async move {
             tokio::select! {
                 () = sleep(within) => "no stream of an agent on this connection for too long",
-                () = place.displaced() => "no stream of an agent, and others needed its place",
+                () = slot.displaced() => "no stream of an agent, and others needed its slot",
             }
         })))
     }

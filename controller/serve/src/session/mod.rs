@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use portolan_auth::{Authentication, Identity, Refusal, RefusalReason, authenticate};
 use portolan_listener::Peer;
 use portolan_proto::v1;
-use portolan_runtime::{Origin, Rate, SourceLimits, Sources};
+use portolan_runtime::{ConnectionSlots, Origin, Rate, SlotLimits};
 use portolan_tablelog::TableReader;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -103,7 +103,7 @@ pub(crate) struct Context {
     /// Turns to send a snapshot.
     pub(crate) snapshots: Arc<Semaphore>,
     /// Turns to have a token verified.
-    pub(crate) token_checks: Sources,
+    pub(crate) token_checks: ConnectionSlots,
     /// Over how long agents leave when the server stops, once that is known.
     pub(crate) spread: OnceLock<Duration>,
 }
@@ -112,9 +112,9 @@ pub(crate) struct Context {
 const TOKEN_SOURCES: usize = 4_096;
 
 /// How often tokens from one source are verified.
-pub(crate) fn token_checks(rate: Rate) -> Sources {
-    Sources::new(SourceLimits {
-        places: 0,
+pub(crate) fn token_checks(rate: Rate) -> ConnectionSlots {
+    ConnectionSlots::new(SlotLimits {
+        slots: 0,
         reserve: 0,
         per_source: 0,
         rate: Some(rate),
