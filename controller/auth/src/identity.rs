@@ -144,6 +144,12 @@ impl Identity {
         Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
     }
 
+    /// Whether the peer had to show who it is.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        matches!(self, Self::Known(..))
+    }
+
     /// The node whose agent it is, if it has shown that.
     pub fn node(&self) -> Option<NodeKey> {
         match self {

@@ -54,6 +54,8 @@ reasons! {
     Token => "token",
     /// Too many tokens come from the same source.
     Rate => "rate",
+    /// The node's streams begin too often.
+    ReconnectRate => "reconnect_rate",
     /// The certificate or token has expired.
     Expired => "expired",
     /// The API server does not take the token any more; also of a stream that was let in before.

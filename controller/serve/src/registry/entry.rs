@@ -7,8 +7,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use portolan_model::{NodeKey, SetHash};
 use portolan_proto::limits::MAX_PROBLEMS;
 use portolan_proto::v1;
+use portolan_runtime::Rate;
 
 use super::convergence::{Convergence, Member};
+use super::reconnects::{RetryAfter, StreamBudget};
 use super::signals::SessionSignals;
 use super::{Connect, HeldTable, NodeStatus, RecordProblem, Unconfirmed};
 
@@ -31,6 +33,8 @@ pub(super) struct AgentEntry {
     refused: Vec<RecordProblem>,
     refused_total: u32,
     held: Option<HeldTable>,
+    /// The tokens left for new streams; `None` before the second stream.
+    budget: Option<StreamBudget>,
     /// Its part in the cluster's convergence; `None` before the first report on this stream.
     pub(super) member: Option<Member>,
 }
@@ -62,6 +66,7 @@ impl AgentEntry {
             refused: Vec::new(),
             refused_total: 0,
             held: None,
+            budget: None,
             member: None,
             connected: true,
         }
@@ -71,6 +76,13 @@ impl AgentEntry {
     pub(super) fn inherit(&mut self, old: &mut Self) {
         self.sessions += old.sessions;
         self.programmed = old.programmed.take();
+        self.budget = old.budget;
+    }
+
+    /// Takes a token for the node's next stream.
+    pub(super) fn spend_stream(&mut self, rate: Rate, now: Instant) -> Result<(), RetryAfter> {
+        let budget = self.budget.get_or_insert(StreamBudget::new(rate, now));
+        budget.spend(rate, now)
     }
 
     pub(super) fn session(&self) -> u64 {

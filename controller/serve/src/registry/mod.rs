@@ -10,6 +10,7 @@ mod entry;
 mod everybody;
 mod nodes;
 mod reason;
+mod reconnects;
 mod side_stream;
 mod signals;
 mod status;
@@ -23,6 +24,7 @@ use std::time::{Instant, SystemTime};
 use portolan_auth::{RefusalReason, Refusals};
 use portolan_model::NodeKey;
 use portolan_proto::v1;
+use portolan_runtime::Rate;
 use portolan_tablelog::PublishObserver;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -37,6 +39,7 @@ pub(crate) use counters::{Counter, LiveCounters};
 use entry::AgentEntry;
 pub(crate) use nodes::NodeStanding;
 use nodes::SourceNodes;
+pub(crate) use reconnects::RetryAfter;
 pub(crate) use side_stream::{SideStream, SideStreamEnd};
 use signals::SessionSignals;
 pub use status::{HeldTable, NodeStatus, RecordProblem};
@@ -94,6 +97,8 @@ pub(crate) struct Connect {
     pub(crate) agent_version: String,
     pub(crate) protocol_version: u32,
     pub(crate) now: SystemTime,
+    /// The rate of the node's streams; `None` where anybody can claim to be the node.
+    pub(crate) rate: Option<Rate>,
 }
 
 /// A node's one live stream. It counts as disconnected when this is dropped.
@@ -170,10 +175,18 @@ impl Registry {
 
     /// Begins a session. If the node has one, that one is told to end: the newer stream is the one
     /// that works, whatever became of the other's connection.
-    pub(crate) fn connect(self: &Arc<Self>, connect: Connect) -> Session {
+    ///
+    /// # Errors
+    /// If the node's streams begin too often. The stream that it has goes on.
+    pub(crate) fn connect(self: &Arc<Self>, connect: Connect) -> Result<Session, RetryAfter> {
         let signals = Arc::<SessionSignals>::default();
         let node = connect.node.clone();
         let mut nodes = self.lock();
+        if let Some(rate) = connect.rate
+            && let Some(known) = nodes.entries.get_mut(&node)
+        {
+            known.spend_stream(rate, Instant::now())?;
+        }
         if !nodes.is_served(&node) {
             signals.delete();
         }
@@ -191,12 +204,12 @@ impl Registry {
         }
         drop(nodes);
         self.count(Counter::Sessions, 1);
-        Session {
+        Ok(Session {
             registry: Arc::clone(self),
             node,
             number,
             signals,
-        }
+        })
     }
 
     /// Whatever a panic left there is as good as it was.

@@ -8,13 +8,15 @@ fn node(name: &str) -> NodeKey {
 }
 
 fn connect(registry: &Arc<Registry>, name: &str) -> Session {
-    registry.connect(Connect {
+    let session = registry.connect(Connect {
         node: node(name),
         peer: Some(([127, 0, 0, 1], 1).into()),
         agent_version: "1.2.3".to_owned(),
         protocol_version: 1,
         now: SystemTime::UNIX_EPOCH,
-    })
+        rate: None,
+    });
+    session.unwrap()
 }
 
 fn received(revision: u64) -> v1::Received {

@@ -16,7 +16,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use portolan_auth::{Authentication, Identity, Refusal, RefusalReason, authenticate};
-use portolan_listener::Peer;
+use portolan_listener::{Admission, Peer};
+use portolan_proto::reason::Reason;
 use portolan_proto::v1;
 use portolan_runtime::{ConnectionSlots, Origin, Rate, SlotLimits};
 use portolan_tablelog::TableReader;
@@ -27,7 +28,7 @@ use tonic::{Request, Status, Streaming};
 use tracing::info;
 
 use crate::Registry;
-use crate::registry::{Connect, NodeStanding};
+use crate::registry::{Connect, NodeStanding, RetryAfter};
 use admit::{Admitted, admit};
 pub(crate) use admit::{check_cluster, check_node};
 pub(crate) use body::StreamBody;
@@ -63,6 +64,9 @@ pub struct ServeConfig {
     pub catch_up_timeout: Duration,
     /// How often tokens from one source are verified.
     pub token_checks: Rate,
+    /// How often a node's stream may begin anew. The name of the node must be proven for that, or
+    /// others could use up its rate.
+    pub reconnects: Rate,
 }
 
 impl Default for ServeConfig {
@@ -81,6 +85,10 @@ impl Default for ServeConfig {
                 per_second: 500,
                 burst: 10_000,
             },
+            reconnects: Rate {
+                per_second: 1,
+                burst: 30,
+            },
         }
     }
 }
@@ -92,6 +100,9 @@ const NODE_PATIENCE: Duration = Duration::from_secs(3);
 /// How much time each agent adds to that over which all leave: so many come to other controllers
 /// a second.
 const LEAVING: Duration = Duration::from_millis(2);
+
+/// The metadata with which gRPC servers state after how many milliseconds to try again.
+const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// What all sessions of a server share.
 #[derive(Debug)]
@@ -214,14 +225,20 @@ pub(crate) async fn sync(
         messages,
     } = admit(&context, request).await?;
     let entry = hello.entry();
-    info!(node = %entry, peer = ?address, agent_version = hello.agent_version, "agent connected");
-    let session = Arc::new(context.registry.connect(Connect {
+    let connect = Connect {
         node: entry,
         peer: address,
         agent_version: hello.agent_version.clone(),
         protocol_version: hello.version,
         now: SystemTime::now(),
-    }));
+        rate: identity.is_known().then_some(context.config.reconnects),
+    };
+    let session = match context.registry.connect(connect) {
+        Ok(session) => Arc::new(session),
+        Err(retry) => return Err(too_often(&context, admission.as_ref(), retry)),
+    };
+    let (node, agent_version) = (session.node(), &hello.agent_version);
+    info!(%node, peer = ?address, agent_version, "agent connected");
     let control = Arc::new(SessionControl::default());
     let task = InboundTask {
         context: Arc::clone(&context),
@@ -234,6 +251,21 @@ pub(crate) async fn sync(
     let inbound = inbound::spawn(messages, task);
     let outbound = Outbound::new(context, session, control, inbound, hello);
     Ok(StreamBody::new(outbound))
+}
+
+/// Refuses a stream of a node whose streams begin too often. It costs the connection as much as a
+/// bad credential: one that goes on is closed.
+fn too_often(context: &Context, admission: Option<&Admission>, retry: RetryAfter) -> Status {
+    let peer = admission.map(Admission::peer);
+    if let Some(peer) = peer {
+        peer.refused();
+    }
+    let mut status = Reason::ReconnectRate.state(Status::resource_exhausted(retry.to_string()));
+    let wait = u64::try_from(retry.0.as_millis()).unwrap_or(u64::MAX);
+    status.metadata_mut().insert(RETRY_PUSHBACK, wait.into());
+    let (ip, reason) = (Peer::ip(peer), RefusalReason::ReconnectRate);
+    context.registry.refuse(ip, reason, status.message());
+    status
 }
 
 #[cfg(test)]

@@ -22,7 +22,9 @@ fn status(node: NodeKey, revision: u64, table: &NodeTable) -> NodeStatus {
         agent_version: String::new(),
         protocol_version: 1,
         now: SystemTime::UNIX_EPOCH,
+        rate: None,
     });
+    let session = session.unwrap();
     session.sent(revision);
     let programmed = v1::Programmed {
         revision,

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_auth::testing::{Signer, claims, verifier};
+use portolan_proto::reason::Reason;
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_runtime::Rate;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
+use super::secure::Secure;
 use super::support::{Client, Server, channel, hello, patiently, put};
+use super::tls;
 use crate::ServeConfig;
 use portolan_auth::{Authentication, RefusalReason};
 use portolan_listener::Limits;
@@ -110,4 +113,41 @@ async fn an_agent_that_never_stops_talking_is_cut_off_and_delays_nobody() {
             .iter()
             .any(|node| node.node.ends_with("quiet") && node.connected)
     );
+}
+
+/// A node with a good certificate that reconnects in a loop: its burst is admitted, then its rate.
+/// The stream that it has goes on, and other nodes are served as before.
+#[tokio::test]
+async fn a_node_that_reconnects_in_a_loop_is_told_when_to_come_back() {
+    let secure = Secure::new().await;
+    let rate = ServeConfig::default().reconnects;
+    let config = secure.config(Some(&secure.agent("a")));
+    let start = Instant::now();
+    let mut last = None;
+    let (mut admitted, mut refused) = (0_u64, 0_u64);
+    for _ in 0..rate.burst + 60 {
+        let channel = tls::channel(secure.server.address, Arc::clone(&config))
+            .await
+            .unwrap();
+        match Client::begin(channel, Message::Hello(hello("a")), None).await {
+            Ok(agent) => {
+                admitted += 1;
+                last = Some(agent);
+            }
+            Err(status) => {
+                refused += 1;
+                assert_eq!(status.code(), Code::ResourceExhausted);
+                assert_eq!(Reason::of(&status), Some(Reason::ReconnectRate));
+                let wait = status.metadata().get("grpc-retry-pushback-ms").unwrap();
+                assert!(wait.to_str().unwrap().parse::<u64>().unwrap() <= 1_000);
+            }
+        }
+    }
+    let most = u64::from(rate.burst) + 1 + start.elapsed().as_secs() + 1;
+    assert!(admitted <= most && refused > 0, "{admitted} admitted");
+    assert_eq!(secure.refused(RefusalReason::ReconnectRate), refused);
+    let mut last = last.unwrap();
+    assert_eq!(last.batch().await.put, ["x"]);
+    let mut other = secure.connect("b").await.unwrap();
+    assert_eq!(other.batch().await.put, ["x"]);
 }
