@@ -98,7 +98,7 @@ fn routes_of_others_stay_as_they_are() {
             let address = address(text);
             Route::Foreign { address }
         });
-        // What the kernel has for an address is nobody's route.
+        // Routes that the kernel adds for addresses are left out.
         assert_eq!(read(&mut routes), foreign);
 
         let add = |vip| Request::Add(vip, source(vip, 1));

@@ -1,11 +1,11 @@
-//! What the kernel tests share: a network namespace for each, and skipping where something is
+//! Helpers of the kernel tests: a network namespace for each, and skipping where something is
 //! missing.
 
 use std::fmt::Display;
 use std::io;
 use std::process::Command;
 
-/// Runs `body` with what `open` opens in a fresh network namespace whose loopback device is up.
+/// Runs `body` with the result of `open` in a fresh network namespace whose loopback device is up.
 ///
 /// In a thread of its own, since the namespace is the thread's. Skips as [`require`] does.
 pub(crate) fn in_netns<K, E: Display>(
@@ -44,7 +44,7 @@ pub(crate) fn require<T, E: Display>(test: &str, lanes: &[&str], probe: Result<T
     None
 }
 
-/// Runs a program, which must succeed, and returns what it printed.
+/// Runs a program, which must succeed, and returns its output.
 pub(crate) fn output(program: &str, arguments: &str) -> io::Result<String> {
     let output = Command::new(program)
         .args(arguments.split_whitespace())

@@ -1,4 +1,4 @@
-//! What sets contain.
+//! Contents of sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use portolan_netlink::ipset::{EntryFault, Ipset, IpsetError, Request, RequestErr
 use crate::common::{in_netns, output, require};
 use crate::{KINDS, LANES, add, apply, create, del, entries, header, ip, listed};
 
-/// What `ipset save` says of a set's entries.
+/// Entries of a set as printed by `ipset save`.
 fn saved(text: &str, name: &str) -> BTreeSet<String> {
     let prefix = format!("add {name} ");
     text.lines()

@@ -1,4 +1,4 @@
-//! What the kernel, or this crate, refuses.
+//! Refusals by the kernel and by this crate.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -83,7 +83,7 @@ fn full_sets() {
         assert_eq!(stored.len() + failed.len(), many.len());
         // The kernel counts by parts of the hash and lets in a few more.
         assert!((1000..1100).contains(&stored.len()), "{}", stored.len());
-        // What is in already is no error, even of a full set.
+        // Existing entries are no error, even in a full set.
         apply(&mut ipset, &[add("a", stored.into_iter().collect())]);
     });
 }

@@ -1,4 +1,4 @@
-//! What the kernel answers beyond the objects.
+//! Answers of the kernel besides objects.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
@@ -129,7 +129,7 @@ fn tells_which_schedulers_there_are() {
                 assert_eq!(missing, Some(Errno::ENOENT));
             }
             assert_eq!(dumped(&mut ipvs), BTreeMap::new());
-            // What a process left that was killed while it asked.
+            // Left by a process killed during a probe.
             let left = Request::AddService {
                 key: VirtualServerKey::new(Protocol::Tcp, "198.51.100.0".parse().unwrap(), 20_000),
                 config: VirtualServerConfig::round_robin(),

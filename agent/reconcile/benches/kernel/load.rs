@@ -1,4 +1,4 @@
-//! What is programmed: so many services of so many endpoints.
+//! The programmed load: a number of Services, each with a number of endpoints.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Load {
         table
     }
 
-    /// What `ipvsadm -R` reads.
+    /// Input of `ipvsadm -R`.
     pub(crate) fn ipvsadm(self) -> String {
         use std::fmt::Write as _;
         let mut text = String::new();

@@ -41,7 +41,7 @@ const SMALL: Load = Load {
     endpoints: 10,
 };
 
-/// What a child process measures.
+/// Measurements of a child process.
 const WAYS: [&str; 9] = [
     "floor",
     "cold",

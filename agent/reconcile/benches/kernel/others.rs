@@ -1,4 +1,4 @@
-//! How others program the same.
+//! Programming of the same load by other programs.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! What the product takes: from a decoded table to what is programmed.
+//! Time and memory of the agent, from a decoded table to a programmed kernel.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) fn run(load: Load) -> Result<()> {
     on_worker(measure(load))
 }
 
-/// From a decoded table to what is programmed, and nothing else.
+/// Programs a decoded table, and nothing else.
 pub(crate) fn cold(load: Load) -> Result<()> {
     on_worker(async move {
         let table = Arc::new(load.table());
@@ -52,7 +52,7 @@ async fn program(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
     Ok(())
 }
 
-/// What a cold start consists of.
+/// Measures the phases of a cold start.
 pub(crate) fn phases(load: Load) -> Result<()> {
     on_worker(async move {
         let (table, config) = (load.table(), Config::default());
@@ -264,7 +264,7 @@ async fn renew(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
     Ok(())
 }
 
-/// A line of what the kernel says of a process's memory, in MiB.
+/// A line of the kernel's statistics of a process's memory, in MiB.
 pub(crate) fn memory(process: u32, line: &str) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let found = status.lines().find_map(|found| found.strip_prefix(line));

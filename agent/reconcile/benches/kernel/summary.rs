@@ -12,7 +12,7 @@ use crate::{WAYS, run_way};
 const IN_TURN: [&str; 2] = ["floor", "cold"];
 const TURNS: u32 = 5;
 
-/// What the ways measured, by way and name, as often as they were.
+/// Measured values by way and name, one for each repetition.
 #[derive(Default)]
 struct Values(BTreeMap<(String, String), Vec<f64>>);
 
@@ -24,7 +24,7 @@ impl Values {
         values.get(values.len() / 2).copied()
     }
 
-    /// Adds what a way measures.
+    /// Adds the values of a way.
     fn measure(&mut self, way: &str) -> Result<()> {
         for line in run_way(way)?.lines() {
             let words: Vec<&str> = line.split(' ').collect();
