@@ -110,7 +110,7 @@ impl Catalog {
     fn remove_service(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
         let cluster = self.cluster(&key.cluster);
         let namespace = cluster.namespace(&key.namespace);
-        if let Some(packed) = namespace.take_service(&key.name) {
+        if let Some(packed) = namespace.remove_service(&key.name) {
             cluster.counts.services -= 1;
             let service = packed.unpack(key.clone());
             let others = affected(key, &mut dirty.services);
@@ -158,7 +158,7 @@ impl Catalog {
     fn remove_slice(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
         let cluster = self.cluster(&key.cluster);
         let namespace = cluster.namespace(&key.namespace);
-        if let Some((name, slice)) = namespace.take_slice(&key.name) {
+        if let Some((name, slice)) = namespace.remove_slice(&key.name) {
             cluster.counts.slices -= 1;
             let service = ObjectKey {
                 name,

@@ -155,7 +155,7 @@ impl Inbox {
         *since = dirty.is_some().then(Instant::now);
     }
 
-    fn take(&self) -> Option<Dirty> {
+    fn take_dirty(&self) -> Option<Dirty> {
         self.dirty
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -173,7 +173,7 @@ impl Subscription {
     /// Waits for changes, and returns all since the last call.
     pub async fn changed(&mut self) -> Dirty {
         loop {
-            if let Some(dirty) = self.inbox.take() {
+            if let Some(dirty) = self.inbox.take_dirty() {
                 return dirty;
             }
             self.inbox.filled.notified().await;

@@ -142,10 +142,10 @@ impl Namespace {
     }
 
     /// Takes a slice out, with the name of its Service.
-    pub(super) fn take_slice(&mut self, name: &str) -> Option<(Arc<str>, PackedSlice)> {
+    pub(super) fn remove_slice(&mut self, name: &str) -> Option<(Arc<str>, PackedSlice)> {
         let service = Arc::clone(self.service_of(name)?);
         self.elsewhere.remove(name);
-        let slice = self.services.get_mut(&service)?.take_slice(name)?;
+        let slice = self.services.get_mut(&service)?.remove_slice(name)?;
         self.tidy(&service);
         Some((service, slice))
     }
@@ -159,7 +159,7 @@ impl Namespace {
     }
 
     /// Takes the Service itself.
-    pub(super) fn take_service(&mut self, name: &str) -> Option<PackedService> {
+    pub(super) fn remove_service(&mut self, name: &str) -> Option<PackedService> {
         let taken = self.services.get_mut(name)?.service.take();
         self.tidy(name);
         taken
@@ -195,7 +195,7 @@ impl ServiceEntry {
         }
     }
 
-    fn take_slice(&mut self, name: &str) -> Option<PackedSlice> {
+    fn remove_slice(&mut self, name: &str) -> Option<PackedSlice> {
         let index = self.find(name).ok()?;
         Some(self.slices.edit(|slices| slices.remove(index)))
     }

@@ -17,14 +17,14 @@ impl Zone {
     /// Takes one change.
     pub fn apply(&mut self, change: NamesChange) -> Applied {
         let mut applied = Applied::default();
-        self.take(change, &mut applied);
+        self.apply_into(change, &mut applied);
         if !applied.subjects.is_empty() {
             self.serial = self.serial.wrapping_add(1);
         }
         applied
     }
 
-    fn take(&mut self, change: NamesChange, out: &mut Applied) {
+    fn apply_into(&mut self, change: NamesChange, out: &mut Applied) {
         let Some(change) = self.admit(change) else {
             return;
         };
@@ -108,7 +108,7 @@ impl Zone {
             }
         };
         for change in gone {
-            self.take(change, out);
+            self.apply_into(change, out);
         }
     }
 

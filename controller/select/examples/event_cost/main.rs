@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use peak_alloc::PeakAlloc;
-use portolan_catalog::{Catalog, DirtySet};
+use portolan_catalog::{Catalog, DirtySet, Endpoint};
 use portolan_proto::convert::{encode_lists, encode_record};
 use portolan_proto::encoded::encode;
 use portolan_select::{Pipeline, Projector, SelectConfig, TableDelta};
@@ -67,6 +67,15 @@ fn weigh(world: World) {
     println!("figure catalog_names_bytes {names} bytes");
     let beyond = per_endpoint(weight - names);
     goal("catalog_bytes_per_endpoint", beyond, "bytes", "<=", 60.0);
+    // The same objects as sources convert them, without any index.
+    let before = MEMORY.current_usage();
+    let unpacked: Vec<_> = world.objects().collect();
+    let weight = MEMORY.current_usage() - before;
+    drop(unpacked);
+    let beyond = per_endpoint(weight.saturating_sub(names));
+    println!("figure unpacked_bytes_per_endpoint {beyond:.1} bytes");
+    let structure = size_of::<Endpoint>();
+    println!("figure unpacked_endpoint_structure {structure} bytes");
 
     let before = MEMORY.current_usage();
     let (projector, delta) = Projector::rebuild(&catalog, SelectConfig::default());

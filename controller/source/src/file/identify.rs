@@ -26,10 +26,10 @@ pub(super) fn identify(text: &str, cluster: &Arc<str>) -> Option<ObjectRef> {
         if depth == 0 {
             in_metadata = content.trim_end() == "metadata:";
             indent = None;
-            kind.take(content, "kind");
+            kind.read_line(content, "kind");
         } else if in_metadata && *indent.get_or_insert(depth) == depth {
-            name.take(content, "name");
-            namespace.take(content, "namespace");
+            name.read_line(content, "name");
+            namespace.read_line(content, "namespace");
         }
     }
     let kind = match kind.value? {
@@ -50,7 +50,7 @@ struct Field<'t> {
 }
 
 impl<'t> Field<'t> {
-    fn take(&mut self, content: &'t str, key: &str) {
+    fn read_line(&mut self, content: &'t str, key: &str) {
         let value = content
             .strip_prefix(key)
             .and_then(|rest| rest.strip_prefix(':'));

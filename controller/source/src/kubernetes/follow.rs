@@ -209,7 +209,7 @@ impl<T: Watchable> Follower<T> {
             last = Instant::now();
             match event {
                 Some(Ok(event)) => {
-                    if !self.take(event).await? {
+                    if !self.apply_event(event).await? {
                         return Ok(());
                     }
                 }
@@ -239,7 +239,7 @@ impl<T: Watchable> Follower<T> {
     }
 
     /// Whether the watch can go on after this event.
-    async fn take(&mut self, event: WatchEvent<Watched<T>>) -> Result<bool, Stop> {
+    async fn apply_event(&mut self, event: WatchEvent<Watched<T>>) -> Result<bool, Stop> {
         let is_listing = self.version.is_none();
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) if is_listing => {

@@ -13,16 +13,25 @@ use super::problems::Problems;
 /// A VIP becomes a local route on every node, so an address with a local meaning (loopback,
 /// link-local such as a cloud's metadata server ...) would cut the node off. Leading zeros and
 /// IPv4-mapped IPv6 are refused, because programs disagree on their meaning.
-pub(super) fn parse(text: &str) -> Result<IpAddr, String> {
-    let ip: IpAddr = text.parse().map_err(|_| {
-        format!("{text:?} is not an address: expected one like 10.0.0.1 or fd00::1")
-    })?;
+pub(super) fn parse(text: &str) -> Result<IpAddr, AddressError> {
+    let Ok(ip) = text.parse() else {
+        return Err(AddressError::Syntax(text.to_owned()));
+    };
     match special(ip) {
         None => Ok(ip),
-        Some(what) => Err(format!(
-            "{text:?} is {what}: expected an address that other hosts can reach"
-        )),
+        Some(kind) => Err(AddressError::Special(text.to_owned(), kind)),
     }
+}
+
+/// An address that cannot be programmed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum AddressError {
+    /// Not an address.
+    #[error("{0:?} is not an address: expected one like 10.0.0.1 or fd00::1")]
+    Syntax(String),
+    /// An address of a special kind.
+    #[error("{0:?} is {1}: expected an address that other hosts can reach")]
+    Special(String, &'static str),
 }
 
 fn special(ip: IpAddr) -> Option<&'static str> {
@@ -72,8 +81,8 @@ impl<'a> Wanted<'a> {
     pub(super) fn push(&mut self, field: String, text: &str, problems: &mut Problems) -> bool {
         let ip = match parse(text) {
             Ok(ip) => ip,
-            Err(message) => {
-                problems.invalid(field, message);
+            Err(error) => {
+                problems.invalid(field, error.to_string());
                 return false;
             }
         };

@@ -111,8 +111,8 @@ fn cluster_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
     for (index, (field, text)) in fields.into_iter().enumerate() {
         let ip = match address::parse(text) {
             Ok(ip) => ip,
-            Err(message) => {
-                problems.invalid(field, message);
+            Err(error) => {
+                problems.invalid(field, error.to_string());
                 continue;
             }
         };

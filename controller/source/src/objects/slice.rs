@@ -128,7 +128,7 @@ fn endpoint_address(
         return None;
     };
     match address::parse(text) {
-        Err(message) => problems.invalid(format!("{field}[0]"), message),
+        Err(error) => problems.invalid(format!("{field}[0]"), error.to_string()),
         Ok(ip) if Family::of(ip) == family => return Some(ip),
         Ok(ip) => problems.add(
             format!("{field}[0]"),
