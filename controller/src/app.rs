@@ -58,10 +58,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         args.upstream.validate()?;
     }
     let token = on_signal()?;
-    let agents = listen(args.listen).await.context("--listen")?;
-    let admin = listen(args.admin_listen).await.context("--admin-listen")?;
-    let debug_socket = args.debug.bind(DEBUG_SOCKET)?;
-    write_ports(args.port_file.as_deref(), &agents, &admin)?;
+    let listeners = Listeners::bind(&args).await?;
 
     let (readiness, liveness) = (Readiness::default(), Liveness::default());
     let sessions = Arc::new(Sessions::default());
@@ -115,7 +112,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         token: args.debug.token()?,
     };
     serve_dns(dns.as_mut(), &vital, &token);
-    serve_admin(admin_server, admin, debug_socket, &vital);
+    serve_admin(admin_server, listeners.admin, listeners.debug, &vital);
 
     let names = dns.as_ref().map(|dns| dns.replicas(&vital));
     let config = ServeConfig {
@@ -125,7 +122,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         ..args.streams.config()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());
-    let serving = service.serve_with(agents, identity.tls, identity.limits, names);
+    let serving = service.serve_with(listeners.agents, identity.tls, identity.limits, names);
     let serving = spawn_server(&vital, &token, "agent server", serving);
 
     let result = tokio::select! {
@@ -135,6 +132,27 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     token.cancel();
     end(serving, &vital).await;
     result
+}
+
+/// The listeners, bound before anything else starts.
+struct Listeners {
+    agents: TcpListener,
+    admin: TcpListener,
+    debug: Option<DebugSocket>,
+}
+
+impl Listeners {
+    async fn bind(args: &Args) -> anyhow::Result<Self> {
+        let agents = listen(args.listen).await.context("--listen")?;
+        let admin = listen(args.admin_listen).await.context("--admin-listen")?;
+        let debug = args.debug.bind(DEBUG_SOCKET)?;
+        write_ports(args.port_file.as_deref(), &agents, &admin)?;
+        Ok(Self {
+            agents,
+            admin,
+            debug,
+        })
+    }
 }
 
 /// Serves probes, metrics and dumps until everything else has ended.
