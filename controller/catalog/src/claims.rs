@@ -81,12 +81,12 @@ impl Claimant {
 }
 
 /// A claimed address, port and protocol of a cluster.
-type What = (Option<IpAddr>, u16, Protocol);
+type Claimed = (Option<IpAddr>, u16, Protocol);
 
 /// One claim of one claimant. Its age is its Service's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct ClaimEntry {
-    what: What,
+    claimed: Claimed,
     port: u16,
     kind: FrontendKind,
     namespace: Arc<str>,
@@ -104,8 +104,8 @@ impl Claims {
         claim: &Claim,
         created: impl Fn(&str, &str) -> Option<i64>,
     ) -> Option<Claimant> {
-        let what = (claim.address, claim.port, claim.protocol);
-        let claimants = self.range(what..=what).map(|entry| {
+        let claimed = (claim.address, claim.port, claim.protocol);
+        let claimants = self.range(claimed..=claimed).map(|entry| {
             let service = ObjectKey {
                 cluster: Arc::clone(&claim.cluster),
                 namespace: Arc::clone(&entry.namespace),
@@ -146,9 +146,9 @@ impl Claims {
         mut others: impl FnMut(&Arc<str>, &Arc<str>),
     ) {
         for (port, kind, claim) in service.claims() {
-            let what = (claim.address, claim.port, claim.protocol);
+            let claimed = (claim.address, claim.port, claim.protocol);
             let entry = ClaimEntry {
-                what,
+                claimed,
                 // No Service has as many ports: the API server's limit on objects is far below.
                 port: u16::try_from(port).unwrap_or(u16::MAX),
                 kind,
@@ -156,7 +156,7 @@ impl Claims {
                 name: Arc::clone(&service.key.name),
             };
             change(&mut self.0, entry);
-            for other in self.range(what..=what) {
+            for other in self.range(claimed..=claimed) {
                 if (&other.namespace, &other.name) != (&service.key.namespace, &service.key.name) {
                     others(&other.namespace, &other.name);
                 }
@@ -164,10 +164,10 @@ impl Claims {
         }
     }
 
-    fn range(&self, all: RangeInclusive<What>) -> impl Iterator<Item = &ClaimEntry> {
+    fn range(&self, all: RangeInclusive<Claimed>) -> impl Iterator<Item = &ClaimEntry> {
         let (first, last) = all.into_inner();
         let first = ClaimEntry {
-            what: first,
+            claimed: first,
             port: 0,
             kind: FrontendKind::ClusterIp,
             namespace: Arc::default(),
@@ -175,6 +175,6 @@ impl Claims {
         };
         self.0
             .range(first..)
-            .take_while(move |entry| entry.what <= last)
+            .take_while(move |entry| entry.claimed <= last)
     }
 }

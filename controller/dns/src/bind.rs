@@ -1,4 +1,4 @@
-//! Where the gRPC service is served: a TCP port, or a Unix socket.
+//! Listen addresses of the gRPC service: a TCP port, or a Unix socket.
 
 use std::fmt;
 use std::io;
@@ -22,7 +22,7 @@ pub enum Bind {
     Unix(PathBuf),
 }
 
-/// An address that cannot be.
+/// An invalid address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: expected ADDRESS:PORT or unix:///PATH")]
 pub struct BindError(String);

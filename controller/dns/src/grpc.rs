@@ -65,7 +65,7 @@ impl DnsGrpc {
 #[tonic::async_trait]
 impl DnsService for DnsGrpc {
     /// `UNAVAILABLE` until synced: CoreDNS then asks the next server that it has, and caches
-    /// nothing. If none is left, its client gets the SERVFAIL that we would have sent.
+    /// nothing. If none is left, its client gets SERVFAIL, as from here.
     async fn query(&self, request: Request<DnsPacket>) -> Result<Response<DnsPacket>, Status> {
         if !self.server.is_ready() {
             return Err(Status::unavailable(

@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use crate::wire::MAX_MESSAGE;
 use crate::zone::Answer;
 
-/// The longest reply over UDP that we ask for (DNS flag day 2020), in bytes.
+/// The longest accepted reply over UDP (DNS flag day 2020), in bytes.
 const UDP_PAYLOAD: u16 = 1232;
 
 /// Recursive name servers.
@@ -40,7 +40,7 @@ enum UpstreamError {
 }
 
 impl Upstream {
-    /// Servers, asked in this order, each for `timeout` at most. CoreDNS waits 5 seconds for our
+    /// Servers, asked in this order, each for `timeout` at most. CoreDNS waits 5 seconds for the
     /// reply, so all of them together should take less.
     #[must_use]
     pub fn new(servers: &[SocketAddr], timeout: Duration) -> Self {

@@ -232,7 +232,7 @@ fn notes_on(catalog: &Catalog, inquiry: &Inquiry, frontend: &Frontend) -> Vec<St
         let has_it = catalog.node_with_address(cluster, ip);
         if let Some(owner) = has_it.filter(|owner| *owner != name) {
             notes.push(format!(
-                "{ip} is an address of Node {owner}; said is what {name} does at its own"
+                "{ip} is an address of Node {owner}; the answer is for {name}'s own addresses"
             ));
         }
     }

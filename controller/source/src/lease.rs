@@ -53,11 +53,11 @@ impl LeaseConfig {
     }
 }
 
-/// Runs `writer` whenever we lead, until `token` is cancelled.
+/// Runs `writer` whenever this candidate leads, until `token` is cancelled.
 ///
-/// When we no longer lead, or are to stop, the token that the writer was given is cancelled; if it
-/// has not ended when another may begin, it is dropped where it is. A writer that ends by itself
-/// gives the leadership up.
+/// When it no longer leads, or must stop, the writer's token is cancelled; if it has not ended when
+/// another may begin, it is dropped where it is. A writer that ends by itself gives the leadership
+/// up.
 pub async fn lead<W, F>(
     client: Client,
     config: LeaseConfig,
@@ -189,7 +189,7 @@ impl Contender {
         let written = if is_new {
             self.api.create(&params, &lease).await
         } else {
-            // With the version that we have read: refused if it is no longer that.
+            // With the version that was read: refused if another one wrote since.
             self.api.replace(&self.config.name, &params, &lease).await
         };
         match written {

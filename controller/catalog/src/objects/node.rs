@@ -34,7 +34,7 @@ impl Node {
     }
 }
 
-/// A Pod that has a weight of its own; all others are none of our business.
+/// A Pod with a weight of its own; others are not in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Pod {
     /// Its name.

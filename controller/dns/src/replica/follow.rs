@@ -49,7 +49,7 @@ impl Follower {
 
     fn item(&mut self, Item { item }: Item) -> Result<bool, FrameError> {
         let change = match item {
-            // Of a controller that is newer than we are.
+            // An item of a newer controller.
             None => return Ok(false),
             Some(Kind::Begin(settings)) => {
                 let config = decode::settings(settings)?;

@@ -75,8 +75,8 @@ impl Etcd {
             .ok_or_else(|| EtcdError::Request(etcd_client::Error::Internal("no client".to_owned())))
     }
 
-    /// The key `root` and all keys below it, as of one revision. Keys that are not UTF-8 are not
-    /// ours and left out.
+    /// The key `root` and all keys below it, as of one revision. Keys that are not UTF-8 are
+    /// foreign and left out.
     pub(super) async fn read(&mut self, root: &str) -> Result<Values, EtcdError> {
         let mut values = Values::new();
         let exact = (root.as_bytes().to_vec(), Vec::new());

@@ -16,9 +16,9 @@
 //!   the names of topology zones, addresses of IPv6 beside SRV records;
 //! - SOA records at the apex only, SRV and TXT of the apex without all that is below it, and
 //!   Namespaces that do not show their ExternalName Services at their own name;
-//! - names that exist for some types only: one key, or all below it, is read whatever the type. So
-//!   the name of an address is an alias, an alias a PTR record, and a name between two others
-//!   (`_tcp.<service>`, `dns.<zone>`) has what is below it;
+//! - names that exist for some types only: one key, or all below it, is read for every type. So the
+//!   name of an address is an alias, an alias a PTR record, and a name between two others
+//!   (`_tcp.<service>`, `dns.<zone>`) has the names below it;
 //! - addresses at the name of a headless Service's port, other than as aliases to its endpoints;
 //! - another name server than `ns.dns.<zone>`.
 

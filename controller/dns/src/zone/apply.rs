@@ -1,4 +1,4 @@
-//! How a change becomes part of a zone.
+//! Application of changes to a zone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

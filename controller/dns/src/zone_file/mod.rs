@@ -17,7 +17,7 @@
 //!   name of an address for anything but PTR, a Namespace's for TXT) or names below it
 //!   (`_tcp.<service>`, RFC 8020);
 //! - NXDOMAIN, not NODATA, for the SOA of a name that does not exist;
-//! - an alias is part of the answer whatever it leads to, and for every type (RFC 1034).
+//! - an alias is part of the answer for every target and every type (RFC 1034).
 
 mod export;
 mod render;

@@ -260,7 +260,7 @@ fn files_give_the_answers_that_we_give() {
     for pods in [PodMode::Disabled, PodMode::Verified] {
         let mut config = ZoneConfig { pods, ..config() };
         config.add_zone("second.example").unwrap();
-        // A name in a second zone is followed there by us, and by a server that has both files.
+        // An alias into a second zone is followed here, and by a server that has both files.
         let changes = changes().into_iter();
         let compared = compare(&zone_of(config, changes));
         assert!(compared > 10_000, "{compared}");

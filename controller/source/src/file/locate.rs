@@ -1,4 +1,4 @@
-//! Where in a document a field is.
+//! Location of fields in a document.
 
 use std::fmt;
 

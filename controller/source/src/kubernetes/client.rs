@@ -38,7 +38,7 @@ pub enum ClientError {
 }
 
 /// A client for the API server that a kubeconfig names; without one, for that of the default
-/// kubeconfig or of the pod that we run in.
+/// kubeconfig or of the controller's own pod.
 ///
 /// # Errors
 ///

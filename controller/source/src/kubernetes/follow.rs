@@ -50,7 +50,7 @@ pub(super) struct Follower<T> {
     feed: Feed,
     /// Where the next watch begins; `None` if a listing is needed.
     version: Option<String>,
-    /// The last version that we were at; empty if there was none.
+    /// The last version seen; empty if there was none.
     reached: String,
     /// Whether that is the version of a listing that has just ended.
     is_fresh: bool,
@@ -157,7 +157,7 @@ impl<T: Watchable> Follower<T> {
         }
     }
 
-    /// Watches from where we are; if that is nowhere, a listing comes first.
+    /// Watches from the last version; without one, a listing comes first.
     async fn watch(&mut self) -> Result<(), Stop> {
         match &self.version {
             None => self.feed.begin(),
@@ -215,7 +215,7 @@ impl<T: Watchable> Follower<T> {
                 }
                 // One line is lost, but the lines after it are not.
                 Some(Err(kube::Error::SerdeError(error))) => self.skip(&error),
-                // An event of a type that we do not know, or a status that is none.
+                // An event of an unknown type, or an invalid status.
                 Some(Err(kube::Error::Api(status))) => return Err(Trouble::Told(status).into()),
                 Some(Err(error)) => return Err(error.into()),
                 None => break,
@@ -313,7 +313,7 @@ impl<T: Watchable> Follower<T> {
             self.version = None;
         }
         if let Trouble::WentBack { .. } = trouble {
-            // Its cache may not know yet, and it has not reached our version.
+            // Its cache may not have reached the last version yet.
             self.reached.clear();
             self.way = Way::Paged;
         }

@@ -41,7 +41,7 @@ pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
     const SELECTOR: Option<&'static str>;
     /// The field selector, for tables and DNS.
     const FIELDS: Option<&'static str> = None;
-    /// Whether metadata is all that we want of it.
+    /// Whether only metadata is requested.
     const METADATA_ONLY: bool = false;
     /// The fields to keep.
     const KEEP: &'static Keep;

@@ -29,7 +29,7 @@ type Answer = BoxFuture<'static, Result<Option<u64>, Trouble>>;
 pub(super) struct Probe<T> {
     api: Api<Watched<T>>,
     due: Instant,
-    /// The question that is on its way, and the version that we were at when it was asked.
+    /// The request in progress, and the version at its beginning.
     asked: Option<(Answer, Option<u64>)>,
     failures: u32,
 }

@@ -9,7 +9,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use portolan_catalog::Kind;
 use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tracing::{debug, info};
 
 use crate::HeldDeletions;
 use crate::deletions::HeldLoss;
@@ -35,6 +35,7 @@ pub async fn report_held(client: Client, held: Arc<HeldDeletions>, instance: Opt
     };
     let mut changes = held.subscribe();
     let mut told = Vec::new();
+    let mut is_refused = false;
     while changes.changed().await.is_ok() {
         let held = changes.borrow_and_update().clone();
         let kinds: Vec<_> = held.keys().copied().collect();
@@ -43,8 +44,14 @@ pub async fn report_held(client: Client, held: Arc<HeldDeletions>, instance: Opt
         }
         told = kinds;
         let written = timeout(PATIENCE, recorder.publish(&event(&held), &about)).await;
-        if !matches!(written, Ok(Ok(()))) {
-            debug!(?written, "cannot write an Event");
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(kube::Error::Api(status)))
+                if status.code == 403 && !std::mem::replace(&mut is_refused, true) =>
+            {
+                info!(reason = status.message, "no permission to write Events");
+            }
+            failed => debug!(?failed, "cannot write an Event"),
         }
         sleep(PAUSE).await;
     }

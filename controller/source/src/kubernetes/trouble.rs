@@ -34,7 +34,7 @@ pub(super) enum Trouble {
     Unanswered,
     #[error("the server went back from version {ours} to {theirs}: it was restored from a backup")]
     WentBack {
-        /// The version that we were at.
+        /// The last version seen.
         ours: u64,
         /// The newest one that it has.
         theirs: u64,

@@ -151,7 +151,7 @@ async fn a_line_that_is_no_event_is_skipped() {
     services.send("ADDED", service("a", "11", json!(1))).await;
     assert_eq!(rig.until("put").await, ["put Service c/prod/a"]);
     assert_eq!(rig.stats.of(Kind::Service).watch_errors(), 1);
-    // An event that we do not know may have been a change.
+    // An unknown event may have been a change.
     services
         .send_line(r#"{"type": "WHAT", "object": {}}"#)
         .await;
