@@ -15,6 +15,8 @@ use tempfile::TempDir;
 
 /// Long enough for a control plane on an emulated machine that is busy.
 const LONG: Duration = Duration::from_secs(240);
+/// An agent takes an older table after all controllers have been behind its own for this time.
+const BEHIND: Duration = Duration::from_secs(300);
 /// Between two looks that take a process or a connection each.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -264,9 +266,10 @@ impl World {
                 let metrics = self.cluster.agent_metrics(number).ok()?;
                 Self::metric(&metrics, "portolan_agent_deletions_held_current ")
             };
-            let waited = wait_with_pauses("deletions that an agent holds", LONG, LOOK, || {
-                (held()? >= count).then_some(())
-            });
+            let waited =
+                wait_with_pauses("deletions that an agent holds", BEHIND + LONG, LOOK, || {
+                    (held()? >= count).then_some(())
+                });
             waited.unwrap_or_else(|error| panic!("{error}: node {number}: {:?}", held()));
         }
     }
