@@ -11,7 +11,7 @@ use portolan_runtime::{
 use portolan_select::{SelectConfig, SourceRanges};
 
 use crate::certs::CertsArgs;
-use crate::deletions::GuardArgs;
+use crate::deletions::SourceGuardArgs;
 use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
 use crate::relay::UpstreamArgs;
@@ -181,7 +181,7 @@ pub(crate) struct Args {
 
     /// Flags of the deletion guard.
     #[command(flatten)]
-    pub(crate) guard: GuardArgs,
+    pub(crate) guard: SourceGuardArgs,
 
     /// Flags of DNS.
     #[command(flatten, next_help_heading = "DNS")]

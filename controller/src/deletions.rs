@@ -20,7 +20,7 @@ use crate::metrics::KindLabel;
 /// Flags of the deletion guard and of the source's liveness.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Deletion guard")]
-pub(crate) struct GuardArgs {
+pub(crate) struct SourceGuardArgs {
     /// Limits, also of a relay.
     #[command(flatten)]
     limits: portolan_subscription::GuardArgs,
@@ -32,7 +32,7 @@ pub(crate) struct GuardArgs {
     source_timeout: Duration,
 }
 
-impl GuardArgs {
+impl SourceGuardArgs {
     /// The silence of a source after which the controller is unready. One that is polled is silent
     /// between two polls.
     pub(crate) fn source_timeout(&self, poll: Option<Duration>) -> Duration {

@@ -55,7 +55,7 @@ const REASONS: [Reason; 7] = [
 ];
 
 /// Reasons for which agents refuse records, and for which connections and streams are refused.
-const MEANINGS: [(&str, &str); 26] = [
+const MEANINGS: [(&str, &str); 27] = [
     ("missing", "A field that must be set is absent."),
     (
         "unknown",
@@ -112,6 +112,10 @@ const MEANINGS: [(&str, &str); 26] = [
     (
         "not_relay",
         "A client that is no relay asked for the tables of all nodes.",
+    ),
+    (
+        "reconnect_rate",
+        "The node opens streams faster than once a second, after 30 at once.",
     ),
     ("wrong_cluster", "The node belongs to another cluster."),
     ("node_deleted", "The Node was deleted."),

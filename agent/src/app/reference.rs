@@ -11,6 +11,7 @@ use portolan_catalog::{FieldProblem, Kind, ObjectKey, ObjectRef, Reason};
 use portolan_dataplane::NodePortAddresses;
 use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
 use portolan_model::Family;
+use portolan_reconcile::Outcome;
 use portolan_runtime::{CredentialCollector, register_process};
 use portolan_source::{ContactCollector, ProblemLog};
 use prometheus_client::registry::Registry;
@@ -61,6 +62,8 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
         healthz.clone().router().oneshot(request).await.unwrap();
     }
     let reconcile = ReconcileMetrics::register(&mut registry);
+    let rules = BTreeMap::from([("nat".to_owned(), 1)]);
+    reconcile.observe(&Outcome::default(), None, Some(&rules));
     reconcile.observe_no_local_endpoints(NoLocalEndpoints::default());
     Arrivals::register(Source::Controller, health.clone(), &mut registry);
     let stats = Arc::new(Stats::default());

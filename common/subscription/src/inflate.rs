@@ -27,7 +27,7 @@ pub enum InflateError {
         got: usize,
     },
     /// Content that cannot be decompressed.
-    #[error("compressed records: {0}")]
+    #[error("compressed records: cannot be decompressed: {0}")]
     Corrupt(#[from] std::io::Error),
     /// Content that is no message.
     #[error("compressed records: {0}")]

@@ -87,9 +87,9 @@ fn what_is_no_compressed_frame_or_too_large_a_one_ends_the_stream() {
     assert!(bomb.len() < 10_000);
     let garbage = zstd::bulk::compress(&[0xff; 100], 3).unwrap();
     for (given, reason) in [
-        (vec![], "is none"),
-        (b"garbage".to_vec(), "is none"),
-        (good[..good.len() - 3].to_vec(), "cannot be read"),
+        (vec![], "not a zstd frame"),
+        (b"garbage".to_vec(), "not a zstd frame"),
+        (good[..good.len() - 3].to_vec(), "cannot be decompressed"),
         (sizeless, "does not state its size"),
         (bomb, "more than"),
         (garbage, ""),
