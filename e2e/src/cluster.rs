@@ -19,7 +19,7 @@ use crate::rig::{Family, Host, Namespace, Node, Process, Protocol, Rig, RigConfi
 use crate::wait::wait_for;
 
 /// Long enough for anything on a guest that is emulated, on a busy machine.
-pub const PATIENT: Duration = Duration::from_secs(60);
+pub const PATIENT: Duration = Duration::from_secs(180);
 
 /// The address ranges of pods, in all clusters of the rig.
 pub const POD_RANGES: &str = "10.244.0.0/16,fd00:244::/32";

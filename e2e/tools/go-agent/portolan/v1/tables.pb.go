@@ -603,8 +603,8 @@ type Received struct {
 	Refused []*Refusal `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"`
 	// Number of refusals in all.
 	RefusedTotal uint32 `protobuf:"varint,3,opt,name=refused_total,json=refusedTotal,proto3" json:"refused_total,omitempty"`
-	// Present while the agent holds this table back because it would delete too much of the table in
-	// force.
+	// Present while the agent holds deletions back: the first table of a stream lacked too much of the
+	// table in force. Additions and changes apply meanwhile.
 	Held          *Held `protobuf:"bytes,4,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -668,13 +668,13 @@ func (x *Received) GetHeld() *Held {
 	return nil
 }
 
-// A table that is not programmed before its confirmation, by time or by an operator.
+// Deletions that do not apply before their confirmation, by time or by an operator.
 type Held struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of records that it would delete, and of records in force.
+	// Number of records that are withheld, and of records in force.
 	Deleted uint32 `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	Records uint32 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
-	// Time until it counts as confirmed, in milliseconds from now; 0 for never.
+	// Time until they count as confirmed, in milliseconds from now; 0 for never.
 	RemainingMs   uint32 `protobuf:"varint,3,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -783,7 +783,8 @@ func (x *Refusal) GetReason() string {
 	return ""
 }
 
-// The kernel is equal to a Commit, except for `errors`.
+// The kernel is equal to a Commit, except for `errors` and for deletions that are held back (see
+// Received). There are no hashes while deletions are held back.
 type Programmed struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Revision    uint64                 `protobuf:"fixed64,1,opt,name=revision,proto3" json:"revision,omitempty"`
@@ -1217,10 +1218,10 @@ func (x *AskBuckets) GetCount() uint32 {
 	return 0
 }
 
-// Confirmation of a held table by an operator.
+// Confirmation of held deletions by an operator.
 type Confirm struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revision of the table; the agent ignores it if it holds another.
+	// Revision of the table, or an earlier one since they are held; others are ignored.
 	Revision      uint64 `protobuf:"fixed64,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
