@@ -1,4 +1,4 @@
-//! Lets agents, and nobody else, to a service beside that of the tables.
+//! Access control for a service served beside `portolan.v1.Tables`: only agents are admitted.
 
 mod body;
 
@@ -24,11 +24,11 @@ use crate::registry::{Counter, SideStream, SideStreamEnd};
 use crate::session::{Context, REPLACED, SessionControl, check_cluster, check_node, node_end};
 use body::LimitedBody;
 
-/// How long a stream waits for the cluster's identity, before it is refused.
+/// Maximum wait for the cluster's identity before a stream is refused.
 const IDENTITY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A service that asks who it is first. Which node does not matter: all get the same, but each node
-/// has one stream.
+/// A service that authenticates its callers first. Its answers do not depend on the node, but each
+/// node has at most one stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Guarded<S> {
     pub(crate) service: S,
@@ -40,7 +40,7 @@ where
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
     S: NamedService,
 {
-    /// Whether a method is one of its own.
+    /// Whether a path names a method of this service.
     pub(crate) fn has(&self, path: &str) -> bool {
         let method = path.strip_prefix('/').and_then(|rest| {
             let rest = rest.strip_prefix(S::NAME)?;
@@ -49,8 +49,8 @@ where
         method.is_some()
     }
 
-    /// Answers an agent; its stream lasts no longer than what it has shown, than its node, and than
-    /// we do, and is cut off if nobody takes what it says.
+    /// Answers an agent. The stream ends with its credential, its node or the server, whichever is
+    /// first, and is cut off if the agent stalls.
     pub(crate) async fn answer(
         mut self,
         request: http::Request<Body>,
@@ -91,7 +91,7 @@ where
     }
 }
 
-/// Who sends a request, and whether it may.
+/// Authenticates and authorizes the sender of a request.
 async fn check(
     context: &Context,
     peer: Option<&Peer>,
@@ -112,8 +112,8 @@ async fn check(
     Ok(identity)
 }
 
-/// Ends a stream when it must end: a task of its own, as the connection polls nothing while it can
-/// send nothing.
+/// Ends a stream at the end of its credential, node or server, or on a stall. Runs as a task of its
+/// own, because the connection does not poll the body while it cannot send.
 struct Keeper {
     context: Arc<Context>,
     control: Arc<SessionControl>,
@@ -143,7 +143,8 @@ impl Keeper {
             }
         };
         self.control.end(Err(status));
-        // The connection drops this when it has taken the end, if it takes anything.
+        // The connection drops the body, and with it this task, once it has taken the end. The cut
+        // is for a connection that takes nothing.
         sleep(patience).await;
         if let Some(admission) = &self.admission {
             admission.cut();
@@ -151,9 +152,9 @@ impl Keeper {
         pending().await
     }
 
-    /// Completes when what the agent has shown is of no use any more, or the server stops. At the
-    /// shutdown streams end over the time that those of the tables have, or they would all come to
-    /// the next controller at once.
+    /// Completes when the credential has expired or is revoked, or at the shutdown. At the
+    /// shutdown, streams end at random times within the spread of the table streams, so that agents
+    /// do not all reach the next controller at once.
     async fn over(&self) -> Status {
         let expired = async {
             match self.remaining {

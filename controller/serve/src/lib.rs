@@ -1,8 +1,8 @@
 //! Streams each node's table to its agent.
 //!
-//! A session is no more than a cursor into the log of tables: it pulls what changed since when its
-//! agent can take more, so a slow agent costs nothing and receives each record at most once, at its
-//! newest value. [`Registry`] knows what each node has.
+//! A session is a cursor into the log of tables. It pulls the changes since its cursor when its
+//! agent can take more, so a slow agent costs no memory and receives each record at most once, at
+//! its newest value. [`Registry`] holds the state of each node's agent.
 
 #![forbid(unsafe_code)]
 
@@ -19,5 +19,5 @@ pub use service::TablesServer;
 pub use session::ServeConfig;
 pub use standing::{ChangedRecord, Standing};
 
-/// Before the name of a relay where nodes are listed: no node's name has a slash.
+/// Prefix of relay names in lists of nodes. Node names contain no slash, so the two never collide.
 pub const RELAY: &str = "relay/";

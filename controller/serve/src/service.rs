@@ -1,7 +1,7 @@
 //! The gRPC service `portolan.v1.Tables`.
 //!
-//! What tonic generates would encode frames for each agent, into a buffer of its own; this gives
-//! the connection chunks of frames that all agents share.
+//! Written by hand: the code that tonic generates encodes frames separately for each agent, into a
+//! buffer of its own. This service hands the connection chunks of frames that all agents share.
 
 use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
@@ -29,13 +29,14 @@ use crate::guard::Guarded;
 use crate::session::{Context, StreamBody, sync, token_checks};
 use crate::{Registry, ServeConfig};
 
-/// Room for what agents say nearly always, in bytes: each stream has that much for good.
+/// Initial size of a stream's decode buffer, in bytes. Nearly all agent messages fit. Each stream
+/// keeps the buffer for its lifetime.
 const MESSAGE_BYTES: usize = 512;
 
-/// What agents say, decoded. Nothing is ever encoded by it.
+/// Decoder of agent messages. Its encoder is unused.
 type Codec = ProstCodec<v1::Frame, v1::AgentMessage>;
 
-/// The service. [`serve`](Self::serve) is the way to use it: authentication needs its connections.
+/// The service, normally run by [`serve`](Self::serve): authentication needs its connections.
 /// Within another server, connections must have `TCP_NODELAY` (`TcpIncoming::with_nodelay`), or
 /// each Commit waits for a delayed ACK.
 #[derive(Debug, Clone)]
@@ -44,7 +45,7 @@ pub struct TablesServer {
 }
 
 impl TablesServer {
-    /// Serves tables to agents until `shutdown`; then each stream ends with a Goaway.
+    /// Creates a service that runs until `shutdown`. Each stream then ends with a Goaway.
     #[must_use]
     pub fn new(
         tables: TableReader,
@@ -65,11 +66,11 @@ impl TablesServer {
         }
     }
 
-    /// Serves on a listener, with TLS if there is a configuration for it; each connection uses the
-    /// newest. Returns after the shutdown, when the last stream has ended.
+    /// Serves on a listener, with TLS if a configuration is given. Each new connection uses the
+    /// newest configuration. Returns after the shutdown, when the last connection has ended.
     ///
     /// # Errors
-    /// Never; others that serve may fail.
+    /// Never. The `Result` is the signature of servers that can fail.
     pub async fn serve(
         self,
         listener: TcpListener,
@@ -79,10 +80,10 @@ impl TablesServer {
         self.serve_with(listener, tls, limits, None::<Self>).await
     }
 
-    /// As [`serve`](Self::serve), with one more service for agents.
+    /// Same as [`serve`](Self::serve), with one more service for agents.
     ///
     /// # Errors
-    /// Never; others that serve may fail.
+    /// Never. The `Result` is the signature of servers that can fail.
     pub async fn serve_with<S>(
         self,
         listener: TcpListener,
@@ -150,7 +151,7 @@ where
     }
 }
 
-/// Gives a request to the service that it is for.
+/// Routes a request to its service.
 async fn dispatch<S>(
     context: Arc<Context>,
     beside: Option<Guarded<S>>,
@@ -162,7 +163,7 @@ where
 {
     match beside {
         Some(beside) if beside.has(request.uri().path()) => {
-            // Seldom, and not to be room in what every agent of the tables has.
+            // Rare path; boxed to keep the common future small.
             Box::pin(beside.answer(request.map(Body::new))).await
         }
         _ => answer(context, request).await,
@@ -187,7 +188,7 @@ where
     Ok(stream.map_or_else(Status::into_http, response))
 }
 
-/// The response to a stream that is let in.
+/// The response that carries an admitted stream.
 fn response(stream: StreamBody) -> Response<Body> {
     let mut response = Response::new(Body::new(stream));
     let content_type = HeaderValue::from_static("application/grpc");

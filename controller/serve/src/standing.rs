@@ -1,4 +1,4 @@
-//! Whether a node's kernel has what it must have, for people.
+//! Comparison of a node's observed and desired state, for operators.
 
 use portolan_model::NodeKey;
 use portolan_tablelog::{Differences, Scope, TablePart, TableReader};
@@ -6,35 +6,36 @@ use serde::Serialize;
 
 use crate::{NodeStatus, RELAY};
 
-/// What a node's kernel has, next to what it must have.
+/// Observed state of a node's kernel, compared with the desired state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Standing {
-    /// The revision that the kernel must have.
+    /// The desired revision.
     pub revision: u64,
-    /// The revision that the kernel has, if the agent has said any.
+    /// The programmed revision; `None` if the agent has reported none.
     pub programmed: Option<u64>,
-    /// Whether the shared records in the kernel are, by their hash, those of `revision`.
+    /// Whether the shared records in the kernel equal those of `revision`, by hash.
     pub records_equal: bool,
-    /// Whether what is the node's own is, by its hash.
+    /// Whether the node's own part equals the controller's, by hash.
     pub own_equal: bool,
-    /// What changed since the revision that the kernel has, sorted by record; `None` if that is not
-    /// known any more.
+    /// Changes since `programmed`, sorted by record. `None` if `programmed` is `None` or too old to
+    /// compare.
     pub changed: Option<Vec<ChangedRecord>>,
 }
 
 /// One record that changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ChangedRecord {
-    /// The record, as `namespace/service[:port]/PROTOCOL`; `None` for what is known of the node.
+    /// The record, as `namespace/service[:port]/PROTOCOL`; `None` for the node's info.
     pub record: Option<String>,
-    /// Whether that is the node's own and not shared by all nodes.
+    /// Whether the change is in the node's own part, rather than in the records that all nodes
+    /// share.
     pub own: bool,
-    /// Whether it is gone.
+    /// Whether the record was deleted.
     pub deleted: bool,
 }
 
 impl NodeStatus {
-    /// How the agent stands, by what it said last.
+    /// Compares the agent's last report with the desired state.
     #[must_use]
     pub fn standing(&self, tables: &TableReader) -> Standing {
         let node = NodeKey {

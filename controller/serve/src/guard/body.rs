@@ -1,4 +1,4 @@
-//! A body that ends when it must.
+//! Response body that can be ended from outside.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,16 +13,17 @@ use tonic::codegen::http::HeaderMap;
 
 use crate::session::SessionControl;
 
-/// A service's own body, until that ends or its keeper says that it is over.
+/// A service's own body, until it ends or its keeper ends it.
 pub(super) struct LimitedBody {
-    /// `None` when it has ended.
+    /// `None` after the end.
     body: Option<Body>,
     control: Arc<SessionControl>,
     _keeper: AbortOnDropHandle<()>,
 }
 
 impl LimitedBody {
-    /// `keeper` is the task that ends the stream by way of `control`, also while nobody polls this.
+    /// Wraps a body. `keeper` is the task that ends the stream by way of `control`, even while the
+    /// connection does not poll the body.
     pub(super) fn new(
         body: Body,
         control: Arc<SessionControl>,

@@ -29,7 +29,7 @@ use portolan_tablelog::{Publisher, Retention};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A service whose streams say nothing, or all that is taken, and never end by themselves.
+/// A service whose streams send nothing, or as much as is taken, and never end by themselves.
 #[derive(Debug, Clone)]
 struct Silent;
 
@@ -159,7 +159,7 @@ async fn a_stream_keeps_its_connection_and_ends_with_the_server() {
         .unwrap()
         .unwrap()
         .unwrap();
-    // No agent of the tables is connected: there is nothing to spread over.
+    // No agent has a table stream, so the spread is zero.
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
@@ -185,7 +185,7 @@ async fn other_names_are_not_its_own() {
     }
 }
 
-/// SideStream the tables a stream goes by a token too.
+/// Side streams depend on their tokens, as table streams do.
 #[tokio::test]
 async fn a_stream_ends_when_its_token_is_revoked() {
     let (signer, reviews) = (Signer::elliptic("1"), Reviews::new(PATIENCE));
@@ -208,7 +208,7 @@ async fn a_stream_ends_when_its_token_is_revoked() {
     );
 }
 
-/// A server that takes a node's token, and a stream of it.
+/// A server that accepts a node's token, and such a token.
 async fn with_node(stall_timeout: Duration) -> (Server, String) {
     let signer = Signer::elliptic("1");
     let verifier = Arc::new(verifier("", &[&signer]));
@@ -250,7 +250,7 @@ async fn a_stream_that_takes_nothing_is_cut_off() {
     let channel = server.channel().await;
     let stream = call_with(channel, "/test.Silent/Flood", Some(&token)).await;
     let mut stream = stream.unwrap();
-    // It is not read.
+    // The stream is not read.
     timeout(PATIENCE, async {
         while server.registry.counters().stalled == 0 {
             tokio::task::yield_now().await;

@@ -1,10 +1,10 @@
-//! An operator's word that a table may be programmed which the agent holds back.
+//! Operator confirmation of held deletions.
 
 use portolan_model::NodeKey;
 
 use super::Registry;
 
-/// Why an agent cannot be told.
+/// Reasons that a confirmation cannot be sent to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unconfirmed {
     /// No agent of that name has ever connected.
@@ -13,17 +13,17 @@ pub enum Unconfirmed {
     /// Its agent has no stream now.
     #[error("its agent is not connected")]
     Disconnected,
-    /// It has not said on this stream that it holds a table back.
+    /// The agent has not reported held deletions on this stream.
     #[error("its agent holds no table back")]
     NothingHeld,
 }
 
 impl Registry {
-    /// Lets a node's agent program the table that it holds back, and says of which revision that
-    /// is.
+    /// Confirms the deletions that a node's agent holds back, and returns the revision of their
+    /// table.
     ///
     /// # Errors
-    /// If there is no stream to say it on, or no table.
+    /// If the agent is unknown, has no stream, or holds nothing back.
     pub fn confirm(&self, node: &NodeKey) -> Result<u64, Unconfirmed> {
         let nodes = self.lock();
         let entry = nodes.entries.get(node).ok_or(Unconfirmed::Unknown)?;

@@ -1,18 +1,17 @@
-//! How long it takes until the nodes of a cluster have programmed what was published.
+//! Time until the nodes of a cluster have programmed a published change.
 //!
-//! Pure: no clock. A change is one [`Round`] while nodes are still at it. A node belongs to the
-//! rounds that began while it was connected and had programmed something on that connection, so
-//! that restarts, of a controller or of agents, are not taken for slow programming. An ack costs
-//! as much as the rounds that it passes, which is one as a rule.
+//! Pure: no clock. A change is one [`Round`] until its nodes have programmed it. A node belongs to
+//! the rounds that began while it was connected and had programmed a revision on that connection,
+//! so restarts of a controller or of agents do not count as slow programming. An acknowledgement
+//! costs O(rounds that it passes), normally one.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How many rounds may be open. When there are more, the oldest is given up: it waits for a node
-/// that is stuck.
+/// Maximum number of open rounds. Beyond it the oldest is dropped: it waits for a stuck node.
 const MAX_ROUNDS: usize = 1_024;
 
-/// Of how many revisions it is known when they were published.
+/// Number of revisions whose publication time is kept.
 const MAX_HISTORY: usize = 4_096;
 
 /// A share of the nodes.
@@ -26,7 +25,7 @@ pub(super) enum Share {
 impl Share {
     const IN_ORDER: [Self; 3] = [Self::Half, Self::NinetyNine, Self::All];
 
-    /// As a metric's label.
+    /// The metric's label.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Half => "0.5",
@@ -35,7 +34,7 @@ impl Share {
         }
     }
 
-    /// How many of so many nodes that is, rounded up.
+    /// This share of `nodes`, rounded up.
     fn of(self, nodes: usize) -> usize {
         match self {
             Self::Half => nodes.div_ceil(2),
@@ -45,21 +44,23 @@ impl Share {
     }
 }
 
-/// A share of the nodes that has programmed a change, and how long that took.
+/// A share of the nodes that has programmed a change, and the time from the change's first event
+/// until then.
 pub(super) type Reached = (Share, Duration);
 
 /// One cluster's changes that are not programmed everywhere.
 #[derive(Debug, Default)]
 pub(super) struct Convergence {
-    /// The last revision that was published.
+    /// The last published revision.
     head: u64,
-    /// When revisions were published, the latest.
+    /// Publication times of the latest revisions.
     history: VecDeque<(u64, Instant)>,
-    /// By revision.
+    /// In the order of revisions.
     rounds: VecDeque<Round>,
-    /// How many nodes take part from now on.
+    /// Number of nodes that take part in new rounds.
     members: usize,
-    /// Nodes that have programmed what we do not know yet to be published, by revision.
+    /// Number of nodes at each revision after `head`: an acknowledgement may arrive before the news
+    /// of the publication.
     ahead: BTreeMap<u64, usize>,
 }
 
@@ -69,20 +70,20 @@ struct Round {
     observed: Instant,
     members: usize,
     done: usize,
-    /// How many of [`Share::IN_ORDER`] are reached.
+    /// Number of [`Share::IN_ORDER`] shares reached.
     reached: usize,
 }
 
-/// A node that takes part.
+/// A node that takes part in rounds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
-    /// The last revision that was published before it did.
+    /// The last revision published before the node joined.
     joined: u64,
     programmed: u64,
 }
 
 impl Convergence {
-    /// A change was published at `now`, whose first event was seen at `observed`.
+    /// Records a change published at `now`, whose first event was observed at `observed`.
     pub(super) fn published(
         &mut self,
         revision: u64,
@@ -115,7 +116,8 @@ impl Convergence {
         self.look(last, now)
     }
 
-    /// A node has programmed a revision. `member` is what was kept of it on its connection.
+    /// Records that a node has programmed a revision. `member` is the node's state on its
+    /// connection.
     pub(super) fn programmed(
         &mut self,
         member: &mut Option<Member>,
@@ -145,8 +147,8 @@ impl Convergence {
         self.look(first, now)
     }
 
-    /// A node takes part no longer. A share that is reached by this alone is not told: when a dead
-    /// node is given up says nothing of how long the others took.
+    /// Removes a node. Shares that are reached only by the removal are not reported: the time at
+    /// which a dead node is given up says nothing about the speed of the others.
     pub(super) fn left(&mut self, member: Member) {
         self.members -= 1;
         self.not_ahead(member.programmed);
@@ -160,15 +162,15 @@ impl Convergence {
         self.advance(first);
     }
 
-    /// Since when there is something that a node has not, which has programmed a revision, or
-    /// nothing.
+    /// Publication time of the first known revision after `programmed` (after 0 for `None`); `None`
+    /// if there is no such revision.
     pub(super) fn behind_since(&self, programmed: Option<u64>) -> Option<Instant> {
         let programmed = programmed.unwrap_or(0);
         let next = self.history.partition_point(|(r, _)| *r <= programmed);
         self.history.get(next).map(|(_, at)| *at)
     }
 
-    /// The last revision that was published.
+    /// The last published revision.
     pub(super) fn head(&self) -> u64 {
         self.head
     }
@@ -188,19 +190,20 @@ impl Convergence {
         }
     }
 
-    /// The index of the first round after a revision.
+    /// Index of the first round after a revision.
     fn after(&self, revision: u64) -> usize {
         self.rounds
             .partition_point(|round| round.revision <= revision)
     }
 
-    /// What the rounds from an index on have reached by now that they had not before.
+    /// Shares newly reached by the rounds from an index on, with their durations.
     fn look(&mut self, first: usize, now: Instant) -> Vec<Reached> {
         let took = |(share, observed)| (share, now.saturating_duration_since(observed));
         self.advance(first).into_iter().map(took).collect()
     }
 
-    /// The shares that the rounds from an index on have reached now, with when those began.
+    /// Shares newly reached by the rounds from an index on, with the start of each round. Drops
+    /// completed rounds at the front.
     fn advance(&mut self, first: usize) -> Vec<(Share, Instant)> {
         let mut reached = Vec::new();
         for round in self.rounds.range_mut(first..) {
@@ -234,7 +237,7 @@ mod tests {
     }
 
     impl World {
-        /// So many nodes that have programmed revision 1.
+        /// A cluster of `nodes` nodes that have programmed revision 1.
         fn new(nodes: usize) -> Self {
             let mut this = Self {
                 start: Instant::now(),
@@ -298,7 +301,8 @@ mod tests {
         let mut world = World::new(1);
         world.nodes.push(None);
         world.publish(2, 10);
-        // Its first ack on this connection says what it came with, or its snapshot.
+        // The first acknowledgement on a connection reports the table that the agent came with, or
+        // its snapshot.
         assert_eq!(world.ack(1, 2, 500), []);
         assert_eq!(world.ack(0, 2, 20).len(), 3);
         world.publish(3, 600);
@@ -317,7 +321,7 @@ mod tests {
         assert!(world.convergence.rounds.is_empty());
         world.publish(3, 100);
         assert_eq!(world.ack(0, 3, 101), [(Half, MS)]);
-        // One that was done counts no longer.
+        // A member that had programmed the revision no longer counts after it left.
         world.leave(0);
         assert_eq!(world.ack(1, 3, 110).len(), 2);
         world.leave(1);

@@ -1,4 +1,4 @@
-//! What sessions count.
+//! Counters of sessions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,13 +12,13 @@ macro_rules! counters {
             $($(#[$doc])+ pub $field: u64,)+
         }
 
-        /// One of [`Counters`].
+        /// Selects one of [`Counters`].
         #[derive(Debug, Clone, Copy)]
         pub(crate) enum Counter {
             $($variant,)+
         }
 
-        /// [`Counters`] as they grow.
+        /// Live values of [`Counters`].
         #[derive(Debug, Default)]
         pub(crate) struct LiveCounters {
             $($field: AtomicU64,)+
@@ -42,21 +42,21 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Streams that said an acceptable Hello.
+    /// Streams with an acceptable Hello.
     Sessions => sessions,
-    /// Streams that were closed for a newer one of the same node.
+    /// Streams closed for a newer one of the same node.
     Replaced => replaced,
-    /// Streams that were closed because the agent broke the protocol.
+    /// Streams closed because the agent violated the protocol.
     Violations => violations,
-    /// Streams whose agent had the table already, from here or elsewhere.
+    /// Streams whose agent already had the table, from this controller or another.
     ResumedEqual => resumed_equal,
-    /// Streams whose agent was sent what it missed.
+    /// Streams whose agent was sent only the changes it had missed.
     Resumed => resumed,
-    /// Streams whose agent was sent the buckets of records that differed.
+    /// Streams whose agent was sent only the buckets of records that differed.
     ResumedBuckets => resumed_buckets,
-    /// Streams that were closed because the agent took nothing for too long.
+    /// Streams closed because the agent stalled.
     Stalled => stalled,
-    /// Snapshots sent, at the beginning of a stream or to an agent that fell too far behind.
+    /// Snapshots sent, at the start of a stream or to an agent that fell too far behind.
     Snapshots => snapshots,
     /// Frames sent.
     Frames => frames,

@@ -1,4 +1,4 @@
-//! What is kept of one node's agent.
+//! State of one node's agent.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{Connect, HeldTable, NodeStatus, RecordProblem, Unconfirmed};
 #[derive(Debug)]
 pub(super) struct AgentEntry {
     session: u64,
-    /// Whether its stream lives.
+    /// Whether the agent has a live stream.
     connected: bool,
     sessions: u64,
     connected_at: SystemTime,
@@ -26,16 +26,16 @@ pub(super) struct AgentEntry {
     peer: Option<SocketAddr>,
     agent_version: String,
     protocol_version: u32,
-    /// What the stream was signals and was sent; kept when it has ended.
+    /// Signals to and from the stream; kept after its end.
     signals: Arc<SessionSignals>,
     received: Option<u64>,
     programmed: Option<Programmed>,
     refused: Vec<RecordProblem>,
     refused_total: u32,
     held: Option<HeldTable>,
-    /// The tokens left for new streams; `None` before the second stream.
+    /// Remaining tokens for new streams; `None` before the second stream.
     budget: Option<StreamBudget>,
-    /// Its part in the cluster's convergence; `None` before the first report on this stream.
+    /// Membership in the cluster's convergence; `None` before the first report on this stream.
     pub(super) member: Option<Member>,
 }
 
@@ -72,7 +72,8 @@ impl AgentEntry {
         }
     }
 
-    /// Takes over what stays true when the node's stream is another: the kernel has what it has.
+    /// Takes over the state that outlives a stream: the number of sessions, the programmed table
+    /// and the budget of streams.
     pub(super) fn inherit(&mut self, old: &mut Self) {
         self.sessions += old.sessions;
         self.programmed = old.programmed.take();
@@ -89,13 +90,13 @@ impl AgentEntry {
         self.session
     }
 
-    /// Ends the stream, if there is one, for a newer one.
+    /// Ends the stream for a newer one. Returns whether the stream was live.
     pub(super) fn replace(&mut self) -> bool {
         self.signals.replace();
         std::mem::take(&mut self.connected)
     }
 
-    /// Ends the stream, if there is one, because there is no such node any more.
+    /// Ends the stream, if any, because its node is not served.
     pub(super) fn node_deleted(&self) {
         self.signals.delete();
     }
@@ -116,13 +117,13 @@ impl AgentEntry {
         self.disconnected_at = Some(now);
     }
 
-    /// Whether it is connected, and has not programmed that revision.
+    /// Whether the agent is connected and has not programmed the revision.
     pub(super) fn lacks(&self, revision: u64) -> bool {
         let programmed = self.programmed.as_ref().map(|p| p.revision);
         self.connected && programmed.is_none_or(|programmed| programmed < revision)
     }
 
-    /// Whether this stream carried that revision or a later one.
+    /// Whether this stream has carried the revision or a later one.
     fn was_sent(&self, revision: u64) -> bool {
         self.signals
             .last_sent()
@@ -179,7 +180,7 @@ impl AgentEntry {
     ) -> NodeStatus {
         let programmed = self.programmed.as_ref();
         let revision = programmed.map(|p| p.revision);
-        // What was published before it came is not its delay.
+        // Time before the stream began is not the agent's delay.
         let behind = convergence
             .behind_since(revision)
             .map(|since| since.max(self.began));

@@ -1,10 +1,10 @@
-//! What all agents have, for a relay, which answers for them.
+//! Progress of all agents of a cluster, which a relay acknowledges upstream.
 
 use super::Registry;
 
 impl Registry {
-    /// Whether all connected agents of a cluster, and relays, have programmed a revision; also if
-    /// there are none. Costs as much as there are agents.
+    /// Whether all connected agents and relays of a cluster have programmed a revision; `true` if
+    /// there are none. Costs O(agents).
     #[must_use]
     pub fn all_programmed(&self, cluster: &str, revision: u64) -> bool {
         let nodes = self.lock();

@@ -1,7 +1,7 @@
-//! Which agents are connected, and what each of them has programmed.
+//! Registry of connected agents and of the tables they have programmed.
 //!
-//! Agents that are gone are kept, marked as such: that a node has not programmed a revision is
-//! most worth knowing when its agent cannot say so.
+//! Entries of disconnected agents are kept and marked as such: that a node lags is most worth
+//! knowing when its agent cannot report it.
 
 mod confirm;
 mod convergence;
@@ -44,21 +44,22 @@ pub(crate) use side_stream::{SideStream, SideStreamEnd};
 use signals::SessionSignals;
 pub use status::{HeldTable, NodeStatus, RecordProblem};
 
-/// How many disconnected agents are remembered: anybody can make up names of nodes.
+/// Maximum number of disconnected agents kept. Bounded, since without authentication any peer can
+/// make up names of nodes.
 const MAX_DISCONNECTED: usize = 10_000;
 
-/// The agents of one controller. Shared by sessions, metrics and the admin server.
+/// The agents of one controller, shared by sessions, metrics and the admin server.
 #[derive(Debug)]
 pub struct Registry {
     nodes: Mutex<Nodes>,
     live: LiveCounters,
     refusals: Arc<Refusals>,
     convergence: ConvergenceSeconds,
-    /// SessionSignals of each node that the source has anew.
+    /// Notified of each node that the source newly reports.
     arrivals: Notify,
 }
 
-/// From the first event of a change until a share of the connected nodes had programmed it, in
+/// Time from the first event of a change until a share of the connected nodes had programmed it, in
 /// seconds, by `share`: `0.5`, `0.99` or `1`.
 pub type ConvergenceSeconds = Family<[(&'static str, &'static str); 1], Histogram>;
 
@@ -77,19 +78,19 @@ impl Default for Registry {
 
 #[derive(Debug, Default)]
 struct Nodes {
-    /// Not sorted: each agent that comes, and each of its acks, is one to find among thousands.
+    /// Unsorted: each new stream and each acknowledgement looks up one among thousands of entries.
     entries: HashMap<NodeKey, AgentEntry>,
-    /// The disconnected ones by the number of their last session, oldest first.
+    /// Disconnected agents by the number of their last session, oldest first.
     disconnected: BTreeMap<u64, NodeKey>,
     known: SourceNodes,
-    /// The streams that nodes have beside those of their tables.
+    /// Streams that agents have beside those of their tables.
     side_streams: HashMap<NodeKey, Arc<SessionSignals>>,
     last_session: u64,
     /// By cluster.
     convergence: BTreeMap<Arc<str>, Convergence>,
 }
 
-/// Who connects.
+/// Description of a connecting agent.
 #[derive(Debug)]
 pub(crate) struct Connect {
     pub(crate) node: NodeKey,
@@ -97,11 +98,11 @@ pub(crate) struct Connect {
     pub(crate) agent_version: String,
     pub(crate) protocol_version: u32,
     pub(crate) now: SystemTime,
-    /// The rate of the node's streams; `None` where anybody can claim to be the node.
+    /// Rate of the node's streams; `None` where the name of the node is unproven.
     pub(crate) rate: Option<Rate>,
 }
 
-/// A node's one live stream. It counts as disconnected when this is dropped.
+/// A node's one live stream. Dropping it marks the agent as disconnected.
 #[derive(Debug)]
 pub(crate) struct Session {
     registry: Arc<Registry>,
@@ -127,7 +128,7 @@ impl Registry {
             .collect()
     }
 
-    /// How long changes took until nodes had programmed them, to be registered.
+    /// Histogram of convergence times, for registration.
     #[must_use]
     pub fn convergence(&self) -> ConvergenceSeconds {
         self.convergence.clone()
@@ -140,14 +141,14 @@ impl Registry {
         }
     }
 
-    /// How many agents have a live stream. Costs O(1).
+    /// Number of agents with a live stream. Costs O(1).
     #[must_use]
     pub fn connected(&self) -> usize {
         let nodes = self.lock();
         nodes.entries.len() - nodes.disconnected.len()
     }
 
-    /// What was counted since the start.
+    /// Totals since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.live.read()
@@ -157,27 +158,27 @@ impl Registry {
         self.live.add(counter, by);
     }
 
-    /// How many connections and streams were refused, by reason.
+    /// Refused connections and streams, by reason.
     #[must_use]
     pub fn refusals(&self) -> Vec<(RefusalReason, u64)> {
         self.refusals.read()
     }
 
-    /// A peer was refused: counted, and logged if it was not for a minute.
+    /// Counts a refusal, and logs it at a limited rate.
     pub(crate) fn refuse(&self, peer: IpAddr, reason: RefusalReason, message: &str) {
         self.refusals.refuse(peer, reason, message);
     }
 
-    /// Where the listener counts its refusals.
+    /// The refusal counters, shared with the listener.
     pub(crate) fn refusals_shared(&self) -> Arc<Refusals> {
         Arc::clone(&self.refusals)
     }
 
-    /// Begins a session. If the node has one, that one is told to end: the newer stream is the one
-    /// that works, whatever became of the other's connection.
+    /// Begins a session. A session that the node already has is told to end: the newer stream is
+    /// the one known to work, whatever the state of the older connection.
     ///
     /// # Errors
-    /// If the node's streams begin too often. The stream that it has goes on.
+    /// If the node's streams begin too often. Its present stream goes on.
     pub(crate) fn connect(self: &Arc<Self>, connect: Connect) -> Result<Session, RetryAfter> {
         let signals = Arc::<SessionSignals>::default();
         let node = connect.node.clone();
@@ -212,7 +213,7 @@ impl Registry {
         })
     }
 
-    /// Whatever a panic left there is as good as it was.
+    /// A poisoned lock is taken over: entries stay usable after a panic.
     fn lock(&self) -> MutexGuard<'_, Nodes> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,7 +237,8 @@ impl PublishObserver for Registry {
 }
 
 impl Nodes {
-    /// The entry that a node had before, of which the new one takes over what stays true.
+    /// Inserts an entry, which inherits the lasting state of the node's previous one. Returns the
+    /// previous entry.
     fn insert(&mut self, node: NodeKey, entry: AgentEntry) -> Option<AgentEntry> {
         match self.entries.entry(node) {
             Place::Vacant(place) => {
@@ -251,7 +253,7 @@ impl Nodes {
         }
     }
 
-    /// A node takes no part in a cluster's convergence any more.
+    /// Removes a node from its cluster's convergence.
     fn left(&mut self, cluster: &Arc<str>, member: Member) {
         if let Some(convergence) = self.convergence.get_mut(cluster) {
             convergence.left(member);
@@ -269,32 +271,35 @@ impl Session {
         self.signals.is_replaced()
     }
 
-    /// Whether the node was deleted.
+    /// Whether the stream was told that its node is not served.
     pub(crate) fn is_deleted(&self) -> bool {
         self.signals.is_deleted()
     }
 
-    /// Which revision is confirmed that the agent holds back; once.
+    /// Takes the revision that an operator has confirmed; each confirmation is returned once.
     pub(crate) fn take_confirmed(&self) -> Option<u64> {
         self.signals.take_confirmed()
     }
 
-    /// Completes when one of these has changed since it did so last. For one who waits.
+    /// Completes when one of these signals has changed since the last completion. Supports a single
+    /// waiter.
     pub(crate) fn news(&self) -> Notified<'_> {
         self.signals.news()
     }
 
-    /// A Commit was handed to the connection.
+    /// Records that a Commit was handed to the connection.
     pub(crate) fn sent(&self, revision: u64) {
         self.signals.set_sent(revision);
     }
 
-    /// The agent staged a Commit. `false` if it never was sent one of that revision.
+    /// Records that the agent has staged a Commit. Returns `false` if no such revision was sent on
+    /// this stream.
     pub(crate) fn received(&self, message: v1::Received) -> bool {
         self.update(|entry| entry.received(message))
     }
 
-    /// The agent's kernel is at a Commit. `false` if it never was sent one of that revision.
+    /// Records that the agent has programmed a Commit. Returns `false` if no such revision was sent
+    /// on this stream.
     pub(crate) fn programmed(&self, message: v1::Programmed) -> bool {
         let revision = message.revision;
         let mut nodes = self.registry.lock();
@@ -316,7 +321,7 @@ impl Session {
         true
     }
 
-    /// Changes the node's entry, unless it is a newer session's.
+    /// Changes the node's entry, unless it belongs to a newer session.
     fn update<R: Default>(&self, change: impl FnOnce(&mut AgentEntry) -> R) -> R {
         let mut nodes = self.registry.lock();
         match nodes.entries.get_mut(&self.node) {

@@ -1,4 +1,4 @@
-//! Which nodes the source has, and which agents have none.
+//! Nodes that the source reports, and the standing of agents whose node is missing.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -9,27 +9,27 @@ use tokio::time::{Instant, timeout_at};
 use super::{Nodes, Registry};
 use crate::RELAY;
 
-/// How many deleted nodes are remembered.
+/// Maximum number of deleted nodes kept.
 const MAX_DELETED: usize = 10_000;
 
-/// Whether a node's agent is served.
+/// Admission of a node's agent, as far as its node decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeStanding {
-    /// It is, as far as its node goes.
+    /// The node is present, the name is a relay's, or unknown nodes are still served.
     Served,
-    /// The source had the node and has it no longer.
+    /// The source has deleted the node.
     Deleted,
-    /// The source has all its nodes told, and this one is not among them.
+    /// The source has listed all its nodes, and this one is not among them.
     Unknown,
 }
 
-/// What the source says of nodes.
+/// Nodes as reported by the source.
 #[derive(Debug, Default)]
 pub(super) struct SourceNodes {
     present: HashSet<NodeKey>,
-    /// Whether agents of nodes that are not among those present are refused.
+    /// Whether agents of nodes that are not present are refused.
     refuses_others: bool,
-    /// Those that it had and has no longer, with their place in the order of deletion.
+    /// Deleted nodes, with their place in the order of deletion.
     deleted: BTreeMap<NodeKey, u64>,
     last_deletion: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct SourceNodes {
 impl SourceNodes {
     fn delete(&mut self, node: &NodeKey) {
         if self.deleted.len() >= MAX_DELETED {
-            // Of a full memory the older half goes.
+            // At capacity, the older half is dropped.
             let half = self.last_deletion - MAX_DELETED as u64 / 2;
             self.deleted.retain(|_, deletion| *deletion > half);
         }
@@ -65,7 +65,7 @@ impl Nodes {
         self.known.standing(node) == NodeStanding::Served
     }
 
-    /// Ends the streams of a node's agent.
+    /// Ends both streams of a node's agent.
     fn end_streams(&self, node: &NodeKey) {
         if let Some(entry) = self.entries.get(node) {
             entry.node_deleted();
@@ -77,7 +77,7 @@ impl Nodes {
 }
 
 impl Registry {
-    /// The source has this node.
+    /// Records that the source has a node.
     pub fn node_present(&self, node: &NodeKey) {
         let mut nodes = self.lock();
         nodes.known.deleted.remove(node);
@@ -88,16 +88,16 @@ impl Registry {
         }
     }
 
-    /// The source had this node and has it no longer. Its stream ends, and it gets no other, where
-    /// agents must show who they are: whatever was given to that node is void.
+    /// Records that the source has deleted a node. Where agents are authenticated, its streams end
+    /// and new ones are refused: credentials issued to the node are void.
     pub fn node_deleted(&self, node: &NodeKey) {
         let mut nodes = self.lock();
         nodes.known.delete(node);
         nodes.end_streams(node);
     }
 
-    /// From now on only agents of nodes that the source has are served; to be said when the source
-    /// has told of all that it has. Streams of others end.
+    /// Refuses agents of nodes that the source does not have, and ends their streams. Must be
+    /// called only after the source has reported all its nodes.
     pub fn refuse_unknown_nodes(&self) {
         let mut nodes = self.lock();
         nodes.known.refuses_others = true;
@@ -116,8 +116,8 @@ impl Registry {
         self.lock().known.refuses_others
     }
 
-    /// As [`standing`](Self::standing), but for a node that is not known waits so long for it: one
-    /// that has just joined may be known to its agent before it is to us.
+    /// Same as [`standing`](Self::standing), but waits up to `patience` for an unknown node: the
+    /// agent of a node that has just joined may connect before the source reports the node.
     pub(crate) async fn standing_within(&self, node: &NodeKey, patience: Duration) -> NodeStanding {
         let deadline = Instant::now() + patience;
         loop {

@@ -1,16 +1,16 @@
-//! What kind of thing is wrong with a record that an agent refuses.
+//! Classification of an agent's refusals of records.
 
 use super::RecordProblem;
 
 impl RecordProblem {
-    /// All that [`reason`](Self::reason) can say.
+    /// All values of [`reason`](Self::reason).
     pub const REASONS: [&str; 8] = [
         "missing", "unknown", "length", "range", "unsorted", "family", "base", "other",
     ];
 
-    /// Why an agent refuses the record, one of [`REASONS`](Self::REASONS). The text is the agent's,
-    /// and another version's may differ: what is not known is `other`, so that agents cannot make
-    /// up labels of metrics.
+    /// The class of the refusal, one of [`REASONS`](Self::REASONS). It is derived from the agent's
+    /// text, which may differ between versions. Unrecognized text maps to `other`, so that agents
+    /// cannot make up labels of metrics.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         let has = |text| self.message.contains(text);

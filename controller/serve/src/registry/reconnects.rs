@@ -1,13 +1,13 @@
-//! The rate of a node's streams.
+//! Rate limit of a node's streams.
 //!
-//! Each new stream costs a handshake, a look-up and a first transition. A node with a good
-//! credential that reconnects in a loop gets its share of that and no more.
+//! Each new stream costs a handshake, a lookup and a first transition. A node with a valid
+//! credential that reconnects in a loop is held to its rate.
 
 use std::time::{Duration, Instant};
 
 use portolan_runtime::Rate;
 
-/// The wait that a stream is refused with: the node has used up its rate.
+/// Refusal of a stream whose node has used up its rate, with the time until the next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("node: streams begin too often; the next one can in {} ms", .0.as_millis())]
 pub(crate) struct RetryAfter(pub(crate) Duration);
@@ -28,7 +28,7 @@ impl StreamBudget {
         }
     }
 
-    /// Takes a token for a stream.
+    /// Takes a token for a stream, or returns the wait until there is one.
     pub(super) fn spend(&mut self, rate: Rate, now: Instant) -> Result<(), RetryAfter> {
         let per_second = f64::from(rate.per_second.max(1));
         let earned = now.saturating_duration_since(self.at).as_secs_f64() * per_second;

@@ -1,4 +1,5 @@
-//! The stream that a node's agent has beside that of its table: one, as long as the node is there.
+//! A stream that a node's agent has beside that of its table: at most one, which lasts no longer
+//! than its node.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use portolan_model::NodeKey;
 
 use super::{NodeStanding, Registry, SessionSignals};
 
-/// A node's stream; another one takes its place when this is dropped, or ends it.
+/// A node's stream. A newer one ends it; dropping it frees its place.
 #[derive(Debug)]
 pub(crate) struct SideStream {
     registry: Arc<Registry>,
@@ -14,17 +15,17 @@ pub(crate) struct SideStream {
     signals: Arc<SessionSignals>,
 }
 
-/// Why such a stream must end.
+/// Reason for the end of such a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SideStreamEnd {
-    /// A newer one of the same node has begun.
+    /// A newer stream of the same node has begun.
     Replaced,
     /// The node is not served any more.
     Node(NodeStanding),
 }
 
 impl Registry {
-    /// Begins a node's stream, and ends the one that it had.
+    /// Begins a node's stream, and ends the previous one.
     pub(crate) fn begin_side_stream(self: &Arc<Self>, node: NodeKey) -> SideStream {
         let signals = Arc::<SessionSignals>::default();
         let mut nodes = self.lock();

@@ -1,14 +1,15 @@
-//! What a stream is told from outside, and what it tells all the time.
+//! Signals between a stream and the registry.
 //!
-//! A storm of reconnects makes thousands of these in a second, each with one who waits for news:
-//! one allocation, and one place to wait at.
+//! A storm of reconnects creates thousands of these a second, each with one waiter. They therefore
+//! share one allocation and one notification.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Shared by a session and its entry, so that what is signals often needs no lock that all share.
+/// Signals shared by a session and its entry. Atomics keep frequent signals off the registry's
+/// lock.
 #[derive(Debug, Default)]
 pub(super) struct SessionSignals {
     replaced: AtomicBool,
@@ -18,7 +19,7 @@ pub(super) struct SessionSignals {
     news: Notify,
 }
 
-/// A revision, once there is one.
+/// An optional revision, stored plus one; 0 for none.
 #[derive(Debug, Default)]
 struct After(AtomicU64);
 
@@ -37,7 +38,7 @@ impl After {
 }
 
 impl SessionSignals {
-    /// A newer stream of the same node has begun.
+    /// Tells the stream that a newer one of the same node has begun.
     pub(super) fn replace(&self) {
         self.replaced.store(true, Ordering::Release);
         self.news.notify_one();
@@ -47,7 +48,7 @@ impl SessionSignals {
         self.replaced.load(Ordering::Acquire)
     }
 
-    /// The node was deleted.
+    /// Tells the stream that its node is not served.
     pub(super) fn delete(&self) {
         self.deleted.store(true, Ordering::Release);
         self.news.notify_one();
@@ -57,28 +58,28 @@ impl SessionSignals {
         self.deleted.load(Ordering::Acquire)
     }
 
-    /// A table that is held back may be programmed; only the last one counts.
+    /// Confirms held deletions. A later confirmation replaces an earlier one.
     pub(super) fn confirm(&self, revision: u64) {
         self.confirmed.set(revision);
         self.news.notify_one();
     }
 
-    /// Which revision is confirmed; once.
+    /// Takes the confirmed revision; each confirmation is returned once.
     pub(super) fn take_confirmed(&self) -> Option<u64> {
         self.confirmed.take()
     }
 
-    /// Completes when something was signals since it did so last. For one who waits.
+    /// Completes when a signal has been given since the last completion. Supports a single waiter.
     pub(super) fn news(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// A Commit was handed to the connection.
+    /// Records that a Commit was handed to the connection.
     pub(super) fn set_sent(&self, revision: u64) {
         self.sent.set(revision);
     }
 
-    /// The last revision that the stream was sent.
+    /// The last revision sent on the stream.
     pub(super) fn last_sent(&self) -> Option<u64> {
         self.sent.get()
     }

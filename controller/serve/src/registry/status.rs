@@ -1,84 +1,86 @@
-//! One agent, for people and metrics.
+//! Status of one agent, for operators and metrics.
 
 use portolan_model::{Protocol, SetHash};
 use portolan_proto::limits::problem_text;
 use portolan_proto::v1;
 use serde::Serialize;
 
-/// What is known of one node's agent. Revisions are of this controller's epoch.
+/// Status of one node's agent. Revisions are of this controller's epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeStatus {
     /// The cluster; empty for a single one.
     pub cluster: String,
-    /// The node.
+    /// The node's name, or `relay/` and the name of a relay.
     pub node: String,
-    /// Whether it has a stream now.
+    /// Whether the agent has a stream now.
     pub connected: bool,
-    /// When its last stream began, in milliseconds of Unix time.
+    /// Start of the last stream, in milliseconds of Unix time.
     pub connected_at_ms: u64,
-    /// When its last stream ended, in milliseconds of Unix time; `None` while it is connected.
+    /// End of the last stream, in milliseconds of Unix time; `None` while connected.
     pub disconnected_at_ms: Option<u64>,
-    /// How many streams it has had, this one included.
+    /// Number of streams so far, including the last.
     pub sessions: u64,
-    /// Where it connected from.
+    /// Address of the last stream's peer.
     pub peer: Option<String>,
     /// The agent's own version.
     pub agent_version: String,
-    /// The version of the protocol that is spoken.
+    /// Protocol version of the last stream.
     pub protocol_version: u32,
-    /// The last revision that was sent on its last stream.
+    /// The last revision sent on the last stream.
     pub sent: Option<u64>,
-    /// The last revision that it has staged.
+    /// The last revision that the agent has staged on the last stream.
     pub received: Option<u64>,
-    /// The last revision that its kernel has.
+    /// The last revision that the agent has programmed.
     pub programmed: Option<u64>,
-    /// How long that took from the arrival of the Commit, in microseconds.
+    /// Time from the arrival of that Commit until it was programmed, in microseconds.
     pub programmed_duration_us: Option<u64>,
-    /// How many revisions that is behind the newest.
+    /// Difference between the newest published revision and `programmed`; 0 stands for an absent
+    /// `programmed`.
     pub lag: u64,
-    /// For how long there has been something that it has not programmed, in milliseconds; `None`
-    /// if there is nothing.
+    /// Age of the oldest known revision that is not programmed, in milliseconds, counted at the
+    /// earliest from the start of the last stream; `None` if the agent is up to date.
     pub behind_ms: Option<u64>,
-    /// A table that the agent holds back because it would delete too much.
+    /// Deletions that the agent holds back because its first table lacked too many records.
     pub held: Option<HeldTable>,
-    /// The hash of the shared records that its kernel has.
+    /// Hash of the shared records in the kernel.
     pub records_hash: Option<SetHash>,
-    /// The hash of what is its own that its kernel has.
+    /// Hash of the node's own part in the kernel.
     pub own_hash: Option<SetHash>,
-    /// What it could not take, the first of them.
+    /// The first of the records that the agent refused.
     pub refused: Vec<RecordProblem>,
-    /// How many it could not take.
+    /// Number of records that the agent refused.
     pub refused_total: u32,
-    /// What its kernel refused, the first of them.
+    /// The first of the records that the kernel refused.
     pub errors: Vec<RecordProblem>,
-    /// How many its kernel refused.
+    /// Number of records that the kernel refused.
     pub errors_total: u32,
 }
 
-/// A table that an agent does not program before it is confirmed.
+/// Deletions of a table that an agent holds back until they are confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct HeldTable {
-    /// How many records it would delete.
+    /// Number of records that are held back from deletion.
     pub deleted: u32,
-    /// How many records the agent has.
+    /// Number of records in force.
     pub records: u32,
-    /// When it said so, after how long it would take the table for confirmed, in milliseconds; 0
-    /// for never.
+    /// Time from the agent's report until the deletions count as confirmed, in milliseconds; 0 for
+    /// never.
     pub remaining_ms: u32,
 }
 
-/// What is wrong with one record on one node.
+/// A problem of one record on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RecordProblem {
-    /// The record, as `namespace/service[:port]/PROTOCOL`; `None` if it belongs to none.
+    /// The record, as `namespace/service[:port]/PROTOCOL`; `None` if the problem belongs to no
+    /// record.
     pub record: Option<String>,
-    /// What is wrong, in words.
+    /// Description of the problem.
     pub message: String,
 }
 
 impl RecordProblem {
-    /// Names a record as [`portolan_model::RecordKey`] does; its protocol may be one that we do
-    /// not know ourselves.
+    /// Formats the key as [`portolan_model::RecordKey`] does. A protocol unknown to this version is
+    /// written by its number.
     pub(super) fn new(key: Option<v1::RecordKey>, message: String) -> Self {
         let record = key.map(|key| {
             let port = if key.port.is_empty() { "" } else { ":" };

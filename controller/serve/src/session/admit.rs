@@ -1,4 +1,4 @@
-//! Who is let in.
+//! Admission of agents.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -13,18 +13,20 @@ use tonic::{Request, Status, Streaming};
 use super::hello::{Hello, accept};
 use super::{Context, Messages, NODE_PATIENCE, node_refusal};
 
-/// An agent whose stream may begin.
+/// An admitted agent.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) hello: Hello,
     pub(super) identity: Identity,
     pub(super) address: Option<SocketAddr>,
-    /// Its place on its connection, if we have accepted that.
+    /// The stream's place on its connection; `None` if `portolan_listener` did not accept the
+    /// connection.
     pub(super) admission: Option<Admission>,
     pub(super) messages: Messages,
 }
 
-/// Lets an agent in, or says why not: to it, in a counter, and now and then in the log.
+/// Admits an agent, or refuses it. A refusal is sent to the agent, counted, and logged at a limited
+/// rate.
 pub(super) async fn admit(
     context: &Context,
     request: Request<Messages>,
@@ -53,7 +55,7 @@ pub(super) async fn admit(
 
 type Checked = (Hello, Identity, Messages);
 
-/// Who it is comes before what it says: nothing is read from strangers.
+/// Authenticates before the first message is read: nothing is read from peers without a credential.
 async fn check(
     context: &Context,
     request: Request<Messages>,
@@ -73,7 +75,7 @@ async fn check(
     Ok((hello, identity, messages))
 }
 
-/// An agent that knows to which cluster its node belongs is of no other one.
+/// Refuses an agent that names another cluster. Passes if either side does not know its cluster.
 pub(crate) fn check_cluster(context: &Context, theirs: &str) -> Result<(), Refusal> {
     let Some(ours) = context.tables.cluster_id().filter(|_| !theirs.is_empty()) else {
         return Ok(());
@@ -84,7 +86,8 @@ pub(crate) fn check_cluster(context: &Context, theirs: &str) -> Result<(), Refus
     Err(Refusal::other_cluster(ours, theirs))
 }
 
-/// Before the source has told of all that it has, every node may be there.
+/// Refuses an agent whose node is deleted or unknown. No node counts as unknown until the source has
+/// reported all its nodes.
 pub(crate) async fn check_node(context: &Context, node: &NodeKey) -> Result<(), Refusal> {
     if !context.looks_at_nodes() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A stream as the body of a response.
+//! The response body of a stream.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -10,10 +10,10 @@ use tonic::codegen::http::HeaderMap;
 
 use super::outbound::Outbound;
 
-/// Chunks of messages, and in the end a status.
+/// Chunks of messages, followed by a status in the trailers.
 #[derive(Debug)]
 pub(crate) struct StreamBody {
-    /// `None` when the stream has ended.
+    /// `None` after the end.
     outbound: Option<Outbound>,
 }
 

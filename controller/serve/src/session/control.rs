@@ -1,4 +1,4 @@
-//! What the two halves of a stream tell each other.
+//! State shared by the two halves of a stream.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,29 +8,30 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tonic::Status;
 
-/// The hashes of an agent's buckets.
+/// Hashes of an agent's buckets.
 pub(crate) type BucketHashes = Vec<[u8; 8]>;
 
-/// Between the inbound half, which is a task, and the outbound half, which the connection polls.
+/// Link between the inbound half, which is a task, and the outbound half, which the connection
+/// polls.
 #[derive(Debug, Default)]
 pub(crate) struct SessionControl {
-    /// How the stream is to end: with an error, or `Ok` if the agent has left.
+    /// The end of the stream: an error, or `Ok` if the agent has left or had its Goaway.
     end: OnceLock<Result<(), Status>>,
     goaway: AtomicBool,
-    /// For how many buckets the agent was asked and has not answered; 0 for none.
+    /// Number of buckets the agent was asked for and has not answered; 0 for none.
     asked: AtomicU32,
     answer: Mutex<Option<BucketHashes>>,
-    /// One more than a revision that is to be confirmed; 0 for none.
+    /// The revision to confirm, plus one; 0 for none.
     confirm: AtomicU64,
-    /// How often the outbound half was polled, doubled; odd if it gave something last.
+    /// Number of polls of the outbound half, doubled. Odd if the last one yielded something.
     polls: AtomicU64,
     outbound: Mutex<Option<Waker>>,
 }
 
 impl SessionControl {
-    /// Ends the stream; the first reason counts.
+    /// Ends the stream. Only the first call has an effect.
     pub(crate) fn end(&self, how: Result<(), Status>) {
-        // It has ended already if this fails.
+        // An error means that the stream has already ended.
         let _ = self.end.set(how);
         self.wake();
     }
@@ -39,24 +40,24 @@ impl SessionControl {
         self.end.get()
     }
 
-    /// The outbound half is to say Goaway.
+    /// Makes the outbound half send Goaway.
     pub(crate) fn go_away(&self) {
         self.goaway.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Whether Goaway is to be said now; once.
+    /// Whether to send Goaway now; `true` once per request.
     pub(crate) fn take_goaway(&self) -> bool {
         self.goaway.load(Ordering::Acquire) && self.goaway.swap(false, Ordering::AcqRel)
     }
 
-    /// The outbound half is to confirm a revision; only the last one counts.
+    /// Makes the outbound half confirm a revision. A later revision replaces an earlier one.
     pub(crate) fn confirm(&self, revision: u64) {
         self.confirm.store(revision + 1, Ordering::Release);
         self.wake();
     }
 
-    /// Which revision is to be confirmed now; once.
+    /// Takes the revision to confirm; each request is returned once.
     pub(crate) fn take_confirm(&self) -> Option<u64> {
         if self.confirm.load(Ordering::Acquire) == 0 {
             return None;
@@ -68,7 +69,10 @@ impl SessionControl {
         self.asked.store(count, Ordering::Release);
     }
 
-    /// Takes the agent's answer; `Err` if it is none.
+    /// Takes the agent's hashes of its buckets.
+    ///
+    /// # Errors
+    /// If the agent was not asked, or the length does not match the question.
     pub(crate) fn answer(&self, bytes: &[u8]) -> Result<(), Status> {
         let asked = self.asked.swap(0, Ordering::AcqRel);
         if asked == 0 {
@@ -89,7 +93,7 @@ impl SessionControl {
         answer.take()
     }
 
-    /// Who is to be woken for what comes from now on, as often as it comes.
+    /// Sets the waker for all events from now on; it may be woken any number of times.
     pub(crate) fn register(&self, waker: Waker) {
         *self.waker() = Some(waker);
     }
@@ -104,14 +108,14 @@ impl SessionControl {
         self.outbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The outbound half was polled, and gave something or nothing.
+    /// Records a poll of the outbound half, and whether it yielded something.
     pub(crate) fn polled(&self, gave: bool) {
         let next = (self.polls.load(Ordering::Relaxed) | 1) + 1 + u64::from(gave);
         self.polls.store(next, Ordering::Relaxed);
     }
 
-    /// Completes when the connection has taken nothing for so long, up to twice that, while there was
-    /// something to take.
+    /// Completes when the connection has taken nothing for `patience`, or up to twice that, while
+    /// something was there to take.
     pub(crate) async fn stalled(&self, patience: Duration) {
         let mut before = None;
         loop {
@@ -124,8 +128,8 @@ impl SessionControl {
         }
     }
 
-    /// How far the outbound half is; and whether the connection must take what it gave before it
-    /// is polled again.
+    /// Progress of the outbound half, and whether the connection still has to take the last thing
+    /// yielded before it polls again.
     pub(crate) fn progress(&self) -> (u64, bool) {
         let polls = self.polls.load(Ordering::Relaxed);
         (polls, polls % 2 == 1)

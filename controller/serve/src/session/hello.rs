@@ -1,4 +1,4 @@
-//! What an agent says first.
+//! The first message of a stream.
 
 use std::sync::Arc;
 
@@ -13,26 +13,26 @@ use crate::RELAY;
 /// The longest name of a Kubernetes object.
 const MAX_NAME: usize = 253;
 
-/// How much of an agent's version is kept, in bytes.
+/// Maximum length of the agent's version that is kept, in bytes.
 const MAX_AGENT_VERSION: usize = 64;
 
-/// A Hello that can be answered.
+/// An accepted Hello.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The name that the peer claims: of its node, or of the relay.
     pub(super) name: Arc<str>,
-    /// The part of the tables that it asks for.
+    /// The requested part of the tables.
     pub(super) scope: Scope,
-    /// The version that both sides speak.
+    /// The protocol version of the stream: the lower of both sides'.
     pub(super) version: u32,
     pub(super) agent_version: String,
-    /// The cluster that its node belongs to; empty if it does not know.
+    /// The cluster that the node belongs to; empty if the agent does not know.
     pub(super) cluster_id: String,
     pub(super) have: Have,
 }
 
 impl Hello {
-    /// Under which name the registry has it: no node has a relay's.
+    /// Key of the registry's entry. Relays have a prefix that no node's name can have.
     pub(super) fn entry(&self) -> NodeKey {
         match &self.scope {
             Scope::Node(node) => node.clone(),
@@ -44,7 +44,10 @@ impl Hello {
     }
 }
 
-/// Takes the first message of a stream.
+/// Validates the first message of a stream.
+///
+/// # Errors
+/// If it is no Hello, a field is invalid, or the cluster is not served here.
 pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<Hello, Status> {
     let Some(v1::agent_message::Message::Hello(hello)) = message.message else {
         return Err(Status::invalid_argument("the first message is not Hello"));

@@ -1,4 +1,4 @@
-//! What an agent says after Hello, and what ends its stream.
+//! The inbound half of a stream: messages after Hello, and the conditions that end the stream.
 
 use std::future::pending;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,7 +18,7 @@ use super::control::SessionControl;
 use super::{Context, Messages, node_end};
 use crate::registry::{Counter, Session};
 
-/// The inbound task. It stops when this is dropped.
+/// The inbound task. It is aborted on drop.
 #[derive(Debug)]
 pub(super) struct Inbound {
     task: JoinHandle<()>,
@@ -26,7 +26,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Whether there is more to say soon: then the connection sends nothing before.
+    /// Sets whether the connection holds its output back, because more follows soon.
     pub(super) fn hold(&self, held: bool) {
         if let Some(peer) = &self.peer {
             peer.wait(held);
@@ -41,26 +41,26 @@ impl Drop for Inbound {
     }
 }
 
-/// How long the end of a stream may take in whose place another one has come.
+/// Maximum time for a replaced stream to end before its connection is closed.
 pub(crate) const REPLACED: Duration = Duration::from_secs(2);
 
-/// What a message costs besides its bytes, in bytes that its connection can send: the registry takes
-/// note of each.
+/// Cost of a message beyond its bytes, as bytes that its connection may send: the registry
+/// processes each message.
 const MESSAGE_COST: u32 = 256;
 
-/// What the inbound half needs.
+/// Inputs of the inbound task.
 pub(super) struct InboundTask {
     pub(super) context: Arc<Context>,
     pub(super) session: Arc<Session>,
     pub(super) control: Arc<SessionControl>,
     pub(super) admission: Option<Admission>,
-    /// For how long what the agent has shown is of use.
+    /// Time until the credential is no longer accepted; `None` for no limit.
     pub(super) remaining: Option<Duration>,
-    /// If that is a token that is reviewed.
+    /// The review of the token, if the agent has one that is reviewed.
     pub(super) reviewed: Option<Reviewed>,
 }
 
-/// Reads until something ends the stream, and sees that it does end.
+/// Spawns the task that reads until the stream ends, and enforces the end.
 pub(super) fn spawn(messages: Messages, task: InboundTask) -> Inbound {
     let peer = task.admission.as_ref().map(Admission::peer).cloned();
     let task = tokio::spawn(async move {
@@ -69,8 +69,9 @@ pub(super) fn spawn(messages: Messages, task: InboundTask) -> Inbound {
             debug!(node = %task.session.node(), reason = status.message(), "stream ends");
         }
         task.control.end(how);
-        // The connection drops both halves when it has taken the end, if it takes anything. One that
-        // was replaced keeps nothing for long: not its turn to get a snapshot either.
+        // The connection drops both halves once it has taken the end. The cut is for a connection
+        // that takes nothing. A replaced stream gets less time: it must not keep its turn for a
+        // snapshot.
         let stall = task.context.config.stall_timeout;
         let is_replaced = task.session.is_replaced();
         sleep(if is_replaced {
@@ -127,7 +128,7 @@ impl InboundTask {
     fn take(&self, message: v1::AgentMessage) -> Result<(), Status> {
         let session = &self.session;
         let known = match message.message {
-            // From a newer agent.
+            // An unknown message of a newer agent.
             None => true,
             Some(Message::Hello(_)) => return Err(Status::invalid_argument("a second Hello")),
             Some(Message::Received(received)) => session.received(received),
@@ -141,7 +142,7 @@ impl InboundTask {
         }
     }
 
-    /// Passes on what is confirmed; completes with the end that the registry has for the stream.
+    /// Forwards confirmations. Completes with the status if the registry ends the stream.
     async fn signalled(&self) -> Status {
         loop {
             if self.session.is_replaced() {
@@ -157,8 +158,8 @@ impl InboundTask {
         }
     }
 
-    /// Says Goaway, and completes when the agent has had its time: not all at once, or they would
-    /// all come to the next controller at once.
+    /// Sends Goaway, and completes after a part of the spread that depends on the node's name. The
+    /// streams end one after another, so that agents do not all reach the next controller at once.
     async fn shut_down(&self) {
         self.context.shutdown.cancelled().await;
         self.control.go_away();
@@ -168,7 +169,7 @@ impl InboundTask {
         sleep(self.context.spread().mul_f64(share)).await;
     }
 
-    /// Closes the connection: one that takes nothing cannot be told to end.
+    /// Closes the connection. A stalled connection cannot be sent an end.
     fn cut(&self) {
         if let Some(admission) = &self.admission {
             admission.cut();

@@ -1,8 +1,8 @@
 //! One agent's stream.
 //!
-//! The outbound half is pulled by the connection: it takes the next frames only when the agent can
-//! take them, from the newest tables. The inbound half is a task of its own, so that acks arrive,
-//! and ends are noticed, also while frames cannot leave.
+//! The connection pulls the outbound half: the next frames are taken from the newest tables, and
+//! only when the agent can take them. The inbound half is a task of its own, so that
+//! acknowledgements arrive and ends are noticed even while frames cannot leave.
 
 mod admit;
 mod body;
@@ -37,35 +37,36 @@ use inbound::InboundTask;
 pub(crate) use inbound::REPLACED;
 use outbound::Outbound;
 
-/// How agents are served.
+/// Configuration of the service for agents.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
     /// The clusters that are served; by default the single one, of the empty name. An agent of
-    /// another is refused: an empty table would make it delete all that it has.
+    /// another cluster is refused: an empty table would make it delete all its records.
     pub clusters: Vec<Arc<str>>,
-    /// How long an agent may take to say Hello.
+    /// Maximum time until an agent sends Hello.
     pub hello_timeout: Duration,
-    /// Over how long agents are told to spread their reconnects at shutdown. Those that do not go
-    /// by themselves are made to, each at its own time within it.
+    /// Maximum time over which agents are told to spread their reconnects at shutdown. Streams of
+    /// agents that do not leave by themselves are ended one by one within it.
     pub goaway_spread: Duration,
-    /// What agents must show.
+    /// Credentials that agents must present.
     pub authentication: Authentication,
-    /// How long a stream may outlive the certificate or token that it began with. Long enough to
-    /// forgive clocks and a late renewal, short enough that what expired is of no use.
+    /// Time by which a stream may outlive the certificate or token that it began with. Long enough
+    /// for clock skew and a late renewal, short enough that an expired credential is of little use.
     pub credential_grace: Duration,
-    /// How many agents are sent a whole table at the same time; the others wait for their turn.
+    /// Maximum number of agents that are sent a snapshot at the same time; the others wait.
     pub snapshots: usize,
-    /// How long a connection may take nothing while something waits for it.
+    /// Time without progress after which a connection with pending output counts as stalled.
     pub stall_timeout: Duration,
-    /// How long an agent may take to tell the hashes of its buckets. Then it is sent everything.
+    /// Maximum time until an agent answers with the hashes of its buckets. After it, a snapshot is
+    /// sent.
     pub buckets_timeout: Duration,
-    /// How long an agent whose table is newer than ours waits for us to catch up, before it is
-    /// told to go elsewhere.
+    /// Time that an agent with a table newer than the controller's waits for the controller to
+    /// catch up. After it, the agent is told to go elsewhere.
     pub catch_up_timeout: Duration,
-    /// How often tokens from one source are verified.
+    /// Rate at which tokens from one source are verified.
     pub token_checks: Rate,
-    /// How often a node's stream may begin anew. The name of the node must be proven for that, or
-    /// others could use up its rate.
+    /// Rate of new streams of one node. Applies only where the node's name is proven; otherwise
+    /// other peers could use up the node's rate.
     pub reconnects: Rate,
 }
 
@@ -93,36 +94,36 @@ impl Default for ServeConfig {
     }
 }
 
-/// How long the agent of a node that is not known waits for the node to become so, before it is
-/// refused; less than agents wait for an answer to Hello.
+/// Maximum wait of an agent for its unknown node to be reported, before it is refused. Less than
+/// agents wait for the answer to Hello.
 const NODE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How much time each agent adds to that over which all leave: so many come to other controllers
-/// a second.
+/// Time that each connected agent adds to the spread of a shutdown, which limits arrivals at other
+/// controllers to 500 a second.
 const LEAVING: Duration = Duration::from_millis(2);
 
-/// The metadata with which gRPC servers state after how many milliseconds to try again.
+/// Metadata key with which gRPC servers state the delay of the next attempt, in milliseconds.
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// What all sessions of a server share.
+/// State shared by all sessions of a server.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) tables: TableReader,
     pub(crate) registry: Arc<Registry>,
     pub(crate) config: ServeConfig,
     pub(crate) shutdown: CancellationToken,
-    /// Turns to send a snapshot.
+    /// Limits concurrent snapshots.
     pub(crate) snapshots: Arc<Semaphore>,
-    /// Turns to have a token verified.
+    /// Limits the verification of tokens by source.
     pub(crate) token_checks: ConnectionSlots,
-    /// Over how long agents leave when the server stops, once that is known.
+    /// Duration of the leave at shutdown, fixed when it is first needed.
     pub(crate) spread: OnceLock<Duration>,
 }
 
-/// How many sources of tokens are remembered.
+/// Number of token sources whose rate is remembered.
 const TOKEN_SOURCES: usize = 4_096;
 
-/// How often tokens from one source are verified.
+/// The limiter of token verifications by source. It has a rate and no slots.
 pub(crate) fn token_checks(rate: Rate) -> ConnectionSlots {
     ConnectionSlots::new(SlotLimits {
         slots: 0,
@@ -134,7 +135,7 @@ pub(crate) fn token_checks(rate: Rate) -> ConnectionSlots {
 }
 
 impl Context {
-    /// Who sends a request.
+    /// Authenticates the sender of a request.
     pub(crate) fn authenticate(
         &self,
         peer: Option<&Peer>,
@@ -157,8 +158,8 @@ impl Context {
         )
     }
 
-    /// Over how long agents leave, from the shutdown on: they need no longer than their number
-    /// takes.
+    /// Duration over which agents leave after the shutdown: proportional to their number, at most
+    /// `goaway_spread`.
     pub(crate) fn spread(&self) -> Duration {
         let most = self.config.goaway_spread;
         *self
@@ -168,15 +169,15 @@ impl Context {
 }
 
 impl Context {
-    /// Whether agents are let in by their nodes: those of others must show nothing, and gain
-    /// nothing by another name.
+    /// Whether the standing of nodes decides on admission. It does not where authentication is off
+    /// and unknown nodes are served: a peer refused under one name could simply use another.
     pub(crate) fn looks_at_nodes(&self) -> bool {
         matches!(self.config.authentication, Authentication::Required(_))
             || self.registry.refuses_unknown_nodes()
     }
 }
 
-/// Why an agent is not served because of its node, if it is not.
+/// The refusal for a node's standing; `None` if the node is served.
 pub(crate) fn node_refusal(standing: NodeStanding) -> Option<Refusal> {
     match standing {
         NodeStanding::Served => None,
@@ -184,7 +185,7 @@ pub(crate) fn node_refusal(standing: NodeStanding) -> Option<Refusal> {
             let reason = RefusalReason::NodeDeleted;
             Some(Refusal::forbidden(reason, "node: deleted"))
         }
-        // Agents come back soon for this one.
+        // This status makes agents retry soon.
         NodeStanding::Unknown => {
             let message = "node: there is no Node of this name, or not yet";
             let status = Status::failed_precondition(message);
@@ -193,10 +194,10 @@ pub(crate) fn node_refusal(standing: NodeStanding) -> Option<Refusal> {
     }
 }
 
-/// What the stream of a node's agent ends with when its node has been taken away.
+/// Status that ends a stream whose node has been removed.
 pub(crate) fn node_end(standing: NodeStanding) -> Status {
     let standing = match standing {
-        // It is there again: not as what the stream began for.
+        // The node has been created anew. The stream belongs to the deleted one.
         NodeStanding::Served => NodeStanding::Deleted,
         standing => standing,
     };
@@ -209,7 +210,7 @@ fn spread(connected: usize, most: Duration) -> Duration {
     LEAVING.saturating_mul(connected).min(most)
 }
 
-/// What an agent says. It goes through many hands, and is large.
+/// Messages of an agent. Boxed, because the type is large and often moved.
 pub(crate) type Messages = Box<Streaming<v1::AgentMessage>>;
 
 /// Accepts a stream: waits for Hello, and answers with frames.
@@ -253,8 +254,8 @@ pub(crate) async fn sync(
     Ok(StreamBody::new(outbound))
 }
 
-/// Refuses a stream of a node whose streams begin too often. It costs the connection as much as a
-/// bad credential: one that goes on is closed.
+/// Refuses a stream of a node whose streams begin too often. It counts against the connection like
+/// a bad credential, so a connection that persists is closed.
 fn too_often(context: &Context, admission: Option<&Admission>, retry: RetryAfter) -> Status {
     let peer = admission.map(Admission::peer);
     if let Some(peer) = peer {

@@ -1,4 +1,4 @@
-//! What an agent is sent: a cursor, and the transition that is on its way.
+//! The outbound half of a stream: a cursor, and the transition in flight.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,11 +25,12 @@ use super::inbound::Inbound;
 use super::turn::Turn;
 use crate::registry::{Counter, Session};
 
-/// How often an agent waits for what another is asked, before it is asked itself whoever else is: in
-/// a storm all have the same, and 32 KiB of each would cost more than what they are sent.
+/// Number of times that an agent waits for the answer of another agent with the same table before
+/// it is asked itself. In a storm of reconnects all agents have the same table, and 32 KiB of
+/// hashes from each would cost more than the differences sent.
 const OTHERS_TURNS: u8 = 3;
 
-/// The outbound half of a stream, with what must live as long as it.
+/// The outbound half of a stream, with everything that must live as long.
 #[derive(Debug)]
 pub(super) struct Outbound {
     context: Arc<Context>,
@@ -39,38 +40,38 @@ pub(super) struct Outbound {
     feed: Arc<Feed>,
     scope: Scope,
     position: Position,
-    /// The protocol's version on this stream.
+    /// The protocol version of the stream.
     version: u32,
-    /// Whether Welcome is said with the cluster's identity, or that is not known for good.
+    /// Whether a Welcome with the cluster's identity was sent, or the identity will remain unknown.
     is_identified: bool,
-    /// Messages that belong to no transition.
+    /// Pending messages outside of transitions.
     message: Option<Bytes>,
-    /// Whether the message waits for what is known soon, to go with it.
+    /// Whether output is held back, to leave together with a transition that follows soon.
     held: bool,
     sending: Option<Delivery>,
-    /// Whose turn it is, while a snapshot is due or on its way.
+    /// The turn for a snapshot, while one is due or in flight.
     turn: Turn,
     woken: Pin<Box<OwnedNotified>>,
-    /// Whom the other half wakes.
+    /// The waker last registered with the inbound half.
     waker: Option<Waker>,
-    /// Our sources are not as far as the agent's were.
+    /// Whether the controller's sources are older than those of the agent's table.
     behind: bool,
-    /// For how many others' answers it has waited in vain.
+    /// Number of waits for other agents' answers that timed out.
     waited: u8,
-    /// Until when to wait for what the position waits for.
+    /// Deadline of the current position's wait.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// What the agent has when everything is sent.
+/// The agent's table once everything in flight is delivered.
 #[derive(Debug)]
 enum Position {
-    /// What it said in Hello.
+    /// The table stated in Hello.
     Start(Box<Have>),
-    /// A table of these hashes, of which more is known when it has told those of its buckets.
+    /// A table of these hashes, whose agent was asked for the hashes of its buckets.
     Asked(TableHashes),
-    /// Nothing that helps.
+    /// No usable table; a snapshot is due.
     Nothing,
-    /// What we sent.
+    /// The table at a revision sent on this stream.
     At(u64),
 }
 
@@ -113,7 +114,7 @@ impl Outbound {
         }
     }
 
-    /// The next chunk; `None` when the stream is over.
+    /// Polls for the next chunk; `None` at the end of the stream.
     pub(super) fn poll_chunk(
         &mut self,
         waker: &mut task::Context<'_>,
@@ -127,7 +128,8 @@ impl Outbound {
         polled
     }
 
-    /// What ends the stream goes before what is on its way: the agent drops what has no Commit.
+    /// Polls for the next chunk. The end of the stream takes precedence over a transition in
+    /// flight: the agent drops a transition without a Commit.
     fn poll(&mut self, waker: &mut task::Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         self.register(waker.waker());
         loop {
@@ -159,7 +161,7 @@ impl Outbound {
         }
     }
 
-    /// Says a message, after those that were not taken yet.
+    /// Queues a message after the pending ones.
     fn say(&mut self, frame: Frame) {
         let next = single(frame);
         self.message = Some(match self.message.take() {
@@ -168,7 +170,7 @@ impl Outbound {
         });
     }
 
-    /// Holds messages back, or no more.
+    /// Sets whether output is held back.
     fn hold(&mut self, held: bool) {
         if self.held != held {
             self.held = held;
@@ -176,7 +178,8 @@ impl Outbound {
         }
     }
 
-    /// Tells the other half whom to wake, if that is news: it is always the same as a rule.
+    /// Registers the waker with the inbound half, unless it is the registered one, as it normally
+    /// is.
     fn register(&mut self, waker: &Waker) {
         let known = self.waker.as_ref();
         if !known.is_some_and(|known| known.will_wake(waker)) {
@@ -185,7 +188,8 @@ impl Outbound {
         }
     }
 
-    /// Is woken for what comes from now on.
+    /// Subscribes to wake-ups from now on: advances of the sources while they are behind the agent,
+    /// the feed otherwise.
     fn watch(&mut self) {
         self.woken.set(if self.behind {
             self.context.tables.raised()
@@ -194,7 +198,7 @@ impl Outbound {
         });
     }
 
-    /// The next chunk of what is on its way.
+    /// The next chunk of the transition in flight.
     fn next_chunk(&mut self) -> Option<Bytes> {
         let sending = self.sending.as_mut()?;
         let chunk = sending.next_chunk();
@@ -210,7 +214,7 @@ impl Outbound {
         chunk
     }
 
-    /// Finds out what to send next. `false` if there is nothing before something happens.
+    /// Selects the next output. Returns `false` if there is none until an event.
     fn advance(&mut self, waker: &mut task::Context<'_>) -> Result<bool, Status> {
         match self.context.tables.state() {
             State::Starting => {
@@ -221,13 +225,13 @@ impl Outbound {
             State::Closed => return Err(Status::unavailable("nothing is published any more")),
         }
         if self.session.is_deleted() && self.context.looks_at_nodes() {
-            // The other half says so soon. Until then nothing is told.
+            // The inbound half ends the stream soon. Nothing is sent until then.
             return Ok(false);
         }
         if !std::mem::replace(&mut self.is_identified, true)
             && self.context.tables.cluster_id().is_some()
         {
-            // It was not known when the stream began.
+            // The identity was unknown when the stream began.
             self.say(welcome(&self.context, self.version));
         }
         match &self.position {
@@ -265,14 +269,15 @@ impl Outbound {
             self.deadline = None;
             self.watch();
             if matches!(first, First::Behind | First::Wait(_)) {
-                // What came since it was looked at has woken nobody.
+                // A change between the look and the subscription has woken no waiter; look again.
                 return Ok(true);
             }
         }
         if !matches!(first, First::Behind | First::Wait(_)) {
             self.deadline = None;
         }
-        // Another agent's answer comes soon; for all else there is something to say, or it takes long.
+        // Output is held only for another agent's answer, which comes soon. All other cases have
+        // output now or take long.
         self.hold(matches!(first, First::Wait(_)));
         match first {
             First::Deliver(delivery, how) => {
@@ -303,8 +308,8 @@ impl Outbound {
         }
     }
 
-    /// Waits for what another agent is asked. If that one says nothing, one of those that wait is
-    /// asked next, and not all at once.
+    /// Waits for the answer of another agent that was asked. After a timeout, one of the waiting
+    /// agents is asked next, not all at once. Returns `false` while the wait lasts.
     fn wait(&mut self, count: u32, waker: &mut task::Context<'_>) -> bool {
         if !self.is_late(ANSWERED_WITHIN, waker) {
             return false;
@@ -314,7 +319,7 @@ impl Outbound {
         self.waited < OTHERS_TURNS || self.ask(count)
     }
 
-    /// Asks the agent for its buckets.
+    /// Asks the agent for the hashes of its buckets.
     fn ask(&mut self, count: u32) -> bool {
         self.position = match &self.position {
             Position::Start(have) => have.hashes.map_or(Position::Nothing, Position::Asked),
@@ -327,7 +332,8 @@ impl Outbound {
         true
     }
 
-    /// Looks at the agent's buckets, if it has told them.
+    /// Uses the agent's hashes of buckets, once they have arrived. Falls back to a snapshot after
+    /// the deadline. Returns `false` while the wait lasts.
     fn answered(&mut self, theirs: TableHashes, waker: &mut task::Context<'_>) -> bool {
         let Some(hashes) = self.control.take_answer() else {
             if !self.is_late(Duration::ZERO, waker) {
@@ -350,7 +356,7 @@ impl Outbound {
         self.deliver(delivery)
     }
 
-    /// Sends a snapshot when it is the agent's turn.
+    /// Starts a snapshot once it is the agent's turn.
     fn snapshot(&mut self, waker: &mut task::Context<'_>) -> bool {
         if !self.turn.poll(self.session.node(), waker) {
             return false;
@@ -367,7 +373,7 @@ impl Outbound {
         true
     }
 
-    /// Whether the deadline has passed, which is so far away if there is none yet.
+    /// Whether the deadline has passed. Sets it `within` from now if there is none.
     fn is_late(&mut self, within: Duration, waker: &mut task::Context<'_>) -> bool {
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep(within)));
         deadline.as_mut().poll(waker).is_ready()

@@ -1,4 +1,4 @@
-//! Real tonic over loopback. A test waits for what it expects, never for a time.
+//! Tests with real tonic over loopback. Tests wait for expected events, never for fixed times.
 
 mod backpressure;
 mod hostile;

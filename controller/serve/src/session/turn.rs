@@ -1,4 +1,4 @@
-//! Only so many agents are sent a snapshot at a time: the others would only wait for each other.
+//! Limit on concurrent snapshots. More at a time would only slow each other down.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::PollSemaphore;
 use tracing::debug;
 
-/// One agent's turn.
+/// One agent's turn to be sent a snapshot.
 #[derive(Debug)]
 pub(super) struct Turn {
     semaphore: Arc<Semaphore>,
@@ -30,13 +30,13 @@ impl Turn {
         }
     }
 
-    /// Whether it is this agent's turn; wakes when it is.
+    /// Whether it is this agent's turn. Otherwise the waker is woken when it is.
     pub(super) fn poll(&mut self, node: &NodeKey, waker: &mut Context<'_>) -> bool {
         loop {
             match &mut self.state {
                 State::Held { .. } => return true,
                 State::Waiting(waiting) => {
-                    // It is never closed.
+                    // The semaphore is never closed.
                     let std::task::Poll::Ready(Some(permit)) = waiting.poll_acquire(waker) else {
                         return false;
                     };
@@ -57,7 +57,7 @@ impl Turn {
         }
     }
 
-    /// It is another's turn now.
+    /// Releases the turn.
     pub(super) fn end(&mut self) {
         self.state = State::None;
     }

@@ -13,7 +13,7 @@ use super::*;
 use crate::Registry;
 use crate::registry::Connect;
 
-/// What is known of an agent that has programmed a table at a revision.
+/// The status of an agent that has programmed a table at a revision.
 fn status(node: NodeKey, revision: u64, table: &NodeTable) -> NodeStatus {
     let registry = Arc::new(Registry::default());
     let session = registry.connect(Connect {
@@ -36,7 +36,7 @@ fn status(node: NodeKey, revision: u64, table: &NodeTable) -> NodeStatus {
     registry.snapshot().remove(0)
 }
 
-/// The names of the records of which two tables have something else.
+/// Names of the records that differ between two tables, and whether each is in the node's own part.
 fn different(a: &NodeTable, b: &NodeTable) -> BTreeSet<(Option<String>, bool)> {
     let records = a.records.keys().chain(b.records.keys());
     let records = records.filter(|key| a.records.get(*key) != b.records.get(*key));
@@ -51,8 +51,8 @@ fn different(a: &NodeTable, b: &NodeTable) -> BTreeSet<(Option<String>, bool)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// An agent of any revision: what differs in its table is named, and the hashes tell whether
-    /// anything does.
+    /// For an agent at any revision, the differences of its table are named, and the hashes tell
+    /// whether there are any.
     #[test]
     fn names_what_changed(steps in vec(vec(change(), 1..4), 1..12), retained in 0..6_usize) {
         let retention = Retention {

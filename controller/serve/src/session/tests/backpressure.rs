@@ -1,4 +1,4 @@
-//! Agents that do not keep up.
+//! Tests of agents that fall behind.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ const REVISIONS: u16 = 200;
 const SERVICES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const DESTINATIONS: u8 = 100;
 
-/// One agent reads nothing while another takes every revision. What is made for the one stays
-/// bounded by the buffers of its connection, whatever happens meanwhile.
+/// One agent reads nothing while another takes every revision. The records encoded for the slow one
+/// stay bounded by the buffers of its connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_agent_costs_no_memory_and_gets_each_record_once() {
     let mut server = Server::synced(&[puts(&SERVICES, 1, DESTINATIONS)]).await;
@@ -27,7 +27,7 @@ async fn a_slow_agent_costs_no_memory_and_gets_each_record_once() {
     assert_eq!(quick_items, usize::from(REVISIONS) * SERVICES.len());
     let all_items = usize::try_from(server.registry.counters().items).unwrap();
     let made_for_slow = all_items - quick_items;
-    // 400 KiB of the connection and one batch that waits are some 20 records.
+    // 400 KiB in the connection's buffers and one pending batch are about 20 records.
     assert!(made_for_slow <= 30, "{made_for_slow} records");
     let mut batches = 0;
     loop {

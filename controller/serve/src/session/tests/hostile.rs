@@ -1,4 +1,4 @@
-//! Peers that mean no good: an agent must not notice them.
+//! Tests of hostile peers, which must not affect agents.
 
 use std::io;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use portolan_listener::Limits;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Reads until the other end closes.
+/// Reads until the peer closes the connection.
 async fn closed(mut stream: impl AsyncRead + Unpin) {
     let mut rest = Vec::new();
-    // How it is closed does not matter.
+    // Both an end of file and a reset count.
     let _: io::Result<usize> = patiently(stream.read_to_end(&mut rest)).await;
 }
 
@@ -37,7 +37,7 @@ async fn two_thousand_silent_connections_do_not_stop_an_agent() {
     assert_eq!(client.batch().await.put, ["x"]);
     secure.server.publisher.publish(&put(&["y"]));
     assert_eq!(bystander.batch().await.put, ["y"]);
-    // It took its turn, which means that the silent were made to go.
+    // The client got a turn, so silent connections were closed.
     assert!(secure.refused(RefusalReason::HandshakeTimeout) > 1_000);
     closed(silent.swap_remove(0)).await;
 }
@@ -64,7 +64,7 @@ async fn who_speaks_no_tls_or_no_http_is_cut_off() {
         stream.write_all(said).await.unwrap();
         closed(stream).await;
     }
-    // A good beginning, then a frame of 16 MiB.
+    // A valid preface, then the header of a 16 MiB frame.
     let mut stream = tls::stream(address, config()).await.unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     stream.write_all(preface).await.unwrap();
@@ -111,7 +111,7 @@ async fn a_connection_without_an_agent_does_not_stay() {
     bystander.batch().await;
     let config = secure.config(Some(&secure.agent("a")));
     closed(tls::stream(secure.server.address, config).await.unwrap()).await;
-    // By now the bystander's own time would be over, had it not been let in.
+    // The bystander's own timeout has passed by now; it stays because it is admitted.
     secure.server.publisher.publish(&put(&["y"]));
     assert_eq!(bystander.batch().await.put, ["y"]);
 }
@@ -129,7 +129,7 @@ async fn there_is_an_end_to_connections() {
     closed(TcpStream::connect(secure.server.address).await.unwrap()).await;
     assert_eq!(secure.refused(RefusalReason::Limit), 1);
     drop(second);
-    // Its place is free as soon as the server has seen that it is gone.
+    // The place is free once the server has seen the disconnect.
     patiently(async { while secure.connect("c").await.is_err() {} }).await;
     secure.server.publisher.publish(&put(&["y"]));
     assert_eq!(first.batch().await.put, ["y"]);
@@ -159,7 +159,7 @@ async fn a_connection_does_not_outlive_its_stream_for_long() {
     let first = Message::Hello(hello("a"));
     let client = Client::begin(kept.clone(), first, None).await.unwrap();
     drop(client);
-    // There is room for another one when the first connection is gone, which its owner keeps.
+    // A place is free once the server has closed the first connection, which its client keeps open.
     let is_let_in = async || match try_channel(server.address).await {
         Ok(channel) => Client::begin(channel, Message::Hello(hello("b")), None)
             .await

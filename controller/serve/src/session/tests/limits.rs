@@ -1,4 +1,4 @@
-//! Agents that take nothing, and many at once.
+//! Tests of stalled agents and of the limit on concurrent snapshots.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::ServeConfig;
 
 use super::support::{Server, hello, put, puts};
 
-/// Some megabyte that does not compress: more than a connection takes when nobody reads.
+/// About a megabyte that does not compress: more than a connection takes without a reader.
 fn much() -> TableDelta {
     let names: Vec<String> = (0..30).map(|i| format!("s{i}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -46,7 +46,7 @@ async fn who_takes_nothing_is_cut_off_and_disturbs_nobody() {
     server
         .until(|registry| registry.snapshot().iter().any(|node| !node.connected))
         .await;
-    // It has taken all that there was, so it may be silent for as long as it likes.
+    // The quick agent has nothing pending, so silence is no stall.
     server.publisher.publish(&put(&["y"]));
     assert_eq!(quick.batch().await.put, ["y"]);
     assert_eq!(server.registry.counters().stalled, 1);
@@ -64,7 +64,7 @@ async fn only_so_many_get_a_snapshot_at_a_time() {
         .until(|registry| registry.counters().snapshots == 1)
         .await;
     let mut next = server.connect(hello("next")).await;
-    // Who has the table already needs no turn.
+    // An agent with an equal table needs no turn.
     let table = server.tables.table(&super::support::node("c"));
     let has = portolan_proto::v1::Hello {
         records_hash: table.records_hash().to_bytes().into(),

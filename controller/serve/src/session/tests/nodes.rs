@@ -1,4 +1,4 @@
-//! Which nodes' agents are served, and of which cluster.
+//! Tests of admission by node and by cluster.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ fn refused(registry: &Registry, reason: RefusalReason) -> u64 {
     refusals.iter().find(|(r, _)| *r == reason).unwrap().1
 }
 
-/// Also one that was deleted while no controller looked.
+/// Also covers a node deleted while no controller ran.
 #[tokio::test]
 async fn a_certificate_without_a_node_is_of_no_use() {
     let secure = Secure::new().await;
@@ -63,7 +63,7 @@ async fn streams_of_unknown_nodes_end_when_all_nodes_are_known() {
     let status = a.next().await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
     assert_eq!(b.batch().await.put, ["x"]);
-    // Without authentication too: where a wrong name has no table, nobody programs it.
+    // Unknown nodes are refused, so a deleted node ends its stream even without authentication.
     server.registry.node_deleted(&node("b"));
     let status = b.next().await.unwrap_err();
     assert_eq!(status.code(), Code::PermissionDenied, "{status}");

@@ -1,4 +1,4 @@
-//! Beginnings, ends, and what agents say.
+//! Tests of the start and end of streams and of agents' messages.
 
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;

@@ -1,4 +1,5 @@
-//! Peers that ask for too much work: they are slowed down or cut off, and the others are not.
+//! Tests of peers that request too much work: they are slowed down or cut off, and other peers are
+//! not affected.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::ServeConfig;
 use portolan_auth::{Authentication, RefusalReason};
 use portolan_listener::Limits;
 
-/// A server that takes tokens, in plaintext.
+/// A plaintext server that accepts tokens.
 async fn with_tokens(signer: &Signer, token_checks: Rate) -> Server {
     let verifier = verifier("", &[signer]);
     let config = ServeConfig {
@@ -60,12 +61,12 @@ async fn tokens_of_one_source_are_verified_only_so_often() {
         let code = connect(&server, &bad).await.err().unwrap().code();
         limited += u64::from(code == Code::ResourceExhausted);
     }
-    // As many as may be at once, and one each second.
+    // The burst, and one more each second.
     let verified = refused(&server, RefusalReason::Token);
     assert_eq!(limited + verified, 20);
     assert!(verified <= 4 + start.elapsed().as_secs(), "{verified}");
     assert_eq!(refused(&server, RefusalReason::Rate), limited);
-    // An agent from there has its turn in time.
+    // An agent of the same source gets its turn in time.
     let mut agent = patiently(async {
         loop {
             if let Ok(agent) = connect(&server, &good).await {
@@ -85,7 +86,7 @@ async fn an_agent_that_never_stops_talking_is_cut_off_and_delays_nobody() {
     let mut loud = server.connect(hello("loud")).await;
     let revision = loud.batch().await.commit.revision;
     let (mut said, start) = (0, Instant::now());
-    // What is wrong with it does not matter: it is good, and comes again and again.
+    // The message is valid; only its rate is excessive.
     let talk = async {
         loop {
             let received = v1::Received {
@@ -105,7 +106,7 @@ async fn an_agent_that_never_stops_talking_is_cut_off_and_delays_nobody() {
     });
     println!("figure agent_messages {said} in {:?}", start.elapsed());
     talked.expect("cut off");
-    // A megabyte at once, and 64 KiB a second then.
+    // A burst of one megabyte, then 64 KiB a second.
     assert!(said < 20_000, "{said}");
     let nodes = server.registry.snapshot();
     assert!(
@@ -115,8 +116,8 @@ async fn an_agent_that_never_stops_talking_is_cut_off_and_delays_nobody() {
     );
 }
 
-/// A node with a good certificate that reconnects in a loop: its burst is admitted, then its rate.
-/// The stream that it has goes on, and other nodes are served as before.
+/// A node with a valid certificate reconnects in a loop. Its burst is admitted, then its rate. Its
+/// last admitted stream goes on, and other nodes are served as before.
 #[tokio::test]
 async fn a_node_that_reconnects_in_a_loop_is_told_when_to_come_back() {
     let secure = Secure::new().await;

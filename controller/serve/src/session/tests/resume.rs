@@ -1,4 +1,4 @@
-//! Agents that come from another controller.
+//! Tests of agents that come from another controller.
 
 use futures_util::future::{join, join_all};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use portolan_tablelog::{Origin, Update};
 
 use super::support::{Client, Server, hello, node, put, puts};
 
-/// Enough that it is worth asking.
+/// Enough records for a question about buckets to pay off.
 const SERVICES: [&str; 20] = [
     "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14",
     "s15", "s16", "s17", "s18", "s19",
 ];
 const DESTINATIONS: u8 = 20;
 
-/// The Hello of an agent that has a table of elsewhere.
+/// The Hello of an agent with a table from another controller.
 fn with(table: &NodeTable) -> v1::Hello {
     v1::Hello {
         epoch: 1,
@@ -51,7 +51,7 @@ async fn asked(client: &mut Client) -> u32 {
     }
 }
 
-/// A server whose table is another than the one that is returned.
+/// A server, and an older table that differs from the server's.
 async fn moved(config: ServeConfig) -> (Server, NodeTable) {
     let mut server = Server::synced_with(config, &[puts(&SERVICES, 1, DESTINATIONS)]).await;
     let table = server.tables.table(&node("a"));
@@ -100,7 +100,7 @@ async fn who_does_not_answer_gets_everything() {
     let batch = client.batch().await;
     assert!(batch.commit.snapshot);
     assert_eq!(batch.put.len(), SERVICES.len() + 2);
-    // An answer that comes late is none, and no violation either.
+    // A late answer is ignored; it is no violation.
     client.say(buckets(&table, count)).await;
     assert_eq!(server.registry.counters().violations, 0);
 }
@@ -123,13 +123,13 @@ async fn an_agent_that_knows_more_waits_until_we_have_caught_up() {
         ..with(&NodeTable::default())
     };
     let mut client = server.connect(ahead).await;
-    // Neither is far enough.
+    // Still behind the agent's sources.
     server
         .publisher
         .publish(Update::from(&put(&["y"])).from_origin(from(5)));
     server.connect(hello("b")).await.batch().await;
     assert_eq!(server.registry.counters().commits, 1);
-    // Nothing has changed, but we know that nothing has.
+    // An update without changes that advances the sources.
     server
         .publisher
         .publish(Update::from(&put(&["y"])).from_origin(from(6)));
@@ -156,7 +156,7 @@ async fn an_agent_that_knows_more_is_sent_away_in_the_end() {
     let status = client.next().await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     assert_eq!(Reason::of(&status), Some(Reason::AgentAhead));
-    // Agents that know no reasons go by the message.
+    // Agents that do not know reasons match the message.
     assert_eq!(status.message(), "source: behind the agent");
 }
 
@@ -169,7 +169,7 @@ async fn what_one_tells_helps_all_who_have_the_same() {
         node: name.to_owned(),
         ..with(&table)
     });
-    // They hear nothing before the first one has signals.
+    // The others are sent nothing until the first one has answered.
     let others = join_all(others.map(|hello| server.connect(hello)));
     let first = async {
         server.until(|registry| registry.connected() == 3).await;
@@ -198,16 +198,16 @@ async fn nobody_waits_long_for_what_another_does_not_tell() {
     let others = others.map(|hello| async {
         let mut client = server.connect(hello).await;
         let Some(Frame::AskBuckets(ask)) = client.next().await.unwrap() else {
-            // Sent what it needs, as another has signals.
+            // Served by another agent's answer.
             return false;
         };
-        // SessionSignals late, but in time: whoever is not asked now waits for this.
+        // The answer is late, but in time for the agents that are still waiting.
         server.until(|registry| registry.connected() == 4).await;
         client.say(buckets(&table, ask.count)).await;
         assert!(!client.batch().await.commit.snapshot);
         true
     });
-    // One of them is asked next, and not all at once.
+    // One of the waiting agents is asked next, not all at once.
     let asked = join_all(others).await.into_iter().filter(|asked| *asked);
     assert_eq!(asked.count(), 1);
     server

@@ -1,4 +1,4 @@
-//! Streams that go by tokens, which somebody reviews.
+//! Tests of streams whose tokens are reviewed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use portolan_listener::Limits;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A server that takes tokens, and what says whose turn it is.
+/// A server that accepts tokens, and its queue of reviews.
 struct World {
     secure: Secure,
     signer: Signer,
@@ -49,7 +49,7 @@ impl World {
         self.signer.sign(&claims)
     }
 
-    /// An agent without a certificate.
+    /// Connects an agent that has a token and no certificate.
     async fn connect(&self, node: &str, token: &str) -> Result<Client, Status> {
         let channel = channel(self.secure.server.address, self.secure.config(None)).await?;
         Client::begin(channel, Message::Hello(hello(node)), Some(token)).await
@@ -85,7 +85,7 @@ async fn a_stream_ends_when_its_token_is_revoked_and_no_other_does() {
     world.report(&due, Verdict::Revoked);
     assert_revoked(&revoked.next().await.unwrap_err());
     assert_eq!(world.secure.refused(RefusalReason::Revoked), 1);
-    // Nor does it get another stream; the node's new pod does.
+    // The revoked token gets no new stream; the node's new pod does.
     assert_revoked(&world.connect("a", &tokens[0]).await.err().unwrap());
     assert_eq!(world.secure.refused(RefusalReason::Revoked), 2);
     let replacement = world.token("a", "agent-3");
@@ -108,7 +108,7 @@ async fn what_could_not_be_reviewed_goes_on() {
     assert_eq!(client.batch().await.put, ["y"]);
 }
 
-/// A certificate goes before a token: what is shown beside it is not looked at.
+/// A certificate takes precedence over a token, which is then not examined.
 #[tokio::test]
 async fn a_stream_with_a_certificate_is_not_reviewed() {
     let world = World::reviewed().await;
@@ -118,7 +118,7 @@ async fn a_stream_with_a_certificate_is_not_reviewed() {
     let begin = Client::begin(channel, Message::Hello(hello("a")), Some(&token));
     let mut certified = begin.await.unwrap();
     certified.batch().await;
-    // The first to have a turn is one that came later.
+    // The first review due is of a later stream.
     let other = world.token("b", "agent-2");
     let _other = world.connect("b", &other).await.unwrap();
     let due = world.next().await;

@@ -1,4 +1,4 @@
-//! Who is let in, with real TLS on both sides, and for how long.
+//! Tests of admission and of the lifetime of streams, with real TLS on both sides.
 
 use std::fs;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use portolan_listener::Limits;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A server with TLS, and who signs for it.
+/// A server with TLS, and its authority.
 pub(super) struct Secure {
     pub(super) server: Server,
     authority: Authority,
@@ -38,7 +38,7 @@ pub(super) fn authority() -> Authority {
     Authority::create("test", valid()).unwrap().0
 }
 
-/// Writes what a Secret would have.
+/// Writes the files of a TLS Secret.
 fn write(dir: &Path, authority: &Authority, issued: &Issued) {
     fs::write(dir.join("ca.crt"), authority.cert()).unwrap();
     fs::write(dir.join("tls.crt"), &issued.cert).unwrap();
@@ -50,7 +50,7 @@ impl Secure {
         Self::with(Authentication::Required(None), limits, grace).await
     }
 
-    /// A server that may take tokens too.
+    /// A server whose authentication may include tokens.
     pub(super) async fn with(
         authentication: Authentication,
         limits: Limits,
@@ -95,12 +95,12 @@ impl Secure {
         self.authority.node(&name, valid()).unwrap()
     }
 
-    /// What a client of the server's authority uses.
+    /// The TLS configuration of a client that trusts the server's authority.
     pub(super) fn config(&self, issued: Option<&Issued>) -> Arc<ClientConfig> {
         config(&self.authority, issued)
     }
 
-    /// A good agent of a node.
+    /// Connects an agent with a valid certificate of a node.
     pub(super) async fn connect(&self, name: &str) -> Result<Client, Status> {
         let config = self.config(Some(&self.agent(name)));
         self.connect_with(name, config).await
@@ -117,7 +117,7 @@ impl Secure {
     }
 }
 
-/// What a client uses that trusts an authority.
+/// The TLS configuration of a client that trusts an authority.
 fn config(authority: &Authority, issued: Option<&Issued>) -> Arc<ClientConfig> {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
@@ -145,7 +145,7 @@ async fn a_node_gets_its_table_and_no_other() {
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(status.message(), "node: you are \"b\"");
     assert_eq!(secure.refused(RefusalReason::WrongNode), 1);
-    // Its own stream was not ended for the stranger's.
+    // The refused stream did not replace the node's own.
     assert_eq!(secure.server.registry.snapshot()[0].sessions, 1);
 }
 
@@ -190,8 +190,8 @@ async fn a_certificate_must_name_one_node_of_this_cluster() {
     assert_eq!(bystander.batch().await.put, ["y"]);
 }
 
-/// In TLS 1.3 a client is done before the server has looked at its certificate: it learns on the
-/// first use.
+/// In TLS 1.3 the client's handshake completes before the server has verified the certificate, so
+/// the client sees the refusal only at its first use of the connection.
 #[tokio::test]
 async fn without_a_good_certificate_there_is_no_connection() {
     let mut secure = Secure::new().await;
@@ -223,7 +223,7 @@ async fn without_a_good_certificate_there_is_no_connection() {
         let config = secure.config(issued.as_ref());
         let refused = secure.connect_with("a", config).await;
         assert!(refused.is_err(), "{what}");
-        // The alert may reach the client before the server has counted.
+        // The alert may reach the client before the server has counted the refusal.
         let counted = |registry: &crate::Registry| {
             registry
                 .refusals()
@@ -241,7 +241,7 @@ async fn a_stream_ends_when_its_certificate_has_expired() {
     let secure = Secure::start(Limits::default(), Duration::ZERO).await;
     let name = NodeName::new("", "a").unwrap();
     let now = SystemTime::now();
-    // Certificates count in seconds: this leaves at least one.
+    // Certificates have a resolution of one second: this leaves at least one.
     let soon = now - HOUR..now + Duration::from_secs(2);
     let issued = secure.authority.node(&name, soon).unwrap();
     let mut client = secure
@@ -275,7 +275,7 @@ async fn a_deleted_node_is_cut_off_until_it_is_back() {
     secure.connect("a").await.unwrap();
 }
 
-/// Without authentication a name proves nothing, so that it is gone proves nothing either.
+/// Without authentication a name proves nothing, so a deletion of its node ends no stream.
 #[tokio::test]
 async fn in_plaintext_a_deleted_node_is_served() {
     let mut server = Server::synced(&[]).await;
@@ -298,7 +298,7 @@ async fn replaced_files_are_used_and_broken_ones_are_not() {
         .node(&NodeName::new("", "b").unwrap(), valid())
         .unwrap();
     write(secure.dir.path(), &next, &server);
-    // The files are looked at now and then.
+    // The files are polled.
     let mut client = patiently(async {
         loop {
             let config = config(&next, Some(&agent));
@@ -309,7 +309,7 @@ async fn replaced_files_are_used_and_broken_ones_are_not() {
     })
     .await;
     client.batch().await;
-    // The old authority is of no use any more, the old stream goes on.
+    // The old authority is no longer accepted, but the old stream goes on.
     assert!(secure.connect("c").await.is_err());
     fs::write(secure.dir.path().join("tls.crt"), "broken").unwrap();
     let mut last = None;
@@ -343,7 +343,7 @@ async fn who_is_no_relay_is_not_sent_what_all_nodes_have() {
     let refused = begin(&relay, hello("a")).await.err().unwrap();
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert_eq!(secure.refused(RefusalReason::WrongNode), 1);
-    // A node and a relay of the same name are two.
+    // A node and a relay of the same name have separate entries.
     let mut node = begin(&agent, hello("a")).await.unwrap();
     let mut relay = begin(&relay, all("a")).await.unwrap();
     assert_eq!(node.batch().await.put, ["x"]);

@@ -1,4 +1,4 @@
-//! A server on port 0 and a bare client.
+//! Test support: a server on a free port, and a bare client.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use portolan_listener::Limits;
 use portolan_tablelog::testing::inflate;
 use portolan_tablelog::{Publisher, Retention, TableReader};
 
-/// How long a test waits before it fails.
+/// Time after which a waiting test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) async fn patiently<F: Future>(future: F) -> F::Output {
@@ -41,12 +41,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A server that is not synced.
+    /// Starts a server that is not synced.
     pub(super) async fn start() -> Self {
         Self::with(ServeConfig::default(), None, Limits::default()).await
     }
 
-    /// A server that is not synced, of a configuration whose times are shorter.
+    /// Starts a server that is not synced, with shortened `goaway_spread` and `hello_timeout`.
     pub(super) async fn with(
         config: ServeConfig,
         tls: Option<watch::Receiver<Arc<TlsConfig>>>,
@@ -88,14 +88,14 @@ impl Server {
         server
     }
 
-    /// A client that has said Hello and was welcomed.
+    /// Connects a client that has sent Hello and received Welcome.
     pub(super) async fn connect(&self, hello: v1::Hello) -> Client {
         Client::open(self.address, Message::Hello(hello))
             .await
             .unwrap()
     }
 
-    /// Waits until the registry shows what is asked for.
+    /// Waits until the registry meets a condition.
     pub(super) async fn until(&self, shown: impl Fn(&Registry) -> bool) {
         patiently(async {
             while !shown(&self.registry) {
@@ -112,22 +112,22 @@ impl Drop for Server {
     }
 }
 
-/// A client that says what it is told to and shows what comes.
+/// A client that sends given messages and returns received frames.
 pub(super) struct Client {
     pub(super) epoch: u64,
-    /// As Welcome had it.
+    /// The cluster's identity in Welcome.
     pub(super) cluster_id: String,
     messages: mpsc::Sender<v1::AgentMessage>,
     frames: Streaming<v1::Frame>,
 }
 
-/// What came with one Commit.
+/// The content of one transition.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// The services of the records.
+    /// Services of the records.
     pub(super) put: Vec<String>,
     pub(super) deleted: Vec<String>,
-    /// The services of the node's own lists.
+    /// Services of the node's own lists.
     pub(super) own: Vec<String>,
     pub(super) node: Option<v1::NodeInfo>,
     pub(super) commit: v1::Commit,
@@ -138,7 +138,7 @@ impl Client {
         Self::begin(channel(address).await, first, None).await
     }
 
-    /// A client on a connection of its own, that may have a token.
+    /// Begins a stream on a channel, with a token if given.
     pub(super) async fn begin(
         channel: Channel,
         first: Message,
@@ -173,7 +173,7 @@ impl Client {
         self.try_say(said).await.unwrap();
     }
 
-    /// Fails when the stream has ended.
+    /// Sends a message; fails after the end of the stream.
     pub(super) async fn try_say(&self, said: Message) -> Result<(), ()> {
         self.messages.send(message(said)).await.map_err(|_| ())
     }
@@ -206,7 +206,7 @@ impl Client {
         }
     }
 
-    /// The Hello of a client that reconnects with what it has.
+    /// The Hello of a client that reconnects with the table of `batch`.
     pub(super) fn again(&self, node: &str, batch: &Batch) -> v1::Hello {
         v1::Hello {
             epoch: self.epoch,
@@ -218,12 +218,12 @@ impl Client {
     }
 }
 
-/// A connection whose windows are small, so that little is on its way.
+/// A connection with small windows, so that little is in flight.
 pub(super) async fn channel(address: SocketAddr) -> Channel {
     try_channel(address).await.unwrap()
 }
 
-/// Where the server may not take the connection.
+/// Same as [`channel`], for connections that the server may refuse.
 pub(super) async fn try_channel(address: SocketAddr) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .unwrap()
@@ -267,7 +267,8 @@ fn key(service: &str) -> RecordKey {
     }
 }
 
-/// Sets records of so many destinations, whose ports say which version they are.
+/// Sets a record for each service, with `destinations` squared destinations whose port is
+/// `version`.
 pub(super) fn puts(services: &[&str], version: u16, destinations: u8) -> TableDelta {
     let record = |service: &&str| Record {
         destinations: (1..=destinations)
@@ -296,7 +297,7 @@ pub(super) fn delete(service: &str) -> TableDelta {
     }
 }
 
-/// Gives a node lists for a service, and a zone.
+/// Sets a node's zone and its lists for a service.
 pub(super) fn own(name: &str, service: &str, zone: &str) -> TableDelta {
     let lists = NodeOverlay {
         own: vec![([10, 0, 1, 1], 80).into()],

@@ -1,4 +1,4 @@
-//! What agents get.
+//! Tests of the tables that agents receive.
 
 use portolan_proto::v1::agent_message::Message;
 
@@ -40,7 +40,7 @@ async fn changes_follow_and_each_revision_has_a_commit() {
     let batch = client.batch().await;
     assert_eq!((batch.deleted, batch.put.len()), (vec!["x".to_owned()], 0));
     assert_eq!((batch.commit.revision, batch.commit.snapshot), (2, false));
-    // Another node's change: nothing for this one, but it can say that it has it.
+    // Another node's change: an empty transition, which the agent can acknowledge.
     server.publisher.publish(&own("b", "y", "west"));
     let batch = client.batch().await;
     assert!(batch.own.is_empty() && batch.node.is_none());
@@ -52,7 +52,7 @@ async fn nothing_is_served_before_everything_is_synced() {
     let mut server = Server::start().await;
     let mut client = server.connect(hello("a")).await;
     server.publisher.publish(&put(&["x"]));
-    // A round trip later the first client would have had time to get something.
+    // After a round trip the first client could have received something.
     server.connect(hello("b")).await;
     server.publisher.publish(&put(&["y"]));
     server.connect(hello("c")).await;
@@ -109,7 +109,7 @@ async fn equal_content_of_another_controller_is_not_sent_again() {
     let had = client.batch().await;
     let again = client.again("a", &had);
     drop(first);
-    // The same in one transition, so that the revision is another.
+    // The same content in one transition, for a different revision.
     let mut all = put(&["x"]);
     let own = own("a", "x", "east");
     (all.lists, all.nodes) = (own.lists, own.nodes);

@@ -1,4 +1,4 @@
-//! A client's half of TLS.
+//! The client side of TLS.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tower::service_fn;
 
 use super::support::patiently;
 
-/// The bytes below HTTP/2.
+/// A TLS connection without HTTP/2.
 pub(super) async fn stream(
     address: SocketAddr,
     config: Arc<ClientConfig>,
