@@ -1,9 +1,9 @@
-//! When to publish what has changed.
+//! The delay between a change and its publication.
 
 use std::time::{Duration, Instant};
 
-/// Leading-edge debounce: an isolated change waits for nothing; in a stream of changes, those of a
-/// short time are published together. No clock of its own, and it never waits itself.
+/// Leading-edge debounce: an isolated change is published at once, and frequent changes are
+/// published in batches. The caller supplies the clock and does the waiting.
 #[derive(Debug, Clone)]
 pub struct Debounce {
     last_flush: Option<Instant>,
@@ -24,21 +24,22 @@ impl Default for Debounce {
 }
 
 impl Debounce {
-    /// After so long without a batch, a change is isolated.
+    /// The time without a batch after which a change is isolated.
     pub const IDLE: Duration = Duration::from_millis(100);
 
-    /// How long a change waits at least for others while there are some. Versions must not come
-    /// faster, or the cursors of the agents spread and what one of them is sent is of no use to the
+    /// The shortest delay of a change that is not isolated. With faster revisions, the cursors of
+    /// the agents would spread, and a transition encoded for one agent could not be shared with the
     /// next.
     pub const WINDOW: Duration = Duration::from_millis(10);
 
-    /// How long a change waits at most for others, however many agents there are.
+    /// The longest delay of a change, for any number of agents.
     pub const MAX_WINDOW: Duration = Duration::from_millis(100);
 
-    /// Notes that something changed, and tells when it must be published: now, or at a later time.
-    /// What takes something away is `urgent`: connections are sent there until it is published. It
-    /// waits half as long: with as many agents as make that more than [`WINDOW`](Self::WINDOW), the
-    /// version before is still on its way to most of them.
+    /// Records a change at `now`, and returns the time at which it must be published, which may be
+    /// `now`. A removal is `urgent`: connections go to the removed endpoint until it is published.
+    /// An urgent change waits at most half of the current delay or [`WINDOW`](Self::WINDOW),
+    /// whichever is longer: if half of the delay is longer, the previous revision is still on its
+    /// way to most agents.
     pub fn changed(&mut self, now: Instant, urgent: bool) -> Instant {
         let first = *self.first_pending.get_or_insert(now);
         let is_isolated = self
@@ -56,8 +57,9 @@ impl Debounce {
         due
     }
 
-    /// Notes that everything was published, and how long it takes until all agents have such a
-    /// batch: the next one waits for that, within bounds, so that work does not pile up.
+    /// Records that all changes were published at `now`. `fan_out` is the time until all agents
+    /// have such a batch: the next batch waits for it, within bounds, so that work does not pile
+    /// up.
     pub fn flushed(&mut self, now: Instant, fan_out: Duration) {
         self.last_flush = Some(now);
         self.first_pending = None;
@@ -105,7 +107,7 @@ mod tests {
             let urgent = now + Debounce::WINDOW.max(window / 2);
             let urgent = urgent.min(start + MS + window);
             assert_eq!(debounce.changed(now, true), urgent);
-            // Who comes later waits no longer than that either.
+            // A later change does not extend the delay.
             assert_eq!(debounce.changed(start + 5 * MS, false), urgent);
         }
     }
@@ -125,7 +127,7 @@ mod tests {
             }
         }
         assert!(due.is_some());
-        // Half a window, since some are urgent.
+        // Half a window, since some changes are urgent.
         assert!((36..=40).contains(&flushes), "{flushes}");
     }
 }

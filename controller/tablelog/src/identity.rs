@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use crate::shared::Shared;
 
-/// The identity as the tables keep it.
+/// The identity, shared by the writer and the readers.
 #[derive(Debug, Default)]
 pub(crate) struct KnownIdentity {
     id: OnceLock<Arc<str>>,
-    /// Whether nothing is served before the identity is known, or known to be unobtainable.
+    /// Whether the tables are withheld until the identity is known, or known to be unobtainable.
     awaited: AtomicBool,
 }
 
@@ -23,21 +23,21 @@ impl KnownIdentity {
     }
 }
 
-/// The handle that states the cluster's identity, once. Clones state the same.
+/// A handle that sets the cluster's identity, once. Clones set the same identity.
 #[derive(Debug, Clone)]
 pub struct ClusterIdentity(pub(crate) Arc<Shared>);
 
 impl ClusterIdentity {
-    /// Serves nothing before [`set`](Self::set) was called.
+    /// Withholds the tables until [`set`](Self::set) is called.
     pub fn awaited(&self) {
         self.0.identity.awaited.store(true, Ordering::Release);
     }
 
     /// Sets the cluster's identity: agents whose nodes belong to another cluster are refused.
-    /// `None` or an empty one if it is unobtainable: then all agents are accepted.
+    /// `None` or an empty `id` means that the identity is unobtainable: all agents are accepted.
     ///
     /// # Errors
-    /// Returns the identity that was set before, which stays, if it differs.
+    /// Returns the identity that was set before, if it differs from `id`. It stays in force.
     pub fn set(&self, id: Option<&str>) -> Result<(), Arc<str>> {
         let identity = &self.0.identity;
         if let Some(id) = id.filter(|id| !id.is_empty()) {

@@ -1,9 +1,10 @@
 //! The log of tables: published once, read by each stream from its cursor.
 //!
-//! Pure: no sockets and no tasks. A [`Publisher`] appends transitions to a log that keeps the newest
-//! value of each record and when it changed. [`TableReader`] answers what a stream at any cursor is sent
-//! next, as frames that all streams share. A relay publishes through a [`Forwarder`], as the bytes
-//! that came.
+//! The crate is pure: no sockets and no tasks. A [`Publisher`] appends transitions to a log that
+//! keeps the newest value of each record and the revision of its last change. [`TableReader`]
+//! returns the next transition for a stream at any cursor, as frames that all streams share. A
+//! relay publishes through a [`Forwarder`], which keeps the encoded bytes of the controller behind
+//! it.
 
 #![forbid(unsafe_code)]
 

@@ -8,15 +8,15 @@ use std::sync::Arc;
 pub struct Published {
     /// The last revision; 0 before the first.
     pub revision: u64,
-    /// Whether every source has delivered everything. Nothing is served before: a table with half
-    /// of the Services would make agents delete the other half.
+    /// Whether every source has delivered all of its objects. The tables are withheld until then: a
+    /// table with half of the Services would make agents delete the other half.
     pub synced: bool,
 }
 
 /// The outcome of publishing an update.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The revision that it made; the last one if it changed nothing.
+    /// The revision of the update; the last revision if the update changed nothing.
     pub revision: u64,
     /// The new heads of the clusters that changed.
     pub heads: BTreeMap<Arc<str>, u64>,

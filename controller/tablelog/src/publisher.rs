@@ -1,4 +1,4 @@
-//! The one writer of the tables.
+//! The only writer of the tables.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::shared::{Shared, State};
 use crate::since::{OwnPart, SharedPart};
 use crate::update::{PublishObserver, Update};
 
-/// The writer's side of the tables; there is one. [`publish`](Self::publish) is the only way to
-/// change them: it updates the log, the streams and the observer.
+/// The only writer of the tables. [`publish`](Self::publish) is the only way to change them: it
+/// updates the log, the streams and the observer.
 #[derive(Debug)]
 pub struct Publisher {
     shared: Arc<Shared>,
@@ -29,7 +29,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// An empty log of a new epoch, with its writer and a reader.
+    /// Creates an empty log of a new epoch; returns its writer and a reader.
     #[must_use]
     pub fn new(retention: Retention) -> (Self, TableReader) {
         let shared = Arc::new(Shared::new(retention));
@@ -43,14 +43,14 @@ impl Publisher {
         (publisher, reader)
     }
 
-    /// Tells an observer of each update.
+    /// Sets the observer of updates.
     #[must_use]
     pub fn observed_by(mut self, observer: Arc<dyn PublishObserver>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// The handle that states the cluster's identity.
+    /// The handle that sets the cluster's identity.
     #[must_use]
     pub fn identity(&self) -> ClusterIdentity {
         ClusterIdentity(Arc::clone(&self.shared))
@@ -94,15 +94,15 @@ impl Publisher {
         }
     }
 
-    /// Begins serving: every source has delivered everything.
+    /// Begins serving: every source has delivered all of its objects.
     pub fn set_synced(&mut self) {
         self.shared.enter(State::Synced);
         self.published
             .send_if_modified(|published| !std::mem::replace(&mut published.synced, true));
     }
 
-    /// The newest transition, for streams that have the table before it. `None` if there are none,
-    /// or a snapshot is less.
+    /// The newest transition, for streams at the revision before it. `None` if the tables are not
+    /// served yet, or a snapshot must be sent.
     fn transition(&self, cluster: &Arc<str>, applied: &ClusterApplied) -> Option<Transition> {
         if self.shared.state() != State::Synced {
             return None;
@@ -130,7 +130,8 @@ impl Publisher {
         })
     }
 
-    /// Patches for large records of which only destinations changed, where that is less.
+    /// Patches for large records of which only destinations and zone masks changed. A patch is used
+    /// if it is shorter than half of the record.
     fn patches(&self, cluster: &str, replaced: &[Item<Record>]) -> BTreeMap<RecordKey, Bytes> {
         if replaced.is_empty() {
             return BTreeMap::new();
@@ -143,7 +144,7 @@ impl Publisher {
             .collect();
         drop(log);
         let patches = pairs.into_iter().filter_map(|(old, new)| {
-            // A patch says nothing of what we have not understood.
+            // A patch cannot carry fields that this version does not decode.
             if !(old.is_whole && new.is_whole) {
                 return None;
             }

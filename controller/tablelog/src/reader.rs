@@ -17,7 +17,7 @@ use crate::scope::Scope;
 use crate::shared::{Shared, State};
 pub use answer::{First, Have, How, Next};
 
-/// Reads the tables, for sessions and the admin server. It can change nothing.
+/// Read access to the tables, for sessions and the admin server.
 #[derive(Debug, Clone)]
 pub struct TableReader {
     shared: Arc<Shared>,
@@ -29,25 +29,26 @@ impl TableReader {
         Self { shared, published }
     }
 
-    /// The epoch of all revisions here: a random number, not 0.
+    /// The epoch of all revisions of these tables: a random number, never 0.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.shared.epoch
     }
 
-    /// Follows the writer. It ends when the [`Publisher`](crate::Publisher) is dropped.
+    /// A receiver of the writer's progress. It ends when the [`Publisher`](crate::Publisher) is
+    /// dropped.
     #[must_use]
     pub fn published(&self) -> watch::Receiver<Published> {
         self.published.clone()
     }
 
-    /// A copy of a node's table, for people.
+    /// A copy of a node's table, for display.
     #[must_use]
     pub fn table(&self, node: &NodeKey) -> NodeTable {
         self.read().of(&node.cluster).table(&node.name)
     }
 
-    /// The revision that an up-to-date agent of a cluster has.
+    /// The head of a cluster: the revision of its up-to-date agents.
     #[must_use]
     pub fn head(&self, cluster: &str) -> u64 {
         self.read().of(cluster).head()
@@ -59,7 +60,7 @@ impl TableReader {
         self.shared.state()
     }
 
-    /// Completes when the sources have advanced from now on, whether or not a table changed.
+    /// Completes when the sources advance after this call, whether or not a table changes.
     pub fn raised(&self) -> OwnedNotified {
         Arc::clone(&self.shared.raised).notified_owned()
     }
@@ -87,7 +88,7 @@ impl TableReader {
         }
     }
 
-    /// The head of a stream's cluster, and the hashes of its table there.
+    /// The head of a stream's cluster, and the hashes of the stream's table at that head.
     #[must_use]
     pub fn hashes(&self, scope: &Scope) -> (u64, TableHashes) {
         let log = self.read();
@@ -95,8 +96,8 @@ impl TableReader {
         (of.head(), of.hashes_of(scope))
     }
 
-    /// The differences between a node's table at `cursor` and now, sorted; `None` if they are not
-    /// known any more.
+    /// The differences between a node's table at `cursor` and now, sorted. `None` if the log has
+    /// dropped some of them.
     #[must_use]
     pub fn differences_since(&self, node: &NodeKey, cursor: u64) -> Option<Differences> {
         let log = self.read();

@@ -12,8 +12,9 @@ use crate::log::{Retention, TableLog};
 
 /// The state that the writer and the readers share.
 ///
-/// Lock order: a feed's segments, then the log, then the feed's memo. A reader that waited for the
-/// log with the memo locked, while the writer waits too, would stop everything.
+/// Lock order: a feed's segments, then the log, then the feed's memo. A reader that waits for the
+/// log while it holds the memo, behind a waiting writer and a reader that holds the log and needs
+/// the memo, is a deadlock.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) epoch: u64,
@@ -27,11 +28,11 @@ pub(crate) struct Shared {
 /// The state of the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Some source has not delivered everything, or the cluster's identity is awaited.
+    /// Some source has not delivered all of its objects, or the cluster's identity is awaited.
     Starting,
     /// The tables are served.
     Synced,
-    /// The writer is gone.
+    /// The writer was dropped.
     Closed,
 }
 
@@ -71,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// Wakes those that wait for the sources to advance, whether or not a table changed.
+    /// Wakes the tasks that wait for the sources to advance, whether or not a table changed.
     pub(crate) fn raise(&self) {
         self.raised.notify_waiters();
     }
@@ -86,7 +87,7 @@ impl Shared {
         })
     }
 
-    /// Readers change nothing, so a panic leaves the log intact.
+    /// Locks the log for reading. Readers change nothing, so a panic leaves the log intact.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, TableLog> {
         self.log.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,7 +97,7 @@ impl Shared {
     }
 }
 
-/// A random epoch, not 0. The standard library's random state tells two starts apart.
+/// A random epoch, never 0. The standard library's random state differs between two starts.
 fn random_epoch() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new()

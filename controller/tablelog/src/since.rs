@@ -1,5 +1,5 @@
-//! The transition from an earlier revision to the newest, built here for all streams: for the newest
-//! transition when it is published, and for streams that have missed it.
+//! The transition from an earlier revision to the newest, for all streams: the newest transition
+//! when it is published, and longer ones for streams that missed some.
 //!
 //! Each part is collected under the log's lock and encoded without it.
 
@@ -18,15 +18,16 @@ use crate::wire::{Chunks, Writer};
 /// snapshot is compressed, shared by all streams, and costs the agent less.
 const MOST_CHANGED: usize = 70;
 
-/// The size of a table, in bytes, up to which changes are always told as changes.
+/// The size of a change, in bytes, up to which no snapshot replaces it. Also the size of a table
+/// below which buckets are not compared.
 pub(crate) const SMALL_TABLE: usize = 16 * 1024;
 
-/// The reason that a transition cannot be told as a change.
+/// The reason for which a transition cannot be sent as a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoChange {
-    /// The log does not know any more what changed, or never had the revision.
+    /// The log has dropped some of the changes, or never had the revision.
     Unknown,
-    /// A snapshot is smaller.
+    /// A snapshot costs less, see [`MOST_CHANGED`].
     SnapshotIsLess,
 }
 
@@ -39,8 +40,8 @@ pub(crate) struct SharedPart {
 }
 
 impl SharedPart {
-    /// The shared records that changed after `from`, for agents. `patches` stand in for the records
-    /// that they make; only a live stream (`live`) is told trigger times.
+    /// The shared records that changed after `from`, for agents. `patches` replace the records of
+    /// their keys. Only a live stream (`live`) gets trigger times.
     pub(crate) fn for_agents(
         log: &TableLog,
         cluster: &str,
@@ -57,7 +58,7 @@ impl SharedPart {
     }
 
     /// The shared records and the own parts of all nodes that changed after `from`, for relays.
-    /// Records come whole: a relay passes on bytes, and makes patches itself.
+    /// Records are sent whole: a relay forwards bytes, and makes patches itself.
     pub(crate) fn for_relays(
         log: &TableLog,
         cluster: &str,
@@ -100,7 +101,7 @@ impl SharedPart {
 #[derive(Debug)]
 pub(crate) struct OwnPart {
     changes: OwnChanges,
-    /// Whether that is all that the node has of its own.
+    /// Whether `changes` is the whole own part.
     replace: bool,
     commit: v1::Commit,
 }
@@ -127,7 +128,7 @@ impl OwnPart {
         }))
     }
 
-    /// The node's transition: the shared part, and this with its Commit.
+    /// The node's transition: the shared part, then the own part with its Commit.
     pub(crate) fn after(self, shared: &Arc<Chunks>) -> Delivery {
         Delivery::with_own(shared, self.changes, self.replace, self.commit)
     }

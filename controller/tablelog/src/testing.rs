@@ -1,4 +1,4 @@
-//! Changes that tests make, and what the tables are then.
+//! Generated changes for tests, and a model of the resulting tables.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub fn node(cluster: usize, name: usize) -> NodeKey {
 }
 
 fn record(key: RecordKey, value: u16) -> Record {
-    // Some are large, so that a table has several segments.
+    // Some records are large, so that a table has several segments.
     let count = [1, 40, 1_000][usize::from(value % 3)] + u32::from(value / 3);
     let address = |i: u32| std::net::Ipv4Addr::from_bits((10 << 24) + i);
     let destination = |i| Destination::new((address(i), value % 3 + 1).into());
@@ -49,7 +49,8 @@ fn lists(value: u16) -> NodeOverlay {
     }
 }
 
-/// What one transition of a test changes.
+/// One change of a test: the numbers of the cluster, of the node and of the service, where present,
+/// then the new value; `None` for a deletion.
 #[derive(Debug, Clone)]
 pub enum TestChange {
     Record(usize, usize, Option<u16>),
@@ -94,7 +95,7 @@ pub fn delta(changes: &[TestChange]) -> TableDelta {
     delta
 }
 
-/// What the tables are if one keeps them in the plainest way.
+/// A naive implementation of the tables.
 #[derive(Default)]
 pub struct Oracle(
     BTreeMap<RecordKey, Arc<Record>>,
@@ -138,7 +139,7 @@ impl Oracle {
     }
 }
 
-/// The messages in chunks, with what is compressed inflated, as an agent sees them.
+/// The messages in the chunks, inflated, as an agent sees them.
 pub fn decode(chunks: impl IntoIterator<Item = Bytes>) -> VecDeque<v1::Frame> {
     let mut frames = VecDeque::new();
     for mut chunk in chunks {

@@ -1,4 +1,4 @@
-//! The input of the writer, and those that learn of its output.
+//! The input of the writer, and the observer of its output.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Update {
 }
 
 impl Update {
-    /// An update with everything encoded already: in the caller's time, without a lock.
+    /// An update whose tables the caller has encoded, outside of any lock.
     #[must_use]
     pub fn new(tables: Prepared) -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Update {
         Self { origin, ..self }
     }
 
-    /// States which nodes the source has (`true`) and which it has no longer.
+    /// States the nodes that the source has (`true`) or has no longer (`false`).
     #[must_use]
     pub fn with_nodes(self, nodes: impl IntoIterator<Item = (NodeKey, bool)>) -> Self {
         Self {
@@ -51,11 +51,12 @@ impl From<&TableDelta> for Update {
     }
 }
 
-/// Learns of each update: the registry of agents.
+/// An observer of updates: the registry of agents.
 pub trait PublishObserver: Debug + Send + Sync {
-    /// The source has a node, or had it and has it no longer. Called before the tables change.
+    /// Called before the tables change, for a node that the source has (`is_present`) or has no
+    /// longer.
     fn node_changed(&self, node: &NodeKey, is_present: bool);
 
-    /// A cluster has a new head. The first event of the update was seen at `observed`.
+    /// Called when a cluster has a new head. The first event of the update was seen at `observed`.
     fn head_changed(&self, cluster: &Arc<str>, head: u64, observed: Instant);
 }

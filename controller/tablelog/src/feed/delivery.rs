@@ -1,4 +1,4 @@
-//! What one agent is sent in one transition.
+//! The bytes of one transition for one agent.
 
 use std::sync::Arc;
 
@@ -9,27 +9,26 @@ use prost::bytes::Bytes;
 use crate::log::{OwnChanges, TableHashes};
 use crate::wire::{Chunks, Writer};
 
-/// A shared chunk of at most this is copied to go with what is a node's own, in bytes: to write
-/// it by itself costs more.
+/// The most bytes of a shared chunk without a Commit that is copied to the front of a node's own
+/// chunk: a separate write costs more than the copy.
 const SMALL_BYTES: usize = 16 * 1024;
 
-/// One transition of one node's table: what it shares with others, by reference, then what is its
-/// own.
+/// One transition of one node's table: the shared part by reference, then the own part.
 #[derive(Debug, Clone)]
 pub struct Delivery {
-    /// The revision that the node's table then has.
+    /// The revision of the node's table after the transition.
     pub revision: u64,
     shared: Arc<Chunks>,
-    /// How many chunks of `shared` are sent as they are.
+    /// The number of chunks of `shared` that are sent by reference.
     whole: usize,
     own: Vec<Bytes>,
     own_items: usize,
-    /// The next chunk.
+    /// The index of the next chunk, over `whole` and `own`.
     next: usize,
 }
 
 impl Delivery {
-    /// To a node with nothing of its own in this transition; `shared` ends with the Commit.
+    /// A delivery without an own part; `shared` ends with the Commit.
     pub(crate) fn shared(revision: u64, shared: Arc<Chunks>) -> Self {
         Self {
             revision,
@@ -41,7 +40,7 @@ impl Delivery {
         }
     }
 
-    /// To a node with something of its own: its Commit takes the place of the shared one.
+    /// A delivery with an own part. `commit` replaces the shared Commit.
     pub(crate) fn with_own(
         shared: &Arc<Chunks>,
         own: OwnChanges,
@@ -53,7 +52,7 @@ impl Delivery {
         Self::with_rest(shared, own, revision)
     }
 
-    /// To whoever is sent this in place of the shared Commit.
+    /// A delivery with `own` in place of the shared Commit.
     pub(crate) fn with_rest(shared: &Arc<Chunks>, own: Chunks, revision: u64) -> Self {
         let chunks = &shared.chunks;
         let (whole, last) = match chunks.split_last() {
@@ -73,7 +72,7 @@ impl Delivery {
         }
     }
 
-    /// The next chunk to send.
+    /// The next chunk to send; `None` after the last.
     pub fn next_chunk(&mut self) -> Option<Bytes> {
         let whole = &self.shared.chunks[..self.whole];
         let chunk = whole
@@ -83,32 +82,32 @@ impl Delivery {
         Some(chunk.clone())
     }
 
-    /// Whether all of it was sent.
+    /// Whether all chunks were returned.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.next == self.whole + self.own.len()
     }
 
-    /// How many messages there are, about.
+    /// The approximate number of messages.
     #[must_use]
     pub fn frames(&self) -> usize {
         self.shared.frames + self.own.len()
     }
 
-    /// Whether both were made from the same.
+    /// Whether both have the same shared part, by reference.
     #[cfg(test)]
     pub(crate) fn shares(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// How many records, lists and deletions are in it.
+    /// The number of records, lists, patches and deletions.
     #[must_use]
     pub fn items(&self) -> usize {
         self.shared.items + self.own_items
     }
 }
 
-/// One chunk of both, as a small transition is one write.
+/// Joins `first` with the first chunk, so that a small transition is one write.
 fn joined(first: &[u8], mut chunks: Vec<Bytes>) -> Vec<Bytes> {
     if first.is_empty() {
         return chunks;
@@ -120,7 +119,7 @@ fn joined(first: &[u8], mut chunks: Vec<Bytes>) -> Vec<Bytes> {
     chunks
 }
 
-/// The end of a transition; `own` is absent of one that changes nothing of a node's own.
+/// The Commit of a transition; `own` is absent if no own part changes.
 pub(crate) fn commit(
     revision: u64,
     records: SetHash,
@@ -136,7 +135,7 @@ pub(crate) fn commit(
     }
 }
 
-/// As [`commit`], with all hashes.
+/// A [`commit`] with both hashes.
 pub(crate) fn full_commit(
     revision: u64,
     hashes: TableHashes,
@@ -149,7 +148,8 @@ pub(crate) fn full_commit(
 mod tests {
     use super::*;
 
-    /// Shared chunks of so many bytes, without a Commit, and one that is a node's own.
+    /// Shared chunks of these sizes in bytes, without a Commit, and all chunks that are sent with
+    /// one own chunk.
     fn delivery(shared: &[usize]) -> (Vec<Bytes>, Vec<Bytes>) {
         let chunks: Vec<_> = shared.iter().map(|&size| vec![b's'; size].into()).collect();
         let shared = Arc::new(Chunks {

@@ -1,4 +1,4 @@
-//! Answers that many agents ask for: in a storm of reconnects, everybody asks the same.
+//! Cached transitions: in a storm of reconnects, many agents need the same ones.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -8,44 +8,46 @@ use tokio::time::Instant;
 
 use crate::wire::Chunks;
 
-/// How much is remembered: answers, and bytes.
+/// The most answers in a memo. If their size exceeds [`MAX_BYTES`], the least recently used are
+/// dropped too.
 const MAX_ANSWERS: usize = 256;
 const MAX_BYTES: usize = 4 << 20;
 
-/// How long others wait for what one agent is asked, before another one of them is asked.
+/// The time for an agent to send its hashes, after which another one with the same records is
+/// asked.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
-/// What makes the shared part of a transition what it is.
+/// The cache key of the shared part of a transition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// What changed after one revision; `live` if with trigger times, which only a live stream gets.
+    /// The changes after a revision; `live` if with trigger times, which only a live stream gets.
     Since { from: u64, live: bool },
-    /// As `Since`, to relays.
+    /// As `Since`, for relays.
     SinceForRelays { from: u64, live: bool },
-    /// All records of some buckets, of so many.
+    /// All records of `buckets`, out of `count`.
     Buckets { buckets: Vec<u32>, count: u32 },
-    /// What differs from records of this hash, wherever they are from: the buckets that an agent
-    /// has told which has them.
+    /// The differences from records with this hash, of any epoch: the buckets that differ from the
+    /// hashes that one agent with these records sent.
     Elsewhere { records: SetHash },
 }
 
-/// An answer that is made once, by the first who needs it; the others wait for it. `None` if a
-/// snapshot is the better answer.
+/// An answer that is made once, by the first stream that needs it; the others wait for it. `None`
+/// if a snapshot costs less.
 pub(crate) type Answer = OnceLock<Option<Arc<Chunks>>>;
 
-/// The answers to the latest questions that lead to one revision.
+/// The most recently used answers that lead to one revision.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
     revision: u64,
-    /// The least recently used first.
+    /// Questions and answers, the least recently used first.
     answers: Vec<(Question, Arc<Answer>)>,
-    /// The hashes of records whose buckets an agent was asked for, and when the last one was.
+    /// The hashes of records whose buckets an agent was asked for, and the time of the last
+    /// request.
     asked: Vec<(SetHash, Instant)>,
 }
 
 impl Memo {
-    /// The place of the answer, empty if there is none yet. Answers that lead to another revision
-    /// are of no use any more.
+    /// The slot of an answer, empty if it was not made yet. Drops the answers to other revisions.
     pub(crate) fn answer(&mut self, revision: u64, question: Question) -> Arc<Answer> {
         self.lead_to(revision);
         let found = self
@@ -64,8 +66,9 @@ impl Memo {
         answer
     }
 
-    /// Whether it is time to ask one who has these records for its buckets: if nobody was asked
-    /// yet, or who was does not answer. All others who have them would say the same.
+    /// Whether to ask an agent with these records for the hashes of its buckets: no agent was asked
+    /// yet, or the last one has not answered in time. All agents with these records have the same
+    /// hashes. At most [`MAX_ANSWERS`] different hashes are asked for at one revision.
     pub(crate) fn is_to_ask(&mut self, revision: u64, records: SetHash, now: Instant) -> bool {
         self.lead_to(revision);
         let room = self.asked.len() < MAX_ANSWERS;
@@ -140,7 +143,7 @@ mod tests {
             (7, 1, begin, true),
             (7, 1, soon, false),
             (7, 2, soon, true),
-            // The first one does not answer.
+            // The first agent has not answered.
             (7, 1, later, true),
             (7, 1, later, false),
             (7, 2, later, false),

@@ -1,4 +1,4 @@
-//! What the streams of one cluster share: whatever is made for one is kept for the others.
+//! The state that the streams of one cluster share: encoded transitions and snapshots.
 
 mod delivery;
 mod memo;
@@ -18,10 +18,10 @@ pub use memo::ANSWERED_WITHIN;
 pub(crate) use memo::{Memo, Question};
 pub(crate) use segments::Segments;
 
-/// One cluster's streams.
+/// The shared state of one cluster's streams.
 #[derive(Debug, Default)]
 pub struct Feed {
-    /// The revision that streams were last woken for.
+    /// The revision of the last publication.
     head: AtomicU64,
     woken: Arc<Notify>,
     transition: RwLock<Option<Arc<Transition>>>,
@@ -29,18 +29,19 @@ pub struct Feed {
     segments: Mutex<Segments>,
 }
 
-/// The newest transition, made when it was published: what nearly all streams send next.
+/// The newest transition, encoded when it was published: nearly all streams send it next.
 #[derive(Debug)]
 pub(crate) struct Transition {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// For all nodes but those of `own`.
+    /// The transition of all nodes that are not in `own`.
     pub(crate) shared: Arc<Chunks>,
     pub(crate) own: BTreeMap<Arc<str>, Delivery>,
 }
 
 impl Feed {
-    /// A transition was published. Without a transition, streams make out themselves what changed.
+    /// Publishes a new head and wakes the streams. Without a transition, the streams collect the
+    /// changes themselves.
     pub(crate) fn publish(&self, head: u64, transition: Option<Transition>) {
         let transition = transition.map(Arc::new);
         *self
@@ -55,17 +56,17 @@ impl Feed {
         self.woken.notify_waiters();
     }
 
-    /// Completes at the next [`wake`](Self::wake) from now on.
+    /// Completes at the next [`wake`](Self::wake) after this call.
     pub fn woken(&self) -> OwnedNotified {
         Arc::clone(&self.woken).notified_owned()
     }
 
-    /// Whether streams at `cursor` have something to send.
+    /// Whether the head is after `cursor`.
     pub(crate) fn is_ahead(&self, cursor: u64) -> bool {
         self.head.load(Ordering::Acquire) > cursor
     }
 
-    /// What a node is sent whose cursor is at the beginning of the newest transition.
+    /// The newest transition for a node; `None` if it does not begin at `cursor`.
     pub(crate) fn transition(&self, node: &str, cursor: u64) -> Option<Delivery> {
         let transition = self
             .transition
@@ -82,7 +83,8 @@ impl Feed {
         self.memo.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Held while segments are made, so that all who want a snapshot wait for the same work.
+    /// Locks the segments. The lock is held while segments are encoded, so that all streams that
+    /// need a snapshot wait for the same work.
     pub(crate) fn segments(&self) -> MutexGuard<'_, Segments> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }

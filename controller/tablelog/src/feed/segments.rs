@@ -1,4 +1,4 @@
-//! The snapshot of a cluster's records, in segments that are made again only when they change.
+//! The snapshot of a cluster's records, in segments that are encoded again only when they change.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use prost::bytes::Bytes;
 use crate::log::{Changes, Journal};
 use crate::wire::{Chunks, Writer};
 
-/// All records of a cluster, framed: each segment is a range of keys, as names that follow each
-/// other compress best.
+/// All records of a cluster, framed. Each segment is a range of keys, as adjacent names compress
+/// best.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
-    /// Of which revision; `None` before the first.
+    /// The revision of the segments; `None` before the first.
     revision: Option<u64>,
     segments: Vec<Segment>,
     chunks: Arc<Chunks>,
@@ -23,12 +23,14 @@ pub(crate) struct Segments {
 
 #[derive(Debug, Clone)]
 struct Segment {
-    /// Its first key when it was made: it has what comes from there on, up to the next one's.
+    /// The first key of the segment when it was encoded. The segment covers the keys from there up
+    /// to the first key of the next one.
     first: RecordKey,
     framed: Chunks,
 }
 
-/// What is to be done to be at another revision: taken from the log, and done without it.
+/// The work to bring the segments to another revision: collected under the log's lock, and done
+/// without it.
 #[derive(Debug)]
 pub(crate) struct Work {
     revision: u64,
@@ -42,7 +44,7 @@ enum SegmentWork {
 }
 
 impl Segments {
-    /// What is to be done to have these records; `None` if nothing.
+    /// The work to bring the segments to `revision`; `None` if they are there.
     pub(crate) fn work(&self, revision: u64, records: &Journal<Record>) -> Option<Work> {
         if self.revision == Some(revision) {
             return None;
@@ -57,7 +59,7 @@ impl Segments {
         })
     }
 
-    /// Does it.
+    /// Does the work.
     pub(crate) fn finish(&mut self, work: Work) {
         let mut segments = Vec::new();
         for part in work.segments_work {
@@ -76,7 +78,7 @@ impl Segments {
         &self.chunks
     }
 
-    /// Which segments have changed; `None` if all are to be made again.
+    /// One flag per segment, set if it has changed; `None` if all must be encoded again.
     fn stale(&self, records: &Journal<Record>) -> Option<Vec<bool>> {
         let ideal = records.bytes() / FRAME_BYTES + 1;
         if self.segments.is_empty() || self.segments.len() > 2 * ideal {
@@ -114,7 +116,7 @@ impl Segments {
         segments_work
     }
 
-    /// Where a segment begins: what comes before all of them belongs to the first.
+    /// The lower bound of a segment. Keys before the first segment belong to it.
     fn bound(&self, index: usize) -> Bound<&RecordKey> {
         match index {
             0 => Bound::Unbounded,
@@ -135,7 +137,7 @@ fn make<'a>(
 
 #[cfg(test)]
 impl Work {
-    /// How many segments are kept, and how many runs are made again.
+    /// The number of segments that are kept, and of runs that are encoded again.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let is_kept = |part: &&SegmentWork| matches!(part, SegmentWork::Keep(_));
         let kept = self.segments_work.iter().filter(is_kept).count();
@@ -143,7 +145,7 @@ impl Work {
     }
 }
 
-/// Cuts records into segments of like size, about [`FRAME_BYTES`] each.
+/// Divides records into segments of similar size, at most about [`FRAME_BYTES`] each.
 fn cut(records: Vec<(RecordKey, Bytes)>, segments: &mut Vec<Segment>) {
     let bytes: usize = records.iter().map(|(_, item)| size_in_frame(item)).sum();
     let count = bytes.div_ceil(FRAME_BYTES).max(1);
@@ -182,7 +184,7 @@ impl Run {
     }
 }
 
-/// Puts segments together to chunks, and lets them refer to these.
+/// Joins segments to chunks, and makes the segments refer to these.
 fn assemble(segments: &mut [Segment]) -> Chunks {
     let mut writer = Writer::default();
     let places: Vec<_> = segments

@@ -1,4 +1,4 @@
-//! Values as another controller sent them: their bytes stay as they are.
+//! Values received from another controller, with their bytes unchanged.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use prost::bytes::Bytes;
 use super::ForwardError;
 use crate::log::{Item, NodeItem, bucket};
 
-/// A key as it was sent.
+/// A received key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Key {
     Known(RecordKey),
-    /// One that the model has no word for, encoded.
+    /// An encoded key that this version cannot decode.
     Foreign(Bytes),
 }
 
-/// A value that can be passed on; without an item if its key is foreign.
+/// A received value; without an item if its key is foreign.
 pub(super) struct Value<T> {
     pub(super) key: Key,
     pub(super) hash: ContentHash,
     pub(super) item: Option<Item<T>>,
 }
 
-/// Reads a `RecordKey`.
+/// Decodes a `RecordKey`.
 pub(super) fn key(bytes: &Bytes, cluster: &Arc<str>) -> Result<Key, ForwardError> {
     let key = v1::RecordKey::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
     Ok(key_of(Some(key), cluster))
@@ -40,7 +40,7 @@ fn key_of(key: Option<v1::RecordKey>, cluster: &Arc<str>) -> Key {
     decode_key(&key, cluster).map_or_else(|_| Key::Foreign(encode(&key)), Key::Known)
 }
 
-/// Reads a `Record`. What this version does not know of it is passed on all the same.
+/// Decodes a `Record`. Fields that this version does not understand are forwarded.
 pub(super) fn record(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<Record>, ForwardError> {
     let message = v1::Record::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
     let hash = decode_hash(&message.hash)?;
@@ -62,7 +62,7 @@ pub(super) fn record(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<Record>, 
     Ok(Value { key, hash, item })
 }
 
-/// Reads a `NodeOverlay`, as [`record`] does.
+/// Decodes a `NodeOverlay`, as [`record`] does.
 pub(super) fn lists(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<NodeOverlay>, ForwardError> {
     let message = v1::NodeLists::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
     let hash = decode_hash(&message.hash)?;
@@ -83,8 +83,8 @@ pub(super) fn lists(bytes: Bytes, cluster: &Arc<str>) -> Result<Value<NodeOverla
     Ok(Value { key, hash, item })
 }
 
-/// Reads a `NodeInfo`, as [`record`] does. One that breaks a rule is passed on if it states its
-/// hash: whether an agent can take it is the agent's to say.
+/// Decodes a `NodeInfo`, as [`record`] does. An invalid one is forwarded if it states its hash:
+/// each agent decides whether it can take it.
 pub(super) fn node_item(bytes: Bytes, node: &Arc<str>) -> Result<NodeItem, ForwardError> {
     let message = v1::NodeInfo::decode(bytes.clone()).map_err(ForwardError::unreadable)?;
     let (info, hash) = match decode_node(&message) {

@@ -1,8 +1,8 @@
-//! The tables of another controller, passed on: the writer of a relay.
+//! The writer of a relay, which forwards the tables of another controller.
 //!
-//! Records are published as the bytes that came, with the hashes that came: an agent finds the same
-//! table at the relay as at the controller behind it, also what this version does not understand.
-//! What has arrived is held against the hashes of its Commit before anybody is sent it.
+//! Records are published as the received bytes with the received hashes: an agent gets the same
+//! table from the relay as from the controller behind it, including fields that this version does
+//! not understand. A transition is checked against the hashes of its Commit before it is published.
 
 mod item;
 mod staged;
@@ -20,39 +20,40 @@ use crate::log::{Cluster, NodeItem, TableHashes};
 use crate::{Origin, Prepared, Publisher, TableReader, Update};
 use staged::{Place, Staged};
 
-/// How many trigger times are kept of what waits to be published: no Commit tells more.
+/// The most trigger times of a pending transition: no Commit has more.
 const MAX_TRIGGERS: usize = 64;
 
-/// Why a transition was dropped. The tables stay as they were, and the next must come whole.
+/// The reason for which a transition was dropped. The tables stay as they were, and the next
+/// transition must be a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ForwardError {
-    /// What arrived is not what was sent.
+    /// The received tables do not have the hash of their Commit.
     #[error("{part} of revision {revision} have hash {got}, not {stated}")]
     Mismatch {
-        /// Which part of the tables.
+        /// The part of the tables.
         part: &'static str,
         /// The Commit's revision.
         revision: u64,
-        /// What the Commit says.
+        /// The hash in the Commit.
         stated: SetHash,
-        /// What we have.
+        /// The hash of the received tables.
         got: SetHash,
     },
-    /// A hash that is none.
+    /// A malformed hash.
     #[error("{0}")]
     Hash(#[from] DecodeError),
-    /// What is known of a node cannot be read.
+    /// A `NodeInfo` that cannot be decoded and has no valid hash.
     #[error("node {node}: {reason}")]
     Node {
-        /// The node.
+        /// The name of the node.
         node: Arc<str>,
-        /// Why.
+        /// The error of the decoder.
         reason: DecodeError,
     },
-    /// Bytes that are no message.
+    /// Bytes that do not decode as a message.
     #[error("a record, list or key that cannot be read: {0}")]
     Unreadable(String),
-    /// What no relay asks for.
+    /// A message that relays do not request.
     #[error("{0} sent to a relay")]
     Unexpected(&'static str),
 }
@@ -63,41 +64,42 @@ impl ForwardError {
     }
 }
 
-/// What has arrived whole, and waits to be published.
+/// A complete transition that is to be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// The epoch of the controller that sent it.
     pub epoch: u64,
-    /// Its revision there.
+    /// Its revision at that controller.
     pub revision: u64,
     /// The hash of the shared records.
     pub records_hash: SetHash,
-    /// The hash of what all nodes have of their own.
+    /// The hash of the own parts of all nodes.
     pub own_hash: SetHash,
 }
 
-/// The one writer of a relay's tables.
+/// The only writer of a relay's tables.
 #[derive(Debug)]
 pub struct Forwarder {
     cluster: Arc<str>,
     publisher: Publisher,
     tables: TableReader,
-    /// Since the last Commit.
+    /// The changes received since the last Commit.
     arriving: Staged,
-    /// From what is published to the last Commit.
+    /// The changes from the published tables to the last Commit.
     pending: Option<Pending>,
-    /// Records that are published as they were, although the last Commit lacks them.
+    /// Records that stay published although the last Commit lacks them.
     withheld: BTreeSet<RecordKey>,
-    /// The epoch and revision of what is published; `None` if all must be sent.
+    /// The controller's epoch and revision of the published tables; `None` if the next stream must
+    /// begin with a snapshot.
     position: Option<(u64, u64)>,
     source_versions: Vec<u64>,
-    /// What could not be passed on of what is published, in it.
+    /// The items of the published tables that cannot be forwarded, by their hashes.
     foreign: BTreeMap<Place, ContentHash>,
-    /// The hash of what all nodes have, that included.
+    /// The hash of the published own parts of all nodes, including the items of `foreign`.
     own: SetHash,
 }
 
-/// A table that fits its hashes.
+/// A complete transition whose tables match the hashes of its Commit.
 #[derive(Debug)]
 struct Pending {
     staged: Staged,
@@ -105,12 +107,12 @@ struct Pending {
     foreign: BTreeMap<Place, ContentHash>,
     source_versions: Vec<u64>,
     trigger_times_ms: Vec<u64>,
-    /// Whether all of it is published that is not withheld.
+    /// Whether everything but the withheld records is published.
     is_published: bool,
 }
 
 impl Forwarder {
-    /// Before anything has arrived.
+    /// A forwarder of empty tables.
     #[must_use]
     pub fn new(cluster: &str, publisher: Publisher, tables: TableReader) -> Self {
         Self {
@@ -127,13 +129,13 @@ impl Forwarder {
         }
     }
 
-    /// Begins a stream: drops what the last one left unpublished, and says what to say in Hello of
-    /// what there is.
+    /// Begins a stream: drops the unpublished changes of the last one, and adds the state of the
+    /// published tables to `hello`.
     pub fn begin(&mut self, hello: v1::Hello) -> v1::Hello {
         self.arriving = Staged::default();
         self.pending = None;
         let cluster_id = self.tables.cluster_id();
-        // Also without tables that are good: nobody may take us further back.
+        // Sent even without a position: a controller with older tables must not serve this relay.
         let hello = v1::Hello {
             source_versions: self.source_versions.clone(),
             cluster_id: cluster_id.map(ToString::to_string).unwrap_or_default(),
@@ -153,30 +155,29 @@ impl Forwarder {
         }
     }
 
-    /// Says nothing any more of how far the last controller was. Whether there was anything to
-    /// forget.
+    /// Forgets the source versions of the last controller. Returns whether there were any.
     pub fn forget_source_versions(&mut self) -> bool {
         !std::mem::take(&mut self.source_versions).is_empty()
     }
 
-    /// Takes the identity of the cluster that the stream is of, and says it to agents.
+    /// Sets the identity of the stream's cluster, for agents as well.
     ///
     /// # Errors
-    /// If our tables are another cluster's, which is returned.
+    /// Returns the identity of the tables' cluster if it is another one.
     pub fn take_cluster_id(&self, id: &str) -> Result<(), Arc<str>> {
         self.publisher.identity().set(Some(id))
     }
 
-    /// Takes shared records.
+    /// Stages changes of shared records.
     ///
     /// # Errors
-    /// If they cannot be read. A new stream must be begun.
+    /// If the records cannot be decoded. A new stream must be begun.
     pub fn take_records(&mut self, records: EncodedRecords) -> Result<(), ForwardError> {
         let taken = self.arriving.take_records(records, &self.cluster);
         taken.inspect_err(|_| self.drop_all())
     }
 
-    /// Takes what a node has of its own.
+    /// Stages changes of a node's own part.
     ///
     /// # Errors
     /// As [`take_records`](Self::take_records).
@@ -185,11 +186,11 @@ impl Forwarder {
         taken.inspect_err(|_| self.drop_all())
     }
 
-    /// Takes the end of a transition, of the controller with this epoch. What it completes is not
-    /// published yet.
+    /// Completes the staged transition, from the controller with this epoch. It is not published
+    /// yet.
     ///
     /// # Errors
-    /// If it does not fit what came before it. A new stream must be begun.
+    /// If the tables do not match the hashes of the Commit. A new stream must be begun.
     pub fn commit(&mut self, commit: v1::Commit, epoch: u64) -> Result<Committed, ForwardError> {
         let staged = std::mem::take(&mut self.arriving);
         let pending = self.complete(staged, commit, epoch);
@@ -237,7 +238,7 @@ impl Forwarder {
         })
     }
 
-    /// What the hashes will be.
+    /// The hashes of the tables after `staged`.
     fn hashes_after(
         &self,
         staged: &Staged,
@@ -272,8 +273,9 @@ impl Forwarder {
         TableHashes { records, own }
     }
 
-    /// The records that are published and that the last Commit lacks: all, or only those that are
-    /// withheld already.
+    /// The published records that the last Commit lacks or leaves without endpoints, and the size
+    /// of that loss: all such records, or only those that are withheld already. Records with an
+    /// address that another record takes over are not lost.
     #[must_use]
     pub fn lost(&self, only_withheld: bool) -> (BTreeSet<RecordKey>, Loss) {
         let log = self.tables.read();
@@ -289,7 +291,7 @@ impl Forwarder {
         let mut lost: BTreeMap<&RecordKey, &Record> = BTreeMap::new();
         let mut others = Vec::new();
         for (key, new) in &pending.staged.records {
-            // An older relay cannot say what a record lacks that it does not understand.
+            // The loss of a record is unknown if its new value is not fully understood.
             let new = new.as_ref().filter(|new| new.is_whole);
             let is_understood = new.is_some() || pending.staged.records[key].is_none();
             match there.get(key) {
@@ -312,14 +314,14 @@ impl Forwarder {
         (lost.into_keys().cloned().collect(), loss)
     }
 
-    /// Goes on publishing these records as they are, and no others of those that are lost.
+    /// Keeps these records published as they are, in place of the ones withheld before.
     pub fn withhold(&mut self, records: BTreeSet<RecordKey>) {
         self.withheld = records;
     }
 
-    /// Publishes what has arrived, which was first seen at `observed`, but for what is withheld; the
-    /// first time, serving begins. Returns the revision that it is here, and what it was there; `None`
-    /// if there is nothing to publish.
+    /// Publishes the pending transition, first seen at `observed`, without the withheld records.
+    /// The first call begins serving. Returns the head of this relay and the controller's Commit;
+    /// `None` if there is nothing to publish.
     pub fn publish(&mut self, observed: Instant) -> Option<(u64, Committed)> {
         let is_due = |pending: &mut Pending| !pending.is_published || self.withheld.is_empty();
         let mut pending = self.pending.take_if(is_due)?;
@@ -343,7 +345,7 @@ impl Forwarder {
         let update = Update::new(prepared).from_origin(origin);
         self.publisher.publish(update);
         self.publisher.set_synced();
-        // With something withheld, the next stream must bring all again.
+        // With withheld records, the next stream must begin with a snapshot.
         let position = (committed.epoch, committed.revision);
         self.position = rest.is_none().then_some(position);
         self.source_versions.clone_from(&pending.source_versions);
@@ -356,7 +358,7 @@ impl Forwarder {
         Some((self.tables.head(&self.cluster), committed))
     }
 
-    /// How many records and lists there are that cannot be passed on: this version has no word for
+    /// The number of records and lists that cannot be forwarded, because this version cannot decode
     /// their keys.
     #[must_use]
     pub fn left_out(&self) -> usize {
@@ -383,7 +385,8 @@ impl Forwarder {
         prepared
     }
 
-    /// After an error: what we have may not be what the other side believes.
+    /// Drops all unpublished changes and the position after an error: the controller may assume
+    /// other tables.
     fn drop_all(&mut self) {
         self.arriving = Staged::default();
         self.pending = None;
@@ -391,9 +394,9 @@ impl Forwarder {
     }
 }
 
-/// What a node adds to the hash of all nodes, if it has anything.
+/// The term of a node in the hash of all nodes; `None` if its own part is empty.
 fn named(name: &str, lists: SetHash, info: &NodeItem) -> Option<ContentHash> {
-    // A sum of 0 is that of no lists.
+    // The sum over no lists is 0.
     if lists == SetHash::default() && info.is_default() {
         return None;
     }
@@ -402,7 +405,8 @@ fn named(name: &str, lists: SetHash, info: &NodeItem) -> Option<ContentHash> {
     Some(node_hash(name, own))
 }
 
-/// The sum of what cannot be passed on of a node, or of what is shared.
+/// The sum of the hashes of a node's items that cannot be forwarded, or of the shared ones if
+/// `node` is empty.
 fn hash_of(foreign: &BTreeMap<Place, ContentHash>, node: &str) -> SetHash {
     let of_node = foreign.iter().filter(|((of, _), _)| **of == *node);
     of_node.map(|(_, hash)| *hash).collect()

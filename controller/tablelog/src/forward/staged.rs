@@ -1,4 +1,4 @@
-//! What is to become of tables when all of it has arrived.
+//! Received changes that are not applied yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,31 +11,32 @@ use super::ForwardError;
 use super::item::{Key, Value, key, lists, node_item, record};
 use crate::log::{Cluster, Item, NodeItem};
 
-/// Where something with a foreign key is: of a node, or of none if it is shared.
+/// The place of an item with a foreign key: the name of its node, empty for a shared record, and
+/// the encoded key.
 pub(super) type Place = (Arc<str>, Bytes);
 
-/// Changes, each key at its last word.
+/// Staged changes, with the last change of each key.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
-    /// What is not named is gone.
+    /// Whether absent keys are deleted.
     whole: bool,
     pub(super) records: BTreeMap<RecordKey, Option<Item<Record>>>,
     pub(super) nodes: BTreeMap<Arc<str>, StagedNode>,
-    /// What cannot be passed on; only its hashes count.
+    /// The hashes of items that cannot be forwarded; `None` for a deletion.
     foreign: BTreeMap<Place, Option<ContentHash>>,
 }
 
-/// Changes of what one node has of its own.
+/// Staged changes of one node's own part.
 #[derive(Debug, Default)]
 pub(super) struct StagedNode {
-    /// What is not named is gone.
+    /// Whether absent keys are deleted.
     replace: bool,
     pub(super) lists: BTreeMap<RecordKey, Option<Item<NodeOverlay>>>,
     pub(super) info: Option<NodeItem>,
 }
 
 impl Staged {
-    /// Takes shared records. A relay is sent no patches and no buckets.
+    /// Adds changes of shared records. Patches and buckets are errors: relays do not get them.
     pub(super) fn take_records(
         &mut self,
         records: EncodedRecords,
@@ -60,7 +61,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Takes what a node has of its own.
+    /// Adds changes of a node's own part.
     pub(super) fn take_own(
         &mut self,
         own: EncodedOwn,
@@ -108,7 +109,7 @@ impl Staged {
         self.foreign.retain(|(of, _), _| **of != *node);
     }
 
-    /// Adds a later transition; `whole` if it is a table and no change.
+    /// Adds a later transition; `whole` if it is a snapshot.
     pub(super) fn merge(&mut self, later: Self, whole: bool) {
         if whole {
             *self = Self { whole, ..later };
@@ -128,7 +129,7 @@ impl Staged {
         self.foreign.extend(later.foreign);
     }
 
-    /// Names all that is to go, next to what is there.
+    /// Adds the deletions that a snapshot or a replaced own part implies, relative to `there`.
     pub(super) fn name_what_goes(&mut self, there: &Cluster) {
         if self.whole {
             for (key, _) in there.records().iter() {
@@ -149,7 +150,7 @@ impl Staged {
         }
     }
 
-    /// What cannot be passed on, when this has been applied to what could not be before.
+    /// The items that cannot be forwarded after these changes, given those `before`.
     pub(super) fn foreign_after(
         &self,
         before: &BTreeMap<Place, ContentHash>,
@@ -170,8 +171,9 @@ impl Staged {
         after
     }
 
-    /// Takes the changes of some records out, also those of the nodes' own lists. All that goes must
-    /// have been named. `None` if there are none.
+    /// Removes and returns the changes of some records, including those of the nodes' own lists.
+    /// [`name_what_goes`](Self::name_what_goes) must have been called. `None` if none of the
+    /// records changes.
     pub(super) fn split_off(&mut self, keys: &BTreeSet<RecordKey>) -> Option<Self> {
         let mut rest = Self::default();
         for key in keys {
@@ -186,7 +188,7 @@ impl Staged {
         (!rest.records.is_empty()).then_some(rest)
     }
 
-    /// Whether nothing stays of nodes that are not named.
+    /// Whether absent nodes and records are deleted.
     pub(super) fn is_whole(&self) -> bool {
         self.whole
     }

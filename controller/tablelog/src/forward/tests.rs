@@ -29,7 +29,7 @@ fn synced(retention: Retention) -> (Publisher, TableReader) {
     (publisher, tables)
 }
 
-/// The messages of a delivery, as a relay sees them.
+/// The messages of a delivery, as a relay receives them.
 fn messages(mut delivery: Delivery) -> Vec<Frame> {
     let mut messages = Vec::new();
     for mut chunk in std::iter::from_fn(|| delivery.next_chunk()) {
@@ -53,7 +53,7 @@ fn messages(mut delivery: Delivery) -> Vec<Frame> {
 struct Relay {
     forwarder: Forwarder,
     tables: TableReader,
-    /// Epoch and revision of what it was sent last on this stream.
+    /// The epoch and revision of the last Commit on this stream.
     at: Option<(u64, u64)>,
 }
 
@@ -79,7 +79,7 @@ impl Relay {
         }
     }
 
-    /// Begins a stream; whether a snapshot was needed.
+    /// Begins a stream; returns whether a snapshot was needed.
     fn connect(&mut self, upstream: &TableReader) -> bool {
         let feed = upstream.feed(&CLUSTER.into());
         let have = self.have();
@@ -139,7 +139,7 @@ impl Relay {
     }
 }
 
-/// All nodes that changes can be of, and one that has nothing.
+/// All nodes of generated changes, and one with an empty own part.
 fn nodes() -> impl Iterator<Item = NodeKey> {
     (0..6).map(|name| node(0, name))
 }
@@ -148,20 +148,20 @@ fn tables_of(tables: &TableReader) -> Vec<NodeTable> {
     nodes().map(|node| tables.table(&node)).collect()
 }
 
-/// The very bytes of all records.
+/// The encoded bytes of all records.
 fn bytes_of(tables: &TableReader) -> Vec<Bytes> {
     tables.read().of(CLUSTER).records().all().put
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Doing {
-    /// It is slow.
+    /// Nothing: the relay is slow.
     Nothing,
-    /// It takes what there is, and publishes it later.
+    /// Takes all transitions without publishing them.
     Follow,
     Publish,
     Reconnect,
-    /// To the other of two controllers.
+    /// Connects to the other of two controllers.
     Move,
     Restart,
 }
@@ -180,8 +180,8 @@ fn doing() -> impl Strategy<Value = Doing> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever relays missed, and wherever they come from, in two tiers: each ends up with the
-    /// tables of the controller behind it, byte by byte.
+    /// Each relay of two tiers has the tables of the controller behind it, byte by byte, from any
+    /// controller and revision.
     #[test]
     fn relays_have_the_tables_of_the_controller_behind_them(
         steps in vec((vec(change(), 1..6), doing(), doing()), 1..25),
@@ -189,7 +189,7 @@ proptest! {
     ) {
         let retention = if small { SMALL } else { Retention::default() };
         let mut roots = [synced(retention), synced(retention)];
-        // They count differently.
+        // The two controllers have different revisions.
         roots[1].0.publish(&delta(&[TestChange::Record(0, 9, Some(1))]));
         roots[1].0.publish(&delta(&[TestChange::Record(0, 9, None)]));
         let mut oracle = Oracle::default();
@@ -216,7 +216,7 @@ proptest! {
                     at = 1 - at;
                     first.connect(&roots[at].1);
                 }
-                // What it publishes has another epoch.
+                // The restarted relay has another epoch.
                 Doing::Restart => {
                     first = Relay::new(retention);
                     first.connect(&roots[at].1);
@@ -287,7 +287,7 @@ fn a_relay_resumes_and_needs_no_snapshot_for_what_it_has() {
     assert!(!relay.connect(&tables), "it is told what it missed");
     relay.publish();
     assert_eq!(tables_of(&relay.tables), tables_of(&tables));
-    // A controller that started anew has the same tables, and other revisions.
+    // A restarted controller has the same tables and other revisions.
     let mut same = some();
     same.remove(2);
     let (_publisher, other) = root(&same);
@@ -336,14 +336,14 @@ fn lost_records_are_known_before_they_are_published() {
     assert_eq!((lost.len(), loss.of.records), (1, 2));
     assert_eq!(loss.lost.records, 1);
     assert!(relay.forwarder.lost(true).0.is_empty());
-    // It is not what the next stream begins with.
+    // The next stream does not begin at the pending transition.
     let hello = relay.forwarder.begin(v1::Hello::default());
     assert_eq!((hello.epoch, hello.revision), (tables.epoch(), 1));
     relay.publish();
     assert_eq!(tables_of(&relay.tables), tables_of(&tables));
 }
 
-/// A record of a newer controller: it has a field that we do not know.
+/// A record of a newer controller, with a field that this version does not know.
 fn newer(service: &str, protocol: i32, hash: u8) -> Bytes {
     let record = v1::Record {
         key: Some(v1::RecordKey {
@@ -356,7 +356,7 @@ fn newer(service: &str, protocol: i32, hash: u8) -> Bytes {
         ..v1::Record::default()
     };
     let mut bytes = record.encode_to_vec();
-    // Field 1,000, a number.
+    // Field 1,000, a varint.
     bytes.extend([0xc0, 0x3e, 7]);
     bytes.into()
 }
@@ -388,7 +388,7 @@ fn what_is_not_understood_is_passed_on_and_what_has_no_key_is_left_out() {
     assert_eq!(relay.forwarder.left_out(), 1);
     let hello = relay.forwarder.begin(v1::Hello::default());
     assert_eq!(hello.records_hash, commit_of(&[1, 2], 1).records_hash);
-    // And it goes like any other.
+    // A foreign record is deleted like any other.
     let key = v1::RecordKey {
         namespace: "ns".to_owned(),
         service: "b".to_owned(),
@@ -405,7 +405,8 @@ fn what_is_not_understood_is_passed_on_and_what_has_no_key_is_left_out() {
     assert_eq!(relay.forwarder.left_out(), 0);
 }
 
-/// Of a newer controller: a field that this version does not know, and one that breaks a rule.
+/// The `NodeInfo` of a newer controller has a field that this version does not know, and an
+/// invalid one.
 #[test]
 fn what_is_known_of_nodes_is_passed_on_as_the_bytes_that_came() {
     let network = v1::Network {

@@ -1,4 +1,4 @@
-//! What the buckets of a cluster's records add up to.
+//! Hashes and sizes of the buckets of a cluster's records.
 
 use portolan_model::{Record, SetHash};
 use portolan_proto::buckets::{MAX_BUCKETS, short};
@@ -6,19 +6,19 @@ use portolan_proto::encoded::size_in_frame;
 
 use super::prepared::Item;
 
-/// The most buckets that agents are asked for: 32 KiB of hashes. One of many agents that have the
-/// same tells them, and all the others are sent the less, the fewer records are in a bucket.
+/// The most buckets that agents are asked for: 32 KiB of hashes. Of many agents with the same
+/// records only one sends them, and smaller buckets make the transition to all of them shorter.
 pub(crate) const MOST_BUCKETS: u32 = MAX_BUCKETS;
 
-/// Sums over the records of each of [`MOST_BUCKETS`] buckets, kept with each change. Those of
-/// fewer buckets follow from them, as all counts are powers of two.
+/// Sums over the records of each of [`MOST_BUCKETS`] buckets, updated with each change. The sums
+/// of fewer buckets follow from them, as all counts are powers of two.
 #[derive(Debug)]
 pub(crate) struct Buckets(Vec<Sum>);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
     hash: SetHash,
-    /// How long its records are in frames.
+    /// The size of the bucket's records in frames, in bytes.
     bytes: usize,
 }
 
@@ -43,8 +43,9 @@ impl Buckets {
         }
     }
 
-    /// Of so many buckets, those whose hashes are not these, in order, and how long their records
-    /// are in frames. The count is a power of two up to [`MOST_BUCKETS`].
+    /// The buckets whose hashes differ from `hashes`, in order, and the size of their records in
+    /// frames, in bytes. There is one hash per bucket; their number is a power of two up to
+    /// [`MOST_BUCKETS`].
     pub(crate) fn differing(&self, hashes: &[[u8; 8]]) -> (Vec<u32>, usize) {
         let folded;
         let sums = if hashes.len() == self.0.len() {
@@ -75,8 +76,8 @@ impl Buckets {
     }
 }
 
-/// Into how many buckets to divide so many records: a hash is so much shorter than a record that
-/// one for each is best, as far as that goes.
+/// The number of buckets for this many records: about one per record, up to [`MOST_BUCKETS`], as a
+/// hash is much shorter than a record.
 pub(crate) fn bucket_count(records: usize) -> u32 {
     let ideal = records.next_power_of_two();
     u32::try_from(ideal).map_or(MOST_BUCKETS, |ideal| ideal.clamp(1, MOST_BUCKETS))

@@ -1,4 +1,4 @@
-//! One cluster: its shared records and its nodes.
+//! The shared records and the nodes of one cluster.
 
 mod all;
 mod changed;
@@ -19,10 +19,10 @@ use super::{Changes, OwnChanges, Retention, TableHashes};
 pub(crate) use all::NodeChanges;
 pub use changed::{Differences, TablePart};
 
-/// Of how many revisions it is known what triggered them: more than a live stream falls behind.
+/// The number of revisions whose trigger times are kept: more than a live stream falls behind.
 const TRIGGERS_OF: usize = 64;
 
-/// How many triggers a Commit tells at most.
+/// The most trigger times in a Commit.
 const MAX_TRIGGERS: usize = 64;
 
 /// The tables of one cluster.
@@ -32,24 +32,24 @@ pub(crate) struct Cluster {
     head: u64,
     records: Journal<Record>,
     buckets: Buckets,
-    /// Not sorted: one is looked up some times for each agent that comes.
+    /// The nodes, unsorted for fast lookups: each agent that connects needs several.
     nodes: HashMap<Arc<str>, Node>,
-    /// The nodes that have nothing of their own, by the revision since when.
+    /// The nodes with an empty own part, by the revision that emptied it.
     idle: BTreeSet<(u64, Arc<str>)>,
     /// Idle nodes of this revision and older may be forgotten already.
     idle_floor: u64,
-    /// What triggered the last revisions.
+    /// The trigger times of the last revisions.
     triggers: VecDeque<(u64, Box<[u64]>)>,
 }
 
-/// What one node has of its own.
+/// The own part of one node.
 #[derive(Debug)]
 struct Node {
     lists: Journal<NodeOverlay>,
     info: NodeItem,
     info_changed: u64,
     idle_since: Option<u64>,
-    /// What it adds to the hash of all nodes, once a relay has asked for that.
+    /// The node's term in the hash of all nodes; computed for the first relay that needs it.
     named: OnceLock<ContentHash>,
 }
 
@@ -146,7 +146,7 @@ impl Cluster {
         if self.triggers.len() > TRIGGERS_OF {
             self.triggers.pop_front();
         }
-        // Up to as many as there are values, telling what is gone is no dearer than a snapshot.
+        // Up to one deletion per value, deletions cost no more than a snapshot.
         let most = self.retention.record_tombstones.max(self.records.len());
         self.records.compact(most);
         let busy = self.nodes.len() - self.idle.len();
@@ -158,7 +158,7 @@ impl Cluster {
         }
     }
 
-    /// The last revision that changed anything here; 0 if none did.
+    /// The last revision that changed this cluster; 0 if none did.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
@@ -172,15 +172,15 @@ impl Cluster {
         &self.buckets
     }
 
-    /// All records of some buckets, sorted, of so many.
+    /// All records in `buckets` (sorted) out of `count`, in order of their keys.
     pub(crate) fn of_buckets(&self, buckets: &[u32], count: u32) -> Vec<Bytes> {
         let wanted = |bucket: u16| buckets.binary_search(&(u32::from(bucket) % count)).is_ok();
         let records = self.records.iter().filter(|(_, item)| wanted(item.bucket));
         records.map(|(_, item)| item.encoded.clone()).collect()
     }
 
-    /// When the changes after `cursor` were triggered, in milliseconds of Unix time; the first of
-    /// them if there are many.
+    /// The trigger times of the changes after `cursor`, in milliseconds of Unix time; the first
+    /// [`MAX_TRIGGERS`] of them.
     pub(crate) fn triggers_since(&self, cursor: u64) -> Vec<u64> {
         let since = self
             .triggers
@@ -190,8 +190,8 @@ impl Cluster {
         times.take(MAX_TRIGGERS).collect()
     }
 
-    /// What changed of the records after `from`, with these patches in place of the records that
-    /// they make; `None` if that is not known.
+    /// The changes of the records after `from`, with `patches` in place of the records of their
+    /// keys; `None` if some changes have been dropped.
     pub(crate) fn records_since(
         &self,
         from: u64,
@@ -220,8 +220,8 @@ impl Cluster {
         }
     }
 
-    /// What changed of a node's own after `cursor`; `None` if that is not known any more, or
-    /// `cursor` never was a revision here.
+    /// The changes of a node's own part after `cursor`; `None` if some have been dropped, or
+    /// `cursor` is after the head.
     pub(crate) fn own_since(&self, node: &str, cursor: u64) -> Option<OwnChanges> {
         if cursor > self.head {
             return None;
@@ -236,8 +236,8 @@ impl Cluster {
         })
     }
 
-    /// As [`own_since`](Self::own_since), or all that is the node's own if that is not known, and
-    /// whether it is all. `None` if `cursor` never was a revision here.
+    /// As [`own_since`](Self::own_since), or the whole own part if changes have been dropped; and
+    /// whether it is the whole. `None` if `cursor` is after the head.
     pub(crate) fn own_after(&self, node: &str, cursor: u64) -> Option<(OwnChanges, bool)> {
         if cursor > self.head {
             return None;
@@ -246,7 +246,7 @@ impl Cluster {
         Some(since.map_or_else(|| (self.own(node), true), |own| (own, false)))
     }
 
-    /// All that is a node's own.
+    /// The whole own part of a node.
     pub(crate) fn own(&self, node: &str) -> OwnChanges {
         let own = self.nodes.get(node);
         OwnChanges {
@@ -255,7 +255,8 @@ impl Cluster {
         }
     }
 
-    /// As [`own`](Self::own), and that it is all; nothing if it is equal to what the node has.
+    /// The whole own part and `true`; no changes and `false` if the agent's own part, with the hash
+    /// `has`, is equal.
     pub(crate) fn own_unless(&self, node: &str, has: SetHash) -> (OwnChanges, bool) {
         if self.hashes(node).own == has {
             return (OwnChanges::default(), false);
@@ -279,7 +280,7 @@ impl Cluster {
 }
 
 impl Node {
-    /// A node of which nothing is known before the revision `floor`: it may have been forgotten.
+    /// A node whose changes up to the revision `floor` are not known: it may have been forgotten.
     fn new(floor: u64) -> Self {
         Self {
             lists: Journal::new(floor),

@@ -1,4 +1,4 @@
-//! A compacted log: each key once, at its newest value or as a tombstone, in order of change.
+//! A compacted log: each key once, with its newest value or a tombstone, in order of change.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,31 +13,31 @@ use super::Changes;
 use super::order::{At, Order};
 use super::prepared::Item;
 
-/// When a key last changed, and its value; a tombstone has none.
+/// The position of a key's last change, and its value; a tombstone has none.
 type JournalEntry<T> = (At, Option<Item<T>>);
 
-/// Values by key, with what changed when.
+/// Values by key, with the order of their changes.
 #[derive(Debug)]
 pub(crate) struct Journal<T> {
-    /// Values and tombstones in one tree: a node has so few tombstones that most of a tree of
-    /// their own would be room for more.
+    /// Values and tombstones, in one tree: a node has so few tombstones that most of the memory of
+    /// a separate tree would be unused.
     entries: BTreeMap<RecordKey, JournalEntry<T>>,
-    /// How many are tombstones.
+    /// The number of tombstones.
     gone: usize,
-    /// The keys of values and of tombstones.
+    /// The keys of values; `deletes` has those of tombstones.
     puts: Order,
     deletes: Order,
     last: At,
-    /// Tombstones of this revision and older may be dropped already: who has an older revision
-    /// cannot be told what is gone since.
+    /// Tombstones of this revision and older may be dropped already: the deletions since an older
+    /// revision are not known.
     floor: u64,
     hash: SetHash,
-    /// How long all values are in frames.
+    /// The size of all values in frames, in bytes.
     bytes: usize,
 }
 
 impl<T> Journal<T> {
-    /// An empty journal that knows nothing of what was before the revision `floor`.
+    /// An empty journal in which the changes up to the revision `floor` are not known.
     pub(super) fn new(floor: u64) -> Self {
         Self {
             entries: BTreeMap::new(),
@@ -51,8 +51,8 @@ impl<T> Journal<T> {
         }
     }
 
-    /// Sets or removes a value, and returns the one that was there before; `None` if that changed
-    /// nothing. Revisions must not decrease.
+    /// Sets or removes a value, and returns the replaced one; `None` if nothing changed. Revisions
+    /// must not decrease.
     pub(super) fn put(
         &mut self,
         revision: u64,
@@ -79,7 +79,7 @@ impl<T> Journal<T> {
         Some(Replaced(old.and_then(|(at, old)| self.forget(at, old))))
     }
 
-    /// An entry has another in its place.
+    /// Removes a replaced entry from the sums and the orders; returns its value.
     fn forget(&mut self, at: At, old: Option<Item<T>>) -> Option<Item<T>> {
         match &old {
             Some(item) => {
@@ -95,7 +95,7 @@ impl<T> Journal<T> {
         old
     }
 
-    /// Drops the oldest tombstones while there are more than so many.
+    /// Drops the oldest tombstones until at most `most` are left.
     pub(super) fn compact(&mut self, most: usize) {
         while self.gone > most {
             let Some((at, key)) = self.deletes.pop_first() else {
@@ -107,7 +107,7 @@ impl<T> Journal<T> {
         }
     }
 
-    /// What changed after `cursor`, each key once; `None` if that is not known any more.
+    /// The changes after `cursor`, each key once; `None` if some have been dropped.
     pub(crate) fn since(&self, cursor: u64) -> Option<Changes> {
         if cursor < self.floor {
             return None;
@@ -123,7 +123,7 @@ impl<T> Journal<T> {
         })
     }
 
-    /// The keys of what changed after `cursor`; `None` if that is not known any more.
+    /// The keys that changed after `cursor`; `None` if some have been dropped.
     pub(crate) fn changed_since(&self, cursor: u64) -> Option<impl Iterator<Item = &RecordKey>> {
         let known = cursor >= self.floor;
         known.then(|| self.puts.after(cursor).chain(self.deletes.after(cursor)))
@@ -156,12 +156,12 @@ impl<T> Journal<T> {
         self.entries.get(key)?.1.as_ref()
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.gone
     }
 
-    /// How long all values are in frames, in bytes.
+    /// The size of all values in frames, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -188,7 +188,7 @@ impl<T> Journal<T> {
     }
 }
 
-/// What was there before a change.
+/// The value before a change, if there was one.
 #[derive(Debug)]
 pub(super) struct Replaced<T>(pub(super) Option<Item<T>>);
 

@@ -1,9 +1,10 @@
-//! What every cluster's records and every node's own lists are, and when each last changed.
+//! The records of every cluster and the own lists of every node, each with its last change.
 //!
-//! Pure: no I/O, no clock. Revisions are counted over all clusters: each [`TableLog::apply`] that
-//! changes anything is one. A cluster's *head* is the last revision that changed anything of it,
-//! and it is the head that agents are told, so that two agents with equal tables name the same
-//! revision. An agent has revision R programmed if it has programmed R or its cluster's head.
+//! The log is pure: no I/O, no clock. Revisions are counted over all clusters: each
+//! [`TableLog::apply`] that changes anything makes one. A cluster's *head* is the last revision
+//! that changed anything of the cluster. Agents get the head, so that two agents with equal tables
+//! name the same revision. An agent has programmed revision R if it has programmed R or its
+//! cluster's head.
 
 mod buckets;
 mod changes;
@@ -30,36 +31,36 @@ pub use prepared::Prepared;
 pub(crate) use prepared::{Item, NodeItem, bucket};
 pub use retention::Retention;
 
-/// A change of the destinations of a record with more than so many is told as a patch.
+/// The number of destinations above which a change of a record may be sent as a patch.
 const PATCH_FROM: usize = 32;
 
-/// The tables of all nodes, with what is needed to tell what changed since any recent revision.
+/// The tables of all nodes, with the changes since any recent revision.
 #[derive(Debug)]
 pub(crate) struct TableLog {
     retention: Retention,
     revision: u64,
     source_versions: Vec<u64>,
     clusters: BTreeMap<Arc<str>, Cluster>,
-    /// What is known of a cluster that never had anything.
+    /// The empty tables of a cluster that is not in `clusters`.
     nothing: Cluster,
 }
 
-/// What one transition did.
+/// The effect of one transition.
 #[derive(Debug, Default)]
 pub(crate) struct Applied {
-    /// The revision that it made; the last one if it said nothing new.
+    /// The revision of the transition; the last revision if it changed nothing.
     pub(crate) revision: u64,
     pub(crate) clusters: BTreeMap<Arc<str>, ClusterApplied>,
 }
 
-/// What one transition did to one cluster.
+/// The effect of one transition on one cluster.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterApplied {
-    /// The cluster's head before.
+    /// The cluster's head before the transition.
     pub(crate) from: u64,
-    /// The nodes whose own has changed.
+    /// The nodes whose own part changed.
     pub(crate) nodes: BTreeSet<Arc<str>>,
-    /// The old values of large records that have new ones.
+    /// The old values of the large records that were replaced.
     pub(crate) replaced: Vec<Item<Record>>,
 }
 
@@ -70,7 +71,7 @@ impl Default for TableLog {
 }
 
 impl TableLog {
-    /// An empty log that remembers what is gone for so long.
+    /// An empty log that keeps deletions within the bounds of `retention`.
     pub(crate) fn new(retention: Retention) -> Self {
         Self {
             retention,
@@ -122,7 +123,8 @@ impl TableLog {
         applied
     }
 
-    /// Takes the higher of each component. Sources of another number are others: theirs hold.
+    /// Takes the higher of each component. A different number of components means different
+    /// sources: their versions replace the known ones.
     fn raise(&mut self, versions: &[u64]) {
         if versions.len() == self.source_versions.len() {
             for (ours, theirs) in self.source_versions.iter_mut().zip(versions) {
@@ -133,7 +135,7 @@ impl TableLog {
         }
     }
 
-    /// How far the sources were; empty if they do not say.
+    /// The versions of the sources; empty if they have none.
     pub(crate) fn source_versions(&self) -> &[u64] {
         &self.source_versions
     }

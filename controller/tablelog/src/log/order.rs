@@ -4,32 +4,32 @@ use std::collections::VecDeque;
 
 use portolan_model::RecordKey;
 
-/// When a key changed: the revision, and which change of its journal that was.
+/// The position of a change: its revision, and its number in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct At {
     pub(super) revision: u64,
     number: u64,
 }
 
-/// Keys by when they last changed, the oldest first.
+/// Keys in order of their last change, the oldest first.
 ///
-/// A queue and not a tree: there are some for each node, most of them short, and one node of a
-/// tree has more room than all that is in them.
+/// A queue and not a tree: each node has several of these, most of them short, and one node of a
+/// tree takes more memory than all entries of a short queue.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// A key that was taken out leaves a gap.
+    /// The entries; a removed key leaves a gap (`None`).
     entries: VecDeque<(At, Option<RecordKey>)>,
     gaps: usize,
 }
 
 impl At {
-    /// Before the first change.
+    /// The position before the first change.
     pub(super) const START: Self = Self {
         revision: 0,
         number: 0,
     };
 
-    /// The next change.
+    /// The position of the next change.
     pub(super) fn next(self, revision: u64) -> Self {
         Self {
             revision,
@@ -39,7 +39,7 @@ impl At {
 }
 
 impl Order {
-    /// Puts a key last; `at` is later than all before.
+    /// Appends a key; `at` is later than all positions in the queue.
     pub(super) fn push(&mut self, at: At, key: RecordKey) {
         let entries = &mut self.entries;
         if entries.len() == entries.capacity() && 4 * self.gaps > entries.len() {
@@ -49,7 +49,7 @@ impl Order {
         entries.push_back((at, Some(key)));
     }
 
-    /// Takes out the key that changed then.
+    /// Removes the key at a position, if there is one.
     pub(super) fn remove(&mut self, at: At) {
         let found = self.entries.binary_search_by_key(&at, |(at, _)| *at);
         if let Ok(index) = found
@@ -59,7 +59,7 @@ impl Order {
         }
     }
 
-    /// Takes out the key that has not changed for longest.
+    /// Removes and returns the key with the oldest change.
     pub(super) fn pop_first(&mut self) -> Option<(At, RecordKey)> {
         loop {
             match self.entries.pop_front()? {
@@ -69,7 +69,7 @@ impl Order {
         }
     }
 
-    /// What changed after a revision.
+    /// The keys that changed after a revision.
     pub(super) fn after(&self, revision: u64) -> impl Iterator<Item = &RecordKey> {
         let first = self
             .entries
@@ -97,7 +97,7 @@ mod tests {
                     (0, _) => assert_eq!(order.pop_first(), model.pop_first()),
                     (_, Some(at)) => {
                         order.remove(at);
-                        // Nothing is there any more.
+                        // A second removal is a no-op.
                         order.remove(at);
                         model.remove(&at);
                     }

@@ -19,18 +19,18 @@ pub struct Prepared {
     pub(crate) nodes: Vec<(NodeKey, NodeItem)>,
 }
 
-/// What is known of a node, as it is kept and as it is sent.
+/// The info of a node, decoded and encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeItem {
-    /// As far as this version understands it.
+    /// The fields that this version understands.
     pub(crate) info: NodeInfo,
-    /// Of all of it.
+    /// The hash of all fields.
     pub(crate) hash: ContentHash,
     pub(crate) encoded: Bytes,
 }
 
 impl Default for NodeItem {
-    /// Of a node of which nothing is known.
+    /// The item of a node without info.
     fn default() -> Self {
         Self::from(NodeInfo::default())
     }
@@ -48,21 +48,22 @@ impl From<NodeInfo> for NodeItem {
 }
 
 impl NodeItem {
-    /// Whether nothing is known of the node.
+    /// Whether the info is empty.
     pub(crate) fn is_default(&self) -> bool {
         self.hash == NodeInfo::default().content_hash()
     }
 }
 
-/// A value as it is kept and as it is sent.
+/// A value, decoded and encoded.
 #[derive(Debug, Clone)]
 pub(crate) struct Item<T> {
     pub(crate) value: Arc<T>,
     pub(crate) hash: ContentHash,
     pub(crate) encoded: Bytes,
-    /// The bucket of a record, of [`MOST_BUCKETS`]; lists are in none.
+    /// The bucket of a record, out of [`MOST_BUCKETS`]; 0 for lists, which have no buckets.
     pub(crate) bucket: u16,
-    /// Whether `value` is all that `encoded` says: not of what a newer controller sent a relay.
+    /// Whether `value` has all of `encoded`. A relay may get fields that it does not understand
+    /// from a newer controller.
     pub(crate) is_whole: bool,
 }
 
@@ -78,7 +79,7 @@ impl From<&TableDelta> for Prepared {
             lists: lists
                 .flat_map(|(node, lists)| lists.iter().map(move |(key, lists)| (node, key, lists)))
                 .map(|(node, key, lists)| {
-                    // Lists that say nothing are as good as none, and absent in the agent's hash.
+                    // Empty lists are equivalent to none, and absent in the agent's hash.
                     let lists = lists.as_ref().filter(|lists| !lists.is_default());
                     let item = lists.map(|lists| lists_item(key, lists));
                     (node.clone(), key.clone(), item)
@@ -113,7 +114,7 @@ fn lists_item(key: &RecordKey, lists: &Arc<NodeOverlay>) -> Item<NodeOverlay> {
     }
 }
 
-/// The bucket of a record, of [`MOST_BUCKETS`].
+/// The bucket of a record, out of [`MOST_BUCKETS`].
 pub(crate) fn bucket(key: &RecordKey) -> u16 {
     let bucket = bucket_of(&encode_key(key), MOST_BUCKETS);
     u16::try_from(bucket).unwrap_or_default()

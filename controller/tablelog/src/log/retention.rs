@@ -1,16 +1,16 @@
-//! How much a log remembers of what is gone.
+//! Bounds on the deletions that a log remembers.
 
-/// What is kept of what is gone.
+/// Bounds on the tombstones and idle nodes of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// Deleted records, for each cluster, at least. As many as there are of others are kept in any
-    /// case: up to there, telling an agent what is gone is cheaper than a snapshot.
+    /// The number of deleted records that each cluster keeps at least. As many as there are live
+    /// records are kept in any case: up to that number, deletions are cheaper than a snapshot.
     pub record_tombstones: usize,
-    /// Deleted lists, for each node, at most. An agent that has missed more is sent all of its
-    /// node's, which are few; but there are many nodes.
+    /// The number of deleted lists that each node keeps at most, as there are many nodes. An agent
+    /// that missed more gets all of its node's lists, which are few.
     pub list_tombstones: usize,
-    /// Nodes that have nothing of their own any more, for each cluster, at least. As many as there
-    /// are of others are kept in any case.
+    /// The number of nodes with an empty own part that each cluster keeps at least. As many as
+    /// there are other nodes are kept in any case.
     pub idle_nodes: usize,
 }
 

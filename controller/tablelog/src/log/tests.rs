@@ -41,7 +41,7 @@ fn a_cluster_is_not_disturbed_by_another() {
     let unknown = log.of("c2").hashes("n0");
     assert_eq!(unknown.records, SetHash::default());
     assert_eq!(unknown.own, NodeTable::default().own_hash());
-    // What it had before its cluster was known, it can go on from.
+    // An agent can resume from revision 0, before the first revision of its cluster.
     let since = log.of("c1").records().since(0).unwrap();
     assert_eq!(since.put.len(), 1);
     assert!(log.of("c1").own_since("n0", 0).is_some());
@@ -74,7 +74,7 @@ fn a_node_that_was_forgotten_is_sent_all_again() {
         apply(&mut log, &[TestChange::Zone(0, idle, None)]);
     }
     assert!(log.of("c0").own_since("n0", 1).is_none());
-    // Also when it has something again by then.
+    // The same if the node has lists again by then.
     apply(&mut log, &[TestChange::Lists(0, 0, 0, Some(1))]);
     assert!(log.of("c0").own_since("n0", 1).is_none());
 }

@@ -1,55 +1,55 @@
-//! Questions and answers between a stream and the tables.
+//! The state that a stream presents to the tables, and the transitions that it gets.
 
 use crate::feed::Delivery;
 use crate::log::TableHashes;
 
-/// The table that an agent states to have.
+/// The table that an agent claims to hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Have {
-    /// The epoch of `revision`; 0 if it has none.
+    /// The epoch of `revision`; 0 if the agent has none.
     pub epoch: u64,
-    /// The revision of its last Commit.
+    /// The revision of the agent's last Commit.
     pub revision: u64,
-    /// The hashes of its table, if it has one.
+    /// The hashes of the agent's table, if it has one.
     pub hashes: Option<TableHashes>,
-    /// How far the sources of that table were; empty if unknown.
+    /// The versions of the sources of that table; empty if unknown.
     pub source_versions: Vec<u64>,
 }
 
 /// The first transition of a stream.
 #[derive(Debug)]
 pub enum First {
-    /// A transition, and how it makes the agent's table equal.
+    /// A transition, and the kind of that transition.
     Deliver(Delivery, How),
-    /// The agent is asked for the hashes of this many buckets.
+    /// A request for the hashes of this many buckets.
     Ask(u32),
-    /// As [`Ask`](Self::Ask), but another agent with the same records was asked already. The
-    /// question is put again after [`ANSWERED_WITHIN`](crate::ANSWERED_WITHIN).
+    /// As [`Ask`](Self::Ask), but another agent with the same records was asked already. The stream
+    /// tries again after [`ANSWERED_WITHIN`](crate::ANSWERED_WITHIN).
     Wait(u32),
-    /// The agent's table is newer.
+    /// The agent's table is newer than these tables.
     Behind,
-    /// A snapshot, when it is the agent's turn.
+    /// A snapshot, sent when it is the agent's turn.
     Snapshot,
 }
 
-/// How an agent's table becomes equal without a snapshot.
+/// The kind of a first transition without a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// It is equal already, also if another controller sent it.
+    /// The table is equal already, even if another controller sent it.
     Equal,
-    /// The differences are sent.
+    /// The differences since the agent's revision, or the whole own part of its node.
     Resume,
-    /// The buckets that differ are sent, as told by another agent with the same records.
+    /// The buckets that differ, from the hashes of another agent with the same records.
     Buckets,
 }
 
 /// The next transition of a stream.
 #[derive(Debug)]
 pub enum Next {
-    /// Nothing before something changes.
+    /// None until the tables change.
     Nothing,
     /// A transition.
     Deliver(Delivery),
-    /// A snapshot, when it is the agent's turn.
+    /// A snapshot, sent when it is the agent's turn.
     Snapshot,
 }

@@ -1,4 +1,4 @@
-//! The first transition of a stream: as little as makes the agent's table equal.
+//! The first transition of a stream: the shortest one that makes the agent's table equal.
 
 use std::sync::Arc;
 
@@ -13,19 +13,20 @@ use crate::log::{OwnChanges, TableHashes, bucket_count};
 use crate::since::SMALL_TABLE;
 use crate::wire::{Chunks, Writer};
 
-/// The share of all records, in percent of bytes, above which a snapshot replaces the buckets that
-/// differ: these hold many records that do not.
+/// The share of all records, in percent of bytes, above which a snapshot replaces the differing
+/// buckets: many records in them are equal.
 const MOST_IN_BUCKETS: usize = 50;
 
 impl TableReader {
-    /// The first transition of a stream: as little as makes the agent's table equal. A relay that
-    /// comes from another controller is sent everything: there are few of them.
+    /// The first transition of a stream: the shortest one that makes the agent's table equal. A
+    /// relay that comes from another controller gets a snapshot unless its tables are equal: relays
+    /// are few.
     #[must_use]
     pub fn first(&self, feed: &Feed, scope: &Scope, have: &Have) -> First {
         let log = self.read();
         let is_behind = is_behind(log.source_versions(), &have.source_versions);
         let Some(theirs) = have.hashes else {
-            // The agent dropped its table; how new that was is known all the same.
+            // The agent dropped its table, but the versions of that table are known.
             return match is_behind {
                 true => First::Behind,
                 false => First::Snapshot,
@@ -61,7 +62,7 @@ impl TableReader {
         }
     }
 
-    /// The first transition to an agent whose records are known by their hash only.
+    /// The first transition to an agent of which only the hash of the records is known.
     fn first_by_buckets(
         &self,
         feed: &Feed,
@@ -72,7 +73,7 @@ impl TableReader {
         // The lock order, see Shared: the log is released before the memo is locked.
         let head = self.head(&node.cluster);
         if have.epoch == self.epoch() {
-            // Buckets say the same as a change that is known to be large.
+            // The differing buckets hold all of a change that is known to be too large.
             let (from, live) = (have.revision, false);
             let answer = feed.memo().answer(head, Question::Since { from, live });
             if answer.get().is_some_and(Option::is_none) {
@@ -106,9 +107,10 @@ impl TableReader {
         }
     }
 
-    /// The transition to an agent whose buckets have these hashes; `None` if a snapshot is less.
-    /// Other agents with the same records are sent the same. Hashes that are not the agent's own
-    /// lead to tables that differ from their Commit, and those agents get a snapshot.
+    /// The transition to an agent whose buckets have these hashes; `None` if a snapshot costs less.
+    /// Other agents with the same records get the same transition. If the hashes are not those of
+    /// the agent's records, the resulting tables do not match their Commit, and the agents get a
+    /// snapshot.
     #[must_use]
     pub fn buckets(
         &self,
@@ -156,13 +158,14 @@ impl TableReader {
     }
 }
 
-/// Whether any source was further when the agent's table was made. Unknown if either side states
-/// nothing, or the sources differ in number.
+/// Whether the agent's table was made from a later version of any source. `false` if either side
+/// states no versions, or the sources differ in number.
 fn is_behind(ours: &[u64], theirs: &[u64]) -> bool {
     ours.len() == theirs.len() && ours.iter().zip(theirs).any(|(ours, theirs)| ours < theirs)
 }
 
-/// Whether these are the hashes of the buckets of such records, as far as sums can tell.
+/// Whether the hashes of the buckets sum up to the hash of the records: a necessary
+/// condition only.
 fn add_up(hashes: &[[u8; 8]], records: SetHash) -> bool {
     let sum = hashes.iter().fold(0_u64, |sum, hash| {
         sum.wrapping_add(u64::from_be_bytes(*hash))

@@ -1,4 +1,4 @@
-//! Transitions of a stream that is under way, and snapshots.
+//! Later transitions of a stream, and snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::since::{NoChange, OwnPart, SharedPart};
 use crate::wire::Writer;
 
 impl TableReader {
-    /// The next transition of a stream that has the table of revision `cursor`.
+    /// The next transition of a stream at the revision `cursor`.
     #[must_use]
     pub fn next(&self, feed: &Feed, scope: &Scope, cursor: u64) -> Next {
         if !feed.is_ahead(cursor) {
@@ -26,8 +26,8 @@ impl TableReader {
         }
     }
 
-    /// The changes after `from`; `None` if a snapshot is less, or they are not known any more. The
-    /// shared part is made once for all streams that ask.
+    /// The changes after `from`. `None` if a snapshot costs less, or the log has dropped some of
+    /// them. The shared part is encoded once for all streams.
     pub(super) fn since(
         &self,
         feed: &Feed,
@@ -62,7 +62,7 @@ impl TableReader {
         })
     }
 
-    /// The whole table.
+    /// The whole table of a stream.
     #[must_use]
     pub fn snapshot(&self, feed: &Feed, scope: &Scope) -> Delivery {
         let mut segments = feed.segments();

@@ -1,4 +1,4 @@
-//! Streams and the writer at the same time.
+//! Concurrent streams and writer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -11,10 +11,10 @@ use portolan_select::TableDelta;
 use super::*;
 use crate::{Publisher, Retention};
 
-/// Longer than a test takes that does not hang.
+/// The time after which a test counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// All records anew, with destinations on this port: more than is worth telling as a change.
+/// New values of all records, with destinations on this port: too large a change to be sent as one.
 fn all_anew(port: u16) -> TableDelta {
     let records = (0..400).map(|i| {
         let key = RecordKey {

@@ -27,14 +27,14 @@ fn synced(retention: Retention) -> (Publisher, TableReader) {
     (publisher, tables)
 }
 
-/// What an agent does at a transition.
+/// The behaviour of an agent at a transition.
 #[derive(Debug, Clone, Copy)]
 enum Doing {
-    /// It is slow.
+    /// Nothing: the agent is slow.
     Nothing,
     Follow,
     Reconnect,
-    /// At a replica, with the hashes of two to the power of so many buckets.
+    /// Connects to the other replica, and sends the hashes of 2^n buckets.
     Move(u32),
 }
 
@@ -50,8 +50,8 @@ fn doing() -> impl Strategy<Value = Doing> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever an agent missed, and wherever it comes from, it ends up with the table as if made
-    /// from scratch; each record comes at most once in a transition.
+    /// An agent that comes from any replica and revision has the table of the oracle afterwards;
+    /// each record occurs at most once in a transition.
     #[test]
     fn agents_of_any_age_get_the_same_table(
         steps in vec((vec(change(), 1..6), vec(doing(), 8)), 1..25),
@@ -59,7 +59,7 @@ proptest! {
     ) {
         let retention = if small { RETENTION } else { Retention::default() };
         let mut replicas = [synced(retention), synced(retention)];
-        // The replicas count differently.
+        // The replicas have different revisions.
         replicas[1].0.publish(&delta(&[TestChange::Record(0, 9, Some(1))]));
         replicas[1].0.publish(&delta(&[TestChange::Record(0, 9, None)]));
         let mut oracle = Oracle::default();
@@ -118,11 +118,11 @@ fn idle_nodes_are_sent_the_very_same_bytes() {
         other => panic!("{other:?}"),
     };
     let (a, b, own) = (next(0, at), next(1, at), next(2, at));
-    // One write, with everything in it.
+    // The whole transition is one write.
     assert_eq!((a.len(), b.len(), own.len()), (1, 1, 1));
     assert_eq!(a[0].as_ptr(), b[0].as_ptr());
     assert_ne!(a[0].as_ptr(), own[0].as_ptr());
-    // Also to those that have missed something.
+    // The same for agents that missed a transition.
     publisher.publish(&delta(&put([4], 3)));
     let (a, b) = (next(0, at), next(1, at));
     assert_eq!(a[0].as_ptr(), b[0].as_ptr());
@@ -175,7 +175,7 @@ fn a_change_of_nearly_everything_is_a_snapshot() {
         tables.next(&feed, &Scope::from(&node), cursor),
         Next::Snapshot
     ));
-    // Buckets would not help either: they differ. One that comes from here need not tell them.
+    // Too many buckets differ as well. An agent of this epoch is not asked for them.
     assert!(matches!(
         tables.first(&feed, &Scope::from(&node), &some.have()),
         First::Snapshot
@@ -191,7 +191,7 @@ fn a_change_of_nearly_everything_is_a_snapshot() {
     let hashes = some.have().hashes.unwrap();
     let told = || tables.buckets(&feed, &node, hashes, &some.buckets(16));
     assert!(told().is_none());
-    // Whoever has the same need not tell anything any more.
+    // Other agents with the same records are not asked any more.
     assert!(matches!(
         tables.first(&feed, &Scope::from(&node), &elsewhere),
         First::Snapshot
@@ -214,8 +214,8 @@ fn an_agent_from_elsewhere_gets_the_buckets_that_differ() {
     assert_eq!(count, 512);
     let theirs = agent.have().hashes.unwrap();
     let told = |hashes: &[_]| tables.buckets(&feed, &node, theirs, hashes);
-    // Others with the same records wait for what this one tells, and what cannot be their hashes
-    // is not told to them.
+    // Others with the same records wait for this agent's hashes. Hashes that do not add up are not
+    // used for the others.
     let first = || tables.first(&feed, &Scope::from(&node), &agent.have());
     assert!(matches!(first(), First::Wait(512)));
     let mut wrong = agent.buckets(count);
@@ -232,7 +232,7 @@ fn an_agent_from_elsewhere_gets_the_buckets_that_differ() {
     assert!(delivery.shares(&same));
     agent.take(&tables, &node, delivery);
     assert_eq!(agent.table, tables.table(&node));
-    // Equal buckets of tables that differ: the hashes are of no use.
+    // Equal buckets of tables that differ: the hashes are useless.
     let (ours, theirs) = (agent.buckets(count), agent.have().hashes.unwrap());
     assert!(tables.buckets(&feed, &node, theirs, &ours).is_none());
 }
@@ -258,10 +258,10 @@ fn first_sends_as_little_as_it_can() {
     assert!(matches!(first(&elsewhere), First::Snapshot));
     let future = Have { revision: 9, ..old };
     assert!(matches!(first(&future), First::Snapshot));
-    // Back to what the agent has from wherever: nothing is to be sent.
+    // Back to the agent's table, from whichever controller: no changes are sent.
     publisher.publish(&delta(&[TestChange::Record(0, 1, None)]));
     assert!(matches!(first(&elsewhere), First::Deliver(_, How::Equal)));
-    // Only what is the node's own differs.
+    // Only the node's own part differs.
     publisher.publish(&delta(&[TestChange::Zone(0, 0, Some("b"))]));
     assert!(matches!(first(&elsewhere), First::Deliver(_, How::Resume)));
     agent.at = Some((1, 1));
@@ -366,7 +366,7 @@ fn a_change_of_a_large_record_is_a_patch() {
     assert!(bytes < 300, "{bytes} bytes");
     agent.follow(&tables, &node);
     assert_eq!(agent.table, tables.table(&node));
-    // Who has missed it may not have what the next patch is of.
+    // An agent that missed a transition may not have the base of the next patch.
     publisher.publish(&delta(&put([1], 8)));
     slow.follow(&tables, &node);
     assert_eq!(slow.table, agent_after(agent, &tables, &node).table);
@@ -377,7 +377,7 @@ fn agent_after(mut agent: Agent, tables: &TableReader, node: &NodeKey) -> Agent 
     agent
 }
 
-/// Ten destinations each, of addresses that follow no order, as pods' do.
+/// Services with ten destinations each, at random addresses, as pods have.
 fn realistic(services: usize) -> portolan_select::TableDelta {
     let mut state = 7_u32;
     let mut random = move || {
@@ -415,7 +415,7 @@ fn realistic(services: usize) -> portolan_select::TableDelta {
     }
 }
 
-/// A fiftieth of what the Kubernetes objects of the same are in a watch (32.05 MB).
+/// The bound is a fiftieth of the same Services' Kubernetes objects in a watch (32.05 MB).
 #[test]
 fn a_large_table_is_small_on_the_wire() {
     let (mut publisher, tables) = synced(Retention::default());

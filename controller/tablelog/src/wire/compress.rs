@@ -1,15 +1,15 @@
-//! Compresses records.
+//! Compression of records.
 
 use portolan_proto::encoded::{EncodedRecords, Frame};
 use prost::Message;
 
-/// The best for its price: higher levels gain a percent and take several times as long.
+/// The zstd level: higher levels gain a percent and take several times as long.
 const LEVEL: i32 = 3;
 
-/// Less than this is not worth the agent's work, in bytes.
+/// The smallest message that is compressed, in bytes: less is not worth the agent's work.
 const MIN_BYTES: usize = 1_024;
 
-/// Compresses, with what it needs for that kept from one message to the next.
+/// A compressor whose context is reused from one message to the next.
 #[derive(Default)]
 pub(super) struct Compressor(Option<zstd::bulk::Compressor<'static>>);
 
@@ -28,7 +28,8 @@ impl Compressor {
         }
     }
 
-    /// `None` if there is no memory for it: then it goes as it is.
+    /// `None` if the context cannot be allocated or compression fails: the records are then sent
+    /// uncompressed.
     fn compress(&mut self, raw: &[u8]) -> Option<Vec<u8>> {
         if self.0.is_none() {
             self.0 = zstd::bulk::Compressor::new(LEVEL).ok();

@@ -1,7 +1,7 @@
-//! Messages as they go to the connection: framed for gRPC, in chunks that are shared by reference.
+//! Messages framed for gRPC, in chunks that streams share by reference.
 //!
-//! HTTP/2 writes each chunk by a system call of its own, so small messages are put together, and
-//! a transition that fits is one chunk.
+//! HTTP/2 writes each chunk with a separate system call. Small messages are therefore joined, and a
+//! transition that fits is one chunk.
 
 mod compress;
 mod pieces;
@@ -17,32 +17,32 @@ use crate::log::{Changes, NodeChanges, OwnChanges};
 use compress::Compressor;
 use pieces::pieces;
 
-/// About how long a chunk is, in bytes. A message is never cut: a longer one is a chunk.
+/// The most bytes of a chunk. A message is never cut: a longer one is a chunk by itself.
 pub(crate) const CHUNK_BYTES: usize = 128 * 1024;
 
-/// Before each message: whether gRPC compressed it (it never does), and its length.
+/// The size of gRPC's message prefix: the compression flag (always 0 here) and the length.
 const PREFIX_BYTES: usize = 5;
 
 /// Framed messages.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Chunks {
     pub(crate) chunks: Vec<Bytes>,
-    /// Where the Commit begins in the last chunk; its end if there is none.
+    /// The offset of the Commit in the last chunk; the chunk's length if there is none.
     pub(crate) commit_at: usize,
-    /// How many messages there are.
+    /// The number of messages.
     pub(crate) frames: usize,
-    /// How many records, lists and deletions are in them.
+    /// The number of records, lists, patches and deletions in the messages.
     pub(crate) items: usize,
 }
 
 impl Chunks {
-    /// How long they are, in bytes.
+    /// The size of all chunks, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.chunks.iter().map(Bytes::len).sum()
     }
 }
 
-/// Puts messages together.
+/// Joins messages to chunks.
 #[derive(Default)]
 pub(crate) struct Writer {
     done: Chunks,
@@ -52,7 +52,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Changes of shared records.
+    /// Adds changes of shared records.
     pub(crate) fn records(mut self, changes: Changes) -> Self {
         for Changes { put, delete, patch } in pieces(changes) {
             self.done.items += put.len() + delete.len() + patch.len();
@@ -68,7 +68,7 @@ impl Writer {
         self
     }
 
-    /// All records of some buckets of so many.
+    /// Replaces the records of the buckets `replaced`, out of `count`, with `put`.
     pub(crate) fn buckets(self, replaced: Vec<u32>, count: u32, put: Vec<Bytes>) -> Self {
         let replace = EncodedRecords {
             replace_buckets: replaced,
@@ -82,12 +82,12 @@ impl Writer {
         self.frame(Frame::Records(replace)).records(put)
     }
 
-    /// What is a node's own; `replace` if it is all of it.
+    /// Adds changes of a node's own part; `replace` if `own` is the whole part.
     pub(crate) fn own(self, own: OwnChanges, replace: bool) -> Self {
         self.own_of("", own, replace)
     }
 
-    /// What nodes have of their own, to a relay.
+    /// Adds changes of the own parts of several nodes, for a relay.
     pub(crate) fn all(self, nodes: Vec<NodeChanges>) -> Self {
         nodes.into_iter().fold(self, |writer, change| {
             writer.own_of(&change.node, change.own, change.replace)
@@ -115,7 +115,7 @@ impl Writer {
         self.frame(Frame::Own(next))
     }
 
-    /// The end of a transition.
+    /// Adds the Commit that ends a transition.
     pub(crate) fn commit(mut self, commit: v1::Commit) -> Self {
         let frame = EncodedFrame::from(Frame::Commit(commit));
         self.room(PREFIX_BYTES + frame.encoded_len());
@@ -124,13 +124,14 @@ impl Writer {
         self
     }
 
-    /// Any message.
+    /// Adds any message.
     pub(crate) fn frame(mut self, frame: Frame) -> Self {
         self.message(&frame.into());
         self
     }
 
-    /// Messages that are framed already, which all go into one chunk; and where in which.
+    /// Adds messages that are framed already, all to one chunk. Returns the index of that chunk and
+    /// the range of the messages in it.
     pub(crate) fn framed(&mut self, framed: &Chunks) -> (usize, Range<usize>) {
         self.room(framed.bytes());
         let start = self.chunk.len();
@@ -169,7 +170,7 @@ impl Writer {
     }
 }
 
-/// One message by itself.
+/// One framed message.
 #[must_use]
 pub fn single(frame: Frame) -> Bytes {
     let frame = EncodedFrame::from(frame);
@@ -181,9 +182,9 @@ pub fn single(frame: Frame) -> Bytes {
 /// Frames a message for gRPC.
 fn put(chunk: &mut Vec<u8>, frame: &EncodedFrame) {
     chunk.put_u8(0);
-    // A message that is longer than gRPC can say is longer than any memory that it is made in.
+    // Messages are far below 4 GiB, the most that gRPC can frame.
     chunk.put_u32(u32::try_from(frame.encoded_len()).unwrap_or(u32::MAX));
-    // A vector has room for everything.
+    // A vector grows, so encoding cannot fail.
     let encoded = frame.encode(chunk);
     debug_assert!(encoded.is_ok());
 }

@@ -1,4 +1,4 @@
-//! Cuts changes into messages of bounded size.
+//! Division of changes into messages of bounded size.
 
 use portolan_proto::encoded::size_in_frame;
 use portolan_proto::limits::FRAME_BYTES;
@@ -6,7 +6,8 @@ use prost::bytes::Bytes;
 
 use crate::log::Changes;
 
-/// Changes of at most [`FRAME_BYTES`] each, or of one item: an item is never cut.
+/// Divides changes into pieces of at most [`FRAME_BYTES`], or of one longer item: an item is never
+/// cut.
 pub(super) fn pieces(changes: Changes) -> Vec<Changes> {
     let mut pieces = Pieces::default();
     for item in changes.put {

@@ -5,10 +5,10 @@ use portolan_proto::limits::FRAME_BYTES;
 use super::*;
 use crate::testing::decode;
 
-/// Records of names of this length.
+/// Records with names of these lengths.
 fn items(lengths: &[usize]) -> Vec<Bytes> {
     let record = |length: &usize| {
-        // Not to be compressed.
+        // Random names, which do not compress.
         let mut state = *length as u64 + 1;
         let name = (0..*length).map(|_| {
             state = state

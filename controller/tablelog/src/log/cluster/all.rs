@@ -1,4 +1,4 @@
-//! What all nodes have of their own, for relays.
+//! The own parts of all nodes, for relays.
 
 use std::sync::Arc;
 
@@ -8,18 +8,19 @@ use super::{Cluster, Node};
 use crate::log::{NodeItem, OwnChanges, TableHashes};
 use crate::scope::Scope;
 
-/// What changed of one node's own.
+/// Changes of one node's own part.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct NodeChanges {
     pub(crate) node: Arc<str>,
     pub(crate) own: OwnChanges,
-    /// Whether that is all that it has: it is not known any more what is gone.
+    /// Whether `own` replaces the whole own part, for example because the deletions are not known
+    /// any more.
     pub(crate) replace: bool,
 }
 
 impl Cluster {
-    /// The hashes of the shared records and of all nodes. A node that has nothing of its own is as
-    /// good as one that there is not.
+    /// The hashes of the shared records and of the own parts of all nodes. A node with an empty own
+    /// part is equivalent to an absent one.
     pub(crate) fn hashes_of_all(&self) -> TableHashes {
         let busy = self.nodes.iter().filter(|(_, node)| !node.is_idle());
         let named = busy.map(|(name, node)| node.named(name));
@@ -37,7 +38,7 @@ impl Cluster {
         }
     }
 
-    /// The own parts that a stream carries. The stream's own node has no name in it.
+    /// The own parts that a stream carries. In the stream of a node, the node's name is empty.
     pub(crate) fn own_parts_of(&self, scope: &Scope) -> Vec<NodeChanges> {
         match scope {
             Scope::Node(node) => vec![NodeChanges {
@@ -49,14 +50,14 @@ impl Cluster {
         }
     }
 
-    /// All that nodes have of their own, sorted by node.
+    /// The own parts of all nodes, sorted by node.
     pub(crate) fn own_of_all(&self) -> Vec<NodeChanges> {
         let busy = self.nodes.iter().filter(|(_, node)| !node.is_idle());
         sorted(busy.map(|(name, _)| self.whole(name)))
     }
 
-    /// What changed of any node's own after `cursor`, sorted by node; `None` if that is not known
-    /// any more, or `cursor` never was a revision here.
+    /// The changes of all own parts after `cursor`, sorted by node. `None` if some nodes have been
+    /// forgotten, or `cursor` is after the head.
     pub(crate) fn own_of_all_since(&self, cursor: u64) -> Option<Vec<NodeChanges>> {
         if cursor > self.head || cursor < self.idle_floor {
             return None;
@@ -84,7 +85,7 @@ impl Cluster {
         }
     }
 
-    /// The names of the nodes of which anything is known.
+    /// The names of the known nodes.
     pub(crate) fn node_names(&self) -> impl Iterator<Item = &Arc<str>> {
         self.nodes.keys()
     }
@@ -95,19 +96,19 @@ impl Cluster {
         lists.flat_map(|node| node.lists.iter().map(|(key, _)| key))
     }
 
-    /// The hash of one of a node's lists, if it has that.
+    /// The hash of a node's lists for one record, if it has any.
     pub(crate) fn list_hash(&self, node: &str, key: &RecordKey) -> Option<ContentHash> {
         self.nodes.get(node)?.lists.get(key).map(|item| item.hash)
     }
 
-    /// The sum of the hashes of a node's lists, and what is known of the node.
+    /// The sum of the hashes of a node's lists, and the node's info.
     pub(crate) fn own_parts(&self, node: &str) -> (SetHash, NodeItem) {
         let own = self.nodes.get(node);
         own.map_or_else(Default::default, |own| (own.lists.hash(), own.info.clone()))
     }
 }
 
-/// Sorted by node, so that equal tables are told by equal bytes.
+/// Sorts by node, so that equal tables have equal bytes.
 fn sorted(changes: impl Iterator<Item = NodeChanges>) -> Vec<NodeChanges> {
     let mut changes: Vec<_> = changes.collect();
     changes.sort_unstable_by(|one, other| one.node.cmp(&other.node));

@@ -1,31 +1,31 @@
-//! Which records changed, for people.
+//! The keys of changed records, for display.
 
 use portolan_model::RecordKey;
 
 use super::Cluster;
 use crate::log::Journal;
 
-/// What a change was of.
+/// The part of a table that changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TablePart {
     /// A record that all nodes share.
     Shared,
-    /// What the node has of its own for a record.
+    /// The node's own lists for a record.
     Own,
 }
 
-/// What changed since some revision.
+/// The differences of a node's table since some revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Differences {
-    /// Of what, of which record, and whether it is gone.
+    /// The key of each change, its part, and whether it is a deletion.
     pub records: Vec<(RecordKey, TablePart, bool)>,
-    /// What is known of the node.
+    /// Whether the node's info changed.
     pub info: bool,
 }
 
 impl Cluster {
-    /// What changed of a node's table after `cursor`, sorted; `None` if that is not known any more,
-    /// or `cursor` never was a revision here.
+    /// The changes of a node's table after `cursor`, sorted. `None` if some have been dropped, or
+    /// `cursor` is after the head.
     pub(crate) fn differences_since(&self, node: &str, cursor: u64) -> Option<Differences> {
         if cursor > self.head {
             return None;

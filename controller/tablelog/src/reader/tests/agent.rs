@@ -1,4 +1,4 @@
-//! An agent that holds what it is sent to what it is told of it.
+//! A test agent that checks each transition against its Commit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ pub(super) fn all(mut delivery: Delivery) -> Vec<Bytes> {
     std::iter::from_fn(|| delivery.next_chunk()).collect()
 }
 
-/// An agent that applies what it is sent, as it comes over the wire.
+/// An agent that applies encoded transitions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Agent {
-    /// Epoch and revision of its last Commit.
+    /// The epoch and revision of the last Commit.
     pub(super) at: Option<(u64, u64)>,
     pub(super) table: NodeTable,
 }
@@ -41,7 +41,8 @@ impl Agent {
         }
     }
 
-    /// Begins a stream; `buckets` to tell the hashes of so many whatever the answer.
+    /// Begins a stream. With `buckets`, the hashes of that many buckets are sent unless the agent
+    /// gets a transition at once.
     pub(super) fn connect(&mut self, tables: &TableReader, node: &NodeKey, buckets: Option<u32>) {
         let (feed, scope) = (tables.feed(&node.cluster), Scope::from(node));
         let first = tables.first(&feed, &scope, &self.have());
@@ -65,7 +66,7 @@ impl Agent {
         hashes.as_chunks().0.to_vec()
     }
 
-    /// Goes on with a stream until there is nothing more; returns how many transitions there were.
+    /// Takes transitions until there are no more; returns their number.
     pub(super) fn follow(&mut self, tables: &TableReader, node: &NodeKey) -> usize {
         let (feed, scope) = (tables.feed(&node.cluster), Scope::from(node));
         let mut transitions = 0;
