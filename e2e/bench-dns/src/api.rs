@@ -1,4 +1,4 @@
-//! An API server with these objects and nothing else: lists, and watches in which nothing happens.
+//! An API server with a fixed set of objects: lists, and watches without events.
 
 use std::io::{BufRead, BufReader, Write, copy, sink};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,13 +9,13 @@ use serde_json::json;
 
 use crate::world::items;
 
-/// Serves until the process ends.
+/// Starts to serve, until the process ends. Returns the address.
 pub(crate) fn serve(services: u32) -> Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // A client that goes ends its own thread.
+            // Each connection has its own thread, which ends with it.
             thread::spawn(move || connection(stream, services));
         }
     });
@@ -53,7 +53,7 @@ fn connection(mut stream: TcpStream, services: u32) -> std::io::Result<()> {
     }
 }
 
-/// The version and the kind of a list, without which its client does not know what is in it.
+/// The version and the kind of a list, which its client needs to decode the items.
 fn kind_of(request: &str) -> (&'static str, &'static str) {
     match request {
         path if path.contains("/namespaces") => ("v1", "NamespaceList"),

@@ -1,4 +1,4 @@
-//! Asks a DnsService, and measures what it costs.
+//! Load of a DnsService, and its cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,25 +10,26 @@ use portolan_dns::grpc::pb::dns_service_client::DnsServiceClient;
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
-/// How many queries are on their way at a time.
+/// The number of concurrent queries.
 const AT_ONCE: usize = 32;
 
-/// Clock ticks of /proc, in milliseconds: always that on Linux's usual architectures.
+/// The length of a clock tick in /proc, in milliseconds: the same on all usual architectures of
+/// Linux.
 const TICK_MS: u64 = 10;
 
-/// A server.
+/// A server under measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     client: DnsServiceClient<Channel>,
     process: u32,
 }
 
-/// What so many answers cost.
+/// The cost of a number of answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Cost {
-    /// The server's own time for one answer, user and system.
+    /// The server's processor time for one answer, user and system.
     pub(crate) cpu: Duration,
-    /// From query to answer, sorted.
+    /// Time from query to answer, sorted.
     pub(crate) waits: Vec<Duration>,
 }
 
@@ -45,7 +46,7 @@ impl Target {
         Ok(answer.into_inner().msg)
     }
 
-    /// Asks `count` queries.
+    /// Sends `count` queries, [`AT_ONCE`] at a time.
     pub(crate) async fn load(&self, packets: &Arc<Vec<Vec<u8>>>, count: usize) -> Result<Cost> {
         let next = Arc::new(AtomicUsize::new(0));
         let before = self.cpu()?;
@@ -76,7 +77,7 @@ impl Target {
         Ok(Cost { cpu, waits })
     }
 
-    /// The process's time so far.
+    /// The processor time of the server's process so far.
     fn cpu(&self) -> Result<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process))?;
         let rest = stat.rsplit_once(')').context("/proc/PID/stat")?.1;

@@ -1,5 +1,6 @@
-//! What an answer costs inside our DnsService and in CoreDNS with its kubernetes plugin, which
-//! serves the same gRPC service: the same objects, the same queries, the same client, in turns.
+//! The cost of a DNS answer in Portolan's DnsService and in CoreDNS with its kubernetes plugin,
+//! which serves the same gRPC service. Both have the same objects, and the same client sends them
+//! the same queries in turns.
 
 #![allow(clippy::print_stdout, reason = "figures are its product")]
 #![forbid(unsafe_code)]
@@ -28,28 +29,28 @@ use load::{Cost, Target};
 /// Compares the cost of DNS answers with that of CoreDNS's kubernetes plugin.
 #[derive(Debug, Parser)]
 struct Args {
-    /// How many Services there are.
+    /// Number of Services.
     #[arg(long, default_value = "10000")]
     services: u32,
 
-    /// How many queries a round has.
+    /// Number of queries in a round.
     #[arg(long, default_value = "50000")]
     queries: usize,
 
-    /// How many rounds each server has; the middle one counts.
+    /// Number of rounds for each server; the median counts.
     #[arg(long, default_value = "3")]
     rounds: usize,
 
-    /// The program CoreDNS.
+    /// Path of CoreDNS.
     #[arg(long, env = "PORTOLAN_COREDNS")]
     coredns: PathBuf,
 
-    /// Serve on this port instead: what `run` measures.
+    /// Serve on this port instead; a run starts its own server so.
     #[arg(long, hide = true)]
     serve: Option<u16>,
 }
 
-/// A server that ends with us.
+/// A server process, killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
@@ -137,7 +138,7 @@ async fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a server has the first name.
+/// Waits until a server answers the first name with records.
 async fn ready(target: &mut Target, packet: &[u8]) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -151,7 +152,8 @@ async fn ready(target: &mut Target, packet: &[u8]) -> Result<()> {
     }
 }
 
-/// Both must do the same work, or there is nothing to compare.
+/// Checks that both servers give the same results, as a comparison of cost is meaningless
+/// otherwise.
 async fn compare(ours: &mut Target, theirs: &mut Target, packets: &[Vec<u8>]) -> Result<()> {
     let (mut answers, mut missing) = (0, 0);
     for packet in packets.iter().take(2000) {
@@ -189,20 +191,20 @@ fn report(who: &str, cost: &Cost) {
     figure(&format!("dns_{who}_wait_p99"), micros(at(99)), "us", None);
 }
 
-/// One endpoint changes: what that costs with all Services and with a tenth of them, and how many
-/// names have other records then.
+/// Measures the cost of a change of one endpoint, with all Services and with a tenth of them, and
+/// the number of names whose records change.
 fn changes_cost(services: u32) -> Result<()> {
     let mut costs = Vec::new();
     for count in [services / 10, services] {
         let mut zone = zone(count)?;
-        // Once before it counts: what is measured is the work, not how much of a zone the processor's
-        // cache holds.
+        // One uncounted round first: the figure is the cost of the work, not of loading the zone
+        // into the processor's cache.
         time_of_changes(&mut zone, count, 0)?;
         let cost = time_of_changes(&mut zone, count, ROUNDS)? / ROUNDS;
         let name = format!("dns_endpoint_change_{count}_services");
         figure(&name, cost.as_secs_f64() * 1e6, "us", None);
         costs.push(cost.as_secs_f64());
-        // The Service's own name, its port's, and the endpoint's, before and after, with the addresses.
+        // The Service's name, its port's, and the endpoint's old and new ones, with the addresses.
         let goal = Goal::AtMost(6.0);
         let name = format!("dns_endpoint_change_names_{count}_services");
         figure(&name, names_changed(&mut zone, count)?, "names", Some(goal));
@@ -218,10 +220,10 @@ fn changes_cost(services: u32) -> Result<()> {
     Ok(())
 }
 
-/// How many changes are measured.
+/// The number of measured changes.
 const ROUNDS: u32 = 2000;
 
-/// Between how many Services, far apart.
+/// The number of Services that change, spread evenly over all.
 const CHANGING: u32 = 100;
 
 fn time_of_changes(zone: &mut Zone, services: u32, first: u32) -> Result<Duration> {
@@ -235,8 +237,9 @@ fn time_of_changes(zone: &mut Zone, services: u32, first: u32) -> Result<Duratio
     Ok(begin.elapsed())
 }
 
-/// One endpoint of a Service has another address, a different one in each round. `last` is the last
-/// digit of the Service's number: 0 for one with cluster IPs, 3 for a headless one.
+/// The change that gives one endpoint of a Service another address, a different one in each round.
+/// `last` is the last digit of the Service's number: 0 for one with cluster IPs, 3 for a headless
+/// one.
 fn moved(round: u32, services: u32, last: u32) -> Result<NamesChange> {
     let number = (round % CHANGING) * (services / CHANGING);
     let number = number - number % 10 + last;
@@ -244,8 +247,8 @@ fn moved(round: u32, services: u32, last: u32) -> Result<NamesChange> {
     world::change(Kind::EndpointSlice, &world::slice(number, moved))
 }
 
-/// How many names one such change gives other records, those of addresses among them: the most of many
-/// changes.
+/// The number of names, those of addresses included, whose records one such change replaces: the
+/// maximum over many changes.
 fn names_changed(zone: &mut Zone, services: u32) -> Result<f64> {
     let mut most = 0;
     for round in 2 * ROUNDS + 1..=3 * ROUNDS {

@@ -1,5 +1,6 @@
-//! A cluster of so many Services, as the API server lists it: a tenth headless with hostnames, a
-//! hundredth ExternalName, the others with a cluster IP of each family; four endpoints each.
+//! A cluster of a given number of Services, as the API server lists it. A tenth are headless with
+//! hostnames, a hundredth are ExternalName, and the others have a cluster IP of each family. Each
+//! has four endpoints.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -49,7 +50,7 @@ fn service(number: u32) -> Value {
     json!({"metadata": metadata(number, &format!("svc{number}")), "spec": spec})
 }
 
-/// The slice of a Service; `moved` changes the address of one endpoint.
+/// The slice of a Service. `moved` shifts the address of its first endpoint.
 pub(crate) fn slice(number: u32, moved: u32) -> Value {
     let endpoint = |index: u32| {
         let shift = if index == 0 { moved } else { 0 };
@@ -67,7 +68,7 @@ pub(crate) fn slice(number: u32, moved: u32) -> Value {
         "endpoints": (0..ENDPOINTS).map(endpoint).collect::<Vec<_>>()})
 }
 
-/// What the API server lists at a path.
+/// The objects that the API server lists at a path.
 pub(crate) fn items(services: u32, path: &str) -> Vec<Value> {
     if path.contains("/namespaces") {
         let name = |number| json!({"metadata": {"name": namespace(number), "uid": "u"}});
@@ -82,7 +83,7 @@ pub(crate) fn items(services: u32, path: &str) -> Vec<Value> {
     }
 }
 
-/// The same as changes of a zone.
+/// The same objects as changes of a zone.
 pub(crate) fn changes(services: u32) -> Result<Vec<NamesChange>> {
     let kinds = [
         ("/namespaces", Kind::Namespace),
@@ -99,7 +100,7 @@ pub(crate) fn changes(services: u32) -> Result<Vec<NamesChange>> {
     Ok(changes)
 }
 
-/// An object as a change.
+/// Converts an object to a change.
 pub(crate) fn change(kind: Kind, object: &Value) -> Result<NamesChange> {
     match names(kind, object) {
         Names::Put { change, .. } => Some(*change),
@@ -108,8 +109,8 @@ pub(crate) fn change(kind: Kind, object: &Value) -> Result<NamesChange> {
     .with_context(|| format!("{object} has no names"))
 }
 
-/// Queries as clients send them: of ten, four for addresses of cluster IPs, one of each family for
-/// headless ones, one SRV, one PTR, and two for what a search path makes of a name.
+/// Typical queries of clients. Of ten, four ask for addresses of cluster IPs, two for headless
+/// ones, one is an SRV, one a PTR, and two are names that a search path produces.
 pub(crate) fn queries(services: u32) -> Result<Vec<Vec<u8>>> {
     (0..10_000_u32)
         .map(|number| query(number, services))
@@ -117,7 +118,7 @@ pub(crate) fn queries(services: u32) -> Result<Vec<Vec<u8>>> {
 }
 
 fn query(number: u32, services: u32) -> Result<Vec<u8>> {
-    // Far apart, so that no cache of the processor helps.
+    // Far apart, so that the processor's caches do not help.
     let service = number.wrapping_mul(7919) % services;
     let ns = namespace(service);
     let base = format!("svc{service}.{ns}.svc.cluster.local.");

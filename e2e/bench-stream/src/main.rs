@@ -1,9 +1,9 @@
-//! What the stream to thousands of agents costs, beside the plain ways to do it.
+//! The cost of the stream to thousands of agents, compared with plain ways to serve it.
 //!
-//! Three processes: the server, alone on one processor; a client with thousands of thin agents on
-//! the other; and the driver, which tells both what to do, and has one whole agent of its own to
-//! check that what was sent is right. Baselines run in the same way, so that their ratios mean
-//! something on a machine that nothing is known of.
+//! Three processes take part: the server, alone on one processor; a client with thousands of thin
+//! agents on another; and the driver, which controls both and runs one whole agent to check the
+//! correctness of the data sent. Baselines run in the same way, so that ratios are meaningful on
+//! any machine.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -22,7 +22,7 @@ mod world;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// The controller's.
+/// The controller's allocator.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,4 +1,4 @@
-//! What a process costs, and where it runs.
+//! Resource usage and processor affinity of a process.
 
 use anyhow::{Context as _, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// What this process has used so far.
+/// Resources used by this process so far.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Usage {
     /// User and system time of all threads, in nanoseconds.
@@ -28,26 +28,26 @@ impl Usage {
     }
 }
 
-/// Nanoseconds of a clock that all processes share.
+/// The monotonic clock in nanoseconds, comparable between processes.
 pub(crate) fn now_ns() -> u64 {
     clock(ClockId::Monotonic)
 }
 
 fn clock(id: ClockId) -> u64 {
     let time = clock_gettime(id);
-    // Both count up from zero.
+    // Both clocks count up from zero.
     u64::try_from(time.tv_sec).unwrap_or_default() * 1_000_000_000
         + u64::try_from(time.tv_nsec).unwrap_or_default()
 }
 
-/// Keeps this process, and threads that it starts, on one processor.
+/// Pins this process, and the threads that it starts, to one processor.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(cpu);
     sched_setaffinity(None, &cpus).with_context(|| format!("pinning to processor {cpu}"))
 }
 
-/// Takes as many descriptors as there may be.
+/// Raises the limit of descriptors to its maximum.
 pub(crate) fn raise_descriptors() -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let all = Rlimit {

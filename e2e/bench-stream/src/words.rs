@@ -1,26 +1,26 @@
-//! What the driver and its two programs say to each other: lines of JSON.
+//! The protocol between the driver and its two child processes: lines of JSON.
 
 use serde::{Deserialize, Serialize};
 
 use crate::usage::Usage;
 
-/// To a server.
+/// An order to a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// What has it cost so far?
+    /// Report the resources used so far.
     Usage,
-    /// Wait until it has so many streams.
+    /// Wait until this many streams are open.
     Streams(usize),
-    /// Publish one transition of so many changes.
+    /// Publish one transition of this many changes.
     Change(u32),
-    /// Publish changes at this rate, per second, for so many seconds.
+    /// Publish changes at this rate, per second, for this many seconds.
     Load { rate: u32, seconds: u32 },
 }
 
-/// From a server.
+/// An answer of a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Told {
-    /// It listens on this port of the loopback.
+    /// The server listens on this port of the loopback.
     Ready {
         port: u16,
     },
@@ -28,89 +28,89 @@ pub(crate) enum Told {
     Streams,
     Published(Published),
     Loaded {
-        /// When each change happened, and the revision that has it.
+        /// The time and the revision of each change.
         changes: Vec<Published>,
-        /// The most that it had meanwhile, in bytes.
+        /// The highest resident memory during the load, in bytes.
         resident_max: u64,
     },
 }
 
-/// A change that is on its way.
+/// A published change.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Published {
-    /// The revision that has it.
+    /// The first revision that contains it.
     pub(crate) revision: u64,
-    /// When it happened.
+    /// The time of the change, by the monotonic clock, in nanoseconds.
     pub(crate) at_ns: u64,
 }
 
-/// To the thin client.
+/// An order to the thin client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Connect so many agents, and wait until each has its table.
+    /// Connect agents, and wait until each has its table.
     Connect(Connect),
     /// Wait until all agents have this revision.
     Reach(u64),
-    /// When did the last agent have each revision from here to there?
+    /// Report when the last agent reached each revision of an inclusive range.
     Arrivals { first: u64, last: u64 },
-    /// Close all connections; what agents have, they keep.
+    /// Close all connections. Agents keep their state.
     Leave,
-    /// Keep what agents have, for [`Order::Restore`].
+    /// Save the agents' state for [`Order::Restore`].
     Keep,
-    /// Agents have again what they had.
+    /// Restore the agents' saved state.
     Restore,
 }
 
-/// How agents connect.
+/// Parameters of the agents' connections.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Connect {
-    /// To this port of the loopback.
+    /// The server's port of the loopback.
     pub(crate) port: u16,
-    /// How many.
+    /// The number of agents.
     pub(crate) agents: u32,
     pub(crate) speak: Speak,
-    /// Whether they say what they have.
+    /// Whether an agent's Hello states the table that it holds.
     pub(crate) resume: bool,
-    /// Whether they acknowledge each Commit, as received and as programmed.
+    /// Whether agents acknowledge each Commit, as received and as programmed.
     pub(crate) acks: bool,
 }
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Speak {
     Plain,
     Tls,
-    /// No HTTP: so many bytes are a revision.
+    /// No HTTP: each revision is this many bytes.
     Bare(u32),
 }
 
-/// From the thin client.
+/// An answer of the thin client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Done {
     Connected(Connected),
-    /// All have it; the last since then. `received` counts the bytes of all of them since they
-    /// connected.
+    /// All agents have the revision; the last since `at_ns`. `received` counts the bytes that all
+    /// agents received since they connected.
     Reached {
         at_ns: u64,
         received: u64,
     },
-    /// For each revision, when the last agent had it.
+    /// The time at which the last agent reached each revision, in nanoseconds.
     Arrivals(Vec<u64>),
     Left,
     Kept,
     Restored,
 }
 
-/// What it took until all had their tables.
+/// The cost of connecting all agents until each has its table.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Connected {
-    /// From the first connection to the last Commit.
+    /// Time from the first connection to the last first Commit, in nanoseconds.
     pub(crate) took_ns: u64,
-    /// The bytes of all agents, below TLS's records and above TCP.
+    /// Bytes that all agents received, above TCP; with TLS, without its records' overhead.
     pub(crate) received: u64,
     pub(crate) sent: u64,
-    /// The revision that all have at least.
+    /// The lowest revision among the agents.
     pub(crate) revision: u64,
-    /// How many were asked for the hashes of their buckets.
+    /// The number of agents asked for the hashes of their buckets.
     pub(crate) asked: u32,
 }

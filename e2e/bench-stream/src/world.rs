@@ -1,10 +1,10 @@
-//! A cluster that every process makes alike, without telling each other: Services with endpoints
-//! on nodes, and changes of them.
+//! A deterministic cluster that every process builds alike: Services with endpoints on nodes, and
+//! changes of them.
 //!
-//! It is what selection would make of it: every Service has a record; every node that has
-//! endpoints has lists that name them (hairpin), and of each tenth Service also as local
-//! destinations (`externalTrafficPolicy: Local`). A change replaces one endpoint of one Service by
-//! a new one on another node, so it touches one record and what two nodes have of their own.
+//! It has the form of selection's result. Every Service has a record. Every node with endpoints has
+//! lists that name them (hairpin); for each tenth Service they are also local destinations
+//! (`externalTrafficPolicy: Local`). A change replaces one endpoint of one Service by a new one on
+//! another node, so it touches one record and the overlays of two nodes.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use portolan_model::{
 };
 use portolan_select::TableDelta;
 
-/// Pods listen on this port, Services on the other.
+/// The port of Pods, and the port of Services.
 const POD_PORT: u16 = 8080;
 const SERVICE_PORT: u16 = 80;
 
-/// Each Service of so many has a node port with the policy Local.
+/// One Service of this many has a node port with the policy Local.
 const LOCAL_EVERY: u32 = 10;
 
-/// Over so many nodes the endpoints of a slot move before they come back to the first.
+/// The distance by which an endpoint moves among the nodes of its slot.
 const STEP: u32 = 7;
 
-/// How large a cluster is.
+/// The size of a cluster.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Size {
     /// Services, of one port each; at most 1,048,576
@@ -42,20 +42,20 @@ pub(crate) struct Size {
     pub(crate) nodes: u32,
 }
 
-/// The cluster as it is after some changes.
+/// The cluster after a number of changes.
 #[derive(Debug, Clone)]
 pub(crate) struct World {
     size: Size,
-    /// Made once, as a catalog shares names.
+    /// Built once and shared, as a catalog shares names.
     keys: Arc<[RecordKey]>,
     nodes: Arc<[NodeKey]>,
-    /// How many changes each Service has seen.
+    /// The number of changes of each Service.
     generations: Vec<u32>,
-    /// The Service that changes next: all take turns.
+    /// The Service that changes next, in rotation.
     turn: u32,
 }
 
-/// Where an endpoint is.
+/// The location of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     /// The number of its node.
@@ -64,7 +64,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Address and port.
+    /// Its address and port.
     pub(crate) fn address(self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.ip), POD_PORT)
     }
@@ -89,7 +89,7 @@ impl World {
         self.size
     }
 
-    /// All of it, as the first transition of a controller.
+    /// The whole cluster, as the first transition of a controller.
     pub(crate) fn whole(&self) -> TableDelta {
         let mut delta = TableDelta::default();
         for service in 0..self.size.services {
@@ -108,7 +108,7 @@ impl World {
         delta
     }
 
-    /// Changes the next Service, adds that to a transition, and says which one it was.
+    /// Changes the next Service, and adds the change to a transition. Returns the Service's number.
     pub(crate) fn change(&mut self, delta: &mut TableDelta) -> u32 {
         let service = self.turn;
         self.turn = (service + 1) % self.size.services;
@@ -163,7 +163,7 @@ impl World {
         (0..self.size.endpoints).map(move |slot| self.endpoint(service, slot))
     }
 
-    /// What the agent of a node must have in the end.
+    /// The table that a node's agent must have in the end.
     pub(crate) fn table(&self, node: u32) -> NodeTable {
         let mut table = NodeTable {
             node: node_info(node),
@@ -190,7 +190,8 @@ impl World {
         self.nodes[node as usize].clone()
     }
 
-    /// Each slot has nodes of its own, so no two endpoints of a Service are ever on one node.
+    /// The current endpoint of a slot. Each slot has its own nodes, so two endpoints of a Service
+    /// are never on one node.
     fn endpoint(&self, service: u32, slot: u32) -> Endpoint {
         let Size {
             endpoints, nodes, ..
@@ -206,7 +207,7 @@ impl World {
     }
 }
 
-/// The node of a number.
+/// The key of a node.
 fn node_key(node: u32) -> NodeKey {
     NodeKey {
         cluster: "".into(),
@@ -214,12 +215,12 @@ fn node_key(node: u32) -> NodeKey {
     }
 }
 
-/// Its name.
+/// The name of a node.
 pub(crate) fn node_name(node: u32) -> String {
     format!("node-{node:05}")
 }
 
-/// The name of the zone that a node is in.
+/// The name of a node's zone.
 pub(crate) fn zone(node: u32) -> &'static str {
     ["zone-a", "zone-b", "zone-c"][node as usize % 3]
 }
@@ -241,7 +242,7 @@ fn is_local(service: u32) -> bool {
 }
 
 fn node_port(service: u32) -> u16 {
-    // Less than 2,768, so it fits.
+    // The number is less than 2,768, so it fits.
     30_000 + u16::try_from(service / LOCAL_EVERY % 2_768).unwrap_or_default()
 }
 
@@ -263,12 +264,12 @@ fn lists_of(service: u32, endpoint: Endpoint) -> NodeOverlay {
     }
 }
 
-/// Where the pods of a node are.
+/// The Pod network of a node, a /24.
 fn network(node: u32) -> Ipv4Addr {
     Ipv4Addr::from((10 << 24 | 128 << 16) + (node << 8))
 }
 
-/// Numbers without a pattern that a compressor could use.
+/// A pseudorandom number, to leave no pattern to a compressor.
 fn scramble(a: u32, b: u32) -> u32 {
     let mut x = u64::from(a) << 32 | u64::from(b);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

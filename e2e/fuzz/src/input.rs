@@ -1,9 +1,9 @@
-//! How an input is cut into messages: each has its length before it, as in a protobuf file of many.
+//! The format of inputs: messages, each preceded by its length, as in a protobuf file of several.
 
 use prost::Message;
 use prost::encoding::{decode_varint, encode_varint};
 
-/// The messages of an input. The last one ends where the input does.
+/// The messages of an input. The last one is truncated where the input ends.
 #[derive(Debug)]
 pub struct Pieces<'d>(pub &'d [u8]);
 
@@ -22,7 +22,7 @@ impl<'d> Iterator for Pieces<'d> {
     }
 }
 
-/// An input of these messages.
+/// Joins messages into an input.
 #[must_use]
 pub fn join(messages: &[impl Message]) -> Vec<u8> {
     let mut input = Vec::new();
@@ -34,7 +34,7 @@ pub fn join(messages: &[impl Message]) -> Vec<u8> {
     input
 }
 
-/// The same for bytes that are messages already.
+/// Joins encoded messages into an input.
 #[must_use]
 pub fn join_bytes(pieces: &[&[u8]]) -> Vec<u8> {
     let mut input = Vec::new();

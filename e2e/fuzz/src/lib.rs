@@ -1,7 +1,8 @@
-//! What each half decodes, and what must hold whatever the bytes are.
+//! Fuzz targets of the agent's, the controller's and DNS's decoders.
 //!
-//! A target takes bytes and panics if something does not hold. `e2e/fuzz/run` builds the targets with
-//! coverage for libFuzzer; without it their programs replay files, and a test replays the seeds.
+//! A target takes bytes and panics if an invariant is violated. `e2e/fuzz/run` builds the targets
+//! with coverage for libFuzzer. Without coverage their programs replay files, and a test replays
+//! the corpus.
 
 pub mod agent;
 pub mod controller;
@@ -13,7 +14,7 @@ pub mod seeds;
 mod tests {
     use std::path::Path;
 
-    /// Plays what earlier fuzzing found worth keeping; see `e2e/fuzz/run --keep`.
+    /// Replays the inputs that earlier fuzzing kept; see `e2e/fuzz/run --keep`.
     fn replay(target: &str, check: impl Fn(&[u8])) {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("corpus")

@@ -1,4 +1,4 @@
-//! Inputs to begin with: real messages, of objects that have something of everything.
+//! Initial inputs: real messages, made from objects with a wide range of fields.
 
 use std::sync::Arc;
 
@@ -16,10 +16,13 @@ use crate::controller::kind;
 use crate::controller::signer::{AUDIENCE, ISSUER, NODE};
 use crate::input::{join, join_bytes};
 
-/// An input and its name.
+/// The name of an input, and the input.
 pub type Seed = (&'static str, Vec<u8>);
 
-/// Objects with something of everything.
+/// The objects of the seeds.
+///
+/// # Panics
+/// If the embedded file is not JSON lines.
 #[must_use]
 pub fn objects() -> Vec<Value> {
     let text = include_str!("seeds.jsonl");
@@ -27,7 +30,7 @@ pub fn objects() -> Vec<Value> {
     lines.collect::<Result<_, _>>().expect("JSON, one a line")
 }
 
-/// What a controller computes of them.
+/// The table that a controller computes from [`objects`].
 #[must_use]
 pub fn table() -> TableDelta {
     let cluster: Arc<str> = "".into();
@@ -59,7 +62,7 @@ fn frame(frame: Frame) -> v1::Frame {
     v1::Frame { frame: Some(frame) }
 }
 
-/// A Commit whose hashes the target fills in.
+/// A Commit whose hashes the target completes.
 fn commit(revision: u64, snapshot: bool) -> v1::Frame {
     frame(Frame::Commit(v1::Commit {
         revision,
@@ -68,7 +71,7 @@ fn commit(revision: u64, snapshot: bool) -> v1::Frame {
     }))
 }
 
-/// One that says nothing of what is the node's own.
+/// A Commit without a hash of the node's own part.
 fn shared_commit(revision: u64) -> v1::Frame {
     frame(Frame::Commit(v1::Commit {
         revision,
@@ -103,7 +106,7 @@ fn messages() -> Vec<v1::Record> {
         .collect()
 }
 
-/// What node `a` has of its own.
+/// The own part of node `a`.
 fn own() -> v1::Own {
     let node = NodeKey {
         cluster: "".into(),
@@ -125,7 +128,7 @@ fn own() -> v1::Own {
     }
 }
 
-/// The node is in no zone any more.
+/// A change after which the node is in no zone.
 fn moved() -> v1::Own {
     v1::Own {
         node: Some(v1::NodeInfo::default()),
@@ -133,7 +136,7 @@ fn moved() -> v1::Own {
     }
 }
 
-/// A whole table.
+/// The frames of a whole table.
 fn snapshot() -> Vec<v1::Frame> {
     vec![
         welcome(7),
@@ -143,7 +146,7 @@ fn snapshot() -> Vec<v1::Frame> {
     ]
 }
 
-/// A table, and what comes after it.
+/// A whole table, followed by frames.
 fn followed_by(frames: &[v1::Frame]) -> Vec<u8> {
     join(&[&snapshot(), frames].concat())
 }
@@ -158,7 +161,7 @@ fn refused() -> v1::Record {
     }
 }
 
-/// Inputs of the agent's target.
+/// The inputs of the agent's target.
 #[must_use]
 pub fn agent() -> Vec<Seed> {
     let records = records();
@@ -235,7 +238,7 @@ pub fn agent() -> Vec<Seed> {
     ]
 }
 
-/// A Commit that states what is not so.
+/// A Commit with false hashes.
 fn wrong() -> v1::Frame {
     frame(Frame::Commit(v1::Commit {
         revision: 2,
@@ -254,7 +257,7 @@ fn others() -> [v1::Frame; 4] {
     ]
 }
 
-/// Inputs of the controller's target.
+/// The inputs of the controller's target.
 #[must_use]
 pub fn controller() -> Vec<Seed> {
     let lines: Vec<_> = objects().iter().map(Value::to_string).collect();
@@ -286,7 +289,7 @@ pub fn controller() -> Vec<Seed> {
     ]
 }
 
-/// Who has a name of so many bytes.
+/// A Hello whose node name has `length` bytes.
 fn named(length: usize) -> Vec<u8> {
     let hello = v1::Hello {
         node: "n".repeat(length),
@@ -297,7 +300,7 @@ fn named(length: usize) -> Vec<u8> {
     }])
 }
 
-/// All that an agent may say.
+/// One message of each kind that an agent sends.
 fn stream() -> [Said; 4] {
     let key = records().first().map(|record| encode_key(&record.key));
     [

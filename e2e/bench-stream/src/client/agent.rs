@@ -1,4 +1,4 @@
-//! One thin agent: what it has, and its connection.
+//! One thin agent: its state and its connection.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::io::Io;
 use super::message::{Heard, Messages};
 use crate::words::Speak;
 
-/// What an agent knows of its table: not the table, but what it would say of it.
+/// The identity of an agent's table, as its Hello states it. The table itself is not kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Held {
     epoch: u64,
@@ -31,7 +31,7 @@ pub(super) struct Link {
     reader: Reader,
     messages: Messages,
     epoch: u64,
-    /// Bytes that came and for which no room was made yet.
+    /// Bytes received since the last window update.
     taken: u32,
     pub(super) received: u64,
     pub(super) sent: u64,
@@ -39,21 +39,21 @@ pub(super) struct Link {
     pub(super) synced: bool,
 }
 
-/// What became of a read.
+/// The result of a read.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// The revisions before and after, if there is a newer one.
+    /// The revisions before and after, if a newer one was committed.
     pub(super) reached: Option<(u64, u64)>,
-    /// The first Commit came.
+    /// The first Commit arrived.
     pub(super) synced: bool,
-    /// So many buckets are asked for.
+    /// The number of buckets that the server asked for.
     pub(super) asked: Option<u32>,
-    /// Why the connection is over, if it is.
+    /// The reason why the connection ended, if it did.
     pub(super) ended: Option<&'static str>,
 }
 
 impl Link {
-    /// Connects, and says Hello, with what the agent has if there is anything.
+    /// Connects, and sends a Hello with the identity of the agent's table, if it has one.
     pub(super) fn open(
         port: u16,
         speak: Speak,
@@ -94,14 +94,14 @@ impl Link {
         Ok(link)
     }
 
-    /// Answers AskBuckets.
+    /// Answers an AskBuckets.
     pub(super) fn answer(&mut self, hashes: Vec<u8>) -> Result<()> {
         let mut out = Vec::new();
         message(&mut out, Message::Buckets(v1::Buckets { hashes }))?;
         self.write(&out)
     }
 
-    /// Takes what has come.
+    /// Reads and handles the bytes that have arrived.
     pub(super) fn read(&mut self, buffer: &mut [u8], held: &mut Held) -> Result<Outcome> {
         if let Speak::Bare(bytes) = self.speak {
             return self.read_bare(buffer, held, bytes.into());

@@ -1,4 +1,4 @@
-//! When all agents had a revision.
+//! The times at which all agents have a revision.
 
 /// Counts, for each revision after the first, the agents that have it.
 #[derive(Debug, Default)]
@@ -14,13 +14,13 @@ struct Arrival {
 }
 
 impl Arrivals {
-    /// Begins anew: every agent has this revision.
+    /// Starts over: every agent has this revision.
     pub(super) fn begin(&mut self, revision: u64) {
         self.first = revision + 1;
         self.of.clear();
     }
 
-    /// An agent that had one revision now has another, and so all between them.
+    /// Records that an agent went from one revision to another, and so reached all between them.
     pub(super) fn reached(&mut self, from: u64, to: u64, now_ns: u64) {
         for revision in from.max(self.first - 1) + 1..=to {
             let arrival = self.arrival(revision);
@@ -29,7 +29,8 @@ impl Arrivals {
         }
     }
 
-    /// When the last of so many agents had it, if all have it. 0 if it is of before the beginning.
+    /// The time at which the last of `agents` agents reached a revision, or `None` if some have
+    /// not. 0 for a revision from before the start.
     pub(super) fn all(&self, revision: u64, agents: usize) -> Option<u64> {
         if revision < self.first {
             return Some(0);

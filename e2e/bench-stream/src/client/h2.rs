@@ -1,4 +1,4 @@
-//! As little of HTTP/2 as one call on one connection takes.
+//! The part of HTTP/2 needed for one call on one connection.
 
 use anyhow::{Result, bail};
 
@@ -22,43 +22,43 @@ const HEAD_BYTES: usize = 9;
 /// The only stream.
 const STREAM: u32 = 1;
 
-/// The largest frame that a server must take, in bytes.
+/// The largest frame that every server must accept, in bytes.
 const MAX_SENT_FRAME: usize = 16 << 10;
 
-/// Windows and frames as the agent's.
+/// Windows and frame size of the agent.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 2 << 20;
 const MAX_FRAME: u32 = 256 << 10;
-/// What every connection begins with.
+/// The initial window of every connection.
 const DEFAULT_WINDOW: u32 = 65_535;
 
-/// What has come.
+/// A received event.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<'a> {
-    /// A piece of the call's answer.
+    /// A piece of the response body.
     Data(&'a [u8]),
-    /// The server's settings want an answer.
+    /// The server's settings, which must be acknowledged.
     Settings,
-    /// So does this.
+    /// A ping, which must be answered.
     Ping([u8; 8]),
-    /// The call is over.
+    /// The call has ended, for this reason.
     Ended(&'static str),
 }
 
-/// Takes frames apart, wherever reads cut them.
+/// Incremental frame decoder.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     head: Head<HEAD_BYTES>,
     kind: u8,
     flags: u8,
-    /// How much of the frame's body is yet to come; `None` within the head.
+    /// Remaining bytes of the frame's body; `None` within the head.
     left: Option<usize>,
-    /// The body of a small frame.
+    /// The body of a frame other than DATA.
     body: Vec<u8>,
 }
 
 impl Reader {
-    /// Takes the bytes of a read, and shows what is in them.
+    /// Decodes the bytes of a read, and calls `show` with each event.
     pub(super) fn feed<'a>(
         &mut self,
         mut bytes: &'a [u8],
@@ -111,18 +111,18 @@ impl Reader {
     }
 }
 
-/// What opens a connection and begins the call.
+/// Writes the connection preface and the head of the call.
 pub(super) fn open(out: &mut Vec<u8>, scheme_is_https: bool) {
     out.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     let mut settings = Vec::new();
-    // No pushes; windows; frames.
+    // No pushes; stream window; frame size.
     for (setting, value) in [(2_u16, 0_u32), (4, STREAM_WINDOW), (5, MAX_FRAME)] {
         settings.extend_from_slice(&setting.to_be_bytes());
         settings.extend_from_slice(&value.to_be_bytes());
     }
     frame(out, SETTINGS, 0, 0, &settings);
     window_update(out, 0, CONNECTION_WINDOW - DEFAULT_WINDOW);
-    // By number of HPACK's static table: POST, the scheme, then names with our values.
+    // By number in HPACK's static table: POST, the scheme, then names with literal values.
     let mut headers = vec![0x83, if scheme_is_https { 0x87 } else { 0x86 }];
     for (name, value) in [
         (&[0x04][..], "/portolan.v1.Tables/Sync"),
@@ -131,14 +131,14 @@ pub(super) fn open(out: &mut Vec<u8>, scheme_is_https: bool) {
         (&[0x00, 2, b't', b'e'], "trailers"),
     ] {
         headers.extend_from_slice(name);
-        // All are shorter than 127 bytes, so that their length is one.
+        // All values are shorter than 127 bytes, so their length takes one byte.
         headers.extend(u8::try_from(value.len()));
         headers.extend_from_slice(value.as_bytes());
     }
     frame(out, HEADERS, END_HEADERS, STREAM, &headers);
 }
 
-/// A message of the call.
+/// Writes a message of the call.
 pub(super) fn message(out: &mut Vec<u8>, message: &[u8]) -> Result<()> {
     let mut framed = vec![0];
     framed.extend_from_slice(&u32::try_from(message.len())?.to_be_bytes());
@@ -149,7 +149,7 @@ pub(super) fn message(out: &mut Vec<u8>, message: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Answers to settings and pings.
+/// Acknowledges the server's settings.
 pub(super) fn settings_ack(out: &mut Vec<u8>) {
     frame(out, SETTINGS, ACK, 0, &[]);
 }
@@ -158,7 +158,7 @@ pub(super) fn pong(out: &mut Vec<u8>, opaque: [u8; 8]) {
     frame(out, PING, ACK, 0, &opaque);
 }
 
-/// Makes room for as much as was taken, once it is half of the stream's window.
+/// Returns window for the bytes received, once they are half of the stream's window.
 pub(super) fn make_room(out: &mut Vec<u8>, taken: &mut u32) {
     if *taken >= STREAM_WINDOW / 2 {
         window_update(out, 0, *taken);
@@ -172,7 +172,7 @@ fn window_update(out: &mut Vec<u8>, stream: u32, by: u32) {
 }
 
 fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
-    // Bodies are at most MAX_SENT_FRAME long: three bytes are enough.
+    // Bodies are at most [`MAX_SENT_FRAME`] long: three bytes are enough.
     let [.., a, b, c] = body.len().to_be_bytes();
     out.extend_from_slice(&[a, b, c, kind, flags]);
     out.extend_from_slice(&stream.to_be_bytes());

@@ -1,6 +1,6 @@
-//! What goes before a piece of known length, and may itself come in pieces.
+//! A fixed-size header that may arrive in pieces.
 
-/// So many bytes.
+/// A header of `N` bytes.
 #[derive(Debug)]
 pub(super) struct Head<const N: usize> {
     bytes: [u8; N],
@@ -17,7 +17,7 @@ impl<const N: usize> Default for Head<N> {
 }
 
 impl<const N: usize> Head<N> {
-    /// Takes from `bytes` what is missing; the head if nothing is missing then.
+    /// Takes the missing bytes from `bytes`. Returns the header once it is complete.
     pub(super) fn fill(&mut self, bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (now, later) = bytes.split_at(bytes.len().min(N - self.len));
         self.bytes[self.len..][..now.len()].copy_from_slice(now);
@@ -26,7 +26,7 @@ impl<const N: usize> Head<N> {
         (self.len == N).then_some(self.bytes)
     }
 
-    /// The next head begins.
+    /// Begins the next header.
     pub(super) fn clear(&mut self) {
         self.len = 0;
     }

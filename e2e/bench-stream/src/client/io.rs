@@ -1,4 +1,4 @@
-//! A socket, with or without TLS, that never blocks.
+//! A nonblocking socket, with or without TLS.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -15,10 +15,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// How long certificates hold, before and after now.
+/// Validity of certificates before and after the present.
 pub(crate) const VALID: Duration = Duration::from_hours(1);
 
-/// The bytes below HTTP/2.
+/// The transport below HTTP/2.
 pub(super) enum Io {
     Plain(TcpStream),
     Tls(Box<(TcpStream, ClientConnection)>),
@@ -37,7 +37,7 @@ impl Io {
         Ok(Self::Tls(Box::new((socket, connection))))
     }
 
-    /// Reads what there is; false if the other end has closed.
+    /// Reads the available bytes. Returns false if the other end has closed.
     pub(super) fn read(
         &mut self,
         buffer: &mut [u8],
@@ -68,7 +68,7 @@ impl Io {
         }
     }
 
-    /// Writes all. What an agent says is so little that the socket always has room for it.
+    /// Writes all bytes. Agents send so little that the socket's buffer always has room.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Plain(socket) => socket.write_all(bytes).context("write"),
@@ -90,7 +90,10 @@ impl AsFd for Io {
     }
 }
 
-/// Whether an error of a read is none.
+/// Whether the socket is still open after this error of a read.
+///
+/// # Errors
+/// If the error is unexpected.
 fn is_open(error: &std::io::Error) -> Result<bool> {
     match error.kind() {
         ErrorKind::WouldBlock => Ok(true),
@@ -106,7 +109,7 @@ fn flush(socket: &mut TcpStream, connection: &mut ClientConnection) -> Result<()
     Ok(())
 }
 
-/// What the agent of a node shows, from an authority in a directory.
+/// The TLS configuration of a node's agent, with a certificate of the authority in `dir`.
 pub(super) fn config(dir: &Path, node: &str) -> Result<Arc<ClientConfig>> {
     let read = |name| std::fs::read_to_string(dir.join(name)).context(name);
     let ca = read("ca.crt")?;

@@ -1,4 +1,4 @@
-//! As little of gRPC and of the protocol as tells what has come.
+//! The part of gRPC and of the protocol needed to recognize Welcomes, Commits and AskBuckets.
 
 use anyhow::{Result, ensure};
 use portolan_proto::v1;
@@ -6,13 +6,13 @@ use prost::Message as _;
 
 use super::head::Head;
 
-/// A prefix of a message: not compressed, and its length.
+/// The size of a message's prefix: the compression flag and the length.
 const HEAD_BYTES: usize = 5;
 
-/// So much of a message is looked at. What must be understood is shorter; records are not.
+/// The number of bytes kept of a message. The decoded messages are shorter; records are not.
 const LOOK_BYTES: usize = 512;
 
-/// What has come that matters.
+/// A decoded message.
 #[derive(Debug, PartialEq)]
 pub(super) enum Heard {
     Welcome { epoch: u64 },
@@ -20,18 +20,18 @@ pub(super) enum Heard {
     AskBuckets { count: u32 },
 }
 
-/// Takes messages apart, wherever HTTP/2 cut them.
+/// Incremental message decoder.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     head: Head<HEAD_BYTES>,
-    /// How much of the message is yet to come; `None` within the head.
+    /// Remaining bytes of the message; `None` within the head.
     left: Option<usize>,
     /// The beginning of the message.
     begin: Vec<u8>,
 }
 
 impl Messages {
-    /// Takes a piece, and adds what was heard.
+    /// Decodes a piece of the body, and appends its messages to `heard`.
     pub(super) fn feed(&mut self, mut bytes: &[u8], heard: &mut Vec<Heard>) -> Result<()> {
         while !bytes.is_empty() {
             let left = match self.left {
@@ -60,7 +60,7 @@ impl Messages {
     }
 }
 
-/// Looks at the fields of a frame, of which only the beginning may be here.
+/// Decodes the fields of a frame, which may be truncated to its beginning.
 fn look_at(mut frame: &[u8], heard: &mut Vec<Heard>) -> Result<()> {
     while !frame.is_empty() {
         let tag = prost::decode_length_delimiter(&mut frame)?;

@@ -1,5 +1,5 @@
-//! Thousands of thin agents in one thread: each has a connection and a stream of its own, and
-//! understands no more than the framing and Commits, so that they cost little beside the server.
+//! Thousands of thin agents in one thread. Each has its own connection and stream, and decodes only
+//! the framing and Commits, so that agents are cheap compared with the server.
 
 mod agent;
 mod arrivals;
@@ -28,16 +28,16 @@ use agent::{Held, Link, Outcome};
 use arrivals::Arrivals;
 pub(crate) use io::VALID;
 
-/// Which event is the driver's.
+/// The epoll data of the driver's events.
 const DRIVER: u64 = u64::MAX;
 
-/// How many agents may wait for their table: as many connections as wait in a server's queue.
+/// The highest number of agents that wait for their table: the length of a server's accept queue.
 const WAITING: usize = 4_000;
 
-/// The most that one read takes, in bytes.
+/// The size of the read buffer, in bytes.
 const READ_BYTES: usize = 256 << 10;
 
-/// Which agents.
+/// Arguments of the agents' process.
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(crate) struct ClientArgs {
     /// The processor to run on
     #[arg(long)]
     cpu: usize,
-    /// Who signs agents' certificates
+    /// Directory of the authority that signs agents' certificates
     #[arg(long)]
     tls_dir: Option<PathBuf>,
 }
@@ -105,10 +105,10 @@ struct Agents {
     tls_dir: Option<PathBuf>,
     epoll: OwnedFd,
     agents: Vec<Agent>,
-    /// What agents had at [`Order::Keep`].
+    /// The agents' state at [`Order::Keep`].
     kept: Vec<Held>,
     credentials: Vec<Arc<ClientConfig>>,
-    /// The hashes of the buckets of the cluster as it was first, by their number.
+    /// The hashes of the initial cluster's buckets, by number of buckets.
     buckets: HashMap<u32, Vec<u8>>,
     arrivals: Arrivals,
     connecting: Option<Connecting>,
@@ -122,7 +122,7 @@ struct Agent {
     link: Option<Link>,
 }
 
-/// Agents that have no table yet.
+/// Progress of connecting agents.
 struct Connecting {
     how: Connect,
     begun_ns: u64,
@@ -184,7 +184,7 @@ impl Agents {
         self.go_on()
     }
 
-    /// Opens connections while there is room, and answers the driver when it has what it wants.
+    /// Opens connections up to the limit, and answers the driver once its order is fulfilled.
     fn go_on(&mut self) -> Result<()> {
         if let Some(connecting) = &mut self.connecting {
             let how = &connecting.how;
@@ -237,7 +237,7 @@ impl Agents {
 
     fn read(&mut self, number: usize, buffer: &mut [u8]) -> Result<()> {
         let agent = &mut self.agents[number];
-        // It may have left after the event was seen.
+        // The link may have been closed after the event was seen.
         let Some(link) = &mut agent.link else {
             return Ok(());
         };
@@ -270,7 +270,8 @@ impl Agents {
         Ok(())
     }
 
-    /// Agents that are asked have the cluster as it was first: the driver sees to that.
+    /// The bucket hashes of the initial cluster. The driver ensures that agents asked for them have
+    /// it.
     fn buckets(&mut self, count: u32) -> Result<Vec<u8>> {
         if !self.buckets.contains_key(&count) {
             let world = World::new(self.size)?;

@@ -1,4 +1,4 @@
-//! The processes that the driver starts.
+//! The driver's child processes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::usage::Usage;
 use crate::words::{Ask, Connect, Connected, Done, Order, Published, Speak, Told};
 
-/// A process that is told lines and answers each. It ends with this.
+/// A child process that answers each line with one line. Killed on drop.
 pub(super) struct Child<Line, Answer> {
     process: Process,
     to: Option<ChildStdin>,
@@ -19,7 +19,7 @@ pub(super) struct Child<Line, Answer> {
     lines: PhantomData<(Line, Answer)>,
 }
 
-/// The server, and the thin agents.
+/// The server and the thin agents.
 pub(super) type Server = Child<Ask, Told>;
 pub(super) type Client = Child<Order, Done>;
 
@@ -42,13 +42,13 @@ impl<Line: Serialize, Answer: DeserializeOwned> Child<Line, Answer> {
         })
     }
 
-    /// Tells a line, and does not wait for the answer.
+    /// Sends a line, without waiting for the answer.
     pub(super) fn tell(&mut self, line: &Line) -> Result<()> {
         let line = serde_json::to_string(line)?;
         writeln!(self.to.as_mut().context("no pipe")?, "{line}").context("the process is gone")
     }
 
-    /// The next answer.
+    /// Reads the next answer.
     pub(super) fn answer(&mut self) -> Result<Answer> {
         let mut line = String::new();
         self.from.read_line(&mut line)?;
@@ -66,7 +66,7 @@ impl<Line: Serialize, Answer: DeserializeOwned> Child<Line, Answer> {
 
 impl<Line, Answer> Drop for Child<Line, Answer> {
     fn drop(&mut self) {
-        // Most of them have nothing more to do than to end.
+        // Killing is safe: a child has nothing left to do but end.
         self.to = None;
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -88,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Waits until it has so many streams.
+    /// Waits until the server has `count` streams.
     pub(super) fn streams(&mut self, count: usize) -> Result<()> {
         self.ask(&Ask::Streams(count)).map(drop)
     }
@@ -100,7 +100,7 @@ impl Client {
         let (agents, speak) = (how.agents as usize, how.speak);
         self.tell(&Order::Connect(how))?;
         if matches!(speak, Speak::Bare(_)) {
-            // It accepts when it is asked to.
+            // The bare server accepts only when asked to.
             server.streams(agents)?;
         }
         match self.answer()? {
@@ -109,7 +109,8 @@ impl Client {
         }
     }
 
-    /// Waits until all have a revision: when the last had it, and how many bytes came in all.
+    /// Waits until all agents have a revision. Returns the time at which the last had it, and the
+    /// number of bytes received by all.
     pub(super) fn reach(&mut self, revision: u64) -> Result<(u64, u64)> {
         match self.ask(&Order::Reach(revision))? {
             Done::Reached { at_ns, received } => Ok((at_ns, received)),

@@ -1,5 +1,5 @@
-//! What one change costs: to few agents and to many, beside a loop that writes as many bytes to
-//! as many sockets and does nothing else.
+//! The cost of one change to few agents and to many, compared with a loop that only writes the same
+//! number of bytes to the same number of sockets.
 
 use anyhow::Result;
 use portolan_select::TableDelta;
@@ -12,31 +12,31 @@ use crate::server::Kind;
 use crate::words::Connect;
 use crate::world::World;
 
-/// So many changes go first and are not counted.
+/// Changes made before the measured ones, and not counted.
 pub(super) const WARM_UP: u32 = 10;
 
-/// What is compared is measured in so many turns, the one and the other.
+/// The compared servers are measured alternately, this many times each.
 const TURNS: u32 = 5;
 
-/// Memory per stream, in KiB, at most.
+/// The limit of memory per stream, in KiB.
 const KIB: f64 = 40.0;
 
-/// What single changes cost.
+/// The cost of single changes.
 pub(super) struct Changes {
-    /// Per agent and change, in microseconds.
+    /// Processor time per agent and change, in microseconds.
     pub(super) cpu_us: f64,
-    /// By all agents, in bytes.
+    /// Bytes received by all agents.
     pub(super) received: u64,
-    /// Until the last agent had it, sorted, in nanoseconds.
+    /// Time of each change until the last agent had it, sorted, in nanoseconds.
     pub(super) last_ns: Vec<u64>,
-    /// The last one.
+    /// The revision of the last change.
     pub(super) revision: u64,
 }
 
-/// How much more than the bare loop it may cost.
+/// The highest permitted ratios to the bare loop.
 struct Goals {
     cpu: f64,
-    /// Until the last agent has it: half of the changes, and 99 of 100.
+    /// Time until the last agent has a change: the median and the 99th percentile.
     last: Option<(f64, f64)>,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
 fn compare(bench: &Bench<'_>, name: &str, agents: u32, count: u32, goals: &Goals) -> Result<()> {
     let mut ours = Ours::start(bench, agents)?;
     let first = ours.changes(agents, WARM_UP)?;
-    // The same bytes as one change of ours.
+    // The number of bytes of one change of ours.
     let bytes = u32::try_from(first.received / messages(agents, WARM_UP))?.max(1);
     let mut bare = Bare::start(bench, agents, bytes)?;
     let (mut of_ours, mut of_bare) = (Vec::new(), Vec::new());
@@ -121,13 +121,13 @@ fn compare(bench: &Bench<'_>, name: &str, agents: u32, count: u32, goals: &Goals
     Ok(())
 }
 
-/// Our server, and agents of it.
+/// The controller's server and its agents.
 struct Ours {
-    /// Ends before its server, whose end it would call an error.
+    /// Declared before the server: it must end first, as it reports a closed stream as an error.
     client: Client,
     running: Running,
     verifier: Verifier,
-    /// As the server's must be.
+    /// The expected state of the server's cluster.
     world: World,
     revision: u64,
 }
@@ -160,14 +160,14 @@ impl Ours {
         Ok(changes)
     }
 
-    /// Whether the whole agent has what it should.
+    /// Checks that the whole agent has the expected table.
     fn check(&mut self) -> Result<()> {
         self.verifier.check(&self.world, self.revision)?;
         remark(&format!("checked: the table of revision {}", self.revision));
         Ok(())
     }
 
-    /// The same once more with agents that say what they have; no goal holds for that.
+    /// Repeats the measurement with agents that acknowledge each Commit. No goal applies.
     fn with_acks(&mut self, agents: u32, count: u32) -> Result<Changes> {
         leave(&mut self.running, &mut self.client, 1)?;
         let how = Connect {
@@ -179,9 +179,9 @@ impl Ours {
     }
 }
 
-/// The bare server, and what reads from it.
+/// The bare server and its clients.
 struct Bare {
-    /// Ends before its server.
+    /// Declared before the server: it must end first.
     client: Client,
     running: Running,
 }
@@ -196,7 +196,7 @@ impl Bare {
     }
 }
 
-/// What changes cost that were measured in turns.
+/// Merges the turns: the median of processor time, the sum of bytes, all delays.
 fn together(turns: Vec<Changes>) -> Result<Changes> {
     let cpu_us = median(turns.iter().map(|turn| turn.cpu_us))?;
     let received = turns.iter().map(|turn| turn.received).sum();
@@ -211,13 +211,13 @@ fn together(turns: Vec<Changes>) -> Result<Changes> {
     })
 }
 
-/// Ends the streams of thin agents, and waits until the server has so many others left.
+/// Closes the streams of the thin agents, and waits until the server has `others` streams left.
 pub(super) fn leave(running: &mut Running, client: &mut Client, others: usize) -> Result<()> {
     client.ask(&crate::words::Order::Leave)?;
     running.server.streams(others)
 }
 
-/// Makes changes one by one, each when all agents have the one before.
+/// Makes changes one by one. Each waits until all agents have the one before.
 pub(super) fn changes(
     running: &mut Running,
     client: &mut Client,
@@ -253,7 +253,7 @@ fn messages(agents: u32, count: u32) -> u64 {
     u64::from(agents) * u64::from(count)
 }
 
-/// Makes the same changes of our own cluster.
+/// Applies the same changes to the driver's own cluster.
 pub(super) fn advance(world: &mut World, changes: u32) {
     (0..changes).for_each(|_| {
         world.change(&mut TableDelta::default());

@@ -1,31 +1,31 @@
-//! Numbers that come out.
+//! Output of figures.
 
 use std::io::Write as _;
 
 use anyhow::{Result, ensure};
 use portolan_e2e::figure::{Goal, figure};
 
-/// Says a figure without a goal.
+/// Prints a figure without a goal.
 pub(super) fn say(name: &str, value: f64, unit: &str) {
     figure(name, value, unit, None);
 }
 
-/// Says one that must be at least so much.
+/// Prints a figure that must be at least `goal`.
 pub(super) fn at_least(name: &str, value: f64, unit: &str, goal: f64) {
     figure(name, value, unit, Some(Goal::AtLeast(goal)));
 }
 
-/// Says one that must be at most so much.
+/// Prints a figure that must be at most `goal`.
 pub(super) fn at_most(name: &str, value: f64, unit: &str, goal: f64) {
     figure(name, value, unit, Some(Goal::AtMost(goal)));
 }
 
-/// Says something that is no figure.
+/// Prints a line that is not a figure.
 pub(super) fn remark(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// So much of a sorted list, from 0 to 1, is at most this.
+/// The quantile of a sorted list; `share` is from 0 to 1.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -38,7 +38,7 @@ pub(super) fn quantile(sorted: &[u64], share: f64) -> Result<f64> {
     Ok(sorted[index.min(last)] as f64)
 }
 
-/// The middle of some figures: what one of them was disturbed by does not count.
+/// The median, on which a single disturbed figure has little influence.
 pub(super) fn median(figures: impl IntoIterator<Item = f64>) -> Result<f64> {
     let mut sorted: Vec<f64> = figures.into_iter().collect();
     ensure!(!sorted.is_empty(), "nothing was measured");

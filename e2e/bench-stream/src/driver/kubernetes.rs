@@ -1,4 +1,4 @@
-//! How large the same cluster is as the objects of Kubernetes.
+//! The size of the same cluster as Kubernetes objects.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::world::Size;
 
-/// The bytes of its Services and EndpointSlices as a watch sends them in protobuf.
+/// The size of its Services and EndpointSlices, in bytes, as a watch sends them in protobuf.
 pub(super) fn kubernetes_bytes(program: &Path, size: Size) -> Result<f64> {
     let output = Command::new(program.join("run"))
         .arg(size.services.to_string())

@@ -1,4 +1,4 @@
-//! Starts the processes, tells them what to do, and says what came of it.
+//! The driver: starts the server and agent processes, sends them orders and prints the figures.
 
 mod child;
 mod delta;
@@ -25,45 +25,46 @@ use crate::world::{Size, World};
 use child::{Child, Client, Server};
 use figures::remark;
 
-/// What to measure. Everything, as it stands, takes some minutes on two processors.
+/// Options of a run. A run with the defaults takes some minutes on two processors.
 #[derive(Debug, Args)]
 pub(crate) struct DriverArgs {
     #[command(flatten)]
     size: Size,
-    /// The processor of the server; the next one is the agents'
+    /// The processor of the server; agents and driver run on the next one
     #[arg(long, default_value_t = 0)]
     cpu: usize,
-    /// What to measure; all if there is none
+    /// Phases to measure; all by default
     #[arg(long, value_enum)]
     only: Vec<Phase>,
-    /// Few agents
+    /// Number of agents in the measurements with few
     #[arg(long, default_value_t = 1_000)]
     few: u32,
-    /// Many agents; fewer than nodes
+    /// Number of agents in the measurements with many; fewer than nodes
     #[arg(long, default_value_t = 5_000)]
     many: u32,
-    /// Agents of the naive server: its cost is per agent, and high
+    /// Number of agents of the naive server, whose cost per agent is high
     #[arg(long, default_value_t = 100)]
     naive: u32,
-    /// Single changes to measure with few agents
+    /// Single changes measured with few agents
     #[arg(long, default_value_t = 300)]
     changes_few: u32,
-    /// And with many
+    /// Single changes measured with many agents
     #[arg(long, default_value_t = 150)]
     changes_many: u32,
     /// Changes per second under load
     #[arg(long, default_value_t = 1_000)]
     rate: u32,
-    /// For so many seconds
+    /// Duration of the load, in seconds
     #[arg(long, default_value_t = 10)]
     seconds: u32,
-    /// For so many seconds to a queue per agent, whose delay grows as long as this lasts
+    /// Duration of the load of the server with a queue per agent, in seconds; its delay grows
+    /// throughout
     #[arg(long, default_value_t = 10)]
     queue_seconds: u32,
-    /// How many Services have changed when agents reconnect
+    /// Numbers of changed Services at which reconnection is measured
     #[arg(long, value_delimiter = ',', default_values_t = [0, 100, 1_000, 5_000, 10_000])]
     sweep: Vec<u32>,
-    /// The program that says how large the Kubernetes objects are
+    /// The program that prints the size of the Kubernetes objects
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/kubernetes-bytes"))]
     kubernetes_bytes: PathBuf,
 }
@@ -71,15 +72,15 @@ pub(crate) struct DriverArgs {
 /// A group of figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Phase {
-    /// What a whole table costs.
+    /// The cost of a whole table.
     Snapshot,
-    /// What one change costs.
+    /// The cost of one change.
     Delta,
-    /// More changes than can be delivered one by one.
+    /// A rate of changes too high for each to be delivered on its own.
     Overload,
-    /// All agents come back at once.
+    /// Reconnection of all agents at once.
     Reconnect,
-    /// With certificates on both sides.
+    /// The cost with mutual TLS.
     Tls,
 }
 
@@ -139,33 +140,33 @@ pub(crate) fn run(args: &DriverArgs) -> Result<()> {
     Ok(())
 }
 
-/// What all phases need.
+/// Shared state of all phases.
 struct Bench<'a> {
     args: &'a DriverArgs,
-    /// The cluster as servers have it when they start.
+    /// The initial cluster of every server.
     world: World,
-    /// Of certificates.
+    /// The directory of the certificates.
     dir: TempDir,
 }
 
-/// A server, and where it is.
+/// A server process and its address.
 struct Running {
     server: Server,
     port: u16,
     speak: Speak,
 }
 
-/// What it cost the server to take in agents.
+/// The cost to the server of accepting agents.
 #[derive(Debug, Clone, Copy)]
 struct Intake {
-    /// Per agent, in microseconds.
+    /// Processor time per agent, in microseconds.
     cpu_us: f64,
-    /// Per agent, in bytes.
+    /// Bytes per agent, from and to the server.
     down: f64,
     up: f64,
-    /// What the server's memory grew by per agent, in KiB.
+    /// Growth of the server's resident memory per agent, in KiB.
     kib: f64,
-    /// In all.
+    /// The totals of all agents, as the client reports them.
     connected: Connected,
 }
 
@@ -221,7 +222,7 @@ impl Bench<'_> {
 }
 
 impl Running {
-    /// How so many agents connect that have nothing.
+    /// Connects `agents` agents without a table.
     fn fresh(&self, agents: u32) -> Connect {
         Connect {
             port: self.port,
@@ -232,7 +233,7 @@ impl Running {
         }
     }
 
-    /// Takes in agents, and says what that cost.
+    /// Connects agents, and returns the cost to the server.
     fn take_in(&mut self, client: &mut Client, how: Connect) -> Result<Intake> {
         let agents = f64::from(how.agents);
         let before = self.server.usage()?;
@@ -261,7 +262,7 @@ fn size_arguments(size: Size) -> [String; 3] {
     ]
 }
 
-/// An authority, which also signs for agents, and a server.
+/// Writes an authority, which also signs agents' certificates, and a server's certificate.
 fn make_certificates(dir: &Path) -> Result<()> {
     let now = SystemTime::now();
     let valid = now - VALID..now + VALID;

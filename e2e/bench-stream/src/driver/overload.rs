@@ -1,5 +1,5 @@
-//! More changes than can be delivered one by one: what agents have must not fall behind, and the
-//! server must not grow.
+//! More changes than can be delivered one by one: agents must not fall behind, and the server's
+//! memory must not grow.
 
 use anyhow::{Result, bail};
 
@@ -11,19 +11,19 @@ use super::verify::Verifier;
 use crate::server::Kind;
 use crate::words::{Ask, Told};
 
-/// So many seconds of load go first: buffers that every server fills once are full then.
+/// Seconds of load before the measured load, to fill buffers that every server allocates once.
 const WARM_UP: u32 = 2;
 
-/// The most that the server may grow by, in MB.
+/// The limit of the server's growth, in MB.
 const GROWTH_MB: f64 = 5.0;
 
-/// What changes under load cost.
+/// The cost of changes under load.
 struct Load {
-    /// Until the last agent had it, sorted, in nanoseconds.
+    /// Time of each change until the last agent had it, sorted, in nanoseconds.
     last_ns: Vec<u64>,
-    /// What the server grew by, in MB.
+    /// Growth of the server's resident memory, in MB.
     growth_mb: f64,
-    /// Of one processor, in percent.
+    /// Processor time, in percent of one processor.
     cpu: f64,
     revision: u64,
 }
@@ -31,7 +31,7 @@ struct Load {
 pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
     let args = bench.args;
     let ours = ours(bench)?;
-    // Said before the baseline, which takes long.
+    // Printed before the baseline, which takes long.
     say(
         "stream_load_last_p50",
         quantile(&ours.last_ns, 0.5)? / 1e6,

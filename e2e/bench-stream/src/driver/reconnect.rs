@@ -1,4 +1,4 @@
-//! All agents come back at once: to the same controller, or to another.
+//! Reconnection of all agents at once: to the same controller, or to another.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{Bench, Intake, Running};
 use crate::server::Kind;
 use crate::words::{Connect, Order};
 
-/// With so many changed Services resuming must be this much cheaper than a whole table.
+/// The number of changed Services that the goals apply to.
 const SOME: u32 = 100;
 const SAME: Goals = Goals {
     cpu: 4.0,
@@ -23,28 +23,29 @@ const OTHER: Goals = Goals {
     bytes: 6.0,
 };
 
-/// How often it is measured what resuming costs, and a whole table, in turn: with so many changes as
-/// the goals are for, and with others. At the same controller that is for each of some servers, as
-/// memory lies well in one process and badly in the next.
+/// Rounds of resumptions and whole tables, measured alternately: with the number of changes that
+/// the goals apply to, and with other numbers. At the same controller these are rounds of each of
+/// several servers, as the memory layout differs between processes.
 const ROUNDS: usize = 3;
 const ROUNDS_OF_OTHERS: usize = 2;
 const SERVERS: usize = 3;
 
-/// The same at another controller, where each round has servers of its own.
+/// The rounds at another controller, where each round has servers of its own.
 const ROUNDS_ELSEWHERE: usize = 5;
 const ROUNDS_OF_OTHERS_ELSEWHERE: usize = 3;
 
-/// However many have changed, it must not cost more than this of a whole table.
+/// The highest permitted ratio of a resumption's cost to a whole table's, for any number of
+/// changes.
 const NEVER_MORE: f64 = 1.1;
 
-/// How much cheaper.
+/// The lowest permitted ratios of a whole table's cost to a resumption's.
 struct Goals {
     cpu: f64,
     bytes: f64,
 }
 
-/// What it cost to take agents in that resume, and those that have nothing, by how many Services
-/// have changed.
+/// The costs of accepting agents that resume, and agents without a table, by the number of changed
+/// Services.
 #[derive(Default)]
 struct Measured(BTreeMap<u32, (Vec<Intake>, Vec<Intake>)>);
 
@@ -53,8 +54,8 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
     let (mut measured, mut firsts, mut fulls) = (Measured::default(), Vec::new(), Vec::new());
     for _ in 0..SERVERS {
         let mut running = bench.serve(Kind::Ours, &[])?;
-        // A controller that meets agents for the first time pays for what is built once; so a first
-        // storm is what another controller is compared with, and a later one what the same one is.
+        // A controller pays for state built once when agents first connect. The first storm is
+        // therefore the reference for another controller, and a later one for the same controller.
         let how = running.fresh(bench.args.many);
         firsts.push(running.take_in(&mut client, how.clone())?);
         fulls.push(fresh(&mut running, &mut client, &how)?);
@@ -84,13 +85,13 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
     other(bench, &mut client)
 }
 
-/// All agents leave, and come back with nothing.
+/// Disconnects all agents, and connects them again without a table.
 fn fresh(running: &mut Running, client: &mut Client, how: &Connect) -> Result<Intake> {
     leave(running, client, 0)?;
     running.take_in(client, how.clone())
 }
 
-/// To the controller that sent them what they have.
+/// Agents resume at the controller that sent them their table.
 fn same(
     bench: &Bench<'_>,
     running: &mut Running,
@@ -134,7 +135,7 @@ fn same(
     Ok(())
 }
 
-/// To another one, that has the same Services but for some.
+/// Agents resume at another controller, whose Services differ in `changed` cases.
 fn other(bench: &Bench<'_>, client: &mut Client) -> Result<()> {
     let mut measured = Measured::default();
     for &changed in &bench.args.sweep {
@@ -167,7 +168,7 @@ fn other(bench: &Bench<'_>, client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// How often to measure with so many changes.
+/// The number of rounds with `changed` changes.
 fn rounds(changed: u32, of_some: usize, of_others: usize) -> usize {
     match changed {
         SOME => of_some,
@@ -182,7 +183,7 @@ impl Measured {
         fulls.push(full);
     }
 
-    /// Says what it cost to take agents in, beside a whole table; and how much more that is at most.
+    /// Prints the cost beside that of a whole table. Returns the highest ratio of the two.
     fn judge(&self, name: &str, goals: &Goals) -> Result<f64> {
         let mut most = 0.0_f64;
         for (&changed, (intakes, fulls)) in &self.0 {
@@ -192,7 +193,7 @@ impl Measured {
     }
 }
 
-/// Says what it cost to take agents in, beside a whole table; and how much more that is than that.
+/// Prints the cost beside that of a whole table. Returns the ratio of the two.
 fn judge(
     name: &str,
     changed: u32,
@@ -219,7 +220,7 @@ fn judge(
     Ok(cpu / full)
 }
 
-/// The middle one.
+/// The median of a figure.
 fn middle(of: &[Intake], figure: fn(&Intake) -> f64) -> Result<f64> {
     median(of.iter().map(figure))
 }

@@ -1,4 +1,4 @@
-//! What a whole table costs: processor time, bytes and memory per agent.
+//! The cost of a whole table: processor time, bytes and memory per agent.
 
 use anyhow::{Result, ensure};
 
@@ -8,7 +8,7 @@ use super::verify::Verifier;
 use super::{Bench, Intake, delta};
 use crate::server::Kind;
 
-/// Memory per stream, in KiB, at most.
+/// The limits of memory per stream, in KiB.
 const PLAIN_KIB: f64 = 40.0;
 const TLS_KIB: f64 = 55.0;
 
@@ -43,7 +43,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Rows of strings, cloned and encoded for each agent. Few agents: the cost is per agent.
+/// Measures rows of strings, cloned and encoded for each agent. Few agents: the cost is per agent.
 fn naive(bench: &Bench<'_>) -> Result<Intake> {
     let mut running = bench.serve(Kind::Rows, &[])?;
     let mut client = bench.agents()?;
@@ -63,7 +63,7 @@ fn ours(bench: &Bench<'_>) -> Result<Intake> {
     running.take_in(&mut client, how)
 }
 
-/// The same with certificates on both sides, and what a change costs then.
+/// Measures a snapshot and single changes with mutual TLS.
 pub(super) fn run_tls(bench: &Bench<'_>) -> Result<()> {
     let mut running = bench.serve_tls()?;
     let mut client = bench.agents()?;
@@ -71,7 +71,7 @@ pub(super) fn run_tls(bench: &Bench<'_>) -> Result<()> {
     let mut verifier = Verifier::start(&world, Some(bench.dir.path()))?;
     verifier.lead_to(running.port);
     verifier.check(&world, 1)?;
-    // An agent that nobody counts: what a connection needs once is there then.
+    // The verifier's connection is not counted; it already paid for state that is built once.
     let how = running.fresh(bench.args.few);
     let intake = running.take_in(&mut client, how)?;
     ensure!(

@@ -1,4 +1,4 @@
-//! One whole agent, as nodes have it, which checks that what is measured is also right.
+//! One whole agent, as nodes run it, to check the correctness of the measured data.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -22,10 +22,10 @@ use tokio_util::sync::CancellationToken;
 use crate::client::VALID;
 use crate::world::{World, node_name};
 
-/// How long the agent may take.
+/// The deadline for the expected table.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The agent, and a door through which it reaches one server at a time, or none.
+/// The agent, and a relay through which it reaches one server at a time, or none.
 pub(super) struct Verifier {
     node: u32,
     runtime: Runtime,
@@ -35,7 +35,8 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// The agent of the last node of a cluster; with certificates, if there are any.
+    /// Starts the agent of the last node of a cluster; with TLS if there is a directory of
+    /// certificates.
     pub(super) fn start(world: &World, tls_dir: Option<&Path>) -> Result<Self> {
         let node = world.size().nodes - 1;
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -73,17 +74,20 @@ impl Verifier {
         })
     }
 
-    /// Leads the agent to a server on a port of the loopback; what it has it keeps.
+    /// Connects the agent to a server on a port of the loopback. The agent keeps its table.
     pub(super) fn lead_to(&self, port: u16) {
         self.door.send_replace(Some(port));
     }
 
-    /// Cuts it off.
+    /// Disconnects the agent.
     pub(super) fn cut_off(&self) {
         self.door.send_replace(None);
     }
 
-    /// Waits until it has exactly what its node must have.
+    /// Waits until the agent has exactly its node's table at `revision`.
+    ///
+    /// # Errors
+    /// If it does not within [`PATIENCE`].
     pub(super) fn check(&mut self, world: &World, revision: u64) -> Result<()> {
         let expected = world.table(self.node);
         let is_there = |seen: &Option<Arc<Subscribed>>| {
@@ -115,7 +119,7 @@ impl Drop for Verifier {
     }
 }
 
-/// Passes connections on to where the door leads, until it leads elsewhere.
+/// Relays connections to the current port until it changes.
 async fn keep_door(listener: TcpListener, target: watch::Receiver<Option<u16>>) {
     while let Ok((mut inner, _)) = listener.accept().await {
         let mut target = target.clone();
@@ -128,7 +132,7 @@ async fn keep_door(listener: TcpListener, target: watch::Receiver<Option<u16>>) 
             };
             if inner.set_nodelay(true).is_ok() && outer.set_nodelay(true).is_ok() {
                 tokio::select! {
-                    // What became of the connection the agent finds out itself.
+                    // The agent detects the end of its connection itself.
                     _ = copy_bidirectional(&mut inner, &mut outer) => {}
                     _ = target.changed() => {}
                 }

@@ -1,4 +1,4 @@
-//! The least that a server can do: the same bytes to each socket, one after the other.
+//! A minimal server: writes the same bytes to each socket in turn.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};

@@ -12,17 +12,17 @@ use crate::usage::{Usage, now_ns};
 use crate::words::{Published, Told};
 use crate::world::World;
 
-/// How often the memory is looked at.
+/// Interval of memory samples.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Each change takes an endpoint away, which cannot wait.
+/// Each change removes an endpoint, which is urgent.
 const URGENT: bool = true;
 
-/// How long the controller takes it to need for each stream.
+/// The controller's estimate of the work of each stream.
 const PER_STREAM: Duration = Duration::from_micros(20);
 
-/// Publishes as the controller does: an event has the time at which it was due, so that a server
-/// that comes late to it does not look quicker for that.
+/// Publishes changes as the controller does. Each change carries the time at which it was due, so
+/// that a server that is late does not appear faster.
 pub(super) async fn run(
     world: &mut World,
     target: &mut dyn Target,

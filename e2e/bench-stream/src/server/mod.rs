@@ -1,4 +1,4 @@
-//! The program whose cost is measured: one worker, on a processor of its own.
+//! The measured server: one worker, on its own processor.
 
 mod bare;
 mod load;
@@ -19,58 +19,58 @@ use crate::usage::{Usage, now_ns, pin, raise_descriptors};
 use crate::words::{Ask, Published, Told};
 use crate::world::{Size, World};
 
-/// What to serve, and how.
+/// Arguments of the server process.
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
     #[command(flatten)]
     size: Size,
-    /// Which way to serve
+    /// The server to run
     #[arg(long, value_enum)]
     kind: Kind,
     /// The processor to run on
     #[arg(long)]
     cpu: usize,
-    /// How many changes the cluster has seen before
+    /// Number of changes to apply to the cluster before serving
     #[arg(long, default_value_t = 0)]
     changes: u32,
-    /// Certificates, for TLS
+    /// Directory of certificates; enables TLS
     #[arg(long)]
     tls_dir: Option<PathBuf>,
-    /// How many bytes a bare round writes to each socket
+    /// Number of bytes that a bare round writes to each socket
     #[arg(long, default_value_t = 139)]
     bare_bytes: usize,
 }
 
-/// A way to serve.
+/// The kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// The controller's.
+    /// The controller's server.
     Ours,
     /// Rows of strings, cloned and encoded by tonic for each agent.
     Rows,
-    /// A queue for each agent, of messages that tonic encodes for each.
+    /// An unbounded queue of messages for each agent; tonic encodes each message for each agent.
     Queue,
     /// Sockets, and a loop that writes to each.
     Bare,
 }
 
 impl Kind {
-    /// Its name as an argument.
+    /// The value of `--kind`.
     pub(crate) fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Where changes go.
+/// A server that publishes changes.
 trait Target: Send {
-    /// Publishes a transition, and says the revision that has it.
+    /// Publishes a transition. Returns its revision.
     fn publish(&mut self, delta: &TableDelta) -> u64;
 
-    /// Whether changes that come close together make one transition.
+    /// Whether changes close in time are merged into one transition.
     fn is_debounced(&self) -> bool;
 
-    /// How many streams there are.
+    /// The number of open streams.
     fn streams(&self) -> usize;
 }
 
@@ -93,10 +93,10 @@ pub(crate) fn run(args: ServerArgs) -> Result<()> {
     let (sender, asks) = mpsc::channel(1);
     let (gone, driver) = oneshot::channel::<()>();
     std::thread::spawn(move || {
-        // Dropped when the driver is gone, whatever the server is at.
+        // Dropped when the driver is gone, whatever the server is doing.
         let _gone = gone;
         for ask in asks_of_driver() {
-            // The driver learns of what went wrong from the end of the answers.
+            // The driver notices a failure by the end of the answers.
             if ask.is_err() || sender.blocking_send(ask).is_err() {
                 return;
             }
@@ -155,7 +155,7 @@ async fn answer(
     Ok(())
 }
 
-/// What the driver asks, until it has nothing more to ask. Blocks.
+/// The driver's orders, until it closes its end. Blocks.
 fn asks_of_driver() -> impl Iterator<Item = Result<Ask>> {
     let lines = std::io::stdin().lock().lines();
     lines.map(|line| Ok(serde_json::from_str(&line?)?))

@@ -1,4 +1,4 @@
-//! The controller's way to serve: what is measured.
+//! The controller's server, the subject of the measurement.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::Target;
 use crate::world::World;
 
-/// A controller without a source.
+/// A controller without a source of objects.
 struct Ours {
     publisher: Publisher,
     registry: Arc<Registry>,

@@ -1,4 +1,4 @@
-//! The plain ways to serve with tonic: each message is cloned and encoded for each agent.
+//! Plain servers with tonic: each message is cloned and encoded for each agent.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ use tower::service_fn;
 use super::Target;
 use super::rows::Rows;
 
-/// A message of this server. A thin client reads it as a frame of ours.
+/// A message of this server. Thin clients decode it as a frame of the protocol.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Plain {
     #[prost(message, optional, tag = "1")]
@@ -40,7 +40,7 @@ pub(crate) struct Plain {
 type Item = Result<Plain, Status>;
 type Codec = ProstCodec<Plain, v1::AgentMessage>;
 
-/// What all streams share.
+/// State shared by all streams.
 struct Shared {
     snapshot: Vec<Rows>,
     queues: Mutex<Queues>,
@@ -52,7 +52,7 @@ struct Queues {
     agents: Vec<mpsc::UnboundedSender<Arc<Plain>>>,
 }
 
-/// Serves a snapshot, and then what is published.
+/// Serves a snapshot, and then published changes.
 pub(super) fn start(listener: TcpListener, snapshot: Vec<Rows>) -> Result<impl Target + use<>> {
     rustix::net::listen(&listener, 4_096)?;
     let shared = Arc::new(Shared {
@@ -79,9 +79,9 @@ impl Shared {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything for one agent: the snapshot as fast as it takes it, then its queue.
+    /// The messages for one agent: the snapshot, at the agent's pace, and then its queue.
     fn stream(self: Arc<Self>) -> BoxStream<'static, Item> {
-        // A queue without a bound is the point of this baseline.
+        // The unbounded queue is the point of this baseline.
         #[expect(clippy::disallowed_methods, reason = "the leak is what is measured")]
         let (queue, later) = mpsc::unbounded_channel();
         let mut queues = self.queues();
@@ -111,7 +111,7 @@ impl Shared {
                 }
             }
         });
-        // Not cloned before: the machine has no memory for as many as wait.
+        // Cloned only on delivery: the machine has no memory for clones of all queued messages.
         let later = UnboundedReceiverStream::new(later).map(|message| Ok(Plain::clone(&message)));
         ReceiverStream::new(snapshot).chain(later).boxed()
     }
@@ -179,7 +179,7 @@ impl StreamingService<v1::AgentMessage> for Sync {
         Box::pin(async move {
             let mut messages = request.into_inner();
             messages.message().await?;
-            // The agent says no more; its half ends with the connection.
+            // The server ignores further messages of the agent.
             Ok(Response::new(shared.stream()))
         })
     }

@@ -1,13 +1,13 @@
-//! A straightforward schema: a row for each endpoint, strings, and all that a slice says of it.
+//! A straightforward schema: strings, and a row for each endpoint with all fields of its slice.
 
 use prost::Message;
 
 use crate::world::{World, node_name, record_key, zone};
 
-/// Rows of a message: about as many bytes as a frame of ours.
+/// The number of Services in a message: about as many bytes as a frame of the protocol.
 const SERVICES_PER_MESSAGE: usize = 100;
 
-/// Some Services.
+/// A message of Services.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Rows {
     #[prost(message, repeated, tag = "1")]
@@ -54,7 +54,7 @@ pub(crate) struct EndpointRow {
     pub(crate) pod: String,
 }
 
-/// All Services, as the messages of a snapshot.
+/// Encodes all Services as the messages of a snapshot.
 pub(super) fn snapshot(world: &World) -> Vec<Rows> {
     let services: Vec<_> = (0..world.size().services)
         .map(|service| row(world, service))

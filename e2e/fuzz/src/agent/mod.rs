@@ -1,14 +1,15 @@
-//! What the agent decodes: the frames of its streams, one after the other.
+//! The agent's fuzz target: the frames of its streams, in sequence.
 //!
-//! An input is a sequence of frames. One that cannot be decoded, and an empty one, ends the stream,
-//! and the next begins another. A Commit with an empty `records_hash` gets the hashes that a controller
-//! would state, so that inputs are not stopped by hashes that nobody can guess; with one byte as
-//! `own_hash` it gets none of that, as where nothing of the node's own changes. Any other Commit is
-//! taken as it is.
+//! An input is a sequence of frames. A frame that is empty or cannot be decoded ends the stream,
+//! and the next begins another. A Commit with an empty `records_hash` is completed with the hashes
+//! that a controller would state, as random inputs cannot guess them. If its `own_hash` has one
+//! byte, it is left without one, as is the case where the node's own part does not change. Any
+//! other Commit is passed on unchanged.
 //!
-//! Holds: nothing panics. A Commit is taken only if its hashes are those of all that was sent, added
-//! up anew. The table then has what was sent, and of a refused record or list the last good version.
-//! A Commit that was not taken leaves nothing behind, and the next Hello says that there is no table.
+//! Invariants: nothing panics. A Commit is accepted only if its hashes equal those of all values
+//! sent, recomputed. The table then holds the values sent, and the last good version of each
+//! refused record or list. A dropped Commit leaves nothing behind, and the next Hello states no
+//! table.
 
 mod model;
 
@@ -20,23 +21,23 @@ use prost::Message;
 use crate::input::Pieces;
 use model::Model;
 
-/// What became of an input: for tests, to see that the seeds reach what they are for.
+/// The result of an input, from which tests see that the seeds reach their targets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Commits that were taken.
+    /// Accepted Commits.
     pub taken: usize,
-    /// Commits that were not.
+    /// Dropped Commits.
     pub dropped: usize,
-    /// The records of the last table.
+    /// Records of the last table.
     pub records: usize,
-    /// What could not be taken of it.
+    /// Records and lists refused in the last table.
     pub refused: usize,
 }
 
-/// Plays an input.
+/// Runs an input.
 ///
 /// # Panics
-/// If something does not hold.
+/// If an invariant is violated.
 pub fn check(input: &[u8]) -> Outcome {
     let mut player = Player {
         staging: Staging::new(""),
@@ -60,7 +61,7 @@ struct Player {
 }
 
 impl Player {
-    /// A new stream: what the agent says of its table is what the model has.
+    /// Begins a new stream. The Hello must state the model's table.
     fn begin(&mut self) {
         self.model.drop_staged();
         let hello = self.staging.begin(v1::Hello::default());

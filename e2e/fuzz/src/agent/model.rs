@@ -1,4 +1,4 @@
-//! A table as simple as can be: all that was sent, looked through anew each time.
+//! A reference model of the agent's table: all values sent, summed anew each time.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use portolan_model::{ByRecord, ContentHash, NodeInfo, NodeOverlay, NodeTable, Re
 use portolan_proto::convert::{decode_hash, decode_key, decode_lists, decode_node, decode_record};
 use portolan_proto::v1;
 
-/// All that an agent was sent, and what of it is in force.
+/// All values sent to an agent, staged and in force.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) epoch: u64,
@@ -18,13 +18,13 @@ pub(super) struct Model {
     lists: Side<NodeOverlay>,
     node: Option<Sent<NodeInfo>>,
     staged_node: Option<Sent<NodeInfo>>,
-    /// Words were used that the model has no meaning for: until the next snapshot without them it
-    /// knows no hashes.
+    /// Messages outside the model were used: it knows no hashes until the next snapshot without
+    /// them.
     unsure: bool,
     staged_unsure: bool,
 }
 
-/// One value as it was sent last, and its last good version.
+/// The hash of a value as sent last, and its last good version.
 #[derive(Debug, Clone)]
 struct Sent<T> {
     hash: ContentHash,
@@ -51,7 +51,7 @@ impl<T: Clone + PartialEq + Debug> Side<T> {
         self.staged.insert(key, Some(Sent { hash, good }));
     }
 
-    /// What there is after a Commit.
+    /// The values after a Commit.
     fn after(&self, snapshot: bool) -> BTreeMap<v1::RecordKey, Sent<T>> {
         let mut next = if snapshot {
             BTreeMap::new()
@@ -74,7 +74,7 @@ impl<T: Clone + PartialEq + Debug> Side<T> {
         next
     }
 
-    /// Whether nothing that is staged was refused.
+    /// Whether no staged value was refused.
     fn all_good(&self) -> bool {
         let mut put = self.staged.values().flatten();
         put.all(|sent| sent.good.is_some())
@@ -97,7 +97,7 @@ impl<T: Clone + PartialEq + Debug> Side<T> {
     }
 }
 
-/// That nothing is known of the node.
+/// The information about a node of which nothing is known.
 fn unknown() -> Sent<NodeInfo> {
     let info = NodeInfo::default();
     Sent {
@@ -122,7 +122,7 @@ impl Model {
     }
 
     pub(super) fn own(&mut self, own: &v1::Own) {
-        // Another node's: for relays.
+        // The own part of another node, for relays.
         if !own.of_node.is_empty() {
             return;
         }
@@ -146,12 +146,12 @@ impl Model {
         }
     }
 
-    /// This transition has words that the model has no meaning for.
+    /// Marks the transition as one with messages outside the model.
     pub(super) fn unsure(&mut self) {
         self.staged_unsure = true;
     }
 
-    /// Whether the model knows what the agent must have.
+    /// Whether the model knows the agent's expected table.
     pub(super) fn is_sure(&self) -> bool {
         !self.unsure && !self.staged_unsure
     }
@@ -163,8 +163,9 @@ impl Model {
         self.staged_unsure = false;
     }
 
-    /// Makes a Commit state what a controller would; false if no controller could. One byte in place
-    /// of the hash of the node's own asks for a Commit that is the same for all nodes.
+    /// Completes a Commit with the hashes that a controller would state. Returns false if no
+    /// controller could send it. A one-byte `own_hash` asks for a Commit that is the same for all
+    /// nodes.
     pub(super) fn state(&self, commit: &mut v1::Commit) -> bool {
         let node = self.node_after(commit.snapshot);
         let records = Side::sum(&self.records.after(commit.snapshot));
@@ -194,10 +195,10 @@ impl Model {
         }
     }
 
-    /// The agent has taken a Commit.
+    /// Applies a Commit that the agent accepted.
     pub(super) fn commit(&mut self, commit: &v1::Commit) {
         let snapshot = commit.snapshot;
-        // Of what is refused the last good version stays, which it does not know either then.
+        // The last good version of a refused value stays, and the model may not know it either.
         let is_node_good = self
             .staged_node
             .as_ref()
@@ -211,7 +212,7 @@ impl Model {
         self.drop_staged();
     }
 
-    /// The hashes of what is in force.
+    /// The hashes of the values in force: of the records, and of the node's own part.
     pub(super) fn sums(&self) -> (SetHash, SetHash) {
         let mut own = Side::sum(&self.lists.sent);
         own.insert(self.node().hash);

@@ -1,4 +1,4 @@
-//! Fuzzes what the agent decodes. Without coverage it plays the files that are named.
+//! Fuzzes the agent's decoders. Without coverage it replays the files named as arguments.
 #![cfg_attr(fuzzing, no_main, allow(unsafe_code, missing_docs))]
 
 #[cfg(fuzzing)]

@@ -1,4 +1,4 @@
-//! Fuzzes DNS queries and files of names. Without coverage it plays the files that are named.
+//! Fuzzes DNS queries and files of names. Without coverage it replays the files named as arguments.
 #![cfg_attr(fuzzing, no_main, allow(unsafe_code, missing_docs))]
 
 #[cfg(fuzzing)]

@@ -1,43 +1,43 @@
-//! What the controller decodes: what agents say and show, and objects.
+//! The controller's fuzz target: messages and tokens of agents, and objects.
 //!
-//! The first byte of an input says which; the rest is for it.
+//! The first byte of an input selects its [`kind`]; the rest is the input of that kind.
 
 pub mod objects;
 pub mod signer;
 pub mod stream;
 pub mod token;
 
-/// What became of an input: for tests, to see that the seeds reach what they are for.
+/// The result of an input, from which tests see that the seeds reach their targets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Streams that were let in.
+    /// Accepted streams.
     pub admitted: usize,
-    /// Frames that were sent.
+    /// Frames sent.
     pub frames: usize,
-    /// Records and node lists that were computed.
+    /// Computed records and node lists.
     pub computed: usize,
-    /// Objects that were refused, or of which something was left out.
+    /// Objects that were refused, or of which a part was left out.
     pub troubled: usize,
 }
 
 /// The first byte of an input.
 pub mod kind {
-    /// Messages of one stream, each with its length before it.
+    /// Messages of one stream, each preceded by its length.
     pub const MESSAGES: u8 = b'm';
-    /// The body of a request, as it is.
+    /// The body of a request.
     pub const BODY: u8 = b'b';
     /// The text of a token.
     pub const TOKEN: u8 = b't';
-    /// The claims of a token, as JSON; it is signed.
+    /// The claims of a token, as JSON; the target signs them.
     pub const CLAIMS: u8 = b'c';
     /// Objects as JSON, one a line.
     pub const OBJECTS: u8 = b'o';
 }
 
-/// Plays an input.
+/// Runs an input.
 ///
 /// # Panics
-/// If something does not hold.
+/// If an invariant is violated.
 pub fn check(input: &[u8]) -> Outcome {
     match input.split_first() {
         Some((&kind::MESSAGES, rest)) => stream::messages(rest),

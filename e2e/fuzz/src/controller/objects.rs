@@ -1,7 +1,7 @@
-//! Objects, from JSON to what an agent is told of them.
+//! Objects, from JSON to an agent's messages.
 //!
-//! Holds: nothing panics. An object is taken for the one that it says it is. Whatever is computed of
-//! it, an agent takes word for word: nobody's object makes a record that agents refuse.
+//! Invariants: nothing panics. An object is attributed to the name that it states. An agent accepts
+//! unchanged all that is computed from objects: no object produces a record that agents refuse.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::Outcome;
 
-/// Plays objects, one a line, into one catalog.
+/// Applies objects, one a line, to one catalog.
 pub(super) fn check(input: &[u8]) -> Outcome {
     let cluster: Arc<str> = "".into();
     let mut pipeline = Pipeline::default();
@@ -55,7 +55,8 @@ fn is_troubled(converted: &Converted) -> bool {
     }
 }
 
-/// What is computed arrives as it was.
+/// Checks that computed values survive encoding and decoding. Returns the number of records and
+/// lists.
 fn travels(delta: &TableDelta, cluster: &Arc<str>) -> usize {
     let mut count = 0;
     for record in delta.records.values().flatten() {

@@ -1,4 +1,4 @@
-//! Who signs tokens here: a key of this process alone.
+//! A signer of tokens, with a key that is generated in each process.
 
 use std::sync::{Arc, LazyLock};
 
@@ -9,11 +9,11 @@ use rcgen::KeyPair;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 
-/// The issuer of good tokens.
+/// The issuer of valid tokens.
 pub const ISSUER: &str = "https://kubernetes.default.svc";
-/// Whom good tokens are for.
+/// The audience of valid tokens.
 pub const AUDIENCE: &str = "portolan-controller";
-/// The node that the holder of a token wants to speak for.
+/// The node that the holder of a token states.
 pub const NODE: &str = "a";
 
 const KEY_ID: &str = "1";
@@ -31,14 +31,14 @@ static KEYS: LazyLock<Arc<KeySet>> = LazyLock::new(|| {
     Arc::new(KeySet::parse(&json).expect("a set of keys"))
 });
 
-/// Signs claims, whatever they say. `None` if they are none.
+/// Signs claims, whatever their content. `None` if they cannot be encoded.
 pub fn sign(claims: &Value) -> Option<String> {
     let mut header = Header::new(Algorithm::ES256);
     header.kid = Some(KEY_ID.to_owned());
     encode(&header, claims, &KEY).ok()
 }
 
-/// What a controller wants that knows the key.
+/// The authentication of a controller that knows the key.
 #[must_use]
 pub fn authentication() -> Authentication {
     let config = TokenConfig {

@@ -1,8 +1,8 @@
 //! A stream, from the bytes of its request to the bytes of its answer.
 //!
-//! Holds: nothing panics and nothing hangs. Frames are sent only to who said a good Hello first, and
-//! they are frames. An agent that says that it has nothing is sent a table that it can take, whole.
-//! What the registry has of another node stays as it was.
+//! Invariants: nothing panics and nothing hangs. Frames are sent only after a valid Hello, and can
+//! be decoded. An agent without a table is sent a whole table that it accepts. The registry's state
+//! of another node stays unchanged.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::Outcome;
 use crate::input::Pieces;
 use crate::seeds;
 
-/// A node that no input may speak for.
+/// The node whose state no input of another may change.
 const VICTIM: &str = "victim";
 
 static TABLE: LazyLock<TableDelta> = LazyLock::new(seeds::table);
@@ -35,21 +35,21 @@ pub(super) struct Server {
     service: TablesServer,
     registry: Arc<Registry>,
     runtime: Runtime,
-    // While it lives, there may be more to come.
+    // Keeps the stream open: without a publisher no more can come.
     _publisher: Publisher,
 }
 
-/// What a stream was answered.
+/// The answer to a stream.
 pub(super) struct Answer {
     pub(super) frames: Vec<v1::Frame>,
 }
 
-/// Plays messages.
+/// Runs messages.
 pub(super) fn messages(input: &[u8]) -> Outcome {
     body(&framed(Pieces(input)))
 }
 
-/// Plays the body of a request.
+/// Runs the body of a request.
 pub(super) fn body(input: &[u8]) -> Outcome {
     let mut server = Server::new(ServeConfig::default());
     let victim = v1::Hello {
@@ -67,7 +67,7 @@ pub(super) fn body(input: &[u8]) -> Outcome {
     if hello.node != VICTIM {
         assert_eq!(server.victim(), before, "somebody else's message");
     }
-    // A relay is sent what no agent takes.
+    // Agents do not accept the frames for a relay.
     let has_table = hello.records_hash.len() == 16 && hello.own_hash.len() == 16;
     if hello.want() == v1::hello::Want::Node && !has_table {
         takes(&answer.frames);
@@ -79,7 +79,7 @@ pub(super) fn body(input: &[u8]) -> Outcome {
     }
 }
 
-/// An agent without a table takes all frames.
+/// Checks that an agent without a table accepts all frames.
 fn takes(frames: &[v1::Frame]) {
     let mut staging = Staging::new("");
     for frame in frames {
@@ -92,7 +92,7 @@ fn takes(frames: &[v1::Frame]) {
     }
 }
 
-/// Who speaks, as far as the protocol says that it may.
+/// The Hello of a body, if it is valid by the protocol.
 fn first_hello(body: &[u8]) -> Option<v1::Hello> {
     let (head, rest) = body.split_at_checked(5)?;
     let length = u32::from_be_bytes(head[1..].try_into().ok()?);
@@ -106,13 +106,13 @@ fn first_hello(body: &[u8]) -> Option<v1::Hello> {
     (hello.version > 0 && hello.cluster.is_empty() && named).then_some(hello)
 }
 
-/// A message, encoded.
+/// Encodes a message.
 pub(super) fn said(message: Said) -> Vec<u8> {
     let message = Some(message);
     v1::AgentMessage { message }.encode_to_vec()
 }
 
-/// Messages as gRPC has them in a body.
+/// The messages in gRPC's framing.
 pub(super) fn framed<'a>(messages: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut body = Vec::new();
     for message in messages {
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    /// What the registry says of the victim, in words.
+    /// The registry's state of the victim, as text.
     fn victim(&self) -> String {
         let nodes = self.registry.snapshot();
         let victim = nodes.iter().find(|status| &*status.node == VICTIM);
@@ -161,7 +161,7 @@ impl Server {
             request = request.header("authorization", token);
         }
         let body = Full::new(Bytes::copy_from_slice(body));
-        // A token may have bytes that no header has.
+        // A token may have bytes that are not allowed in a header.
         let Ok(request) = request.body(body) else {
             return Answer { frames: Vec::new() };
         };
@@ -170,7 +170,7 @@ impl Server {
             let response = service.call(request).await.expect("an answer");
             assert_eq!(response.status(), 200);
             let collected = response.into_body().collect().await;
-            // The half that reads ends with the one that writes, in its own time.
+            // The reading half ends after the writing half, in its own time.
             while registry.connected() > 0 {
                 tokio::task::yield_now().await;
             }
@@ -182,7 +182,7 @@ impl Server {
     }
 }
 
-/// The frames of a body, all of which there must be.
+/// The frames of a body, which must be complete.
 fn frames(mut body: &[u8]) -> Vec<v1::Frame> {
     let mut frames = Vec::new();
     while !body.is_empty() {

@@ -1,7 +1,8 @@
-//! Tokens, as text and as what is signed in them.
+//! Tokens, as text and as signed claims.
 //!
-//! Holds: a token that nobody signed gets nothing. One that is signed gets frames only if its claims
-//! say all that they must: the issuer, the audience, the node that it asks for, a time to come.
+//! Invariants: an unsigned token gets no frames. A signed token gets frames only if its claims
+//! state all required values: the issuer, the audience, the node of the Hello, and a time of expiry
+//! to come.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,17 +16,17 @@ use super::signer::{AUDIENCE, ISSUER, NODE, authentication, sign};
 use super::stream::{Server, framed, said};
 use crate::seeds;
 
-/// How far clocks may be apart for the controller, in seconds, and a little more.
+/// The controller's tolerance for clock skew, in seconds, and a margin.
 const LEEWAY: f64 = 31.0;
 
-/// Plays the value of the header `authorization`.
+/// Runs the value of an `authorization` header.
 pub(super) fn text(input: &[u8]) -> Outcome {
     let frames = ask(input);
     assert_eq!(frames, 0, "nobody signed it");
     Outcome::default()
 }
 
-/// Plays claims.
+/// Runs claims.
 pub(super) fn claims(input: &[u8]) -> Outcome {
     let Ok(claims) = serde_json::from_slice::<Value>(input) else {
         return Outcome::default();
@@ -58,7 +59,7 @@ fn ask(authorization: &[u8]) -> usize {
     answer.frames.len()
 }
 
-/// The rule, in other words than the controller's.
+/// The admission rule, written independently of the controller's code.
 fn may_enter(claims: &Value) -> bool {
     let one_of = |value: &Value, wanted: &str| match value {
         Value::Array(values) => values.iter().any(|value| value == wanted),

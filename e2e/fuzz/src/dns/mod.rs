@@ -1,8 +1,8 @@
-//! What answers DNS queries, and what an agent makes of names on its disk.
+//! The fuzz target of DNS: queries, and an agent's file of names.
 //!
-//! Holds of any bytes: an answer is a whole message with the query's id, no longer than a message
-//! may be, and only what is no query has none. What can be read of the zone is answered with a code
-//! of the specification, with the question as it was asked.
+//! Invariants: an answer is a whole message with the query's id, no longer than the limit. Only
+//! bytes that are not a query get none. A readable query of the zone is answered with a code of the
+//! specification, and with the question as asked.
 
 use std::sync::{Arc, OnceLock};
 
@@ -42,10 +42,10 @@ fn zone() -> Arc<SharedZone> {
     Arc::new(SharedZone::new(zone))
 }
 
-/// Plays an input; the code of the answer, if there is one.
+/// Runs an input. Returns the code of the answer, if there is one.
 ///
 /// # Panics
-/// If something does not hold.
+/// If an invariant is violated.
 pub fn check(input: &[u8]) -> Option<ResponseCode> {
     match input.split_first() {
         Some((&kind::QUERY, packet)) => query(packet),
@@ -78,7 +78,7 @@ fn query(packet: &[u8]) -> Option<ResponseCode> {
         && matches!(code, ResponseCode::NoError | ResponseCode::NXDomain)
     {
         assert_eq!(reply.queries, asked.queries);
-        // An answer, or who says that there is none.
+        // An answer, or the authority of a negative one.
         assert!(!reply.answers.is_empty() || !reply.authorities.is_empty());
         assert!(code == ResponseCode::NoError || reply.answers.iter().all(is_alias));
     }
@@ -89,7 +89,7 @@ fn is_alias(record: &hickory_proto::rr::Record) -> bool {
     record.record_type() == RecordType::CNAME
 }
 
-/// What can be read can be written, and is then the same.
+/// Checks that a readable file survives saving and loading.
 fn file(bytes: &[u8]) {
     let config = ZoneConfig::new("cluster.local").expect("a name");
     let copy = Arc::new(SharedZone::new(Zone::new(config, 0).expect("settings")));
@@ -105,7 +105,7 @@ fn file(bytes: &[u8]) {
     );
 }
 
-/// Inputs to begin with, by name.
+/// The initial inputs, by name.
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let packet = |name: &str, kind, class| {
