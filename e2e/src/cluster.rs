@@ -109,19 +109,19 @@ impl Cluster {
         control(&self.rig)
     }
 
-    /// Where logs and objects are.
+    /// The directory of logs and objects.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Where the controller reads objects.
+    /// The directory from which the controller reads objects.
     #[must_use]
     pub fn objects(&self) -> PathBuf {
         objects(self.directory.path())
     }
 
-    /// Where certificates are, if the cluster has any: `controller`, `nodes/NODE`, `ca`.
+    /// The directory of certificates, if the cluster has any: `controller`, `nodes/NODE`, `ca`.
     #[must_use]
     pub fn certificates(&self) -> PathBuf {
         certificates(self.directory())
@@ -132,7 +132,7 @@ impl Cluster {
         certify(&self.rig, self.directory()).map(|_| ())
     }
 
-    /// Where agents reach the controller.
+    /// The address at which agents reach the controller.
     #[must_use]
     pub fn agents_address(&self) -> SocketAddr {
         (self.control().v4(), AGENTS_PORT).into()
@@ -166,7 +166,7 @@ impl Cluster {
         })
     }
 
-    /// Starts the agent of a node by a command that is changed before.
+    /// Starts the agent of a node by a command that `change` may modify.
     pub fn start_agent_by(
         &mut self,
         number: usize,

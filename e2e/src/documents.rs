@@ -13,9 +13,9 @@ const AT_ROOT: [&str; 5] = [
     "CHANGELOG.md",
 ];
 
-/// The longest README that somebody reads to its end.
+/// The limit of the README's length, in lines.
 const README_LINES: usize = 150;
-/// The longest way of an endpoint through the code, in files.
+/// The limit of an endpoint's path through the code, in files.
 const SPINE_FILES: usize = 16;
 
 fn root() -> PathBuf {
@@ -75,7 +75,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Why a link of a page leads nowhere.
+/// The reason why a link of a page is broken, if it is.
 fn broken(page: &Path, text: &str, link: &str) -> Option<String> {
     let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
     let target = match file {

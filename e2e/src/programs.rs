@@ -8,10 +8,11 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::POD_RANGES;
 
-/// Where the agents' admin server listens, each in its node's namespace.
+/// The port of the agents' admin server, each in its node's namespace.
 pub const AGENT_ADMIN: u16 = 10249;
 
-/// All machines of a rig have one file system: none makes a socket at the default path.
+/// Disables the socket: all machines of a rig share one file system, so the default path would
+/// collide.
 const NO_SOCKET: &str = "--debug-listen=";
 
 /// The path of one of our programs: built beside the running test, or in `PORTOLAN_BIN_DIR`.
@@ -31,7 +32,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Where a controller's objects come from.
+/// The source of a controller's objects.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A directory of files.
@@ -40,7 +41,7 @@ pub enum Source {
     Kubernetes(PathBuf),
 }
 
-/// How the programs authenticate each other.
+/// The authentication between the programs.
 #[derive(Debug, Clone)]
 pub enum Trust {
     /// Not at all.

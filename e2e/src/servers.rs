@@ -27,10 +27,11 @@ use crate::ports;
 use crate::rig::{Rig, RigConfig};
 use crate::wait::pause;
 
-/// Between two looks through kubectl, which takes processor time from the server it asks.
+/// The pause between two checks through kubectl, each of which takes processor time from the
+/// server.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A Service that takes an address of each family.
+/// A Service that requires an address of each family.
 const DUAL_STACK: &str = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"},
     "spec": {"ipFamilyPolicy": "RequireDualStack", "ports": [{"port": 1}]}}"#;
 
@@ -73,7 +74,7 @@ impl Kubectl {
         String::from_utf8(output.stdout).context("kubectl's stdout")
     }
 
-    /// One look at a condition, and after a vain one the pause before the next.
+    /// Checks a condition once, and pauses if it does not hold.
     fn succeeds(&self, args: &[&str], input: &str) -> bool {
         let found = self.run(args, input).is_ok();
         if !found {
@@ -115,7 +116,7 @@ impl Servers {
     /// Start the servers for `test`, or say that it is skipped and why.
     ///
     /// # Panics
-    /// Where the servers are there but do not start, and in CI where they are missing.
+    /// If the servers are available but do not start, and in CI if they are missing.
     pub fn start_or_skip(test: &str, dir: &Path) -> Option<Self> {
         let error = match Self::start(dir) {
             Ok(servers) => return Some(servers),

@@ -146,7 +146,7 @@ struct Case {
     reason: &'static str,
     /// The value as the message shows it.
     says: &'static str,
-    /// Where the pod `b` answers nevertheless.
+    /// The targets at which the pod `b` answers nevertheless.
     works: Vec<(Protocol, SocketAddr)>,
 }
 

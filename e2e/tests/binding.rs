@@ -15,7 +15,8 @@ use serde_json::json;
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 const GONE: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
 
-/// Which of two addresses a node has on the device, and has routes of ours for.
+/// For each of two addresses, whether a node has it on the device and has a route of the agent for
+/// it.
 fn bound(node: &Host, ips: [&str; 2]) -> ([bool; 2], [bool; 2]) {
     let text = |command: &str| {
         let words: Vec<_> = command.split(' ').collect();

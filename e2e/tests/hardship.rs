@@ -268,7 +268,7 @@ fn exhaust(process: &Process, namespace: &Namespace, port: u16) {
     .unwrap();
 }
 
-/// Whether anything is answered at a port within a second.
+/// Whether a port answers within a second.
 fn answers_at(namespace: &Namespace, port: u16) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
@@ -365,7 +365,8 @@ fn a_controller_without_descriptors_keeps_its_agents_and_tables() {
     loaded.end("controller without descriptors");
 }
 
-/// How long programs are stopped: longer than any of their timeouts if `PORTOLAN_STOPPED_SECONDS` says so.
+/// The time for which programs are stopped. `PORTOLAN_STOPPED_SECONDS` can make it longer than any
+/// of their timeouts.
 fn stopped() -> Duration {
     let seconds = std::env::var("PORTOLAN_STOPPED_SECONDS");
     Duration::from_secs(seconds.map_or(5, |seconds| seconds.parse().unwrap()))

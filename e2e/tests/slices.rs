@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 const ENDPOINTS: u16 = 300;
 const SLICES: usize = 3;
-/// So often all slices are written anew.
+/// The number of times that all slices are rewritten.
 const MOVES: usize = 12;
 
 /// The address of an endpoint: all are on one pod.
@@ -59,7 +59,7 @@ fn objects(turn: usize) -> Vec<Value> {
     objects
 }
 
-/// How many of the endpoints are real servers of the Service with a weight.
+/// The real servers of the Service with a weight.
 fn present(node: &Namespace) -> BTreeSet<IpAddr> {
     let servers = node.exec(&["ipvsadm", "-Ln", "-t", "10.96.0.10:80"]);
     let parse = |line: &str| {

@@ -9,16 +9,16 @@ use std::net::IpAddr;
 use super::row::{Kind, Policy, Row, Source};
 use super::situation::{Endpoint, Place, State};
 
-/// Which source an endpoint sees.
+/// The source address of a request as an endpoint sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Seen {
-    /// The asker's own address, where the asker is no node.
+    /// The client's own address, if the client is not a node.
     Asker,
     /// The address of a node.
     Node(Place),
-    /// The address that a node has towards its own pods.
+    /// The gateway address of a node towards its own pods.
     Gateway(Place),
-    /// Something else; never expected.
+    /// Any other address; never expected.
     Other(IpAddr),
 }
 
@@ -27,9 +27,9 @@ pub enum Seen {
 pub enum Expectation {
     /// Exactly these endpoints answer; each sees one of these sources.
     Answers(BTreeMap<Place, BTreeSet<Seen>>),
-    /// No answer and no error.
+    /// Neither an answer nor an error.
     Dropped,
-    /// An error at once.
+    /// An immediate error.
     Refused,
 }
 
@@ -75,14 +75,15 @@ fn class(row: &Row) -> Class {
     }
 }
 
-/// Policy Local limits all clients at cluster IPs, but neither pods nor the node itself at the other frontends,
-/// which are short circuits for those.
+/// Whether the row is limited to endpoints of the node. Policy Local limits all clients at cluster
+/// IPs. At the other frontends it limits neither pods nor the node itself, for which these are
+/// short circuits.
 fn is_held_to_the_node(row: &Row) -> bool {
     row.policy == Policy::Local && (row.kind == Kind::ClusterIp || class(row) == Class::Foreign)
 }
 
-/// Ready endpoints, by zone hints where all have one and some are for this zone; without ready
-/// ones those that still serve, whatever their hints.
+/// Ready endpoints, by zone hints if all have one and some match this zone. If none is ready, the
+/// serving ones, whatever their hints.
 fn cluster_list(endpoints: &[Endpoint], node: Place) -> Vec<Place> {
     let ready = in_state(endpoints, State::Ready);
     let hinted: Vec<_> = ready.iter().filter(|e| e.hint == Some(node)).collect();
@@ -92,7 +93,7 @@ fn cluster_list(endpoints: &[Endpoint], node: Place) -> Vec<Place> {
     places_or_terminating(ready, endpoints)
 }
 
-/// Ready endpoints on the node, without regard to hints; without those the ones that still serve.
+/// Ready endpoints on the node, whatever their hints. If none is ready, the serving ones.
 fn local_list(endpoints: &[Endpoint], node: Place) -> Vec<Place> {
     let here: Vec<_> = endpoints
         .iter()
@@ -116,7 +117,7 @@ fn in_state(endpoints: &[Endpoint], state: State) -> Vec<Endpoint> {
     matching.copied().collect()
 }
 
-/// Which sources the endpoint may see.
+/// The source addresses that the endpoint may see.
 fn sources(row: &Row, endpoint: Place) -> BTreeSet<Seen> {
     let entry = row.entry();
     let masqueraded = if endpoint == entry {
@@ -136,7 +137,7 @@ fn sources(row: &Row, endpoint: Place) -> BTreeSet<Seen> {
         Class::Foreign if row.kind != Kind::ClusterIp && row.policy == Policy::Local => {
             [own(row.source)].into()
         }
-        // Both are the node's own, and it need not be masqueraded for the answer to come back.
+        // Both addresses are the node's own; the answer returns without masquerade too.
         Class::Itself if row.kind != Kind::ClusterIp && row.policy == Policy::Local => {
             [masqueraded, Seen::Node(entry)].into()
         }

@@ -74,7 +74,7 @@ impl Target {
         Family::ALL.into_iter().filter_map(of).collect()
     }
 
-    /// Where a row's request goes; node ports are asked at this node.
+    /// The target of a row's request. Node ports are requested at `node`.
     #[must_use]
     pub fn socket(self, row: &Row, node: &Host) -> SocketAddr {
         match self.address(row.kind, row.family) {

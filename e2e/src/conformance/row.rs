@@ -1,11 +1,11 @@
-//! The dimensions of the table, and the rows that they make.
+//! The dimensions of the table, and its rows.
 
 use std::fmt;
 
 use super::situation::{Endpoint, Place, Situation, State};
 use crate::rig::{Family, Protocol};
 
-/// What is asked.
+/// The kind of frontend that a request goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// The cluster IP.
@@ -19,7 +19,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All.
+    /// All kinds.
     pub const ALL: [Self; 4] = [
         Self::ClusterIp,
         Self::NodePort,
@@ -38,11 +38,11 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Both.
+    /// Both policies.
     pub const ALL: [Self; 2] = [Self::Cluster, Self::Local];
 }
 
-/// Who asks.
+/// The client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     /// A pod here that is no endpoint.
@@ -60,7 +60,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// All.
+    /// All sources.
     pub const ALL: [Self; 6] = [
         Self::Pod,
         Self::Endpoint,
@@ -76,7 +76,7 @@ impl Source {
         matches!(self, Self::Pod | Self::Endpoint | Self::PodThere)
     }
 
-    /// The node that it is, or lives on.
+    /// The node of the client: itself, or a pod's node; `None` outside.
     #[must_use]
     pub fn node(self) -> Option<Place> {
         match self {
@@ -87,26 +87,26 @@ impl Source {
     }
 }
 
-/// One question with one right answer.
+/// One request with one right result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Row {
-    /// What is asked.
+    /// The kind of frontend.
     pub kind: Kind,
-    /// The policy that holds for it.
+    /// The traffic policy of the frontend.
     pub policy: Policy,
     /// The address family.
     pub family: Family,
     /// The protocol.
     pub protocol: Protocol,
-    /// Who asks.
+    /// The client.
     pub source: Source,
     /// The endpoints.
     pub situation: Situation,
 }
 
 impl Row {
-    /// Every row that has an answer: all situations for TCP, the basic ones for the others, of
-    /// which the same code and the same rules decide.
+    /// Every consistent row: all situations for TCP, and the basic ones for the other protocols,
+    /// which the same code and the same rules handle.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut rows = Vec::new();
@@ -150,7 +150,7 @@ impl Row {
         Family::ALL.into_iter().flat_map(of_family)
     }
 
-    /// False where the dimensions contradict each other.
+    /// False if the dimensions contradict each other.
     #[must_use]
     pub fn has_an_answer(&self) -> bool {
         let serves_here = |endpoint: &Endpoint| {
@@ -160,7 +160,7 @@ impl Row {
         self.source != Source::Endpoint || endpoints.iter().any(serves_here)
     }
 
-    /// The node whose virtual server decides.
+    /// The node whose virtual server selects the endpoint.
     #[must_use]
     pub fn entry(&self) -> Place {
         match self.kind {

@@ -57,7 +57,7 @@ pub enum State {
 /// An endpoint: the pod at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Which pod.
+    /// The place of the pod.
     pub place: Place,
     /// Its conditions.
     pub state: State,

@@ -69,13 +69,13 @@ impl EchoServer {
         })
     }
 
-    /// How many requests it has answered.
+    /// The number of requests answered.
     #[must_use]
     pub fn served(&self) -> u64 {
         self.shared.served.load(Ordering::Relaxed)
     }
 
-    /// How many TCP connections are open.
+    /// The number of open TCP connections.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.lock().len()
@@ -168,7 +168,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let shared = Arc::clone(shared);
         thread::spawn(move || {
-            // Whatever ended it, the client knows first.
+            // The client notices the end of the connection first.
             let _ = answer_lines(stream, source, &shared);
             shared.lock().remove(&number);
         });
@@ -178,7 +178,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 fn answer_lines(stream: TcpStream, source: SocketAddr, shared: &Shared) -> std::io::Result<()> {
     // SCTP has no such option, and its lines are messages anyway.
     let _ = stream.set_nodelay(true);
-    // A listener that looks up now and then hands its time limit down.
+    // An accepted socket inherits the time limit of its listener.
     stream.set_read_timeout(None)?;
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);

@@ -24,7 +24,7 @@ pub struct LoadConfig {
     pub limit: u64,
     /// The pause between two requests of one worker.
     pub pause: Duration,
-    /// When a request counts as failed.
+    /// The time after which a request counts as failed.
     pub timeout: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Default for LoadConfig {
         Self {
             protocol: Protocol::Tcp,
             workers: 2,
-            // Together with the pause this stays below the number of source ports to one target.
+            // Together with the pause, this keeps below the number of source ports for one target.
             limit: 10_000,
             pause: Duration::from_millis(2),
             timeout: Duration::from_secs(2),
@@ -44,9 +44,9 @@ impl Default for LoadConfig {
 /// A request that got no answer.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// When it started, counted from the start of the load.
+    /// The start of the request, relative to the start of the load.
     pub at: Duration,
-    /// The address it asked.
+    /// The address that it was sent to.
     pub target: SocketAddr,
     /// The error.
     pub error: RequestError,
@@ -57,11 +57,11 @@ pub struct Failure {
 pub struct LoadReport {
     /// All requests that ended, answered or not.
     pub requests: u64,
-    /// Those without an answer.
+    /// Requests without an answer.
     pub failures: Vec<Failure>,
-    /// How many requests each host answered.
+    /// The number of requests that each host answered, by name.
     pub by_name: BTreeMap<String, u64>,
-    /// The longest that an answer took.
+    /// The longest time to an answer.
     pub slowest: Duration,
 }
 
@@ -82,7 +82,7 @@ struct Shared {
 }
 
 impl Load {
-    /// Starts to ask the targets in turn from a host.
+    /// Starts to send requests from a host to the targets in turn.
     pub fn start(host: &Host, targets: &[SocketAddr], config: LoadConfig) -> Result<Self> {
         let shared = Arc::new(Shared {
             targets: targets.to_vec(),
@@ -106,13 +106,13 @@ impl Load {
         Ok(Self { shared, workers })
     }
 
-    /// How many requests were answered so far, to wait until the load flows.
+    /// The number of requests answered so far, to wait until the load flows.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.shared.lock().by_name.values().sum()
     }
 
-    /// How many requests failed so far.
+    /// The number of requests failed so far.
     #[must_use]
     pub fn failed(&self) -> usize {
         self.shared.lock().failures.len()
@@ -124,7 +124,7 @@ impl Load {
         self.shared.lock().failures.clone()
     }
 
-    /// Stops when the requests under way have ended, and reports.
+    /// Stops once the requests in flight have ended, and returns the report.
     #[must_use]
     pub fn stop(mut self) -> LoadReport {
         self.join();
@@ -183,7 +183,8 @@ impl Shared {
         }
     }
 
-    /// A worker that cannot work must not look like one without failures.
+    /// Records a failure for each target, so that a worker that cannot work does not look
+    /// successful.
     fn give_up(&self, error: &anyhow::Error) {
         let error = RequestError::Other(format!("{error:#}"));
         for target in &self.targets {

@@ -38,7 +38,7 @@ pub use self::sctp::has_sctp;
 
 use self::namespace::NamespaceSet;
 
-/// How many machines a rig has.
+/// The number of machines of a rig.
 #[derive(Clone, Copy, Debug)]
 pub struct RigConfig {
     /// Cluster nodes: 192.168.77.11, .12 and so on.

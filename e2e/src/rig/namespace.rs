@@ -13,10 +13,10 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where the `ip` tool keeps named namespaces.
+/// The directory in which the `ip` tool keeps named namespaces.
 const DIRECTORY: &str = "/run/netns";
 
-/// Every namespace of every rig starts with this, then the process id.
+/// The prefix of the name of every rig's namespaces; the process id follows.
 const PREFIX: &str = "portolan-";
 
 static RIGS: AtomicU32 = AtomicU32::new(0);

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::namespace::Namespace;
 use crate::wait::wait_for;
 
-/// How many lines of its log a process leaves on the console of a failed test.
+/// The number of log lines printed to the console of a failed test.
 const TAIL: usize = 40;
 
 /// A running program. Dropping it kills it; if the test is failing, prints the end of its log.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, ipproto, socket_with};
 
-/// How often a waiting listener looks whether it was stopped: nothing else wakes it.
+/// The interval at which a waiting listener checks whether it was stopped: nothing else wakes it.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// True if this kernel speaks SCTP.

@@ -1,4 +1,4 @@
-//! A real kube-proxy on the nodes of a rig, in place of our agents.
+//! A real kube-proxy on the nodes of a rig, in place of the agents.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::wait::wait_with_pauses;
 
 /// Long enough for an emulated guest in which the API server starts too.
 const START_LIMIT: Duration = Duration::from_secs(480);
-/// Where each serves its metrics, in its node's namespace.
+/// The port of each metrics server, in its node's namespace.
 const METRICS: u16 = 10249;
 
 /// kubectl as a proxy on the LAN without TLS: the API server itself listens on loopback only.

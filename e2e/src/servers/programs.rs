@@ -1,4 +1,4 @@
-//! Where the programs are, or why there are none.
+//! The programs of a control plane on this machine, or the reason why they are missing.
 
 use std::env;
 use std::fmt;
@@ -20,7 +20,7 @@ impl fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// Where the programs are.
+/// The directory of the programs.
 #[derive(Clone, Debug)]
 pub struct Binaries {
     /// Holds all of [`NAMES`].

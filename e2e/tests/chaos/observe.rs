@@ -16,7 +16,7 @@ use portolan_model::Protocol;
 use portolan_model::ipvs::{VirtualServer, VirtualServerKey};
 use portolan_netlink::ipvs::Ipvs;
 
-/// How often the kernels are read.
+/// The interval of reads of the kernels.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// A running observation.
@@ -84,7 +84,7 @@ impl Observer {
         }
     }
 
-    /// Where new connections of a node go now.
+    /// The endpoints of a node's new connections now.
     pub(crate) fn present(&self, node: usize) -> BTreeSet<Ipv4Addr> {
         self.shared.look();
         self.shared.seen.lock().unwrap()[node]
@@ -93,7 +93,7 @@ impl Observer {
             .clone()
     }
 
-    /// Stops, and says how often it looked.
+    /// Stops, and returns the number of observations.
     pub(crate) fn stop(&mut self) -> u64 {
         self.shared.stopped.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();

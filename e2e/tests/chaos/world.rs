@@ -22,13 +22,13 @@ use crate::traffic::{Targets, Traffic};
 /// Long enough for anything on a guest that is emulated, on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
 
-/// How many controllers there are.
+/// The number of controllers.
 pub(crate) const REPLICAS: usize = 3;
 
 const STEADY: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
 const CHURN: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 
-/// All that runs.
+/// All processes of the test.
 pub(crate) struct World {
     // Fields drop in this order: clients before the servers they use.
     pub(crate) traffic: Traffic,
@@ -96,13 +96,13 @@ impl World {
         Ok(())
     }
 
-    /// Endpoints come and go, until it is so on these nodes.
+    /// Changes endpoints, and waits until these nodes have programmed the change.
     pub(crate) fn change(&mut self, nodes: &[usize]) {
         self.try_change().unwrap();
         self.wait_for_newest(nodes);
     }
 
-    /// Returns when new connections of these nodes go where they should.
+    /// Waits until new connections of these nodes go to the expected endpoints only.
     pub(crate) fn wait_for_newest(&self, nodes: &[usize]) {
         let stay = self.churn.stay.iter().map(|pod| pod.pod.v4());
         let expected: BTreeSet<_> = stay.chain(self.churn.rovers()).collect();
@@ -140,14 +140,14 @@ impl World {
         http_get(control(&self.rig).namespace(), admin_port(number), path).is_ok()
     }
 
-    /// Whether a node's agent has a stream, as it says itself.
+    /// Whether a node's agent is connected, by its own metrics.
     pub(crate) fn is_connected(&self, number: usize) -> bool {
         let namespace = self.rig.node(number).namespace();
         let metrics = http_get(namespace, AGENT_ADMIN, "/metrics").unwrap();
         metrics.contains("\nportolan_agent_connected 1\n")
     }
 
-    /// Cuts node 1 off from the controllers' machine, or no more.
+    /// Cuts node 1 off from the controllers' machine, or connects it again.
     pub(crate) fn cut(&self, cut: bool) {
         let ends = [&**self.rig.node(1), control(&self.rig)];
         self.rig.cut(ends, cut).unwrap();
@@ -163,12 +163,12 @@ impl World {
         started.unwrap().unwrap();
     }
 
-    /// Ends all, and compares each node with one that is programmed from scratch.
+    /// Stops the traffic, and compares each node with one that is programmed from scratch.
     pub(crate) fn finish(mut self) {
         self.traffic.stop();
         let looks = self.observer.stop();
         assert!(looks > 500, "only {looks} looks at the kernels");
-        // A controller that has seen nothing of it all.
+        // A controller without any history.
         let fresh = self.new_replica(REPLICAS);
         self.replicas.push(Some(fresh));
         let namespace = control(&self.rig).namespace();
@@ -250,7 +250,7 @@ fn replica(number: usize, host: &Host, servers: &Servers, directory: &Path) -> P
     Process::spawn(host.namespace(), &name, &mut command, directory).unwrap()
 }
 
-/// An agent that knows so many controllers.
+/// An agent that knows `replicas` controllers.
 fn agent(number: usize, replicas: usize, rig: &Rig, directory: &Path) -> Process {
     let name = Cluster::node_name(number);
     let controller = |replica| SocketAddr::from((control(rig).v4(), agents_port(replica)));

@@ -30,7 +30,7 @@ struct Cli {
     dns: DnsArgs,
 }
 
-/// Where the agent of a test answers.
+/// The socket of a test's agent.
 pub(crate) fn socket(directory: &Path) -> String {
     format!("unix://{}/dns.sock", directory.display())
 }

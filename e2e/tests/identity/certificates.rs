@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::{WEB, kernel, metric};
 
-/// How long the certificate is valid that is replaced while it is in use.
+/// The validity of the certificate that is replaced while in use.
 const VALID: Duration = Duration::from_secs(30);
 /// A stream ends a minute after its certificate expires; on a busy guest, somewhat later.
 const REOPENED: Duration = Duration::from_secs(180);

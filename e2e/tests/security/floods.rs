@@ -18,28 +18,28 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::client::{Client, config, patiently};
 use crate::server::{Server, raise_descriptors};
 
-/// How often new connections are opened.
+/// The interval of new connections.
 const TICK: Duration = Duration::from_millis(10);
-/// How many connections a flood opens in each tick: 1,000 a second.
+/// The number of connections that a flood opens in each tick: 1,000 a second.
 const PER_TICK: usize = 10;
-/// How many connections a flood holds at most.
+/// The highest number of connections that a flood holds.
 const HELD: usize = 6_000;
-/// How long an attacker keeps its end open.
+/// The time for which an attacker keeps its end open.
 const KEPT: Duration = Duration::from_secs(20);
-/// How many agents connect, one after the other, while the floods go on.
+/// The number of agents that connect, one after the other, during the floods.
 const AGENTS: usize = 10;
-/// After how long an agent is given up.
+/// The deadline of an agent.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
-/// A thousand connections a second that send a few bytes and wait, from a thread of its own: agents do not
-/// share a runtime with their attackers.
+/// A thousand connections a second that send a few bytes and wait. Runs on its own thread: agents
+/// do not share a runtime with their attackers.
 struct Flood {
     opened: Arc<AtomicU64>,
     _end: DropGuard,
 }
 
 impl Flood {
-    /// Comes from each of these addresses in turn.
+    /// Starts a flood from each of these addresses in turn.
     fn start(target: SocketAddr, sources: Vec<[u8; 4]>, said: &[u8]) -> Self {
         let opened = Arc::new(AtomicU64::new(0));
         let (count, said) = (Arc::clone(&opened), Arc::<[u8]>::from(said));
@@ -88,12 +88,12 @@ impl Flood {
 async fn connect(source: [u8; 4], target: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind((source, 0).into())?;
-    // Does not leave its port in TIME_WAIT.
+    // Leaves no port in TIME_WAIT.
     socket.set_zero_linger()?;
     socket.connect(target).await
 }
 
-/// Says its words, and keeps the connection until the server closes it.
+/// Sends `said`, and keeps the connection until the server closes it.
 async fn hold(mut stream: TcpStream, said: &[u8]) {
     if stream.write_all(said).await.is_ok() {
         let _ = timeout(KEPT, stream.read_to_end(&mut Vec::new())).await;
@@ -109,7 +109,7 @@ fn client_hello(config: Arc<ClientConfig>) -> Vec<u8> {
     hello
 }
 
-/// Floods a server from one address and from a hundred; how long the slowest agent takes that
+/// Floods a server from one address and from a hundred. Returns the time of the slowest agent that
 /// connects meanwhile.
 async fn slowest_agent(one: [u8; 4], whole_hello: bool) -> Duration {
     let server = Server::start();

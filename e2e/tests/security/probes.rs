@@ -14,14 +14,14 @@ use tokio::time::{sleep, timeout};
 use crate::client::PATIENCE;
 use crate::server::{Server, raise_descriptors};
 
-/// How many connections strangers hold.
+/// The number of connections that strangers hold.
 const SOCKETS: usize = 5_000;
-/// How long each of them waits before it comes back after it was closed.
+/// The time after which a stranger whose connection was closed reconnects.
 const RETURN: Duration = Duration::from_secs(5);
 const PROBES: u8 = 60;
-/// From one probe to the next: all of them together see strangers come back.
+/// The pause between two probes; all of them together span the strangers' return.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The limit for answers to kubelets and load balancers, in milliseconds.
+/// The limit of the answer time for kubelets and load balancers, in milliseconds.
 const GOAL: f64 = 100.0;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,12 +36,12 @@ async fn probes_are_answered_while_many_addresses_hold_all_they_can() {
     attack("many_addresses", server.admin(), "/livez", many_addresses).await;
 }
 
-/// Every connection from one address.
+/// The source of every connection: a single address.
 pub(crate) fn one_address(_: usize) -> Ipv4Addr {
     Ipv4Addr::LOCALHOST
 }
 
-/// Every connection from an address of its own.
+/// The source of a connection: a distinct address for each.
 pub(crate) fn many_addresses(number: usize) -> Ipv4Addr {
     let [.., high, low] = number.to_be_bytes();
     Ipv4Addr::new(127, 1, high, low)

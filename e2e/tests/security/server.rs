@@ -21,7 +21,7 @@ use crate::client::PATIENCE;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The program, and all its files.
+/// The program and its files.
 pub(crate) struct Server {
     child: Child,
     pub(crate) agents: SocketAddr,
@@ -34,7 +34,7 @@ pub(crate) fn valid() -> Range<SystemTime> {
     now - HOUR..now + HOUR
 }
 
-/// Raises the number of descriptors as far as it goes, for this process and those that it starts.
+/// Raises the limit of descriptors to its maximum, for this process and its children.
 pub(crate) fn raise_descriptors() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -47,22 +47,24 @@ pub(crate) fn raise_descriptors() -> u64 {
 }
 
 impl Server {
-    /// With certificates of `portolan-controller certs` for the nodes `a` and `b`.
+    /// Starts a controller with certificates of `portolan-controller certs` for the nodes `a` and
+    /// `b`.
     pub(crate) fn start() -> Self {
         Self::with(&[])
     }
 
-    /// With more arguments, and without the deletion guard: most tests delete most objects.
+    /// Starts it with more arguments, and without the deletion guard: most tests delete most
+    /// objects.
     pub(crate) fn with(args: &[&str]) -> Self {
         Self::of(None, &[&["--deletion-guard-percent=100"], args].concat())
     }
 
-    /// Holds deletions back that are too many.
+    /// Starts it with the deletion guard.
     pub(crate) fn guarded() -> Self {
         Self::of(None, &[])
     }
 
-    /// One that can have so many descriptors.
+    /// Starts it with a limit of descriptors.
     pub(crate) fn limited(descriptors: u32) -> Self {
         Self::of(Some(descriptors), &[])
     }
@@ -81,7 +83,7 @@ impl Server {
         server
     }
 
-    /// A relay of this name behind a controller; it may not be ready yet.
+    /// Starts a relay of this name behind a controller. The relay may not be ready yet.
     pub(crate) fn relay(certs: &Path, upstream: SocketAddr, name: &str) -> Self {
         let own = certs.join("relays").join(name);
         let args = [
@@ -94,7 +96,7 @@ impl Server {
         Self::spawn(TempDir::new().unwrap(), certs, None, &args)
     }
 
-    /// The program with a directory of its own, and when it has bound its ports.
+    /// Starts the program with its own directory, and waits until it has bound its ports.
     fn spawn(dir: TempDir, certs: &Path, descriptors: Option<u32>, args: &[&str]) -> Self {
         let ports = dir.path().join("ports");
         let log = fs::File::create(dir.path().join("log")).unwrap();
@@ -129,12 +131,12 @@ impl Server {
         wait_for("readiness", PATIENCE, || self.get("/readyz")).unwrap();
     }
 
-    /// Where `portolanctl` asks.
+    /// The address of `portolanctl`'s queries.
     pub(crate) fn admin(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.admin).into()
     }
 
-    /// Where `portolanctl` confirms.
+    /// The socket of `portolanctl`'s confirmations.
     pub(crate) fn socket(&self) -> String {
         socket_in(self.dir.path())
     }
@@ -175,12 +177,12 @@ impl Server {
         authority.node(&name, valid).unwrap()
     }
 
-    /// So many Services from now on. A client sees them when it sees them.
+    /// Replaces the Services by this many. Clients learn of it later.
     pub(crate) fn publish(&self, services: usize) {
         write_services(self.dir.path(), services);
     }
 
-    /// Nodes `a` and `b` in different zones from now on.
+    /// Publishes the nodes `a` and `b`, in different zones.
     pub(crate) fn publish_nodes(&self) {
         let nodes = [("a", "east"), ("b", "west")].map(|(name, zone)| {
             let labels = json!({ "topology.kubernetes.io/zone": zone });
@@ -195,7 +197,7 @@ impl Server {
         http_get_from(([127, 0, 0, 1], self.admin).into(), path).ok()
     }
 
-    /// The value of a metric, by its name and labels as they are written.
+    /// The value of a metric, by its name and labels as written.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let metrics = self.get("/metrics").expect("metrics");
         let value = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(' ')?.to_owned());
@@ -222,7 +224,7 @@ impl Server {
         number.trim().parse().unwrap()
     }
 
-    /// How much time of processors it has used.
+    /// The processor time used so far.
     pub(crate) fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -232,7 +234,7 @@ impl Server {
         Duration::from_millis(10 * ticks.sum::<u64>())
     }
 
-    /// Lets it have no more files and sockets open than this.
+    /// Lowers its limit of open files and sockets.
     pub(crate) fn limit_descriptors(&self, count: u64) {
         use rustix::process::{Resource, Rlimit, prlimit};
         let limit = Rlimit {
@@ -242,7 +244,7 @@ impl Server {
         prlimit(Some(Pid::from_child(&self.child)), Resource::Nofile, limit).unwrap();
     }
 
-    /// How many files and sockets it has open.
+    /// The number of open files and sockets.
     pub(crate) fn descriptors(&self) -> usize {
         let path = format!("/proc/{}/fd", self.child.id());
         fs::read_dir(path).unwrap().count()
@@ -289,7 +291,7 @@ fn make_certificates(dir: &Path) {
     assert!(made.status.success(), "{said}");
 }
 
-/// Each with a hundred endpoints, so that a thousand of them are no small table.
+/// Writes Services with a hundred endpoints each, so that a thousand of them are a large table.
 fn write_services(dir: &Path, count: usize) {
     let objects: Vec<Value> = (0..count).flat_map(one_service).collect();
     let list = json!({ "kind": "List", "items": objects }).to_string();
@@ -310,7 +312,7 @@ fn one_service(number: usize) -> [Value; 2] {
         format!("10.96.{high}.{low}"),
         format!("fd00:10:96::{high:x}:{low:x}"),
     ];
-    // Some of the first are on a node, so that it has something of its own.
+    // Some endpoints of the first Service are on a node, so that the node has an overlay.
     let node = |host: u8| (number == 0 && host <= 10).then_some("a");
     let endpoint = |host: u8| {
         let address = format!("10.244.{}.{host}", number % 250);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// Fewer objects than a guard against mass deletion looks at: each turn may delete all that it touches.
 const SERVICES: u8 = 40;
 const NODES: u8 = 10;
-/// How many Services one turn touches at most.
+/// The highest number of Services that one turn changes.
 const TOUCHED: u8 = 8;
 
 /// All objects that come and go.

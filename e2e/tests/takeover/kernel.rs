@@ -11,7 +11,8 @@ fn text(node: &Host, command: &str) -> String {
     node.exec(&words).unwrap()
 }
 
-/// How many connections each real server of the Service under load has had, by virtual server.
+/// The number of connections so far of each real server of the Service under load, by virtual
+/// server.
 pub(crate) fn connections(node: &Host) -> BTreeMap<(String, String), u64> {
     let stats = text(node, "ipvsadm -Ln --stats --exact");
     let mut counts = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Netlink messages by hand: an encoder that shares nothing with the product's, so that what the
-//! floor measures is the kernel and not ourselves.
+//! Netlink messages encoded by hand. The encoder shares nothing with the product's, so that the
+//! floor measures the kernel alone.
 
 use std::net::Ipv4Addr;
 
@@ -12,10 +12,10 @@ const REQUEST: u16 = 1;
 const CREATE: u16 = 0x400;
 const NESTED: u16 = 0x8000;
 const BIG_ENDIAN: u16 = 0x4000;
-/// An attribute has at most 64 KiB.
+/// The number of entries in a message: an attribute has at most 64 KiB.
 pub(crate) const ENTRIES: usize = 1_800;
 
-/// Messages one after the other, and where each ends.
+/// Concatenated messages, and the offset at which each ends.
 #[derive(Default)]
 pub(crate) struct Pack {
     pub(crate) bytes: Vec<u8>,
@@ -53,7 +53,7 @@ fn nest(out: &mut Vec<u8>, kind: u16, fill: impl FnOnce(&mut Vec<u8>)) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Asks for the number of the generic netlink family of IPVS.
+/// A request for the number of the generic netlink family of IPVS.
 pub(crate) fn family_request() -> Pack {
     let mut pack = Pack::default();
     pack.message(0x10, 0, |out| {
@@ -63,7 +63,7 @@ pub(crate) fn family_request() -> Pack {
     pack
 }
 
-/// The number in the answer: attribute 1.
+/// The family's number in the answer: attribute 1.
 pub(crate) fn family_number(answer: &[u8]) -> Result<u16> {
     let mut rest = answer.get(20..).context("a short answer")?;
     while let [a, b, c, d, payload @ ..] = rest {
@@ -123,7 +123,7 @@ pub(crate) fn ipvs(load: Load, family: u16) -> Pack {
     pack
 }
 
-/// The entries of the three sets that a cluster IP is in, `chunk` in each message.
+/// The entries of the three sets that contain a cluster IP, `chunk` in each message.
 pub(crate) fn sets(load: Load, chunk: usize) -> Pack {
     let mut pack = Pack::default();
     let vips: Vec<Ipv4Addr> = (0..load.services).map(|number| load.vip(number)).collect();

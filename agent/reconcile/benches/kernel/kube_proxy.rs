@@ -1,5 +1,5 @@
-//! A real kube-proxy in IPVS mode: from its start to its last programmed service, with the same
-//! objects, from an API server that has nothing else to do than to hand them out.
+//! A real kube-proxy in IPVS mode, from its start to its last programmed service. It gets the same
+//! objects from an otherwise idle API server.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -15,9 +15,10 @@ use portolan_netlink::ipvs::Ipvs;
 use crate::load::Load;
 use crate::{NODE, milliseconds, product, say};
 
-/// Far more than it takes.
+/// The deadline for kube-proxy, far longer than it takes.
 const PATIENCE: Duration = Duration::from_secs(150);
-/// A look takes time from kube-proxy, where there is one processor.
+/// The pause between two checks; each takes processor time from kube-proxy if there is one
+/// processor.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 const NODE_NAME: &str = "node-a";
 
@@ -82,7 +83,7 @@ impl Drop for Killed {
     }
 }
 
-/// Lists as an API server answers them.
+/// The API server's answers to lists.
 struct Objects {
     services: String,
     slices: String,
@@ -151,7 +152,7 @@ fn refusal(code: u16, reason: &str) -> String {
     )
 }
 
-/// Answers the requests of one connection. A watch never has anything to say.
+/// Answers the requests of one connection. A watch has no events.
 fn serve(stream: TcpStream, objects: &Objects) -> Result<()> {
     let (mut reader, mut out) = (BufReader::new(stream.try_clone()?), stream);
     loop {
@@ -174,7 +175,7 @@ fn serve(stream: TcpStream, objects: &Objects) -> Result<()> {
         std::io::copy(&mut reader.by_ref().take(length), &mut std::io::sink())?;
         let target = request.split(' ').nth(1).context("no target")?;
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        // Asked for a list by way of a watch: the client falls back to the plain one.
+        // A list by way of a watch is refused: the client falls back to the plain one.
         let streams = query.contains("sendInitialEvents=true");
         if query.contains("watch=") && !streams {
             let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n";

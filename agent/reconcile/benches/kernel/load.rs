@@ -7,7 +7,7 @@ use portolan_model::{
     Destination, Frontend, FrontendAddress, FrontendKind, NodeTable, Protocol, Record, RecordKey,
 };
 
-/// A cluster's size.
+/// The size of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) services: u32,
@@ -23,7 +23,7 @@ impl Load {
         Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 0)) + service * of + endpoint)
     }
 
-    /// Each virtual server's address with each of its real servers'.
+    /// Each virtual server's address with the address of each of its real servers.
     pub(crate) fn pairs(self) -> impl Iterator<Item = (Ipv4Addr, Ipv4Addr)> {
         (0..self.services).flat_map(move |service| {
             (0..self.endpoints).map(move |endpoint| {
@@ -33,7 +33,7 @@ impl Load {
         })
     }
 
-    /// A service's real servers.
+    /// The addresses of a service's real servers.
     pub(crate) fn endpoints_of(self, service: u32) -> impl Iterator<Item = Ipv4Addr> {
         (0..self.endpoints).map(move |endpoint| Self::endpoint(service, endpoint, self.endpoints))
     }

@@ -1,10 +1,10 @@
-//! Programs 10,000 services of 10 endpoints into the real kernel, by the product and by others, and
-//! says how their times compare. Each way runs in a process and a network namespace of its own,
-//! since the kernel remembers deleted real servers for minutes. What takes a second is measured
-//! several times, in turn with what it is compared to, and its median counts.
+//! Programs 10,000 services of 10 endpoints into the real kernel, by the product and by other
+//! programs, and compares the times. Each program runs in its own process and network namespace,
+//! since the kernel remembers deleted real servers for minutes. Measurements of about a second are
+//! repeated, alternating with those that they are compared with, and the median counts.
 //!
-//! `make bench-agent` runs it in a guest; `PORTOLAN_MOBY_IPVS` names the program that uses the Go
-//! library, and `PORTOLAN_KUBE_PROXY` kube-proxy; without one that comparison is left out.
+//! `make bench-agent` runs it in a guest. `PORTOLAN_MOBY_IPVS` names the program that uses the Go
+//! library, and `PORTOLAN_KUBE_PROXY` names kube-proxy. Without one, its comparison is omitted.
 #![allow(
     clippy::cast_precision_loss,
     clippy::print_stdout,
@@ -41,7 +41,7 @@ const SMALL: Load = Load {
     endpoints: 10,
 };
 
-/// Measurements of a child process.
+/// The measurements, each run in a child process.
 const WAYS: [&str; 9] = [
     "floor",
     "cold",
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Runs a way in a new network namespace and returns the lines that it printed.
+/// Runs a measurement in a new network namespace, and returns the lines that it printed.
 fn run_way(way: &str) -> Result<String> {
     let program = std::env::current_exe()?;
     let mut command = Command::new("unshare");
@@ -73,7 +73,7 @@ fn run_way(way: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// In the child: a node's network, then the way.
+/// Sets up a node's network and runs the measurement. Called in the child.
 fn measure(way: &str) -> Result<()> {
     for command in [
         "ip link set lo up".to_owned(),
@@ -104,7 +104,7 @@ fn shell(command: &str) -> Result<()> {
     Ok(())
 }
 
-/// One value for the parent.
+/// Reports a value to the parent.
 fn say(name: &str, value: f64) {
     println!("value {name} {value}");
 }

@@ -15,7 +15,7 @@ use crate::load::Load;
 use crate::wire::Wire;
 use crate::{NODE, milliseconds, say};
 
-/// All that the kernel shall hold, as messages, with sockets to send them.
+/// The desired objects as encoded messages, and the sockets to send them.
 struct Prepared {
     ipvs: Pack,
     sets: Pack,
@@ -80,7 +80,7 @@ fn header(kind: SetKind, family: Family) -> SetHeader {
     }
 }
 
-/// The final state by a bare loop of messages that are ready.
+/// Programs the final state in a bare loop over encoded messages.
 pub(crate) fn floor(load: Load) -> Result<()> {
     let mut prepared = Prepared::new(load, ENTRIES)?;
     let start = Instant::now();
@@ -95,7 +95,7 @@ pub(crate) fn floor(load: Load) -> Result<()> {
     check(load)
 }
 
-/// The same, each object by a message of its own that is acknowledged.
+/// As [`floor`], with a message of its own, acknowledged, for each object.
 pub(crate) fn one_by_one(load: Load) -> Result<()> {
     let mut prepared = Prepared::new(load, 1)?;
     let start = Instant::now();
@@ -107,7 +107,7 @@ pub(crate) fn one_by_one(load: Load) -> Result<()> {
     check(load)
 }
 
-/// The virtual and real servers alone, by the library that kube-proxy uses.
+/// Programs the virtual and real servers alone, with the library that kube-proxy uses.
 pub(crate) fn moby(load: Load) -> Result<()> {
     let Ok(program) = std::env::var("PORTOLAN_MOBY_IPVS") else {
         return Ok(());
@@ -119,7 +119,7 @@ pub(crate) fn moby(load: Load) -> Result<()> {
     check(load)
 }
 
-/// The virtual and real servers alone, by `ipvsadm`.
+/// Programs the virtual and real servers alone, with `ipvsadm`.
 pub(crate) fn ipvsadm(load: Load) -> Result<()> {
     let text = load.ipvsadm();
     let start = Instant::now();
@@ -142,7 +142,7 @@ fn feed(command: &[&str], input: &str) -> Result<()> {
     Ok(())
 }
 
-/// A way that did less than the others would win.
+/// Checks that the kernel holds all servers: a program that did less work would appear faster.
 fn check(load: Load) -> Result<()> {
     let state = portolan_netlink::ipvs::Ipvs::open()?.dump()?;
     let real_servers = state.virtual_servers.values().map(|s| s.real_servers.len());

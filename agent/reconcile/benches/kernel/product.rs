@@ -16,16 +16,17 @@ use portolan_reconcile::Reconciler;
 use crate::load::Load;
 use crate::{milliseconds, say};
 
-/// How many services get an endpoint, one after the other.
+/// The number of services that get an endpoint, one after the other.
 const ADDITIONS: u32 = 50;
-/// How often the kernel is looked at.
+/// The number of glances at an unchanged kernel.
 const GLANCES: u32 = 20;
-/// How many services get other endpoints at once.
+/// The number of services whose endpoints are replaced at once.
 const REPLACED: u32 = 1_000;
 
 type Product = Reconciler<Kernel>;
 
-/// Runs on a worker, as the agent does: a blocking call hands the worker's other tasks over.
+/// Runs the work on a worker, as the agent does: a blocking call hands over the worker's other
+/// tasks.
 fn on_worker(work: impl Future<Output = Result<()>> + Send + 'static) -> Result<()> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.enable_all().build()?;
@@ -36,7 +37,7 @@ pub(crate) fn run(load: Load) -> Result<()> {
     on_worker(measure(load))
 }
 
-/// Programs a decoded table, and nothing else.
+/// Measures the programming of a decoded table alone.
 pub(crate) fn cold(load: Load) -> Result<()> {
     on_worker(async move {
         let table = Arc::new(load.table());
@@ -83,7 +84,7 @@ pub(crate) fn phases(load: Load) -> Result<()> {
 
 type Class = (&'static str, fn(&Step) -> bool);
 
-/// In an order in which they can be applied.
+/// The classes of steps, in an order in which they can be applied.
 const CLASSES: [Class; 4] = [
     ("sets", |step| {
         matches!(step, Step::CreateSet { .. } | Step::AddEntries { .. })
@@ -137,7 +138,7 @@ async fn measure(load: Load) -> Result<()> {
     Ok(())
 }
 
-/// One endpoint more, in one service after the other.
+/// Adds one endpoint to each of several services, one after the other.
 async fn additions(product: &mut Product, load: Load, table: &Arc<NodeTable>) -> Result<()> {
     let mut table = Arc::clone(table);
     let (mut times, mut messages) = (Vec::new(), 0);
@@ -160,7 +161,7 @@ async fn additions(product: &mut Product, load: Load, table: &Arc<NodeTable>) ->
     Ok(())
 }
 
-/// Another process of the product begins where this one has ended.
+/// Replaces the product by a new instance, which finds the kernel programmed.
 async fn restart(product: Product, table: &Arc<NodeTable>) -> Result<Product> {
     drop(product);
     let mut product = open().await?;
@@ -187,9 +188,9 @@ async fn restart(product: Product, table: &Arc<NodeTable>) -> Result<Product> {
     Ok(product)
 }
 
-/// Looks at whether anything has changed: at a glance, and at everything.
+/// Measures the detection of changes where there are none: by a glance, and by a full read.
 async fn unchanged(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
-    // The first one after a change looks at each object.
+    // The first glance after a change reads each object.
     let before = cpu()?;
     product.glance().await?;
     say("first_check_cpu", cpu()? - before);
@@ -206,7 +207,7 @@ async fn unchanged(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> 
     Ok(())
 }
 
-/// All endpoints of many services are replaced three times.
+/// Replaces all endpoints of many services, three times.
 async fn churn(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
     let mut next = NodeTable::clone(table);
     for round in 1u8..=3 {
@@ -230,7 +231,7 @@ async fn churn(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
     Ok(())
 }
 
-/// Many Services go and as many others come, three times.
+/// Replaces many services by as many others, three times.
 async fn renew(product: &mut Product, table: &Arc<NodeTable>) -> Result<()> {
     let mut next = NodeTable::clone(table);
     for round in 1u8..=3 {

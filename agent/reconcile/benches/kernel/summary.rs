@@ -1,4 +1,4 @@
-//! Runs all ways and says how they compare.
+//! Runs all measurements and prints the comparison.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use portolan_e2e::figure::{Goal, figure};
 
 use crate::{WAYS, run_way};
 
-/// These take a second each, and are measured in turn: the first turn, for which the guest loads
+/// Measurements of about a second, which alternate. The first turn, in which the guest loads
 /// modules and programs, does not count.
 const IN_TURN: [&str; 2] = ["floor", "cold"];
 const TURNS: u32 = 5;
 
-/// Measured values by way and name, one for each repetition.
+/// Measured values by measurement and name, one for each repetition.
 #[derive(Default)]
 struct Values(BTreeMap<(String, String), Vec<f64>>);
 
@@ -24,7 +24,7 @@ impl Values {
         values.get(values.len() / 2).copied()
     }
 
-    /// Adds the values of a way.
+    /// Runs a measurement and adds its values.
     fn measure(&mut self, way: &str) -> Result<()> {
         for line in run_way(way)?.lines() {
             let words: Vec<&str> = line.split(' ').collect();
@@ -37,14 +37,14 @@ impl Values {
         Ok(())
     }
 
-    /// Says a value of a way.
+    /// Prints a value of a measurement.
     fn one(&self, way: &str, name: &str, unit: &str, goal: Option<Goal>) {
         if let Some(value) = self.get(way, name) {
             figure(&format!("agent_{way}_{name}"), value, unit, goal);
         }
     }
 
-    /// Says how many times one value is another.
+    /// Prints the ratio of two values.
     fn ratio(&self, says: &str, of: (&str, &str), to: (&str, &str), goal: Goal) {
         if let (Some(of), Some(to)) = (self.get(of.0, of.1), self.get(to.0, to.1)) {
             figure(says, of / to, "times", Some(goal));

@@ -9,7 +9,7 @@ use rustix::net::{bind, recv, send, socket_with, sockopt};
 
 use crate::encode::{ACK, Pack};
 
-/// Measured as the best size of a send.
+/// The size of a send, in bytes: the best by measurement.
 const SEND: usize = 256 << 10;
 
 pub(crate) struct Wire {
@@ -41,7 +41,7 @@ impl Wire {
         Ok(Self { fd, buffer })
     }
 
-    /// Sends all in large pieces without acknowledgements, then waits for a barrier.
+    /// Sends all messages in large pieces without acknowledgements, then waits for a barrier.
     pub(crate) fn batched(&mut self, pack: &Pack) -> Result<()> {
         let mut from = 0;
         for (index, end) in pack.ends.iter().enumerate() {
@@ -56,7 +56,7 @@ impl Wire {
         self.acknowledged(&barrier.bytes)
     }
 
-    /// Sends one message at a time and waits for each.
+    /// Sends one message at a time and waits for its acknowledgement.
     pub(crate) fn one_by_one(&mut self, pack: &mut Pack) -> Result<()> {
         let mut from = 0;
         for end in &pack.ends {
@@ -67,7 +67,10 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends one message that asks for an acknowledgement; any error is one.
+    /// Sends a message that requests an acknowledgement.
+    ///
+    /// # Errors
+    /// If the acknowledgement carries any error.
     fn acknowledged(&mut self, message: &[u8]) -> Result<()> {
         let answer = self.exchange(message)?;
         let status = answer.get(16..20).unwrap_or(&[1; 4]);

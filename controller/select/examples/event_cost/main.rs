@@ -1,7 +1,8 @@
-//! The catalog's memory, and the cost of one event, at several cluster sizes.
+//! The catalog's memory and the cost of one event, at several cluster sizes.
 //!
-//! `cargo run --release -p portolan-select --example event_cost`. Each figure is one line. Times
-//! are of the processor, the least of several rounds, and count only in proportion to one another.
+//! Run by `cargo run --release -p portolan-select --example event_cost`. Each figure is one line.
+//! Times are processor time, the minimum of several rounds, and are meaningful only relative to one
+//! another.
 
 #![allow(clippy::print_stdout, reason = "its purpose")]
 
@@ -59,7 +60,7 @@ fn weigh(world: World) {
     let before = MEMORY.current_usage();
     let mut catalog = Catalog::default();
     for change in world.objects() {
-        // The dirty set is another one for each change: it is not the catalog's.
+        // A new dirty set for each change: its memory is not the catalog's.
         catalog.apply(change, &mut DirtySet::default());
     }
     let weight = MEMORY.current_usage() - before;
@@ -67,7 +68,7 @@ fn weigh(world: World) {
     println!("figure catalog_names_bytes {names} bytes");
     let beyond = per_endpoint(weight - names);
     goal("catalog_bytes_per_endpoint", beyond, "bytes", "<=", 60.0);
-    // The same objects as sources convert them, without any index.
+    // The same objects as sources convert them, without indexes.
     let before = MEMORY.current_usage();
     let unpacked: Vec<_> = world.objects().collect();
     let weight = MEMORY.current_usage() - before;
@@ -93,7 +94,7 @@ fn doubling(worlds: Vec<World>) -> [f64; 2] {
     let mut pipelines: Vec<_> = worlds.into_iter().map(|w| (w, filled(w))).collect();
     let mut least = BTreeMap::new();
     for round in 0..ROUNDS {
-        // In turn, so that other load on the machine affects all alike.
+        // The sizes alternate, so that other load on the machine affects all alike.
         for (index, (world, pipeline)) in pipelines.iter_mut().enumerate() {
             let took = events(*world, pipeline, round);
             let least = least.entry(index).or_insert(took);
@@ -106,7 +107,7 @@ fn doubling(worlds: Vec<World>) -> [f64; 2] {
     [ratios.fold(0.0, f64::max), costs[1]]
 }
 
-/// The thread's processor time: other load on the machine does not count.
+/// The thread's processor time, which excludes other load on the machine.
 fn processor_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(now).expect("a clock that began at 0")
@@ -119,7 +120,7 @@ fn filled(world: World) -> Pipeline {
     pipeline
 }
 
-/// Events one by one, each published on its own.
+/// Measures events, each of which is published on its own.
 fn events(world: World, pipeline: &mut Pipeline, round: usize) -> Duration {
     let events = usize::from(EVENTS);
     let numbers = round * events..(round + 1) * events;
@@ -137,7 +138,7 @@ fn events(world: World, pipeline: &mut Pipeline, round: usize) -> Duration {
     took
 }
 
-/// Hashes and encodes a delta as it is before it is published; how long it is.
+/// Hashes and encodes a delta as before publication. Returns the encoded length.
 fn prepare(delta: &TableDelta) -> usize {
     let records = delta.records.values().flatten();
     let records = records.map(|record| encode(&encode_record(record, record.content_hash())).len());
@@ -148,7 +149,7 @@ fn prepare(delta: &TableDelta) -> usize {
     records.sum::<usize>() + lists.sum::<usize>()
 }
 
-/// All tables from scratch, in seconds.
+/// The time to compute all tables from scratch, in seconds.
 fn recompute(world: World) -> f64 {
     let mut catalog = Catalog::default();
     for change in world.objects() {

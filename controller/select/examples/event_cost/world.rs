@@ -1,4 +1,4 @@
-//! A made-up cluster, the same in each run.
+//! A synthetic cluster, the same in each run.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use portolan_model::{Family, NodeInfo, Protocol};
 
 const ZONES: usize = 3;
 
-/// How large the cluster is.
+/// The size of the cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct World {
     pub(crate) services: usize,
-    /// Of each Service.
+    /// Endpoints of each Service.
     pub(crate) endpoints: usize,
     pub(crate) nodes: usize,
 }
@@ -37,11 +37,11 @@ impl World {
         services.chain(slices).chain(nodes)
     }
 
-    /// An event that changes something: of eight, six of slices with one endpoint replaced, one of a
-    /// Service and one of a Node.
+    /// An event that changes an object. Of eight, six replace one endpoint of a slice, one changes
+    /// a Service and one a Node.
     pub(crate) fn event(self, number: usize) -> ObjectChange {
         let version = number + 1;
-        // Far apart, and each one's turn comes.
+        // Far apart, and every object gets its turn.
         let spread = number.wrapping_mul(7_919);
         match number % 8 {
             6 => self.service(spread % self.services, version),
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// The bytes of all names, each once.
+    /// The size of all names, each counted once, in bytes.
     pub(crate) fn names(self) -> usize {
         let namespaces: BTreeSet<_> = (0..self.services).map(namespace).collect();
         let all = namespaces.into_iter();
@@ -65,9 +65,9 @@ impl World {
     }
 
     fn service(self, service: usize, version: usize) -> ObjectChange {
-        // Cluster IPs are handed out at random; this has each number once.
+        // A permutation, as cluster IPs are assigned at random.
         let [a, b] = low(service.wrapping_mul(40_503));
-        // Every tenth for its own node's endpoints only.
+        // Every tenth Service is limited to endpoints on the client's node.
         let local = service.is_multiple_of(10);
         put(Object::Service(Service {
             created: Some(1_700_000_000),
@@ -86,7 +86,7 @@ impl World {
 
     fn slice(self, service: usize, version: usize) -> ObjectChange {
         let endpoints = (0..self.endpoints).map(|number| {
-            // One endpoint is another one in each version.
+            // Each version replaces one endpoint.
             let version = if number == version % self.endpoints {
                 version
             } else {
@@ -130,7 +130,7 @@ impl World {
             info: NodeInfo {
                 zone: Some(zone((node + version) % ZONES).into()),
                 pod_cidrs: vec![ipnet::Ipv4Net::new_assert([10, a, b, 0].into(), 24).into()],
-                // Not the first time that it changes.
+                // A Node changes its eligibility only with its first change.
                 eligible: version == 0,
             },
             addresses: [[172, 16, c, d].into()].into(),
@@ -165,7 +165,7 @@ fn low(number: usize) -> [u8; 2] {
     u16::try_from(number % (1 << 16)).unwrap_or(0).to_be_bytes()
 }
 
-/// The first namespace has one Service, the next one two, and so on.
+/// The namespace of a Service. The first has one Service, the next two, and so on.
 fn namespace(service: usize) -> String {
     format!("namespace-{}", (2 * service).isqrt())
 }

@@ -2,9 +2,9 @@
 //!
 //! An input is a sequence of frames. A frame that is empty or cannot be decoded ends the stream,
 //! and the next begins another. A Commit with an empty `records_hash` is completed with the hashes
-//! that a controller would state, as random inputs cannot guess them. If its `own_hash` has one
-//! byte, it is left without one, as is the case where the node's own part does not change. Any
-//! other Commit is passed on unchanged.
+//! that a controller would state, as random inputs cannot guess them. Its `own_hash` is cleared
+//! instead if it has one byte, as where the node's own part does not change. Any other Commit is
+//! passed on unchanged.
 //!
 //! Invariants: nothing panics. A Commit is accepted only if its hashes equal those of all values
 //! sent, recomputed. The table then holds the values sent, and the last good version of each
