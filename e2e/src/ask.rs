@@ -31,7 +31,7 @@ pub fn address(ips: [&str; 2], family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().expect("an IP address"), port)
 }
 
-/// Asks until each of `expected` has answered.
+/// Sends requests until each of `expected` has answered.
 ///
 /// # Panics
 /// If another host answers, if one of them never does, and if a request fails.
@@ -61,7 +61,7 @@ pub fn answers(from: &Host, protocol: Protocol, to: SocketAddr, expected: &[&str
     );
 }
 
-/// Asks a few times in vain.
+/// Sends a few requests, and asserts that none is answered.
 ///
 /// # Panics
 /// If a host answers.

@@ -5,14 +5,14 @@ use std::io::Write;
 /// The goal of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At most so much.
+    /// At most this value.
     AtMost(f64),
-    /// At least so much.
+    /// At least this value.
     AtLeast(f64),
 }
 
-/// Says a figure: `figure NAME VALUE UNIT [goal OP VALUE ok|short]`. Straight to the stream, since
-/// the test harness hides the output of a passing test.
+/// Prints a figure: `figure NAME VALUE UNIT [goal OP VALUE ok|short]`. Written straight to stdout,
+/// since the test harness hides the output of a passing test.
 pub fn figure(name: &str, value: f64, unit: &str, goal: Option<Goal>) {
     let _ = writeln!(std::io::stdout(), "{}", line(name, value, unit, goal));
 }

@@ -18,15 +18,15 @@ const NODE_PORT: u16 = 30080;
 /// The timeout of one request; an unanswered one is repeated where an answer is expected.
 const BRIEF: Duration = Duration::from_millis(500);
 
-/// Two addresses more for node 0, as a second address of its machine.
+/// Two additional addresses of node 0.
 const MORE: [(&str, &str); 2] = [("192.168.77.99", "24"), ("fd00:77::99", "64")];
 
 fn skip(test: &str) -> bool {
     !lane::provides(test, &[Need::Root, Need::Ipvs])
 }
 
-/// A Service with node ports, and an agent on node 0 with more arguments that reads the kernel
-/// anew once an hour only.
+/// A Service with node ports, and an agent on node 0 with more arguments that reads the whole
+/// kernel only once an hour.
 fn cluster(args: &[&str]) -> (Cluster, EchoPod) {
     let mut cluster = Cluster::new().unwrap();
     cluster.agent(0).unwrap().stop(PATIENT).unwrap();
@@ -109,7 +109,7 @@ fn node_ports_follow_added_and_removed_addresses() {
         })
         .unwrap_or_else(|error| panic!("{stays}: {error}"));
     }
-    // A pod that comes is new links and addresses, of which one takes node ports: the gateway's.
+    // A new pod adds links and addresses. Of these the gateway's takes node ports.
     let _pod = cluster.add_pod(0, "b").unwrap();
     let (gateway, _) = cluster.rig.node(0).gateway();
     wait_for("the gateway's virtual servers", PATIENT, || {
@@ -177,14 +177,14 @@ fn own_connections_leave_with_an_address_of_the_network_that_they_leave_by() {
     if skip(name) {
         return;
     }
-    // The Node is unknown, and with it which addresses are pods'.
+    // The Node is unknown, and so are the pod ranges.
     let mut cluster = Cluster::new().unwrap();
     cluster.agent(0).unwrap().stop(PATIENT).unwrap();
     let unknown = ["--detect-local-mode=NodeCIDR"];
     cluster.start_agent_with(0, &unknown).unwrap();
     cluster.wait_until_ready(0).unwrap();
     let pod = cluster.add_pod(0, "a").unwrap();
-    // A network of its own: it has no route to the node's other addresses.
+    // A separate network, without a route to the node's other addresses.
     let (v4, v6) = cluster.rig.node(0).gateway();
     let only = [
         format!("route add {v4}/32 dev eth0"),

@@ -29,7 +29,7 @@ fn publish(cluster: &Cluster, pods: &[(&EchoPod, usize)]) {
     cluster.put("web.json", &objects).unwrap();
 }
 
-/// Asks over a UDP flow, again and again as UDP clients do, until there is an answer; the name in it.
+/// Repeats a request over a UDP flow until it is answered. Returns the name in the answer.
 fn ask_until_answered(connection: &mut Connection) -> String {
     let answer = wait_for("an answer", PATIENT, || connection.ask().ok());
     answer.unwrap().name

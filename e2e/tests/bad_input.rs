@@ -22,7 +22,7 @@ const NODE_PORT: u16 = 30080;
 
 const FILE_PROBLEMS: &str = "portolan_controller_file_problems_current";
 
-/// The Service `good`, older than any other, with the pod `g`; a pod `b`; a pod that visits.
+/// The Service `good`, older than any other, with the pod `g`; a pod `b`; and a pod as the client.
 struct Bench {
     b: EchoPod,
     visitor: EchoPod,
@@ -64,13 +64,13 @@ impl Bench {
         }
     }
 
-    /// The Service `bad` as it should be, with the pod `b` behind it; `spec` is laid over it.
+    /// The valid Service `bad`, with the pod `b` behind it and `spec` laid over it.
     fn bad(&self, spec: Value) -> Vec<Value> {
         let slices = slices("bad", &[(&self.b, 1)]);
         [vec![service("bad", BAD, spec)], slices].concat()
     }
 
-    /// All that is wrong, of objects or of files.
+    /// The problems of objects or of files, from the controller's dump.
     fn problems(&self, what: &str) -> Vec<String> {
         let dump = self.cluster.controller_debug("problems").unwrap();
         let lines = dump[what].as_array().unwrap().iter();
@@ -91,15 +91,16 @@ impl Bench {
         .unwrap();
     }
 
-    /// Makes the controller read its files and publish once more. Whatever was written before has
-    /// been read, and the nodes have it.
+    /// Makes the controller read its files and publish once more. Afterwards all earlier writes
+    /// have been read and programmed.
     fn change_something_else(&self) {
         let name = format!("other-{}", self.cluster.revision().unwrap());
         let other = service(&name, ["10.96.0.99", "fd00:10:96::99"], json!({}));
         self.cluster.put("other.json", &[other]).unwrap();
     }
 
-    /// The lines that the controller has logged after so many bytes, of a level, with all of these words.
+    /// The lines of a level, with all of these words, that the controller logged after the first
+    /// `after` bytes.
     fn logged(&mut self, after: usize, level: &str, words: &[&str]) -> Vec<String> {
         let log = self.cluster.controller().unwrap().log().unwrap();
         let lines = log[after..].lines().filter(|line| line.contains(level));
@@ -127,7 +128,7 @@ fn address(ip: &str, port: u16) -> SocketAddr {
     SocketAddr::new(ip.parse().unwrap(), port)
 }
 
-/// Asserts that the pod answers, soon.
+/// Waits until the pod answers.
 fn answers(from: &Host, protocol: Protocol, to: SocketAddr, name: &str) {
     let answer = wait_for("an answer", PATIENT, || {
         from.request(protocol, to, PROMPT).ok()
@@ -137,7 +138,7 @@ fn answers(from: &Host, protocol: Protocol, to: SocketAddr, name: &str) {
     assert_eq!(answer.name, name, "{protocol:?} {} -> {to}", from.name());
 }
 
-/// Something bad that is put in place of the Service `bad`.
+/// An invalid variant of the Service `bad`, and the expected message.
 struct Case {
     objects: Vec<Value>,
     kind: &'static str,
@@ -282,7 +283,7 @@ fn other_cases(bench: &Bench) -> Vec<Case> {
 
 fn slice_cases(bench: &Bench) -> Vec<Case> {
     let [v4, v6] = BAD.map(|ip| address(ip, 80));
-    // The good object of each kind but the IPv4 slice, and a bad one of that.
+    // Valid objects of each kind except the IPv4 slice, which is invalid.
     let with = |endpoints: &[Value], over: Value| {
         let mut objects = bench.bad(json!({}));
         objects[1] = slice_of("bad", Family::V4, endpoints);
@@ -310,7 +311,7 @@ fn slice_cases(bench: &Bench) -> Vec<Case> {
             ],
             (TCP, v4),
         ),
-        // Not even this can be known of it: the last good version stays.
+        // Not even the family is known: the last good version stays.
         of_slice(
             with(&[endpoint], json!({ "addressType": "IPv5" })),
             ["addressType", "malformed", "\"IPv5\""],
@@ -324,7 +325,7 @@ fn slice_cases(bench: &Bench) -> Vec<Case> {
     ]
 }
 
-/// One YAML document of each.
+/// Objects as YAML documents.
 fn documents(objects: &[Value]) -> String {
     objects
         .iter()
@@ -354,7 +355,7 @@ fn check(bench: &mut Bench, case: &Case) {
     assert!(problem.contains(case.says), "{problem}");
     println!("{problem}");
 
-    // The same again and something else: no reason to say it again.
+    // The same objects in a changed file: the message is not repeated.
     bench
         .cluster
         .write("bad.yaml", &(documents(&case.objects) + "# touched\n"))
@@ -437,7 +438,8 @@ fn a_truncated_file_keeps_its_last_objects() {
     };
     assert_eq!(bench.b.pod.v4().to_string(), "10.244.2.2");
     bench.cluster.put_text("cut.yaml", CUT).unwrap();
-    // Where the file ends, which dump the message is in, how it begins, and the place that it names.
+    // The end of the file, the dump with the message, the beginning of the message, and the
+    // position that it names.
     let cuts = [
         (
             "- addresses: [10.24",

@@ -1,5 +1,5 @@
 //! Two nodes follow the objects of a real API server as they change: etcd, kube-apiserver and
-//! kube-controller-manager run in the rig beside our controller.
+//! kube-controller-manager run in the rig beside the controller.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -33,9 +33,9 @@ const OTHERS: [&str; 2] = ["10.96.0.30", "fd00:10:96::30"];
 const AFTER: [&str; 2] = ["10.96.0.31", "fd00:10:96::31"];
 const TIMED: [&str; 2] = ["10.96.0.40", "fd00:10:96::40"];
 
-/// A control plane, and our programs that follow it.
+/// A control plane, and Portolan's programs that follow it.
 struct World {
-    // Fields drop in this order: our programs watch the servers and would delay their end.
+    // Fields drop in this order: Portolan's programs watch the servers and would delay their end.
     cluster: Cluster,
     servers: Servers,
     directory: TempDir,

@@ -24,11 +24,11 @@ const MODES: [(&str, &str); 2] = [
     ),
 ];
 
-/// The modes to play: of the lane, or as `PORTOLAN_KUBE_PROXY_MODES` says.
+/// The modes to test: the lane's, or those of `PORTOLAN_KUBE_PROXY_MODES`.
 fn modes() -> impl Iterator<Item = (&'static str, &'static str)> {
     let asked = std::env::var("PORTOLAN_KUBE_PROXY_MODES").unwrap_or_else(|_| {
-        // User Mode Linux has no nftables; and IPVS mode starts programs by the thousand, which an
-        // emulated processor takes too long for.
+        // User Mode Linux has no nftables. IPVS mode starts thousands of programs, which takes too
+        // long on an emulated processor.
         let of_lane = match lane::lane().as_str() {
             "uml" => "ipvs",
             "debian" => "nftables",
@@ -57,7 +57,7 @@ fn a_real_kube_proxy_differs_only_where_we_know_why() {
         let run = || servers.kubectl_with_input(args, &list);
         control.namespace().run(run).unwrap().unwrap();
     };
-    // Not by apply: that allows a node one address of a type.
+    // Not by `apply`, which limits a node to one address of each type.
     let rows = rows();
     let objects = stage.objects(&rig, &rows);
     kubectl(&["create", "-f", "-"], &objects);
@@ -90,8 +90,8 @@ fn a_real_kube_proxy_differs_only_where_we_know_why() {
     assert!(unexplained.is_empty(), "{unexplained:#?}");
 }
 
-/// The rows: all, but where IPVS mode plays too, which starts a program for each entry of each set
-/// and takes minutes for that on an emulated machine, only those of TCP in which it differs most.
+/// All rows, unless IPVS mode is tested: it starts a program for each entry of each set, which
+/// takes minutes on an emulated machine. Then only the rows of TCP in which it differs most.
 fn rows() -> Vec<Row> {
     use Situation::{Both, HereOnly, Nowhere, ThereOnly};
     let all = !modes().any(|(mode, _)| mode == "ipvs");
@@ -99,7 +99,8 @@ fn rows() -> Vec<Row> {
     rows.retain(|row| row.protocol != Protocol::Sctp || has_sctp());
     rows.retain(|row| {
         let basic = matches!(row.situation, Both | HereOnly | ThereOnly | Nowhere);
-        // kube-proxy hangs in many of these, which takes as long as an answer may.
+        // kube-proxy hangs in many of these rows, each of which then takes as long as an answer
+        // may.
         let hangs =
             (row.kind, row.policy, row.source) == (Kind::NodePort, Policy::Local, Source::PodThere);
         (all && !hangs) || (basic && row.protocol == Protocol::Tcp)
@@ -110,7 +111,7 @@ fn rows() -> Vec<Row> {
 /// The time within which a synchronized kube-proxy learns the properties of its node.
 const LATE: Duration = Duration::from_secs(120);
 
-/// Plays rows, and for a while those again that nothing explains.
+/// Runs rows, and repeats unexplained ones for a while.
 fn play(stage: &Stage, rows: &[Row], known: &KnownDifferences) -> Vec<Outcome> {
     let play = |rows: &[Row]| stage.play(rows, Patience::of_lane()).unwrap();
     let is_explained =
@@ -131,7 +132,7 @@ fn play(stage: &Stage, rows: &[Row], known: &KnownDifferences) -> Vec<Outcome> {
     outcomes
 }
 
-/// Plays rows, prints each difference, and returns those that the list does not explain.
+/// Runs rows, prints each difference, and returns the unexplained ones.
 fn compare(mode: &str, stage: &Stage, rows: &[Row], list: &str) -> Vec<String> {
     let known = KnownDifferences::parse(list).unwrap();
     let outcomes = play(stage, rows, &known);

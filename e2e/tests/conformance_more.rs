@@ -48,13 +48,13 @@ impl World {
         Some(Self { cluster, pods })
     }
 
-    /// Writes the Service with a spec and the addresses of its load balancer laid over.
+    /// Writes the Service with `spec` and its load balancer's addresses laid over it.
     fn put(&self, spec: Value, ingress: Value) {
         let status = json!({ "loadBalancer": { "ingress": ingress } });
         self.put_object(json!({ "spec": spec, "status": status }));
     }
 
-    /// Writes the Service with something laid over.
+    /// Writes the Service with `over` laid over it.
     fn put_object(&self, over: Value) {
         let mut web = service(
             "web",
@@ -79,7 +79,7 @@ impl World {
         self.cluster.rig.client()
     }
 
-    /// All external frontends, as asked at the first node.
+    /// All external frontends, at the first node.
     fn external(&self, family: Family) -> [SocketAddr; 3] {
         [
             address(BALANCED, family, 80),
@@ -97,7 +97,7 @@ fn vips() -> Value {
     json!([{ "ip": BALANCED[0] }, { "ip": BALANCED[1] }])
 }
 
-/// Asserts that a request gets silence, no message.
+/// Asserts that a request gets neither an answer nor an error.
 fn dropped(from: &Host, protocol: Protocol, to: SocketAddr) {
     let result = from.request(protocol, to, BRIEF);
     assert_eq!(
@@ -130,7 +130,7 @@ fn source_ranges_hold_for_load_balancer_ips_alone_by_default() {
     }
 }
 
-/// Plays source ranges that hold for so many of [`World::external`], and not for the others.
+/// Tests source ranges that apply to the first `closed` of [`World::external`] only.
 fn play_source_ranges(world: &World, closed: usize) {
     let (client, node) = (world.client(), world.cluster.rig.node(0));
     let only = |host: &Host| {
@@ -311,7 +311,7 @@ fn the_health_check_node_port_counts_local_endpoints() {
     }
 }
 
-/// GETs a path that means nothing; the whole answer.
+/// GETs an arbitrary path. Returns the whole answer.
 fn get(from: &Host, to: SocketAddr) -> std::io::Result<String> {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(&to, BRIEF)?;

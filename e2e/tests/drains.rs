@@ -109,7 +109,7 @@ fn connections_outlive_their_endpoint_and_new_ones_go_elsewhere() {
             assert_eq!(words[4], (MANY / 2).to_string(), "{line}");
         }
     }
-    // When they have ended, and the kernel has forgotten them, it goes.
+    // The real server is removed once its connections have ended and the kernel has forgotten them.
     connections
         .into_iter()
         .for_each(|connection| connection.reset().unwrap());
@@ -144,7 +144,7 @@ fn a_deadline_ends_a_drain_across_an_agent_restart() {
     let is_there =
         |world: &World| Family::ALL.map(|family| world.real_server(&world.old, family).is_some());
 
-    // The restart comes late, so that an agent that starts to count anew shows.
+    // The restart is late, so that an agent that restarts the count is noticed.
     let restart = DEADLINE * 3 / 5;
     wait_for("the time of the restart", DEADLINE, || {
         assert_eq!(is_there(&world), [true; 2], "after {:?}", start.elapsed());
@@ -153,7 +153,8 @@ fn a_deadline_ends_a_drain_across_an_agent_restart() {
     .unwrap();
     world.cluster.agent(0).unwrap().kill9().unwrap();
     world.cluster.start_agent(0).unwrap();
-    // While it starts nothing ends. On a busy machine it may be ready after the deadline only.
+    // Nothing ends while the agent starts. On a busy machine it may only be ready after the
+    // deadline.
     assert_kept();
     world.cluster.wait_until_ready(0).unwrap();
 
@@ -179,7 +180,7 @@ fn schedulers() -> &'static [&'static str] {
     }
 }
 
-/// A Service with affinity and something laid over, with these endpoints.
+/// Publishes a Service with affinity and these endpoints, and with `over` laid over it.
 fn publish_affine(cluster: &Cluster, over: Value, pods: &[(&EchoPod, usize)]) {
     let mut web = service("web", WEB, json!({ "sessionAffinity": "ClientIP" }));
     merge(&mut web, over);
@@ -187,7 +188,7 @@ fn publish_affine(cluster: &Cluster, over: Value, pods: &[(&EchoPod, usize)]) {
     cluster.put("web.json", &objects).unwrap();
 }
 
-/// Gives a pod on node 0 that many addresses more of each family.
+/// Adds `count` addresses of each family to a pod on node 0.
 fn many_clients(cluster: &Cluster, pod: &Host, count: usize) -> Vec<[IpAddr; 2]> {
     let [here, there] = [0, 1].map(|number| cluster.rig.node(number));
     let addresses: Vec<[IpAddr; 2]> = (1..=count)
@@ -224,7 +225,7 @@ fn a_drain_refuses_no_client_with_affinity() {
     let clients = many_clients(&cluster, &visitor.pod, CLIENTS);
     let connect = |number: usize| {
         let source = clients[number][number % 2];
-        // By address, and by the mark of a short circuit.
+        // By address, and by the firewall mark of a short circuit.
         let ips = if number % 4 < 2 { WEB } else { EXTERNAL };
         let to = address(ips, Family::ALL[number % 2], 80);
         let source = SocketAddr::new(source, 0);

@@ -1,5 +1,5 @@
-//! The agent never changes kernel objects of other programs: virtual servers, also at an address of ours, sets,
-//! rules, devices, addresses and routes.
+//! The agent never changes kernel objects of other programs: virtual servers, also at a VIP of the
+//! agent, sets, rules, devices, addresses and routes.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -57,7 +57,7 @@ ip addr add 198.51.100.81/32 dev others0
 ip route add 198.51.100.82/32 dev lo proto 42
 ";
 
-/// Foreign routes of a VIP of ours, equal to ours in effect.
+/// Foreign routes of the agent's VIPs, equal to the agent's in effect.
 const ROUTES: &str = "
 ip route add local 10.96.0.10/32 dev lo table local proto 42
 ip -6 route add local fd00:10:96::10/128 dev lo table local proto 42

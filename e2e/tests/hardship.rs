@@ -1,5 +1,5 @@
-//! Forwarding goes on while a machine is in trouble, and the programs recover by themselves: a full or read-only
-//! disk, no free descriptors, stopped processes, a clock that jumps.
+//! Forwarding continues while a machine is in trouble, and the programs recover by themselves: a
+//! full or read-only disk, no free descriptors, stopped processes, a clock that jumps.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -34,11 +34,11 @@ fn run(command: &[&str]) {
     assert!(status.unwrap().success(), "{command:?}");
 }
 
-/// A Service under load of two pods on the first node.
+/// A Service of two pods on the first node, under load.
 struct Loaded {
     cluster: Cluster,
     pods: [EchoPod; 2],
-    /// With how many of the pods the Service was published last.
+    /// The number of pods with which the Service was last published.
     published: Cell<usize>,
     load: Option<Load>,
     visitor: EchoPod,
@@ -67,14 +67,14 @@ impl Loaded {
         this
     }
 
-    /// The Service with the last so many pods.
+    /// The Service with its last `count` pods.
     fn objects(&self, count: usize) -> Vec<serde_json::Value> {
         let pods = self.pods[2 - count..].iter().map(|pod| (pod, 0));
         let pods: Vec<_> = pods.collect();
         [vec![service("web", WEB, json!({}))], slices("web", &pods)].concat()
     }
 
-    /// Publishes the Service with the last so many pods, and waits until all nodes have it.
+    /// Publishes the Service with its last `count` pods, and waits until all nodes have it.
     fn publish(&self, count: usize) {
         if self.published.replace(count) != count {
             self.cluster.put("web.json", &self.objects(count)).unwrap();
@@ -82,14 +82,14 @@ impl Loaded {
         self.is_spread_over(count);
     }
 
-    /// As [`Self::publish`], and waits for nothing.
+    /// As [`Self::publish`], without waiting.
     fn write(&self, count: usize) {
         self.published.set(count);
         let list = json!({ "kind": "List", "items": self.objects(count) });
         self.cluster.write("web.json", &list.to_string()).unwrap();
     }
 
-    /// New connections reach the last so many pods, and no other.
+    /// Asserts that new connections reach the last `count` pods, and no other.
     fn is_spread_over(&self, count: usize) {
         let vip = SocketAddr::new(WEB[0].parse().unwrap(), 80);
         let names = || {
@@ -113,7 +113,7 @@ impl Loaded {
         self.load.as_ref().unwrap()
     }
 
-    /// The load has been answered twenty times more.
+    /// Waits for twenty more answers to the load.
     fn goes_on(&self) {
         let before = self.load().answered();
         wait_for("more answers", PATIENT, || {
@@ -136,7 +136,7 @@ impl Loaded {
         value.unwrap().parse().unwrap()
     }
 
-    /// Ends the load, of which no request has failed.
+    /// Ends the load, and asserts that no request failed.
     fn end(mut self, what: &str) {
         self.goes_on();
         let report = self.load.take().unwrap().stop();
@@ -150,7 +150,7 @@ impl Loaded {
     }
 }
 
-/// Something mounted on a directory; unmounted when dropped.
+/// A mount, undone on drop.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -241,7 +241,7 @@ fn a_read_only_state_directory_only_prevents_writes_of_state() {
             loaded.goes_on();
         }
     }
-    // And one that never had anything in it.
+    // A directory that was always empty.
     let _mounted = Mounted::new(&directory, &["-t", "tmpfs", "-o", "ro", "tmpfs"]);
     loaded.restart_agent();
     loaded.publish(2);
@@ -254,13 +254,13 @@ fn limit(process: &Process, soft: u32) {
     run(&["prlimit", "--pid", &pid, &soft]);
 }
 
-/// Limits a process to the descriptors that it has, until it no longer answers at a port.
+/// Limits a process to its open descriptors, until it no longer answers at a port.
 fn exhaust(process: &Process, namespace: &Namespace, port: u16) {
     let descriptors = format!("/proc/{}/fd", process.id());
     wait_for("descriptors to run out", PATIENT, || {
         let open = std::fs::read_dir(&descriptors).unwrap();
         let open = open.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        // The lowest that is free counts: there may be gaps.
+        // The lowest free descriptor is the limit: there may be gaps.
         let open: BTreeSet<u32> = open.map(|fd| fd.parse().unwrap()).collect();
         limit(process, (0..).find(|fd| !open.contains(fd)).unwrap());
         (!answers_at(namespace, port)).then_some(())
@@ -294,7 +294,7 @@ fn an_agent_without_descriptors_keeps_programming_and_recovers() {
         return;
     }
     let mut loaded = Loaded::start(Cluster::new().unwrap());
-    // The soft limit that it starts with is raised to the hard one.
+    // The agent raises its soft limit to the hard one.
     loaded.cluster.agent(0).unwrap().kill9().unwrap();
     let node = loaded.cluster.rig.node(0).namespace().clone();
     let low = |command: &mut std::process::Command| {
@@ -348,7 +348,7 @@ fn a_controller_without_descriptors_keeps_its_agents_and_tables() {
     let controller = loaded.cluster.controller().unwrap();
     exhaust(controller, &control, 9444);
     let begun = (Instant::now(), cpu(controller));
-    // The new file cannot be read, which must not look like one that has gone.
+    // The new file cannot be read. The controller must not take it for deleted.
     loaded.write(1);
     for _ in 0..5 {
         loaded.goes_on();
@@ -403,7 +403,7 @@ fn stopped_programs_resume_without_failed_requests() {
     loaded.end("stopped programs");
 }
 
-/// Sets the clock, and sets it right again when dropped.
+/// Sets the clock, and restores it on drop.
 struct Clock {
     started: (SystemTime, Instant),
 }
@@ -426,7 +426,7 @@ impl Drop for Clock {
 #[test]
 fn a_clock_that_jumps_by_a_day_changes_nothing() {
     let name = "a_clock_that_jumps_by_a_day_changes_nothing";
-    // A machine's own clock is left alone.
+    // The clock of a real machine is not changed.
     if skip(name) || !["uml", "debian"].contains(&lane::lane().as_str()) {
         return;
     }
@@ -435,7 +435,7 @@ fn a_clock_that_jumps_by_a_day_changes_nothing() {
         started: (SystemTime::now(), Instant::now()),
     };
     let vip = SocketAddr::new(WEB[0].parse().unwrap(), 80);
-    // A day into the future, two days back, and right again.
+    // A day into the future, two days back, and back to the right time.
     for days in [1, -1, 0] {
         loaded.publish(2);
         let connect = |_| loaded.visitor.pod.connect(Protocol::Tcp, vip, PATIENT);

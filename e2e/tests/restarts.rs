@@ -48,7 +48,7 @@ impl Loaded {
         this
     }
 
-    /// Publishes the Service with the first so many pods.
+    /// Publishes the Service with its first `count` pods.
     fn publish(&self, count: usize) {
         let pods: Vec<_> = self.pods[..count]
             .iter()
@@ -79,7 +79,7 @@ impl Loaded {
     }
 }
 
-/// Goes on for as long as a test takes; slow enough to leave source ports to one target free.
+/// A load that lasts longer than a test, slow enough to leave source ports free.
 fn load_config() -> LoadConfig {
     LoadConfig {
         timeout: PATIENT,
@@ -126,7 +126,7 @@ fn an_agent_that_is_killed_and_restarted_fails_no_request() {
         loaded.cluster.wait_until_ready(0).unwrap();
         loaded.wait_for_more();
     }
-    // A restarted agent finds the kernel as it should be, the constant rules included.
+    // A restarted agent finds the kernel in the desired state, including the constant rules.
     let metrics = loaded.cluster.agent_metrics(0).unwrap();
     assert!(
         metrics.contains("portolan_agent_objects_changed_total 0\n"),

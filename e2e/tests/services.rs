@@ -109,7 +109,7 @@ fn nothing_foreign_is_touched_and_cleanup_takes_only_what_is_ours() {
             "192.0.2.2:80",
             "-m",
         ],
-        // On an address that we use too, with another port.
+        // At an address that the agent uses too, with another port.
         &["ipvsadm", "-A", "-t", "10.96.0.10:81", "-s", "rr"],
         &["ipset", "create", "THEIRS", "hash:ip,port"],
         &["ipset", "add", "THEIRS", "192.0.2.1,tcp:80"],

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::run::Outcome;
 
-/// A row in which kube-proxy does something else.
+/// A row in which kube-proxy's result differs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
     /// The row's name.
@@ -25,7 +25,7 @@ impl From<&Outcome> for Difference {
     }
 }
 
-/// The differences that are known, under the reasons for them.
+/// The known differences, grouped by reason.
 ///
 /// A list is text: a reason is one or more lines that start with `#`, under it a line
 /// `PATTERN: WHAT IS SEEN` for each group of rows, where `*` in the pattern stands for any text

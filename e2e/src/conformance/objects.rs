@@ -168,7 +168,7 @@ impl Target {
                 "namespace": "default",
                 "labels": {
                     "kubernetes.io/service-name": self.name(),
-                    // Else a controller would feel responsible.
+                    // Otherwise a controller would manage the slice.
                     "endpointslice.kubernetes.io/managed-by": "e2e",
                 },
             },

@@ -21,7 +21,7 @@ use crate::figure::{Goal, figure};
 use crate::lane;
 use crate::rig::{Answer, Connection, Protocol, RequestError};
 
-/// The ports to ask from: none of them is a node port, or one that the kernel gives.
+/// The source ports of requests: none is a node port or an ephemeral port.
 const PORTS: Range<u16> = 11_000..30_000;
 
 /// Timeouts, and numbers of requests.
@@ -130,7 +130,7 @@ impl Row {
 }
 
 impl Stage {
-    /// Plays rows, those of different askers at the same time.
+    /// Runs rows; those of different clients run concurrently.
     pub fn play(&self, rows: &[Row], patience: Patience) -> Result<Vec<Outcome>> {
         let outcomes = Mutex::new(Vec::with_capacity(rows.len()));
         thread::scope(|scope| {
@@ -161,14 +161,14 @@ impl Stage {
         outcomes: &Mutex<Vec<Outcome>>,
     ) -> Result<()> {
         let is_answered = |row: &&&Row| matches!(expect(row), Expectation::Answers(_));
-        // Those without an answer mostly wait, so many can at the same time.
+        // Rows without an answer mostly wait, so many can run concurrently.
         let (busy, waiting): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(is_answered);
         let queues = [(4, Mutex::new(busy)), (24, Mutex::new(waiting))];
         self.asker(source).namespace().run(|| {
             thread::scope(|scope| {
                 for (workers, queue) in &queues {
                     for _ in 0..*workers {
-                        // A thread is in the namespace of the one that made it.
+                        // A thread inherits the namespace of its creator.
                         scope.spawn(|| self.work(queue, patience, outcomes));
                     }
                 }
@@ -232,8 +232,9 @@ impl Stage {
     }
 }
 
-/// Asks from a port of its own: all Services have the same endpoints, and IPVS takes answers by the
-/// endpoint and the asker's port, so it confuses connections from one port through two Services.
+/// Sends a request from its own source port. All Services have the same endpoints, and IPVS matches
+/// answers by the endpoint and the client's port, so it confuses connections from one port through
+/// two Services.
 fn ask(protocol: Protocol, to: SocketAddr, timeout: Duration) -> Result<Answer, RequestError> {
     static ASKED: AtomicU16 = AtomicU16::new(0);
     let nth = ASKED.fetch_add(1, Ordering::Relaxed);
@@ -241,8 +242,8 @@ fn ask(protocol: Protocol, to: SocketAddr, timeout: Duration) -> Result<Answer, 
     Connection::open_from(port, protocol, to, timeout)?.ask()
 }
 
-/// Says how many rows went right, where the summary of all lanes finds it; returns a line for each
-/// that went wrong.
+/// Prints the number of right rows, for the summary of all lanes. Returns a line for each wrong
+/// row.
 #[must_use]
 pub fn report(outcomes: &[Outcome]) -> Vec<String> {
     let wrong = outcomes.iter().filter(|outcome| !outcome.is_right());

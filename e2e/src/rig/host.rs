@@ -36,7 +36,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 }
 
@@ -98,7 +98,7 @@ impl Host {
         SocketAddr::new(self.address(family), port)
     }
 
-    /// Runs a program here and returns its output; fails if it fails.
+    /// Runs a program here and returns its output.
     pub fn exec(&self, command: &[&str]) -> Result<String> {
         self.namespace.exec(command)
     }

@@ -38,7 +38,8 @@ pub(super) fn build(set: &NamespaceSet, config: RigConfig) -> Result<(Namespace,
     Ok((lan, hosts))
 }
 
-/// Isolated ports of the bridge have nothing to say to each other, and all to those that are not.
+/// Isolates a machine, or ends its isolation. Isolated ports of the bridge reach all ports except
+/// each other.
 pub(super) fn isolate(lan: &Namespace, host: &Host, isolated: bool) -> Result<()> {
     let state = if isolated { "on" } else { "off" };
     let name = host.name();

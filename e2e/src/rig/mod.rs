@@ -104,8 +104,8 @@ impl Rig {
         &self.nodes
     }
 
-    /// Drops all that two machines of the LAN send each other, without a word to either, or no more.
-    /// Their packets to other machines pass.
+    /// Silently drops all packets between two machines of the LAN, or no longer. Their packets to
+    /// other machines pass.
     pub fn cut(&self, ends: [&Host; 2], cut: bool) -> Result<()> {
         ends.into_iter()
             .try_for_each(|end| lan::isolate(&self.lan, end, cut))

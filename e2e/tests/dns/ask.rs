@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
-/// A name and a type.
+/// The name and type of a query.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Question {
     pub(crate) name: String,
@@ -22,7 +22,7 @@ impl fmt::Display for Question {
     }
 }
 
-/// The compared parts of an answer: all but the order and the SOA's serial.
+/// The compared parts of an answer: all except the order and the SOA's serial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) code: ResponseCode,
@@ -33,7 +33,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Nothing but the SOA, because of the type or of the name.
+    /// Whether the answer has this code and no records but the SOA.
     pub(crate) fn is_nothing(&self, code: ResponseCode) -> bool {
         self.code == code && self.answers.is_empty()
     }
@@ -67,13 +67,13 @@ fn line(record: &Record) -> String {
     }
 }
 
-/// Asks a name server, over UDP.
+/// Sends a query to a name server over UDP.
 pub(crate) fn ask(server: SocketAddr, question: &Question, patience: Duration) -> Result<Seen> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.set_read_timeout(Some(patience))?;
     socket.connect(server)?;
     let mut query = Message::new(7, MessageType::Query, OpCode::Query);
-    // From its bytes: as a host's name not all would pass.
+    // Built from bytes, as not all names would parse as a host's name.
     let labels = question.name.trim_end_matches('.').split('.');
     let mut name = Name::from_labels(labels.map(str::as_bytes))?;
     name.set_fqdn(true);

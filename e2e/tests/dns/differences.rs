@@ -14,8 +14,9 @@ fn relative(question: &Question) -> &str {
     question.name.strip_suffix(ZONE).unwrap_or_default()
 }
 
-/// Why the file plugin's answer may be another than ours over gRPC, which is the kubernetes plugin's.
-/// A zone cannot say these: its names exist or do not, whatever the type. `None` if it must be equal.
+/// The reason why the file plugin's answer may differ from Portolan's over gRPC, which equals the
+/// kubernetes plugin's. A zone file cannot express such answers: its names exist or do not,
+/// whatever the type. `None` if the answers must be equal.
 pub(crate) fn from_files(question: &Question, grpc: &Seen, files: &Seen) -> Option<&'static str> {
     let relative = relative(question);
     let reverse = question.name.ends_with(".arpa.");
@@ -43,8 +44,9 @@ pub(crate) fn from_files(question: &Question, grpc: &Seen, files: &Seen) -> Opti
     None
 }
 
-/// Why our answer may be another than the kubernetes plugin's with `noendpoints`, which then names
-/// the addresses of its machine instead of its own Service.
+/// The reason why Portolan's answer may differ from the kubernetes plugin's with `noendpoints`,
+/// which then names the addresses of its machine instead of its own Service. `None` if the answers
+/// must be equal.
 pub(crate) fn without_endpoints(
     question: &Question,
     ours: &Seen,
@@ -72,12 +74,13 @@ fn lower(seen: &Seen) -> BTreeSet<String> {
     lines.map(|line| line.to_lowercase()).collect()
 }
 
-/// The same of the etcd plugin's answers. It reads one key, or all below it, whatever the type.
+/// The reason why the etcd plugin's answer may differ. The plugin reads one key, or all below it,
+/// whatever the type. `None` if the answers must be equal.
 pub(crate) fn from_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'static str> {
     listed_of_etcd(question, grpc, etcd).or_else(|| more_of_etcd(question, grpc, etcd))
 }
 
-/// Names that the specification lists.
+/// Differences at names of the specification.
 fn listed_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'static str> {
     let relative = relative(question);
     if question.kind == RecordType::SOA && etcd.answers.iter().all(|line| line.contains(" SOA ")) {
@@ -98,7 +101,7 @@ fn listed_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'sta
     None
 }
 
-/// Names outside the specification that no layout of keys can serve.
+/// Differences at names outside the specification, which no layout of keys can serve.
 fn more_of_etcd(question: &Question, grpc: &Seen, etcd: &Seen) -> Option<&'static str> {
     let relative = relative(question);
     let reverse = question.name.ends_with(".arpa.");

@@ -23,7 +23,7 @@ use crate::programs::{HOST, PATIENT, Running, coredns_or_skip, local};
 
 const WEB: &str = "/skydns/local/cluster/svc/prod/web/_tcp/_http/x0";
 
-/// Keys of others, in the prefix and beside it.
+/// Keys of other programs, in the prefix and beside it.
 const FOREIGN: [&str; 4] = [
     "/other/key",
     "/skydns",
@@ -31,7 +31,7 @@ const FOREIGN: [&str; 4] = [
     "/skydns/org/example/www",
 ];
 
-/// An etcd that clients reach with a certificate, and the test without.
+/// An etcd with two listeners: one for clients with a certificate, and a plain one for the test.
 struct Etcd<'a> {
     directory: &'a Path,
     secure: u16,
@@ -80,7 +80,7 @@ impl<'a> Etcd<'a> {
         self.running = Some(Running::start(self.directory, "secure-etcd", &mut command)?);
         wait_for("etcd", PATIENT, || {
             let status = self.post("maintenance/status", &json!({})).ok()?;
-            // Without a leader nothing can be written.
+            // Writes fail without a leader.
             (status["leader"].as_str()? != "0").then_some(())
         })
     }
@@ -90,7 +90,7 @@ impl<'a> Etcd<'a> {
         self.running.take().context("etcd runs")?.kill()
     }
 
-    /// Calls etcd's JSON gateway, as `etcdctl` would call gRPC.
+    /// Calls etcd's JSON gateway.
     fn post(&self, path: &str, body: &Value) -> Result<Value> {
         let mut stream = TcpStream::connect(local(self.plain))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -147,7 +147,7 @@ impl<'a> Etcd<'a> {
         Ok(())
     }
 
-    /// Forgets how everything was before now.
+    /// Compacts the history up to the current revision.
     fn compact(&self) -> Result<()> {
         let now = self.post("kv/range", &json!({"key": BASE64.encode(b"/")}))?;
         let revision = &now["header"]["revision"];
@@ -173,7 +173,7 @@ impl<'a> Etcd<'a> {
 fn certificates(directory: &Path) -> Result<()> {
     let now = SystemTime::now();
     let valid = now - Duration::from_secs(3600)..now + Duration::from_secs(3600);
-    // A new authority each time: credentials of the last one are worthless.
+    // A new authority each time, so that older credentials are invalid.
     let (authority, _) = Authority::create("test", valid.clone())?;
     std::fs::write(directory.join("ca.crt"), authority.cert())?;
     let server = authority.server(&[&HOST.to_string()], valid.clone())?;
@@ -185,7 +185,8 @@ fn certificates(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The controller, with an endpoint before and one after the etcd's that nobody listens at.
+/// Starts the controller. Of its three endpoints, only the second is the etcd's; nothing listens at
+/// the others.
 fn exporter(directory: &Path, etcd: u16, password: &str) -> Result<Running> {
     let file = directory.join("password");
     std::fs::write(&file, format!("{password}\n"))?;
@@ -299,7 +300,7 @@ fn an_etcd_with_certificates_and_passwords_is_kept_up_to_date() {
     .unwrap();
     wait_for("CoreDNS again", PATIENT, || answers("10.96.0.3")).unwrap();
 
-    // Everybody gets certificates of another authority; the exporter without a restart.
+    // All certificates are replaced by those of another authority. The exporter is not restarted.
     etcd.kill().unwrap();
     certificates(directory).unwrap();
     write(directory, "10.96.0.4");

@@ -64,8 +64,8 @@ fn external(name: &str, target: &str) -> Value {
     )
 }
 
-/// Everything but the status of Pods. The name servers' Service has an endpoint with the address
-/// `own`, which the CoreDNS that has it takes for itself.
+/// All objects but the status of Pods. The Service of the name servers has an endpoint with the
+/// address `own`, by which CoreDNS recognizes its own Service.
 pub(crate) fn objects(own: &str) -> Vec<Value> {
     let mut objects: Vec<_> = ["testns", "emptyns", "podns"]
         .map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}))
@@ -107,14 +107,14 @@ pub(crate) fn objects(own: &str) -> Vec<Value> {
         external("external-to-apex", "cluster.local"),
         external("external-to-second", "svc1.testns.svc.second.test"),
         external("external-to-no-second", "svc0.testns.svc.second.test"),
-        // The first does not exist, and the second belongs to no Service.
+        // The first target does not exist, and the second is no Service's.
         external("external-missing", "missing.interwebs.test"),
         external("external-to-nobody", "www.nobody.test"),
     ]);
     objects.extend([
         pod("podns", "foo", json!({})),
         pod("podns", "foo6", json!({})),
-        // Two with one address, as those of a Node's own network, and one with two.
+        // Two Pods share an address, as in a Node's own network, and one Pod has two.
         pod("podns", "twin-a", json!({})),
         pod("podns", "twin-b", json!({})),
         pod("podns", "dual", json!({})),
@@ -212,7 +212,7 @@ fn headless() -> Vec<Value> {
     vec![
         service("hdls1", none(v6)),
         slice("hdls1", "hdls1-a", "IPv4", http(), first),
-        // The same endpoint in two slices, as for a moment when one replaces the other.
+        // The same endpoint in two slices, as briefly while one replaces the other.
         slice(
             "hdls1",
             "hdls1-b",
@@ -238,12 +238,12 @@ fn headless() -> Vec<Value> {
             not_ready("172.16.2.1"),
         ),
         service("nothing", none(json!({}))),
-        // Of real Pods, by the real endpointslice controller.
+        // Services of real Pods, whose slices the real endpointslice controller makes.
         service("set", none(json!({"selector": {"app": "set"}}))),
         service("late", none(json!({"selector": {"app": "late"}}))),
         service("early", none(early)),
         service("dotted", none(json!({"selector": {"app": "dotted.name"}}))),
-        // A slice with a port of any number, and the same endpoint with another one.
+        // A slice whose port has no number, and another with the same endpoint and a number.
         service("any-port", none(json!({}))),
         slice(
             "any-port",
@@ -269,7 +269,8 @@ fn headless() -> Vec<Value> {
     ]
 }
 
-/// Endpoints in topology zones: one zone with capitals and one with dots, and an endpoint in none.
+/// Endpoints in topology zones: one zone with capitals, one with dots, and an endpoint without a
+/// zone.
 fn zoned() -> [Value; 2] {
     [
         service("zoned", json!({"clusterIP": "None", "ports": http()})),
@@ -288,7 +289,7 @@ fn zoned() -> [Value; 2] {
     ]
 }
 
-/// Pods with their address, and whether they are ready.
+/// Pods: namespace, name, address and readiness.
 pub(crate) const PODS: [(&str, &str, &str, bool); 10] = [
     ("podns", "foo", "10.240.0.1", true),
     ("podns", "foo6", "fd00:240::6", true),
@@ -326,7 +327,7 @@ const ODD: &str = "http.tcp.svc1 _http.tcp.many HTTPS._TCP.many _._tcp.many _._u
     _._.many _._tcp.unnamed _._.unnamed _._.hdls1 _._tcp.hdls1 _._.portless _._tcp.portless _._tcp.any-port \
     _any._.any-port _._udp.svc1 _._.external _._.svc0 __http._tcp.svc1 _http._tcp.x.svc1";
 
-/// Names of topology zones, which the plugin has with `zonal`, and their neighbours.
+/// Names of topology zones, which the plugin serves with `zonal`, and neighbouring names.
 const ZONAL: &str = "west-2a.pin._zone.zoned west-2b.pin._zone.zoned corp.example.test.pin._zone.zoned \
     east.pin._zone.zoned west-2a.prefer._zone.zoned east.prefer._zone.zoned west-2a.other._zone.zoned \
     _zone.zoned pin._zone.zoned prefer._zone.zoned _http._tcp.west-2a.pin._zone.zoned a.pin._zone.nothing \
@@ -372,7 +373,7 @@ const KINDS: [RecordType; 9] = [
     RecordType::NS,
 ];
 
-/// Types that no name has, or that no name tells.
+/// Types that no name has, or that are not answered by name.
 const MORE_KINDS: [RecordType; 5] = [
     RecordType::ANY,
     RecordType::HTTPS,
@@ -406,14 +407,14 @@ fn names(zone: &str) -> Vec<String> {
     [of_services, absolute(&[OTHERS], zone)].concat()
 }
 
-/// Every name of a zone and many that are none, each with every type.
+/// Queries for all names of a zone, and for many that do not exist, each with every type.
 pub(crate) fn questions_of(zone: &str) -> BTreeSet<Question> {
     let odd = absolute(&[ODD, ZONAL], &format!("testns.svc.{zone}"));
     let listed = [names(zone), odd, absolute(&[ODD_OTHERS], zone)].concat();
     around(&listed)
 }
 
-/// The same of all of the reverse tree.
+/// The same for the whole reverse tree.
 fn questions_of_addresses() -> BTreeSet<Question> {
     let mut listed = absolute(&[REVERSE, ODD_REVERSE], ".");
     listed.iter_mut().for_each(|name| _ = name.pop());
@@ -430,14 +431,14 @@ fn around(listed: &[String]) -> BTreeSet<Question> {
     all
 }
 
-/// All questions to servers that are compatible with the plugin.
+/// All queries to servers that are compatible with the plugin.
 pub(crate) fn questions() -> BTreeSet<Question> {
     let mut all = questions_of("cluster.local.");
     all.extend(questions_of_addresses());
     all
 }
 
-/// The questions to zone files and to etcd: names of the specification.
+/// The queries to zone files and to etcd: names of the specification.
 pub(crate) fn questions_of_exports() -> BTreeSet<Question> {
     let mut reverse = absolute(&[REVERSE], ".");
     reverse.iter_mut().for_each(|name| _ = name.pop());

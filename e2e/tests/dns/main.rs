@@ -1,5 +1,5 @@
-//! A real CoreDNS that reads our records in each of the three ways gives the same answers as its own kubernetes
-//! plugin, for the same objects of a real kube-apiserver.
+//! A real CoreDNS that reads Portolan's records in each of the three ways gives the same answers as
+//! its own kubernetes plugin, for the same objects of a real kube-apiserver.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -27,7 +27,7 @@ use programs::{
 };
 use serde_json::json;
 
-/// How the plugin and a controller are set up alike.
+/// Equivalent settings of the plugin and of a controller.
 struct Way {
     name: &'static str,
     zones: &'static str,
@@ -86,7 +86,7 @@ const WAYS: [Way; 7] = [
             NAME_SERVER,
         ],
     },
-    // The plugin finds its own Service by its endpoints, so it does not here.
+    // The plugin finds its own Service by its endpoints, so it does not find it here.
     Way {
         name: "no-endpoints",
         zones: "cluster.local",
@@ -97,13 +97,13 @@ const WAYS: [Way; 7] = [
 
 const NAME_SERVER: &str = "--dns-name-server=testns/name-servers";
 
-/// Which of them has zone files and etcd.
+/// The index of the way with zone files and etcd.
 const EXPORTED: usize = 2;
 
-/// Which of them has an agent.
+/// The index of the way with an agent.
 const COPIED: usize = 3;
 
-/// Which of them leave out Services without endpoints, most Namespaces, or all endpoints.
+/// The indexes of the ways without empty Services, with few Namespaces, and without endpoints.
 const NOT_EMPTY: usize = 4;
 const FEW_NAMESPACES: usize = 5;
 const NO_ENDPOINTS: usize = 6;
@@ -112,9 +112,9 @@ const NO_ENDPOINTS: usize = 6;
 struct Ports {
     /// The kubernetes plugin.
     plugin: [u16; WAYS.len()],
-    /// The grpc plugin, which asks our controllers.
+    /// The grpc plugin, which queries the controllers.
     grpc: [u16; WAYS.len()],
-    /// The grpc plugin, which asks an agent.
+    /// The grpc plugin, which queries the agent.
     agent: u16,
     /// The controller that the agent follows.
     agents: u16,
@@ -149,7 +149,7 @@ fn choose_ports() -> Ports {
     }
 }
 
-/// Where a controller answers.
+/// The socket of a controller.
 fn socket(directory: &Path, mode: &str) -> String {
     format!("unix://{}/{mode}.sock", directory.display())
 }
@@ -160,7 +160,7 @@ fn corefile(directory: &Path, kubeconfig: &Path, ports: &Ports) -> String {
     for (index, way) in WAYS.iter().enumerate() {
         let (plugin, grpc) = (ports.plugin[index], ports.grpc[index]);
         let socket = socket(directory, way.name);
-        // Where it listens everywhere, the plugin looks for itself among the endpoints.
+        // A plugin bound to all addresses looks for itself among the endpoints.
         text += &format!(
             ".:{plugin} {{\n errors\n {outside}\n kubernetes {} in-addr.arpa ip6.arpa {{\n  \
              kubeconfig {} test\n  {}\n }}\n}}\n.:{grpc} {{\n bind {HOST}\n errors\n grpc . {socket}\n}}\n",
@@ -294,7 +294,7 @@ impl World {
 type Why = fn(&Question, &Seen, &Seen) -> Option<&'static str>;
 type Reduce = fn(Seen) -> Seen;
 
-/// Two ways that are compared.
+/// Two name servers whose answers are compared.
 #[derive(Clone)]
 struct Comparison {
     what: String,

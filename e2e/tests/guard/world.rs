@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const LONG: Duration = Duration::from_secs(240);
 /// An agent takes an older table after all controllers have been behind its own for this time.
 const BEHIND: Duration = Duration::from_secs(300);
-/// Between two looks that take a process or a connection each.
+/// The pause between two checks that each need a process or a connection.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// A namespace and how many Services it has, each with one slice of two endpoints.
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// Traffic flows for some time.
+    /// Asserts that traffic flows for `time`.
     pub(crate) fn flows_for(&self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {

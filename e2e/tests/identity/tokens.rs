@@ -20,7 +20,7 @@ const PORT: u16 = 9443;
 const ACCOUNT: &str = "portolan-agent";
 const AUDIENCE: &str = "portolan-controller";
 
-/// A control plane, and our controller that takes its tokens.
+/// A control plane, and a Portolan controller that accepts its tokens.
 struct World {
     // Fields drop in this order: clients before the servers they use.
     controller: Process,

@@ -63,8 +63,8 @@ impl Clients {
                 }
             }
         }
-        // Not the node itself: with a kube-proxy its source is the virtual address, with us its own,
-        // so that it is another client.
+        // Not the node itself: its source is the virtual address with kube-proxy but its own with
+        // Portolan, so it would count as another client.
         for family in Family::ALL {
             this.come_regularly(&world.visitor.pod, address(STICKY, family, 80));
             this.come_regularly(client, node.socket(family, STICKY_NODE_PORT));
