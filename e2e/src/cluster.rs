@@ -127,7 +127,7 @@ impl Cluster {
         certificates(self.directory())
     }
 
-    /// Makes all certificates anew, signed by the same authority.
+    /// Replaces all certificates by new ones of the same authority.
     pub fn renew_certificates(&self) -> Result<()> {
         certify(&self.rig, self.directory()).map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! Our two programs, and how all tests start them.
+//! Portolan's two programs, as all tests start them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub const AGENT_ADMIN: u16 = 10249;
 /// collide.
 const NO_SOCKET: &str = "--debug-listen=";
 
-/// The path of one of our programs: built beside the running test, or in `PORTOLAN_BIN_DIR`.
+/// The path of a Portolan program: built beside the running test, or in `PORTOLAN_BIN_DIR`.
 pub fn program(name: &str) -> Result<PathBuf> {
     let directory = match std::env::var_os("PORTOLAN_BIN_DIR") {
         Some(directory) => PathBuf::from(directory),
@@ -37,22 +37,22 @@ pub fn program(name: &str) -> Result<PathBuf> {
 pub enum Source {
     /// A directory of files.
     Files(PathBuf),
-    /// A real API server.
+    /// A real API server, by its kubeconfig.
     Kubernetes(PathBuf),
 }
 
 /// The authentication between the programs.
 #[derive(Debug, Clone)]
 pub enum Trust {
-    /// Not at all.
+    /// None: plaintext.
     Plaintext,
-    /// By certificates that `portolan-controller certs` made in this directory.
+    /// Certificates that `portolan-controller certs` made in this directory.
     Certificates(PathBuf),
 }
 
 impl Trust {
     /// Makes an authority in a directory, and certificates of the controller at an address and of
-    /// nodes; where they are already, all but the authority's are made anew.
+    /// nodes. An existing authority is kept; all other certificates are replaced.
     pub fn certify(directory: &Path, server: &str, nodes: &[String]) -> Result<Self> {
         let mut command = Command::new(program("portolan-controller")?);
         command.args(["certs", "--server-name", server, "--node"]);
@@ -81,7 +81,8 @@ impl Trust {
     }
 }
 
-/// A controller that serves agents at a port, and admin requests at the next one; without credentials.
+/// A controller without credentials. It serves agents at `port`, and admin requests at the next
+/// one.
 pub fn controller(source: &Source, port: u16) -> Result<Command> {
     let mut command = Command::new(program("portolan-controller")?);
     command
@@ -101,7 +102,7 @@ pub fn controller(source: &Source, port: u16) -> Result<Command> {
     Ok(command)
 }
 
-/// The agent of a node, with its state below a directory; without credentials.
+/// The agent of a node, without credentials. Its state is below `directory`.
 pub fn agent(node: &str, controllers: &[SocketAddr], directory: &Path) -> Result<Command> {
     let mut command = Command::new(program("portolan-agent")?);
     command
@@ -109,7 +110,7 @@ pub fn agent(node: &str, controllers: &[SocketAddr], directory: &Path) -> Result
         .arg(format!("--cluster-cidr={POD_RANGES}"))
         .arg(format!("--admin-listen=[::]:{AGENT_ADMIN}"))
         .arg(NO_SOCKET)
-        // All nodes of a rig have one file system.
+        // All nodes of a rig share one file system.
         .arg("--state-dir")
         .arg(directory.join(node));
     for controller in controllers {

@@ -106,14 +106,14 @@ const API: &str = "kube-apiserver";
 const API_ATTEMPTS: u32 = 4;
 
 impl Servers {
-    /// Find the programs: in `KUBEBUILDER_ASSETS`, else in `PORTOLAN_TOOLS_BIN`, else where
-    /// `e2e/tools/build` puts them (the first call builds them, for minutes). The error is
-    /// [`Missing`] where this machine cannot have them.
+    /// Finds the programs: in `KUBEBUILDER_ASSETS`, else in `PORTOLAN_TOOLS_BIN`, else in the
+    /// directory of `e2e/tools/build`, which the first call runs for minutes. The error is
+    /// [`Missing`] if this machine cannot have them.
     pub fn binaries() -> Result<Binaries> {
         Binaries::find()
     }
 
-    /// Start the servers for `test`, or say that it is skipped and why.
+    /// Starts the servers for `test`, or prints that it is skipped, and the reason.
     ///
     /// # Panics
     /// If the servers are available but do not start, and in CI if they are missing.
@@ -129,11 +129,11 @@ impl Servers {
         None
     }
 
-    /// Builds a rig, [`RigConfig::CLUSTER`], and starts the servers on the machine for controllers; or
-    /// says that the test is skipped and why.
+    /// Builds a rig, [`RigConfig::CLUSTER`], and starts the servers on the machine for controllers;
+    /// or prints that the test is skipped, and the reason.
     ///
     /// # Panics
-    /// As [`Self::start_or_skip`], and where the rig cannot be built.
+    /// As [`Self::start_or_skip`], and if the rig cannot be built.
     pub fn in_rig_or_skip(test: &str, dir: &Path) -> Option<(Rig, Self)> {
         if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
             return None;
@@ -144,7 +144,7 @@ impl Servers {
         Some((rig, servers))
     }
 
-    /// Start the servers and wait until the API and the controllers answer. Their logs, keys and
+    /// Starts the servers, and waits until the API and the controllers answer. Their logs, keys and
     /// the kubeconfig go to `dir`.
     pub fn start(dir: &Path) -> Result<Self> {
         let binaries = Self::binaries()?;
@@ -166,14 +166,14 @@ impl Servers {
         let (api_program, api_args) = (program(API), api_args(dir, etcd_port, port));
         let mut api = run_api(dir, &api_program, &api_args, port, &kubectl)?;
 
-        // It gives up where the API is not ready within 10 s, which a slow guest needs.
+        // The manager exits if the API is not ready within 10 s, which a slow guest needs.
         let name = "kube-controller-manager";
         let args = manager_args(&kubectl.kubeconfig);
         let mut manager = Process::spawn(dir, name, &program(name), &args)?;
-        // Made by a controller: the first sign that they work.
+        // The account is made by a controller: the first sign that they work.
         let account = ["get", "serviceaccount", "default", "--namespace", "default"];
         manager.wait_for("default service account", || kubectl.succeeds(&account, ""))?;
-        // Its address ranges are not part of /readyz: Services made at once could be refused.
+        // The address ranges are not part of /readyz: Services created at once could be refused.
         let create = ["create", "--dry-run=server", "-f", "-"];
         api.wait_for("addresses for Services", || {
             kubectl.succeeds(&create, DUAL_STACK)
@@ -195,21 +195,21 @@ impl Servers {
         })
     }
 
-    /// Kill the API server; etcd and the controllers stay.
+    /// Kills the API server; etcd and the controllers stay.
     pub fn kill_api(&mut self) -> Result<()> {
         self.api.kill()
     }
 
-    /// Start the API server again, and wait until it answers. To be called from where the servers
-    /// were started.
+    /// Starts the API server again, and waits until it answers. Must be called in the namespace in
+    /// which the servers were started.
     pub fn start_api(&mut self) -> Result<()> {
         let (program, args) = (&self.api_program, &self.api_args);
         self.api = run_api(&self.directory, program, args, self.api_port, &self.kubectl)?;
         Ok(())
     }
 
-    /// Stops the API server and its storage, does something to the directory that has the data, and
-    /// starts both again: that is how a cluster is backed up and restored. To be called from where the
+    /// Stops the API server and its storage, calls `work` with the data directory, and starts both
+    /// again, as a cluster is backed up and restored. Must be called in the namespace in which the
     /// servers were started.
     pub fn with_storage(&mut self, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         self.api.kill()?;
@@ -231,7 +231,7 @@ impl Servers {
         &self.url
     }
 
-    /// Run kubectl as administrator; its stdout, or an error with its stderr.
+    /// Runs kubectl as administrator. Returns its stdout, or an error with its stderr.
     pub fn kubectl(&self, args: &[&str]) -> Result<String> {
         self.kubectl.run(args, "")
     }

@@ -125,7 +125,7 @@ fn kubectl(control: &Host, servers: &Servers, args: &[&str], input: &str) -> Str
 
 fn apply(control: &Host, servers: &Servers, objects: &[Value]) {
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
-    // On the server's side: kubectl itself mixes up ports of the same number.
+    // On the server's side: kubectl itself confuses ports of the same number.
     let apply = ["apply", "--server-side", "-f", "-"];
     kubectl(control, servers, &apply, &list.to_string());
 }
@@ -186,7 +186,7 @@ fn wait_for_answers(from: &[&Host], to: [SocketAddr; 2], expected: &[&str]) {
     }
 }
 
-/// One test: the control plane takes half a minute to start.
+/// A single test: the control plane takes half a minute to start.
 #[test]
 fn objects_of_an_api_server_are_followed() {
     let Some(world) = World::start_or_skip("objects_of_an_api_server_are_followed") else {
@@ -269,7 +269,7 @@ fn external_addresses_are_followed(world: &World, pods: &[EchoPod; 2], inside: &
             wait_for_answers(&[client], to, &["a", "b"]);
         }
     }
-    // The load balancer takes its addresses back; then the Service closes to the outside.
+    // The load balancer withdraws its addresses. Then the Service is closed to the outside.
     world.patch_status(["service", "open"], &json!({ "loadBalancer": null }));
     wait_for_answers(&[client], sockets(BALANCED, 80), &[NOBODY]);
     wait_for_answers(&[client], sockets(EXTERNAL, 80), &["a", "b"]);
@@ -353,7 +353,7 @@ fn services_of_others_are_ignored(world: &World, pods: &[EchoPod; 2], inside: &[
     wait_for_answers(inside, sockets(OTHERS, 80), &[NOBODY]);
 }
 
-/// From the write of an EndpointSlice until both nodes say that they have programmed it.
+/// Measures the time from the write of an EndpointSlice until both nodes report it as programmed.
 fn measure(world: &World, pods: &[EchoPod; 2], inside: &[&Host]) {
     const WRITES: usize = 50;
     let cluster = &world.cluster;

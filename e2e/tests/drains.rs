@@ -244,7 +244,7 @@ fn a_drain_refuses_no_client_with_affinity() {
         assert!(on_old > 0, "{scheduler}: nobody has anything to lose");
 
         publish_affine(&cluster, over, &[(&new, 1)]);
-        // One after the other: not all at a time, for the sake of file descriptors.
+        // One after the other, to limit the number of open descriptors.
         let lost: Vec<String> = (0..CLIENTS)
             .filter_map(|k| match connect(k) {
                 Ok((connection, name)) => {

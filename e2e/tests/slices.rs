@@ -1,4 +1,4 @@
-//! Endpoints that move from slice to slice, as controllers move them, are always there.
+//! Endpoints that controllers move from slice to slice are always present.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -29,8 +29,8 @@ fn endpoint(number: u16) -> Ipv4Addr {
     Ipv4Addr::new(10, 244, 100 + high, low)
 }
 
-/// The Service and its slices at a turn: each endpoint is in one slice, in the next turn another
-/// one, and halfway in both.
+/// The Service and its slices at a turn. Each endpoint is in one slice, in another one in the next
+/// turn, and in both halfway.
 fn objects(turn: usize) -> Vec<Value> {
     let mut objects = vec![service("web", WEB, json!({}))];
     for number in 0..SLICES {
@@ -113,7 +113,8 @@ fn endpoints_that_move_between_slices_stay_programmed() {
         for turn in 1..=MOVES {
             let text = json!({ "kind": "List", "items": objects(turn) });
             cluster.write("web.json", &text.to_string()).unwrap();
-            // Nothing changes for the nodes, so only looks and requests say that time has passed.
+            // Nothing changes for the nodes, so reads and requests are the only measure of
+            // progress.
             let (answered, looked) = (load.answered(), looks.load(Ordering::Relaxed));
             wait_for("requests and looks", PATIENT, || {
                 let looked_on = looks.load(Ordering::Relaxed) >= looked + 3;
@@ -129,7 +130,7 @@ fn endpoints_that_move_between_slices_stay_programmed() {
     let report = load.stop();
     assert!(report.failures.is_empty(), "{:?}", report.failures.first());
 
-    // The controller reads the files still: one endpoint fewer is one real server fewer.
+    // The controller still reads the files: removing an endpoint removes a real server.
     let mut fewer = objects(MOVES);
     let endpoints = fewer[1]["endpoints"].as_array_mut().unwrap();
     endpoints.pop().unwrap();

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
 /// The timeout of a request.
 const PROMPT: Duration = Duration::from_secs(10);
-/// Every name that iptables of IPv6 has.
+/// All names of the IPv6 iptables tools.
 const IP6TABLES: [&str; 6] = [
     "ip6tables-save",
     "ip6tables-restore",
@@ -32,7 +32,7 @@ fn skip(test: &str) -> bool {
     !lane::provides(test, &[Need::Root, Need::Ipvs])
 }
 
-/// A `PATH` that finds these tools in a directory first, where they are a script.
+/// A `PATH` in which these tools are `script`, by way of `directory`.
 fn path_with(directory: &Path, tools: &[&str], script: &str) -> String {
     std::fs::create_dir_all(directory).unwrap();
     for tool in tools {
@@ -58,7 +58,7 @@ fn kernel(node: &Host) -> String {
     ] {
         let words: Vec<_> = command.split(' ').collect();
         let text = node.exec(&words).unwrap();
-        // Times, counters, and the tables' own chains: a table that is looked at is there.
+        // Excludes times, counters and the tables' own chains: a read creates the table.
         let kept = text.lines().filter(|line| {
             !line.starts_with(['#', ':', '*']) && *line != "COMMIT" && !line.contains("expires")
         });
@@ -93,7 +93,7 @@ fn health(cluster: &Cluster, path: &str) -> Result<Value, String> {
     Ok(serde_json::from_str(&answer).unwrap())
 }
 
-/// An agent that is to refuse has ended with this in its log, and the kernel is as it was.
+/// Asserts that an agent ends with this reason in its log, and leaves the kernel unchanged.
 fn refuses(cluster: &mut Cluster, path: &str, args: &[&str], reason: &str) {
     let before = kernel(cluster.rig.node(0));
     let start = |command: &mut std::process::Command| {
@@ -169,7 +169,7 @@ fn an_agent_whose_ip6tables_fail_serves_ipv4_alone() {
     let part = "--families names a family that this node cannot serve: IPv6: ip6tables";
     refuses(&mut cluster, &path, &["--families=ipv4,ipv6"], part);
     if lane::lane() == "uml" {
-        // This kernel was built without it.
+        // The guest's kernel was built without this scheduler.
         let scheduler = "this node can serve nothing: IPv4: IPVS refuses virtual servers with the \
                          scheduler twos: ENOENT";
         let all = std::env::var("PATH").unwrap();
@@ -178,7 +178,7 @@ fn an_agent_whose_ip6tables_fail_serves_ipv4_alone() {
         }
     }
 
-    // With tools that work IPv6 is served again.
+    // With working tools IPv6 is served again.
     cluster.start_agent_with(0, &["--families=dual"]).unwrap();
     cluster.wait_until_ready(0).unwrap();
     publish(&cluster, &[(&b, 0)]);
@@ -214,7 +214,7 @@ fn an_agent_with_ipv6_switched_off_serves_ipv4_alone() {
     let nothing = "this node can serve nothing: IPv6: IPv6 is switched off";
     refuses(&mut cluster, &path, &["--families=ipv6"], nothing);
 
-    // Off on one interface alone is no reason: the others have it.
+    // IPv6 disabled on one interface alone does not count: the others have it.
     namespace
         .sysctl(&[("ipv6/conf/lo/disable_ipv6", "0")])
         .unwrap();
@@ -248,7 +248,7 @@ fn named_families_are_served() {
     }
 }
 
-/// A kernel that takes no rules any more, and is mended.
+/// The iptables tools fail for a while.
 #[test]
 fn an_agent_is_not_ready_while_nothing_can_be_programmed() {
     if skip("an_agent_is_not_ready_while_nothing_can_be_programmed") {
@@ -299,7 +299,7 @@ fn an_agent_is_not_ready_while_nothing_can_be_programmed() {
     }
 }
 
-/// On the machine's own kernel: a guest's has IPVS.
+/// Uses the machine's own kernel: a guest's has IPVS.
 #[test]
 fn an_agent_without_ipvs_exits_with_an_error() {
     let name = "an_agent_without_ipvs_exits_with_an_error";

@@ -15,7 +15,7 @@ use portolan_e2e::cluster::{Cluster, EchoPod};
 use portolan_e2e::lane::{has_ipvs, is_root};
 use portolan_e2e::rig::{Answer, Family, Host, Protocol};
 
-/// An answer takes at most so long.
+/// The deadline of an answer.
 const PROMPT: Duration = Duration::from_secs(10);
 
 /// Name, number of the node and address of each pod. The examples name the addresses of the first four.
@@ -151,7 +151,7 @@ impl Demo {
         Ok(answers)
     }
 
-    /// An address, and whose it is.
+    /// The name of an address's owner.
     fn name_of(&self, address: IpAddr) -> String {
         let mut known = BTreeMap::new();
         for pod in &self.pods {
@@ -214,7 +214,8 @@ fn read(directory: &Path, name: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// An example without its endpoints on a node, each of which is a line of addresses and one of the node.
+/// An example without its endpoints on a node. Each endpoint takes a line of addresses and one of
+/// the node.
 fn without_node(example: &str, node: &str) -> Result<String> {
     let mut lines: Vec<&str> = Vec::new();
     for line in example.lines() {

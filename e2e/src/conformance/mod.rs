@@ -1,9 +1,11 @@
-//! The promises of a Service as a table: which endpoint may answer which client, and which source the endpoint
-//! sees, for every kind of frontend, traffic policy, place of the client and state of the endpoints.
+//! The behaviour of a Service as a table: the endpoints that may answer a client, and the source
+//! that an endpoint sees, for every kind of frontend, traffic policy, place of the client and state
+//! of the endpoints.
 //!
-//! [`Row::all`] makes the rows, [`expect`] gives the expected result (pure, and written from kube-proxy's
-//! iptables and nftables modes, not from our code), a [`Stage`] sends packets, and [`Row::judge`] compares. "Here" is the node that outside traffic and node port
-//! traffic arrives at, "there" the other one; each has one pod that may be an endpoint.
+//! [`Row::all`] lists the rows. [`expect`] gives the expected result; it is pure, and written from
+//! kube-proxy's iptables and nftables modes, not from Portolan's code. A [`Stage`] sends packets,
+//! and [`Row::judge`] compares. "Here" is the node at which outside traffic and node port traffic
+//! arrives, "there" the other one. Each has one pod that may be an endpoint.
 
 mod differences;
 mod expect;

@@ -14,7 +14,7 @@ use crate::rig::{Family, Host, Protocol, Rig};
 /// The port of every frontend but the node port.
 const PORT: u16 = 80;
 
-/// The Service of a situation and a policy; both policies of the Service are that one.
+/// The Service of a situation and a policy, which is both its internal and its external policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     policy: Policy,
@@ -22,7 +22,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The Service that a row asks.
+    /// The Service that a row's request goes to.
     #[must_use]
     pub fn of(row: &Row) -> Self {
         Self {
@@ -31,13 +31,13 @@ impl Target {
         }
     }
 
-    /// All.
+    /// All Services.
     pub fn all() -> impl Iterator<Item = Self> {
         let with = |situation| Policy::ALL.map(|policy| Self { policy, situation });
         Situation::ALL.into_iter().flat_map(with)
     }
 
-    /// Its number: different for each, and below 100.
+    /// Its number: unique, and below 100.
     fn number(self) -> u16 {
         let number = Self::all().take_while(|other| *other != self).count();
         u16::try_from(number).unwrap_or(u16::MAX)
@@ -53,8 +53,8 @@ impl Target {
         30100 + self.number()
     }
 
-    /// The address of a frontend that has one of its own; the digits are the same in both
-    /// families, to the eye.
+    /// The Service's own address for a frontend, if the kind has one. The last digits as written
+    /// are the same in both families.
     fn address(self, kind: Kind, family: Family) -> Option<IpAddr> {
         let number = self.number() + 10;
         let text = match (kind, family) {

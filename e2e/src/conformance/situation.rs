@@ -12,7 +12,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Both.
+    /// Both places.
     pub const ALL: [Self; 2] = [Self::Here, Self::There];
 
     /// The number of the node in the rig.
@@ -48,7 +48,7 @@ impl fmt::Display for Place {
 pub enum State {
     /// Ready.
     Ready,
-    /// Ends, and serves until it has.
+    /// Terminating, but serving.
     Terminating,
     /// Neither ready nor serving.
     NotReady,
@@ -86,27 +86,27 @@ impl Endpoint {
 /// The endpoints of a Service as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Situation {
-    /// One ready on each node.
+    /// One on each node, both ready.
     Both,
-    /// One ready here only.
+    /// One here, ready.
     HereOnly,
-    /// One ready there only.
+    /// One there, ready.
     ThereOnly,
-    /// None at all.
+    /// None.
     Nowhere,
-    /// One on each node, both ending but serving.
+    /// One on each node, both terminating but serving.
     Terminating,
-    /// The one here ends, the one there is ready.
+    /// One on each node: terminating here, ready there.
     HereTerminating,
-    /// One there only, and it ends.
+    /// One there, terminating.
     ThereTerminating,
     /// Each hinted for its own node's zone.
     ZoneHints,
     /// Each hinted for the other node's zone.
     CrossedHints,
-    /// One hinted for the zone there, the other without a hint, which voids both.
+    /// One hinted for the zone there. The other has no hint, which voids both.
     PartHinted,
-    /// The one here is not ready, the one there is.
+    /// One on each node: not ready here, ready there.
     HereNotReady,
     /// One on each node, none ready.
     NoneReady,
@@ -116,7 +116,7 @@ use Place::{Here, There};
 use State::{NotReady, Terminating};
 
 impl Situation {
-    /// All.
+    /// All situations.
     pub const ALL: [Self; 12] = [
         Self::Both,
         Self::HereOnly,
@@ -161,7 +161,7 @@ impl Situation {
         }
     }
 
-    /// The word for it in a row's name.
+    /// The situation's part of a row's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

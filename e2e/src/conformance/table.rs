@@ -153,7 +153,7 @@ fn source_words(source: Source, seen: &BTreeSet<Seen>) -> String {
 
 #[cfg(test)]
 mod tests {
-    /// Written anew by `cargo run -p portolan-e2e --bin portolan-conformance-table`.
+    /// Regenerate with `cargo run -p portolan-e2e --bin portolan-conformance-table`.
     #[test]
     fn the_table_that_is_checked_in_is_the_one_that_is_tested() {
         let checked_in = include_str!("../../conformance/TABLE.md");

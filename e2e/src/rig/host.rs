@@ -98,7 +98,7 @@ impl Host {
         SocketAddr::new(self.address(family), port)
     }
 
-    /// Runs a program here and returns its output.
+    /// Runs a program here and returns its output, or an error if it fails.
     pub fn exec(&self, command: &[&str]) -> Result<String> {
         self.namespace.exec(command)
     }

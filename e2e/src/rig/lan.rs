@@ -57,7 +57,7 @@ fn v4(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 168, 77, number)
 }
 
-/// The same digits as in IPv4, to the eye: fd00:77::200 for 192.168.77.200.
+/// The address with the same digits as written: fd00:77::200 for 192.168.77.200.
 fn v6(number: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, as_written(number))
 }

@@ -23,7 +23,7 @@ pub(super) fn etcd_args(dir: &Path, port: u16, peer_port: u16) -> Vec<String> {
         format!("--initial-advertise-peer-urls={peer}"),
         format!("--initial-cluster=default={peer}"),
         "--logger=zap".into(),
-        // Nothing has to survive the test.
+        // The data need not survive the test.
         "--unsafe-no-fsync".into(),
     ]
 }
@@ -48,13 +48,14 @@ pub(super) fn api_args(dir: &Path, etcd_port: u16, port: u16) -> Vec<String> {
         // Pods of tests have no token mounted and need not wait for an account.
         "--disable-admission-plugins=ServiceAccount".into(),
         "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112".into(),
-        // The service "kubernetes" gets no endpoint: loopback may not be one. Without a default
-        // route the server still wants to be told an address; nothing uses it.
+        // The service "kubernetes" gets no endpoint, as loopback is not allowed. Without a default
+        // route the server still requires an address, which is not used.
         "--advertise-address=192.0.2.1".into(),
         "--endpoint-reconciler-type=none".into(),
         "--enable-priority-and-fairness=false".into(),
-        // One server needs no identity among others (nor features that build on it). On a machine whose
-        // host name is no label value, such as a guest's "(none)", it fails and delays the stop.
+        // A single server needs no identity (nor features that build on it). If the machine's host
+        // name is not a label value, such as a guest's "(none)", the feature fails and delays the
+        // stop.
         "--feature-gates=APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false".into(),
         "--allow-privileged=true".into(),
         "--profiling=false".into(),
@@ -67,13 +68,13 @@ pub(super) fn manager_args(kubeconfig: &Path) -> Vec<String> {
         format!("--controllers={CONTROLLERS}"),
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
-        // No throttle: tests of many services would otherwise measure it.
+        // No throttle: it would otherwise dominate tests of many services.
         "--kube-api-qps=1000".into(),
         "--kube-api-burst=2000".into(),
     ]
 }
 
-/// Write the administrator's token, the key of service accounts and the kubeconfig.
+/// Writes the administrator's token, the key of service accounts and the kubeconfig.
 pub(super) fn write_credentials(dir: &Path, url: &str) -> Result<PathBuf> {
     let mut random = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut random)?;

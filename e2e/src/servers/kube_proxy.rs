@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, POD_RANGES, http_get};
 use crate::rig::{Host, Process, Rig};
 use crate::wait::wait_with_pauses;
 
-/// Long enough for an emulated guest in which the API server starts too.
+/// The deadline of a start, sufficient for an emulated guest in which the API server starts too.
 const START_LIMIT: Duration = Duration::from_secs(480);
 /// The port of each metrics server, in its node's namespace.
 const METRICS: u16 = 10249;
@@ -53,8 +53,8 @@ pub struct KubeProxies {
 }
 
 impl KubeProxies {
-    /// Starts them in a mode, and waits until each has programmed both families from the objects
-    /// that the server had before.
+    /// Starts them in a mode, and waits until each has programmed both families from the objects in
+    /// the API server.
     pub fn start(mode: &str, rig: &Rig, api: &ApiOnLan, directory: &Path) -> Result<Self> {
         let mut processes = Vec::new();
         for (number, node) in rig.nodes().iter().enumerate() {
@@ -72,7 +72,7 @@ impl KubeProxies {
                     "--healthz-bind-address=127.0.0.1:10256",
                     "--oom-score-adj=0",
                 ])
-                // The kernel's own limits do: a namespace may not change them.
+                // Keeps the kernel's limits: a namespace may not change them.
                 .args(["--conntrack-max-per-core=0", "--conntrack-min=0"]);
             let log = format!("kube-proxy-{mode}-{name}");
             processes.push(Process::spawn(
@@ -89,7 +89,7 @@ impl KubeProxies {
 
     fn wait_until_programmed(&mut self, rig: &Rig) -> Result<()> {
         for (process, node) in self.processes.iter_mut().zip(rig.nodes()) {
-            // Each look costs the processor that it needs.
+            // Each check takes processor time from the processes that are awaited.
             let pause = Duration::from_millis(500);
             let what = "kube-proxy's first synchronization";
             let waited = wait_with_pauses(what, START_LIMIT, pause, || {
@@ -120,7 +120,7 @@ fn program() -> Result<std::path::PathBuf> {
     Ok(Servers::binaries()?.program("kube-proxy"))
 }
 
-/// True if the time of the last complete synchronization is there for each family.
+/// Whether the metrics have the time of a complete synchronization for each family.
 fn has_programmed_both_families(metrics: &str) -> bool {
     const NAME: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{";
     let done = |family: &str| {

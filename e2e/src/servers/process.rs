@@ -10,9 +10,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait::wait_for;
 
-/// Long enough for a guest kernel on a loaded machine; only a failure ever waits this long.
+/// The deadline of a start, sufficient for a guest kernel on a loaded machine.
 const START_LIMIT: Duration = Duration::from_secs(180);
-/// After this a server that ignores SIGTERM is killed.
+/// The time after which a server that ignores SIGTERM is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 /// The number of log lines shown on failure.
 const TAIL_LINES: usize = 25;
@@ -49,7 +49,7 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Wait for `condition`, but not for a server that has ended; an error carries the log's tail.
+    /// Waits for `condition`, but not for a server that has ended; an error carries the log's tail.
     pub(super) fn wait_for(
         &mut self,
         what: &str,
@@ -70,22 +70,22 @@ impl Process {
         Ok(())
     }
 
-    /// Ask the server to end, without waiting for it.
+    /// Asks the server to end, without waiting for it.
     pub(super) fn signal_stop(&mut self) {
-        // A process that has ended has no number any more: it may be another's by now.
+        // The id of a process that has ended may already be another's.
         if !self.has_ended() {
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         }
     }
 
-    /// End the server at once, as a crash would.
+    /// Ends the server at once, as a crash would.
     pub(super) fn kill(&mut self) -> Result<()> {
         self.child.kill().with_context(|| self.name)?;
         self.child.wait().with_context(|| self.name)?;
         Ok(())
     }
 
-    /// Its name and the end of its log, for people.
+    /// Its name and the end of its log, for error messages.
     pub(super) fn tail(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

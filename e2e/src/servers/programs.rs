@@ -58,7 +58,7 @@ fn find_program(name: &str) -> Option<PathBuf> {
 
 fn find_directory() -> Result<PathBuf> {
     let complete = |dir: &PathBuf| NAMES.iter().all(|name| dir.join(name).is_file());
-    // Assets made for others hold no controller manager: those are passed over.
+    // Assets for other purposes lack the controller manager. They are skipped.
     let assets = env::var_os("KUBEBUILDER_ASSETS")
         .map(PathBuf::from)
         .filter(complete);
@@ -76,7 +76,7 @@ fn find_directory() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Run the build script, which takes minutes the first time: its progress is passed on.
+/// Runs the build script. Its progress is printed, as the first build takes minutes.
 fn build_tools() -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tools/build");
     let mut child = Command::new(&script)

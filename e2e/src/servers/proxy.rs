@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::Servers;
 use crate::rig::{Host, Process};
 
-/// Long enough for a server on a guest that is emulated, on a busy machine.
+/// The deadline of a request, sufficient for an emulated guest on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// kubectl as a proxy without TLS, so that a write takes no process of its own.
+/// kubectl as a proxy without TLS, so that a write needs no process of its own.
 #[derive(Debug)]
 pub struct ApiProxy {
     host: Host,

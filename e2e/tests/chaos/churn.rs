@@ -11,11 +11,13 @@ const NODE: usize = 1;
 /// Half of that node's addresses belong to one pod.
 const ROVERS: &str = "10.244.2.128/25";
 
-/// The endpoints of the Service `churn`: two pods that stay, and passing addresses of a third one.
+/// The endpoints of the Service `churn`: two permanent pods, and successive addresses of a third
+/// one.
 pub(crate) struct Churn {
-    /// The pods that are alive throughout.
+    /// The permanent pods.
     pub(crate) stay: [EchoPod; 2],
-    /// Answers for whatever came and went, also later: a request to it is late, not lost.
+    /// Serves all of the third pod's addresses, removed ones too: a request to one of them is late,
+    /// not lost.
     rover: EchoPod,
     step: u8,
 }
@@ -44,7 +46,7 @@ impl Churn {
         Ipv4Addr::new(10, 244, 2, 128 + step)
     }
 
-    /// One comes, and the one before the last one goes.
+    /// Adds an address, and removes the one before the last.
     pub(crate) fn advance(&mut self) {
         self.step += 1;
         assert!(self.step < 127, "no address comes twice");
@@ -55,7 +57,7 @@ impl Churn {
         self.step -= 1;
     }
 
-    /// Those that must be in force: the last two that came.
+    /// The addresses that must be in force: the last two added.
     pub(crate) fn rovers(&self) -> Vec<Ipv4Addr> {
         let first = self.step.saturating_sub(1).max(1);
         (first..=self.step).map(Self::address).collect()
@@ -71,7 +73,7 @@ impl Churn {
         self.staying().chain(self.passing()).collect()
     }
 
-    /// Over UDP the third pod itself comes and goes.
+    /// The endpoints over UDP, where the third pod itself is added and removed.
     pub(crate) fn udp(&self) -> Vec<Value> {
         let odd = self.step % 2 == 1;
         let rover = odd.then(|| self.rover.endpoint(Family::V4, NODE));

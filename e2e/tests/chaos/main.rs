@@ -48,7 +48,7 @@ fn service_routing_survives_dead_components_and_cut_links() {
     world.traffic.flows_until(cut + away());
     assert!(!world.is_connected(1), "the link is down");
     world.cut(false);
-    // The replicas that are left know the table of before; it is news to the node.
+    // The remaining replicas have the table from before, which is new to the node.
     world.wait_for_newest(&[0, 1]);
     say("node 1 is back and has what it missed");
     world.traffic.flows_until(api + away());
@@ -67,7 +67,7 @@ fn service_routing_survives_dead_components_and_cut_links() {
     say("every node is as if programmed anew");
 }
 
-/// Changes reach both nodes while one replica is away, and when it is back.
+/// Changes reach both nodes while one replica is down, and after its return.
 fn replica_dies(world: &mut World, replica: usize) {
     world.kill_replica(replica);
     world.change(&[0, 1]);
@@ -79,7 +79,7 @@ fn replica_dies(world: &mut World, replica: usize) {
     world.change(&[0, 1]);
 }
 
-/// Node 1 loses its way to all replicas, and changes go on without it.
+/// Node 1 loses its connection to all replicas while endpoints change.
 fn link_drops(world: &mut World, end: Instant) {
     let before = world.observer.present(1);
     world.cut(true);

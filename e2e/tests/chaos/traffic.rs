@@ -23,7 +23,7 @@ struct Account {
     must_not_fail: bool,
 }
 
-/// The addresses that clients ask.
+/// The addresses that clients send requests to.
 pub(crate) struct Targets {
     pub(crate) steady: SocketAddr,
     pub(crate) churn: SocketAddr,
@@ -32,9 +32,9 @@ pub(crate) struct Targets {
 }
 
 impl Traffic {
-    /// From pods on node 0, on node 1, and on node 1 again. That one is by itself: of two virtual
-    /// servers with the same real servers, IPVS tells the answers to one UDP port of one client
-    /// apart by chance.
+    /// Starts the load from pods on node 0, on node 1, and again on node 1. The last pod has its
+    /// own traffic: of two virtual servers with the same real servers, IPVS attributes the answers
+    /// to one UDP port of one client arbitrarily.
     pub(crate) fn start(visitors: [EchoPod; 3], client: &Host, to: &Targets) -> Self {
         use Protocol::{Tcp, Udp};
         let [here, there, alone] = visitors.each_ref().map(|visitor| &visitor.pod);
@@ -56,7 +56,7 @@ impl Traffic {
         }
     }
 
-    /// Returns at a time, if every load has had answers until then, and none of them failed.
+    /// Returns at `end`, if every load has had answers until then and none has failed.
     pub(crate) fn flows_until(&self, end: Instant) {
         loop {
             self.flows();
@@ -81,7 +81,7 @@ impl Traffic {
         }
     }
 
-    /// The accounts.
+    /// Stops all loads and checks their accounts.
     pub(crate) fn stop(&mut self) {
         let mut failed = Vec::new();
         for account in self.loads.drain(..) {
@@ -114,7 +114,7 @@ fn account(
         protocol,
         workers: 1,
         limit: 1_000_000,
-        // All of them, the control plane and two nodes are on one processor.
+        // The load, the control plane and two nodes share one processor.
         pause: Duration::from_millis(50),
         timeout: Duration::from_secs(10),
     };

@@ -243,7 +243,8 @@ fn headless() -> Vec<Value> {
         service("late", none(json!({"selector": {"app": "late"}}))),
         service("early", none(early)),
         service("dotted", none(json!({"selector": {"app": "dotted.name"}}))),
-        // A slice whose port has no number, and another with the same endpoint and a number.
+        // A slice with a port without a number. The second slice has the same endpoint with another
+        // number of the port `http`.
         service("any-port", none(json!({}))),
         slice(
             "any-port",

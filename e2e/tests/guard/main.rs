@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use world::{EARLY, LATE, World};
 
-/// Longer than an agent's hold by time was when a controller restarted: 30 s.
+/// Longer than an agent's earlier hold by time after a controller's restart: 30 s.
 const OBSERVED: Duration = Duration::from_secs(40);
 
-/// One test: the control plane takes most of a minute to start.
+/// A single test: the control plane takes most of a minute to start.
 #[test]
 fn mass_deletions_fail_no_request_to_live_endpoints() {
     let test = "mass_deletions_fail_no_request_to_live_endpoints";
@@ -62,7 +62,7 @@ fn mass_deletions_fail_no_request_to_live_endpoints() {
         fs::remove_dir_all(data)?;
         Ok(fs::rename(&full, data)?)
     });
-    // A controller knows its cluster's identity from its start; the empty API server had another one.
+    // A controller reads its cluster's identity at its start; the empty API server had another one.
     world.restart_controller_and_agent();
     world.wait_until_whole();
     world.flows();
@@ -77,7 +77,8 @@ fn mass_deletions_fail_no_request_to_live_endpoints() {
     world.flows();
     say("the slices are back");
 
-    // The guard counts the deletions of a minute; those of the slices are none of the namespace's.
+    // The guard counts the deletions of one minute. Those of the slices must not count for the
+    // namespace.
     world.flows_for(Duration::from_secs(61));
     world.stop_traffic_to(LATE);
     world.delete_namespace(LATE);

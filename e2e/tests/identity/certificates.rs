@@ -20,10 +20,10 @@ use crate::{WEB, kernel, metric};
 const VALID: Duration = Duration::from_secs(30);
 /// A stream ends a minute after its certificate expires; on a busy guest, somewhat later.
 const REOPENED: Duration = Duration::from_secs(180);
-/// Between two looks at metrics, in waits of a minute.
+/// The pause between two reads of metrics, in waits of a minute.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Two nodes, and a Service with so many of its two pods.
+/// Two nodes, and a Service with some of its two pods.
 struct Secure {
     pods: [EchoPod; 2],
     cluster: Cluster,
@@ -69,7 +69,7 @@ impl Secure {
         self.controller_metric(&format!("{name}{{reason=\"{reason}\"}}"))
     }
 
-    /// Writes another certificate for a node, of the same authority.
+    /// Writes a new certificate for a node, of the same authority.
     fn replace_certificate(&self, node: &str, valid: Duration) {
         let certs = self.cluster.certificates();
         let read = |file: &str| fs::read_to_string(certs.join("ca").join(file)).unwrap();
@@ -117,7 +117,7 @@ fn no_agent_gets_the_table_of_another_node() {
         trust.of_node(&shows, &mut command);
         let namespace = secure.cluster.rig.node(1).namespace();
         let mut impostor = Process::spawn(namespace, "impostor", &mut command, &directory).unwrap();
-        // It tries again and again.
+        // The agent retries.
         wait_for("refusals", PATIENT, || {
             (secure.refused(reason) >= refused + 2.0).then_some(())
         })
@@ -167,12 +167,12 @@ fn a_certificate_is_replaced_without_a_gap() {
         (agent >= 1.0 && controller >= 1.0).then_some(())
     })
     .unwrap();
-    // The old one is good still, and so is the stream that began with it.
+    // The old certificate is still valid, and so is the stream opened with it.
     let streams = || secure.agent_metric(0, "portolan_agent_streams_total");
     assert_eq!(streams(), opened);
     secure.publish(1);
     assert_eq!(streams(), opened);
-    // It ends when the old certificate has; the new one opens the next.
+    // The stream ends after the old certificate expires. The new certificate opens the next.
     wait_with_pauses("another stream", REOPENED, LOOK, || {
         let connected = secure.agent_metric(0, "portolan_agent_connected");
         (streams() > opened && connected > 0.0).then_some(())

@@ -30,7 +30,7 @@ struct World {
 }
 
 impl World {
-    /// With these flags of the controller besides.
+    /// Starts both, with these additional flags of the controller.
     fn start_or_skip(test: &str, flags: &[&str]) -> Option<Self> {
         let directory = TempDir::new().unwrap();
         let (rig, servers) = Servers::in_rig_or_skip(test, directory.path())?;
@@ -182,7 +182,7 @@ fn a_service_account_token_names_its_node() {
     assert_eq!(kernel(world.rig.node(1)), [].into());
     let log = second.log().unwrap();
     assert!(log.contains("node2"), "{log}");
-    // Its own one it takes without a restart.
+    // The agent accepts its own token without a restart.
     world.write_token(1, &tokens[1]);
     agent_is_ready(world.rig.node(1), PATIENT).unwrap();
     let table = kernel(world.rig.node(1));
@@ -190,7 +190,7 @@ fn a_service_account_token_names_its_node() {
     assert!(world.controller.is_running());
 }
 
-/// Between two looks at metrics.
+/// The pause between two reads of metrics.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[test]
@@ -239,7 +239,7 @@ fn a_stream_ends_when_the_pod_of_its_token_is_deleted() {
     let before = kernel(world.rig.node(0));
     let gone = agent_pod(0);
     world.kubectl(&["delete", "pod", &gone, "--grace-period=0", "--force"], "");
-    // Its stream, and the next one that it would have.
+    // Both its stream and its next attempt are refused.
     wait_with_pauses("refusals", PATIENT, LOOK, || {
         let ended = world.refused("revoked") >= 2.0 && !world.is_connected(0);
         ended.then_some(())

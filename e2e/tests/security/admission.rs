@@ -57,7 +57,8 @@ async fn without_a_good_certificate_there_is_no_stream() {
         let before = server.refused("handshake");
         let refused = Client::connect(server.agents, config_of(&ca, issued), "a").await;
         assert!(refused.is_err(), "a certificate: {what}");
-        // In TLS 1.3 a client may know of it before the server has counted it, and may try again.
+        // In TLS 1.3 a client may notice the refusal before the server has counted it, and may try
+        // again.
         wait_for(what, PATIENCE, || {
             (server.refused("handshake") > before).then_some(())
         })

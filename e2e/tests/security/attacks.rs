@@ -16,9 +16,9 @@ use tonic::Code;
 use crate::client::{Client, config, patiently, tls};
 use crate::server::{Server, raise_descriptors};
 
-/// Connections that never say anything.
+/// The number of connections that never send a byte.
 const SILENT: usize = 9_000;
-/// Connections with good TLS, of which no agent ever says Hello.
+/// The number of connections with valid TLS that never send a Hello.
 const MUTE: usize = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -52,7 +52,7 @@ async fn ten_thousand_half_open_connections_disturb_no_agent() {
         slowest = slowest.max(start.elapsed());
     }
     let held = flood.await.unwrap();
-    // Also while all of them are held, a new agent is let in.
+    // A new agent is accepted while all of them are held.
     let start = Instant::now();
     let mut other = Client::connect(server.agents, certificate("b"), "b")
         .await
@@ -79,7 +79,7 @@ async fn ten_thousand_half_open_connections_disturb_no_agent() {
     assert!(server.refused("handshake_timeout") > 1_000.0);
 }
 
-/// Opens all of them, and keeps its ends open whatever the server does.
+/// Opens all connections, and keeps its ends open whatever the server does.
 async fn flood(server: Arc<Server>, config: Arc<rustls::ClientConfig>) -> Vec<Held> {
     let room = Arc::new(Semaphore::new(512));
     let mut tasks = JoinSet::new();
@@ -88,10 +88,10 @@ async fn flood(server: Arc<Server>, config: Arc<rustls::ClientConfig>) -> Vec<He
         let (address, config) = (server.agents, Arc::clone(&config));
         tasks.spawn(async move {
             let _permit = permit;
-            // One in ten speaks TLS, all through the attack.
+            // One in ten keeps TLS up throughout the attack.
             if number % 10 == 0 {
                 return Held::Mute(loop {
-                    // There may be no room for it for a moment, as for any agent.
+                    // The server may have no room for a moment, as for any agent.
                     if let Ok(stream) = tls(address, Arc::clone(&config)).await {
                         break Box::new(stream);
                     }
@@ -110,7 +110,7 @@ enum Held {
     Mute(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }
 
-/// The most memory and descriptors that the server has until told to stop.
+/// The highest memory and number of descriptors of the server until `done`.
 fn peak(server: &Server, done: &AtomicBool) -> (u64, usize) {
     let mut peak = (0, 0);
     while !done.load(Ordering::Relaxed) {
@@ -130,7 +130,7 @@ async fn clients_that_do_not_read_cost_little_and_delay_no_agent() {
     let mut agent = Client::connect(server.agents, certificate("a"), "a")
         .await
         .unwrap();
-    // The cost of the changes themselves is not the readers'.
+    // First without readers, to exclude the cost of the changes themselves.
     churn(&server, &mut agent, SERVICES).await;
     let ca = std::fs::read_to_string(server.certs().join("ca/tls.crt")).unwrap();
     let mut stalled = Vec::new();
@@ -155,7 +155,7 @@ async fn clients_that_do_not_read_cost_little_and_delay_no_agent() {
     drop(stalled);
 }
 
-/// Changes most of a table again and again; the longest that an agent waited.
+/// Changes most of a table repeatedly. Returns the longest time that an agent waited.
 async fn churn(server: &Server, agent: &mut Client, services: usize) -> Duration {
     let mut slowest = Duration::ZERO;
     for turn in 0..20 {

@@ -26,7 +26,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tower::service_fn;
 
-/// How long a test waits before it fails.
+/// The deadline of a test's wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) async fn patiently<F: Future>(future: F) -> F::Output {
@@ -45,7 +45,7 @@ pub(crate) fn config(dir: &Path) -> Arc<ClientConfig> {
     Arc::clone(&config.borrow())
 }
 
-/// The same from a certificate that is in no file, or without one.
+/// The same from a certificate in memory, or without one.
 pub(crate) fn config_of(ca: &str, issued: Option<&Issued>) -> Arc<ClientConfig> {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("ca.crt"), ca).unwrap();
@@ -80,7 +80,7 @@ async fn channel(
     connected.map_err(|error| Status::from_error(Box::new(error)))
 }
 
-/// Begins a stream with any first message.
+/// Begins a stream with an arbitrary first message.
 pub(crate) async fn open(
     address: SocketAddr,
     config: Arc<ClientConfig>,
@@ -93,7 +93,7 @@ pub(crate) async fn open(
     Ok(response.into_inner())
 }
 
-/// A stream that has begun.
+/// An open stream.
 pub(crate) struct Client {
     pub(crate) staging: Staging,
     messages: mpsc::Sender<v1::AgentMessage>,
@@ -101,7 +101,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects as a node that has no table.
+    /// Connects as a node without a table.
     pub(crate) async fn connect(
         address: SocketAddr,
         config: Arc<ClientConfig>,
@@ -172,7 +172,7 @@ impl Client {
         }
     }
 
-    /// Reads on until the table has so many Services, of two ports each.
+    /// Reads until the table has `services` Services, of two ports each.
     pub(crate) async fn until(&mut self, services: usize) {
         while self.table().await.unwrap().table.records.len() != 2 * services {}
     }

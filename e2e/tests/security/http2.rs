@@ -117,7 +117,7 @@ fn words(flood: &str, used: u32) -> Vec<u8> {
     }
 }
 
-/// Says the same until it is cut off; how long that took, if it was.
+/// Repeats a flood until the connection is closed. Returns the time until then, if it was.
 async fn flood(stream: TlsStream<TcpStream>, kind: &str) -> Option<Duration> {
     let start = Instant::now();
     let (mut reader, mut writer) = split(stream);
@@ -187,7 +187,7 @@ async fn floods_of_frames_cost_little_and_end() {
             Some(Goal::AtMost(8_192.0)),
         );
         figure(&name("change"), change.as_secs_f64() * 1e3, "ms", None);
-        // A busy machine takes its time, which only makes the share of the processor smaller.
+        // A busy machine is slower, which only lowers the share of the processor.
         if ended > LONGEST.as_secs_f64() || grown > 8_192 || share > 50.0 {
             failed.push(kind);
         }

@@ -135,7 +135,7 @@ async fn stranger(
             if !std::mem::replace(&mut came, true) {
                 connected.fetch_add(1, Ordering::Relaxed);
             }
-            // Until it is closed, whatever error says so.
+            // The connection is held until it is closed, by any error.
             let _ = hold(stream, path, number % 3).await;
         }
         sleep(RETURN).await;

@@ -16,7 +16,7 @@ fn table_of(server: &Server, node: &str) -> Option<Value> {
     serde_json::from_str(&text).ok()
 }
 
-/// The table that an agent of the relay has is the one of the controller.
+/// Asserts that an agent of the relay has the controller's table.
 fn same(client: &portolan_agent::subscribe::Committed, root: &Server, node: &str) {
     let ours = serde_json::to_value(&*client.table).unwrap();
     assert_eq!(Some(ours), table_of(root, node));
@@ -92,7 +92,7 @@ async fn only_relays_are_sent_the_lists_of_all_nodes() {
     open(root.agents, relay, Message::Hello(all("r1")))
         .await
         .unwrap();
-    // One that shows a node's certificate is no relay, and says so.
+    // A relay with a node's certificate is refused, and the refusal is counted.
     let fake = root.certs().join("relays/fake");
     std::fs::create_dir(&fake).unwrap();
     for file in ["ca.crt", "tls.crt", "tls.key"] {

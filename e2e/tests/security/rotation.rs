@@ -26,10 +26,10 @@ async fn a_rotation_ends_no_stream_and_loses_no_change() {
     portolan_e2e::wait::wait_for("the new certificate", PATIENCE, || reloaded().then_some(()))
         .unwrap();
     assert_ne!(shown(&server).await, before);
-    // The stream that began with the old ones goes on.
+    // The stream opened with the old certificates continues.
     server.publish(2);
     a.until(2).await;
-    // After a reconnect with a new certificate it is sent only the changes of the meantime.
+    // After a reconnect with a new certificate, only the changes since then are sent.
     let staging = a.staging;
     let snapshots = "portolan_controller_snapshots_sent_total";
     let sent = server.metric(snapshots);

@@ -1,4 +1,4 @@
-//! Services, endpoints and nodes that come, change and go by chance.
+//! Services, endpoints and nodes that are added, changed and removed at random.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use portolan_e2e::objects::{merge, ports, service, slice_of};
 use portolan_e2e::rig::Family;
 use serde_json::{Value, json};
 
-/// Fewer objects than a guard against mass deletion looks at: each turn may delete all that it touches.
+/// Fewer objects than the deletion guard's minimum: each turn may delete all that it touches.
 const SERVICES: u8 = 40;
 const NODES: u8 = 10;
 /// The highest number of Services that one turn changes.
 const TOUCHED: u8 = 8;
 
-/// All objects that come and go.
+/// All changing objects.
 pub(crate) struct Churn {
     services: BTreeMap<u8, Vec<Value>>,
     nodes: BTreeMap<u8, Value>,
@@ -30,7 +30,7 @@ impl Churn {
         }
     }
 
-    /// Some Services come, change or go, and perhaps a node.
+    /// Adds, changes or removes some Services, and perhaps a node.
     pub(crate) fn advance(&mut self, random: &mut Rng) {
         for _ in 0..random.u8(1..=TOUCHED) {
             let number = random.u8(..SERVICES);

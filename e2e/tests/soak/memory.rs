@@ -2,12 +2,12 @@
 
 use portolan_e2e::figure::{Goal, figure};
 
-/// Growth that is allowed between the second and the last quarter of the run. The tables change size all the time,
-/// and allocators return little memory.
+/// The permitted ratio of growth between the second and the last quarter of the run. The tables
+/// change size all the time, and allocators return little memory.
 const RATIO: f64 = 1.25;
-/// The same in KiB, for small processes.
+/// Additional permitted growth for small processes, in KiB.
 const SLACK_KIB: u64 = 8 * 1024;
-/// Descriptors come and go with connections.
+/// Permitted growth of descriptors, which vary with connections.
 const SLACK_DESCRIPTORS: u64 = 16;
 
 /// Samples of some processes.
@@ -22,7 +22,7 @@ struct History {
     late: Usage,
 }
 
-/// The most that was seen.
+/// The highest usage seen.
 #[derive(Clone, Copy, Default)]
 struct Usage {
     resident_kib: u64,
@@ -42,7 +42,7 @@ impl Memory {
         }
     }
 
-    /// Looks at all processes; `progress` is the part of the run that is over, 0 to 1.
+    /// Samples all processes. `progress` is the elapsed part of the run, 0 to 1.
     pub(crate) fn sample(&mut self, progress: f64) {
         for history in &mut self.processes {
             let now = usage(history.pid);

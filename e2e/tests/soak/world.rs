@@ -1,4 +1,5 @@
-//! Two nodes, two controllers and a relay, with certificates, and traffic that nothing may interrupt.
+//! Two nodes, two controllers and a relay, with certificates, and traffic that must not be
+//! interrupted.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::churn::Churn;
 
 /// Long enough for anything on an emulated guest of a busy machine.
 const LONG: Duration = Duration::from_secs(120);
-/// Between two looks at whole tables.
+/// The pause between two reads of whole tables.
 const LOOK: Duration = Duration::from_millis(50);
 
 const STEADY: [&str; 2] = ["10.96.0.11", "fd00:10:96::11"];
@@ -27,7 +28,7 @@ const NODE_PORT: u16 = 30_081;
 const REPLICA_PORTS: [u16; 3] = [9443, 9453, 9463];
 const RELAY_PORT: u16 = 9473;
 
-/// All that runs. Fields drop in this order: clients before the servers they use.
+/// All processes and the rig. Fields drop in this order: clients before the servers they use.
 pub(crate) struct World {
     loads: Vec<(&'static str, Load)>,
     _visitors: [EchoPod; 2],
@@ -74,7 +75,7 @@ impl World {
         })
     }
 
-    /// Names and ids of the processes that nothing restarts.
+    /// Names and ids of the processes that are never restarted.
     pub(crate) fn steady_processes(&self) -> Vec<(String, u32)> {
         vec![
             ("controller".to_owned(), self.replicas[0].id()),
@@ -151,7 +152,7 @@ impl World {
             );
             assert!(report.failures.is_empty(), "{name}: {:?}", report.failures);
         }
-        // A controller that has seen none of it.
+        // A controller without any history.
         let fresh = replica(2, &self.rig, self.directory.path());
         self.replicas.push(fresh);
         for number in 0..2 {
@@ -258,7 +259,7 @@ fn relay(rig: &Rig, directory: &Path) -> Process {
     Process::spawn(control(rig).namespace(), "relay", &mut command, directory).unwrap()
 }
 
-/// The agent of the first node asks the controllers, that of the second one the relay.
+/// The agent of a node: the first one's connects to the controllers, the second one's to the relay.
 fn agent(number: usize, rig: &Rig, directory: &Path) -> Process {
     let name = Cluster::node_name(number);
     let controllers: Vec<_> = match number {

@@ -10,10 +10,10 @@ use portolan_e2e::wait::wait_for;
 
 use crate::world::{BALANCED, NODE_PORT, STICKY, STICKY_NODE_PORT, WEB, World};
 
-/// An answer takes at most so long, with a whole control plane on the same processor.
+/// The deadline of an answer, with a whole control plane on the same processor.
 const PROMPT: Duration = Duration::from_secs(20);
 
-/// A connection that stays, and the pod at its other end.
+/// A connection that stays open, and the pod at its other end.
 struct Kept {
     from: String,
     protocol: Protocol,
@@ -38,8 +38,8 @@ pub(crate) struct Clients {
 impl Clients {
     pub(crate) fn start(world: &World) -> Self {
         let (node, client) = (world.node(0), world.cluster.rig.client());
-        // A client of its own: IPVS cannot tell apart two UDP Services that have the same endpoints,
-        // asked from one port.
+        // A separate client: IPVS cannot distinguish two UDP Services with the same endpoints that
+        // one port sends requests to.
         let other = world.other_client();
         let web = Family::ALL.map(|family| address(WEB, family, 80));
         let node_port = Family::ALL.map(|family| node.socket(family, NODE_PORT));
@@ -77,7 +77,7 @@ impl Clients {
             protocol,
             workers: 1,
             limit: u64::MAX,
-            // As many connections as a small guest remembers, and no more.
+            // No more connections than a small guest can track.
             pause: Duration::from_millis(100),
             timeout: PROMPT,
         };
@@ -137,7 +137,7 @@ impl Clients {
         }
     }
 
-    /// Not one request of the loads has failed.
+    /// Asserts that no request of the loads failed.
     pub(crate) fn stop(self) {
         for (name, load) in self.loads {
             let report = load.stop();

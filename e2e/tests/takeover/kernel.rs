@@ -37,7 +37,7 @@ fn is_loaded(server: &str) -> bool {
     server.contains(WEB[0]) || server.contains(WEB[1]) || server.ends_with(&NODE_PORT.to_string())
 }
 
-/// The real servers are the very same: their counters go on from where they were.
+/// Asserts that the real servers were not replaced: their counters continue.
 pub(crate) fn assert_kept(node: &Host, before: &BTreeMap<(String, String), u64>) {
     let now = connections(node);
     for (key, count) in before {
@@ -95,7 +95,7 @@ pub(crate) fn assert_nothing_of_ours(node: &Host) {
     assert_without("sets", &sets, &["PORTOLAN", "NO-LOCAL", "SHORT-CIRCUIT"]);
     let words = ["KUBE-LOCAL-POLICY", "KUBE-SHORT-CIRCUIT", "NO-LOCAL"];
     assert_without("rules", &rules(node), &words);
-    // Ours have no comment; a kube-proxy has one jump of each kind, with one.
+    // The agent's jumps have no comment; a kube-proxy has one jump of each kind, with a comment.
     assert_without(
         "jumps",
         &rules(node),

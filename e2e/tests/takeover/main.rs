@@ -30,7 +30,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     let mut clients = Clients::start(&world);
     clients.wait_for_more("under kube-proxy");
 
-    // Beside one that runs it begins nothing.
+    // The agent does not start beside a running kube-proxy.
     let log = world.start_agent_in_vain(0);
     assert!(log.contains("kube-proxy runs on this node"), "{log}");
     clients.wait_for_more("beside a refusing agent");
@@ -60,7 +60,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     }
     world.cluster.wait_until_programmed(0).unwrap();
 
-    // With the flag still there a restarted agent finds nothing to do.
+    // With the flag still set, a restarted agent finds nothing to take over.
     world.cluster.agent(0).unwrap().kill9().unwrap();
     world.cluster.start_agent_with(0, &flag).unwrap();
     world.cluster.wait_until_ready(0).unwrap();

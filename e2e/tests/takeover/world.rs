@@ -159,7 +159,7 @@ impl World {
         KubeProxies::start("ipvs", &self.cluster.rig, &self.api, self.directory.path()).unwrap()
     }
 
-    /// Starts an agent that is to refuse; its log.
+    /// Starts an agent that is expected to refuse. Returns its log.
     pub(crate) fn start_agent_in_vain(&mut self, number: usize) -> String {
         let flag = ["--takeover=kube-proxy"];
         self.cluster.start_agent_with(number, &flag).unwrap();
