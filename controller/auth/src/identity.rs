@@ -1,8 +1,8 @@
-//! Who an agent is, and which node it may speak for.
+//! The identity of a peer, and the node or relay that it may act for.
 //!
-//! A stream gets the table of one node, and says what that node has programmed. So it must be that
-//! node's agent: its name comes from a certificate or a token, never from what it says alone. One
-//! that gets the tables of all nodes must be a relay's; only a certificate can say so.
+//! A stream receives the table of one node and reports its programmed state. The peer must be that
+//! node's agent: its name comes from a certificate or a token, never from its Hello alone. A stream
+//! with the tables of all nodes must be a relay's, which only a certificate can prove.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -18,26 +18,26 @@ use crate::RefusalReason;
 use crate::reviews::Reviewed;
 use crate::token::{TokenError, TokenVerifier};
 
-/// What an agent must show.
+/// The credentials that an agent must present.
 #[derive(Debug, Clone, Default)]
 pub enum Authentication {
-    /// Nothing: it is whoever it says. For connections without TLS, and never else.
+    /// None: the names in a Hello are believed. Only for connections without TLS.
     #[default]
     Nothing,
     /// A certificate, or a token if there is a verifier.
     Required(Option<Arc<TokenVerifier>>),
 }
 
-/// Who an agent has shown to be.
+/// The identity of an authenticated peer.
 #[derive(Debug)]
 pub enum Identity {
-    /// Whoever it says.
+    /// Not authenticated: the names in its Hello are believed.
     Anyone,
-    /// A node's agent, or a relay; what it holds if it goes by a token that is reviewed.
+    /// A node's agent, or a relay, with the watch of its token if tokens are reviewed.
     Known(Certified, Option<Reviewed>),
 }
 
-/// A node or a relay, and until when that holds.
+/// The name of a node or relay, and its credential's end of validity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certified {
     /// The name of the node or relay.
@@ -46,17 +46,17 @@ pub struct Certified {
     pub until: SystemTime,
 }
 
-/// Why an agent is not let in.
+/// The refusal of a connection or stream.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The reason, as metrics have it.
+    /// The reason, a label of metrics.
     pub reason: RefusalReason,
     /// The answer to the peer.
     pub status: Status,
 }
 
 impl Certified {
-    /// Reads a certificate that was verified: it must name one node or relay, once.
+    /// Reads a verified certificate, which must name exactly one node or relay.
     pub fn read(der: &[u8]) -> Result<Self, String> {
         let facts = portolan_tls::read_certificate(der).map_err(|error| error.to_string())?;
         let mut names = facts.uris.iter().filter(|uri| PeerName::claims(uri));
@@ -81,10 +81,10 @@ impl Certified {
 }
 
 impl Identity {
-    /// Checks that the peer may ask for a node's table, and report what that node has.
+    /// Checks that the peer may ask for a node's table and report its programmed state.
     ///
     /// # Errors
-    /// If it is another node, a relay, or of another cluster.
+    /// If the peer is another node, a relay, or of another cluster.
     pub fn authorize_node(&self, node: &NodeKey) -> Result<(), Refusal> {
         let Some(name) = self.name_in(&node.cluster)? else {
             return Ok(());
@@ -102,7 +102,7 @@ impl Identity {
     /// Checks that the peer may ask for the tables of all nodes as a relay of this name.
     ///
     /// # Errors
-    /// If it is a node, another relay, or of another cluster.
+    /// If the peer is a node, another relay, or of another cluster.
     pub fn authorize_relay(&self, cluster: &str, relay: &str) -> Result<(), Refusal> {
         let Some(name) = self.name_in(cluster)? else {
             return Ok(());
@@ -120,7 +120,7 @@ impl Identity {
         }
     }
 
-    /// The name that the peer has shown, if it had to show any.
+    /// The authenticated name; `None` if the peer needs none.
     fn name_in(&self, cluster: &str) -> Result<Option<&PeerName>, Refusal> {
         let Self::Known(Certified { name, .. }, _) = self else {
             return Ok(None);
@@ -132,7 +132,7 @@ impl Identity {
         Ok(Some(name))
     }
 
-    /// Whether it is of one of these clusters.
+    /// Checks that the peer belongs to one of these clusters.
     pub fn authorize_cluster(&self, clusters: &[Arc<str>]) -> Result<(), Refusal> {
         let Self::Known(Certified { name, .. }, _) = self else {
             return Ok(());
@@ -144,13 +144,13 @@ impl Identity {
         Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
     }
 
-    /// Whether the peer had to show who it is.
+    /// Whether the peer is authenticated.
     #[must_use]
     pub fn is_known(&self) -> bool {
         matches!(self, Self::Known(..))
     }
 
-    /// The node whose agent it is, if it has shown that.
+    /// The node whose agent the peer is, if it is authenticated as one.
     pub fn node(&self) -> Option<NodeKey> {
         match self {
             Self::Known(
@@ -167,7 +167,8 @@ impl Identity {
         }
     }
 
-    /// How long a stream of it may last, with a grace after what it has shown expires.
+    /// Remaining time of its streams, which ends `grace` after the credential's expiry. `None` for
+    /// no limit.
     pub fn remaining(&self, grace: Duration) -> Option<Duration> {
         let Self::Known(Certified { until, .. }, _) = self else {
             return None;
@@ -176,7 +177,7 @@ impl Identity {
         Some(end.duration_since(SystemTime::now()).unwrap_or_default())
     }
 
-    /// What a stream of it is to hold while it lives.
+    /// The watch of the token, which a stream holds while it lives.
     pub fn into_reviewed(self) -> Option<Reviewed> {
         match self {
             Self::Known(_, reviewed) => reviewed,
@@ -186,20 +187,20 @@ impl Identity {
 }
 
 impl Refusal {
-    /// A refusal with a status of its own.
+    /// A refusal with a given status.
     #[must_use]
     pub fn new(reason: RefusalReason, status: Status) -> Self {
         Self { reason, status }
     }
 
-    /// A refusal of a peer that is known, as `PERMISSION_DENIED`.
+    /// A refusal of an authenticated peer, as `PERMISSION_DENIED`.
     #[must_use]
     pub fn forbidden(reason: RefusalReason, message: impl Into<String>) -> Self {
         Self::new(reason, Status::permission_denied(message))
     }
 
-    /// The agent's node belongs to another cluster. It is told which this one is, so that it can say
-    /// so on its node.
+    /// A refusal of an agent whose node belongs to another cluster. The status carries the ID of
+    /// this one, which the agent reports on its node.
     pub fn other_cluster(ours: &str, theirs: &str) -> Self {
         let message = format!(
             "cluster: this is {ours:?}, and the agent's node belongs to {theirs:?}; if that has \
@@ -212,7 +213,7 @@ impl Refusal {
         refusal
     }
 
-    /// A review has found that the token of a stream is good no more.
+    /// A refusal of a stream whose token was found to be revoked by a review.
     pub fn revoked() -> Self {
         TokenError::Revoked.into()
     }
@@ -232,8 +233,11 @@ impl From<TokenError> for Refusal {
     }
 }
 
-/// Who sends a request. A certificate that names a node goes before a token, which is verified only
-/// if its source may have that done.
+/// Authenticates the peer of a request. A certificate that names a node or relay precedes a token.
+/// A token is verified only if `may_verify` permits it, by which the caller limits their rate.
+///
+/// # Errors
+/// If the credential is missing or not accepted.
 pub fn authenticate(
     authentication: &Authentication,
     certificate: Option<&Result<Certified, String>>,
@@ -262,7 +266,7 @@ pub fn authenticate(
     })
 }
 
-/// Completes when what a stream goes by was found to be revoked; never, if nobody reviews it.
+/// Completes when the token of a stream was found to be revoked; never without reviews.
 pub async fn revoked(reviewed: Option<&Reviewed>) {
     match reviewed {
         Some(reviewed) => reviewed.revoked().await,

@@ -1,4 +1,4 @@
-//! The public keys of whoever signs tokens, as a JSON Web Key Set.
+//! The public keys of token issuers, as a JSON Web Key Set.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,20 +8,20 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgo
 use jsonwebtoken::{Algorithm, DecodingKey};
 use tokio::sync::Notify;
 
-/// Tells that a token was signed with a key that is not known; the keys may be newer elsewhere.
+/// Notified when a token was signed with an unknown key, which a newer key set may have.
 pub type KeyWanted = Arc<Notify>;
 
-/// Keys by their id. Each key is for one algorithm, whatever a token's header says.
+/// Keys by ID. Each key is for one algorithm, independent of a token's header.
 #[derive(Default)]
 pub struct KeySet {
     keys: HashMap<String, (Algorithm, DecodingKey)>,
 }
 
 impl KeySet {
-    /// Reads a key set. Keys that are not for RS256, ES256 or ES384, or have no id, are left out.
+    /// Reads a key set. Keys that are not for RS256, ES256 or ES384, or have no ID, are left out.
     ///
     /// # Errors
-    /// If it is not a key set, or has no key that can be used.
+    /// If `json` is not a key set, or has no usable key.
     pub fn parse(json: &[u8]) -> Result<Self, String> {
         let set: JwkSet = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         let keys: HashMap<_, _> = set.keys.iter().filter_map(usable).collect();

@@ -1,4 +1,4 @@
-//! Why peers are refused: counted each time, logged once per peer and minute.
+//! Refusals of peers, counted by reason and logged once per peer and minute.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 
-/// How long a peer that was reported is not reported again.
+/// Time after a report of a peer in which it is not reported again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// How many peers are remembered for that: anybody can come from many addresses.
+/// Limit of remembered peers: one attacker can use many addresses.
 const MAX_PEERS: usize = 1_024;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $variant:ident => $label:literal,)+) => {
-        /// Why a connection or a stream was refused.
+        /// The reason of a refused connection or stream.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum RefusalReason {
             $($(#[$doc])+ $variant,)+
         }
 
         impl RefusalReason {
-            /// All of them.
+            /// All reasons, in order of their declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// As metrics have it.
+            /// The label of metrics.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -38,19 +38,19 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The system would not accept a connection.
+    /// The system call to accept a connection failed.
     Accept => "accept",
     /// There were too many connections.
     Limit => "limit",
-    /// The TLS handshake failed: also for want of a good certificate.
+    /// The TLS handshake failed, for example without a valid certificate.
     Handshake => "handshake",
     /// The TLS handshake took too long.
     HandshakeTimeout => "handshake_timeout",
     /// There was neither a certificate nor a token.
     NoCredential => "no_credential",
-    /// The certificate is good but names neither node nor relay.
+    /// The certificate is valid but does not name exactly one node or relay.
     Certificate => "certificate",
-    /// The token is not good.
+    /// The token is invalid.
     Token => "token",
     /// Too many tokens come from the same source.
     Rate => "rate",
@@ -58,13 +58,13 @@ reasons! {
     ReconnectRate => "reconnect_rate",
     /// The certificate or token has expired.
     Expired => "expired",
-    /// The API server does not take the token any more; also of a stream that was let in before.
+    /// The API server does not accept the token any more; also ends admitted streams.
     Revoked => "revoked",
-    /// The first message was not a Hello that can be answered, or did not come.
+    /// The first message was missing, or no Hello that can be answered.
     Hello => "hello",
     /// The agent asked for another node's table.
     WrongNode => "wrong_node",
-    /// One that is no relay asked for what all nodes have.
+    /// A peer that is no relay asked for the tables of all nodes.
     NotRelay => "not_relay",
     /// The agent asked for another cluster's table.
     WrongCluster => "wrong_cluster",
@@ -79,7 +79,7 @@ reasons! {
 }
 
 impl RefusalReason {
-    /// Whether what a peer has shown is not good.
+    /// Whether the reason lies in a peer's credential.
     #[must_use]
     pub fn is_credential(self) -> bool {
         matches!(
@@ -114,7 +114,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// A peer was refused: counted, and logged if it was not for a minute.
+    /// Counts a refusal, and logs it if none of the peer was logged for a minute.
     pub fn refuse(&self, peer: IpAddr, reason: RefusalReason, message: &str) {
         self.count(reason, 1);
         let peer = peer.to_canonical();
@@ -131,7 +131,7 @@ impl Refusals {
         }
     }
 
-    /// How many there were, by reason.
+    /// Number of refusals by reason.
     #[must_use]
     pub fn read(&self) -> Vec<(RefusalReason, u64)> {
         let counts = self
@@ -141,7 +141,7 @@ impl Refusals {
         RefusalReason::ALL.iter().copied().zip(counts).collect()
     }
 
-    /// Whether a peer is to be reported now.
+    /// Whether a peer is to be reported now; if so, remembers it.
     fn is_news(&self, peer: IpAddr, now: Instant) -> bool {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         let quiet = |at: &Instant| now.saturating_duration_since(*at) < QUIET;

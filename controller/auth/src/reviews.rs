@@ -1,10 +1,11 @@
-//! The tokens that streams go by, and which of them is to be reviewed next.
+//! The tokens of live streams, and the order of their reviews.
 //!
-//! Whoever verifies a token by keys alone does not see that its pod was deleted. So the API server is
-//! asked about it now and then, by somebody else: this knows whose turn it is, and ends streams.
+//! Verification by keys alone does not notice that a token's pod was deleted. So the API server is
+//! asked about each token from time to time. This module schedules the reviews and ends streams;
+//! its caller asks the API server.
 //!
-//! Invariant: each token that is known here stands in the queue once, at the time of its turn; and one
-//! that was found to be revoked lets nobody in before a review finds it good.
+//! Invariants: each known token is in the queue exactly once, at the time of its turn. A revoked
+//! token admits no stream before a review finds it good.
 
 mod entry;
 
@@ -20,31 +21,31 @@ use tokio_util::sync::CancellationToken;
 
 use entry::{ReviewEntry, Turn};
 
-/// How soon one that was found to be revoked may be asked about again, if its agent comes back: a
-/// review that was wrong must not keep a node out for long.
+/// Shortest time from a review of a revoked token to the next one, if its agent comes back: a wrong
+/// review must not keep a node out for long.
 const APPEAL: Duration = Duration::from_secs(60);
 
-/// What came of a review.
+/// The result of a review.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// The API server takes the token.
+    /// The API server accepts the token.
     Good,
-    /// It does not, any more.
+    /// The API server does not accept the token any more.
     Revoked,
-    /// It could not say. Nothing changes; the token is asked about at its next turn.
+    /// The API server gave no answer. Nothing changes; the token is reviewed at its next turn.
     Unknown,
 }
 
-/// The tokens of live streams, each of which is to be reviewed once in a period.
+/// The tokens of live streams, each of which is reviewed once in a period.
 pub struct Reviews {
     period: Duration,
     hasher: RandomState,
     state: Mutex<State>,
-    /// Notified when there is one whose turn may be sooner than all others'.
+    /// Notified when the earliest turn may have changed.
     more: Notify,
 }
 
-/// What a token is known by. Seeded anew in each process, so that nobody can make up two of the same.
+/// The hash of a token. Its seed is random in each process, so collisions cannot be constructed.
 type Id = u64;
 
 #[derive(Default)]
@@ -60,7 +61,7 @@ pub struct Due {
     token: Arc<str>,
 }
 
-/// What a stream holds that goes by a token.
+/// The watch of a stream's token. A stream holds it while it lives.
 #[derive(Debug)]
 pub struct Reviewed {
     reviews: Arc<Reviews>,
@@ -69,7 +70,7 @@ pub struct Reviewed {
 }
 
 impl Reviews {
-    /// Knows no token yet. Each will have its turn at most once in a period.
+    /// Creates reviews of no tokens. Each token has its turn once in a period.
     #[must_use]
     pub fn new(period: Duration) -> Arc<Self> {
         Arc::new(Self {
@@ -80,8 +81,8 @@ impl Reviews {
         })
     }
 
-    /// A stream of a node begins that goes by a token, which was verified and expires after a time.
-    /// `None` if it was found to be revoked.
+    /// Begins to watch the token of a node's stream, which was verified and expires after
+    /// `expires`. Returns `None` if it was found to be revoked.
     #[must_use]
     pub fn watch(self: &Arc<Self>, node: &str, token: &str, expires: Duration) -> Option<Reviewed> {
         let (id, now) = (self.hasher.hash_one(token), Instant::now());
@@ -91,7 +92,7 @@ impl Reviews {
             queue.insert((now, id));
             ReviewEntry::new(node, now, expires)
         });
-        // One that waits for its turn keeps its place, however often it comes back.
+        // A token that waits for its turn keeps its place, however often it is presented.
         let waits = entry.token.is_some();
         entry.token.get_or_insert_with(|| token.into());
         let is_revoked = entry.is_revoked;
@@ -110,22 +111,22 @@ impl Reviews {
         })
     }
 
-    /// Waits for a turn. The one that has waited longest is first; its next turn is a period later,
-    /// whatever comes of this one.
+    /// Waits for a turn. The token that has waited longest is first. Its next turn is a period
+    /// later, except for a revoked token, whose next turn follows when it is presented again.
     pub async fn next(&self) -> Due {
         loop {
             let turn = self.lock().take(Instant::now(), self.period);
             match turn {
                 Ok(due) => return due,
-                // Then, or when there is another one: both are looked at.
+                // The earliest turn is read again at its time, and after a notification.
                 Err(Some(at)) => drop(timeout_at(at, self.more.notified()).await),
                 Err(None) => self.more.notified().await,
             }
         }
     }
 
-    /// Says what came of a review. Whether that is news: the last one said otherwise, or there was
-    /// none, which counts as good.
+    /// Records the result of a review. Returns whether the token has changed between good and
+    /// revoked. A token without a review counts as good.
     pub fn report(&self, due: &Due, verdict: Verdict) -> bool {
         let now = Instant::now();
         let mut state = self.lock();
@@ -136,7 +137,7 @@ impl Reviews {
         }
     }
 
-    /// A stream has ended.
+    /// Ends the watch of a stream.
     fn release(&self, id: Id) {
         let mut state = self.lock();
         let Some(entry) = state.entries.get_mut(&id) else {
@@ -147,7 +148,8 @@ impl Reviews {
             return;
         }
         entry.token = None;
-        // That it was asked about is remembered: it may be back at once.
+        // A token that was reviewed stays known, so that it has no early turn if its agent is back
+        // at once.
         if entry.asked.is_none() {
             let due = entry.due;
             state.queue.remove(&(due, id));
@@ -155,14 +157,15 @@ impl Reviews {
         }
     }
 
-    /// Nothing in here panics half way through a change.
+    /// Locks the state. A poisoned lock is usable: no panic leaves a change incomplete.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Takes the one whose turn it is; else, when the first one's will be.
+    /// Takes the token whose turn it is. Otherwise returns the time of the earliest turn, if there
+    /// is one.
     fn take(&mut self, now: Instant, period: Duration) -> Result<Due, Option<Instant>> {
         loop {
             let (at, id) = *self.queue.first().ok_or(None)?;
@@ -186,7 +189,7 @@ impl State {
         }
     }
 
-    /// Changes an entry, and with it perhaps when its turn is.
+    /// Changes an entry, and its place in the queue.
     fn change<R: Default>(&mut self, id: Id, change: impl FnOnce(&mut ReviewEntry) -> R) -> R {
         let Some(entry) = self.entries.get_mut(&id) else {
             return R::default();
@@ -205,7 +208,7 @@ impl Due {
         &self.node
     }
 
-    /// The token. It must not get into a log.
+    /// The token. It must not be logged.
     #[must_use]
     pub fn token(&self) -> Arc<str> {
         Arc::clone(&self.token)

@@ -58,7 +58,7 @@ pub fn unix_now() -> u64 {
     since.as_secs()
 }
 
-/// As Kubernetes 1.32 makes them, without what is not looked at.
+/// Claims of a token as Kubernetes 1.32 issues it, without those that are ignored.
 pub fn claims() -> Value {
     let now = unix_now();
     json!({
@@ -77,7 +77,7 @@ pub fn claims() -> Value {
     })
 }
 
-/// Verifies tokens of a cluster that were signed by any of these.
+/// A verifier of a cluster's tokens that accepts the keys of these signers.
 pub fn verifier(cluster: &str, signers: &[&Signer]) -> TokenVerifier {
     let keys = signers.iter().map(|signer| signer.public.clone());
     let set = JwkSet {

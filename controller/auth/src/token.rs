@@ -1,7 +1,7 @@
-//! Projected ServiceAccount tokens, verified without asking anybody.
+//! Projected ServiceAccount tokens, verified by public keys alone.
 //!
-//! A TokenReview for each stream would cost an API server more than it allows when all agents come
-//! back at once. Tokens that are bound to a pod name its node since Kubernetes 1.32 (KEP-4193).
+//! A TokenReview for each stream would exceed the limits of an API server when all agents come back
+//! at once. Tokens that are bound to a pod name its node since Kubernetes 1.32 (KEP-4193).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,22 +17,22 @@ use crate::keys::{KeySet, KeyWanted};
 use crate::refusals::RefusalReason;
 use crate::reviews::{Reviewed, Reviews};
 
-/// How far clocks may be apart, in seconds.
+/// Tolerated clock skew, in seconds.
 pub(crate) const LEEWAY: u64 = 30;
 
-/// How much of what a token says is repeated in an error, in characters.
+/// Limit of a quoted value of a token in an error message, in characters.
 const MAX_QUOTED: usize = 64;
 
-/// Which tokens are good.
+/// The tokens that are accepted.
 #[derive(Debug, Clone)]
 pub struct TokenConfig {
     /// The claim `iss`: the API server's `--service-account-issuer`.
     pub issuer: String,
-    /// The claim `aud` must have this.
+    /// The value that the claim `aud` must contain.
     pub audience: String,
-    /// The cluster whose nodes the tokens are of: they do not say.
+    /// The cluster of the tokens' nodes, which tokens do not name.
     pub cluster: String,
-    /// The ServiceAccounts that may be used, as namespace and name; any if there are none.
+    /// The accepted ServiceAccounts, as namespace and name. Empty for all.
     pub service_accounts: Vec<(String, String)>,
 }
 
@@ -45,7 +45,7 @@ pub struct TokenVerifier {
     reviews: Option<Arc<Reviews>>,
 }
 
-/// Why a token is not good.
+/// Reason why a token is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("expected authorization: Bearer TOKEN")]
@@ -97,7 +97,7 @@ struct Reference {
 }
 
 impl TokenVerifier {
-    /// Verifies with the newest keys; says when it wants newer ones.
+    /// Creates a verifier that uses the newest keys, and notifies `wanted` of an unknown key.
     #[must_use]
     pub fn new(config: TokenConfig, keys: watch::Receiver<Arc<KeySet>>, wanted: KeyWanted) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl TokenVerifier {
         }
     }
 
-    /// Has what it verifies reviewed by whoever asks those reviews for turns.
+    /// Adds reviews that watch verified tokens. Another task takes their turns.
     #[must_use]
     pub fn reviewed(self, reviews: Arc<Reviews>) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl TokenVerifier {
         }
     }
 
-    /// Lets in who shows a token, for as long as reviews find it good.
+    /// Verifies a token and begins to watch it, if tokens are reviewed.
     pub(crate) fn admit(&self, token: &str) -> Result<(Certified, Option<Reviewed>), TokenError> {
         let certified = self.verify(token)?;
         let Some(reviews) = &self.reviews else {
@@ -129,7 +129,7 @@ impl TokenVerifier {
         Ok((certified, Some(reviewed)))
     }
 
-    /// The node that a token is bound to.
+    /// Verifies a token. Returns the node that it is bound to.
     pub(crate) fn verify(&self, token: &str) -> Result<Certified, TokenError> {
         let claims = self.claims(token)?;
         let bound = claims.kubernetes.ok_or(TokenError::NoNode)?;
@@ -140,7 +140,7 @@ impl TokenVerifier {
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(claims.exp));
         Ok(Certified {
             name: PeerName::Node(node),
-            // Further away than time itself: never.
+            // An expiry beyond the range of `SystemTime`.
             until: until.unwrap_or_else(far_away),
         })
     }
@@ -155,7 +155,7 @@ impl TokenVerifier {
             self.wanted.notify_one();
             return Err(TokenError::UnknownKey(quoted(&id)));
         };
-        // The key says which algorithm it is for; the token only may not say another.
+        // The key determines the algorithm. A token whose header names another one is refused.
         let mut validation = Validation::new(*algorithm);
         validation.set_issuer(&[&self.config.issuer]);
         validation.set_audience(&[&self.config.audience]);
@@ -199,7 +199,7 @@ fn invalid(error: &ErrorKind) -> TokenError {
         ErrorKind::InvalidSignature => "its signature is wrong".to_owned(),
         ErrorKind::InvalidAlgorithm => "its algorithm is not its key's".to_owned(),
         ErrorKind::MissingRequiredClaim(claim) => format!("it has no claim {claim}"),
-        // What is in the token must not get into a log.
+        // The content of a token must not be logged.
         _ => "it is malformed".to_owned(),
     };
     TokenError::Invalid(reason)

@@ -1,7 +1,7 @@
-//! From a listening socket to connections that HTTP/2 may be spoken on.
+//! The acceptor: turns a listening socket into connections that are ready for HTTP/2.
 //!
-//! Whoever reaches the port can open connections and say nothing. That must not keep agents out,
-//! so everything that an unknown peer can hold is bounded in number and in time.
+//! Any peer that reaches the port can open connections and stay silent. That must not keep agents
+//! out, so everything that an unknown peer can hold is bounded in number and in time.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,31 +24,32 @@ use crate::gate::{Arrival, Failure, Gate};
 use crate::limits::Limits;
 use crate::peer::Peer;
 
-/// How long to wait after the system would not accept a connection: there is nothing to wait for
-/// when it has run out of descriptors.
+/// Pause after a failed accept. A process that has run out of descriptors gets no event when one is
+/// free again.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many connections may wait in the system's queue. When it is full the system drops what
-/// comes, and an agent would only try again after a second.
+/// Length of the kernel's accept queue, in connections. The kernel drops new connections when it is
+/// full, and an agent would only try again after a second.
 const BACKLOG: i32 = 4_096;
 
-/// How much the kernel keeps of what it cannot send yet, in bytes. More would only be old tables
-/// in memory that all connections share: a peer that stops reading could have megabytes.
+/// Limit of unsent data in a socket's buffer, in bytes (`TCP_NOTSENT_LOWAT`). More would only be
+/// old tables in memory that all connections share: a peer that stops reading could hold megabytes.
 const UNSENT_BYTES: u32 = 16 * 1024;
 
-/// How much is encrypted ahead of what the kernel takes, in bytes. It is a copy for each agent, where
-/// what is not encrypted yet is shared by all.
+/// Limit of encrypted data that waits for the kernel, in bytes per connection. Encrypted data is a
+/// copy for each agent; plain data is shared by all.
 const TLS_BUFFER_BYTES: usize = 16 * 1024;
 
-/// How long a peer may not acknowledge what was sent, before its connection is closed.
+/// Time without an acknowledgement of sent data after which a connection is closed
+/// (`TCP_USER_TIMEOUT`).
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often the timers are looked at anyway. A connection begins with some timers, each of them
-/// later than this: one that is the next of all interrupts the thread that waits for all, with a
-/// system call for each agent.
+/// Interval of a timer without a task of its own. A new connection sets timers, all of them later
+/// than this one. A timer that becomes the earliest interrupts the thread that waits for timers,
+/// which would cost a system call for each agent.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What the acceptor needs.
+/// Accepts connections and shakes hands, within limits for unknown peers.
 #[derive(Debug)]
 pub struct Acceptor {
     /// The newest TLS configuration; `None` for plain connections.
@@ -57,12 +58,12 @@ pub struct Acceptor {
     pub limits: Limits,
     /// The counter of refused connections.
     pub refusals: Arc<Refusals>,
-    /// Ends accepting.
+    /// Ends accepting, and handshakes under way.
     pub shutdown: CancellationToken,
 }
 
 impl Acceptor {
-    /// Takes connections of a listener until the shutdown, and serves each that may be spoken on.
+    /// Accepts connections until the shutdown, and passes each to `serve` after its handshake.
     pub async fn run(
         self,
         listener: TcpListener,
@@ -80,7 +81,7 @@ impl Acceptor {
                 () = self.shutdown.cancelled() => return,
                 never = &mut tick => match never {},
                 never = &mut turns => match never {},
-                // Does not accept while nobody has time: the system's queue keeps the order.
+                // Without room nothing is accepted: the kernel's queue keeps the order.
                 accepted = gate.room_then(listener.accept()) => accepted,
             };
             let (accepted, room) = accepted;
@@ -117,7 +118,7 @@ impl Acceptor {
         }
     }
 
-    /// Shakes hands in a task of its own, and serves what comes of it.
+    /// Runs a handshake in a task of its own, and serves the resulting connection.
     fn shake_hands(
         &self,
         handshake: impl Future<Output = (SocketAddr, Result<Connection, Failure>)> + Send + 'static,
@@ -138,8 +139,8 @@ impl Acceptor {
     }
 }
 
-/// Sets up a listening socket; its connections inherit what is set here, which saves them three
-/// system calls each.
+/// Sets options of a listening socket. Accepted connections inherit them, which saves three system
+/// calls for each.
 fn tune(listener: &TcpListener) -> io::Result<()> {
     let socket = SockRef::from(listener);
     // Without nodelay each Commit would wait for a delayed ACK.
@@ -150,7 +151,7 @@ fn tune(listener: &TcpListener) -> io::Result<()> {
     Ok(rustix::net::listen(listener, BACKLOG)?)
 }
 
-/// Never completes.
+/// Keeps a timer of [`TICK`] running. Never completes.
 async fn tick() -> Infallible {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -162,7 +163,7 @@ async fn tick() -> Infallible {
 fn failed(refusals: &Refusals, address: SocketAddr, failure: Failure) {
     let ip = address.ip();
     match failure {
-        // Who opens a connection and closes it again is most often a health check.
+        // A connection that is closed without a byte is most often a health check.
         Failure::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             refusals.count(RefusalReason::Handshake, 1);
             tracing::debug!(%address, "closed before the handshake");
@@ -178,7 +179,7 @@ fn failed(refusals: &Refusals, address: SocketAddr, failure: Failure) {
     }
 }
 
-/// A connection before it may be spoken on.
+/// An accepted connection before its handshake.
 struct Accepted {
     gate: Arc<Gate>,
     address: SocketAddr,
@@ -207,11 +208,11 @@ impl Accepted {
         config: watch::Receiver<Arc<TlsConfig>>,
     ) -> Result<Connection, Failure> {
         let hello = self.gate.hello(&stream, arrival).await?;
-        // What comes now is large, and most peers of a flood do not get that far.
+        // Boxed: the rest of the handshake is large, and most peers of a flood do not get that far.
         Box::pin(self.go_on(stream, hello, config)).await
     }
 
-    /// Goes on with a handshake that has begun with a whole ClientHello.
+    /// Continues a handshake after a complete ClientHello.
     async fn go_on(
         self,
         stream: TcpStream,

@@ -1,5 +1,7 @@
-//! How much a peer can say. A frame of a few bytes costs as much work as one of thousands, and HTTP/2
-//! answers some kinds without an end: pings, settings.
+//! The input budget of a peer.
+//!
+//! A frame of a few bytes costs as much work as one of thousands, and HTTP/2 answers some kinds of
+//! frames without limit: pings and settings.
 
 use std::io;
 use std::pin::Pin;
@@ -8,28 +10,28 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Bytes that a peer can send each second, on and on. An agent needs some hundred for each change.
+/// Sustained rate of a peer, in bytes per second. An agent needs some hundred for each change.
 const BYTES_PER_SECOND: u32 = 64 << 10;
 
-/// Bytes that it can save: what an agent says when it comes back is a tenth of it.
+/// Largest budget, in bytes. An agent that reconnects sends a tenth of it.
 const SAVED_BYTES: u32 = 1 << 20;
 
-/// What each read costs besides its bytes: a small one is a wake-up, and a record of TLS.
+/// Cost of a read besides its bytes, in bytes: a small read is a wake-up and a TLS record.
 const READ_BYTES: u32 = 256;
 
-/// One that has nothing left waits until it has so much again.
+/// Budget at which reading continues after it was exhausted, in bytes.
 const LEAST_BYTES: u32 = 16 << 10;
 
-/// A peer that has said more than it can for so long is cut off.
+/// Time with an exhausted budget after which a peer is cut off.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What one peer can say: first it is slowed down, then cut off.
+/// The budget of one peer. A peer that exhausts it is first slowed down, then cut off.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bytes: f64,
     at: Instant,
     wait: Option<Pin<Box<Sleep>>>,
-    /// Since when it says more than it can.
+    /// Time at which the budget was exhausted; `None` again once half of it is saved.
     exceeded: Option<Instant>,
 }
 
@@ -45,7 +47,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes a read of so many bytes.
+    /// Takes the cost of a read of `bytes` bytes.
     pub(crate) fn spend_read(&mut self, bytes: usize) {
         self.spend(
             u32::try_from(bytes)
@@ -54,15 +56,15 @@ impl Budget {
         );
     }
 
-    /// Takes so many bytes.
+    /// Takes `bytes` bytes.
     pub(crate) fn spend(&mut self, bytes: u32) {
         self.bytes -= f64::from(bytes);
     }
 
-    /// Completes when there is something left to read for.
+    /// Completes when the budget allows a read.
     ///
     /// # Errors
-    /// If the peer has said more than it can for too long.
+    /// If the budget was exhausted for too long.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Some(wait) = &mut self.wait {
             ready!(wait.as_mut().poll(context));

@@ -1,4 +1,4 @@
-//! A connection.
+//! A connection: its input budget, its first output and its probation.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,57 +16,58 @@ use crate::gate::Gate;
 use crate::peer::Peer;
 use crate::probation::Probation;
 
-/// What the verified certificate of the other end says, if there is one.
+/// The node or relay of the peer's verified certificate, or why it names none; `None` without a
+/// certificate.
 pub(crate) fn certified(stream: &TlsStream<TcpStream>) -> Option<Result<Certified, String>> {
     let (_, session) = stream.get_ref();
     let own = session.peer_certificates()?.first()?;
     Some(Certified::read(own))
 }
 
-/// The bytes below HTTP/2.
+/// The transport below HTTP/2.
 #[derive(Debug)]
 pub(crate) enum Io {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// How much is held back, in bytes: more than HTTP/2 says before the first answer.
+/// Limit of held-back output, in bytes: more than HTTP/2 writes before the first answer.
 const HELD_BYTES: usize = 512;
 
-/// How much is read first, in bytes. HTTP/2 would read its preface by itself, which comes together
-/// with the agent's first words.
+/// Size of the first read, in bytes. HTTP/2 would read its preface alone, which arrives together
+/// with the agent's first frames.
 const FIRST_BYTES: usize = 1024;
 
-/// A connection that counts, and ends if there is no agent's stream on it for a while.
+/// A connection that is counted, and that ends if it has no stream of an agent for a while.
 ///
-/// HTTP/2 begins with some words of its own, each of which would be a packet of its own. They are
-/// held back until there is something to say, or [`Peer::open`] says that there will be nothing.
+/// HTTP/2 begins with a few frames, each of which would be a packet of its own. They are held back
+/// until there is an answer, or until [`Peer::open`].
 #[derive(Debug)]
 pub struct Connection {
     io: Io,
     peer: Peer,
     held: Vec<u8>,
     ahead: Ahead,
-    /// Whether more came than what was read first.
+    /// Whether there was input after the first read.
     read_on: bool,
-    /// Whether the other end has closed its half.
+    /// Whether the peer has closed its direction.
     ended: bool,
-    /// Whom [`Self::register`] has told to wake.
+    /// The waker that [`Self::register`] has set.
     waker: Option<Waker>,
     _permit: OwnedSemaphorePermit,
     gate: Arc<Gate>,
     budget: Budget,
-    /// Until when there must be a stream of an agent; `None` while there is.
+    /// Time limit for a stream of an agent; `None` while there is one, and in the first turn.
     probation: Option<Probation>,
 }
 
-/// What was read, and not asked for yet.
+/// Input that was read ahead of HTTP/2.
 #[derive(Debug)]
 enum Ahead {
-    /// Nothing was read yet.
+    /// The first read is still to come.
     Unread,
     Bytes(Vec<u8>),
-    /// What is read is what is asked for.
+    /// All of it was passed on; HTTP/2 reads from the transport.
     Nothing,
 }
 
@@ -87,21 +88,21 @@ impl Connection {
         }
     }
 
-    /// The other end.
+    /// The peer.
     #[must_use]
     pub fn peer(&self) -> Peer {
         self.peer.clone()
     }
 
-    /// An error if its end has come. Looked at by whatever HTTP/2 does: it does not read while it
-    /// has something of its own to say that nobody takes.
+    /// Returns an error if the connection is to end. Reads, writes and flushes all check it: HTTP/2
+    /// does not read while it has output that the peer does not take.
     fn alive(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.register(context.waker());
         self.peer.check()?;
         self.check_probation(context)
     }
 
-    /// Is woken when it is cut, and when a stream on it ends.
+    /// Sets the waker for a cut of the connection and for the end of a stream on it.
     fn register(&mut self, waker: &Waker) {
         let known = self.waker.as_ref();
         if !known.is_some_and(|known| known.will_wake(waker)) {
@@ -110,8 +111,8 @@ impl Connection {
         }
     }
 
-    /// Whether it has neither been idle yet nor read twice. Most agents are let in within this turn,
-    /// and need no timer. Who never stops talking leaves it too.
+    /// Whether the connection has neither been idle yet nor read twice. Most agents are admitted
+    /// within this turn and need no timer. A peer that never stops sending leaves it too.
     fn is_in_first_turn(&self) -> bool {
         !self.peer.is_open() && !self.read_on
     }
@@ -137,7 +138,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// Holds these bytes back, if it is not time yet for them to go out.
+    /// Holds bytes back. Returns their number, or `None` if they are to be sent now.
     fn hold(&mut self, slices: &[IoSlice<'_>]) -> Option<usize> {
         if self.peer.is_open() {
             return None;
@@ -154,7 +155,7 @@ impl Connection {
         Some(bytes)
     }
 
-    /// Writes what was held back, and these bytes with it; how many of these were written.
+    /// Writes held-back output and then `slices`. Returns how many bytes of `slices` were written.
     fn write_held(
         &mut self,
         context: &mut Context<'_>,
@@ -319,7 +320,7 @@ impl AsyncWrite for Connection {
         self.peer.open_now();
         ready!(self.write_held(context, &[]))?;
         if self.ended && matches!(self.io, Io::Plain(_)) {
-            // Both connection_task are closed together, when this is dropped.
+            // Both directions are closed together, when this is dropped.
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.io).poll_shutdown(context)

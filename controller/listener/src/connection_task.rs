@@ -1,8 +1,9 @@
 //! A connection and its streams in one task.
 //!
-//! What changes is given by a stream to its connection, and by the connection to the socket. With
-//! a task for each, as servers of many streams have, waking the second one is a good part of what
-//! a small change costs. Here both are polled in one turn, each only if something woke it.
+//! A stream passes a change to its connection, which writes it to the socket. With a task for each,
+//! as servers of many streams have, waking the second task is a good part of the cost of a small
+//! change. Here one task has two halves, the connection and its streams. Both are polled in one
+//! turn, each only if it was woken.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +13,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 
-/// How often both are polled before others have their turn.
+/// Rounds of polling both halves before other tasks have their turn.
 const ROUNDS: usize = 4;
 
 type BoxedTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Streams that the connection has begun, and that nobody polls yet.
+/// Streams that the connection has begun and that are not polled yet.
 #[derive(Clone, Default)]
 pub(crate) struct Begun(Arc<Mutex<Vec<BoxedTask>>>);
 
@@ -33,27 +34,27 @@ impl Begun {
     }
 }
 
-/// A connection and its streams. It ends with the connection.
+/// A connection and its streams. The task ends with the connection.
 pub(crate) struct ConnectionTask<I> {
     connection: BoxedTask,
     streams: Vec<BoxedTask>,
     begun: Begun,
-    /// Called when there is nothing more to do for now; whether the connection has something again.
+    /// Called when neither half was woken. Returns whether the connection has work again.
     idle: I,
     task: Arc<Task>,
     of_connection: Half,
     of_streams: Half,
 }
 
-/// The task of both.
+/// The state of the task that both halves share.
 #[derive(Default)]
 struct Task {
-    /// Whether it is being polled: then it looks at both connection_task before it ends its turn.
+    /// Whether the task is being polled. It then checks both halves before its turn ends.
     polled: AtomicBool,
     waker: AtomicWaker,
 }
 
-/// What wakes a half.
+/// The waker of a half, and the flag that it sets.
 struct Half {
     flag: Arc<Flag>,
     waker: Waker,
@@ -70,7 +71,8 @@ impl Wake for Flag {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Both sides write their own and then read the other's, so that one of them sees it.
+        // Each side writes its own flag and then reads the other's, so at least one of them sees
+        // the change.
         let was_woken = self.woken.swap(true, Ordering::SeqCst);
         if !was_woken && !self.task.polled.load(Ordering::SeqCst) {
             self.task.waker.wake();
@@ -117,7 +119,8 @@ impl<I: FnMut() -> bool> ConnectionTask<I> {
         }
     }
 
-    /// Polls what was woken: streams first, so that the connection sends what they give it.
+    /// Polls the halves that were woken. Streams are first, so that the connection sends their
+    /// output in the same round.
     fn round(&mut self) -> Poll<()> {
         if self.of_streams.take() {
             let mut context = Context::from_waker(&self.of_streams.waker);
@@ -183,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// What a stream gives its connection, which is woken by it.
+    /// A channel from a stream to its connection, which each item wakes.
     #[derive(Default)]
     struct Pipe {
         items: Mutex<VecDeque<u32>>,
@@ -197,7 +200,7 @@ mod tests {
             self.connection.wake();
         }
 
-        /// Takes items until `last`, and says them.
+        /// Takes items until `last`, and sends them to `out`.
         async fn take(self: Arc<Self>, out: mpsc::Sender<u32>, last: u32) {
             poll_fn(|context| {
                 self.polls.fetch_add(1, Ordering::Relaxed);
@@ -243,7 +246,7 @@ mod tests {
         task.await.unwrap();
     }
 
-    /// Streams on other threads wake both connection_task at any time: nothing is ever overlooked.
+    /// Other threads wake both halves at any time, and no wake-up is lost.
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
     async fn no_wake_is_lost() {
         const ITEMS: u32 = 20_000;

@@ -1,5 +1,5 @@
-//! What strangers share until an agent is let in: room for first messages, turns to shake hands,
-//! and time for a request.
+//! Limits that unknown peers share until an agent is admitted: slots for first messages, turns for
+//! handshakes, and slots for connections without an admitted stream.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,37 +17,37 @@ use crate::hello::{client_hello, is_unread};
 use crate::limits::Limits;
 use crate::turns::{Turn, TurnLimits, Turns};
 
-/// How many connections that were displaced, or have a whole ClientHello, can be there because
-/// nobody has had time to look at them. Then no more are accepted: the system's queue is cheaper.
+/// Limit of connections that were displaced, or have a complete ClientHello, but whose task has not
+/// run yet. Beyond it none are accepted, as the kernel's queue is cheaper.
 const LATE: usize = 256;
 
-/// The room that there is.
+/// The shared limits and their present use.
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) limits: Limits,
     pub(crate) turns: Turns,
-    /// Connections whose ClientHello is not whole.
+    /// Connections whose ClientHello is incomplete.
     hellos: ConnectionSlots,
-    /// As many, and those that nobody has had time to look at.
+    /// Room for as many connections and [`LATE`] more.
     arrivals: Arc<Semaphore>,
-    /// Connections that wait for a request of an agent that is let in.
+    /// Connections without an admitted stream.
     pub(crate) unadmitted: ConnectionSlots,
 }
 
-/// Room for the first message of a peer.
+/// The slot of a connection while its first message is awaited.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     slot: Slot,
     _room: OwnedSemaphorePermit,
 }
 
-/// Why there is no connection.
+/// Reason of a failed handshake.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Io(io::Error),
-    /// It took too long.
+    /// The handshake took too long.
     Late,
-    /// It took long, and others needed its slot.
+    /// The handshake took long, and others needed its slot or turn.
     Displaced,
     /// Too many others wait for a turn.
     Crowded,
@@ -61,7 +61,7 @@ impl From<io::Error> for Failure {
 
 impl Gate {
     pub(crate) fn new(limits: Limits) -> Self {
-        // Half of all connections are for agents that were let in, whatever strangers do.
+        // Half of all connections are reserved for admitted agents.
         let eighth = (limits.connections / 8).max(1);
         let slots = |slots, per_source| SlotLimits {
             slots,
@@ -83,18 +83,18 @@ impl Gate {
         }
     }
 
-    /// What `next` gives, which is asked while there is room for it. Nothing is lost when this is
-    /// dropped, if nothing is lost when `next` is.
+    /// Awaits room for a connection and then `next`. Returns the output of `next` with the permit
+    /// of the room. Cancel safe if `next` is.
     pub(crate) async fn room_then<T>(
         &self,
         next: impl Future<Output = T>,
     ) -> (T, Option<OwnedSemaphorePermit>) {
-        // Nobody closes it.
+        // The semaphore is never closed.
         let room = Arc::clone(&self.arrivals).acquire_owned().await.ok();
         (next.await, room)
     }
 
-    /// Takes room for the first message of a peer.
+    /// Takes a slot for the first message of a peer.
     pub(crate) fn enter(
         &self,
         address: SocketAddr,
@@ -106,7 +106,7 @@ impl Gate {
         Ok(Arrival { slot, _room: room })
     }
 
-    /// Waits for the first message, and gives its room back.
+    /// Waits for the first message, and releases its slot.
     pub(crate) async fn hello(
         &self,
         stream: &TcpStream,
@@ -149,7 +149,7 @@ impl Gate {
         Ok(done.map_err(|_| Failure::Late)??)
     }
 
-    /// Waits a little longer for a peer that has said more than we have read: it is us who are late.
+    /// Waits a little longer for a peer that has sent data not read yet: the delay is not its own.
     async fn late<T>(&self, peer: impl Future<Output = T>) -> Result<T, Failure> {
         let patience: Duration = self.limits.crowded_timeout;
         timeout(patience, peer)

@@ -1,4 +1,4 @@
-//! The first message of a TLS client, read whole before anything else is done for it.
+//! The first message of a TLS client, read completely before the handshake continues.
 
 use std::io;
 
@@ -8,9 +8,9 @@ use tokio::net::TcpStream;
 /// Reads a ClientHello.
 ///
 /// # Errors
-/// If the peer closes the connection, or says something else; it is told so.
+/// If the peer closes the connection, or sends anything else, which a TLS alert answers.
 pub(crate) async fn client_hello(stream: &TcpStream) -> io::Result<Accepted> {
-    // One that says nothing costs nothing.
+    // A silent peer takes no buffer.
     stream.readable().await?;
     let mut acceptor = Box::new(Acceptor::default());
     loop {
@@ -25,7 +25,7 @@ pub(crate) async fn client_hello(stream: &TcpStream) -> io::Result<Accepted> {
             Ok(Some(accepted)) => return Ok(accepted),
             Ok(None) => {}
             Err((error, mut alert)) => {
-                // Nobody waits until there is room for it.
+                // The alert is dropped if the socket's buffer is full.
                 let _ = alert.write(&mut Socket(stream));
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
@@ -33,12 +33,12 @@ pub(crate) async fn client_hello(stream: &TcpStream) -> io::Result<Accepted> {
     }
 }
 
-/// Whether the peer has said something that was not read yet: then it waits for us.
+/// Whether the socket has data of the peer that was not read yet.
 pub(crate) fn is_unread(stream: &TcpStream) -> bool {
     rustix::io::ioctl_fionread(stream).is_ok_and(|bytes| bytes > 0)
 }
 
-/// Reads and writes without waiting.
+/// Reads and writes without blocking.
 struct Socket<'a>(&'a TcpStream);
 
 impl io::Read for Socket<'_> {

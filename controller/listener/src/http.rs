@@ -14,30 +14,31 @@ use tracing::debug;
 use crate::connection::Connection;
 use crate::connection_task::{Begun, ConnectionTask};
 
-/// A silent connection is tested so often, and so long an answer may take.
+/// Interval of pings, and the longest time until an answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An agent has one stream, and a second one for a moment when it replaces the first.
+/// Limit of concurrent streams. An agent has one, and briefly a second one that replaces the first.
 const MAX_STREAMS: u32 = 4;
 
-/// The largest frame that HTTP/2 takes from an agent, in bytes: the least that it must take.
+/// Largest frame that an agent may send, in bytes: the smallest limit that HTTP/2 permits.
 const FRAME_BYTES: u32 = 16 << 10;
 
-/// All headers of a request, in bytes: a token has about 1,500.
+/// Limit of all headers of a request, in bytes. A token has about 1,500.
 const HEADER_BYTES: u32 = 16 << 10;
 
-/// How much of a stream, and of a connection, may be on its way from an agent, in bytes.
+/// Flow-control windows of a stream and of a connection, in bytes.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
 
-/// How many streams a peer may open and reset before it is cut off.
+/// Number of reset streams at which a peer is cut off.
 const MAX_RESETS: usize = 16;
 
-/// What a request costs, in bytes that its connection can send: it is answered by many hands.
+/// Cost of a request, in bytes of its connection's budget: answering one takes many steps.
 const REQUEST_COST: u32 = 4 << 10;
 
-/// Serves a connection to its end. At the shutdown it takes no new streams, and ends with the last.
+/// Serves a connection to its end. After the shutdown it accepts no new streams, and ends with the
+/// last one.
 pub async fn serve<A, B>(
     connection: Connection,
     answer: impl Fn(Request<Incoming>) -> A + Send + 'static,
@@ -50,7 +51,7 @@ pub async fn serve<A, B>(
     let service = service_fn(move |mut request: Request<Incoming>| {
         peer.charge(REQUEST_COST);
         request.extensions_mut().insert(peer.clone());
-        // By itself: what it takes to answer is not to be room that the stream has for good.
+        // Boxed on its own: the memory for answering must not be part of the stream's for good.
         Box::pin(answer(request))
     });
     let begun = Begun::default();
@@ -75,7 +76,7 @@ fn builder(begun: &Begun) -> Builder<Begun> {
     let mut builder = Builder::new(begun.clone());
     builder
         .timer(TokioTimer::new())
-        // No agent looks at a Date.
+        // Agents ignore the Date header.
         .auto_date_header(false)
         .keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)

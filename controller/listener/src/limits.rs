@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-/// How much unknown peers can hold.
+/// Limits of the resources that unknown peers hold.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections in all. Those on which no agent was let in are at most half of them and
+    /// Connections in total. Those without an admitted agent are at most half of this number plus
     /// [`handshakes`](Self::handshakes).
     pub connections: usize,
-    /// Connections from one source whose ClientHello is not whole. One more displaces the oldest.
+    /// Connections of one source whose ClientHello is incomplete. One more displaces the oldest.
     pub hellos_per_source: usize,
-    /// How long a ClientHello can take. It comes in one packet with the end of TCP's handshake.
+    /// Time limit of a ClientHello. It comes in one packet with the end of TCP's handshake.
     pub hello_timeout: Duration,
-    /// Handshakes at the same time. Others wait, and the next turn is for the source with the fewest.
+    /// Concurrent handshakes. Others wait, and the next turn is for the source with the fewest.
     pub handshakes: usize,
-    /// How long a handshake can take, from its turn on.
+    /// Time limit of a handshake, from its turn on.
     pub handshake_timeout: Duration,
-    /// How long a handshake can take while others wait for their turn, if its source has more than
-    /// its share of them; eight times as long if it has not.
+    /// Time limit of a handshake while others wait for a turn, if its source has more than its
+    /// share of the turns; eight times as long if it has not.
     pub crowded_timeout: Duration,
-    /// How long a connection can exist without an agent that was let in.
+    /// Time limit of a connection without an admitted agent.
     pub admission_timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The other end of a connection, as its streams know it.
+//! The peer of a connection, shared by the connection and its streams.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,10 +8,10 @@ use std::task::Waker;
 
 use portolan_auth::Certified;
 
-/// How often a peer can show a credential that is not good before its connection is closed.
+/// Number of refused credentials at which a connection is closed.
 const MAX_REFUSALS: u32 = 8;
 
-/// The other end, as far as the connection knows it. Goes with each request.
+/// The peer of a connection. Each request has a clone among its extensions. Clones share state.
 #[derive(Debug, Clone)]
 pub struct Peer(Arc<State>);
 
@@ -19,18 +19,18 @@ pub struct Peer(Arc<State>);
 struct State {
     address: SocketAddr,
     certificate: Option<Result<Certified, String>>,
-    /// How many streams of agents there are on it.
+    /// Number of admitted streams on the connection.
     streams: AtomicUsize,
     cut: AtomicBool,
-    /// How often what it has shown was refused.
+    /// Number of refused credentials.
     refusals: AtomicU32,
-    /// What its requests and messages cost beyond their bytes, not charged yet.
+    /// Cost of its requests and messages beyond their bytes, not taken from the budget yet.
     costs: AtomicU32,
-    /// Whether what is written goes out at once.
+    /// Whether output is sent at once.
     open: AtomicBool,
-    /// Whether a stream has more to say soon, with which what is held back is to go.
+    /// Whether a stream has more output soon, with which held-back output is to be sent.
     waiting: AtomicBool,
-    /// Woken when it is cut, and when a stream on it ends, as often as that happens.
+    /// Woken when the connection is cut, and at each end of a stream.
     connection: Mutex<Option<Waker>>,
 }
 
@@ -55,33 +55,34 @@ impl Peer {
         self.0.address
     }
 
-    /// The address of whoever a refusal is counted for: nobody's, if it is not known.
+    /// The address for which a refusal is counted; `0.0.0.0` for an unknown peer.
     pub fn ip(peer: Option<&Self>) -> IpAddr {
         peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
             peer.address().ip()
         })
     }
 
-    /// What its certificate says, if it has one: a node, or why not.
+    /// The node or relay that the certificate names, or why it names none; `None` without a
+    /// certificate.
     pub fn certificate(&self) -> Option<&Result<Certified, String>> {
         self.0.certificate.as_ref()
     }
 
-    /// An agent was let in on this connection: it may stay while that stream lives.
+    /// Admits a stream of an agent. The connection may stay open while the admission lives.
     pub fn admit(&self) -> Admission {
         self.0.streams.fetch_add(1, Ordering::Relaxed);
         Admission(self.clone())
     }
 
-    /// What the peer has shown is not good. Its connection is closed if that happens often: looking
-    /// at it costs more than showing it.
+    /// Counts a refused credential. Closes the connection after several, as verifying a credential
+    /// costs more than sending it.
     pub fn refused(&self) {
         if self.0.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_REFUSALS {
             self.cut();
         }
     }
 
-    /// Charges the peer for something that costs as much as so many bytes that it sends.
+    /// Charges the peer for work that costs as much as `bytes` bytes of its input.
     pub fn charge(&self, bytes: u32) {
         self.0.costs.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -90,13 +91,13 @@ impl Peer {
         self.0.costs.swap(0, Ordering::Relaxed)
     }
 
-    /// There is nothing more to say for now: what is written goes out from now on, and what was
-    /// held back with it, unless a stream [waits](Self::wait). Whether it was held back until now.
+    /// Ends the holding back of output, unless a stream [waits](Self::wait): held-back output is
+    /// sent, and later output goes out at once. Returns whether output was held back until now.
     pub fn open(&self) -> bool {
         !self.is_waiting() && !self.is_open() && !self.0.open.swap(true, Ordering::Relaxed)
     }
 
-    /// Whether a stream has more to say soon: until then nothing goes out.
+    /// Sets whether a stream has more output soon. Meanwhile [`Self::open`] has no effect.
     pub fn wait(&self, waits: bool) {
         self.0.waiting.store(waits, Ordering::Relaxed);
     }
@@ -119,7 +120,7 @@ impl Peer {
         self.wake();
     }
 
-    /// Who is woken when the connection is cut, and when a stream on it ends.
+    /// Sets the waker for a cut of the connection and for the end of a stream on it.
     pub(crate) fn register(&self, waker: Waker) {
         *self.waker() = Some(waker);
     }
@@ -147,12 +148,12 @@ impl Peer {
     }
 }
 
-/// A stream of an agent that was let in on a connection.
+/// An admitted stream of an agent on a connection.
 #[derive(Debug)]
 pub struct Admission(Peer);
 
 impl Admission {
-    /// The connection.
+    /// The peer of the connection.
     pub fn peer(&self) -> &Peer {
         &self.0
     }
@@ -166,7 +167,7 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         self.0.0.streams.fetch_sub(1, Ordering::Relaxed);
-        // Its time without a stream begins.
+        // The connection starts its probation if this was the last stream.
         self.0.wake();
     }
 }

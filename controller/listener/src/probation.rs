@@ -1,4 +1,4 @@
-//! The time in which a connection must have an agent's stream.
+//! The time limit of a connection without an admitted stream.
 
 use std::fmt;
 use std::io;
@@ -12,15 +12,15 @@ use tokio::time::sleep;
 
 use crate::gate::Gate;
 
-/// Runs out after a time, or when too many connections have none and this is the oldest of the
-/// source with the most of them.
+/// A time limit that ends early when too many connections lack a stream and this is the oldest one
+/// of the source with the most of them.
 pub(crate) struct Probation(Pin<Box<dyn Future<Output = &'static str> + Send>>);
 
 impl Probation {
-    /// Its time begins.
+    /// Starts the time.
     ///
     /// # Errors
-    /// If there is no room for one more.
+    /// If there is no slot left.
     pub(crate) fn begin(gate: &Gate, address: SocketAddr) -> io::Result<Self> {
         let unadmitted = &gate.unadmitted;
         let slot = unadmitted.displace(address.ip(), Origin::Remote, Instant::now());
@@ -34,7 +34,7 @@ impl Probation {
         })))
     }
 
-    /// Completes when it has run out.
+    /// Completes at the end of the time, with the error that ends the connection.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         let over = self.0.as_mut().poll(context);
         over.map(|message| io::Error::new(io::ErrorKind::TimedOut, message))

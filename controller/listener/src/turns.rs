@@ -1,8 +1,9 @@
-//! Turns to go on with a handshake, shared fairly between sources.
+//! Turns for handshakes, shared fairly between sources.
 //!
-//! A handshake costs a signature, and then its peer's time. So there are only so many at once, and
-//! others wait. The next turn is for the source that has the fewest. While others wait, those that
-//! have had theirs for long lose it, the ones of sources with more than their share first.
+//! A handshake costs a signature, and lasts as long as its peer takes. So the number of concurrent
+//! handshakes is limited, and others wait. The next turn is for the source that has the fewest.
+//! While others wait, turns that have lasted long are revoked. A source within its share keeps its
+//! turns longer.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
@@ -14,27 +15,27 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// A source with no more than its share keeps its turns so many times as long as others.
+/// Factor by which a source within its share keeps its turns longer than others.
 const MODEST: u32 = 8;
 
-/// How often it is looked for turns that have lasted long, while others wait.
+/// Interval of the search for overdue turns, while others wait.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// One of so many turns is taken away at a time, at most.
+/// Divisor of the number of turns that yields how many are revoked at a time, at most.
 const TAKEN: usize = 16;
 
-/// How many turns there are.
+/// Limits of turns.
 #[derive(Debug, Clone)]
 pub(crate) struct TurnLimits {
-    /// Turns at the same time.
+    /// Concurrent turns.
     pub(crate) turns: usize,
-    /// How many can wait for one.
+    /// Limit of handshakes that wait for a turn.
     pub(crate) waiting: usize,
-    /// After how long a turn can be lost, if others wait.
+    /// Time after which a turn can be lost, if others wait.
     pub(crate) patience: Duration,
 }
 
-/// Turns. Clones share them.
+/// The turns and their queue. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Turns(Arc<Shared>);
 
@@ -42,7 +43,7 @@ pub(crate) struct Turns(Arc<Shared>);
 struct Shared {
     limits: TurnLimits,
     state: Mutex<State>,
-    /// Told when somebody has to wait.
+    /// Notified when a handshake has to wait.
     crowded: Notify,
 }
 
@@ -74,7 +75,7 @@ struct Waiting {
     ready: oneshot::Sender<Turn>,
 }
 
-/// A turn. Dropping it passes it on.
+/// A turn. Dropping it grants it to the next in the queue.
 #[derive(Debug)]
 pub(crate) struct Turn {
     turns: Turns,
@@ -83,7 +84,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Completes when the turn is lost to others that wait.
+    /// Completes when the turn is revoked in favour of others that wait.
     pub(crate) async fn lost(&self) {
         self.lost.cancelled().await;
     }
@@ -100,13 +101,13 @@ impl Drop for Turn {
     }
 }
 
-/// Turns that others have waited for. Each goes with the lock released: one that nobody takes any
-/// more is dropped at once, and passes itself on.
+/// Granted turns. They are sent with the lock released: a turn whose receiver is gone is dropped at
+/// once, and its drop takes the lock to grant it to another.
 type Ready = Vec<(oneshot::Sender<Turn>, Turn)>;
 
 fn send(ready: Ready) {
     for (waiting, turn) in ready {
-        // Nobody waits any more if this fails.
+        // An error means that the receiver is gone.
         drop(waiting.send(turn));
     }
 }
@@ -120,7 +121,7 @@ impl Turns {
         }))
     }
 
-    /// Waits for a turn; `None` if too many wait, and this source has the most of them.
+    /// Waits for a turn. Returns `None` if too many wait and this source has the most of them.
     pub(crate) async fn turn(&self, source: Source) -> Option<Turn> {
         let wait = {
             let mut state = self.state();
@@ -136,7 +137,7 @@ impl Turns {
         wait.await.ok()
     }
 
-    /// Takes turns away for as long as others wait. Never completes.
+    /// Revokes overdue turns while others wait. Never completes.
     pub(crate) async fn watch(&self) -> Infallible {
         loop {
             self.0.crowded.notified().await;
@@ -206,7 +207,7 @@ impl State {
         wait
     }
 
-    /// The one that has waited longest, of the source with the fewest turns.
+    /// Takes the handshake that has waited longest, of the source with the fewest turns.
     fn next_waiting(&mut self) -> Option<(Source, Waiting)> {
         let rank = |entry: &SourceTurns| Some((entry.held, entry.waiting.front()?.number));
         let ranks = (self.sources.iter()).filter_map(|(source, e)| Some((rank(e)?, *source)));
@@ -216,7 +217,8 @@ impl State {
         Some((source, waiting))
     }
 
-    /// Refuses the newest of the source of which the most wait; `None` if that is the newcomer.
+    /// Refuses the newest waiting handshake of the source with the most; `None` if that source is
+    /// the newcomer's.
     fn refuse_one(&mut self, newcomer: Source) -> Option<()> {
         let own = self.sources.get(&newcomer);
         let own = own.map_or(0, |entry| entry.waiting.len());
@@ -242,8 +244,8 @@ impl State {
         }
     }
 
-    /// Takes turns away that have lasted long, the oldest first. No more than are waited for, and not
-    /// many at once: each is a new handshake, and those that go on are not to wait for the processor.
+    /// Revokes overdue turns, the oldest first. No more than are waited for, and not many at once:
+    /// each lets a new handshake begin, and those under way must not wait for the processor.
     fn take_away(&mut self, now: Instant, patience: Duration, turns: usize) {
         let long = |held: &&u64| now - self.held[*held].since >= patience;
         let overdue: Vec<u64> = self.held.keys().take_while(long).copied().collect();

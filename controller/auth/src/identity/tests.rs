@@ -204,12 +204,12 @@ fn a_token_is_taken_from_the_request() {
         let refusal = of(bad).unwrap_err();
         assert_eq!(refusal.reason, RefusalReason::Token, "{bad}");
         assert_eq!(refusal.status.code(), tonic::Code::Unauthenticated);
-        // It is logged, and must not be of use to who reads it.
+        // The message is logged, and must not reveal the token.
         assert!(!refusal.status.message().contains(&token));
     }
     let nothing = authenticate(&required, None, &MetadataMap::new(), || true).unwrap_err();
     assert_eq!(nothing.reason, RefusalReason::NoCredential);
-    // Tokens are of no use where there is no verifier.
+    // Without a verifier no token is accepted.
     let certificates = Authentication::Required(None);
     let mut metadata = MetadataMap::new();
     metadata.insert("authorization", format!("Bearer {token}").parse().unwrap());

@@ -1,4 +1,4 @@
-//! What is known of one token.
+//! The review state of one token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,27 +8,27 @@ use tokio_util::sync::CancellationToken;
 
 use crate::token::LEEWAY;
 
-/// Further away than any stream lasts: what a longer time counts as.
+/// Longest time to an expiry, more than any stream lasts. Longer times are shortened to it.
 const FAR: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// What is known of one token.
+/// The review state of one token.
 pub(super) struct ReviewEntry {
     pub(super) node: Arc<str>,
-    /// Kept while there is somebody who goes by it, or wants to.
+    /// The token; kept while a stream uses it, or after it was presented for another review.
     pub(super) token: Option<Arc<str>>,
     pub(super) streams: usize,
-    /// When its turn is; where it stands in the queue.
+    /// Time of its turn, and key in the queue.
     pub(super) due: Instant,
-    /// When it was asked about last.
+    /// Time of the last review.
     pub(super) asked: Option<Instant>,
     pub(super) is_revoked: bool,
-    /// Cancelled when it is found to be revoked.
+    /// Cancelled when a review finds the token to be revoked.
     pub(super) revoked: CancellationToken,
-    /// From then on it is not asked about: the API server does not take it, and its streams end soon.
+    /// End of reviews: the API server does not accept it any more, and its streams end soon.
     expires: Instant,
 }
 
-/// What is to be done at a turn.
+/// The action of a turn.
 pub(super) enum Turn {
     Ask(Arc<str>),
     Wait,
@@ -36,7 +36,7 @@ pub(super) enum Turn {
 }
 
 impl ReviewEntry {
-    /// One whose turn is now: nothing was asked about it yet.
+    /// Creates the state of a token without a review, whose turn is now.
     pub(super) fn new(node: &str, now: Instant, expires: Duration) -> Self {
         Self {
             node: node.into(),
@@ -50,7 +50,7 @@ impl ReviewEntry {
         }
     }
 
-    /// What is to be done now that its turn has come; sets when the next one is.
+    /// Begins a turn: returns its action, and sets the time of the next turn.
     pub(super) fn turn(&mut self, now: Instant, period: Duration) -> Turn {
         if let Some(token) = &self.token
             && now < self.expires
@@ -59,13 +59,13 @@ impl ReviewEntry {
             self.due = now + period;
             self.asked = Some(now);
             if self.is_revoked {
-                // Asked once for each time that it comes back.
+                // One review for each time that it is presented.
                 self.token = None;
                 self.due = self.end();
             }
             return Turn::Ask(token);
         }
-        // What was revoked is remembered for as long as it could be let in.
+        // A revoked token is remembered for as long as it would be valid.
         if now < self.end() && (self.is_revoked || self.streams > 0) {
             self.due = self.end();
             return Turn::Wait;
@@ -73,26 +73,27 @@ impl ReviewEntry {
         Turn::Forget
     }
 
-    /// Somebody comes back with one that was revoked: it is asked about again, not too often.
+    /// Schedules another review of a revoked token that was presented again, at least `pause` after
+    /// the last review.
     pub(super) fn appeal(&mut self, now: Instant, pause: Duration) {
         let soonest = self.asked.map_or(now, |asked| asked + pause);
         self.due = soonest.max(now).min(self.end());
     }
 
-    /// Whether it was revoked before.
+    /// Marks the token as good. Returns whether it was revoked before.
     pub(super) fn found_good(&mut self, next: Instant) -> bool {
         if !self.is_revoked {
             return false;
         }
         self.is_revoked = false;
-        // Who had it has left, and may come back now.
+        // Its streams have ended. Its agent may come back now, and presents it again.
         self.token = None;
         self.revoked = CancellationToken::new();
         self.due = next;
         true
     }
 
-    /// Whether it was good before.
+    /// Marks the token as revoked. Returns whether it was good before.
     pub(super) fn found_revoked(&mut self) -> bool {
         if self.is_revoked {
             return false;
@@ -104,7 +105,7 @@ impl ReviewEntry {
         true
     }
 
-    /// When nobody is let in with it any more, whatever the clocks say.
+    /// Time from which the token is refused as expired, clock skew included.
     fn end(&self) -> Instant {
         self.expires + Duration::from_secs(LEEWAY)
     }

@@ -19,7 +19,7 @@ fn begin(reviews: &Arc<Reviews>, node: &str) -> Reviewed {
     reviews.watch(node, node, HOUR).unwrap()
 }
 
-/// Whose turn it is now, if it is anybody's.
+/// Takes the turn that is due now, if there is one.
 fn now(reviews: &Reviews) -> Option<Due> {
     reviews.lock().take(Instant::now(), PERIOD).ok()
 }
@@ -32,7 +32,7 @@ fn is_revoked(stream: &Reviewed) -> bool {
     stream.revoked.is_cancelled()
 }
 
-/// How many entries there are, if the queue has as many.
+/// Number of entries. Asserts that the queue has the same.
 fn known(reviews: &Reviews) -> usize {
     let state = reviews.lock();
     assert_eq!(state.queue.len(), state.entries.len());
@@ -53,7 +53,7 @@ async fn each_token_has_its_turn_once_in_a_period_and_the_oldest_is_first() {
         streams.push(begin(&reviews, name));
         advance(SECOND).await;
     }
-    // Nobody has asked until now: all three are due.
+    // No turn was taken until now: all three are due.
     for name in ["c", "a", "b"] {
         assert_eq!(node(&reviews).as_deref(), Some(name));
         advance(SECOND).await;
@@ -90,14 +90,14 @@ async fn what_no_stream_goes_by_is_not_asked_about_and_forgotten() {
     let reviews = reviews();
     drop(begin(&reviews, "a"));
     assert_eq!((known(&reviews), node(&reviews)), (0, None));
-    // Two streams of an agent go by one token.
+    // Two streams of an agent share a token.
     let (tables, names) = (begin(&reviews, "b"), begin(&reviews, "b"));
     assert_eq!(node(&reviews).as_deref(), Some("b"));
     drop(tables);
     advance(PERIOD).await;
     assert_eq!(node(&reviews).as_deref(), Some("b"));
     drop(names);
-    // One that comes back at once has no turn before its time.
+    // A token that comes back at once has no turn before its time.
     drop(begin(&reviews, "b"));
     assert_eq!((known(&reviews), node(&reviews)), (1, None));
     let back = begin(&reviews, "b");
@@ -131,7 +131,7 @@ async fn only_a_revoked_token_ends_its_streams() {
     assert_eq!(known(&reviews), 2);
 }
 
-/// Takes the turn of the only token, and says that it is revoked.
+/// Takes the turn of the only token, and reports it as revoked.
 fn revoke(reviews: &Reviews) {
     reviews.report(&now(reviews).unwrap(), Verdict::Revoked);
 }
@@ -147,7 +147,7 @@ async fn a_revoked_token_lets_nobody_in_before_a_review_finds_it_good() {
     revoke(&reviews);
     drop(stream);
     assert!(!comes_back(&reviews));
-    // Not asked about at once, and not later for being presented often.
+    // The next review is not at once, and presenting the token often does not delay it.
     assert_eq!(node(&reviews), None);
     for _ in 0..APPEAL.as_secs() {
         advance(SECOND).await;
@@ -172,13 +172,13 @@ async fn what_was_revoked_is_remembered_until_it_has_expired() {
     let reviews = reviews();
     let stream = begin(&reviews, "a");
     let due = now(&reviews).unwrap();
-    // Found while its stream has ended already.
+    // The result arrives after the end of the stream.
     drop(stream);
     reviews.report(&due, Verdict::Revoked);
     for _ in 0..6 {
         assert!(!comes_back(&reviews));
         advance(PERIOD - SECOND).await;
-        // Presented once, asked about once.
+        // One review for each time that it is presented.
         assert_eq!(node(&reviews).as_deref(), Some("a"));
         assert_eq!(node(&reviews), None);
     }

@@ -2,10 +2,10 @@ use std::future::poll_fn;
 
 use super::*;
 
-/// Not long enough to be cut off.
+/// Too short for a cut.
 const LESS: Duration = PATIENCE.saturating_sub(Duration::from_secs(1));
 
-/// Reads for so long as fast as it can; how many bytes.
+/// Reads as fast as possible for `time`. Returns the number of bytes.
 async fn read_for(budget: &mut Budget, time: Duration) -> io::Result<f64> {
     let start = Instant::now();
     let mut bytes = 0.0;

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::Limits;
 
-/// A connection, its peer, and the other end.
+/// A connection, its peer, and the client's socket.
 async fn connected() -> (Connection, Peer, std::net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -29,7 +29,7 @@ async fn say(connection: &mut Connection, words: &[u8]) {
     connection.flush().await.unwrap();
 }
 
-/// Nothing was sent: it would be here, as this is one machine.
+/// Asserts that nothing was sent. Over loopback it would have arrived.
 fn nothing(other: &std::net::TcpStream) {
     other.set_nonblocking(true).unwrap();
     let error = other.peek(&mut [0]).unwrap_err();
@@ -37,7 +37,7 @@ fn nothing(other: &std::net::TcpStream) {
     other.set_nonblocking(false).unwrap();
 }
 
-/// Waits for so many bytes.
+/// Waits for `count` bytes.
 fn arrived(other: &mut std::net::TcpStream, count: usize) -> Vec<u8> {
     let patience = Some(Duration::from_secs(20));
     other.set_read_timeout(patience).unwrap();

@@ -21,7 +21,7 @@ fn source(last: u8) -> Source {
     IpAddr::from([192, 0, 2, last]).into()
 }
 
-/// Asks for a turn, and is in the queue.
+/// Asks for a turn in a task. Returns once it is in the queue.
 async fn ask(turns: &Turns, last: u8) -> JoinHandle<Option<Turn>> {
     let (turns, source) = (turns.clone(), source(last));
     let asked = tokio::spawn(async move { turns.turn(source).await });
@@ -45,7 +45,7 @@ async fn the_next_turn_is_for_the_source_with_the_fewest() {
     let [first, second, third] = asked;
     let third = third.await.unwrap().unwrap();
     assert!(!first.is_finished() && !second.is_finished());
-    // Of two with as many the one goes first that has waited longer.
+    // Of two sources with the same number, the one that has waited longer is first.
     drop(third);
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
@@ -88,7 +88,7 @@ async fn those_with_more_than_their_share_lose_their_turns_first() {
     assert!(!lost(&modest) && lost(&greedy[0]) && !lost(&greedy[1]));
     let _fourth = turns.turn(source(4)).await.unwrap();
     assert!(!lost(&modest) && !lost(&third));
-    // After a while nobody has more than their share, and the oldest goes all the same.
+    // No source has more than its share any more, and the oldest turn is lost all the same.
     let _fifth = turns.turn(source(5)).await.unwrap();
     assert!(start.elapsed() >= PATIENCE * MODEST && lost(&modest));
 }
@@ -106,7 +106,7 @@ async fn nobody_loses_a_turn_while_nobody_waits() {
     assert!(held.iter().all(|turn| !turn.lost.is_cancelled()));
 }
 
-/// Thousands of agents of one source that are all good get their turns in order.
+/// A thousand well-behaved agents of one source get their turns in order.
 #[tokio::test(start_paused = true)]
 async fn a_storm_from_one_source_is_served_whole() {
     let turns = turns(4, 1_000);
@@ -127,7 +127,7 @@ async fn a_storm_from_one_source_is_served_whole() {
 }
 
 proptest! {
-    /// Whatever comes and goes: no more turns than there are, and none is lost.
+    /// In any order of events, no more turns are held than there are, and none disappears.
     #[test]
     fn turns_are_passed_on(ops in vec((0..4_u8, any::<bool>()), 0..100)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
