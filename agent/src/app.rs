@@ -52,7 +52,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The scheduler of most virtual servers, if the flags name none.
 const DEFAULT_SCHEDULER: &str = "rr";
 
-/// Runs until SIGTERM or SIGINT. The kernel keeps what was programmed.
+/// Runs until SIGTERM or SIGINT. The kernel keeps its programmed state.
 ///
 /// # Errors
 /// If a flag cannot be used, a port cannot be bound, or the kernel lacks a requirement.
@@ -242,8 +242,8 @@ async fn serve_names(
     args.dns.start(origin, registry, vital).await
 }
 
-/// Where a kube-proxy has programmed the node since, the table of an earlier run must not cost its
-/// virtual servers.
+/// Sets the table of an earlier run aside if a kube-proxy has programmed the node since: the old
+/// table must not delete its virtual servers.
 async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::Result<()> {
     if args.takeover.is_none() || kernel.vip_device(VIP_DEVICE).await?.is_none() {
         return Ok(());

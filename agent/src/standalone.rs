@@ -13,8 +13,8 @@ use crate::subscribe::{
     ClusterPin, HeldView, Saved, Saver, Stats, Store, Subscribed, TableInForce, load,
 };
 
-/// Turns a source's events into this node's table. Files that lose much at once are not believed: the
-/// deletions are held back, also those since the last run.
+/// Turns a source's events into this node's table. If files lose much at once, the deletions are
+/// held back, also those since the last run.
 #[derive(Debug)]
 pub struct Standalone {
     node: NodeKey,
@@ -32,18 +32,18 @@ pub struct Standalone {
 pub struct StandaloneConfig {
     /// The node.
     pub node: NodeKey,
-    /// Logs and counts problems of objects.
+    /// The reporter that logs and counts problems of objects.
     pub problems: ProblemLog,
-    /// How endpoints are selected.
+    /// The configuration of endpoint selection.
     pub select: SelectConfig,
     /// Limits of the deletion guard.
     pub guard: GuardConfig,
-    /// Where the table is kept.
+    /// The directory of the saved table.
     pub state_dir: std::path::PathBuf,
 }
 
 impl Standalone {
-    /// Publishes tables in `tables`, and shows deletions that are held back in `held`.
+    /// Creates a source that publishes tables in `tables` and held deletions in `held`.
     #[must_use]
     pub fn new(
         config: StandaloneConfig,
@@ -76,7 +76,7 @@ impl Standalone {
         }
     }
 
-    /// Works until the source ends. Publishes no table before the source has synced.
+    /// Runs until the source ends. Publishes no table before the source has synced.
     pub async fn run(mut self, mut events: mpsc::Receiver<Event>) {
         if let Some(last) = load(&self.saver, &self.stats).await {
             let position = (0, self.revision);
@@ -236,7 +236,7 @@ mod tests {
         Standalone::new(config, tables, held, Arc::default())
     }
 
-    /// So many Services, one for each address.
+    /// `count` Services, one for each address.
     fn services(count: u8) -> Vec<ObjectChange> {
         let service = |i: u8| {
             let port = ServicePort {

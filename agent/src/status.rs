@@ -1,4 +1,4 @@
-//! What the agent is at, for the debug dumps.
+//! The present state of the agent, for the debug dumps.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -24,14 +24,14 @@ pub struct Status {
 
 #[derive(Debug, Default)]
 struct Dumps {
-    /// The last table and what it was made into, kept as they are; rendered when asked for.
+    /// The last table and its desired state, rendered only on request.
     table: Option<Arc<NodeTable>>,
     state: Value,
     desired: Option<portolan_reconcile::SharedDesired>,
 }
 
 impl Status {
-    /// Shows to which cluster the node belongs, too.
+    /// Adds the cluster that the node belongs to.
     #[must_use]
     pub fn new(pin: ClusterPin) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Status {
         }
     }
 
-    /// Takes note of a reconciliation.
+    /// Records a reconciliation.
     pub fn update<D: Dataplane>(
         &self,
         target: &Subscribed,
@@ -67,7 +67,7 @@ impl Status {
         });
     }
 
-    /// The deletions that are held back.
+    /// The held deletions.
     #[must_use]
     pub fn held(&self) -> &HeldView {
         &self.held
@@ -125,7 +125,7 @@ fn held_json(held: &HeldDeletions) -> Value {
     })
 }
 
-/// An operator confirms the deletions that are held back.
+/// Confirms the held deletions, on behalf of an operator.
 async fn confirm(State(status): State<Status>) -> (StatusCode, Json<Value>) {
     match status.held.confirm() {
         Some(held) => (StatusCode::OK, Json(held_json(&held))),

@@ -1,7 +1,7 @@
 //! Interface to the kernel: observation of its state, and application of steps.
 //!
 //! [`Kernel`] is the real one. [`FakeKernel`] models it: it checks references as the kernel does, and fails
-//! on demand. Neither decides what to do, which is left to the plan.
+//! on demand. Neither chooses steps, which is left to the plan.
 
 #![forbid(unsafe_code)]
 

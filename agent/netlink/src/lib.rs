@@ -2,7 +2,7 @@
 //!
 //! Owns the codecs and a blocking socket that packs thousands of requests into a send without
 //! asking for an acknowledgement of each; the kernel still reports every failure by its sequence
-//! number. Callers decide what to program, in which order, and how to treat failures.
+//! number. The choice and order of requests, and the treatment of failures, are left to callers.
 
 #![deny(unsafe_code)]
 

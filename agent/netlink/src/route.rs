@@ -1,9 +1,9 @@
 //! Local routes, many at a time (kernel: `net/ipv4/fib_frontend.c`, `net/ipv6/route.c`).
 //!
 //! `local ADDRESS dev lo table local proto N metric M src SOURCE`: packets to the address are delivered
-//! here. The kernel tells routes of one destination apart by their metric, and replaces none that has
-//! another: a metric of our own keeps somebody else's route as it is. While both are there, the one
-//! with the lower metric counts.
+//! here. The kernel distinguishes routes of one destination by their metric, and replaces none of
+//! another metric: a metric of its own leaves foreign routes unchanged. While both are there, the
+//! one with the lower metric counts.
 
 use std::net::IpAddr;
 
@@ -57,7 +57,7 @@ pub enum Request {
 /// A route of one address alone in the table of local routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// It has our protocol number.
+    /// A route with the protocol number of [`Mark`].
     Ours {
         /// Of which address.
         address: IpAddr,
@@ -108,7 +108,7 @@ impl LocalRoutes {
         Ok(Self { socket, mark })
     }
 
-    /// How many netlink requests were made so far.
+    /// Number of netlink requests so far.
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.socket.requests()

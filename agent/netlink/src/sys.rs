@@ -16,7 +16,7 @@ pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<Owne
     if fd < 0 {
         return Err(Errno::last());
     }
-    // SAFETY: the descriptor is new, valid, and owned by nobody else.
+    // SAFETY: the descriptor is new, valid, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

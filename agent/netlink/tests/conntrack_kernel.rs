@@ -27,7 +27,7 @@ fn send(to: &str) -> SocketAddr {
     let from = SocketAddr::new(to.ip(), 0);
     let client = UdpSocket::bind(from).expect("a client");
     client.connect(to).expect("a route to ourselves");
-    // Nobody listens there, which the next packet would be told.
+    // No socket listens there, which the next packet would report as an error.
     client.send(b"x").expect("sent");
     client.local_addr().expect("bound")
 }

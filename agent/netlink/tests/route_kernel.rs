@@ -17,8 +17,8 @@ const MARK: Mark = Mark {
     metric: 1099,
 };
 
-/// What others have of VIPs: routes that do the same as ours, one that does not, and a virtual
-/// address of a kube-proxy's device (any device will do).
+/// Foreign routes of VIPs: some equal to the agent's, one that differs, and a virtual address of a
+/// kube-proxy's device (any device will do).
 const OTHERS: [&str; 8] = [
     "link add kube-ipvs0 type veth peer name theirs",
     "link set kube-ipvs0 up",

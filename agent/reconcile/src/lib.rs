@@ -101,7 +101,7 @@ pub struct Reconciler<D> {
     put_off: PutOff,
     /// Content of the ownership record when the kernel was last observed.
     remembered: BTreeSet<SetEntry>,
-    /// The observed state that was forgotten, to count what others have changed since.
+    /// The forgotten observed state, to count foreign changes since.
     forgotten: Option<KernelState>,
     /// Records with refused steps, which are retried after a pause and not with every change.
     failed: FailedRecords,
@@ -333,8 +333,8 @@ impl<D: Dataplane> Reconciler<D> {
         })
     }
 
-    /// How many objects of steps repair what others have changed since the observed state was forgotten:
-    /// all but those that the forgotten state lacked too.
+    /// Number of objects of steps that repair foreign changes since the observed state was
+    /// forgotten: all but those that the forgotten state lacked too.
     fn repaired(&mut self, steps: &[Step], surplus: Surplus) -> usize {
         let Some(forgotten) = self.forgotten.take() else {
             return 0;
@@ -357,8 +357,8 @@ impl<D: Dataplane> Reconciler<D> {
         })
     }
 
-    /// Completes a reconciliation with work that nobody waits for. Without it the next reconciliation that
-    /// reads the kernel rewrites rules that were just written.
+    /// Completes a reconciliation with deferred work. Without it the next reconciliation that reads
+    /// the kernel rewrites rules that were just written.
     ///
     /// # Errors
     /// If the kernel cannot be read.

@@ -10,25 +10,25 @@ use portolan_plan::Step;
 /// Outcome of one reconciliation.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
-    /// How many kernel objects were changed, failed attempts included.
+    /// Number of changed kernel objects, failed attempts included.
     pub objects: usize,
-    /// How long it took.
+    /// Its duration.
     pub duration: Duration,
     /// Errors, each with its record if it belongs to one.
     pub errors: Vec<(Option<RecordKey>, String)>,
     /// Families that cannot be relied on: the kernel could not be read, rules or sets could not be
     /// written, or the kernel refused every virtual server.
     pub broken: Families,
-    /// Whether the same may work at another attempt.
+    /// Whether another attempt may succeed without a change.
     pub again: bool,
-    /// How many objects another program had changed or deleted since the last reconciliation, found by
-    /// reading the kernel and repaired or tried to.
+    /// Number of objects that another program had changed or deleted since the last reconciliation.
+    /// They were found by reading the kernel; repairs that failed are included.
     pub repaired: usize,
     /// Whether the whole table was compared with the kernel, not only changed records.
     pub is_full: bool,
-    /// How many iptables rules were written, by iptables table.
+    /// Number of written iptables rules, by iptables table.
     pub rules_written: BTreeMap<String, usize>,
-    /// For how many families the iptables rules could not be written.
+    /// Number of families whose iptables rules could not be written.
     pub rule_failures: usize,
 }
 

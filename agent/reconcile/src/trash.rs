@@ -23,7 +23,8 @@ pub(crate) struct Trash {
 }
 
 impl Trash {
-    /// How many more may be deleted at a time that is not before an earlier call's.
+    /// Number of further real servers that may be deleted now. `now` must not precede an earlier
+    /// call's.
     pub(crate) fn room(&mut self, now: Instant) -> usize {
         let is_gone = |at: Instant| now.saturating_duration_since(at) >= KEPT;
         while self.deleted.front().is_some_and(|(at, _)| is_gone(*at)) {
@@ -41,7 +42,7 @@ impl Trash {
     }
 }
 
-/// How many real servers a step deletes.
+/// Number of real servers that a step deletes.
 pub(crate) fn deleted_by(step: &Step, observed: &KernelState) -> usize {
     match step {
         Step::DelRealServer { .. } => 1,

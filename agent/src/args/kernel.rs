@@ -9,7 +9,7 @@ use portolan_dataplane::{IptablesMode, KernelConfig};
 use portolan_model::{Family, ipvs};
 use portolan_plan::{Config, DetectLocal, MarkUsers, Names, VipBinding};
 
-/// How the kernel is programmed.
+/// Flags of kernel programming.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Kernel programming")]
 pub struct KernelArgs {

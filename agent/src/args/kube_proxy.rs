@@ -123,7 +123,7 @@ impl KubeProxyArgs {
             .filter(|address| !address.is_unspecified())
     }
 
-    /// Applies what concerns the process, and logs a line for each flag without effect.
+    /// Applies the flags of the process, and logs a line for each flag without effect.
     pub fn apply(&self) {
         for (flag, reason) in self.without_effect() {
             tracing::info!("--{flag} has no effect: {reason}");

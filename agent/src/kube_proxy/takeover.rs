@@ -63,11 +63,11 @@ pub(crate) enum TakeoverError {
         duration_of_doubt(*doubted_for)
     )]
     Doubtful {
-        /// How many virtual servers the kube-proxy has left.
+        /// Number of virtual servers that the kube-proxy has left.
         claimed: usize,
-        /// How many of them the table lacks.
+        /// Number of them that the table lacks.
         lacking: usize,
-        /// How long such a table is doubted; `None` for as long as it lacks so many.
+        /// Time that such a table is doubted; `None` for as long as it lacks so many.
         doubted_for: Option<Duration>,
     },
 }

@@ -7,13 +7,13 @@ use std::time::Instant;
 use portolan_model::{Loss, NodeTable, RecordKey, replaced};
 use portolan_subscription::{DeletionGuard, GuardConfig};
 
-/// Makes the table in force of the source's table and of the records that are withheld.
+/// Derives the table in force from the source's table and the withheld records.
 #[derive(Debug)]
 pub(super) struct TableGuard {
     pub(super) guard: DeletionGuard,
     /// The newest table of the source.
     latest: Arc<NodeTable>,
-    /// The same, with the records that are withheld; `None` before the first table.
+    /// The same, with the withheld records; `None` before the first table.
     in_force: Option<Arc<NodeTable>>,
     withheld: BTreeSet<RecordKey>,
 }
@@ -28,7 +28,7 @@ impl TableGuard {
         }
     }
 
-    /// Goes on with the table that was in force in an earlier run, and the source's at that time.
+    /// Continues with the table in force of an earlier run, and the source's table at that time.
     pub(super) fn restore(
         &mut self,
         position: (u64, u64),
@@ -76,7 +76,7 @@ impl TableGuard {
         in_force
     }
 
-    /// Lets go of all records that are withheld. Returns the table in force.
+    /// Releases all withheld records. Returns the table in force.
     pub(super) fn release(&mut self) -> Arc<NodeTable> {
         self.withheld.clear();
         self.in_force = Some(Arc::clone(&self.latest));
@@ -88,7 +88,7 @@ impl TableGuard {
         self.in_force.clone().filter(|_| !self.withheld.is_empty())
     }
 
-    /// Adds the withheld records to the newest table, as they are in another one.
+    /// Adds the withheld records to the newest table, with their values in another one.
     fn compose(&self, before: &NodeTable) -> Arc<NodeTable> {
         if self.withheld.is_empty() {
             return Arc::clone(&self.latest);
@@ -125,7 +125,7 @@ fn is_lost(key: &RecordKey, before: &NodeTable, after: &NodeTable) -> bool {
     before.is_some_and(|record| record.is_lost(after.map(Arc::as_ref)))
 }
 
-/// The lost records with an address that another record has by now: they are not withheld.
+/// The lost records whose address another record has by now. They are not withheld.
 fn claimed(
     before: &NodeTable,
     lost: &BTreeSet<RecordKey>,

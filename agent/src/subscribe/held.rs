@@ -1,4 +1,4 @@
-//! The deletions that are held back, for the admin server: shown and confirmed there.
+//! Held deletions, for the admin server, which shows and confirms them.
 
 use portolan_subscription::HeldDeletions;
 use tokio::sync::watch;
@@ -20,13 +20,13 @@ impl Default for HeldView {
 }
 
 impl HeldView {
-    /// The deletions that are held back, if any.
+    /// The held deletions, if any.
     #[must_use]
     pub fn held(&self) -> Option<HeldDeletions> {
         self.held.borrow().clone()
     }
 
-    /// Confirms the deletions that are held back, and returns them.
+    /// Confirms the held deletions, and returns them.
     #[must_use]
     pub fn confirm(&self) -> Option<HeldDeletions> {
         let held = self.held()?;

@@ -1,4 +1,4 @@
-//! The table in force: the source's, without the deletions that are held back.
+//! The table in force: the source's table without the held deletions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::guard::TableGuard;
 use super::held::Confirmations;
 use super::{HeldView, Stats, Subscribed};
 
-/// Publishes tables for the kernel, from whichever source.
+/// Publishes tables for the kernel, from any source.
 #[derive(Debug)]
 pub(crate) struct TableInForce {
     pub(super) guard: TableGuard,
@@ -58,8 +58,8 @@ impl TableInForce {
         self.report();
     }
 
-    /// Puts a table of the last run in force, unless another one is after this time. Not at once:
-    /// an agent that was killed may have programmed a newer one.
+    /// Puts a table of the last run in force after this time, unless another one is by then. The
+    /// delay is for an agent that was killed, which may have programmed a newer one.
     pub(super) fn put_in_force_after(
         &mut self,
         patience: Duration,
@@ -73,14 +73,14 @@ impl TableInForce {
         self.loaded = Some(Loaded::new(table, self.tables.clone(), patience));
     }
 
-    /// Puts the table of the last run in force, unless there is another already.
+    /// Puts the table of the last run in force, unless another one is already.
     pub(super) fn put_loaded_in_force(&mut self) {
         if let Some(loaded) = self.loaded.take() {
             loaded.put_in_force();
         }
     }
 
-    /// Takes a table of the source. Returns the deletions that are held back.
+    /// Takes a table of the source. Returns the held deletions.
     pub(crate) fn take(&mut self, table: Subscribed) -> Option<HeldDeletions> {
         let position = (table.epoch, table.revision);
         let now = Instant::now();
@@ -93,13 +93,13 @@ impl TableInForce {
         self.report()
     }
 
-    /// A new listing of the source begins: the next table is compared with all that is in force.
+    /// Begins a new listing of the source: the next table is compared with all that is in force.
     pub(crate) fn begin_listing(&mut self) {
         self.guard.guard.begin_stream();
         self.view.show(self.guard.guard.held());
     }
 
-    /// Lets the deletions through that were held back.
+    /// Releases the held deletions.
     pub(crate) fn release(&mut self) {
         let table = self.guard.release();
         self.report();
@@ -108,12 +108,12 @@ impl TableInForce {
         }
     }
 
-    /// When [`Self::expire`] has something to do.
+    /// Time at which [`Self::expire`] has deletions to release.
     pub(crate) fn held_until(&self) -> Option<Instant> {
         self.guard.guard.until()
     }
 
-    /// Lets the deletions through whose time has come.
+    /// Releases the held deletions whose time has come.
     pub(crate) fn expire(&mut self) {
         if self.guard.guard.expire(Instant::now()) {
             warn!("deletions that were held back count as confirmed by time");
@@ -121,8 +121,7 @@ impl TableInForce {
         }
     }
 
-    /// Waits until an operator on the node confirms the deletions that are held back. They are
-    /// released by the caller.
+    /// Waits until an operator on the node confirms the held deletions. The caller releases them.
     pub(crate) async fn confirmed(&mut self) {
         loop {
             let (epoch, revision) = self.confirmations.next().await;
@@ -162,7 +161,7 @@ impl TableInForce {
     }
 }
 
-/// A table that comes in force by itself after a while, unless another one does before or this is
+/// A table that is put in force after a delay, unless another one is before or this value is
 /// dropped.
 #[derive(Debug)]
 struct Loaded {

@@ -28,7 +28,7 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// A change was received.
+    /// Records a received change.
     pub(super) fn committed(&mut self, committed: &Committed) {
         self.epoch = committed.epoch;
         if committed.snapshot || committed.trigger_times_ms.is_empty() {
@@ -41,7 +41,7 @@ impl Latency {
         }
     }
 
-    /// The kernel is at a table: returns how long each change up to there has taken.
+    /// Records that the kernel has a table. Returns the latency of each change up to that table.
     pub(super) fn reported(&mut self, report: &Report, now: SystemTime) -> Vec<Duration> {
         if report.epoch != self.epoch {
             return Vec::new();

@@ -53,14 +53,14 @@ pub struct SubscribeConfig {
     pub pin: ClusterPin,
     /// This agent's version, for people.
     pub agent_version: String,
-    /// Where the last good table is kept; `None` for nowhere.
+    /// The directory of the last good table; `None` to keep none.
     pub state_dir: Option<PathBuf>,
-    /// For how long a controller may be looked for before the table on disk is programmed: the
-    /// kernel may have a newer one. If there is no controller, it is programmed at once.
+    /// Time to find a controller before the table on disk is programmed, as the kernel may have a
+    /// newer one. If there is no controller, the table is programmed at once.
     pub disk_patience: Duration,
     /// Limits of the deletion guard.
     pub guard: GuardConfig,
-    /// How long a controller may say nothing before its first Commit, if there are others to ask.
+    /// Time that a controller may be silent before its first Commit, if there are others.
     pub first_commit_timeout: Duration,
 }
 
@@ -74,17 +74,17 @@ pub const DISK_PATIENCE: Duration = Duration::from_secs(10);
 pub struct Subscribed {
     /// The controller's epoch that `revision` belongs to.
     pub epoch: u64,
-    /// The revision that the table is of.
+    /// The table's revision.
     pub revision: u64,
     /// The table.
     pub table: Arc<NodeTable>,
-    /// When its Commit arrived.
+    /// Arrival of its Commit.
     pub received_at: Instant,
-    /// When its changes were triggered, in milliseconds of Unix time: of each EndpointSlice with
-    /// one, its last-change-trigger-time. Empty of a table that came whole, or from elsewhere.
+    /// Trigger times of its changes, in milliseconds of Unix time: the last-change-trigger-time of
+    /// each EndpointSlice that has one. Empty for a snapshot and for a table of another source.
     pub trigger_times_ms: Vec<u64>,
-    /// Whether it is that of an earlier run, from disk. The kernel may have been programmed with a
-    /// newer one since, so it deletes nothing until a controller has sent one.
+    /// Whether the table is from disk, of an earlier run. The kernel may have been programmed with
+    /// a newer one since, so nothing is deleted until a controller has sent a table.
     pub is_from_disk: bool,
 }
 

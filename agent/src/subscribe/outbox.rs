@@ -11,7 +11,7 @@ use portolan_proto::v1::agent_message::Message;
 
 use super::{Committed, Report};
 
-/// How many Commits' hashes are remembered until they are programmed.
+/// Limit of Commits whose hashes are remembered until they are programmed.
 const MAX_COMMITS: usize = 1_024;
 
 /// The acknowledgements of one stream.
@@ -26,7 +26,7 @@ pub(super) struct Outbox {
     /// The answer to the newest question.
     buckets: Option<v1::Buckets>,
     received: Option<v1::Received>,
-    /// The last one, to be repeated when its deletions are not held back any more.
+    /// The last acknowledgement, repeated when its deletions are no longer held.
     last_received: v1::Received,
     programmed: Option<v1::Programmed>,
 }
@@ -36,13 +36,13 @@ struct Commit {
     revision: u64,
     /// The hashes of the shared records and of the node's own.
     hashes: (SetHash, SetHash),
-    /// Whether the table is in force without some of its deletions: then its hashes are not those of
-    /// the table that is programmed.
+    /// Whether some deletions of the table are held. Its hashes are then not those of the
+    /// programmed table.
     is_held: bool,
 }
 
 impl Outbox {
-    /// A Commit was staged; some of its deletions may be held back.
+    /// Records a staged Commit, of which some deletions may be held.
     pub(super) fn committed(&mut self, committed: &Committed, held: Option<v1::Held>) {
         self.epoch = committed.epoch;
         self.commits.push_back(Commit {
@@ -68,7 +68,7 @@ impl Outbox {
         self.acknowledge();
     }
 
-    /// No deletions are held back any more.
+    /// Records that no deletions are held any more.
     pub(super) fn released(&mut self) {
         if self.last_received.held.take().is_none() {
             return;
@@ -81,7 +81,7 @@ impl Outbox {
         self.report = None;
     }
 
-    /// The kernel is at a table. Equal reports are acknowledged once.
+    /// Records that the kernel has a table. Equal reports are acknowledged once.
     pub(super) fn reported(&mut self, report: &Report) {
         let same = self.report.as_ref().is_some_and(|last| {
             (last.epoch, last.revision) == (report.epoch, report.revision)
@@ -117,7 +117,7 @@ impl Outbox {
         }
     }
 
-    /// The controller asks for the hashes of the buckets.
+    /// Records that the controller asks for the hashes of the buckets.
     pub(super) fn asked(&mut self, buckets: v1::Buckets) {
         self.buckets = Some(buckets);
     }

@@ -25,8 +25,8 @@ pub struct WrongCluster {
     pub ours: String,
 }
 
-/// The node's cluster, pinned at the first contact with a controller that says which one it is of.
-/// Shared by all clients of controllers.
+/// The node's cluster, pinned at the first contact with a controller that states its own. Shared by
+/// all clients of controllers.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterPin(Arc<Mutex<Pin>>);
 
@@ -44,13 +44,13 @@ struct Pin {
     /// `None` if it is not kept.
     directory: Option<PathBuf>,
     status: PinStatus,
-    /// Whether the file had it. If the file is gone then, `forget` was run.
+    /// Whether the cluster was in the file. If the file is missing then, `forget` was run.
     is_on_disk: bool,
-    /// How often that was noticed.
+    /// Number of times that `forget` was noticed.
     forgotten: u64,
 }
 
-/// Deletes the pin in a directory. Returns what it was, if there was one.
+/// Deletes the pin in a directory. Returns the pinned cluster, if there was one.
 ///
 /// # Errors
 /// If it cannot be read or deleted.
@@ -118,7 +118,7 @@ impl ClusterPin {
         Ok(())
     }
 
-    /// How often `forget` was noticed since the start.
+    /// Number of times that `forget` was noticed since the start.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
         self.lock().forgotten

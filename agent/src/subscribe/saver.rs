@@ -23,7 +23,7 @@ pub(crate) struct Saver {
     store: Option<Arc<Store>>,
     stats: Arc<Stats>,
     due: Option<Instant>,
-    /// When the last write began.
+    /// Start of the last write.
     begun: Option<Instant>,
     writing: Option<JoinHandle<()>>,
     /// Whether the last write failed.
@@ -46,14 +46,14 @@ impl Saver {
         self.store.clone()
     }
 
-    /// The table changed.
+    /// Records a change of the table.
     pub(crate) fn changed(&mut self, now: Instant) {
         if self.store.is_some() {
             self.due.get_or_insert(now + GATHER);
         }
     }
 
-    /// When the table is to be written, if it changed or could not be written.
+    /// Time of the next write, if the table has changed or the last write failed.
     pub(crate) fn due(&self) -> Option<Instant> {
         let retry = || self.begun.map(|begun| begun + RETRY);
         let has_failed = self.failed.load(Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl Saver {
     /// Waits until nothing is being written.
     pub(crate) async fn settle(&mut self) {
         if let Some(writing) = self.writing.take() {
-            // It does not panic, and nobody aborts it.
+            // The task does not panic and is never aborted.
             let _ = writing.await;
         }
     }

@@ -13,7 +13,7 @@ use super::latency::histogram;
 pub struct Stats {
     /// The stream.
     pub stream: Arc<StreamStats>,
-    /// How many records of the table in force are refused, or taken in part. Goes up and down.
+    /// Number of records of the table in force that are refused, or taken in part. A gauge.
     pub refused_records: AtomicU64,
     /// Times that the table was written to disk.
     pub table_writes: AtomicU64,

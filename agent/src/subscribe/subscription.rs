@@ -21,14 +21,13 @@ use super::{
     Subscribed,
 };
 
-/// How often and at which interval a table on disk that cannot be read is tried again.
+/// Attempts to read a table on disk, and the interval between them.
 const READS: u32 = 3;
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
-/// Subscribes until `token` is cancelled: publishes each committed table in `tables`, and
-/// acknowledges the `reports` about them. The last table stays in force without a controller,
-/// also over a restart; deletions that are held back are shown in `held`. Returns at once if there
-/// are no endpoints.
+/// Subscribes until `token` is cancelled: publishes each committed table in `tables`, acknowledges
+/// the `reports` about them, and shows held deletions in `held`. Without a controller the last
+/// table stays in force, also over a restart. Returns at once if there are no endpoints.
 pub async fn run(
     config: SubscribeConfig,
     tables: watch::Sender<Option<Arc<Subscribed>>>,
@@ -62,7 +61,7 @@ struct Subscription {
     has_reporter: bool,
     stats: Arc<Stats>,
     pin: ClusterPin,
-    /// How often the node had been told to forget its cluster when the last stream began.
+    /// Number of `forget` runs noticed when the last stream began.
     forgotten: u64,
     outbox: Outbox,
     latency: Latency,
@@ -131,14 +130,14 @@ impl Subscription {
         }
     }
 
-    /// The node may belong to another cluster from now on: neither the age nor the size of that one's
-    /// tables says anything against them.
+    /// Accepts that the node may belong to another cluster from now on: tables of that cluster are
+    /// refused neither for their age nor for their size.
     fn leave_cluster(&mut self) {
         self.staging.forget_source_versions();
         self.in_force.guard.guard.believe_next();
     }
 
-    /// Takes a whole table.
+    /// Takes a committed table.
     fn commit(&mut self, committed: Committed) {
         Stats::set(&self.stats.refused_records, committed.refused.len());
         debug!(
@@ -159,7 +158,7 @@ impl Subscription {
         self.saver.changed(Instant::now());
     }
 
-    /// Takes note of the kernel's state.
+    /// Records the kernel's state.
     fn reported(&mut self) {
         let report = self.reports.borrow_and_update();
         let Some(report) = report.as_ref() else {
@@ -289,7 +288,7 @@ pub(crate) async fn load(saver: &Saver, stats: &Stats) -> Option<StoredTable> {
     let store = saver.store()?;
     for attempt in 1..=READS {
         let store = Arc::clone(&store);
-        // It does not panic, and nobody aborts it.
+        // The task does not panic and is never aborted.
         match spawn_blocking(move || store.load()).await.ok()? {
             Ok(table) => return table,
             Err(why @ StoreError::Unusable { .. }) => {

@@ -1,4 +1,4 @@
-//! Real tonic over loopback, with the real controller's half and with one that misbehaves.
+//! Streams of real tonic over loopback, with the real controller and with a faulty one.
 
 mod cluster;
 mod fake;

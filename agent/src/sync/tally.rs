@@ -76,7 +76,8 @@ fn changes_of(before: &NodeTable, after: &NodeTable, key: &RecordKey) -> TableCh
 }
 
 impl Tally {
-    /// Moves on to another version of the table, or to another table; returns what has changed.
+    /// Updates the counters for another version of the table, or another table. Returns the
+    /// changes.
     pub(crate) fn follow(&mut self, table: &NodeTable) -> TableChanges {
         let changed = table.changed_since(&self.of);
         let mut changes = TableChanges::default();

@@ -50,7 +50,7 @@ pub struct Dialer {
     security: Security,
     /// The last failure by controller.
     last_failures: HashMap<String, String>,
-    /// The cluster that a controller named when it refused us for ours.
+    /// The cluster named by a controller that refused this program for its own.
     other_cluster: Option<String>,
 }
 
@@ -129,7 +129,8 @@ impl Dialer {
         }
     }
 
-    /// The cluster of the controller that refused us for ours, if one did since the last call.
+    /// The cluster of the controller that refused this program for its own, if one did since the
+    /// last call.
     pub(crate) fn take_other_cluster(&mut self) -> Option<String> {
         self.other_cluster.take()
     }
@@ -198,7 +199,7 @@ async fn open_channel(
         .await
 }
 
-/// The cluster that a controller names when it refuses us for ours.
+/// The cluster named by a controller that refuses this program for its own.
 pub(crate) fn cluster_of(status: &Status) -> Option<&str> {
     status.metadata().get(CLUSTER_ID)?.to_str().ok()
 }

@@ -48,7 +48,7 @@ impl Controllers {
         self.reconnect.has_others()
     }
 
-    /// When this program leaves a controller that is about to stop.
+    /// Time at which this program leaves a controller that is about to stop.
     pub fn departure(&mut self) -> Departure {
         self.reconnect.departure()
     }

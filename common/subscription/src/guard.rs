@@ -23,7 +23,7 @@ pub struct GuardConfig {
     pub percent: u8,
     /// Fewer deleted records or endpoints than this are always believed.
     pub least: usize,
-    /// How long deletions are held without a confirmation; `None` for ever.
+    /// Time that deletions are held without a confirmation; `None` for ever.
     pub time: Option<Duration>,
 }
 
@@ -233,9 +233,9 @@ impl DeletionGuard {
 /// Counts of a deletion guard, for metrics.
 #[derive(Debug, Default)]
 pub struct GuardStats {
-    /// How often deletions began to be held.
+    /// Number of times that a hold began.
     pub tables_held: AtomicU64,
-    /// How many records are withheld now.
+    /// Number of records that are withheld now.
     pub deletions_held: AtomicU64,
 }
 

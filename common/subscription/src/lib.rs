@@ -1,6 +1,6 @@
 //! The client of a table stream, for agents and relays: finds controllers, connects to one of them,
-//! keeps a stream open, and holds deletions back that are too many to be believed. What is made of
-//! the tables is for a [`Subscriber`].
+//! keeps a stream open, and holds back implausibly large deletions. A [`Subscriber`] takes the
+//! tables.
 
 #![forbid(unsafe_code)]
 

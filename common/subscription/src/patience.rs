@@ -48,7 +48,7 @@ mod tests {
         assert!(!patience.is_over(End::Behind, at(299)));
         assert!(patience.is_over(End::Behind, at(300)));
         assert!(!patience.is_over(End::Behind, at(301)), "it begins anew");
-        // One that served us ends it.
+        // A stream that lasted ends it.
         assert!(!patience.is_over(End::Broken { lasted: true }, at(500)));
         assert!(!patience.is_over(End::Behind, at(700)));
     }

@@ -1,4 +1,4 @@
-//! When and where to connect again.
+//! Time and target of the next connection attempt.
 //!
 //! Pure: time is returned as durations, and randomness comes from a seed. The loss of a controller hits
 //! all agents of a cluster at once: they must neither reconnect together nor all to one controller.
@@ -15,7 +15,7 @@ const CAP: Duration = Duration::from_secs(10);
 /// The longest spread that a Goaway may ask for.
 const MAX_SPREAD: Duration = Duration::from_secs(300);
 
-/// How an attempt or a stream ended.
+/// The end of an attempt or of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// There was no connection.
@@ -93,7 +93,7 @@ impl<T: PartialEq> Reconnect<T> {
         self.size > 1
     }
 
-    /// When the agent leaves within the time of a Goaway: agents spread over it.
+    /// Time of the agent's leave within the time of a Goaway, over which agents spread.
     pub fn departure(&mut self) -> Departure {
         Departure(self.random.next())
     }
@@ -152,12 +152,12 @@ impl<T: PartialEq> Reconnect<T> {
     }
 }
 
-/// When an agent leaves a controller that stops: a share of the time that all agents have.
+/// Time at which an agent leaves a stopping controller: a share of the time that all agents have.
 #[derive(Debug, Clone, Copy)]
 pub struct Departure(u64);
 
 impl Departure {
-    /// How long the agent stays.
+    /// Time that the agent stays.
     #[must_use]
     pub fn after(self, spread: Duration) -> Duration {
         let nanos = (spread.min(MAX_SPREAD).as_nanos() * u128::from(self.0)) >> 64;

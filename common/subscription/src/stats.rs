@@ -32,7 +32,7 @@ pub struct StreamStats {
     pub unknown_frames: AtomicU64,
     /// Deletions that are held back.
     pub guard: GuardStats,
-    /// When the last stream ended.
+    /// End of the last stream.
     last_end: Mutex<Option<Instant>>,
 }
 

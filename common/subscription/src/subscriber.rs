@@ -24,7 +24,7 @@ pub trait Subscriber: Send {
     /// Why a frame cannot be taken.
     type Error: std::fmt::Display + Send;
 
-    /// Begins a stream: drops what the last one left unfinished. Returns the first message.
+    /// Begins a stream: drops an unfinished transition of the last one. Returns the first message.
     fn hello(&mut self) -> v1::Hello;
 
     /// A stream is open.
@@ -33,7 +33,7 @@ pub trait Subscriber: Send {
     /// Takes a frame.
     ///
     /// # Errors
-    /// If the frame does not fit what came before. A new stream is begun.
+    /// If the frame does not fit the earlier ones. A new stream is begun.
     fn take(&mut self, frame: Self::Frame) -> Result<Taken, Self::Error>;
 
     /// Whether tables of a controller of this cluster may be taken.
@@ -45,7 +45,7 @@ pub trait Subscriber: Send {
     /// Deletions that were held back may go through.
     fn release(&mut self);
 
-    /// Whether [`Self::next_message`] has something to say.
+    /// Whether [`Self::next_message`] has a message.
     fn has_message(&self) -> bool;
 
     /// The next message to the controller.

@@ -24,7 +24,7 @@ pub struct DecodedRecord {
     pub record: Record,
     /// Its hash as the sender stated it; not that of `record` if something was left out.
     pub hash: ContentHash,
-    /// Which frontends were left out, and why, in words.
+    /// Description of the omitted frontends, with the reasons.
     pub left_out: Vec<String>,
 }
 

@@ -19,7 +19,7 @@ use crate::v1;
 
 /// Patches of records.
 mod patch;
-/// What the rules refuse and what they leave out, case by case.
+/// Refusals and omissions by the rules, case by case.
 mod rules;
 
 const CLUSTER: &str = "east";

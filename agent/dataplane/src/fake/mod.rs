@@ -1,4 +1,4 @@
-//! Kernel in memory that refuses what the real one refuses, with injected faults.
+//! Kernel in memory with the refusals of the real one, and with injected faults.
 
 mod kube_proxy;
 
@@ -36,7 +36,7 @@ pub enum Fault {
 pub struct FakeKernel {
     /// Its state.
     pub state: KernelState,
-    /// What the node is like.
+    /// Facts about the node.
     pub facts: NodeFacts,
     /// Connections of real servers.
     pub connections: BTreeMap<(VirtualServerKey, SocketAddr), Connections>,

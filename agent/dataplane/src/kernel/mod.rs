@@ -60,9 +60,9 @@ pub struct KernelConfig {
     pub node_port_addresses: NodePortAddresses,
     /// File that records the rules in place, so that the next run need not write them again.
     pub rules_record: Option<PathBuf>,
-    /// Settings beyond those that we cannot do without.
+    /// Optional settings.
     pub tuning: Tuning,
-    /// How packets to VIPs arrive on the node.
+    /// Binding of VIPs to the node.
     pub vip_binding: VipBinding,
     /// Shortest time between two attempts of the kernel to load a missing scheduler.
     pub scheduler_pause: Duration,

@@ -95,7 +95,7 @@ mod tests {
             assert_eq!(lacks("twos", at, false), (true, 2), "{at:?}");
         }
         assert_eq!(lacks("twos", PAUSE, false), (true, 3));
-        // Somebody has loaded it meanwhile.
+        // It was loaded meanwhile.
         assert_eq!(lacks("twos", PAUSE * 2, true), (false, 4));
         assert_eq!(lacks("twos", PAUSE * 3, false), (false, 4));
     }

@@ -96,7 +96,7 @@ pub(super) fn write_delete(writer: &mut Writer, flow: &Flow) {
     writer.attribute(ID, &flow.id.to_be_bytes());
 }
 
-/// Reads a flow; `None` if it is not of UDP, or in a zone: those are nobody's connections to us.
+/// Reads a flow; `None` if it is not of UDP, or in a zone, which the agent does not serve.
 pub(super) fn read_flow(payload: &[u8]) -> Result<Option<Flow>, Malformed> {
     let attributes = Attributes::new(payload, HEADER_LEN)?;
     if let Some(zone) = attributes.find(ZONE)?

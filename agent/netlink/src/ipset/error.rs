@@ -41,7 +41,7 @@ pub enum IpsetError {
         /// The reason it is refused.
         fault: EntryFault,
     },
-    /// The socket failed. Unless it says otherwise, what a batch has done is unknown.
+    /// The socket failed. Unless the error states otherwise, the effect of a batch is unknown.
     #[error(transparent)]
     Socket(#[from] SocketError),
 }
@@ -54,6 +54,6 @@ pub struct RequestError {
     pub index: usize,
     /// The entry's index in the request; `None` if the request failed as a whole.
     pub entry: Option<usize>,
-    /// Why; [`Request`](super::Request) lists what the kernel returns when.
+    /// The kernel's error; [`Request`](super::Request) lists the errors and their causes.
     pub errno: Errno,
 }

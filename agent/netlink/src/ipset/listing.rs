@@ -19,7 +19,7 @@ pub struct Listing {
     pub sets: BTreeMap<String, Set>,
     /// The names of all other sets.
     pub other: BTreeSet<String>,
-    /// How many entries of `sets` are left out: those of other protocols, and exceptions
+    /// Number of entries of `sets` that are left out: those of other protocols, and exceptions
     /// (`nomatch`).
     pub skipped: usize,
 }

@@ -28,7 +28,7 @@ use crate::wire::Writer;
 use attr::command;
 use plan::Part;
 
-/// Measured: the fewer sends the better, up to this.
+/// Bytes per send. Measured: fewer and larger sends are faster, up to this size.
 const SEND_SIZE: usize = 1 << 20;
 
 /// The sets of the network namespace of the thread that opened it. Needs `CAP_NET_ADMIN`.
@@ -65,15 +65,15 @@ impl Ipset {
         })
     }
 
-    /// Executes requests in their order and returns what failed, in order; an empty result means
-    /// that all is applied. A bad entry does not keep out the others of its request, and a failed
-    /// request not the later ones: give a swap in a batch of its own if it depends on another.
+    /// Executes requests in their order and returns the failures, in order; an empty result means
+    /// that all is applied. A bad entry does not prevent the others of its request, nor a failed
+    /// request the later ones: put a swap in a batch of its own if it depends on another request.
     ///
     /// Entries are checked against the sets as this value last read or created them.
     ///
     /// # Errors
     /// [`IpsetError::Name`], [`IpsetError::Entry`], [`IpsetError::NoType`]: nothing was done.
-    /// [`IpsetError::Socket`]: it is unknown what was done, list the sets again.
+    /// [`IpsetError::Socket`]: the effect is unknown, list the sets again.
     pub fn apply(&mut self, requests: &[Request]) -> Result<Vec<RequestError>, IpsetError> {
         let headers = self.check(requests)?;
         self.learn_types(requests)?;
@@ -95,7 +95,7 @@ impl Ipset {
         Ok(errors.into_iter().map(error).collect())
     }
 
-    /// How many netlink requests were made so far.
+    /// Number of netlink requests so far.
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.socket.requests()
@@ -259,8 +259,8 @@ fn write_list(flags: u32) -> impl Fn(&mut Writer) {
     }
 }
 
-/// Follows what a request will do to the sets, and checks its entries against them. The kernel
-/// itself says if there is no such set.
+/// Applies a request's effect to the headers, and checks its entries against them. A missing set is
+/// left for the kernel to report.
 fn follow(headers: &mut Headers, request: &Request) -> Result<(), (usize, EntryFault)> {
     match request {
         Request::Create { name, header, .. } => {

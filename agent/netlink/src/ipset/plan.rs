@@ -1,17 +1,17 @@
 //! Conversion of requests to messages; pure.
 //!
-//! The kernel stops at the first bad entry of a message, so what follows it is sent again. That may
-//! not overtake a later request, therefore a batch is cut into segments, each of which is complete
-//! before the next one begins.
+//! The kernel stops at the first bad entry of a message, so the entries after it are sent again.
+//! They must not be overtaken by a later request. A batch is therefore cut into segments, each of
+//! which is complete before the next one begins.
 
 use std::ops::Range;
 
 use super::Request;
 
-/// Of 84 bytes at most each, so that they fit an attribute of 65535.
+/// Limit of entries in a message: at 84 bytes at most each, they fit an attribute of 65535 bytes.
 const ENTRIES_MAX: usize = 700;
 
-/// A message: a request, of which it has these entries.
+/// A message: a request with a range of its entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     /// The request's index.
@@ -21,8 +21,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// What is left after the entry at `bad`, one message for each: any number of bad entries takes
-    /// no more than two rounds.
+    /// The entries after the one at `bad`, one message for each, so that any number of bad entries
+    /// takes no more than two rounds.
     pub(super) fn after(&self, bad: usize) -> impl Iterator<Item = Self> + use<> {
         let request = self.request;
         (bad + 1..self.entries.end).map(move |entry| Self {

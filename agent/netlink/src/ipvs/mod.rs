@@ -34,7 +34,7 @@ use reply::{Dests, Services};
 use request::{GET_DEST, GET_INFO, GET_SERVICE};
 use sockopt::Sockopt;
 
-/// Measured: larger sends gain nothing, at 64 KiB the system calls begin to show.
+/// Bytes per send. Measured: larger sends gain nothing, at 64 KiB the system calls begin to show.
 const SEND_SIZE: usize = 256 << 10;
 
 /// A guess where the number of real servers is not known; a wrong one costs another system call.
@@ -52,7 +52,7 @@ pub enum IpvsError {
     /// The kernel has no IPVS: the module `ip_vs` is not loaded, or missing.
     #[error("the kernel has no IPVS")]
     NoIpvs,
-    /// The socket failed. Unless it says otherwise, what a batch has done is unknown.
+    /// The socket failed. Unless the error states otherwise, the effect of a batch is unknown.
     #[error(transparent)]
     Socket(#[from] SocketError),
     /// IPv4 objects cannot be read, which is done by IPVS's socket options.
@@ -72,7 +72,7 @@ impl From<Malformed> for IpvsError {
 pub struct RequestError {
     /// The request's index among those given to [`Ipvs::apply`].
     pub index: usize,
-    /// Why; [`Request`] lists what the kernel returns when.
+    /// The kernel's error; [`Request`] lists the errors and their causes.
     pub errno: Errno,
 }
 
@@ -123,7 +123,7 @@ impl Ipvs {
         Ok(ipvs)
     }
 
-    /// How many netlink requests were made so far.
+    /// Number of netlink requests so far.
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.socket.requests()

@@ -19,7 +19,7 @@ const FORWARDING_MASK: u32 = 7;
 pub struct Info {
     /// Major, minor and patch version; 1.2.1 since 2008.
     pub version: (u8, u8, u8),
-    /// How many buckets the connection table has; a module parameter.
+    /// Number of buckets of the connection table; a module parameter.
     pub connection_table_size: u32,
 }
 

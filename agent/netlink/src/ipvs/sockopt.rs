@@ -115,8 +115,8 @@ impl Sockopt {
         Ok(Some(dests))
     }
 
-    /// Reads a table into a buffer that is surely not too small: the kernel fills what there is
-    /// room for and does not tell how much it filled, so zeros must be left over.
+    /// Reads a table into a buffer that is certainly large enough. The kernel fills the room there
+    /// is without reporting the length, so zeros must be left over.
     fn table(
         &self,
         expected: u32,

@@ -135,7 +135,7 @@ fn read_service(payload: &[u8]) -> Option<(VirtualServerKey, VirtualServerConfig
     reply::service(&nest.nested()).unwrap()
 }
 
-/// As the kernel replies: what was written, and the counters.
+/// A reply of the kernel: the attributes that were written, and the counters.
 fn dest_reply(real_server: SocketAddr, config: &RealServerConfig, counters: [u32; 3]) -> Vec<u8> {
     let mut writer = Writer::default();
     request::write_header(&mut writer, request::NEW_DEST);

@@ -14,8 +14,8 @@ const UDP: u16 = 6;
 /// The length of `struct genlmsghdr`.
 const HEADER_LEN: usize = 4;
 
-/// How long connections without packets are remembered, in seconds; when they are set, 0 leaves
-/// one as it is. The kernel's defaults are 900, 120 and 300.
+/// Timeouts of connections without packets, in seconds. When they are set, 0 leaves one unchanged.
+/// The kernel's defaults are 900, 120 and 300.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timeouts {
     /// Of an established TCP connection.

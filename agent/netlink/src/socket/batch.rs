@@ -1,8 +1,8 @@
 //! Many requests in few sends, without an acknowledgement of each.
 //!
 //! The kernel executes all requests of a send, in order and before `send` returns, and answers
-//! those that fail. The last one does ask for an acknowledgement, which ends the batch; if it is sent
-//! already, or there is none, one more that does nothing.
+//! those that fail. The last request asks for an acknowledgement, which ends the batch. If it was
+//! sent already, or there is none, a no-operation is added for that.
 
 use super::{Socket, SocketError};
 use crate::Errno;
@@ -11,7 +11,7 @@ use crate::wire::{self, HEADER_LEN, Header, Malformed, Messages, Writer};
 /// A request that the kernel refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// How many requests were pushed or skipped before it.
+    /// Number of requests that were pushed or skipped before it.
     pub(crate) index: usize,
     /// Why.
     pub(crate) errno: Errno,
@@ -80,7 +80,7 @@ impl<'a> Batch<'a> {
         self.socket.next_sequence();
     }
 
-    /// Sends the rest, waits for the end, and returns what was refused, in order.
+    /// Sends the rest, waits for the end, and returns the refused requests, in order.
     pub(crate) fn finish(mut self) -> Result<Vec<Refused>, SocketError> {
         let barrier = match self.last {
             Some((start, sequence)) => {

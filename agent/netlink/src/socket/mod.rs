@@ -16,7 +16,8 @@ pub(crate) use batch::{Batch, Refused};
 use crate::wire::{self, Header, Malformed, Messages, Writer};
 use crate::{Errno, sys};
 
-/// Far above what the kernel needs for an answer: it executes a request within the send.
+/// Time limit of an answer, far longer than necessary: the kernel executes a request within the
+/// send.
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Room for the replies to one send: about 800 bytes each, as the kernel accounts them, times the
 /// 16,000 requests of a send of 1 MiB, if every one of them failed.
@@ -25,17 +26,17 @@ const RECEIVE_BUFFER: i32 = 32 << 20;
 const SEND_BUFFER: i32 = 4 << 20;
 /// The kernel dumps at most 32 KiB at once; ipset returns a refused message of 64 KiB whole.
 const DATAGRAM_MAX: usize = 128 << 10;
-/// An attribute has 64 KiB at most, and our messages have one large attribute.
+/// An attribute has 64 KiB at most, and a message of this crate has one large attribute.
 const MESSAGE_MAX: usize = 66 << 10;
-/// How often a dump is started again because the state changed meanwhile.
+/// Attempts at a dump before it fails because the state changed during each.
 const DUMP_ATTEMPTS: usize = 5;
 
 /// Error of a netlink socket.
 ///
 /// After any of them but [`Refused`](Self::Refused) and [`Interrupted`](Self::Interrupted) the
 /// outcome of a batch is unknown: requests may or may not have been executed. Read the kernel's
-/// state again before the next batch. What comes next goes over a new socket: an old one may still be
-/// at a dump, or never work again.
+/// state again before the next batch. Later requests use a new socket: the old one may still be
+/// within a dump, or unusable for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SocketError {
     /// The socket cannot be made.
@@ -59,12 +60,12 @@ pub enum SocketError {
     /// The state changed during each of five dumps.
     #[error("the kernel's state kept changing while it was read")]
     Interrupted,
-    /// The kernel's answer makes no sense.
+    /// The kernel's answer is malformed.
     #[error(transparent)]
     Malformed(#[from] Malformed),
 }
 
-/// The netlink protocols that we use.
+/// The netlink protocols in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bus {
     /// `NETLINK_GENERIC`: IPVS.
@@ -165,7 +166,7 @@ impl Socket {
         Err(SocketError::Interrupted)
     }
 
-    /// As [`Self::dump`], once: what changed meanwhile may be missing.
+    /// As [`Self::dump`], once: objects that change meanwhile may be missing.
     pub(crate) fn dump_once<T: Default>(
         &mut self,
         kind: u16,

@@ -121,13 +121,13 @@ fn after_an_error_of_its_own_there_is_a_new_socket() {
         Ok(())
     };
     let requests = socket.requests();
-    // Nobody answers.
+    // No answer.
     let other = replaced(&mut socket);
     assert_eq!(socket.dump(16, fill, count), Err(SocketError::Timeout));
     assert!(socket.dump(16, fill, count).unwrap() >= 1);
     drop(other);
 
-    // Nobody is there.
+    // The peer is closed.
     drop(replaced(&mut socket));
     let mut batch = socket.batch(1 << 18);
     push(&mut batch, NO_FAMILY).unwrap();
@@ -137,13 +137,13 @@ fn after_an_error_of_its_own_there_is_a_new_socket() {
     push(&mut batch, NO_FAMILY).unwrap();
     assert_eq!(batch.finish().unwrap().len(), 1);
 
-    // What comes makes no sense.
+    // A malformed answer.
     let other = std::os::unix::net::UnixDatagram::from(replaced(&mut socket));
     other.send(&[0xff; 20]).unwrap();
     let failed = socket.dump(16, fill, count).unwrap_err();
     assert!(matches!(failed, SocketError::Malformed(_)), "{failed}");
     assert!(socket.dump(16, fill, count).unwrap() >= 1);
-    // They go on counting.
+    // New sockets continue the count.
     assert_eq!(socket.requests(), requests + 6);
     let mut strict = [0; 4];
     let name = libc::NETLINK_GET_STRICT_CHK;

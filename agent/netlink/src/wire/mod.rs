@@ -1,7 +1,7 @@
 //! Netlink messages and attributes as bytes (kernel: `include/uapi/linux/netlink.h`).
 //!
 //! Pure: [`Writer`] builds messages, [`Messages`] and [`Attributes`] read them. Readers accept any
-//! bytes and never panic. What an attribute means is left to the codecs.
+//! bytes and never panic. The meaning of attributes is left to the codecs.
 
 mod read;
 #[cfg(test)]

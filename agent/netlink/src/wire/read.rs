@@ -31,7 +31,7 @@ pub(crate) struct Message<'a> {
     pub(crate) flags: u16,
     /// The sequence number, that of the request in a reply.
     pub(crate) sequence: u32,
-    /// What follows the header.
+    /// The bytes after the header.
     pub(crate) payload: &'a [u8],
 }
 

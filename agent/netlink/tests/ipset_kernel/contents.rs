@@ -134,8 +134,8 @@ fn many_entries() {
     });
 }
 
-/// What the plan relies on: another mark for an address and port changes the entry in place, and
-/// deleting needs no more than address and port.
+/// Assumptions of the plan: another mark for an address and port changes the entry in place, and
+/// deletion needs only the address and port.
 #[test]
 fn a_mark_does_not_identify_an_entry() {
     in_netns(

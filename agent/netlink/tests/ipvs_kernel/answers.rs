@@ -138,7 +138,7 @@ fn tells_which_schedulers_there_are() {
             assert!(ipvs.has_scheduler("mh").unwrap());
             assert_eq!(dumped(&mut ipvs), BTreeMap::new());
 
-            // Somebody's virtual server where one would be tried stays, and does not stand in the way.
+            // A foreign virtual server at the probed address stays, and does not prevent the probe.
             let taken = ["198.51.100.0", "2001:db8::c633:6400"];
             let taken =
                 taken.map(|ip| VirtualServerKey::new(Protocol::Tcp, ip.parse().unwrap(), 20_000));

@@ -37,7 +37,7 @@ pub struct Staging {
     epoch: u64,
     /// The epoch and revision of the last good Commit; `None` if the next must be a snapshot.
     position: Option<(u64, u64)>,
-    /// How far the controller was at that Commit.
+    /// Source versions of the controller at that Commit.
     source_versions: Vec<u64>,
 }
 
@@ -60,14 +60,14 @@ pub enum Taken {
     Unknown,
 }
 
-/// A table that is whole.
+/// A committed table.
 #[derive(Debug, Clone)]
 pub struct Committed {
     /// The epoch of the controller that sent it.
     pub epoch: u64,
     /// Its revision.
     pub revision: u64,
-    /// Whether it was sent whole.
+    /// Whether it was sent as a snapshot.
     pub snapshot: bool,
     /// The table; the same `Arc` as before if nothing changed.
     pub table: Arc<NodeTable>,
@@ -75,20 +75,20 @@ pub struct Committed {
     pub records_hash: SetHash,
     /// The hash of the node's own part, as the controller has it.
     pub own_hash: SetHash,
-    /// When its changes were triggered, in milliseconds of Unix time; empty for a whole table.
+    /// Trigger times of its changes, in milliseconds of Unix time; empty for a snapshot.
     pub trigger_times_ms: Vec<u64>,
     /// All refusals, of this Commit and earlier ones, in order of the keys; first, without a key, those
     /// of the node's facts.
     pub refused: Vec<v1::Refusal>,
 }
 
-/// Why a transition was dropped. The table stays as it was, and the next must come whole.
+/// Reason of a dropped transition. The table stays as it was, and the next must be a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum StagingError {
     /// The staged table differs from the one that was sent.
     #[error("{part} of revision {revision} have hash {got}, not {stated}")]
     Mismatch {
-        /// Which part of the table.
+        /// The part of the table.
         part: &'static str,
         /// The Commit's revision.
         revision: u64,
@@ -157,8 +157,8 @@ impl Staging {
         }
     }
 
-    /// Forgets the source versions of the last controller: its source has been restored to an earlier
-    /// state. Whether there were any.
+    /// Forgets the source versions of the last controller, whose source has been restored to an
+    /// earlier state. Returns whether there were any.
     pub fn forget_source_versions(&mut self) -> bool {
         !std::mem::take(&mut self.source_versions).is_empty()
     }

@@ -1,4 +1,4 @@
-//! Facts about the node itself. Their hash is the controller's, as that of every other part.
+//! Facts about the node itself. As with every other part, their hash is the controller's.
 
 use portolan_model::{ContentHash, NodeInfo};
 use portolan_proto::convert::{decode_hash, decode_node};
@@ -30,7 +30,7 @@ pub(super) struct StagedNode {
 }
 
 impl Default for StagedNode {
-    /// That nothing is known of the node.
+    /// The staged state of a node without facts.
     fn default() -> Self {
         Self {
             info: Some(NodeInfo::default()),

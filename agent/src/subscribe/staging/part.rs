@@ -9,14 +9,14 @@ use portolan_proto::v1;
 
 use super::replaced::Replaced;
 
-/// Hashes and problems by the key as it was sent: a refused record's key may be one that the model
-/// has no word for. The values themselves are in the table.
+/// Hashes and problems by encoded key, as the key of a refused record may have no form in the
+/// model. The values themselves are in the table.
 #[derive(Debug, Clone)]
 pub(super) struct TablePart<T> {
     hashes: BTreeMap<v1::RecordKey, ContentHash>,
     hash: SetHash,
     problems: BTreeMap<v1::RecordKey, ValueProblem>,
-    /// The last word on each key; `None` deletes it.
+    /// The last staged change of each key; `None` deletes it.
     staged: BTreeMap<v1::RecordKey, Option<Put<T>>>,
     replaced: Replaced,
 }
@@ -30,7 +30,7 @@ enum ValueProblem {
     Refused(String),
 }
 
-/// A value as it was understood.
+/// A decoded value.
 #[derive(Debug, Clone)]
 pub(super) struct Decoded<T> {
     pub(super) key: RecordKey,
@@ -42,7 +42,7 @@ pub(super) struct Decoded<T> {
 #[derive(Debug, Clone)]
 struct Put<T> {
     hash: ContentHash,
-    /// Or why it was refused.
+    /// The reason of a refusal.
     decoded: Result<Decoded<T>, String>,
 }
 
@@ -59,8 +59,8 @@ impl<T> Default for TablePart<T> {
 }
 
 impl<T> TablePart<T> {
-    /// Stages a value, or that it was refused. A hash that is none adds nothing to the sum, so
-    /// that the Commit will not fit.
+    /// Stages a value or its refusal. An invalid hash adds nothing to the sum, so the Commit will
+    /// not fit.
     pub(super) fn put(
         &mut self,
         key: Option<v1::RecordKey>,
@@ -77,12 +77,13 @@ impl<T> TablePart<T> {
         self.staged.insert(key, None);
     }
 
-    /// Stages that all values go that are not staged.
+    /// Stages the deletion of all values that are not staged.
     pub(super) fn replace_all(&mut self) {
         self.replaced = Replaced::All;
     }
 
-    /// Stages that all values of some buckets go that are not staged; false for impossible buckets.
+    /// Stages the deletion of all values of some buckets that are not staged. Returns `false` for
+    /// impossible buckets.
     pub(super) fn replace_buckets(&mut self, buckets: &[u32], count: u32) -> bool {
         self.replaced.add(buckets, count)
     }

@@ -8,7 +8,7 @@ use portolan_proto::v1;
 /// Keys that are deleted unless the transition puts them.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Replaced {
-    /// Only keys that are named change.
+    /// None: only named keys change.
     #[default]
     Nothing,
     /// Some buckets of so many.
@@ -18,7 +18,7 @@ pub(super) enum Replaced {
 }
 
 impl Replaced {
-    /// Adds buckets; false if there are none such, or others are counted differently.
+    /// Adds buckets. Returns `false` for impossible buckets, or if others are of another number.
     pub(super) fn add(&mut self, added: &[u32], added_count: u32) -> bool {
         if added.is_empty() {
             return true;

@@ -12,12 +12,12 @@ use prost::Message;
 
 use super::{Staging, own_hash};
 
-/// Stands for the hash of a value that was not taken whole: it is none of a controller's, so a
+/// Replaces the hash of a value that was taken in part. It equals no hash of a controller, so a
 /// controller will send the record again, perhaps to a newer version of this agent.
 const NOT_WHOLE: ContentHash = ContentHash(0);
 
-/// The hash under which a value is kept. If we make another hash of it than its controller, it has
-/// something that this version does not know and that would be lost.
+/// The hash with which a value is kept. If the computed hash differs from the controller's, the
+/// value has fields that this version does not know and that would be lost.
 fn whole(stated: ContentHash, computed: ContentHash) -> ContentHash {
     if stated == computed {
         stated

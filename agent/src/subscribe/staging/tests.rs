@@ -123,7 +123,7 @@ fn a_refused_record_keeps_its_last_good_version_and_others_apply() {
         assert_eq!(committed.refused[0].key, bad.key);
         assert!(committed.refused[0].reason.contains("affinity_seconds"));
     }
-    // Its hash is what was sent, so a later version takes its place in the sum.
+    // Its hash is the one that was sent, so a later version takes its place in the sum.
     agent.put(&[encoded("x", 4)]);
     let committed = agent
         .commit(sums(&[encoded("x", 4), y.clone()], &[], None))

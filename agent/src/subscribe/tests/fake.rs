@@ -310,7 +310,7 @@ async fn a_controller_that_says_nonsense_is_left_for_another() {
     let mut mad = Controller::start().await;
     let mut other = Controller::start().await;
     let mut agent = Agent::start(&[mad.address, other.address]);
-    // Whichever is first sends what does not fit.
+    // The one that is connected first sends a Commit that does not fit.
     let (stream, mut other) = tokio::select! {
         stream = mad.accept() => (stream, other),
         stream = other.accept() => (stream, mad),

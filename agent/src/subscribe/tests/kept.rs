@@ -126,7 +126,7 @@ async fn a_table_from_disk_does_not_come_before_all_controllers_were_tried() {
         let first = agent.table(|_| true).await;
         assert_eq!(first.revision, 8);
         agent.stop().await;
-        // What was written is the newer one; it resumes with that.
+        // The newer table was written; the next run resumes with it.
     }
 }
 

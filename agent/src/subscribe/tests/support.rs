@@ -15,7 +15,7 @@ use super::super::{
     ClusterPin, GuardConfig, HeldView, Report, Security, Stats, SubscribeConfig, Subscribed, run,
 };
 
-/// How long a test waits before it fails.
+/// Time that a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) async fn patiently<F: Future>(future: F) -> F::Output {

@@ -130,11 +130,11 @@ fn a_patch_that_breaks_a_rule_is_refused_with_the_fields_name() {
         ("patch.remove.weights", |p| {
             p.remove.as_mut().unwrap().weights = vec![1];
         }),
-        // One that the base has not.
+        // A destination that the base lacks.
         ("patch.remove", |p| {
             p.remove.as_mut().unwrap().v4 = vec![0x0a00_0008];
         }),
-        // One that is put.
+        // A destination that is also put.
         ("patch.remove", |p| p.remove = p.put.clone()),
     ];
     apply_patch(&base(), &patched(&base(), &next())).unwrap();
@@ -157,7 +157,7 @@ proptest! {
         prop_assert_eq!(apply_patch(&new, &back).unwrap(), old);
     }
 
-    /// What comes of any patch is a record that keeps the rules, or nothing does.
+    /// Any patch yields either a record that keeps the rules, or an error.
     #[test]
     fn any_patch_is_applied_or_refused(
         base in record(),

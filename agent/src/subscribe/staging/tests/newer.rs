@@ -146,7 +146,7 @@ fn an_unknown_family_of_a_record_is_no_obstacle() {
     );
 }
 
-/// Or a newer version of the agent would never be sent what this one did not know.
+/// Otherwise a newer version of the agent would never receive fields unknown to this one.
 #[test]
 fn what_is_not_known_of_is_asked_for_again_after_a_restart() {
     let mut record = with_unknown(&encoded("x", 1));

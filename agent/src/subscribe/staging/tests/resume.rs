@@ -147,7 +147,7 @@ fn buckets_that_cannot_be_end_the_stream() {
 fn an_agent_says_the_hashes_of_its_buckets() {
     let all = [encoded("x", 1), encoded("y", 2)];
     let mut agent = agent_with(&all);
-    // What is staged counts for nothing yet.
+    // Staged changes do not count yet.
     agent.put(&[encoded("z", 3)]);
     let ask = |count| frame(Frame::AskBuckets(v1::AskBuckets { count }));
     let Taken::Asked(answer) = agent.0.take(ask(64)).unwrap() else {
@@ -342,7 +342,7 @@ fn source_versions_are_those_of_the_last_commit_until_they_are_forgotten() {
     assert_eq!(agent.hello().revision, 1);
 }
 
-/// A staging that took what another one saved.
+/// A staging that is restored from the saved state of another one.
 pub(super) fn restored(saved: &Saved) -> (Staging, Committed) {
     let mut staging = Staging::new("east");
     let mut last = None;
@@ -397,7 +397,7 @@ fn a_record_that_was_not_taken_whole_is_asked_for_again_after_a_restart() {
 }
 
 proptest! {
-    /// Whatever is sent in whatever way, the table is what a whole one would be.
+    /// Any sequence of transitions yields the same table as a snapshot of the final state.
     #[test]
     fn any_sequence_is_a_rebuild(
         commits in vec((0..4_u8, 0..16_u32, btree_map(0..8_usize, vec(any::<bool>(), 4), 0..6)), 1..12),

@@ -37,7 +37,7 @@ pub(super) fn broken(service: &str, hash: u128) -> v1::Record {
     record
 }
 
-/// What a controller would say of these records and lists.
+/// The hashes that a controller computes for these records and lists.
 pub(super) fn sums(
     records: &[v1::Record],
     lists: &[v1::NodeLists],

@@ -27,10 +27,10 @@ struct Recording {
 /// One message.
 #[derive(Clone, PartialEq, Message)]
 struct Entry {
-    /// Which stream it belongs to, counted from 0 in the order of Hellos.
+    /// The index of its stream, from 0 in the order of Hellos.
     #[prost(uint32, tag = "1")]
     stream: u32,
-    /// Whether the agent or relay said it: then it is an `AgentMessage`, else a `Frame`.
+    /// Whether the agent or relay sent it, as an `AgentMessage`. Otherwise it is a `Frame`.
     #[prost(bool, tag = "2")]
     from_agent: bool,
     #[prost(bytes = "vec", tag = "3")]

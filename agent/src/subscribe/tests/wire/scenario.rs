@@ -17,7 +17,7 @@ use crate::subscribe::tests::support::patiently;
 
 /// The agent of node `a`, recorded or replayed.
 pub(super) trait Agent {
-    /// The controller is there from now on. Where a relay finds it.
+    /// Starts to use the controller at an address. Returns the address for a relay.
     async fn controller_at(&mut self, address: SocketAddr) -> SocketAddr;
 
     /// Receives a table as that revision, and has programmed it if it is not to be held.
@@ -26,7 +26,7 @@ pub(super) trait Agent {
     /// Programs the table that it holds.
     async fn confirmed(&mut self, epoch: u64, revision: u64);
 
-    /// What a relay says first.
+    /// The first message of a relay.
     fn relay_hello(&self) -> v1::Hello;
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn play(agent: &mut impl Agent) {
     alone(agent, &[fourth()], true).await;
 }
 
-/// A controller of which only the agent knows.
+/// Runs a controller that only the agent connects to.
 async fn alone(agent: &mut impl Agent, worlds: &[World], held: bool) {
     let mut server = Server::empty(any_port()).await;
     let epoch = server.tables.epoch();
@@ -82,7 +82,7 @@ fn publish(server: &mut Server, from: &World, to: &World) {
     server.publisher.set_synced();
 }
 
-/// Waits until the controller knows of a revision.
+/// Waits until the controller has the acknowledgement of a revision.
 async fn acked(server: &Server, revision: u64, programmed: bool) -> NodeStatus {
     let wanted = |status: &NodeStatus| {
         status.received == Some(revision)

@@ -12,10 +12,10 @@ use portolan_select::TableDelta;
 
 use crate::subscribe::tests::support::record;
 
-/// How many small records there are: enough for compressed segments and for buckets.
+/// Number of small records: enough for compressed segments and for buckets.
 const SMALL: u16 = 500;
 
-/// All that a controller has.
+/// The complete data of a controller.
 #[derive(Debug, Clone, Default)]
 pub(super) struct World {
     pub(super) records: BTreeMap<RecordKey, Record>,
@@ -28,7 +28,7 @@ impl World {
         self.records.insert(record.key.clone(), record);
     }
 
-    /// What makes another world of this one.
+    /// The changes from this world to another.
     pub(super) fn delta(&self, to: &Self) -> TableDelta {
         let mut delta = TableDelta::default();
         for key in self.records.keys().chain(to.records.keys()) {
@@ -52,7 +52,7 @@ impl World {
         delta
     }
 
-    /// The table of a node, with what it must refuse.
+    /// The table of a node, with the record that agents refuse.
     pub(super) fn table(&self, name: &str) -> NodeTable {
         let node = node(name);
         let records = self.records.iter();
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// The table of a node as its agent takes it.
+    /// The table of a node as its agent takes it, without the refused record.
     pub(super) fn taken(&self, name: &str) -> NodeTable {
         let mut table = self.table(name);
         table.records.remove(&refused().key);
@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// What the agent of the first controller is sent, one Commit each.
+/// The worlds of the first controller, each sent as one Commit.
 pub(super) fn first() -> [World; 4] {
     let mut one = World::default();
     for i in 0..SMALL {
@@ -94,7 +94,7 @@ pub(super) fn first() -> [World; 4] {
     two.put(record("new"));
     two.records.remove(&small(1, 80).key);
     let mut three = two.clone();
-    // A patch.
+    // Sent as a patch.
     three.put(wide(2..101));
     let mut four = three.clone();
     four.nodes.insert(node("a"), info("zone-c"));
@@ -103,7 +103,7 @@ pub(super) fn first() -> [World; 4] {
     [one, two, three, four]
 }
 
-/// What a second one has: some buckets differ.
+/// The world of the second controller: some buckets differ.
 pub(super) fn second() -> World {
     let [.., mut world] = first();
     for i in 2..9 {
@@ -112,14 +112,14 @@ pub(super) fn second() -> World {
     world
 }
 
-/// What a third one has: first the same, then more.
+/// The worlds of the third controller: first the same, then one more record.
 pub(super) fn third() -> [World; 2] {
     let mut more = second();
     more.put(record("newer"));
     [second(), more]
 }
 
-/// What a fourth one has: so little that agents hold it back.
+/// The world of the fourth controller: so few records that agents hold the deletions.
 pub(super) fn fourth() -> World {
     let mut world = World::default();
     world.put(full());
@@ -168,7 +168,7 @@ fn wide(ports: std::ops::Range<u16>) -> Record {
     }
 }
 
-/// One that agents refuse: its scheduler's name is too long.
+/// A record that agents refuse: its scheduler's name is too long.
 pub(super) fn refused() -> Record {
     Record {
         scheduling: Scheduling {
@@ -179,7 +179,7 @@ pub(super) fn refused() -> Record {
     }
 }
 
-/// One with all fields.
+/// A record with all fields.
 fn full() -> Record {
     let vip = |ip: &str| FrontendAddress::Vip(ip.parse().unwrap());
     let frontends = vec![
