@@ -59,14 +59,14 @@ pub enum Request {
 pub enum Route {
     /// A route with the protocol number of [`Mark`].
     Ours {
-        /// Of which address.
+        /// The address of the route.
         address: IpAddr,
         /// The source of the node's own connections to it.
         source: Option<IpAddr>,
     },
     /// A foreign route of any kind. Routes that the kernel added for addresses of devices are left out.
     Foreign {
-        /// Of which address.
+        /// The address of the route.
         address: IpAddr,
     },
 }

@@ -19,7 +19,7 @@ pub struct ServiceKey {
 }
 
 impl ServiceKey {
-    /// That of a record.
+    /// The Service of a record.
     #[must_use]
     pub fn of(record: &RecordKey) -> Self {
         Self {

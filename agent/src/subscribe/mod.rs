@@ -49,7 +49,7 @@ pub struct SubscribeConfig {
     pub cluster: String,
     /// The node's name.
     pub node: String,
-    /// The cluster that the node belongs to by the controllers' word.
+    /// The cluster that the node belongs to, as stated by the controllers.
     pub pin: ClusterPin,
     /// This agent's version, for people.
     pub agent_version: String,

@@ -198,7 +198,7 @@ impl Store {
         if !raw.is_empty() {
             return Err(FileError::NoCommit);
         }
-        // Files of before this field do not say.
+        // Files of older versions lack this field.
         let id = hello.cluster_id;
         Ok(StoredTable {
             in_force: in_force.map_or_else(|| Arc::clone(&committed.table), |last| last.table),

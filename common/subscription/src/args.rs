@@ -133,7 +133,7 @@ pub struct Identity {
     pub key: Option<PathBuf>,
     /// The name in the controllers' certificates.
     pub server_name: Option<String>,
-    /// Whether to do without TLS.
+    /// Whether the connection is plaintext.
     pub plaintext: bool,
     /// The token to show.
     pub token: Token,
@@ -157,7 +157,7 @@ pub enum IdentityError {
     /// The controller cannot be verified.
     #[error("no authority configured: --{0}tls-cert needs --{0}tls-ca")]
     NoAuthority(&'static str),
-    /// There is nothing to show to the controller.
+    /// There is neither a certificate nor a token for the controller.
     #[error("no client identity: set --{0}tls-cert and --{0}tls-key{1}")]
     NoIdentity(&'static str, &'static str),
     /// Not the name of a server.

@@ -24,8 +24,8 @@ use crate::{End, Security, Target};
 /// The time limit of a connection attempt, and of the answer to Hello.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A silent connection is tested this often, and closed if no answer comes in time. A busy controller
-/// answers late: a shorter limit would make it lose agents because it has so many.
+/// Interval of pings on a silent connection, and time limit of the answer. A busy controller
+/// answers late: with a shorter limit it would lose agents because it has so many.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -141,7 +141,7 @@ impl Dialer {
     }
 
     fn refused(&mut self, target: &Target, status: &Status) -> End {
-        // If TLS fails only now, the status itself does not say so.
+        // The status itself does not show a failure of TLS at this point.
         let cause = std::error::Error::source(status).map(root_cause);
         let reason = match cause {
             None => format!("{:?}: {}", status.code(), status.message()),
@@ -218,7 +218,7 @@ pub fn ended_early(status: &Status) -> End {
     }
 }
 
-/// The innermost cause: the outer ones say no more than "transport error".
+/// The innermost cause: the outer ones are no more specific than "transport error".
 fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {

@@ -53,7 +53,7 @@ impl Controllers {
         self.reconnect.departure()
     }
 
-    /// Takes note of how an attempt or a stream ended. Returns the pause before the next attempt.
+    /// Records the end of an attempt or of a stream. Returns the pause before the next attempt.
     pub fn after(&mut self, end: End) -> Duration {
         self.reconnect.after(end)
     }

@@ -1,4 +1,4 @@
-//! The deletion guard: deletions of a first table that are too many to be believed at once.
+//! The deletion guard: holds back implausibly large deletions of a stream's first table.
 //!
 //! A controller that starts with little (its API server was restored from an empty backup, or its
 //! cache was not full) would have nearly everything deleted. So the first table of a stream is
@@ -63,7 +63,7 @@ impl GuardConfig {
     }
 }
 
-/// Deletions that are held back.
+/// Held deletions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeldDeletions {
     /// The epoch of the controller whose table lacks the records.
@@ -72,8 +72,8 @@ pub struct HeldDeletions {
     pub revision: u64,
     /// The records that are withheld, and the table in force.
     pub loss: Loss,
-    /// When the deletions count as confirmed; `None` for never, or while no controller has stated
-    /// them on the present stream.
+    /// Time at which the deletions count as confirmed; `None` for never, or while no controller has
+    /// stated them on the present stream.
     pub until: Option<Instant>,
 }
 
@@ -95,14 +95,14 @@ impl HeldDeletions {
     }
 }
 
-/// Decides whether losses are withheld. Pure: time comes in, and the owner of the table knows which
-/// records are withheld.
+/// Decides whether losses are withheld. Pure: time is an argument, and the owner of the table keeps
+/// the withheld records.
 #[derive(Debug)]
 pub struct DeletionGuard {
     config: GuardConfig,
     /// Whether the next table is the first one of its stream.
     is_first: bool,
-    /// Whether the next first table is believed.
+    /// Whether the next first table is believed in any case.
     believes_next: bool,
     hold: Option<Hold>,
 }
@@ -114,7 +114,7 @@ struct Hold {
     first_revision: u64,
     last_revision: u64,
     loss: Loss,
-    /// When a controller first stated the loss; `None` after a restart, until one does.
+    /// Time at which a controller first stated the loss; `None` after a restart, until one does.
     since: Option<Instant>,
     /// Whether a table of the present stream stands by the loss.
     is_current: bool,
@@ -137,7 +137,7 @@ impl DeletionGuard {
         self.believes_next = true;
     }
 
-    /// Goes on with the deletions that an earlier run held.
+    /// Continues with the held deletions of an earlier run.
     pub fn restore(&mut self, epoch: u64, revision: u64, loss: Loss) {
         self.hold = (!self.config.is_off()).then_some(Hold {
             epoch,
@@ -149,7 +149,7 @@ impl DeletionGuard {
         });
     }
 
-    /// A stream begins or has ended. Time confirms nothing without a controller.
+    /// Records the begin or end of a stream. Time confirms nothing without a controller.
     pub fn begin_stream(&mut self) {
         self.is_first = true;
         if let Some(hold) = &mut self.hold {
@@ -157,14 +157,14 @@ impl DeletionGuard {
         }
     }
 
-    /// Whether the next table is compared with all that is in force. Otherwise only the records
-    /// that are withheld already are looked at.
+    /// Whether the next table is compared with all that is in force, rather than with the withheld
+    /// records only.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.is_first
     }
 
-    /// Takes note of a table. Returns whether its loss is withheld.
+    /// Records a table. Returns whether its loss is withheld.
     pub fn judge(&mut self, epoch: u64, revision: u64, loss: Loss, now: Instant) -> bool {
         let is_first = std::mem::replace(&mut self.is_first, false);
         let before = self.hold.take();
@@ -192,7 +192,7 @@ impl DeletionGuard {
         !self.expire(now)
     }
 
-    /// Lets the deletions through if their time has come.
+    /// Releases the held deletions if their time has come.
     pub fn expire(&mut self, now: Instant) -> bool {
         let is_over = self.until().is_some_and(|until| until <= now);
         if is_over {
@@ -201,7 +201,7 @@ impl DeletionGuard {
         is_over
     }
 
-    /// Lets the deletions through if an operator means them: a revision since they are held.
+    /// Releases the held deletions if an operator confirms a revision since the begin of the hold.
     pub fn confirm(&mut self, epoch: u64, revision: u64) -> bool {
         let is_meant = |hold: &mut Hold| {
             let revisions = hold.first_revision..=hold.last_revision;
@@ -210,14 +210,14 @@ impl DeletionGuard {
         self.hold.take_if(is_meant).is_some()
     }
 
-    /// When the deletions count as confirmed, if they do by time.
+    /// Time at which the deletions count as confirmed, if they do by time.
     #[must_use]
     pub fn until(&self) -> Option<Instant> {
         let hold = self.hold.as_ref().filter(|hold| hold.is_current)?;
         Some(hold.since? + self.config.time?)
     }
 
-    /// The deletions that are held, if any.
+    /// The held deletions, if any.
     #[must_use]
     pub fn held(&self) -> Option<HeldDeletions> {
         let hold = self.hold.as_ref()?;
@@ -240,7 +240,7 @@ pub struct GuardStats {
 }
 
 impl GuardStats {
-    /// Takes note of the deletions that are held, and logs their beginning and end.
+    /// Records the held deletions, and logs their beginning and end.
     pub fn report(&self, held: Option<&HeldDeletions>, now: Instant) {
         let records = held.map_or(0, |held| held.loss.lost.records);
         let before = self.deletions_held.swap(records as u64, Ordering::Relaxed);
@@ -356,7 +356,7 @@ mod tests {
         let now = Instant::now();
         let mut guard = holding(GuardConfig::default(), now);
         assert_eq!(guard.until(), Some(now + TIME));
-        // A change does not begin it anew.
+        // A change does not restart the time.
         assert!(guard.judge(1, 6, loss(149, 200), now + TIME / 2));
         assert!(!guard.expire(now + TIME / 2));
         guard.begin_stream();
@@ -414,7 +414,7 @@ mod tests {
         }
         assert!(guard.confirm(1, 6));
         assert!(!guard.confirm(1, 6));
-        // A revision of an earlier stream is not meant any more.
+        // A revision of an earlier stream confirms nothing any more.
         let mut guard = holding(config, now);
         guard.begin_stream();
         assert!(guard.judge(1, 9, loss(140, 200), now));

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::End;
 
-/// After this time without a table, because all controllers are behind the table in force, that table
-/// is of an API server which has been restored from a backup since.
+/// Time without a table, with all controllers behind the table in force, after which the API server
+/// is assumed to have been restored from a backup.
 pub const BEHIND_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The time since which all controllers that answer are behind. Time is an argument.
@@ -15,7 +15,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Takes note of the end of a stream. Whether the limit has passed.
+    /// Records the end of a stream. Returns whether the limit has passed.
     pub fn is_over(&mut self, end: End, now: Instant) -> bool {
         match end {
             End::Behind => {
@@ -24,7 +24,7 @@ impl Patience {
                 self.since = self.since.filter(|_| !is_over);
                 is_over
             }
-            // An absent controller says nothing.
+            // These controllers state no versions of their sources.
             End::Unreachable | End::Refused | End::UnknownNode | End::WrongCluster => false,
             End::Broken { .. } | End::Suspect | End::Goaway => {
                 self.since = None;

@@ -33,8 +33,8 @@ pub enum End {
     WrongCluster,
     /// The controller's sources are older than the table in force.
     Behind,
-    /// The table was not what the controller sent, or another agent uses the same name. A quick
-    /// reconnect would repeat it.
+    /// The table did not match the controller's hashes, or another agent uses the same name. A
+    /// quick reconnect would repeat it.
     Suspect,
     /// The controller is about to stop.
     Goaway,
@@ -178,7 +178,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// 0 up to but without `bound`; 0 if that is 0.
+    /// A number from 0 up to, but excluding, `bound`; 0 if `bound` is 0.
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }

@@ -1,4 +1,4 @@
-//! Addresses of controllers: a name stands for all that it resolves to.
+//! Addresses of controllers: a name stands for all addresses that it resolves to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

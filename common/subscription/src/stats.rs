@@ -30,15 +30,15 @@ pub struct StreamStats {
     pub hash_mismatches: AtomicU64,
     /// Frames of a kind that this version does not know.
     pub unknown_frames: AtomicU64,
-    /// Deletions that are held back.
+    /// Held deletions.
     pub guard: GuardStats,
     /// End of the last stream.
     last_end: Mutex<Option<Instant>>,
 }
 
 impl StreamStats {
-    /// How long there has been no contact with a controller; `None` before the first. A stream that is
-    /// open counts as contact: keepalives end it within 30 seconds of the last answer.
+    /// Time since the last contact with a controller; `None` before the first. An open stream
+    /// counts as contact: keepalives end it within 30 seconds of the last answer.
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
         if self.connected.load(Ordering::Relaxed) {

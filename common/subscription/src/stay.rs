@@ -35,7 +35,7 @@ impl Stay {
         leave_at.saturating_duration_since(now)
     }
 
-    /// When to leave, if the controller is about to stop.
+    /// Time to leave, if the controller is about to stop.
     #[must_use]
     pub fn leave_at(&self) -> Option<Instant> {
         self.leave_at

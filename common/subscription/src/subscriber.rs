@@ -42,7 +42,7 @@ pub trait Subscriber: Send {
     /// The guard that judges the tables.
     fn guard(&mut self) -> &mut DeletionGuard;
 
-    /// Deletions that were held back may go through.
+    /// Releases held deletions.
     fn release(&mut self);
 
     /// Whether [`Self::next_message`] has a message.
@@ -60,7 +60,7 @@ pub trait Subscriber: Send {
     fn ended(&mut self, is_round_over: bool) -> impl Future<Output = ()> + Send;
 
     /// Forgets the source versions of the last controller, so that one with older versions is
-    /// believed. Whether there were any.
+    /// believed. Returns whether there were any.
     fn forget_source_versions(&mut self) -> bool;
 }
 
@@ -73,7 +73,7 @@ pub enum Taken {
     Part,
     /// The end of a transition.
     Commit {
-        /// Whether it was a whole table.
+        /// Whether it was a snapshot.
         is_snapshot: bool,
     },
     /// An operator confirms deletions.
@@ -185,7 +185,7 @@ struct Stream<'a, S: Subscriber> {
     /// Whether a Commit has come.
     has_commit: bool,
     timeout: Duration,
-    /// When the next frame is due: only before the first Commit, if there are other controllers.
+    /// Time limit of the next frame: only before the first Commit, if there are other controllers.
     deadline: Option<Instant>,
     stay: Stay,
 }

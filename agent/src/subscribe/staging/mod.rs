@@ -33,7 +33,7 @@ pub struct Staging {
     lists: TablePart<NodeOverlay>,
     node: Node,
     staged_node: Option<StagedNode>,
-    /// Of the stream that frames come from.
+    /// The epoch of the present stream.
     epoch: u64,
     /// The epoch and revision of the last good Commit; `None` if the next must be a snapshot.
     position: Option<(u64, u64)>,

@@ -31,7 +31,7 @@ fn a_table_is_what_its_snapshot_and_changes_say() {
     agent.put(from_ref(&z));
     let second = agent.commit(sums(&[y, z.clone()], &[], None)).unwrap();
     assert_eq!(services(&second), [("y".into(), 2), ("z".into(), 3)]);
-    // The first is untouched: whoever programs it is not disturbed.
+    // The first table is unchanged, as it may still be in use.
     assert_eq!(services(&first).len(), 2);
     agent.put(from_ref(&z));
     let third = agent.commit(snapshot(sums(&[z], &[], None))).unwrap();

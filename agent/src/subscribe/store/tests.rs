@@ -176,7 +176,7 @@ fn a_failed_write_leaves_the_last_table() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     store.write(&staging(3).save()).unwrap();
-    // Where the new one is to be written there is a directory.
+    // A directory has the path of the new file.
     fs::create_dir(dir.path().join(".portolan_table_new")).unwrap();
     store.write(&staging(4).save()).unwrap_err();
     let committed = store.load().unwrap().unwrap().committed;

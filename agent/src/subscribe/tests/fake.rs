@@ -330,7 +330,7 @@ async fn a_silent_controller_is_left_for_another() {
     let mut silent = Controller::start().await;
     let mut other = Controller::start().await;
     let mut agent = Agent::start(&[silent.address, other.address]);
-    // Whichever is first says nothing.
+    // The one that is connected first stays silent.
     let (held, stream) = tokio::select! {
         held = silent.accept() => (held, other.accept().await),
         held = other.accept() => (held, silent.accept().await),

@@ -75,7 +75,7 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
     let before = agent.table(|table| table.revision == 7).await;
     agent.stop().await;
     let mut agent = Agent::start_as(SubscribeConfig {
-        // Where nobody is: that is known at once.
+        // No controller listens there, so the attempt fails at once.
         disk_patience: LONG,
         endpoints: vec!["http://127.0.0.1:1".parse().unwrap()],
         ..in_directory(&controller, dir.path())
@@ -111,7 +111,7 @@ async fn a_table_from_disk_does_not_come_before_all_controllers_were_tried() {
     stream.commit(7, true, &many(3)).await;
     agent.table(|table| table.revision == 7).await;
     agent.stop().await;
-    // Of many that are not there one would be asked before, and the other is.
+    // The unreachable address may be tried first; the other one is tried in any case.
     let nowhere = "http://127.0.0.1:1".parse().unwrap();
     let mut config = SubscribeConfig {
         disk_patience: LONG,
@@ -347,7 +347,7 @@ async fn services_that_lose_all_their_endpoints_keep_them() {
     stream.commit(2, true, &empty).await;
     let table = agent.table(|table| table.revision == 2).await;
     assert_eq!(table.table, before.table);
-    // One that has endpoints again is as the controller says.
+    // A record that has endpoints again has the controller's value.
     empty[0] = encoded("s0");
     stream.put(&empty[..1]).await;
     stream.commit(3, false, &empty).await;

@@ -35,7 +35,7 @@ impl Server {
         server
     }
 
-    /// One that has published nothing yet.
+    /// A controller that has published nothing yet.
     pub(super) async fn empty(address: SocketAddr) -> Self {
         let (publisher, tables) = Publisher::new(Retention::default());
         let registry = Arc::new(Registry::default());

@@ -94,7 +94,7 @@ async fn actions_need_the_socket_or_the_token() {
     for wrong in [action(), with(""), with("a token"), with(&TOKEN[1..])] {
         assert_eq!(ask(&admin, tcp(loopback), wrong).await.0, 401);
     }
-    // A replaced file takes effect at once. An empty one admits nobody.
+    // A replaced file takes effect at once. An empty one admits no request.
     std::fs::write(&path, "another token that is long").unwrap();
     assert_eq!(ask(&admin, tcp(loopback), with(TOKEN)).await.0, 401);
     std::fs::write(&path, "\n").unwrap();

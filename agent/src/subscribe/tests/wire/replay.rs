@@ -144,7 +144,7 @@ impl Replayed {
         }
     }
 
-    /// Says what it said of a revision, held or not.
+    /// Sends the recorded messages about a revision, held or not.
     async fn acknowledge(&mut self, revision: u64, held: bool) {
         let open = self.open.as_ref().unwrap();
         let acks = said(&open.recorded, |message| match message {
