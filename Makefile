@@ -43,8 +43,9 @@ bench-stream: ## Measure the stream to 5,000 agents against simple baselines (so
 	cargo run --release -p portolan-select --example event_cost
 
 .PHONY: lint
-lint: ## Check format and lints
+lint: ## Check format, licence lines and lints
 	cargo fmt --all --check
+	.ci/spdx
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 .PHONY: deny

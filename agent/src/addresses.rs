@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Notification of the sync loop about changed node addresses.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Wiring of the table's source, the reconcile loop and the servers.
 
 mod arrivals;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolan-agent cleanup`: removal of our objects, in the reverse order of programming.
 //!
 //! Ours are the virtual servers in the ownership record, the routes with our protocol number, and the sets

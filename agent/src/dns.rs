@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! DNS on the node: answers CoreDNS from a copy of the controller's names, which is kept on disk.
 
 use std::path::PathBuf;

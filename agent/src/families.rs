@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Address families that the node serves: the requested ones, or those that it can serve.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Health of the agent: a family is unhealthy if a change of the table waits for too long.
 //!
 //! A loop without a sign of life for a minute is stuck, even if no change waits. A family that could not be

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `/healthz` and `/livez` on a separate port (kube-proxy's 10256), for load balancers and the kubelet.
 //!
 //! `/healthz` fails on a node that is being removed, so that load balancers send it no new connections.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Flags for the identity of the controller and of this node.
 
 use std::path::PathBuf;

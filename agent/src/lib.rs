@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The node agent: keeps the kernel equal to the node's service table.
 
 #![forbid(unsafe_code)]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolan-agent`: keeps a node's kernel equal to its service table.
 
 #![forbid(unsafe_code)]

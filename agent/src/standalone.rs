@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The table from files on this host: the controller's own selection, without a controller.
 
 use std::sync::Arc;

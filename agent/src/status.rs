@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The present state of the agent, for the debug dumps.
 
 use std::sync::{Arc, Mutex, PoisonError};

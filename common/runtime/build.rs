@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tells the crate which compiler and which sources it is built of, for `portolan_build_info`.
 
 use std::error::Error;

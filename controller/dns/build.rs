@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Generates `coredns.dns` with a compiler written in Rust, so that no `protoc` is needed.
 
 use std::error::Error;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Wiring of source, writer, streams and admin server.
 
 use std::future::Future;

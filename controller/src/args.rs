@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The controller's command line. Every flag has an environment variable, for use in manifests.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolan-controller certs`: a certificate authority and certificates for trials.
 //!
 //! Each certificate has its own directory, in the layout of cert-manager and of Secrets of type

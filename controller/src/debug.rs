@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Dumps of the controller below `/debug`: `nodes`, `table/NODE`, `diff/NODE`, `programmed`, `explain`,
 //! `problems`; and the action `confirm/NODE`, which needs a credential.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Held deletions of the source: flags, metrics, dump and confirmation.
 
 use std::collections::BTreeMap;

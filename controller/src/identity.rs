@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Authentication of agents: flags, and the certificates and keys that they name.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Public keys of the token issuer, fetched from the API server.
 //!
 //! Keys are fetched every hour, and when a token names an unknown key. The latter is limited to once in

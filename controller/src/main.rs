@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolan-controller`: computes the service table of each node and streams it to the agents.
 
 #![forbid(unsafe_code)]

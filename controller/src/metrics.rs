@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The controller's metrics.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Periodic reviews by the API server of the tokens that streams were authenticated with.
 //!
 //! Reviews run in the background, one at a time; agents are admitted without them. The end of a stream

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The task that owns the catalog: it applies events and publishes tables.
 
 mod audit;

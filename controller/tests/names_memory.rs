@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! What a stream of names costs the controller whose agent takes nothing.
 
 #![allow(

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Makes `cfg(fuzzing)` known, which `e2e/fuzz/rustc` sets.
 
 #[allow(clippy::print_stdout, reason = "how a build script speaks")]

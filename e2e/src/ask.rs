@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Requests that fail a test unless they are answered as expected.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A cluster of namespaces with the real programs in it: one controller, an agent on each node.
 //!
 //! The controller runs on a machine of its own on the LAN (the rig's last client), so that killing

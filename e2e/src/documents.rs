@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Checks of the documentation: links, the table of contents, and the sizes that readers rely on.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Measured figures, one line each, where the summary of all lanes finds them.
 
 use std::io::Write;

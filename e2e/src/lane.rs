@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Capabilities of the machine under a test, and the one way to skip a test that needs more.
 
 use std::env;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Support for end-to-end tests and the demo: test lanes, a cluster of network namespaces, real Kubernetes
 //! servers.
 

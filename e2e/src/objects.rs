@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kubernetes objects for tests, as values to be written as JSON.
 
 use serde_json::{Value, json};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Ports that no other process and no other test takes between the choice and the use.
 //!
 //! Programs under test are told their port before they bind it. A port that the kernel chose for a socket

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Portolan's two programs, as all tests start them.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Real etcd, kube-apiserver and kube-controller-manager on loopback, for tests and benches.
 //! There is no kubelet and no scheduler: a test binds its pods to nodes and writes their status
 //! itself, and the real endpointslice controller makes the slices of that.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Waiting for conditions. No test waits for mere time to pass.
 
 use std::thread;

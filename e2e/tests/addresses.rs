@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Node ports follow the node's addresses, as they come and go and as flags choose among them.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]

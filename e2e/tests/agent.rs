@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Agent behaviour besides tables: UDP flows that move, health endpoints, leftovers of killed agents.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

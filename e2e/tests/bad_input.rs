@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Bad input produces one message that names object and field, and a metric; all other objects work.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Virtual addresses as addresses of a device instead of routes, and the change between both.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]

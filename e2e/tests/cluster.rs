@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Two nodes follow the objects of a real API server as they change: etcd, kube-apiserver and
 //! kube-controller-manager run in the rig beside the controller.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The conformance table, with packets, on all programs together.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The conformance table on a real kube-proxy: a check of the oracle, and the exact list of differences of each
 //! of its modes.
 

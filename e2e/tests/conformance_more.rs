@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Properties of Services beyond the conformance table: source ranges, load balancer modes, affinity, addresses
 //! of nodes, health checks.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A failing Service, tool or ownership record on a node does not affect other Services.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Removed endpoints keep their connections until the drain timeout.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The agent repairs and counts objects that other programs delete or change.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]

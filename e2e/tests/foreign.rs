@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The agent never changes kernel objects of other programs: virtual servers, also at a VIP of the
 //! agent, sets, rules, devices, addresses and routes.
 

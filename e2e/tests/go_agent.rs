@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! An agent written in Go from the `.proto` file and `docs/protocol.md` follows a real controller.
 //!
 //! After each change its table has the hashes that the controller states for the node, computed from

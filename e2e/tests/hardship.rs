@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Forwarding continues while a machine is in trouble, and the programs recover by themselves: a
 //! full or read-only disk, no free descriptors, stopped processes, a clock that jumps.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Traffic policies: which clients are limited to local endpoints, and when requests are dropped or refused.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

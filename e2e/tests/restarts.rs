@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Killed agents and controllers, scaling and leaving endpoints fail no request.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Proves the rig before anything is tested with it: packets go where they should and nowhere else.
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The real control plane starts, and its endpointslice controller turns a Service and a Pod whose
 //! status the test writes into an EndpointSlice.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Services keep working while objects change, while other programs change the kernel, and without a controller.
 //! The conformance table covers which endpoints answer which clients.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Endpoints that controllers move from slice to slice are always present.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

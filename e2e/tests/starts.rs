@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Agent start on nodes that cannot serve an IP family, or no family.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Buckets of records, whose hashes locate the differences of two tables.
 //!
 //! An agent that comes from another controller has most of the table already. It sends one short

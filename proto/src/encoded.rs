@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Frames with encoded records, so that a record is encoded once, not once per agent.
 //!
 //! On the wire a message in a field looks like bytes in a field; these types are [`v1::Frame`](crate::v1::Frame) and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The `portolan.v1` protocol: generated code, and conversions to and from the model.
 //!
 //! Input from the wire is untrusted: decoding never panics, and names the field that it refuses. Encoding is canonical: equal content gives equal bytes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Bounds that both sides of a stream keep.
 
 use prost::Message;

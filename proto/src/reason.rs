@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Reasons of refusals that a client acts on, as metadata of a gRPC status.
 //!
 //! The message of a status is for people. Clients that know no reason, or not this one, go by the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Test vectors of the protocol, for programs in other languages: `docs/protocol-vectors.json`.
 //!
 //! The file is written from these values with `UPDATE_REFERENCE=1` and compared without.

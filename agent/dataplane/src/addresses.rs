@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Choice of the node's addresses that accept node ports, and notification of address changes.
 
 use std::net::IpAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Gate that holds back steps whose dependencies failed.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Interface to the kernel objects of a kube-proxy in IPVS mode, for takeover and hand-over.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Interface to the kernel: observation of its state, and application of steps.
 //!
 //! [`Kernel`] is the real one. [`FakeKernel`] models it: it checks references as the kernel does, and fails

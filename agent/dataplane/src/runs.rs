@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Runs: adjacent steps of one class, applied together.
 //!
 //! The gate checks all steps of a run before any of them is applied. So the dependencies of a step are in

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Error numbers as the kernel returns them, with their names.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The kernel's IPVS, ipset and conntrack over netlink, in batches.
 //!
 //! Owns the codecs and a blocking socket that packs thousands of requests into a send without

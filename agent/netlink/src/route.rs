@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Local routes, many at a time (kernel: `net/ipv4/fib_frontend.c`, `net/ipv6/route.c`).
 //!
 //! `local ADDRESS dev lo table local proto N metric M src SOURCE`: packets to the address are delivered

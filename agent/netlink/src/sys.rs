@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The system calls, and all unsafe code of this crate. Nothing here knows a protocol.
 #![allow(unsafe_code)]
 

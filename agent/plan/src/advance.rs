@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Effect of a successful step on a state.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Inputs of the plan besides the table: configuration and facts about the node.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Desired state of the kernel for a node's table, and the ordered steps that lead to it.
 //!
 //! Pure: no I/O, no clock. [`desire`] computes the desired state, [`plan`] the steps from the observed

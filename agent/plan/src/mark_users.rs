@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Other users of packet marks on this node, and the choice of bits that collide with none of them.
 //!
 //! Two programs that use the same bits of the mark break each other without a trace: a packet that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Allocation of marks to records with short circuits.
 //!
 //! A record keeps its mark while the kernel maps one of its frontends to it. So it changes neither when

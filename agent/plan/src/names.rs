@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Names of sets and chains: kube-proxy's, which operators, CNI plugins and guides refer to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

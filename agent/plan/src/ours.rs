@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Ownership of the virtual servers in a kernel.
 //!
 //! The ownership record, a set in the kernel, lists our virtual servers. No rule refers to that set, so

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! State of the kernel that the agent manages, and the steps that change it.
 
 use std::collections::{BTreeMap, BTreeSet};

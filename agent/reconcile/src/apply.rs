@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Application of steps, and the state of the kernel after them.
 
 use std::collections::BTreeSet;

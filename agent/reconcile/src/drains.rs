@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Draining real servers: no longer desired, and kept for their connections.
 
 use std::collections::{BTreeMap, BTreeSet};

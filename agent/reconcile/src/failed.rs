@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Records with refused steps, and the times of their retries.
 
 use std::collections::{BTreeMap, BTreeSet};

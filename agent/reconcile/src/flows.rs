@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Stale UDP flows in conntrack.
 //!
 //! The kernel keeps the destination of a UDP client for as long as the client sends. A DNS client would

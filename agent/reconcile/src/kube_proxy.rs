@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Takeover from a kube-proxy in IPVS mode, around the first reconciliation.
 //!
 //! Before it, [`Reconciler::begin_takeover`] claims the kube-proxy's virtual servers, which the

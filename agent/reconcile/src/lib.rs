@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Reconciliation of one kernel with one table: observe, desire, plan, apply, remember.
 //!
 //! [`Reconciler`] runs one reconciliation at a time and keeps the observed state. The agent decides when

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Outcome of a reconciliation.
 
 use std::collections::{BTreeMap, BTreeSet};

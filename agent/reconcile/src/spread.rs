@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Deletions of many real servers, spread over time (see the module `trash`).
 //!
 //! Real servers that exceed the room get weight 0, so that they take no new connections, and wait. A

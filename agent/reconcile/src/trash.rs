@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Limit of real servers deleted at a time.
 //!
 //! The kernel keeps deleted real servers for two to three minutes in a list that each addition scans:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Families of which the kernel refuses every virtual server.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Arrival of tables, observed independently of the reconcile loop, which may be stuck.
 
 use std::sync::Arc;

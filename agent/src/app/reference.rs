@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The references of flags and metrics in `docs/reference`.
 
 use std::collections::BTreeMap;

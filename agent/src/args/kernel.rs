@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Flags of how the kernel is programmed, shared by runs and clean-ups.
 
 use std::net::IpAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Flags of kube-proxy that the agent accepts, so that its manifests can be reused.
 //!
 //! Flags with a counterpart act. All others have no effect, and the agent logs why.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Flags of kernel settings that the agent can do without.
 
 use std::time::Duration;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Answer to a load balancer.
 
 use axum::body::Body;

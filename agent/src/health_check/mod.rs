@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Health checks of load balancers: endpoints of a Service on this node (`spec.healthCheckNodePort`).
 //! Answers are identical to kube-proxy's.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Listeners of health check node ports.
 
 use std::collections::{BTreeMap, BTreeSet};

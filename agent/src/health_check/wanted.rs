@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Services with a health check node port, and their numbers of endpoints on this node.
 
 use std::collections::{BTreeMap, BTreeSet};

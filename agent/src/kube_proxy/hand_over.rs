@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolan-agent cleanup --hand-over kube-proxy`: hand-over to a kube-proxy without a gap.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! kube-proxy on this node: detection of a running one, takeover from a stopped one, and hand-over
 //! back to one.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Detection of a running kube-proxy. It would undo the agent's changes within its sync period, so a
 //! takeover from a running one is refused.
 

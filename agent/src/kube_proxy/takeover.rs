@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Takeover from a kube-proxy: before the first table is programmed, and after it.
 
 use std::time::Duration;

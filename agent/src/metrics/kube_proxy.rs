@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Metrics of kube-proxy: its names, labels and buckets, with its meaning.
 //!
 //! Those of its other modes (`nftables_*`, `iptables_ct_state_invalid_*`, `localhost_nodeports_*`) have

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Metrics of the agent. Names that begin with `kubeproxy_` are kube-proxy's, with its meaning.
 
 mod kube_proxy;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Metrics of the subscription to a controller's tables.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The deletion guard of one node's table: additions and changes apply, deletions may be withheld.
 
 use std::collections::BTreeSet;

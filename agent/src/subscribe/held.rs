@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Held deletions, for the admin server, which shows and confirms them.
 
 use portolan_subscription::HeldDeletions;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The table in force: the source's table without the held deletions.
 
 use std::sync::Arc;

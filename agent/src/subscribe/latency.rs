@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The time from the trigger of a change until the kernel has it.
 
 use std::collections::VecDeque;

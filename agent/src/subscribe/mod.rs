@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The node's table, as the controller streams it.
 //!
 //! [`run`] keeps a stream open and publishes each committed table on a watch channel, whose reader

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Messages to the controller. Both kinds of acknowledgement are cumulative, so only the newest of
 //! each is kept: a controller that does not read costs nothing.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cluster that this node belongs to, on the node's disk. A controller of another cluster, reached
 //! by a wrong address or name, must not program the node.
 

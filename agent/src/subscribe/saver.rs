@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Writes of the table to disk: soon after it changed, but not at every change.
 
 use std::sync::Arc;

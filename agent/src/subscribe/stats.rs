@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Counts of the table's source, for metrics.
 
 use std::sync::Arc;

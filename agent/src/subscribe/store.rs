@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The last good table on the node's disk, for an agent that finds no controller.
 //!
 //! The file has a header, a checksum, and, compressed, the Hello that asks for the table and the

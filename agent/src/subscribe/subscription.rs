@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The subscription: the state of a table stream that outlives single streams.
 
 use std::sync::Arc;

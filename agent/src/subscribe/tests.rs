@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Streams of real tonic over loopback, with the real controller and with a faulty one.
 
 mod cluster;

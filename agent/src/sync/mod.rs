@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Synchronisation of the kernel with the newest table: [`run`] calls a [`Reconciler`] on every
 //! change of the table, after a failure, and once in each sync period in case another program changed
 //! the kernel.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Readiness of the agent: from the first table on, while any family can be programmed.
 
 use portolan_model::Families;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Sync loop: reasons and times of reconciliations.
 
 use std::collections::HashSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Counters and health checks of a table, kept up to date at a cost proportional to its changes.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Flags of a command line.
 
 use std::fmt::Write as _;

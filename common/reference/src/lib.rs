@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! References of flags and metrics, generated from the code; a dependency of tests alone.
 //!
 //! A test makes a page and passes it to [`compare`], which fails if the page in `docs/reference` differs,

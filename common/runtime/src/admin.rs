@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The admin server: `/livez`, `/readyz`, `/metrics`, and below `/debug/` dumps, which answer on this
 //! machine only, and actions, which need a credential.
 

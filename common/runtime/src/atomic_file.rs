@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Files that are replaced whole and survive a power cut.
 
 use std::ffi::OsString;

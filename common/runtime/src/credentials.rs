@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Metrics of certificates and keys in files.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The debug socket, which serves everything of the admin port, and the token for actions over TCP.
 
 use std::fs;

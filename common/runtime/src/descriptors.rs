@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The limit of open file descriptors.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

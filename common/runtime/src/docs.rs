@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Shell completions and manual pages, made from the command line's definition.
 
 use std::fs;

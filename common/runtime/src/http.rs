@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! HTTP/1.1 server for probes, scrapes and operators, on ports that hostile clients cannot exhaust.
 //!
 //! A connection carries one request and is closed after the answer, with deadlines for both, so that no

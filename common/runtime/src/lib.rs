@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Plumbing that the agent and the controller share: logs, shutdown, readiness, the admin server,
 //! limits of connections, and common flags.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Detection of tasks that are stuck.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Logging to standard error.
 
 use std::io::IsTerminal as _;

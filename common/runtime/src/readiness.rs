@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Conditions that keep a program from being ready.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Metrics that are read at the time of a scrape.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Shutdown by SIGTERM and SIGINT.
 
 use tokio::signal::unix::{SignalKind, signal};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A bounded number of connection slots, shared fairly between the sources of connections.
 //!
 //! A source is an IPv4 address or an IPv6 network of 64 bits. There is no I/O and no clock here: callers

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Unix sockets: permissions, and the file of the socket before and after.
 
 use std::fmt;

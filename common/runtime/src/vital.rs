@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tasks whose end is the end of the program.
 
 use std::future::Future;

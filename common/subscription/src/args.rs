@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Flags of a subscription: the identity of both sides, and the deletion guard.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Connections to controllers, and streams on them.
 
 use std::collections::HashMap;

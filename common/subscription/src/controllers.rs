@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The controllers that a program may connect to, one after the other.
 
 use std::hash::{BuildHasher as _, RandomState};

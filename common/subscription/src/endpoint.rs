@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Addresses of controllers on the command line.
 
 use tonic::transport::Uri;

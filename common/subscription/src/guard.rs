@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The deletion guard: holds back implausibly large deletions of a stream's first table.
 //!
 //! A controller that starts with little (its API server was restored from an empty backup, or its

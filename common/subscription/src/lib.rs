@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The client of a table stream, for agents and relays: finds controllers, connects to one of them,
 //! keeps a stream open, and holds back implausibly large deletions. A [`Subscriber`] takes the
 //! tables.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A limit of the time for which all controllers are behind the agent.
 
 use std::time::{Duration, Instant};

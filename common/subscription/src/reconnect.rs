@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Time and target of the next connection attempt.
 //!
 //! Pure: time is returned as durations, and randomness comes from a seed. The loss of a controller hits

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Addresses of controllers: a name stands for all addresses that it resolves to.
 
 use std::collections::{BTreeMap, BTreeSet};

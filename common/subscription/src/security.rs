@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Authentication of both ends of a stream.
 //!
 //! The controller shows a certificate of a configured authority. The client shows one that names it,

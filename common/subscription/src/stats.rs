@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Counts of a subscription, for metrics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

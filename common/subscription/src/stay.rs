@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The duration of a stream, and its end.
 
 use std::time::{Duration, Instant};

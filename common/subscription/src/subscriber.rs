@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The client of a table stream: keeps a stream open to one of several controllers.
 
 use std::future::pending;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Contents of certificates. Signatures are verified elsewhere.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Configurations of rustls, from PEM files.
 
 use std::path::{Path, PathBuf};

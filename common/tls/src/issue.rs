@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A certificate authority for tests and trials. Keys are ECDSA P-256.
 
 use std::net::IpAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! TLS of both ends of the stream: certificates and keys in files that change, and the names of nodes
 //! and relays in certificates.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Names in certificates: the URI `portolan://CLUSTER/node/NODE` of a node's agent, and
 //! `portolan://CLUSTER/relay/NAME` of a relay.
 //!

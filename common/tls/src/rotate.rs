@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Credentials in files that are replaced while the program runs.
 //!
 //! Files are polled and compared by content: Kubernetes swaps a symlink above the files, other tools

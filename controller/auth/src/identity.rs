@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The identity of a peer, and the node or relay that it may act for.
 //!
 //! A stream receives the table of one node and reports its programmed state. The peer must be that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The public keys of token issuers, as a JSON Web Key Set.
 
 use std::collections::HashMap;

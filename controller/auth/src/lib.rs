@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The identity of agents and relays: certificates, tokens and their reviews, and refusals.
 
 #![forbid(unsafe_code)]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Refusals of peers, counted by reason and logged once per peer and minute.
 
 use std::collections::HashMap;

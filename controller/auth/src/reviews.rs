@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The tokens of live streams, and the order of their reviews.
 //!
 //! Verification by keys alone does not notice that a token's pod was deleted. So the API server is

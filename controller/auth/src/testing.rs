@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Keys and tokens made for tests.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Projected ServiceAccount tokens, verified by public keys alone.
 //!
 //! A TokenReview for each stream would exceed the limits of an API server when all agents come back

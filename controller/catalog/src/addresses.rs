@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The Nodes of each address.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The catalog: objects, their indices, and the dirty set of a change.
 
 mod cluster;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Changes from a source to the catalog.
 
 use std::collections::BTreeSet;

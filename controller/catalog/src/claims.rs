@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Ownership of addresses and ports that several Services claim.
 //!
 //! An API server hands out node ports and cluster IPs once, but nothing keeps two Services from the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The part of the tables that a change to the catalog affects.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cluster as reported by the sources: Services, EndpointSlices, Nodes and the weights of Pods,
 //! indexed.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The objects, reduced to the fields that endpoint selection uses.
 
 mod node;

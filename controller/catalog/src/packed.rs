@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Packed objects. 100,000 endpoints are most of the catalog's memory, and most of their fields are
 //! equal.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Problems with objects: the object, the field, the reason.
 
 use std::fmt;

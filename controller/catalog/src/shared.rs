@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Values that many objects have alike, kept once.
 
 use std::borrow::Borrow;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Command-line flags of programs that answer DNS queries.
 
 use std::io;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Listen addresses of the gRPC service: a TCP port, or a Unix socket.
 
 use std::fmt;

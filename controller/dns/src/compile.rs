@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! From a Service and its slices to its records.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Configuration of the zones.
 
 use std::collections::BTreeSet;

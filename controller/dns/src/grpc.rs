@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The gRPC service that CoreDNS's grpc plugin asks:
 //!
 //! ```text

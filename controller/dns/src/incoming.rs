@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Limits of a listener's connections: strangers that open many use a bounded number of file
 //! descriptors, and end their own connections first.
 

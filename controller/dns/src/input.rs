@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The input of the records: Services, EndpointSlices, Pods and Namespaces, reduced to the fields
 //! that a DNS answer depends on.
 

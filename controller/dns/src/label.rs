@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! DNS labels: validity, and the form of an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

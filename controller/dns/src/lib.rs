@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kubernetes DNS records (specification 1.1.0, as CoreDNS's kubernetes plugin answers), and their
 //! ways to CoreDNS.
 //!

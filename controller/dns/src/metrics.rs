@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Metrics of answers and exports.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Domain names: below a zone and absolute, and those of the reverse tree.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Problems with objects, with field and reason.
 
 use crate::input::{ServiceKey, SliceKey};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The records of one name, and all records of one Service, independent of any zone.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Answers queries from a shared zone.
 
 use std::sync::Arc;

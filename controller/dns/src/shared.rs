@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A zone with one writer and many readers.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A cluster for tests: the one of CoreDNS's own tests of its kubernetes plugin, and more.
 
 use std::net::IpAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Resolution of aliases that leave the zones, by other name servers. CoreDNS's grpc plugin passes
 //! a reply on unchanged, and most clients do not follow aliases themselves.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! DNS messages: from the bytes of a query to the bytes of its reply. Any bytes give a legal
 //! reply, or none.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The exporter against real etcds. Says SKIP where there is no etcd, which is a failure in CI.
 
 use std::collections::BTreeMap;

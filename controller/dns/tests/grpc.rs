@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The gRPC service as CoreDNS's grpc plugin uses it, over TCP and over a Unix socket.
 
 use std::error::Error;

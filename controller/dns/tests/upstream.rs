@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! ExternalName Services that lead outside, with name servers that answer, answer badly, or do not.
 
 use std::error::Error;

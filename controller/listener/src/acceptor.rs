@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The acceptor: turns a listening socket into connections that are ready for HTTP/2.
 //!
 //! Any peer that reaches the port can open connections and stay silent. That must not keep agents

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The input budget of a peer.
 //!
 //! A frame of a few bytes costs as much work as one of thousands, and HTTP/2 answers some kinds of

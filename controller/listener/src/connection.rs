@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A connection: its input budget, its first output and its probation.
 
 use std::io::{self, IoSlice};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A connection and its streams in one task.
 //!
 //! A stream passes a change to its connection, which writes it to the socket. With a task for each,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Limits that unknown peers share until an agent is admitted: slots for first messages, turns for
 //! handshakes, and slots for connections without an admitted stream.
 

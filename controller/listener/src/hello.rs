@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The first message of a TLS client, read completely before the handshake continues.
 
 use std::io;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! HTTP/2 on one connection.
 
 use std::convert::Infallible;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The agents' port: connections are accepted, shake hands, and speak HTTP/2, all within limits.
 
 #![forbid(unsafe_code)]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Limits for unknown peers.
 
 use std::time::Duration;

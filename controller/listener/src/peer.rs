@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The peer of a connection, shared by the connection and its streams.
 
 use std::io;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The time limit of a connection without an admitted stream.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Turns for handshakes, shared fairly between sources.
 //!
 //! A handshake costs a signature, and lasts as long as its peer takes. So the number of concurrent

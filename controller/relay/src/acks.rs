@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Acknowledgements to the upstream controller.
 
 use std::collections::VecDeque;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The source of a relay: another controller.
 //!
 //! [`run`] keeps a stream open to one of several controllers, asks for the tables of all nodes, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The pace of publishing, which is that of a controller.
 
 use std::time::{Duration, Instant};

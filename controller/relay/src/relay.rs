@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The subscription of a relay.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Upstream's endpoint selection for one node (`pkg/proxy/topology.go`, `CategorizeEndpoints`).
 //!
 //! [`crate::project`] computes the same for all nodes at once; a property test holds it to this.

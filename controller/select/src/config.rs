@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The operator's settings of selection.
 
 use std::str::FromStr;

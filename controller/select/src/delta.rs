@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The changes of the nodes' tables by one transition of the catalog.
 
 use std::collections::BTreeMap;

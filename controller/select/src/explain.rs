@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Explanations of a node's forwarding: the rule behind the tables, in words.
 
 mod reason;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Endpoint selection for each node: traffic policies, topology hints, terminating endpoints.
 //!
 //! Pure. [`categorize`] is upstream's rule for one node, word for word; [`Projector`] computes the

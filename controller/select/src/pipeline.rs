@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Catalog and projector as one: changes in, table deltas out.
 
 use std::collections::{BTreeMap, BTreeSet};

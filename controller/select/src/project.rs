@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One Service port for all nodes at once: the shared record, and lists for the nodes that differ.
 //!
 //! Costs O(endpoints of the Service port), however many nodes there are: nodes appear only where

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Incremental projection: compares with the published records and yields the differences.
 
 use std::collections::{BTreeMap, HashMap};

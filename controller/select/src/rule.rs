@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The membership of one endpoint in one list of one node, with the reason.
 
 use std::collections::BTreeMap;

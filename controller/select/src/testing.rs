@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Small random worlds: few names, so that events meet.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Access control for a service served beside `portolan.v1.Tables`: only agents are admitted.
 
 mod body;

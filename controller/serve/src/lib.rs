@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Streams each node's table to its agent.
 //!
 //! A session is a cursor into the log of tables. It pulls the changes since its cursor when its

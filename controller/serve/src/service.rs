@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The gRPC service `portolan.v1.Tables`.
 //!
 //! Written by hand: the code that tonic generates encodes frames separately for each agent, into a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Comparison of a node's observed and desired state, for operators.
 
 use portolan_model::NodeKey;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Contact with a source: the time of the last answer or read, as a metric and for readiness.
 
 use std::fmt;

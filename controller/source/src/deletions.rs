@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The deletion guard: doubts about mass deletions. Pure: time comes in, events to pass on come out.
 //!
 //! A [`DeletionGuard`] stands between a source's events of one kind and their consumers. Only losses

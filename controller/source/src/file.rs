@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The source `file`: objects in YAML and JSON files, read again whenever a file changes.
 //!
 //! Files are polled and not subscribed to: a projected volume changes by swapping a symlink, and

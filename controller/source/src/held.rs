@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Held deletions of a source: shown to operators, confirmed by them, reported by the guards.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The source `kubernetes`: three watches on one API server, or four.
 //!
 //! Each watch lists its kind and follows it: it resumes broken connections where they were, and

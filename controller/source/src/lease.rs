@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Leader election by a `coordination.k8s.io/v1` Lease, as in client-go.
 //!
 //! All replicas serve; only writers to one place, such as an export of DNS records, must be alone.

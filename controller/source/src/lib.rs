@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Sources of objects: a Kubernetes API server, files.
 //!
 //! A source watches, decodes and sends changes to a [`Sink`]; it decides nothing. One bad object

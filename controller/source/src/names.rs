@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The sink of DNS: a channel of its own, so that the tables wait neither for Namespaces nor for
 //! Pods.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kubernetes objects as written, and their conversion for the catalog and DNS.
 //!
 //! Pure: neither kube nor I/O. Unusable parts are left out and named in a [`FieldProblem`]; the rest of

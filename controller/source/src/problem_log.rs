@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The log of problems: each is logged and counted once when it appears, and once when it is solved.
 
 use std::collections::{BTreeMap, BTreeSet};

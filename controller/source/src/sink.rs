@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The sink of a source's events: a bounded channel, so that a slow reader slows the source down
 //! instead of filling memory.
 

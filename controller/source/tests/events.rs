@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Events about problems, at a real API server.
 
 #![cfg(feature = "kubernetes")]

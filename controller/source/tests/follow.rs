@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The watches on a real API server.
 
 #![cfg(feature = "kubernetes")]

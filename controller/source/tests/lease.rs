@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Contenders for a Lease of a real API server.
 
 #![cfg(feature = "kubernetes")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A real API server that is restored from an empty backup, and then from a whole one.
 
 #![cfg(feature = "kubernetes")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Errors as JSON: `{"error": "..."}`.
 
 use axum::Json;

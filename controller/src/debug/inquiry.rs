@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The query of `/debug/explain?address=IP:PORT&protocol=TCP&node=N`.
 
 use std::net::SocketAddr;

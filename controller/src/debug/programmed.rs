@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `/debug/programmed?revision=N` and `?service=NAMESPACE/NAME`: the nodes whose kernel has a revision,
 //! or the newest state of a Service.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `/debug/dns?name=N&type=T`: what is answered to a question, in the form of zone files.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The export to etcd: flags, connections, and the election of the one controller that writes.
 
 use std::io;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! DNS: the task that keeps the zone up to date, servers and exports.
 
 mod args;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The flags of a relay: its controllers, and its identity.
 
 use anyhow::{Context as _, ensure};

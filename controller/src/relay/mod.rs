@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A relay: a controller whose source is another one.
 
 mod args;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! TokenReviews of `authentication.k8s.io/v1`: the request, and the meaning of answers.
 
 use portolan_auth::Verdict;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Schedule of audits, which run in parts.
 
 use std::time::{Duration, Instant};

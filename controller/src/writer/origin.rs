@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Origins of published revisions: source versions and trigger times.
 
 use std::time::{Instant, SystemTime};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Questions to the catalog.
 
 use portolan_select::{Explanation, Inquiry, NoAnswer, Pipeline};

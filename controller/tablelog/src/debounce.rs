@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The delay between a change and its publication.
 
 use std::time::{Duration, Instant};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The identity of the cluster that the tables belong to.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The log of tables: published once, read by each stream from its cursor.
 //!
 //! The crate is pure: no sockets and no tasks. A [`Publisher`] appends transitions to a log that

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The origin of a transition, sent to agents in its Commit.
 
 use std::time::Instant;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The progress of the writer, and the outcome of publishing.
 
 use std::collections::BTreeMap;

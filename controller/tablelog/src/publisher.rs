@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The only writer of the tables.
 
 use std::collections::BTreeMap;

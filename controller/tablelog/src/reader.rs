@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The readers' side of the tables: the next transition of each stream.
 
 mod answer;

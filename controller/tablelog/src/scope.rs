@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The part of the tables that a stream carries.
 
 use std::sync::Arc;

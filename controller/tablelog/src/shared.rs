@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The state that the writer and the readers of the tables share.
 
 use std::collections::BTreeMap;

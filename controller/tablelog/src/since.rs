@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The transition from an earlier revision to the newest, for all streams: the newest transition
 //! when it is published, and longer ones for streams that missed some.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Generated changes for tests, and a model of the resulting tables.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The input of the writer, and the observer of its output.
 
 use std::fmt::Debug;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! An API server with a fixed set of objects: lists, and watches without events.
 
 use std::io::{BufRead, BufReader, Write, copy, sink};

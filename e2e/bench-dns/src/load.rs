@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Load of a DnsService, and its cost.
 
 use std::sync::Arc;

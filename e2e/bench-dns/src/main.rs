@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cost of a DNS answer in Portolan's DnsService and in CoreDNS with its kubernetes plugin,
 //! which serves the same gRPC service. Both have the same objects, and the same client sends them
 //! the same queries in turns.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A cluster of a given number of Services, as the API server lists it. A tenth are headless with
 //! hostnames, a hundredth are ExternalName, and the others have a cluster IP of each family. Each
 //! has four endpoints.

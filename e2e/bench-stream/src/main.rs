@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cost of the stream to thousands of agents, compared with plain ways to serve it.
 //!
 //! Three processes take part: the server, alone on one processor; a client with thousands of thin

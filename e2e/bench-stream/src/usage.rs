@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Resource usage and processor affinity of a process.
 
 use anyhow::{Context as _, Result};

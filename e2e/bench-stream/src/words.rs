@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The protocol between the driver and its two child processes: lines of JSON.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A deterministic cluster that every process builds alike: Services with endpoints on nodes, and
 //! changes of them.
 //!

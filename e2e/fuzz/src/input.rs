@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The format of inputs: messages, each preceded by its length, as in a protobuf file of several.
 
 use prost::Message;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Fuzz targets of the agent's, the controller's and DNS's decoders.
 //!
 //! A target takes bytes and panics if an invariant is violated. `e2e/fuzz/run` builds the targets

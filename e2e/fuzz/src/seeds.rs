@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Initial inputs: real messages, made from objects with a wide range of fields.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Prints the conformance table as Markdown.
 
 use std::io::{self, Write as _};

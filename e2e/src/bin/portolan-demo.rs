@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Shows the main job on one screen: two nodes, a controller, two agents, the Services of `examples/`.
 //!
 //! Usage: `portolan-demo EXAMPLES-DIRECTORY`, as root, where IPVS is; `make demo` provides both. It

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Known differences of a real kube-proxy, with reasons.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The oracle: the expected result of each row.
 //!
 //! It describes kube-proxy's iptables and nftables modes. Where IPVS mode differs, it has a defect.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The behaviour of a Service as a table: the endpoints that may answer a client, and the source
 //! that an endpoint sees, for every kind of frontend, traffic policy, place of the client and state
 //! of the endpoints.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The Services, EndpointSlices and Nodes that the rows need: one Service for each situation and
 //! policy, with every kind of frontend.
 

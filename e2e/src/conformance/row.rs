@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The dimensions of the table, and its rows.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Runs rows with packets and reports the results.
 
 use std::collections::{BTreeMap, BTreeSet};

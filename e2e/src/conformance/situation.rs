@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Places and conditions of a Service's endpoints.
 
 use std::fmt;

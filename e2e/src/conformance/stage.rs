@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The machines on which rows are run.
 
 use std::net::IpAddr;

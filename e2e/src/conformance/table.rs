@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The table for readers: rows of the same answers folded into one.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The asking side of the echo protocol: one line out, one line back, over TCP, UDP or SCTP.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Echo servers: answer every line (TCP, SCTP) or datagram (UDP) with `<host name> <source address seen>`.
 //!
 //! TCP connections stay open, a line for a line, until the client closes or the server stops.

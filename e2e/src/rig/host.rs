@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One machine of the rig as its programs see it: a name, a namespace, an address of each family.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The LAN of a rig: a bridge in its own namespace, and the machines on it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A load generator: new connections one after the other, every failure recorded.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A small cluster out of network namespaces: nodes and outside clients on a LAN, pods behind nodes.
 //!
 //! ```text

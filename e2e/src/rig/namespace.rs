@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Network namespaces: made and removed in bulk by the `ip` tool, entered by threads of this process.
 
 use std::fs::{self, File};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A node: a machine on the LAN that routes for its pods.
 
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Programs under test: run in a namespace, log to a file, never outlive the test.
 
 use std::fs::{self, File};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! SCTP sockets in one-to-one style: a stream that reads and writes as TCP does, so that the types
 //! of the standard library can carry it. Each is bound to one address: one that is bound to none
 //! tells the other side all addresses of the machine, and no address translation rewrites those.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Flags, credentials and directories of the servers.
 
 use std::fs::{self, File};

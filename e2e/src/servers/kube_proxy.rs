@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A real kube-proxy on the nodes of a rig, in place of the agents.
 
 use std::path::Path;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A server's process: started with a log file, awaited by condition, stopped on drop.
 
 use std::fs::{self, File};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The programs of a control plane on this machine, or the reason why they are missing.
 
 use std::env;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Writes to the API server without a process for each.
 
 use std::io::{Read as _, Write as _};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Endpoints that are added and removed; no address returns.
 
 use std::net::Ipv4Addr;

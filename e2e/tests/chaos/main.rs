@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Service routing survives the death of every component and cut links for minutes: no node returns to an older
 //! state, and at the end every kernel equals one that is programmed from scratch.
 

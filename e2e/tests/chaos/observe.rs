@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Continuous observation of each node's kernel: a removed endpoint never returns.
 //!
 //! Read by netlink, one virtual server after the other. `/proc/net/ip_vs` leaves some out: where a

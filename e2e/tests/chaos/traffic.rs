@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Continuous requests, with a separate account for each group of targets.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Two nodes, three controllers on one machine, a real control plane beside them.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The agent's own DNS answers, with a controller's stream and without a controller.
 
 use std::path::Path;

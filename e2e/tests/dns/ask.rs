@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Questions and comparable answers.
 
 use std::collections::BTreeSet;

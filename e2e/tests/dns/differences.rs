@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Accepted differences and their reasons.
 
 use std::collections::BTreeSet;

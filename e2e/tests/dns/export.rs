@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The export to an etcd with certificates and authentication, through restarts and rotations.
 
 use std::collections::BTreeMap;

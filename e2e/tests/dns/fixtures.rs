@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Objects for each row of the specification, and their names with neighbouring names.
 
 use std::collections::BTreeSet;

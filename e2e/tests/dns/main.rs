@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A real CoreDNS that reads Portolan's records in each of the three ways gives the same answers as
 //! its own kubernetes plugin, for the same objects of a real kube-apiserver.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The programs of a test: CoreDNS, an etcd of its own, the controller.
 
 use std::fs::{self, File};

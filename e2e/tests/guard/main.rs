@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The deletion guard under traffic: an API server that is restored or emptied, and slices that a broken
 //! controller deletes, fail no request to endpoints that live. Deletions on purpose take effect.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A control plane with many Services in several namespaces, two nodes, and traffic to every Service.
 
 use std::net::{Ipv4Addr, SocketAddr};

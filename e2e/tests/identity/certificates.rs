@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Certificates as `portolan-controller certs` makes them.
 
 use std::fs;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The real programs with TLS, in the rig: an agent programs only the table of the node that its credentials
 //! name, and its credentials are replaced while it runs.
 

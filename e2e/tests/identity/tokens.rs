@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! ServiceAccount tokens of a real API server.
 
 use std::fs;

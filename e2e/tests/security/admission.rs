@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Certificates, good and bad.
 
 use std::time::{Duration, SystemTime};

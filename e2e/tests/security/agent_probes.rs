@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Probes of the agent's ports for the kubelet and for balancers, while strangers hold as many
 //! connections to them as they can.
 

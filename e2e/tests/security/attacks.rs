@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Strangers and misbehaving agents do not affect other agents.
 
 use std::sync::Arc;

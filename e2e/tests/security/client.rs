@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A scripted client of the agents' stream that checks tables as an agent does.
 
 use std::fs;

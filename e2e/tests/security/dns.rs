@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Clients of the DNS port cannot take resources from agents.
 
 use std::net::{Ipv4Addr, SocketAddr};

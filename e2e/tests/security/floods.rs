@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Agents connect while strangers open connections faster than they can be served.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cost of an admitted agent that abuses HTTP/2, and its end.
 
 use std::time::{Duration, Instant};

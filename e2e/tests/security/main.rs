@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The controller's program with real TLS and certificates of `portolan-controller certs`: admission, attacks
 //! by clients with and without admission, relays, and `portolanctl`.
 

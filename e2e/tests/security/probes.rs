@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Probes of the admin port while strangers hold as many connections to it as they can.
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Relays: the same program, between a controller and its agents.
 
 use std::net::SocketAddr;

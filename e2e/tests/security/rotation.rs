@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Certificates that are replaced while streams are open.
 
 use rustls::pki_types::CertificateDer;

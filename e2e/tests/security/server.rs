@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A controller's process with TLS, on files, on this machine's loopback.
 
 use std::fs;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A controller that is told to stop.
 
 use crate::client::{Client, config};

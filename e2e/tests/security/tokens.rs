@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! ServiceAccount tokens, verified offline with keys from a file.
 
 use std::fs;

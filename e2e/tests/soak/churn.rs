@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Services, endpoints and nodes that are added, changed and removed at random.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A long run of everything that changes in a cluster: Services, endpoints, nodes, agents, controllers, the relay and
 //! certificates, under traffic. No request fails, memory and descriptors stay flat, and at the end every table and
 //! kernel equals one made from scratch.

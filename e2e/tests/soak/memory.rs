@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Memory and descriptors of processes that live throughout.
 
 use portolan_e2e::figure::{Goal, figure};

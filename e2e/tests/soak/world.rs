@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Two nodes, two controllers and a relay, with certificates, and traffic that must not be
 //! interrupted.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Continuous clients of the Services: new connections and connections that stay open.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Assertions on the kernel of a node.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Agents take over from a real kube-proxy in IPVS mode and hand back to one under load: no request fails, no
 //! connection ends, and clients with affinity keep their pod.
 

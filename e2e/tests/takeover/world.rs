@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A control plane with Services, and kube-proxies or agents that program the nodes.
 
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, program};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Losses between two versions of a table, for guards against deletions that are not meant.
 
 use std::collections::{BTreeSet, HashSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Content hashes: equal on every replica that saw the same objects, whatever its counters.
 //!
 //! A record's hash covers its canonical content: lengths before strings, sorted lists, no

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! ipset objects (kernel: `include/uapi/linux/netfilter/ipset/`), the types that kube-proxy uses.
 
 use std::collections::BTreeSet;

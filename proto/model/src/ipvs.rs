@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! IPVS objects, as `ipvsadm -Ln` shows them (kernel: `include/uapi/linux/ip_vs.h`).
 
 use std::borrow::Cow;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Protocols, address families, nodes, and the key of a record.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Types that the controller and the agent share.
 //!
 //! Pure: no I/O, no clock, no async. There are two vocabularies: the *table* of a node

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Facts about a node itself.
 
 use std::sync::Arc;

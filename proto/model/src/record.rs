@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Records of Service ports, and the overlay of one node.
 
 use std::net::{IpAddr, SocketAddr};

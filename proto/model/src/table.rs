@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The table of one node: records shared with all nodes, and the node's own data.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The part of `protoc` that `prost-build` runs, so that no `protoc` need be installed.
 //!
 //! `etcd-client` runs `protoc` when it is built. `.cargo/config.toml` points its `PROTOC` to

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Record keys and protocols.
 
 use std::sync::Arc;

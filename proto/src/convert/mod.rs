@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Conversions of messages to and from the model.
 //!
 //! The cluster is not on the wire: it is the stream's. Invariants of the model that

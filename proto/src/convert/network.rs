@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Families and networks.
 
 use std::net::{IpAddr, Ipv6Addr};

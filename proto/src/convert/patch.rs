@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Patches of records with many destinations.
 
 use std::cmp::Ordering;

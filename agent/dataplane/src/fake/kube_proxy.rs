@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Model of a kube-proxy's objects: its device. The fake has no jumps.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kernel in memory with the refusals of the real one, and with injected faults.
 
 mod kube_proxy;

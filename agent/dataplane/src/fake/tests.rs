@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Convergence: from any state and after any failure the plan leads to the desired state.
 
 use std::collections::{BTreeMap, BTreeSet};

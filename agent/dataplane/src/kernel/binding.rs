@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! VIPs as addresses of a dummy device (`--vip-binding address`).
 //!
 //! The plan treats both bindings alike: the route of a VIP is then its address on the device, without a

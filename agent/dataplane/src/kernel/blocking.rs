@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Blocking work on an async worker.
 
 use tokio::runtime::{Handle, RuntimeFlavor};

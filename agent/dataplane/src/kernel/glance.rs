@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Cheap comparison of the kernel with the observed state.
 
 use std::collections::{BTreeMap, BTreeSet};

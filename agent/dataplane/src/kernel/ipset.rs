@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Steps about sets as ipset requests, adjacent steps in one batch.
 
 use std::sync::Arc;

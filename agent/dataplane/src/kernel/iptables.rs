@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Constant rules through `iptables-restore`: written at start, and after changes by others.
 
 mod probe;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Objects of a kube-proxy: its device through rtnetlink, its jumps through the tools.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Facts about the machine: its processors and its kernel's version.
 
 use std::fs;

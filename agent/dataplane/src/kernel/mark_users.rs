@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Programs on this node that use bits of packet marks, found in the rules of all iptables.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The real kernel, in the network namespace of the calling process.
 //!
 //! IPVS, ipset and routes go through batching netlink sockets, links and addresses through rtnetlink, the

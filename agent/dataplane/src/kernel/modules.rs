@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kernel modules: loaded where that is allowed, named in an error otherwise.
 
 use portolan_netlink::ipset::{Ipset, IpsetError};

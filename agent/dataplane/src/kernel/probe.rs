@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Probe at start of the kernel's support for a family: one sentence about a missing part, in place of
 //! thousands of objects that cannot be programmed.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! VIPs as local routes, and the node's addresses.
 //!
 //! `local VIP/32 dev lo table local proto 99 metric 1099 src NODE` delivers packets to the VIP to the node

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Schedulers of IPVS that the kernel has, and those that it lacks.
 //!
 //! The kernel starts `modprobe` for each virtual server whose scheduler it lacks, and waits for it:

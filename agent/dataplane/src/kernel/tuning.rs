@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kernel settings chosen by the operator.
 
 use std::fs;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Conntrack's messages (kernel: `include/uapi/linux/netfilter/nfnetlink_conntrack.h`).
 
 use std::net::{IpAddr, SocketAddr};

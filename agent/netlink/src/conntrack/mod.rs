@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! UDP flows of conntrack: reading and deletion (kernel: `net/netfilter/nf_conntrack_netlink.c`).
 
 mod codec;

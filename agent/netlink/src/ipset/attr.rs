@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Commands, attributes and flags (kernel: `include/uapi/linux/netfilter/ipset/ip_set.h`).
 
 /// `NFNL_SUBSYS_IPSET`, the upper byte of a message type.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Replies of ipset.
 
 use std::collections::{BTreeMap, BTreeSet};

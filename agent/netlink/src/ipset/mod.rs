@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! ipset (kernel: `net/netfilter/ipset/ip_set_core.c`).
 //!
 //! [`Ipset::apply`] changes sets in batches of messages of many entries each, [`Ipset::list`] reads

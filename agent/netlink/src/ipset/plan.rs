@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Conversion of requests to messages; pure.
 //!
 //! The kernel stops at the first bad entry of a message, so the entries after it are sent again.

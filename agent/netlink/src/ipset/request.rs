@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Requests to ipset as messages.
 
 use std::collections::BTreeMap;

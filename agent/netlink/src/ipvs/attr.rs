@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The numbers of attributes (kernel: `include/uapi/linux/ip_vs.h`, `enum` of `IPVS_*_ATTR_*`).
 
 /// `AF_INET`, which is the same on every architecture.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Finding a generic netlink family by name (kernel: `include/uapi/linux/genetlink.h`).
 
 use crate::Errno;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Borrowed view of a virtual server in the kernel's answer.
 
 use portolan_model::ipvs::{Flags, VirtualServerConfig};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! IPVS: virtual servers and their real servers (kernel: `net/netfilter/ipvs/ip_vs_ctl.c`).
 //!
 //! [`Ipvs::apply`] programs a batch, [`Ipvs::dump`] reads everything back. Nothing is flushed, ever:

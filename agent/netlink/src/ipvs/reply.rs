@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Replies of IPVS.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

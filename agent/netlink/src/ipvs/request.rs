@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Requests to IPVS as messages (kernel: `include/uapi/linux/ip_vs.h`).
 
 use std::net::{IpAddr, SocketAddr};

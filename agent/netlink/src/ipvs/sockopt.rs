@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Reading IPVS's IPv4 objects by its older interface, `getsockopt`: measured at least ten times
 //! faster than netlink for virtual servers and four times for real servers.
 //!

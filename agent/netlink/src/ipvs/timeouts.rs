@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! IPVS's own timeouts, `ipvsadm --set` (kernel: `IPVS_CMD_SET_CONFIG`).
 
 use super::{Ipvs, IpvsError, request};

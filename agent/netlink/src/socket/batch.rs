@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Many requests in few sends, without an acknowledgement of each.
 //!
 //! The kernel executes all requests of a send, in order and before `send` returns, and answers

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One blocking netlink socket: single requests, dumps and [`Batch`]es.
 //!
 //! An exchange is told from an earlier one by its sequence numbers, so whatever an exchange that

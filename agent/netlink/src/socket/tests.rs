@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Against the generic netlink of any kernel, without privileges: requests of a family that does
 //! not exist are refused with `ENOENT`, no-operations are not.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Netlink messages and attributes as bytes (kernel: `include/uapi/linux/netlink.h`).
 //!
 //! Pure: [`Writer`] builds messages, [`Messages`] and [`Attributes`] read them. Readers accept any

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Reading messages.
 
 use super::{ATTRIBUTE_LEN, HEADER_LEN, Malformed, NESTED, NET_BYTE_ORDER, padded};

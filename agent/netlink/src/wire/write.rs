@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Building messages.
 
 use super::{ATTRIBUTE_LEN, NESTED, NET_BYTE_ORDER, padded};

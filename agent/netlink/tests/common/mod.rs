@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Helpers of the kernel tests: a network namespace for each, and skipping where something is
 //! missing.
 

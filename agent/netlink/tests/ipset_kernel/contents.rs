@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Contents of sets.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Refusals by the kernel and by this crate.
 
 use std::collections::BTreeSet;

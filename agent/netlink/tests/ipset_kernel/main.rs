@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! ipset on a real kernel: needs root, each test has a network namespace of its own.
 
 #[path = "../common/mod.rs"]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Answers of the kernel besides objects.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! IPVS on a real kernel that has it: needs root, each test has a network namespace of its own.
 
 mod answers;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Virtual and real servers, as programmed and as read.
 
 use std::collections::BTreeMap;

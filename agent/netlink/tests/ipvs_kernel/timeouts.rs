@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! IPVS's own timeouts.
 
 use portolan_netlink::ipvs::{Ipvs, Timeouts};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Set entries of a record.
 
 use std::net::IpAddr;

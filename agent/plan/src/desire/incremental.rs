@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Desired state that follows its table, at a cost proportional to the change.
 //!
 //! Only changes that concern the changed records alone are followed. Where records interact (two of one

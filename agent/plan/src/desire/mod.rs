@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Desired state of the kernel for a table.
 
 mod entries;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Desired state, and the parts of a table that it leaves out.
 
 use std::collections::{BTreeMap, BTreeSet};

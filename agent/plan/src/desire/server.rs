@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Configuration of virtual servers and real servers.
 
 use std::borrow::Cow;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Hand-over to a kube-proxy in IPVS mode: removal of the objects that it does not have.
 //!
 //! A kube-proxy that starts adopts all shared objects: virtual servers, sets and chains. The remaining

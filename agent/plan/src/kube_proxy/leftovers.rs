@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Objects of a kube-proxy without a counterpart of ours.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kernel objects of a kube-proxy in IPVS mode: the takeover from one, its leftovers, and the hand-over
 //! back to one.
 //!

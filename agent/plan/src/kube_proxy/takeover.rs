@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Takeover from a stopped kube-proxy in IPVS mode.
 //!
 //! Its virtual servers become ours by entries in the ownership record, which changes nothing in the data

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Steps about virtual and real servers.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Steps about sets and their entries.
 
 use std::collections::BTreeSet;

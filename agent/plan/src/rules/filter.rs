@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Rules of `filter`: accepted and rejected packets.
 
 use super::{Chain, Writer, source_ranges};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Rules of `mangle`: traffic policies. IPVS selects the virtual server later, by the packet's mark if it
 //! has one. So one frontend has two lists of destinations: short-circuited packets get the mark of the
 //! cluster-wide list.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Constant iptables rules, in the format of `iptables-restore`.
 //!
 //! The rules refer to sets, never to a Service, so they are written once. Source of the rules of `nat`

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Rules of `nat`: masquerade. Only the first packet of a connection traverses them.
 
 use portolan_model::Family;

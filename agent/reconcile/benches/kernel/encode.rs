@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Netlink messages encoded by hand. The encoder shares nothing with the product's, so that the
 //! floor measures the kernel alone.
 

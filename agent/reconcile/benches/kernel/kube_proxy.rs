@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A real kube-proxy in IPVS mode, from its start to its last programmed service. It gets the same
 //! objects from an otherwise idle API server.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The programmed load: a number of Services, each with a number of endpoints.
 
 use std::net::{Ipv4Addr, SocketAddr};

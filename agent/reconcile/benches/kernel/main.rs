@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Programs 10,000 services of 10 endpoints into the real kernel, by the product and by other
 //! programs, and compares the times. Each program runs in its own process and network namespace,
 //! since the kernel remembers deleted real servers for minutes. Measurements of about a second are

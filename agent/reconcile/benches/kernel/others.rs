@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Programming of the same load by other programs.
 
 use std::io::Write as _;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Time and memory of the agent, from a decoded table to a programmed kernel.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Runs all measurements and prints the comparison.
 
 use std::collections::BTreeMap;

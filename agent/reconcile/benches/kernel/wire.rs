@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A bare netlink socket.
 
 use std::os::fd::OwnedFd;

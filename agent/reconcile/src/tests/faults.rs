@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Faults of any message, and kills of the agent at any point: the next runs converge, and foreign
 //! objects stay untouched.
 

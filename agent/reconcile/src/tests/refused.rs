@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Permanently refused steps cost other Services nothing.
 
 use std::time::Duration;

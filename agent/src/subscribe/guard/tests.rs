@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The guard of a table, by examples and at random.
 
 use portolan_model::{Destination, Frontend, FrontendAddress, FrontendKind, Record};

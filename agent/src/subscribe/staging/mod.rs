@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Frames to tables: stages frames, and swaps tables at a Commit whose hashes fit.
 //!
 //! Pure: no I/O, no clock. The hashes are the controller's: they show that all that was sent has

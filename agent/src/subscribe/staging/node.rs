@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Facts about the node itself. As with every other part, their hash is the controller's.
 
 use portolan_model::{ContentHash, NodeInfo};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One part of a table, the shared records or the node's own lists, with its staged changes.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The parts of a table that a transition replaces as a whole.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A table as the frames that would send it, to be written to disk and taken again.
 
 use std::collections::{BTreeMap, BTreeSet};

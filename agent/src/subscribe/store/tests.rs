@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use std::path::Path;
 
 use portolan_model::{Record, SetHash};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Controllers of other clusters.
 
 use std::sync::atomic::Ordering;

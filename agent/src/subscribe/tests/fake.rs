@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A controller that is scripted by tests.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The table on disk, and the deletion guard.
 
 use std::path::Path;

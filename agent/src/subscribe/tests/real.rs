@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! With the real controller's half.
 
 use std::net::SocketAddr;

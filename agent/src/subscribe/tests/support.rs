@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! An agent's half of the stream.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! File with the deadlines, `drains.json`.
 
 use std::fs;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Deadlines of draining real servers.
 //!
 //! [`Deadlines`] is pure; [`Drainer`] adds a clock and a file. Deadlines are times since boot, so that a

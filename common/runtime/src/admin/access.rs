@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Access control below `/debug`.
 
 use std::net::IpAddr;

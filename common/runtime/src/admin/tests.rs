@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::routing::post;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::symlink;

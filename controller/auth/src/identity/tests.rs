@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tokens, good and bad. Keys are made for the test.
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The review state of one token.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use std::future::Future as _;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The objects of one cluster, by namespace and name: no name is kept twice for a key.
 
 use std::collections::{BTreeSet, HashMap};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The endpoints of a Service port, and their weights.
 
 use std::collections::{BTreeMap, BTreeSet};

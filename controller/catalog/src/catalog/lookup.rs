@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Queries by address, for people who do not know the names of objects.
 
 use std::collections::BTreeSet;

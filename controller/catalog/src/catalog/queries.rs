@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Queries about single objects and claims.
 
 use std::collections::BTreeMap;

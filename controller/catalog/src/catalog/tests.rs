@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use std::net::IpAddr;
 
 use portolan_model::{Family, FrontendKind, NodeInfo, Protocol};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Lists that mostly have one element.
 
 /// A list that needs no allocation for one element, and no room for more than it has.

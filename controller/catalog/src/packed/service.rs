@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Packed Services: most have a cluster IP and ports only.
 
 use std::net::IpAddr;

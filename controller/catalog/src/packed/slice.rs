@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! EndpointSlices: 12 bytes for an IPv4 endpoint, 24 for an IPv6 one, and the pods' names.
 
 use std::collections::HashMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Packing loses nothing.
 
 use std::net::IpAddr;

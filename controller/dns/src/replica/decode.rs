@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! From items to changes of a copy.
 
 use std::net::IpAddr;

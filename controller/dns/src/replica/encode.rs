@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! From a zone to the items that make a copy of it.
 
 use std::net::IpAddr;

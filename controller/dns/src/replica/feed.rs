@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The shared part of all streams of names: the whole zone and later changes, encoded once.
 
 use std::collections::{BTreeSet, VecDeque};

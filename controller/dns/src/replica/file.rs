@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A copy on disk.
 
 use std::sync::Arc;

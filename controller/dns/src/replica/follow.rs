@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Keeps a copy up to date with the frames that come.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Copies of a zone on other hosts: an agent answers from what the controller streams to it, and
 //! from its disk when there is no controller.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A copy gives the zone's answers, whatever its history.
 
 use std::sync::Arc;

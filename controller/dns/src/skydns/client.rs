@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Reads and writes of keys, at one of several etcd endpoints.
 
 use std::collections::BTreeMap;

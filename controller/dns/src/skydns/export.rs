@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The task that keeps the keys in etcd up to date.
 
 use std::collections::{BTreeMap, BTreeSet};

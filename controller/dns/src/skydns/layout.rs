@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The layout of keys and values.
 //!
 //! The etcd plugin reads everything below the name it is asked for, and keeps the messages of one

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The keys of one zone, level by level: see [`layout`](super::layout).
 
 use std::collections::BTreeSet;

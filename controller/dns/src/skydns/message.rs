@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The value of a key.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The records as SkyDNS messages in etcd, for CoreDNS's etcd plugin:
 //!
 //! ```text

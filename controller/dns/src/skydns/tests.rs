@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A model of CoreDNS's etcd plugin, applied to the keys: its reads, its groups, and the records of
 //! each message.
 

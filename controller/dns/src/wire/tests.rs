@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Queries as bytes: good ones, bad ones, and any.
 
 use std::sync::{Arc, LazyLock};

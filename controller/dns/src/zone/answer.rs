@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! From a question to an answer.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Application of changes to a zone.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! All records, for exporters.
 
 use std::borrow::Cow;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Lookup of names. Each costs a few hash lookups, whatever the cluster's size.
 
 use std::borrow::Cow;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cluster's names, updated one change at a time.
 //!
 //! Invariant: answers depend on the existing objects, not on the order of their changes; and the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One Service of a zone: its objects and the compiled records.
 
 use std::collections::BTreeMap;

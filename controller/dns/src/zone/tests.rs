@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The contract, row by row, each with neighbours that do not exist.
 
 mod addresses;

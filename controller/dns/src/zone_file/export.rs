@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Keeps zone files up to date.
 
 use std::path::PathBuf;

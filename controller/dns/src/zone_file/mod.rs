@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Zone files (RFC 1035 §5) for CoreDNS's `file` and `auto` plugins, which survive the controller:
 //!
 //! ```text

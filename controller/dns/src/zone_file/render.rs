@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! From a zone to the text of a zone file.
 
 use std::fmt::Write;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A server of the zone files gives the zone's answers, except those of CoreDNS's kubernetes plugin
 //! that no zone can express.
 

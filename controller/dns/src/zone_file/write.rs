@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Puts a zone file in place, if its content is new.
 
 use std::fs;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Relays between a controller and agents, over real connections.
 
 #![allow(clippy::unwrap_used, reason = "a test")]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Controllers, relays and agents in one process, on loopback.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The catalog's memory and the cost of one event, at several cluster sizes.
 //!
 //! Run by `cargo run --release -p portolan-select --example event_cost`. Each figure is one line.

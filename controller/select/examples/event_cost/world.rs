@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A synthetic cluster, the same in each run.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Replays upstream's cases as data.
 
 use std::sync::Arc;

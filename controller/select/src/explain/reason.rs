@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Verdicts in words.
 
 use std::sync::Arc;

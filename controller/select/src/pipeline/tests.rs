@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use portolan_catalog::{Kind, Node, Object, Reason, Service, ServicePort};
 use portolan_model::Protocol;
 use proptest::prelude::*;

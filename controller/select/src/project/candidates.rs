@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The endpoints that a Service port may forward to, with their weights.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The ways in to a Service port.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The overlays of single nodes.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cluster-wide list, and the zones that use only a part of it.
 
 use std::collections::{BTreeMap, BTreeSet};

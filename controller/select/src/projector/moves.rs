@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Endpoints that move between the slices of a Service, as the EndpointSlice controller moves them.
 
 use std::net::IpAddr;

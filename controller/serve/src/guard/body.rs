@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Response body that can be ended from outside.
 
 use std::pin::Pin;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Operator confirmation of held deletions.
 
 use portolan_model::NodeKey;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Time until the nodes of a cluster have programmed a published change.
 //!
 //! Pure: no clock. A change is one [`Round`] until its nodes have programmed it. A node belongs to

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! State of one node's agent.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Progress of all agents of a cluster, which a relay acknowledges upstream.
 
 use super::Registry;

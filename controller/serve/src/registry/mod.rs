@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Registry of connected agents and of the tables they have programmed.
 //!
 //! Entries of disconnected agents are kept and marked as such: that a node lags is most worth

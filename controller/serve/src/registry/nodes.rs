@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Nodes that the source reports, and the standing of agents whose node is missing.
 
 use std::collections::{BTreeMap, HashSet};

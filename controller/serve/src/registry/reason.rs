@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Classification of an agent's refusals of records.
 
 use super::RecordProblem;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Rate limit of a node's streams.
 //!
 //! Each new stream costs a handshake, a lookup and a first transition. A node with a valid

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A stream that a node's agent has beside that of its table: at most one, which lasts no longer
 //! than its node.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Signals between a stream and the registry.
 //!
 //! A storm of reconnects creates thousands of these a second, each with one waiter. They therefore

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Status of one agent, for operators and metrics.
 
 use portolan_model::{Protocol, SetHash};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Admission of agents.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The response body of a stream.
 
 use std::pin::Pin;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! State shared by the two halves of a stream.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The first message of a stream.
 
 use std::sync::Arc;

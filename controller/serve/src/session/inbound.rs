@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The inbound half of a stream: messages after Hello, and the conditions that end the stream.
 
 use std::future::pending;

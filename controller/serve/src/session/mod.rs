@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One agent's stream.
 //!
 //! The connection pulls the outbound half: the next frames are taken from the newest tables, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The outbound half of a stream: a cursor, and the transition in flight.
 
 use std::pin::Pin;

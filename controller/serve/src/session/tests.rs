@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests with real tonic over loopback. Tests wait for expected events, never for fixed times.
 
 mod backpressure;

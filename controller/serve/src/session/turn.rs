@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Limit on concurrent snapshots. More at a time would only slow each other down.
 
 use std::sync::Arc;

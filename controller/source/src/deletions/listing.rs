@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Listings: an absent object was deleted, or the listing is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};

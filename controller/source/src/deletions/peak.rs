@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The highest size within the window.
 
 use std::collections::VecDeque;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Replacement of EndpointSlices: endpoints that vanish while others of their Service come.
 //!
 //! A loss is replaced if its Service has as many ready endpoints after it as it had before: as many

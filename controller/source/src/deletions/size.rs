@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Objects and losses as the guard counts them.
 
 use std::sync::Arc;

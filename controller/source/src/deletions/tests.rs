@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Examples, and properties in a module of their own.
 
 mod properties;

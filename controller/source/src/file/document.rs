@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The documents of a file, split so that a broken one does not affect the others.
 
 /// One YAML document, or a whole JSON file.

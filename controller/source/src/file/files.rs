@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The files as they were read last, and the changes of each reading.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The deletion guard of files and directories.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Identification of the object in a document whose YAML is broken.
 //!
 //! Looks at lines only: `kind` and, under `metadata`, `name` and `namespace`, each written plainly

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Location of fields in a document.
 
 use std::fmt;

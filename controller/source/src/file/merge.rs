@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Merges the files, and finds the changes since the last time.
 
 use std::collections::BTreeMap;

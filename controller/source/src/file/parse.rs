@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The contents of one file: objects and problems.
 
 use std::collections::{BTreeMap, BTreeSet};

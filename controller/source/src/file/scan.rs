@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Listing and change detection of files.
 
 use std::fs::{self, File, Metadata};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! YAML and JSON, and where in the file something is.
 
 use std::cell::OnceCell;

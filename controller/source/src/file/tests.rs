@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Files that change, break and vanish, and the resulting catalog.
 
 mod broken;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The client, from a kubeconfig or from the pod's service account.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kubernetes Events about problems with objects.
 //!
 //! An Event is named by its contents, so that restarts and other replicas of the controller do not

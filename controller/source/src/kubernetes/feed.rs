@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Conversion of one watch's events into batches of changes, with a sweep at the end of a listing.
 //! Changes for DNS go the same way to a sink of their own. Deletions of both pass the guard first.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The follower of one kind: lists it, watches it from there, and lists it again when the server
 //! has forgotten the version.
 //!

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The identity of an API server's cluster.
 
 use std::time::Duration;

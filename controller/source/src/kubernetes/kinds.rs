@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The watched kinds: selectors and fields.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Batches of changes for DNS, from the watches of the catalog and others.
 
 use std::collections::BTreeSet;

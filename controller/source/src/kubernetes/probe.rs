@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Probes of a silent server: whether it lives, and whether its version has gone back.
 //!
 //! An API server that was restored from a backup has lower versions than before. It lets a watch

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Deserialization of the used fields only: most bytes of an object are managed fields and, of a
 //! Node, images and conditions that change all the time.
 

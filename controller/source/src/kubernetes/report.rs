@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Kubernetes Events about held deletions.
 
 use std::collections::BTreeMap;

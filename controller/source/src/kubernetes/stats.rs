@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Counters of a source; the binary exports them.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The watches against a scripted API server.
 
 mod deletions;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Errors of a follower, and their consequences.
 
 use kube::core::Status;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The guard that keeps one malformed object from ending a listing or a watch.
 
 use std::borrow::Cow;

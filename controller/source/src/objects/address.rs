@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Addresses and networks that are safe to program.
 
 use std::net::IpAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Annotations: scheduling and draining of a Service's virtual servers, and weights of endpoints.
 //!
 //! Each setting has a Portolan name and maybe kube-router's, which counts if the former is absent.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `metadata`, of all kinds.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Conversion of objects for DNS, apart from that for the catalog: DNS has headless and
 //! ExternalName Services and their slices, Services of other proxies, Namespaces, unnamed ports and
 //! all addresses of an endpoint, none of which the catalog may have.

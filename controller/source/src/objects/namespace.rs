@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Namespaces: that they exist is all that counts, and only for DNS.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Nodes: zone, addresses, and whether balancers may use them.
 
 use std::collections::BTreeSet;

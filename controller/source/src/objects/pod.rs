@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Pods: only those with a weight of their own count, and of them only that.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Ports and protocols, of Services and EndpointSlices.
 
 use portolan_model::Protocol;

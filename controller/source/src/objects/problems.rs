@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The problems found during a conversion.
 
 use portolan_catalog::{FieldProblem, Reason};

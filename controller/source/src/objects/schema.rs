@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The used fields, as in the Kubernetes API. All others are ignored.
 //!
 //! Every field may be absent or null, as in Go. Numbers are wide, so that one out of range becomes

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Conversion of EndpointSlices.
 
 use std::net::IpAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Conversion of objects, and the problem of each mistake.
 
 mod annotations;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! HTTP requests to a controller: over TCP, its Unix socket, or a port forwarded to its pod.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Text in columns.
 
 /// Aligns the cells of rows. Rows have no trailing spaces.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Runs a command against the controllers.
 
 use anyhow::Context as _;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolanctl deletions` and `portolanctl confirm --deletions`.
 
 use std::fmt::Write as _;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolanctl dns`.
 
 use serde_json::Value;

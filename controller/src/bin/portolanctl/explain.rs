@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolanctl explain`.
 
 use portolan_select::{Explained, Explanation};

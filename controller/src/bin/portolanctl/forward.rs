@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Ports forwarded to the pods of controllers.
 
 use std::fmt;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolanctl`: shows the state of controllers and nodes, and confirms deletions that are held back.
 
 #![forbid(unsafe_code)]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The reference of flags in `docs/reference`.
 
 use clap::CommandFactory as _;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The result of a command, and its formats.
 
 use clap::ValueEnum;

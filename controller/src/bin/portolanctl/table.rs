@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `portolanctl table`, in the form of `ipvsadm -L -n`.
 
 use std::collections::BTreeMap;

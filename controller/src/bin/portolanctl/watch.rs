@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `--watch`: repeats a command, and shows its result whenever it changes.
 
 use std::io::{IsTerminal as _, Write as _, stdout};

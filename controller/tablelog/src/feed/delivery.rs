@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The bytes of one transition for one agent.
 
 use std::sync::Arc;

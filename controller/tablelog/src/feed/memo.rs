@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Cached transitions: in a storm of reconnects, many agents need the same ones.
 
 use std::sync::{Arc, OnceLock};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The state that the streams of one cluster share: encoded transitions and snapshots.
 
 mod delivery;

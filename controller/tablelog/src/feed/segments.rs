@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The snapshot of a cluster's records, in segments that are encoded again only when they change.
 
 use std::ops::Bound;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Values received from another controller, with their bytes unchanged.
 
 use std::sync::Arc;

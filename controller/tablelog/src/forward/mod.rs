@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The writer of a relay, which forwards the tables of another controller.
 //!
 //! Records are published as the received bytes with the received hashes: an agent gets the same

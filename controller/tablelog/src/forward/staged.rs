@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Received changes that are not applied yet.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Hashes and sizes of the buckets of a cluster's records.
 
 use portolan_model::{Record, SetHash};

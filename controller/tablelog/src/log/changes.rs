@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Changes, encoded.
 
 use portolan_model::SetHash;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The shared records and the nodes of one cluster.
 
 mod all;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A compacted log: each key once, with its newest value or a tombstone, in order of change.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The records of every cluster and the own lists of every node, each with its last change.
 //!
 //! The log is pure: no I/O, no clock. Revisions are counted over all clusters: each

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Keys in order of change.
 
 use std::collections::VecDeque;

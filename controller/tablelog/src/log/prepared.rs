@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A delta with everything encoded and hashed: the part of publishing that needs no lock.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Bounds on the deletions that a log remembers.
 
 /// Bounds on the tombstones and idle nodes of a log.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The state that a stream presents to the tables, and the transitions that it gets.
 
 use crate::feed::Delivery;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The first transition of a stream: the shortest one that makes the agent's table equal.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Later transitions of a stream, and snapshots.
 
 use std::collections::BTreeMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Concurrent streams and writer.
 
 use std::sync::atomic::{AtomicBool, Ordering};

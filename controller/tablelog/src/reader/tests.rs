@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 mod agent;
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Compression of records.
 
 use portolan_proto::encoded::{EncodedRecords, Frame};

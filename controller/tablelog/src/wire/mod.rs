@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Messages framed for gRPC, in chunks that streams share by reference.
 //!
 //! HTTP/2 writes each chunk with a separate system call. Small messages are therefore joined, and a

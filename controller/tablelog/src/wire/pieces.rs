@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Division of changes into messages of bounded size.
 
 use portolan_proto::encoded::size_in_frame;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use portolan_model::SetHash;
 use portolan_proto::encoded::encode;
 use portolan_proto::limits::FRAME_BYTES;

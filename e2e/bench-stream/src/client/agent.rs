@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One thin agent: its state and its connection.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The times at which all agents have a revision.
 
 /// Counts, for each revision after the first, the agents that have it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The part of HTTP/2 needed for one call on one connection.
 
 use anyhow::{Result, bail};

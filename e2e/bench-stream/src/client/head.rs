@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A fixed-size header that may arrive in pieces.
 
 /// A header of `N` bytes.

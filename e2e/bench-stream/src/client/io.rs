@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A nonblocking socket, with or without TLS.
 
 use std::io::{ErrorKind, Read as _, Write as _};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The part of gRPC and of the protocol needed to recognize Welcomes, Commits and AskBuckets.
 
 use anyhow::{Result, ensure};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Thousands of thin agents in one thread. Each has its own connection and stream, and decodes only
 //! the framing and Commits, so that agents are cheap compared with the server.
 

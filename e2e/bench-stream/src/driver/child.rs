@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The driver's child processes.
 
 use std::io::{BufRead as _, BufReader, Write as _};

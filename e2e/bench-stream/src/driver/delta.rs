@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cost of one change to few agents and to many, compared with a loop that only writes the same
 //! number of bytes to the same number of sockets.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Output of figures.
 
 use std::io::Write as _;

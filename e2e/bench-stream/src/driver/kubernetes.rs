@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The size of the same cluster as Kubernetes objects.
 
 use std::path::Path;

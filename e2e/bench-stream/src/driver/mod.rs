@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The driver: starts the server and agent processes, sends them orders and prints the figures.
 
 mod child;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! More changes than can be delivered one by one: agents must not fall behind, and the server's
 //! memory must not grow.
 

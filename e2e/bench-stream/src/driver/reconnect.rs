@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Reconnection of all agents at once: to the same controller, or to another.
 
 use std::collections::BTreeMap;

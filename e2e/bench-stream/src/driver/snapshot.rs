@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The cost of a whole table: processor time, bytes and memory per agent.
 
 use anyhow::{Result, ensure};

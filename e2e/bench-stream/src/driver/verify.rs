@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One whole agent, as nodes run it, to check the correctness of the measured data.
 
 use std::net::Ipv4Addr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A minimal server: writes the same bytes to each socket in turn.
 
 use std::io::Write as _;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Changes at a steady rate, whether or not they can be delivered.
 
 use std::time::{Duration, Instant};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The measured server: one worker, on its own processor.
 
 mod bare;

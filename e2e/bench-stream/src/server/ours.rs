@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The controller's server, the subject of the measurement.
 
 use std::path::Path;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Plain servers with tonic: each message is cloned and encoded for each agent.
 
 use std::convert::Infallible;

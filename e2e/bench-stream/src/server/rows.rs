@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A straightforward schema: strings, and a row for each endpoint with all fields of its slice.
 
 use prost::Message;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The agent's fuzz target: the frames of its streams, in sequence.
 //!
 //! An input is a sequence of frames. A frame that is empty or cannot be decoded ends the stream,

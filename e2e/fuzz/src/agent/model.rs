@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A reference model of the agent's table: all values sent, summed anew each time.
 
 use std::collections::BTreeMap;

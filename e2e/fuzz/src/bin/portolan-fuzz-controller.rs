@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Fuzzes the controller's decoders. Without coverage it replays the files named as arguments.
 #![cfg_attr(fuzzing, no_main, allow(unsafe_code, missing_docs))]
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Writes the seeds of all targets: `portolan-fuzz-seeds DIRECTORY`.
 
 use std::path::PathBuf;

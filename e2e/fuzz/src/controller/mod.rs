@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The controller's fuzz target: messages and tokens of agents, and objects.
 //!
 //! The first byte of an input selects its [`kind`]; the rest is the input of that kind.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Objects, from JSON to an agent's messages.
 //!
 //! Invariants: nothing panics. An object is attributed to the name that it states. An agent accepts

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A signer of tokens, with a key that is generated in each process.
 
 use std::sync::{Arc, LazyLock};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A stream, from the bytes of its request to the bytes of its answer.
 //!
 //! Invariants: nothing panics and nothing hangs. Frames are sent only after a valid Hello, and can

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tokens, as text and as signed claims.
 //!
 //! Invariants: an unsigned token gets no frames. A signed token gets frames only if its claims

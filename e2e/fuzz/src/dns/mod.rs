@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The fuzz target of DNS: queries, and an agent's file of names.
 //!
 //! Invariants: an answer is a whole message with the query's id, no longer than the limit. Only

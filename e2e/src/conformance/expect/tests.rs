@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use super::*;
 use crate::conformance::Situation;
 use crate::rig::{Family, Protocol};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use super::*;
 
 /// Two records that differ in their destinations, weights and masks alone, and overlap.

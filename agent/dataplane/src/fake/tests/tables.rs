@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Invariants at every step from one whole table to another, with traffic policies.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Probe at start of the tools that write rules.
 
 use portolan_model::{Families, Family};

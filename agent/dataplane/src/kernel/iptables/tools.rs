@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! `iptables-save` and `iptables-restore`, which may fail or hang.
 
 use std::collections::BTreeMap;

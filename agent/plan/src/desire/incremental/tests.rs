@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The incremental state equals one computed from scratch after any change.
 
 use std::net::SocketAddr;

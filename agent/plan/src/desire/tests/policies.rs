@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Traffic policies, and related rules.
 
 use super::*;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Schedulers, flags and persistence of virtual servers.
 
 use super::*;

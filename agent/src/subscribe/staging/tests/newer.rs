@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Values of a controller that is newer than this agent: the hashes cover all of them.
 
 use portolan_model::ContentHash;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 use portolan_model::{ContentHash, Destination, Record};
 use portolan_proto::buckets::{bucket_hashes, bucket_of};
 use portolan_proto::convert::{encode_record, make_patch};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Records as a controller sends them, and an agent that takes them.
 
 use portolan_model::{ContentHash, Destination, NodeInfo, Protocol, Record, RecordKey, SetHash};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Compatibility with older versions: their messages, replayed.
 //!
 //! A recording holds all messages of both directions between a controller, an agent and a relay of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Recordings of the messages between the halves of this version.
 
 use std::net::SocketAddr;

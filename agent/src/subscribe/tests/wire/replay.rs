@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Messages of older versions, replayed to this one.
 
 use std::collections::VecDeque;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The recorded scenario: an agent and a relay, and four controllers one after the other.
 
 use std::net::SocketAddr;

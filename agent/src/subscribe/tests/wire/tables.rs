@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The tables of the recorded streams. Never changed: recordings are compared with them.
 
 use std::collections::BTreeMap;

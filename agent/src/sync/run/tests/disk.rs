@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tables from disk, which may be older than the kernel's state.
 
 use portolan_dataplane::{Flow, Tuple};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Objects of other programs, and changes by them.
 
 use portolan_plan::kube_proxy::VIP_DEVICE;

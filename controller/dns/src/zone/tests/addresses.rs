@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Services, endpoints, Pods, and the reverse tree.
 
 use hickory_proto::op::ResponseCode;

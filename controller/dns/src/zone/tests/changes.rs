@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Incremental changes equal a zone from scratch, and report the changed subjects.
 
 use std::collections::{BTreeMap, BTreeSet};

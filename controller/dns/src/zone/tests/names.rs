@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The apex, names between names, aliases, spelling, and foreign names.
 
 use hickory_proto::op::ResponseCode;

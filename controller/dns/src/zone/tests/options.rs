@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The options of CoreDNS's plugin: `zonal`, `ignore empty_service`, `namespaces` and
 //! `noendpoints`.
 

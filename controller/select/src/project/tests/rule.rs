@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One projection for all nodes against upstream's rule for one node.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of hostile peers, which must not affect agents.
 
 use std::io;

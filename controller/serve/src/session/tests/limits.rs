@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of stalled agents and of the limit on concurrent snapshots.
 
 use std::time::Duration;

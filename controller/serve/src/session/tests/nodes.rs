@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of admission by node and by cluster.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of the start and end of streams and of agents' messages.
 
 use portolan_proto::v1;

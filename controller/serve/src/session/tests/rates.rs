@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of peers that request too much work: they are slowed down or cut off, and other peers are
 //! not affected.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of agents that come from another controller.
 
 use futures_util::future::{join, join_all};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of streams whose tokens are reviewed.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of admission and of the lifetime of streams, with real TLS on both sides.
 
 use std::fs;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Test support: a server on a free port, and a bare client.
 
 use std::collections::BTreeMap;

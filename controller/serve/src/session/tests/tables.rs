@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Tests of the tables that agents receive.
 
 use portolan_proto::v1::agent_message::Message;

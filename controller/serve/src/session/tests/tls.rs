@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The client side of TLS.
 
 use std::net::SocketAddr;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Properties over all sequences of events.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Files that cannot be read, as a whole or in part.
 
 use super::*;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The changes for DNS from files.
 
 use portolan_dns::{Kind as NameKind, NamesChange as Name};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The task around the files, with paused time.
 
 use portolan_catalog::ObjectChange;

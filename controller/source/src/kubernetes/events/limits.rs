@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Rate limits of Events. Pure: time comes in.
 
 use std::collections::BTreeMap;

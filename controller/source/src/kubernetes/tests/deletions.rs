@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Deletions that are too many to be believed.
 
 use super::*;

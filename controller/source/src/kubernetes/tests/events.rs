@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Refusals of Events. (A real API server writes them in `tests/events.rs`.)
 
 use portolan_catalog::{FieldProblem, ObjectKey, ObjectRef, Reason};

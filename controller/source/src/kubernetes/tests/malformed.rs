@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! One malformed object never affects the others.
 
 use super::*;

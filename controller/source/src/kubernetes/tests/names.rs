@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Changes for DNS from shared watches and its own.
 
 use portolan_dns::{Listing, NamesChange as Name};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Pods, which are watched for their weights only.
 
 use super::*;

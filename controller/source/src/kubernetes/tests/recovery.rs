@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Failures of the server and of the connection.
 
 use tokio::time::Instant;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! An API server whose answers are scripted.
 
 use std::convert::Infallible;

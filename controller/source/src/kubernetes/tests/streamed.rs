@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Listings that are the beginning of a watch.
 
 use super::*;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The reference of annotations in `docs/reference`.
 
 use portolan_model::ipvs::SCHEDULERS;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Annotations of Services.
 
 use portolan_model::ipvs::Flags;

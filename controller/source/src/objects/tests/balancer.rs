@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Load balancers in front of Services.
 
 use super::*;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The own parts of all nodes, for relays.
 
 use std::sync::Arc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The keys of changed records, for display.
 
 use portolan_model::RecordKey;

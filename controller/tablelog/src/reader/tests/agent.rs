@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A test agent that checks each transition against its Commit.
 
 use std::collections::BTreeSet;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Parser of the output of `ipvsadm -Sn`, `ipset save` and `ip -o addr`.
 
 use std::collections::BTreeSet;
