@@ -58,8 +58,8 @@ impl NodePortAddresses {
         Ok(this)
     }
 
-    /// Whether every address of a family accepts node ports: without a network of that family, as in
-    /// kube-proxy.
+    /// Returns `true` if every address of a family accepts node ports: no network of that family is
+    /// configured, as in kube-proxy, or one of them is the whole family (`0.0.0.0/0`, `::/0`).
     #[must_use]
     pub fn accepts_all(&self, family: Family) -> bool {
         let mut networks = self.of_family(family).peekable();
@@ -67,7 +67,8 @@ impl NodePortAddresses {
             && (networks.peek().is_none() || networks.any(|network| network.prefix_len() == 0))
     }
 
-    /// Whether an address accepts node ports, given the node's primary address of that family.
+    /// Returns `true` if an address accepts node ports. `primary` is the node's primary address of that
+    /// family.
     #[must_use]
     pub fn accepts(&self, address: IpAddr, primary: Option<IpAddr>) -> bool {
         let family = Family::of(address);

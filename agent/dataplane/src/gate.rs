@@ -34,7 +34,7 @@ pub(crate) struct Gate {
     entries: BTreeSet<SetEntry>,
     /// Virtual servers that were held back or failed, whose real servers are pointless.
     servers: BTreeSet<VirtualServerKey>,
-    /// Whether a virtual server could not be deleted: entries and routes of its packets must stay.
+    /// Set when the deletion of a virtual server failed: entries and routes of its packets stay.
     stays: bool,
 }
 

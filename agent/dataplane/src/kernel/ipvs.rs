@@ -58,7 +58,7 @@ fn failure(step: &Step, refused: &[(usize, Errno)]) -> StepFailure {
     StepFailure::of_real_servers(step, &refused.collect::<Vec<_>>())
 }
 
-/// Whether the object of a deletion was missing, which is no failure.
+/// Returns `true` for a deletion whose object was missing, which is no failure.
 fn is_gone(step: &Step, errno: Errno) -> bool {
     matches!(
         step,

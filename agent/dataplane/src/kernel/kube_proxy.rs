@@ -92,7 +92,7 @@ fn unless_gone(result: Result<(), rtnetlink::Error>) -> Result<(), DataplaneErro
     }
 }
 
-/// Whether the kernel returned an error with one of these numbers.
+/// Returns `true` for an error of the kernel with one of these numbers.
 pub(super) fn is_error(error: &rtnetlink::Error, codes: &[i32]) -> bool {
     match error {
         rtnetlink::Error::NetlinkError(message) => codes.contains(&message.raw_code()),

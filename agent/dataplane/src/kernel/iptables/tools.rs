@@ -209,7 +209,7 @@ async fn can_read(variant: &str) -> Result<(), DataplaneError> {
     of_v6.map(drop).map_err(|_| error)
 }
 
-/// Whether tables of the legacy variant are in use.
+/// Returns `true` if the kernel has tables of the legacy variant.
 fn has_legacy_tables() -> bool {
     let names = std::fs::read_to_string("/proc/net/ip_tables_names");
     names.is_ok_and(|names| !names.is_empty())
