@@ -121,7 +121,11 @@ impl<D: Dataplane> Reconciler<D> {
         // which may be another record's: then all records are retried.
         let is_indirect =
             |entry: &SetEntry| matches!(entry, SetEntry::IpPortIp(..) | SetEntry::Port(_));
-        let is_traced = error.entries.len() <= EXPLAINED && !error.entries.iter().any(is_indirect);
+        // A surplus entry belongs to no desired record: the record that has its address now does not name it.
+        let is_deletion = matches!(step, Step::DelEntries { .. });
+        let is_traced = error.entries.len() <= EXPLAINED
+            && !is_deletion
+            && !error.entries.iter().any(is_indirect);
         if explained.is_empty() || !is_traced {
             explained.push((None, message));
         }

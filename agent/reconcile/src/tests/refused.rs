@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use portolan_model::Lists;
+
 use super::*;
 
 const NO_ACCESS: Errno = Errno::EPERM;
@@ -195,4 +197,55 @@ async fn hairpin_entry_of_a_record_without_its_virtual_server_is_retried() {
     reconciler.reconcile(&both).await.unwrap();
     let wanted = reconciler.desired.read(|desired| desired.state.clone());
     assert_eq!(reconciler.dataplane.state, wanted);
+}
+
+/// A table with one record, which has no local destinations under the policy `lists`.
+fn taker(service: &str, lists: Lists) -> Arc<NodeTable> {
+    let mut record = Record::clone(table(&["10.0.0.1:80"]).records.values().next().unwrap());
+    record.key.service = service.into();
+    record.available = [Family::V4].into_iter().collect();
+    record.frontends[0].kind = FrontendKind::ExternalIp;
+    record.frontends[0].lists = lists;
+    Arc::new(NodeTable {
+        records: [(record.key.clone(), Arc::new(record))]
+            .into_iter()
+            .collect(),
+        ..NodeTable::default()
+    })
+}
+
+/// Runs of a reconciler whose address passes from one record to another.
+async fn handed_over(faults: BTreeMap<usize, Fault>) -> Reconciler<FakeKernel> {
+    let kernel = FakeKernel {
+        faults,
+        ..FakeKernel::default()
+    };
+    let mut reconciler = Reconciler::new(kernel, Config::default());
+    for table in [
+        taker("before", Lists::Local),
+        taker("after", Lists::Cluster),
+    ] {
+        reconciler.reconcile(&table).await.unwrap();
+    }
+    reconciler
+}
+
+#[tokio::test]
+async fn surplus_entry_is_deleted_after_a_refusal_though_its_address_has_a_new_owner() {
+    let is_deletion =
+        |step: &Step| matches!(step, Step::DelEntries { name, .. } if name == "KUBE-NO-LOCAL");
+    let kernel = handed_over(BTreeMap::new()).await.into_dataplane();
+    let number = kernel.applied.iter().position(is_deletion).unwrap();
+
+    let refused = Fault::Entry(0, NO_ACCESS);
+    let mut reconciler = handed_over([(number, refused)].into()).await;
+    let entries = |kernel: &FakeKernel| kernel.state.sets["KUBE-NO-LOCAL"].entries.len();
+    assert_eq!(entries(&reconciler.dataplane), 1);
+    reconciler.try_again(Instant::now());
+    let after = taker("after", Lists::Cluster);
+    let outcome = reconciler.reconcile(&after).await.unwrap();
+    assert_eq!(
+        (entries(&reconciler.dataplane), outcome.errors.len()),
+        (0, 0)
+    );
 }
