@@ -310,7 +310,10 @@ fn follow(
             problems.register(registry);
             let (sink, events) = Sink::channel(64);
             let cluster = Arc::clone(&node.cluster);
-            let options = file::Options::new(args.file_poll());
+            let options = file::Options {
+                proxy: args.service_proxy_name.clone(),
+                ..file::Options::new(args.file_poll())
+            };
             let contact = Arc::clone(&options.contact);
             registry.register_collector(Box::new(ContactCollector(move || contact.silence())));
             let watch = file::watch(args.file.clone(), cluster, sink, options, token.clone());

@@ -358,6 +358,7 @@ async fn watch_source(
                 names: names.map(|names| names.sink),
                 guard: Some((args.guard.config(), Arc::clone(stats.holds()))),
                 contact: Arc::clone(stats.files()),
+                proxy: args.service_proxy_name.clone(),
             };
             let watch = file::watch(args.file.clone(), cluster, sink, options, token);
             vital.spawn("source", watch);
@@ -376,6 +377,7 @@ async fn watch_source(
             let options = kubernetes::Options {
                 pods: args.pod_weights,
                 guard: args.guard.config(),
+                proxy: args.service_proxy_name.clone(),
                 ..kubernetes::Options::default()
             };
             if args.events {

@@ -11,6 +11,7 @@ use portolan_runtime::{
     DebugArgs, DocsCommand, LogArgs, duration_within, milliseconds_within, parse_duration,
 };
 use portolan_select::{SelectConfig, SourceRanges};
+use portolan_source::objects::ProxyName;
 
 use crate::certs::CertsArgs;
 use crate::deletions::SourceGuardArgs;
@@ -97,6 +98,11 @@ pub(crate) struct Args {
     /// Context of the kubeconfig.
     #[arg(long, env = "PORTOLAN_CONTEXT", help_heading = SOURCE)]
     pub(crate) context: Option<String>,
+
+    /// Serve the Services whose label service.kubernetes.io/service-proxy-name is NAME, and no
+    /// others. Default: the Services without the label.
+    #[arg(long, env = "PORTOLAN_SERVICE_PROXY_NAME", value_name = "NAME", help_heading = SOURCE)]
+    pub(crate) service_proxy_name: Option<ProxyName>,
 
     /// Watch the metadata of all Pods for the annotation portolan.dev/weight. Needs permission to
     /// list and watch Pods, and costs the API server about as much as all other watches together.
@@ -349,6 +355,16 @@ mod tests {
         for none in ["--audit-period=0", "--oracle-period=0", "--audit-period=0s"] {
             assert_eq!(parse(&[none]).audit_period(), None, "{none}");
         }
+    }
+
+    #[test]
+    fn the_name_of_the_proxy_is_the_value_of_a_label() {
+        let named = parse(&["--service-proxy-name=portolan"]).unwrap();
+        let name = named.service_proxy_name.unwrap();
+        assert_eq!(name.as_str(), "portolan");
+        assert_eq!(parse(&[]).unwrap().service_proxy_name, None);
+        let error = parse(&["--service-proxy-name=a b"]).unwrap_err();
+        assert!(error.to_string().contains("value of a label"), "{error}");
     }
 
     #[test]

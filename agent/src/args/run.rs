@@ -13,6 +13,7 @@ use portolan_dataplane::{KernelConfig, NodePortAddresses};
 use portolan_plan::Names;
 use portolan_runtime::{DebugArgs, duration_within, milliseconds_within};
 use portolan_select::SourceRanges;
+use portolan_source::objects::ProxyName;
 use portolan_subscription::GuardArgs;
 
 use super::{KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs};
@@ -73,6 +74,12 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_FILE_POLL_MS", hide = true, conflicts_with = "file_poll",
         value_parser = milliseconds_within(FILE_POLL[0], FILE_POLL[1]))]
     file_poll_ms: Option<Duration>,
+
+    /// With `--source file`: serve the Services whose label
+    /// service.kubernetes.io/service-proxy-name is NAME, and no others. Default: the Services without
+    /// the label.
+    #[arg(long, env = "PORTOLAN_SERVICE_PROXY_NAME", value_name = "NAME", help_heading = TABLE)]
+    pub service_proxy_name: Option<ProxyName>,
 
     /// Addresses that `spec.loadBalancerSourceRanges` applies to, with `--source file`:
     /// `load-balancer` as in kube-proxy, or `all` (see the controller's flag).

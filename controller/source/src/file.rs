@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::deletions::GuardConfig;
+use crate::objects::ProxyName;
 use crate::sink::Closed;
 use crate::{Contact, Event, HeldDeletions, NameSink, Sink};
 
@@ -38,7 +39,7 @@ pub use problem::FileProblem;
 /// Reads files once. A path is a file, or a directory of which all `*.yaml`, `*.yml` and `*.json` are read.
 #[must_use]
 pub fn read(paths: &[PathBuf], cluster: &Arc<str>) -> Report {
-    Files::new(paths.to_vec(), Arc::clone(cluster)).refresh()
+    Files::new(paths.to_vec(), cluster).refresh()
 }
 
 /// Options of [`watch`].
@@ -52,6 +53,8 @@ pub struct Options {
     pub guard: Option<(GuardConfig, Arc<HeldDeletions>)>,
     /// The record of successful reads: every path listed, every file read.
     pub contact: Arc<Contact>,
+    /// The proxy whose Services are ours; `None` for the default one.
+    pub proxy: Option<ProxyName>,
 }
 
 impl Options {
@@ -63,6 +66,7 @@ impl Options {
             names: None,
             guard: None,
             contact: Arc::default(),
+            proxy: None,
         }
     }
 }
@@ -78,7 +82,7 @@ pub async fn watch(
     options: Options,
     token: CancellationToken,
 ) {
-    let mut files = Files::new(paths, cluster);
+    let mut files = Files::new(paths, &cluster).of_proxy(options.proxy.clone());
     if options.names.is_some() {
         files = files.with_names();
     }

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::deletions::GuardConfig;
 use crate::held::KindGuard;
-use crate::objects::{EndpointSlice, Namespace, Node, Pod, Service};
+use crate::objects::{EndpointSlice, Namespace, Node, Pod, ProxyName, Scope, Service};
 use crate::{NameSink, Sink};
 use feed::{Feed, Pending};
 use follow::Follower;
@@ -44,7 +44,7 @@ pub use report::report_held;
 pub use stats::{KindStats, Stats};
 
 /// Options of the watches.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
     /// Watch the metadata of all Pods too, for the weights in their annotations. Pods are an API
     /// server's most numerous objects, and change the most.
@@ -53,6 +53,8 @@ pub struct Options {
     pub paged: bool,
     /// The limits of the deletion guard. Pods are not guarded: they come and go.
     pub guard: GuardConfig,
+    /// The proxy whose Services are ours; `None` for the default one. DNS has all Services.
+    pub proxy: Option<ProxyName>,
 }
 
 /// Options of the watches for DNS.
@@ -96,7 +98,10 @@ pub async fn watch_names(
     let feeds = Feeds {
         pending: Arc::new(Pending::new(3 + usize::from(options.pods))),
         pending_names: Arc::new(Pending::new(3 + usize::from(named_pods))),
-        cluster,
+        scope: Arc::new(Scope {
+            cluster,
+            proxy: options.proxy,
+        }),
         sink,
         names,
         stats,
@@ -104,7 +109,7 @@ pub async fn watch_names(
     };
     let follower = Followers {
         client,
-        options,
+        streamed: !options.paged,
         feeds,
     };
     let pods = async {
@@ -135,7 +140,7 @@ pub async fn watch_names(
 
 /// The shared parts of all watches.
 struct Feeds {
-    cluster: Arc<str>,
+    scope: Arc<Scope>,
     sink: Sink,
     names: Option<NameOptions>,
     stats: Arc<Stats>,
@@ -152,11 +157,11 @@ impl Feeds {
         });
         let guard = (kind != Kind::Pod).then(|| {
             let holds = Arc::clone(self.stats.holds());
-            KindGuard::new(kind, Arc::clone(&self.cluster), self.guard, holds)
+            KindGuard::new(kind, Arc::clone(&self.scope.cluster), self.guard, holds)
         });
         Feed::new(
             kind,
-            Arc::clone(&self.cluster),
+            Arc::clone(&self.scope),
             tables.then(|| self.sink.clone()),
             names,
             Arc::clone(&self.stats),
@@ -168,7 +173,8 @@ impl Feeds {
 
 struct Followers {
     client: Client,
-    options: Options,
+    /// Whether listings are streamed where the server can.
+    streamed: bool,
     feeds: Feeds,
 }
 
@@ -176,6 +182,6 @@ impl Followers {
     /// Follows a kind, for the tables, for DNS or for both.
     fn of<T: Watchable>(&self, tables: bool, names: bool) -> Follower<T> {
         let feed = self.feeds.of(T::KIND, tables, names);
-        Follower::new(Api::all(self.client.clone()), feed, !self.options.paged)
+        Follower::new(Api::all(self.client.clone()), feed, self.streamed)
     }
 }

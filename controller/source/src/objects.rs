@@ -16,6 +16,7 @@ mod pod;
 mod ports;
 mod problems;
 mod schema;
+mod scope;
 mod service;
 mod slice;
 #[cfg(test)]
@@ -36,6 +37,7 @@ pub use schema::{
     Service, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort, Taint,
     TargetRef,
 };
+pub use scope::{ProxyName, ProxyNameError, Scope};
 
 /// A converted object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +98,7 @@ pub trait Manifest: DeserializeOwned {
     const KIND: Kind;
 
     /// Converts the object for the catalog.
-    fn convert(self, cluster: &Arc<str>) -> Converted;
+    fn convert(self, scope: &Scope) -> Converted;
 
     /// Converts the object for DNS.
     fn names(&self) -> Names {
@@ -119,13 +121,13 @@ pub fn decode<T: Manifest>(value: &Value) -> Result<T, FieldProblem> {
 
 /// Reads and converts an object of a known kind.
 #[must_use]
-pub fn convert(kind: Kind, value: &Value, cluster: &Arc<str>) -> Converted {
+pub fn convert(kind: Kind, value: &Value, scope: &Scope) -> Converted {
     match kind {
-        Kind::Service => convert_as::<Service>(value, cluster),
-        Kind::EndpointSlice => convert_as::<EndpointSlice>(value, cluster),
-        Kind::Node => convert_as::<Node>(value, cluster),
-        Kind::Pod => convert_as::<Pod>(value, cluster),
-        Kind::Namespace => convert_as::<Namespace>(value, cluster),
+        Kind::Service => convert_as::<Service>(value, scope),
+        Kind::EndpointSlice => convert_as::<EndpointSlice>(value, scope),
+        Kind::Node => convert_as::<Node>(value, scope),
+        Kind::Pod => convert_as::<Pod>(value, scope),
+        Kind::Namespace => convert_as::<Namespace>(value, scope),
     }
 }
 
@@ -145,10 +147,10 @@ fn names_as<T: Manifest>(value: &Value) -> Names {
     decode::<T>(value).map_or(Names::Refused, |manifest| manifest.names())
 }
 
-fn convert_as<T: Manifest>(value: &Value, cluster: &Arc<str>) -> Converted {
+fn convert_as<T: Manifest>(value: &Value, scope: &Scope) -> Converted {
     match decode::<T>(value) {
-        Ok(manifest) => manifest.convert(cluster),
-        Err(problem) => Converted::refused(reference(T::KIND, value, cluster), problem),
+        Ok(manifest) => manifest.convert(scope),
+        Err(problem) => Converted::refused(reference(T::KIND, value, &scope.cluster), problem),
     }
 }
 

@@ -10,7 +10,7 @@ use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message as Said;
 use portolan_proto::v1::frame::Frame;
 use portolan_select::{Pipeline, TableDelta};
-use portolan_source::objects;
+use portolan_source::objects::{self, Scope};
 use prost::Message;
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ pub fn table() -> TableDelta {
             Some("Node") => portolan_catalog::Kind::Node,
             _ => portolan_catalog::Kind::EndpointSlice,
         };
-        let change = objects::convert(kind, &value, &cluster).into_change();
+        let change = objects::convert(kind, &value, &Scope::new(&cluster)).into_change();
         pipeline.apply(change.expect("an object with a name"));
     }
     pipeline.flush()

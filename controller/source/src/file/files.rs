@@ -16,6 +16,7 @@ use super::problem::FileProblem;
 use super::scan::{self, Reading, Seen};
 use crate::HeldDeletions;
 use crate::deletions::GuardConfig;
+use crate::objects::{ProxyName, Scope};
 
 /// The result of reading the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Files {
     roots: Vec<Root>,
-    cluster: Arc<str>,
+    scope: Scope,
     files: BTreeMap<PathBuf, Reader>,
     told: Told,
     guards: Option<Guards>,
@@ -71,11 +72,11 @@ struct Reader {
 impl Files {
     /// Files that are not read yet.
     #[must_use]
-    pub fn new(paths: Vec<PathBuf>, cluster: Arc<str>) -> Self {
+    pub fn new(paths: Vec<PathBuf>, cluster: &Arc<str>) -> Self {
         let root = |path| Root { path, files: None };
         Self {
             roots: paths.into_iter().map(root).collect(),
-            cluster,
+            scope: Scope::new(cluster),
             files: BTreeMap::new(),
             told: Told::new(),
             guards: None,
@@ -84,6 +85,13 @@ impl Files {
             problems: Vec::new(),
             complete: false,
         }
+    }
+
+    /// Serves the Services of this proxy; by default, those of the default one.
+    #[must_use]
+    pub fn of_proxy(mut self, proxy: Option<ProxyName>) -> Self {
+        self.scope.proxy = proxy;
+        self
     }
 
     /// Also reads objects that only DNS needs: headless Services, Namespaces, all Pods.
@@ -96,7 +104,7 @@ impl Files {
     /// Guards against mass deletions.
     #[must_use]
     pub fn guarded(mut self, config: GuardConfig, holds: &Arc<HeldDeletions>) -> Self {
-        self.guards = Some(Guards::new(&self.cluster, config, holds));
+        self.guards = Some(Guards::new(&self.scope.cluster, config, holds));
         self
     }
 
@@ -143,7 +151,7 @@ impl Files {
         let with_names = self.told_names.is_some();
         for path in order(&self.roots) {
             let mut reader = before.remove(path).unwrap_or_default();
-            is_news |= reader.refresh(path, &self.cluster, with_names);
+            is_news |= reader.refresh(path, &self.scope, with_names);
             self.files.insert(path.clone(), reader);
         }
         is_news || !before.is_empty()
@@ -203,14 +211,14 @@ fn order(roots: &[Root]) -> Vec<&PathBuf> {
 
 impl Reader {
     /// Reads the file if it changed; returns whether anything changed.
-    fn refresh(&mut self, path: &Path, cluster: &Arc<str>, names: bool) -> bool {
+    fn refresh(&mut self, path: &Path, scope: &Scope, names: bool) -> bool {
         let reading = scan::read(path, self.seen.as_mut());
         self.is_unreadable = reading.is_err();
         let stale = match reading {
             Ok(Reading::Busy) => return false,
             Ok(Reading::Unchanged) => None,
             Ok(Reading::Content(text, seen)) => {
-                let contents = parse(path, &text, cluster, names);
+                let contents = parse(path, &text, scope, names);
                 if self.replace_contents(&text, seen, contents) {
                     self.stale = None;
                     return true;

@@ -14,7 +14,7 @@ use super::document::{self, Document};
 use super::identify::identify;
 use super::problem::{FileProblem, Found};
 use super::syntax::{self, Located, SyntaxError};
-use crate::objects::{self, Converted, Names};
+use crate::objects::{self, Converted, Names, Scope};
 
 /// The contents of a file.
 #[derive(Debug, Default)]
@@ -43,10 +43,10 @@ pub(super) struct FileEntry {
 }
 
 /// Parses a file; with `names`, also objects that only DNS needs.
-pub(super) fn parse(file: &Path, text: &str, cluster: &Arc<str>, names: bool) -> Contents {
+pub(super) fn parse(file: &Path, text: &str, scope: &Scope, names: bool) -> Contents {
     let mut parser = Parser {
         file,
-        cluster,
+        scope,
         names,
         contents: Contents::default(),
         ignored: BTreeSet::new(),
@@ -97,7 +97,7 @@ impl Place<'_> {
 
 struct Parser<'t> {
     file: &'t Path,
-    cluster: &'t Arc<str>,
+    scope: &'t Scope,
     names: bool,
     contents: Contents,
     /// Ignored kinds that were reported.
@@ -107,7 +107,7 @@ struct Parser<'t> {
 impl Parser<'_> {
     /// A document that is no YAML. If it is the last one, the file may have been cut short.
     fn broken(&mut self, place: Place<'_>, error: SyntaxError, is_last: bool) {
-        let object = identify(place.located.document.text, self.cluster);
+        let object = identify(place.located.document.text, &self.scope.cluster);
         self.contents.torn |= is_last;
         let position = place.located.in_file(error.position);
         let problem = FileProblem::new(self.file, position, String::new(), error.message);
@@ -169,11 +169,11 @@ impl Parser<'_> {
             if self.names {
                 names = objects::names(kind, value);
             }
-            objects::convert(kind, value, self.cluster)
+            objects::convert(kind, value, self.scope)
         } else {
             let message = format!("{version:?} is not read: expected {expected}");
             Converted::Refused {
-                object: objects::reference(kind, value, self.cluster),
+                object: objects::reference(kind, value, &self.scope.cluster),
                 problems: vec![FieldProblem::new("apiVersion", Reason::Malformed, message)],
             }
         };

@@ -31,7 +31,7 @@ impl Rig {
     fn reading(dir: TempDir, paths: &[&str]) -> Self {
         let paths = paths.iter().map(|path| dir.path().join(path)).collect();
         Self {
-            files: Files::new(paths, Arc::from("")),
+            files: Files::new(paths, &Arc::from("")),
             dir,
             catalog: Catalog::default(),
         }

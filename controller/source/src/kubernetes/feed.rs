@@ -17,7 +17,7 @@ use super::stats::{KindStats, Stats};
 use super::watched::Watched;
 use crate::deletions::{Facts, Verdict};
 use crate::held::{KindGuard, facts};
-use crate::objects::{self, Converted, Names};
+use crate::objects::{self, Converted, Names, Scope};
 use crate::sink::Closed;
 use crate::{Event, Sink};
 
@@ -62,7 +62,7 @@ struct Seen {
 #[derive(Debug)]
 pub(super) struct Feed {
     kind: Kind,
-    cluster: Arc<str>,
+    scope: Arc<Scope>,
     /// `None` for a kind whose deletions are always believed.
     guard: Option<KindGuard<News>>,
     /// `None` for kinds that only DNS has.
@@ -83,7 +83,7 @@ pub(super) struct Feed {
 impl Feed {
     pub(super) fn new(
         kind: Kind,
-        cluster: Arc<str>,
+        scope: Arc<Scope>,
         sink: Option<Sink>,
         names: Option<NameFeed>,
         stats: Arc<Stats>,
@@ -92,7 +92,7 @@ impl Feed {
     ) -> Self {
         Self {
             kind,
-            cluster,
+            scope,
             guard,
             sink,
             names,
@@ -111,13 +111,12 @@ impl Feed {
     }
 
     pub(super) fn cluster(&self) -> &str {
-        &self.cluster
+        &self.scope.cluster
     }
 
     /// The selector of objects that the tables need; none if DNS needs others.
     pub(super) fn selector<T: Watchable>(&self) -> Option<String> {
-        let selector = T::SELECTOR.filter(|_| self.names.is_none());
-        selector.map(str::to_owned)
+        (T::OF_SERVICES && self.names.is_none()).then(|| self.scope.selector())
     }
 
     pub(super) fn stats(&self) -> &KindStats {
@@ -162,7 +161,7 @@ impl Feed {
     /// Takes in the deletion of an object that a streamed listing had already. The end of the
     /// listing sweeps it.
     pub(super) fn unlisted<T: Watchable>(&mut self, object: &Watched<T>) {
-        let Some(object) = object.reference(&self.cluster) else {
+        let Some(object) = object.reference(&self.scope.cluster) else {
             return;
         };
         self.keep.remove(&object.key);
@@ -190,7 +189,7 @@ impl Feed {
 
     /// An object that is gone.
     pub(super) async fn delete<T: Watchable>(&mut self, object: &Watched<T>) -> Result<(), Closed> {
-        let Some(object) = object.reference(&self.cluster) else {
+        let Some(object) = object.reference(&self.scope.cluster) else {
             return Ok(());
         };
         let key = object.key.clone();
@@ -250,10 +249,10 @@ impl Feed {
                 }
             }
         }
-        info!(cluster = %self.cluster, kind = %self.kind, objects = keep.len(), "listed");
+        info!(cluster = %self.scope.cluster, kind = %self.kind, objects = keep.len(), "listed");
         self.batch.push(ObjectChange::Retain {
             kind: self.kind,
-            cluster: Arc::clone(&self.cluster),
+            cluster: Arc::clone(&self.scope.cluster),
             keep,
         });
         self.reached(version);
@@ -281,7 +280,7 @@ impl Feed {
         self.batch
             .extend(self.version.take().map(|version| ObjectChange::Reached {
                 kind: self.kind,
-                cluster: Arc::clone(&self.cluster),
+                cluster: Arc::clone(&self.scope.cluster),
                 version,
             }));
         let batch = std::mem::take(&mut self.batch);
@@ -311,8 +310,8 @@ impl Feed {
     /// Reads an object; `None` for one without a name.
     fn see<T: Watchable>(&mut self, object: Watched<T>) -> Option<Seen> {
         let names = self.names.is_some().then(|| object.names());
-        let reference = object.reference(&self.cluster);
-        let converted = object.convert(&self.cluster);
+        let reference = object.reference(&self.scope.cluster);
+        let converted = object.convert(&self.scope);
         if let Converted::Refused { object, problems } = &converted {
             let key = object.as_ref().map(|object| &object.key);
             self.note_refused(key, problems);
@@ -345,7 +344,7 @@ impl Feed {
 
     fn note_refused(&mut self, key: Option<&ObjectKey>, problems: &[FieldProblem]) {
         self.stats().count_malformed();
-        let (kind, cluster) = (self.kind, &self.cluster);
+        let (kind, cluster) = (self.kind, &self.scope.cluster);
         // Problems with named objects are reported by the catalog.
         if key.is_none() && !std::mem::replace(&mut self.warned_of_nameless, true) {
             warn!(%cluster, %kind, ?problems, "object without a name; counted from now on");

@@ -3,16 +3,14 @@
 //! The watched kinds: selectors and fields.
 
 use std::fmt;
-use std::sync::Arc;
 
 use portolan_catalog::Kind;
 use serde::Deserialize;
 
 use super::prune::Keep::{self, All, Only};
-use crate::objects::{Converted, EndpointSlice, Manifest, Names, Namespace, Node, Pod, Service};
-
-/// Excludes Services of other proxies and headless ones at the API server.
-const OURS: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+use crate::objects::{
+    Converted, EndpointSlice, Manifest, Names, Namespace, Node, Pod, Scope, Service,
+};
 
 const METADATA: Keep = Only(&[
     ("name", All),
@@ -39,8 +37,8 @@ pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
     const GROUP: &'static str;
     const VERSION: &'static str = "v1";
     const PLURAL: &'static str;
-    /// The selector of the objects that the tables need. DNS needs all.
-    const SELECTOR: Option<&'static str>;
+    /// Whether the tables need the objects of our Services only. DNS needs all.
+    const OF_SERVICES: bool = false;
     /// The field selector, for tables and DNS.
     const FIELDS: Option<&'static str> = None;
     /// Whether only metadata is requested.
@@ -52,14 +50,14 @@ pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
 impl Watchable for Service {
     const GROUP: &'static str = "";
     const PLURAL: &'static str = "services";
-    const SELECTOR: Option<&'static str> = Some(OURS);
+    const OF_SERVICES: bool = true;
     const KEEP: &'static Keep = &Only(&[("metadata", METADATA), ("spec", All), ("status", All)]);
 }
 
 impl Watchable for EndpointSlice {
     const GROUP: &'static str = "discovery.k8s.io";
     const PLURAL: &'static str = "endpointslices";
-    const SELECTOR: Option<&'static str> = Some(OURS);
+    const OF_SERVICES: bool = true;
     const KEEP: &'static Keep = &Only(&[
         ("metadata", METADATA),
         ("addressType", All),
@@ -71,7 +69,6 @@ impl Watchable for EndpointSlice {
 impl Watchable for Node {
     const GROUP: &'static str = "";
     const PLURAL: &'static str = "nodes";
-    const SELECTOR: Option<&'static str> = None;
     const KEEP: &'static Keep = &Only(&[
         ("metadata", METADATA),
         ("spec", All),
@@ -82,8 +79,6 @@ impl Watchable for Node {
 impl Watchable for Pod {
     const GROUP: &'static str = "";
     const PLURAL: &'static str = "pods";
-    // Annotations cannot be selected.
-    const SELECTOR: Option<&'static str> = None;
     // Pods are many, and their spec and status are most of their bytes.
     const METADATA_ONLY: bool = true;
     const KEEP: &'static Keep = &Only(&[("metadata", METADATA)]);
@@ -97,8 +92,8 @@ pub(super) struct NamedPod(Pod);
 impl Manifest for NamedPod {
     const KIND: Kind = Kind::Pod;
 
-    fn convert(self, cluster: &Arc<str>) -> Converted {
-        self.0.convert(cluster)
+    fn convert(self, scope: &Scope) -> Converted {
+        self.0.convert(scope)
     }
 
     fn names(&self) -> Names {
@@ -109,7 +104,6 @@ impl Manifest for NamedPod {
 impl Watchable for NamedPod {
     const GROUP: &'static str = "";
     const PLURAL: &'static str = "pods";
-    const SELECTOR: Option<&'static str> = None;
     // As CoreDNS: Pods that have ended have no address of their own.
     const FIELDS: Option<&'static str> =
         Some("status.phase!=Succeeded,status.phase!=Failed,status.phase!=Unknown");
@@ -125,7 +119,6 @@ impl Watchable for NamedPod {
 impl Watchable for Namespace {
     const GROUP: &'static str = "";
     const PLURAL: &'static str = "namespaces";
-    const SELECTOR: Option<&'static str> = None;
     const METADATA_ONLY: bool = true;
     const KEEP: &'static Keep = &Only(&[("metadata", METADATA)]);
 }

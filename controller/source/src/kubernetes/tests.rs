@@ -37,11 +37,13 @@ const PAGED: Options = Options {
     pods: false,
     paged: true,
     guard: GUARD,
+    proxy: None,
 };
 const PAGED_WITH_PODS: Options = Options {
     pods: true,
     paged: true,
     guard: GUARD,
+    proxy: None,
 };
 
 /// A source and the server that it watches.
@@ -242,6 +244,23 @@ async fn only_needed_objects_are_requested() {
             "{}",
             request.query()
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_named_proxy_requests_the_objects_with_its_label() {
+    let mut rig = Rig::watching(Options {
+        proxy: Some("portolan".parse().unwrap()),
+        ..PAGED
+    });
+    let ours = "labelSelector=service.kubernetes.io%2Fservice-proxy-name%3Dportolan\
+                %2C%21service.kubernetes.io%2Fheadless";
+    for path in [SERVICES, SLICES] {
+        let request = rig.server.next(path).await;
+        assert!(request.query().contains(ours), "{}", request.query());
+        request.answer_list(&[], "1", None);
+        let request = rig.server.next(path).await;
+        assert!(request.query().contains(ours), "{}", request.query());
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::kinds::Watchable;
 use super::prune::Pruned;
-use crate::objects::{self, Converted, Names};
+use crate::objects::{self, Converted, Names, Scope};
 
 /// An object or its problem: any JSON value becomes one.
 #[derive(Debug, Clone)]
@@ -44,10 +44,10 @@ impl<T: Watchable> Watched<T> {
         }
     }
 
-    pub(super) fn convert(self, cluster: &Arc<str>) -> Converted {
-        let object = self.reference(cluster);
+    pub(super) fn convert(self, scope: &Scope) -> Converted {
+        let object = self.reference(&scope.cluster);
         match self.manifest {
-            Ok(manifest) => manifest.convert(cluster),
+            Ok(manifest) => manifest.convert(scope),
             Err(problem) => Converted::refused(object, problem),
         }
     }

@@ -12,11 +12,6 @@ use serde_json::Value;
 
 use super::problems::Problems;
 
-/// Another proxy serves the object that has this label (any value).
-const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-/// The object belongs to a headless Service (any value).
-const HEADLESS: &str = "service.kubernetes.io/headless";
-
 /// `metadata`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -84,13 +79,6 @@ impl Metadata {
     pub(super) fn annotation_names(&self) -> impl Iterator<Item = &str> {
         let all = self.annotations.iter().flatten();
         all.map(|(name, _)| name.as_str())
-    }
-
-    /// Whether a label leaves the object to another proxy, or to none.
-    pub(super) fn is_for_others(&self) -> bool {
-        self.labels
-            .as_ref()
-            .is_some_and(|labels| labels.contains_key(PROXY_NAME) || labels.contains_key(HEADLESS))
     }
 
     /// `creationTimestamp` in seconds since 1970.

@@ -2,18 +2,16 @@
 
 //! Namespaces: that they exist is all that counts, and only for DNS.
 
-use std::sync::Arc;
-
 use portolan_catalog::Kind;
 use portolan_dns as dns;
 
-use super::{Converted, Manifest, Names, Namespace};
+use super::{Converted, Manifest, Names, Namespace, Scope};
 
 impl Manifest for Namespace {
     const KIND: Kind = Kind::Namespace;
 
-    fn convert(self, cluster: &Arc<str>) -> Converted {
-        match self.metadata.reference(Self::KIND, cluster) {
+    fn convert(self, scope: &Scope) -> Converted {
+        match self.metadata.reference(Self::KIND, &scope.cluster) {
             Ok(namespace) => Converted::NotOurs(namespace),
             Err(problem) => Converted::refused(None, problem),
         }

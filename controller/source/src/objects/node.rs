@@ -11,7 +11,7 @@ use portolan_catalog::{self as catalog, Kind, Object};
 use portolan_model::{Family, NodeInfo};
 
 use super::problems::Problems;
-use super::{Converted, Manifest, Node, NodeSpec, NodeStatus, address, annotations};
+use super::{Converted, Manifest, Node, NodeSpec, NodeStatus, Scope, address, annotations};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// The cluster autoscaler is about to remove the node (KEP-3836).
@@ -20,8 +20,8 @@ const DOOMED: &str = "ToBeDeletedByClusterAutoscaler";
 impl Manifest for Node {
     const KIND: Kind = Kind::Node;
 
-    fn convert(self, cluster: &Arc<str>) -> Converted {
-        let node = match self.metadata.reference(Self::KIND, cluster) {
+    fn convert(self, scope: &Scope) -> Converted {
+        let node = match self.metadata.reference(Self::KIND, &scope.cluster) {
             Ok(node) => node,
             Err(problem) => return Converted::refused(None, problem),
         };

@@ -2,19 +2,17 @@
 
 //! Pods: only those with a weight of their own count, and of them only that.
 
-use std::sync::Arc;
-
 use portolan_catalog::{self as catalog, Kind, Object};
 use serde_json::Value;
 
 use super::problems::Problems;
-use super::{Converted, Manifest, Names, Pod, annotations, names};
+use super::{Converted, Manifest, Names, Pod, Scope, annotations, names};
 
 impl Manifest for Pod {
     const KIND: Kind = Kind::Pod;
 
-    fn convert(self, cluster: &Arc<str>) -> Converted {
-        let pod = match self.metadata.reference(Self::KIND, cluster) {
+    fn convert(self, scope: &Scope) -> Converted {
+        let pod = match self.metadata.reference(Self::KIND, &scope.cluster) {
             Ok(pod) => pod,
             Err(problem) => return Converted::refused(None, problem),
         };

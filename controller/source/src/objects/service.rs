@@ -13,7 +13,7 @@ use super::address::{self, Wanted};
 use super::balancer::{Balancer, health_check_port};
 use super::problems::Problems;
 use super::{
-    Converted, Manifest, Names, Service, ServicePort, ServiceSpec, annotations, names, ports,
+    Converted, Manifest, Names, Scope, Service, ServicePort, ServiceSpec, annotations, names, ports,
 };
 
 /// The API server's default and limit of `timeoutSeconds`.
@@ -28,13 +28,13 @@ const POLICIES: [(&str, TrafficPolicy); 2] = [
 impl Manifest for Service {
     const KIND: Kind = Kind::Service;
 
-    fn convert(self, cluster: &Arc<str>) -> Converted {
-        let service = match self.metadata.reference(Self::KIND, cluster) {
+    fn convert(self, scope: &Scope) -> Converted {
+        let service = match self.metadata.reference(Self::KIND, &scope.cluster) {
             Ok(service) => service,
             Err(problem) => return Converted::refused(None, problem),
         };
         let spec = self.spec.unwrap_or_default();
-        if self.metadata.is_for_others() || !spec.has_cluster_ip() {
+        if !scope.selects(self.metadata.labels.as_ref()) || !spec.has_cluster_ip() {
             return Converted::NotOurs(service);
         }
         let mut problems = Problems::default();

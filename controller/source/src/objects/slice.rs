@@ -10,8 +10,8 @@ use portolan_model::Family;
 
 use super::problems::Problems;
 use super::{
-    Converted, Endpoint, EndpointSlice, HintName, Manifest, Metadata, Names, SlicePort, address,
-    names, ports,
+    Converted, Endpoint, EndpointSlice, HintName, Manifest, Metadata, Names, Scope, SlicePort,
+    address, names, ports,
 };
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -21,15 +21,15 @@ const TRIGGERED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 impl Manifest for EndpointSlice {
     const KIND: Kind = Kind::EndpointSlice;
 
-    fn convert(self, cluster: &Arc<str>) -> Converted {
-        let slice = match self.metadata.reference(Self::KIND, cluster) {
+    fn convert(self, scope: &Scope) -> Converted {
+        let slice = match self.metadata.reference(Self::KIND, &scope.cluster) {
             Ok(slice) => slice,
             Err(problem) => return Converted::refused(None, problem),
         };
         let Some(service) = self.metadata.label(SERVICE_NAME) else {
             return Converted::NotOurs(slice);
         };
-        if self.metadata.is_for_others() {
+        if !scope.selects(self.metadata.labels.as_ref()) {
             return Converted::NotOurs(slice);
         }
         let address_type = self.address_type.as_deref().unwrap_or_default();

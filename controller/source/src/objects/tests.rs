@@ -16,10 +16,6 @@ use serde_json::json;
 
 use super::*;
 
-fn cluster() -> Arc<str> {
-    Arc::from("")
-}
-
 /// `field: reason`, and the message.
 type Found = (String, String);
 
@@ -31,7 +27,7 @@ fn found(problems: Vec<FieldProblem>) -> Vec<Found> {
 }
 
 fn put(kind: Kind, value: &Value) -> (Object, Vec<Found>) {
-    match convert(kind, value, &cluster()) {
+    match convert(kind, value, &Scope::default()) {
         Converted::Put { object, problems } => (object, found(problems)),
         other => panic!("expected a usable object: {other:?}"),
     }
@@ -159,7 +155,7 @@ fn a_bad_address_is_left_out_and_named() {
 }
 
 fn refused(kind: Kind, value: &Value, object: Option<&str>) -> Vec<Found> {
-    match convert(kind, value, &cluster()) {
+    match convert(kind, value, &Scope::default()) {
         Converted::Refused {
             object: of,
             problems,

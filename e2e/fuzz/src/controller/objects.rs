@@ -12,7 +12,7 @@ use portolan_proto::convert::{
     decode_lists, decode_node, decode_record, encode_lists, encode_node, encode_record,
 };
 use portolan_select::{Pipeline, TableDelta};
-use portolan_source::objects::{self, Converted};
+use portolan_source::objects::{self, Converted, Scope};
 use serde_json::Value;
 
 use super::Outcome;
@@ -26,7 +26,7 @@ pub(super) fn check(input: &[u8]) -> Outcome {
         let Ok(value) = serde_json::from_slice::<Value>(line) else {
             continue;
         };
-        let converted = objects::convert(kind(&value), &value, &cluster);
+        let converted = objects::convert(kind(&value), &value, &Scope::new(&cluster));
         let named = objects::reference(kind(&value), &value, &cluster);
         if let Some(reference) = converted.reference() {
             assert_eq!(Some(reference), named, "another object: {value}");

@@ -26,7 +26,7 @@ fn slice(name: &str, ready: usize) -> String {
 fn guarded() -> (Rig, Arc<HeldDeletions>) {
     let mut rig = Rig::new();
     let holds = Arc::new(HeldDeletions::default());
-    rig.files = Files::new(vec![rig.dir.path().to_owned()], Arc::from(""))
+    rig.files = Files::new(vec![rig.dir.path().to_owned()], &Arc::from(""))
         .with_names()
         .guarded(GuardConfig::default(), &holds);
     (rig, holds)

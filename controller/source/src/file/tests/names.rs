@@ -28,7 +28,7 @@ status: {podIP: 10.2.0.1}
 
 fn rig() -> Rig {
     let mut rig = Rig::new();
-    rig.files = Files::new(vec![rig.dir.path().to_owned()], Arc::from("")).with_names();
+    rig.files = Files::new(vec![rig.dir.path().to_owned()], &Arc::from("")).with_names();
     rig
 }
 

@@ -8,6 +8,7 @@ const STREAMED: Options = Options {
     guard: GUARD,
     pods: false,
     paged: false,
+    proxy: None,
 };
 
 /// The server's end of a watch that begins with a listing.

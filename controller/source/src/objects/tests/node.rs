@@ -147,7 +147,7 @@ fn a_pod_counts_if_it_has_a_weight() {
     for annotations in [json!(null), json!({}), json!({"other": "1"})] {
         let value = pod(annotations);
         assert!(!has_weight(&value));
-        let converted = convert(Kind::Pod, &value, &cluster());
+        let converted = convert(Kind::Pod, &value, &Scope::default());
         assert!(matches!(converted, Converted::NotOurs(_)), "{converted:?}");
     }
 }

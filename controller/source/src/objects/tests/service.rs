@@ -85,12 +85,45 @@ fn services_of_others_are_not_ours() {
         json!({"metadata": {"name": "web", "namespace": "prod"}}),
     ];
     for value in cases {
-        let converted = convert(Kind::Service, &value, &cluster());
+        let converted = convert(Kind::Service, &value, &Scope::default());
         assert!(matches!(converted, Converted::NotOurs(_)), "{converted:?}");
         assert!(matches!(
             converted.into_change(),
             Some(ObjectChange::Delete(_))
         ));
+    }
+}
+
+/// As for any proxy but the default one (KEP-2447): the label's value is the proxy's name.
+#[test]
+fn a_named_proxy_serves_the_services_with_its_label() {
+    let scope = Scope {
+        proxy: Some("portolan".parse().unwrap()),
+        ..Scope::default()
+    };
+    let proxy = "service.kubernetes.io/service-proxy-name";
+    let headless = "service.kubernetes.io/headless";
+    for (labels, is_ours) in [
+        (json!({proxy: "portolan", "app": "web"}), true),
+        (json!({proxy: "other"}), false),
+        (json!({proxy: ""}), false),
+        (json!({proxy: null}), false),
+        (json!({"app": "portolan"}), false),
+        (json!(null), false),
+        (json!({proxy: "portolan", headless: ""}), false),
+    ] {
+        let mut value = service_value(json!({}));
+        value["metadata"]["labels"] = labels.clone();
+        let service = convert(Kind::Service, &value, &scope);
+        let is_service = matches!(service, Converted::Put { .. });
+        let mut value = slice_value(json!({}));
+        let of = value["metadata"]["labels"].clone();
+        value["metadata"]["labels"] = labels.clone();
+        value["metadata"]["labels"]["kubernetes.io/service-name"] =
+            of["kubernetes.io/service-name"].clone();
+        let slice = convert(Kind::EndpointSlice, &value, &scope);
+        let is_slice = matches!(slice, Converted::Put { .. });
+        assert_eq!((is_service, is_slice), (is_ours, is_ours), "{labels}");
     }
 }
 

@@ -111,7 +111,7 @@ fn slices_of_others_are_not_ours_and_unknown_address_types_are_refused() {
         slice_value(json!({"addressType": "FQDN"})),
     ];
     for value in cases {
-        let converted = convert(Kind::EndpointSlice, &value, &cluster());
+        let converted = convert(Kind::EndpointSlice, &value, &Scope::default());
         assert!(matches!(converted, Converted::NotOurs(_)), "{converted:?}");
     }
     let value = slice_value(json!({"addressType": "IPX"}));
