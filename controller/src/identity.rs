@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
-use portolan_auth::{Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier};
+use portolan_auth::{
+    Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier, unverified_issuer,
+};
 use portolan_listener::Limits;
 use portolan_runtime::{CredentialCollector, Rate, Vital, raise_descriptor_limit};
 use portolan_source::kubernetes;
@@ -41,7 +43,8 @@ pub(crate) struct IdentityArgs {
     tls_client_ca: Option<PathBuf>,
 
     /// Issuer of agents' ServiceAccount tokens, equal to the API server's --service-account-issuer.
-    /// Without it, agents need certificates.
+    /// `auto`: the issuer of the controller's own token, in a pod with a ServiceAccount. Without it,
+    /// agents need certificates.
     #[arg(long, env = "PORTOLAN_TOKEN_ISSUER")]
     token_issuer: Option<String>,
 
@@ -93,6 +96,11 @@ pub(crate) struct IdentityArgs {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     token_checks_per_source: u32,
 }
+
+/// Value of --token-issuer that stands for the issuer of the pod's own token.
+const AUTO: &str = "auto";
+/// Token of the pod's ServiceAccount.
+const OWN_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// The server's side of TLS and authentication.
 #[derive(Debug)]
@@ -235,7 +243,7 @@ pub(crate) async fn open(
             let wanted = KeyWanted::default();
             let keys = follow_keys(args, &wanted, &mut identity.metrics, vital).await?;
             let config = TokenConfig {
-                issuer: issuer.clone(),
+                issuer: resolve_issuer(issuer, Path::new(OWN_TOKEN))?,
                 audience: flags.token_audience.clone(),
                 cluster: args.cluster.clone(),
                 service_accounts: flags.accounts()?,
@@ -250,6 +258,24 @@ pub(crate) async fn open(
     };
     identity.authentication = Authentication::Required(verifier);
     Ok(identity)
+}
+
+/// The issuer of the flag; for `auto`, that of the token in the file.
+fn resolve_issuer(flag: &str, own_token: &Path) -> anyhow::Result<String> {
+    if flag != AUTO {
+        return Ok(flag.to_owned());
+    }
+    let file = own_token.display();
+    let token = std::fs::read_to_string(own_token).with_context(|| {
+        format!("--token-issuer auto needs the token of the pod's ServiceAccount: {file}")
+    })?;
+    let issuer = unverified_issuer(&token)
+        .with_context(|| format!("--token-issuer auto: the token in {file}"))?;
+    tracing::info!(
+        issuer,
+        "the issuer of tokens is that of the controller's own token"
+    );
+    Ok(issuer)
 }
 
 /// Follows the keys of the token issuer, in a file or at the API server.
@@ -378,6 +404,25 @@ mod tests {
             };
             assert_eq!(args.validate(false).is_ok(), good, "{account}");
         }
+    }
+
+    #[test]
+    fn the_issuer_may_be_that_of_the_own_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let issuer = |flag| resolve_issuer(flag, &path).map_err(|error| format!("{error:#}"));
+        assert_eq!(issuer("https://issuer"), Ok("https://issuer".to_owned()));
+        let error = issuer("auto").unwrap_err();
+        assert!(
+            error.contains("ServiceAccount") && error.contains("token: No such"),
+            "{error}"
+        );
+        std::fs::write(&path, "not a token").unwrap();
+        let error = issuer("auto").unwrap_err();
+        assert!(error.contains("no JSON Web Token"), "{error}");
+        // {"iss":"https://own"}
+        std::fs::write(&path, "e30.eyJpc3MiOiJodHRwczovL293biJ9.c2ln").unwrap();
+        assert_eq!(issuer("auto"), Ok("https://own".to_owned()));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod identity;
+mod issuer;
 mod keys;
 mod refusals;
 mod reviews;
@@ -19,6 +20,7 @@ pub mod testing;
 mod token;
 
 pub use identity::{Authentication, Certified, Identity, Refusal, authenticate, revoked};
+pub use issuer::{IssuerError, unverified_issuer};
 pub use keys::{KeySet, KeyWanted};
 pub use refusals::{RefusalReason, Refusals};
 pub use reviews::{Due, Reviewed, Reviews, Verdict};
