@@ -54,7 +54,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// If a flag cannot be used, a port cannot be bound, or the source cannot be opened.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    args.identity.validate(args.plaintext)?;
+    args.validate_identity()?;
     args.review.validate(args.source)?;
     if args.source == Source::Controller {
         args.upstream.validate()?;
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 
     // Tasks that publish outlive the streams.
     let (vital, mut failures) = Vital::new(CancellationToken::new());
-    let identity = identity::open(&args, registry, &vital).await?;
+    let identity = identity::open(&args, registry, &readiness, &vital).await?;
     registry.register_collector(Box::new(identity.metrics));
     let mut dns = Dns::start(&args, registry, &vital).await?;
     let publishing = Publishing {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::{Parser, Subcommand, ValueEnum};
 use portolan_runtime::{
     DebugArgs, DocsCommand, LogArgs, duration_within, milliseconds_within, parse_duration,
@@ -13,10 +14,12 @@ use portolan_runtime::{
 use portolan_select::{SelectConfig, SourceRanges};
 use portolan_source::objects::ProxyName;
 
+use crate::authority::SelfManagedArgs;
 use crate::certs::CertsArgs;
 use crate::deletions::SourceGuardArgs;
 use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
+use crate::publish::PublishArgs;
 use crate::relay::UpstreamArgs;
 use crate::reviews::ReviewArgs;
 use crate::streams::StreamArgs;
@@ -183,6 +186,14 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) identity: IdentityArgs,
 
+    /// Flags of the controller's own authority.
+    #[command(flatten)]
+    pub(crate) self_managed: SelfManagedArgs,
+
+    /// Flags of the publication for agents.
+    #[command(flatten)]
+    pub(crate) publish: PublishArgs,
+
     /// Flags of token reviews.
     #[command(flatten)]
     pub(crate) review: ReviewArgs,
@@ -220,6 +231,25 @@ impl Args {
     pub(crate) fn refuses_unknown_nodes(&self) -> bool {
         let allowed = self.allow_unknown_nodes;
         !allowed.unwrap_or(self.source == Source::File)
+    }
+
+    /// Checks the flags of TLS, identity and publication without reading files.
+    pub(crate) fn validate_identity(&self) -> anyhow::Result<()> {
+        let managed = &self.self_managed;
+        self.identity.validate(self.plaintext, managed.is_on())?;
+        if managed.is_on() {
+            managed.names(self.publish.publish_service.as_ref())?;
+        }
+        for (flag, is_set) in [
+            ("--tls-self-managed", managed.is_on()),
+            ("--publish", self.publish.publish.is_some()),
+        ] {
+            ensure!(
+                !is_set || self.source == Source::Kubernetes,
+                "{flag} needs --source kubernetes"
+            );
+        }
+        Ok(())
     }
 
     pub(crate) fn select(&self) -> SelectConfig {
@@ -267,7 +297,7 @@ mod tests {
     fn plaintext_is_explicit() {
         let refused = |args: &[&str]| {
             let args = parse(args).unwrap();
-            args.identity.validate(args.plaintext).is_err()
+            args.validate_identity().is_err()
         };
         assert!(refused(&[]));
         assert!(!refused(&["--plaintext"]));
@@ -368,6 +398,52 @@ mod tests {
     }
 
     #[test]
+    fn a_self_managed_identity_needs_names_and_an_api_server() {
+        const SECRET: &str = "--tls-self-managed=kube-system/portolan";
+        let token = [
+            "--token-issuer=auto",
+            "--token-service-account=kube-system/agent",
+        ];
+        let check = |args: &[&str]| {
+            let parsed = parse(&[args, &token].concat()).map_err(|error| error.to_string())?;
+            parsed
+                .validate_identity()
+                .map_err(|error| format!("{error:#}"))
+        };
+        let service = "--publish-service=kube-system/controllers";
+        assert_eq!(check(&[SECRET, service]), Ok(()));
+        assert_eq!(
+            check(&[SECRET, "--tls-server-names=a.example,192.0.2.1"]),
+            Ok(())
+        );
+        let full = ["--publish=kube-system/portolan", service, SECRET];
+        assert_eq!(check(&full), Ok(()));
+        for (args, expected) in [
+            (
+                &[SECRET][..],
+                "needs --publish-service or --tls-server-names",
+            ),
+            (&[SECRET, "--tls-server-names=a b"], "\"a b\""),
+            (&[SECRET, service, "--tls-dir=d"], "--tls-dir"),
+            (&[SECRET, service, "--plaintext"], "--plaintext"),
+            (
+                &[SECRET, service, "--source=file", "--file=f"],
+                "needs --source kubernetes",
+            ),
+            (&["--tls-dir=d", "--publish=a/b"], "--publish-service"),
+            (&["--tls-dir=d", "--tls-self-managed=a"], "NAMESPACE/NAME"),
+        ] {
+            let error = check(args).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        let names = parse(&[SECRET, service, "--tls-server-names=b.example"]).unwrap();
+        let names = names
+            .self_managed
+            .names(names.publish.publish_service.as_ref());
+        assert_eq!(names.unwrap(), ["controllers.kube-system.svc", "b.example"]);
+    }
+
+    #[test]
     fn help_is_grouped_by_topic() {
         let help = Cli::command().render_long_help().to_string();
         for heading in [
@@ -377,6 +453,7 @@ mod tests {
             "Administration:",
             "Streams:",
             "TLS and identity:",
+            "Publication:",
             "Deletion guard:",
             "DNS:",
             "Relay:",

@@ -10,7 +10,7 @@ use portolan_auth::{
     Authentication, KeySet, KeyWanted, TokenConfig, TokenVerifier, unverified_issuer,
 };
 use portolan_listener::Limits;
-use portolan_runtime::{CredentialCollector, Rate, Vital, raise_descriptor_limit};
+use portolan_runtime::{CredentialCollector, Rate, Readiness, Vital, raise_descriptor_limit};
 use portolan_source::kubernetes;
 use portolan_tls::{Loaded, POLL, Rotating, ServerFiles};
 use prometheus_client::registry::Registry;
@@ -18,6 +18,9 @@ use rustls::ServerConfig as TlsConfig;
 use tokio::sync::watch;
 
 use crate::args::{Args, Source};
+use crate::authority::{Keeper, KeeperConfig};
+use crate::process_name::process_name;
+use crate::publish::{Authority as CaSource, Publication};
 use crate::{keys, reviews};
 
 /// Flags of the controller's own identity and of the authentication of agents.
@@ -113,8 +116,8 @@ pub(crate) struct Identity {
 
 impl IdentityArgs {
     /// Checks the flags without reading files.
-    pub(crate) fn validate(&self, plaintext: bool) -> anyhow::Result<()> {
-        let has_tls = self.pair().is_some();
+    pub(crate) fn validate(&self, plaintext: bool, self_managed: bool) -> anyhow::Result<()> {
+        let has_tls = self.pair().is_some() || self_managed;
         if plaintext {
             ensure!(
                 !has_tls && self.token_issuer.is_none() && self.tls_client_ca.is_none(),
@@ -125,7 +128,7 @@ impl IdentityArgs {
         ensure!(
             has_tls,
             "no server identity: set --tls-dir, or --tls-cert and --tls-key with --tls-client-ca or \
-             --token-issuer; on a trusted network, --plaintext"
+             --token-issuer, or --tls-self-managed; on a trusted network, --plaintext"
         );
         ensure!(
             self.tls_client_ca.is_some() || self.tls_dir.is_some() || self.token_issuer.is_some(),
@@ -137,6 +140,22 @@ impl IdentityArgs {
              can get a token of its own ServiceAccount for any audience"
         );
         Ok(())
+    }
+
+    /// The certificate, the key and the authorities of clients.
+    fn server_files(&self) -> Option<ServerFiles> {
+        let (cert, key) = self.pair()?;
+        Some(ServerFiles {
+            cert,
+            key,
+            client_ca: self.client_ca(),
+            anonymous: self.token_issuer.is_some(),
+        })
+    }
+
+    /// The file of the authorities that signed the server's certificate, in the directory of the flags.
+    pub(crate) fn server_ca(&self) -> Option<PathBuf> {
+        self.in_dir("ca.crt").filter(|ca| ca.exists())
     }
 
     fn in_dir(&self, file: &str) -> Option<PathBuf> {
@@ -211,32 +230,93 @@ fn connections(wanted: u32, descriptors: Option<u64>) -> u32 {
 pub(crate) async fn open(
     args: &Args,
     registry: &mut Registry,
+    readiness: &Readiness,
     vital: &Vital,
 ) -> anyhow::Result<Identity> {
     let flags = &args.identity;
-    flags.validate(args.plaintext)?;
+    args.validate_identity()?;
     let mut identity = Identity {
         tls: None,
         authentication: Authentication::Nothing,
         limits: flags.limits(raise_descriptor_limit()),
         metrics: CredentialCollector(Vec::new()),
     };
-    let Some((cert, key)) = flags.pair() else {
+    let authority = if args.self_managed.is_on() {
+        manage(args, &mut identity, readiness, vital).await?
+    } else if let Some(files) = flags.server_files() {
+        let files = files.open("tls")?;
+        identity.tls = Some(files.subscribe());
+        identity.metrics.0.push(files.health());
+        vital.spawn("certificates", files.follow(POLL, vital.ending.clone()));
+        let own = args.publish.publish_ca.clone();
+        let file = own.or_else(|| flags.server_ca());
+        file.map_or(CaSource::None, CaSource::File)
+    } else {
         tracing::warn!(
             "plaintext: every client that reaches the port can act as the agent of any node"
         );
-        return Ok(identity);
+        CaSource::None
     };
-    let files = ServerFiles {
-        cert,
-        key,
+    publish(args, authority, vital).await?;
+    if args.plaintext {
+        return Ok(identity);
+    }
+    identity.authentication =
+        Authentication::Required(verifier(args, &mut identity, registry, vital).await?);
+    Ok(identity)
+}
+
+/// Starts the controller's own authority, whose certificate the server shows.
+async fn manage(
+    args: &Args,
+    identity: &mut Identity,
+    readiness: &Readiness,
+    vital: &Vital,
+) -> anyhow::Result<CaSource> {
+    let (flags, managed) = (&args.identity, &args.self_managed);
+    let secret = managed.tls_self_managed.clone();
+    let config = KeeperConfig {
+        secret: secret.context("--tls-self-managed")?,
+        names: managed.names(args.publish.publish_service.as_ref())?,
+        ca_days: managed.tls_ca_days,
+        cert_days: managed.tls_cert_days,
         client_ca: flags.client_ca(),
         anonymous: flags.token_issuer.is_some(),
     };
-    let files = files.open("tls")?;
-    identity.tls = Some(files.subscribe());
-    identity.metrics.0.push(files.health());
-    vital.spawn("certificates", files.follow(POLL, vital.ending.clone()));
+    let client = own_client(args).await.context("--tls-self-managed")?;
+    let keeper = Keeper::new(client, config, readiness.block("certificate"))?;
+    identity.tls = Some(keeper.tls());
+    identity.metrics.0.push(keeper.health());
+    let authority = CaSource::Managed(keeper.bundle());
+    vital.spawn_endless("certificate authority", keeper.run());
+    Ok(authority)
+}
+
+/// Starts to publish what agents need, if the flags ask for that.
+async fn publish(args: &Args, authority: CaSource, vital: &Vital) -> anyhow::Result<()> {
+    if args.publish.publish.is_none() {
+        return Ok(());
+    }
+    let client = own_client(args).await.context("--publish")?;
+    if let Some(publication) = Publication::new(&args.publish, &client, authority) {
+        let run = publication.run(process_name(), vital.ending.clone());
+        vital.spawn("publication", run);
+    }
+    Ok(())
+}
+
+async fn own_client(args: &Args) -> Result<kube::Client, kubernetes::ClientError> {
+    kubernetes::own_client(args.kubeconfig.as_deref(), args.context.as_deref()).await
+}
+
+/// The verifier of tokens, if agents may show one.
+async fn verifier(
+    args: &Args,
+    identity: &mut Identity,
+    registry: &mut Registry,
+    vital: &Vital,
+) -> anyhow::Result<Option<Arc<TokenVerifier>>> {
+    let flags = &args.identity;
     let verifier = match &flags.token_issuer {
         None => None,
         Some(issuer) => {
@@ -256,8 +336,7 @@ pub(crate) async fn open(
             Some(Arc::new(verifier))
         }
     };
-    identity.authentication = Authentication::Required(verifier);
-    Ok(identity)
+    Ok(verifier)
 }
 
 /// The issuer of the flag; for `auto`, that of the token in the file.
@@ -345,31 +424,31 @@ mod tests {
 
     #[test]
     fn agents_are_authenticated_by_certificate_or_token() {
-        assert!(args().validate(false).is_err());
+        assert!(args().validate(false, false).is_err());
         let by_certificate = IdentityArgs {
             tls_client_ca: Some("ca".into()),
             ..args()
         };
-        assert!(by_certificate.validate(false).is_ok());
+        assert!(by_certificate.validate(false, false).is_ok());
         let by_token = IdentityArgs {
             token_issuer: Some("https://issuer".to_owned()),
             token_service_account: vec!["kube-system/portolan-agent".to_owned()],
             ..args()
         };
-        assert!(by_token.validate(false).is_ok());
+        assert!(by_token.validate(false, false).is_ok());
         assert_eq!(by_token.client_ca(), None);
         let of_any_pod = IdentityArgs {
             token_issuer: by_token.token_issuer.clone(),
             ..args()
         };
-        let error = of_any_pod.validate(false).unwrap_err().to_string();
+        let error = of_any_pod.validate(false, false).unwrap_err().to_string();
         assert!(error.contains("--token-service-account"), "{error}");
         let no_tls = IdentityArgs {
             tls_cert: None,
             tls_key: None,
             ..by_token
         };
-        assert!(no_tls.validate(false).is_err() && no_tls.validate(true).is_err());
+        assert!(no_tls.validate(false, false).is_err() && no_tls.validate(true, false).is_err());
     }
 
     #[test]
@@ -402,7 +481,7 @@ mod tests {
                 token_service_account: vec![account.to_owned()],
                 ..args()
             };
-            assert_eq!(args.validate(false).is_ok(), good, "{account}");
+            assert_eq!(args.validate(false, false).is_ok(), good, "{account}");
         }
     }
 

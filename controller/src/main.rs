@@ -6,13 +6,19 @@
 
 mod app;
 mod args;
+mod authority;
 mod certs;
 mod debug;
 mod deletions;
 mod dns;
+#[cfg(test)]
+mod fake_api;
 mod identity;
 mod keys;
 mod metrics;
+mod object_name;
+mod process_name;
+mod publish;
 #[cfg(test)]
 mod reference;
 mod relay;

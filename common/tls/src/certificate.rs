@@ -4,6 +4,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use x509_parser::extensions::GeneralName;
 
 /// Contents of a certificate.
@@ -11,6 +13,8 @@ use x509_parser::extensions::GeneralName;
 pub struct CertificateFacts {
     /// URIs among the subject alternative names.
     pub uris: Vec<String>,
+    /// Begin of validity.
+    pub begins: SystemTime,
     /// Time of expiry.
     pub expires: SystemTime,
 }
@@ -44,10 +48,21 @@ pub fn read_certificate(der: &[u8]) -> Result<CertificateFacts, CertificateError
             _ => None,
         })
         .collect();
-    let expires = certificate.validity().not_after.timestamp();
-    let since = Duration::from_secs(u64::try_from(expires).unwrap_or(0));
+    let time = |seconds| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let validity = certificate.validity();
     Ok(CertificateFacts {
         uris,
-        expires: UNIX_EPOCH + since,
+        begins: time(validity.not_before.timestamp()),
+        expires: time(validity.not_after.timestamp()),
     })
+}
+
+/// Parses the first certificate of a PEM text.
+///
+/// # Errors
+/// If there is none, or it is malformed.
+pub fn read_pem(pem: &str) -> Result<CertificateFacts, CertificateError> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes());
+    let der = der.map_err(|_| CertificateError::new("no certificate in PEM"))?;
+    read_certificate(&der)
 }

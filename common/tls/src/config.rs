@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCertUsingSni, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
@@ -78,7 +78,12 @@ impl ClientFiles {
     }
 }
 
-fn server(
+/// Configures a server. With authorities of client certificates, the flag says whether clients without
+/// a certificate are accepted.
+///
+/// # Errors
+/// If a file cannot be used.
+pub fn server(
     cert: &File,
     key: &File,
     client_ca: Option<(&File, bool)>,
@@ -111,6 +116,19 @@ fn server(
         value: config,
         expires: Some(expires),
     })
+}
+
+/// Configures a server that has no certificate yet: every handshake fails.
+///
+/// # Errors
+/// Never with this provider.
+pub fn without_certificate() -> Result<ServerConfig, rustls::Error> {
+    let builder = ServerConfig::builder_with_provider(provider());
+    let builder = builder.with_protocol_versions(&[&TLS13])?;
+    let none = ResolvesServerCertUsingSni::new();
+    Ok(builder
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(none)))
 }
 
 fn client(ca: &File, own: Option<(&File, &File)>) -> Result<Loaded<ClientConfig>, FileError> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! A certificate authority for tests and trials. Keys are ECDSA P-256.
+//! A certificate authority. Keys are ECDSA P-256.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -10,6 +10,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use time::OffsetDateTime;
 
 use crate::{NodeName, RelayName};
@@ -63,6 +65,19 @@ impl Authority {
             cert: cert.to_owned(),
             issuer: Issuer::from_ca_cert_pem(cert, key)?,
         })
+    }
+
+    /// Whether the key is that of the certificate.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        let Ok(der) = CertificateDer::from_pem_slice(self.cert.as_bytes()) else {
+            return false;
+        };
+        let Ok((_, certificate)) = x509_parser::parse_x509_certificate(&der) else {
+            return false;
+        };
+        let key = self.issuer.key().public_key_raw();
+        certificate.public_key().subject_public_key.data == key
     }
 
     /// Certificate of the authority, in PEM.

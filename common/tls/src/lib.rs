@@ -16,8 +16,8 @@ pub mod issue;
 mod name;
 mod rotate;
 
-pub use certificate::{CertificateError, CertificateFacts, read_certificate};
-pub use config::{ALPN, ClientFiles, ServerFiles};
+pub use certificate::{CertificateError, CertificateFacts, read_certificate, read_pem};
+pub use config::{ALPN, ClientFiles, ServerFiles, server, without_certificate};
 pub use file::{File, FileError, MAX_FILE_BYTES, read};
 pub use name::{NameError, NodeName, PeerName, RelayName};
 pub use rotate::{Health, Loaded, POLL, Rotating};

@@ -38,6 +38,20 @@ pub struct Health {
 }
 
 impl Health {
+    /// Records that content was loaded, for the first time or again.
+    pub fn note_loaded(&self, expires: Option<SystemTime>) {
+        self.broken.store(false, Ordering::Relaxed);
+        if self.expires.swap(unix(expires), Ordering::Relaxed) != 0 {
+            self.reloads.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that the current content cannot be used.
+    pub fn note_broken(&self) {
+        self.broken.store(true, Ordering::Relaxed);
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Number of reloads.
     #[must_use]
     pub fn reloads(&self) -> u64 {
@@ -164,8 +178,7 @@ impl<T: Send + Sync + 'static> Rotating<T> {
     }
 
     fn report_broken(&self, error: &FileError) {
-        self.health.broken.store(true, Ordering::Relaxed);
-        self.health.failures.fetch_add(1, Ordering::Relaxed);
+        self.health.note_broken();
         tracing::error!(
             files = self.name,
             "{error}; the previous content stays in force"

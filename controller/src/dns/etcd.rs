@@ -23,6 +23,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use crate::app::Vital;
+use crate::process_name::process_name;
 
 /// The shortest time between two rounds of writing.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -181,7 +182,7 @@ impl EtcdArgs {
             return Ok(());
         };
         let (namespace, name) = self.lease()?;
-        let lease = LeaseConfig::new(namespace, name, &identity());
+        let lease = LeaseConfig::new(namespace, name, &process_name());
         let writer = move |stop: CancellationToken| {
             let (zone, endpoints, config) = (Arc::clone(&zone), endpoints.clone(), config.clone());
             async move { export(zone, endpoints, config, stop.cancelled()).await }
@@ -240,13 +241,4 @@ async fn secure(
     let config = Arc::clone(&config.borrow());
     let stream = TlsConnector::from(config).connect(name, stream).await?;
     Ok(TokioIo::new(stream))
-}
-
-/// A name that no other process has, not even the next one in the same pod.
-fn identity() -> String {
-    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "portolan-controller".to_owned());
-    let began = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos());
-    format!("{host}_{}_{began:x}", std::process::id())
 }

@@ -56,6 +56,24 @@ pub async fn client(
     Ok(Client::try_from(config)?)
 }
 
+/// A client for the API server of the cluster that this program runs in, for objects of its own: in a
+/// pod that of the pod's service account, whatever cluster the kubeconfig names; else as [`client`].
+///
+/// # Errors
+///
+/// As of [`client`].
+pub async fn own_client(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<Client, ClientError> {
+    let Ok(mut config) = Config::incluster() else {
+        return client(kubeconfig, context).await;
+    };
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
 async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, ClientError> {
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
