@@ -161,7 +161,8 @@ pub(crate) struct Args {
 
     /// Address of /livez, /readyz and /metrics, and of dumps below /debug, which answer on loopback
     /// only.
-    #[arg(long, env = "PORTOLAN_ADMIN_LISTEN", default_value = "[::]:9444", help_heading = ADMIN)]
+    #[arg(long, alias = "metrics-bind-address", env = "PORTOLAN_ADMIN_LISTEN",
+        default_value = "127.0.0.1:9444", help_heading = ADMIN)]
     pub(crate) admin_listen: SocketAddr,
 
     /// File that receives the bound ports, as `agents=PORT admin=PORT`.
@@ -441,6 +442,13 @@ mod tests {
             .self_managed
             .names(names.publish.publish_service.as_ref());
         assert_eq!(names.unwrap(), ["controllers.kube-system.svc", "b.example"]);
+    }
+
+    #[test]
+    fn the_admin_port_is_on_loopback_unless_asked_for() {
+        let listen = |args: &[&str]| parse(args).unwrap().admin_listen.to_string();
+        assert_eq!(listen(&[]), "127.0.0.1:9444");
+        assert_eq!(listen(&["--metrics-bind-address=[::]:9444"]), "[::]:9444");
     }
 
     #[test]
