@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
 use portolan_runtime::{
     DebugArgs, DocsCommand, LogArgs, duration_within, milliseconds_within, parse_duration,
@@ -165,6 +165,11 @@ pub(crate) struct Args {
         default_value = "127.0.0.1:9444", help_heading = ADMIN)]
     pub(crate) admin_listen: SocketAddr,
 
+    /// Check the flags and the files that they name, print what is wrong, and end: exit code 0, or 2
+    /// with problems. No port is bound and nothing is connected.
+    #[arg(long, env = "PORTOLAN_CHECK_CONFIG", help_heading = ADMIN)]
+    pub(crate) check_config: bool,
+
     /// File that receives the bound ports, as `agents=PORT admin=PORT`.
     #[arg(long, env = "PORTOLAN_PORT_FILE", help_heading = ADMIN)]
     pub(crate) port_file: Option<PathBuf>,
@@ -249,6 +254,18 @@ impl Args {
                 !is_set || self.source == Source::Kubernetes,
                 "{flag} needs --source kubernetes"
             );
+        }
+        Ok(())
+    }
+
+    /// Reads the files of certificate authorities that are read later in a run.
+    pub(crate) fn check_authorities(&self) -> anyhow::Result<()> {
+        let managed = self.self_managed.is_on();
+        let client_ca = managed.then(|| self.identity.client_ca()).flatten();
+        for path in [&client_ca, &self.publish.publish_ca].into_iter().flatten() {
+            let file = portolan_tls::read(path)?;
+            let text = String::from_utf8_lossy(&file.content);
+            portolan_tls::read_pem(&text).with_context(|| path.display().to_string())?;
         }
         Ok(())
     }

@@ -142,6 +142,18 @@ impl IdentityArgs {
         Ok(())
     }
 
+    /// Reads the files of a run, as a run does at its start; a result for each topic. The token of the
+    /// pod belongs to the pod, not to the configuration.
+    pub(crate) fn check_files(&self) -> [anyhow::Result<()>; 2] {
+        let tls = self.server_files().map(|files| files.open("tls").map(drop));
+        let keys = self.token_jwks_file.as_deref();
+        let keys = keys.map(|path| key_file(path).map(drop));
+        [
+            tls.transpose().map(|_| ()).map_err(Into::into),
+            keys.transpose().map(|_| ()),
+        ]
+    }
+
     /// The certificate, the key and the authorities of clients.
     fn server_files(&self) -> Option<ServerFiles> {
         let (cert, key) = self.pair()?;
@@ -168,7 +180,7 @@ impl IdentityArgs {
     }
 
     /// Authorities of agents' certificates. With tokens, the directory may lack them.
-    fn client_ca(&self) -> Option<PathBuf> {
+    pub(crate) fn client_ca(&self) -> Option<PathBuf> {
         let needed = |ca: &PathBuf| self.token_issuer.is_none() || Path::exists(ca);
         let of_dir = || self.in_dir("ca.crt").filter(needed);
         self.tls_client_ca.clone().or_else(of_dir)

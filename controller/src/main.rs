@@ -8,6 +8,7 @@ mod app;
 mod args;
 mod authority;
 mod certs;
+mod check_config;
 mod debug;
 mod deletions;
 mod dns;
@@ -26,9 +27,13 @@ mod reviews;
 mod streams;
 mod writer;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
+
+/// Exit code of a configuration that cannot be used, as of flags that cannot be parsed.
+const USAGE: u8 = 2;
 
 /// With the system's allocator, the memory of threads other than the first grows page by page: two to
 /// seven system calls for each agent that connects.
@@ -42,6 +47,7 @@ async fn main() -> ExitCode {
     let result = match cli.command {
         Some(args::Command::Certs(args)) => certs::run(&args),
         Some(args::Command::Docs(docs)) => docs.run(args::Cli::command()).map_err(Into::into),
+        None if cli.run.check_config => return check_config(&cli.run).await,
         None => app::run(cli.run).await,
     };
     match result {
@@ -51,4 +57,14 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints what is wrong with the flags and their files.
+async fn check_config(args: &args::Args) -> ExitCode {
+    let problems = check_config::problems(args).await;
+    for problem in &problems {
+        // Nothing is left to do if this fails.
+        let _ = writeln!(std::io::stderr(), "portolan-controller: {problem}");
+    }
+    ExitCode::from(if problems.is_empty() { 0 } else { USAGE })
 }

@@ -37,7 +37,7 @@ use follow::Follower;
 use kinds::{NamedPod, Watchable};
 use name_feed::NameFeed;
 
-pub use client::{ClientError, client, own_client};
+pub use client::{ClientError, check_kubeconfig, client, own_client};
 pub use events::{problem_channel, report_problems};
 pub use identity::cluster_id;
 pub use report::report_held;

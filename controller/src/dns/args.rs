@@ -172,6 +172,11 @@ impl DnsArgs {
     }
 
     /// Whether the addresses of Pods are needed.
+    /// Reads the files that are named, as a run does at its start.
+    pub(crate) fn check_files(&self) -> anyhow::Result<()> {
+        self.etcd.check_files()
+    }
+
     pub(crate) fn needs_pods(&self) -> bool {
         self.is_on() && self.pods == Pods::Verified
     }

@@ -143,6 +143,20 @@ impl EtcdArgs {
             .with_context(|| format!("--dns-etcd-lease {:?}: expected namespace/name", self.lease))
     }
 
+    pub(super) fn check_files(&self) -> anyhow::Result<()> {
+        self.user()?;
+        if let Some(files) = self.client_files() {
+            files.open("etcd")?;
+        }
+        Ok(())
+    }
+
+    fn client_files(&self) -> Option<ClientFiles> {
+        let ca = self.ca.clone()?;
+        let identity = self.cert.clone().zip(self.key.clone());
+        Some(ClientFiles { ca, identity })
+    }
+
     fn user(&self) -> anyhow::Result<Option<User>> {
         let Some((name, file)) = self.user.as_ref().zip(self.password_file.as_ref()) else {
             return Ok(None);
@@ -194,11 +208,10 @@ impl EtcdArgs {
 
     fn channels(&self, vital: &Vital) -> anyhow::Result<Vec<Channel>> {
         let uris = self.uris()?.into_iter();
-        let Some(ca) = self.ca.clone() else {
+        let Some(files) = self.client_files() else {
             return Ok(uris.map(|uri| endpoint(uri).connect_lazy()).collect());
         };
-        let identity = self.cert.clone().zip(self.key.clone());
-        let files = ClientFiles { ca, identity }.open("etcd")?;
+        let files = files.open("etcd")?;
         let config = files.subscribe();
         vital.spawn(
             "credentials for etcd",

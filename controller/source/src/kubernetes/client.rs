@@ -74,6 +74,18 @@ pub async fn own_client(
     Ok(Client::try_from(config)?)
 }
 
+/// Reads a kubeconfig and its context, and the files that it names. Nothing is sent.
+///
+/// # Errors
+///
+/// The configuration is missing or cannot be used.
+pub async fn check_kubeconfig(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<(), ClientError> {
+    config(kubeconfig, context).await.map(drop)
+}
+
 async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, ClientError> {
     let options = KubeConfigOptions {
         context: context.map(str::to_owned),
