@@ -17,7 +17,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 ///
 /// Dumps are served on a controller's loopback address and Unix socket only. Run portolanctl beside the
 /// controller, or with --kubeconfig, --context or --namespace, which forward a port to the pods of the
-/// controllers. Exit codes: 0; 1 for a difference found by diff and a timeout of wait; 2 for errors.
+/// controllers. Exit codes: 0; 1 for a difference found by diff, a timeout of wait and a failure of
+/// check; 2 for errors.
 #[derive(Debug, Parser)]
 #[command(name = "portolanctl", version)]
 pub(crate) struct Cli {
@@ -142,6 +143,20 @@ pub(crate) enum Command {
     },
     /// List the deletions that the controller holds back.
     Deletions,
+    /// Check that programs run well: they are ready and their metrics report no errors, refusals, held
+    /// deletions or broken credentials. Prints a line for each check. Exit code 1 if one failed. Reads
+    /// /readyz and /metrics of --controller and --agent, which also answer to other hosts if
+    /// --admin-listen of the program is not on loopback.
+    Check {
+        /// Admin address of an agent as http://HOST:PORT, or its socket as unix:///PATH; may be
+        /// repeated.
+        #[arg(long, value_delimiter = ',', value_name = "ADDRESS")]
+        agent: Vec<String>,
+        /// Address to connect to by TCP, as HOST:PORT; may be repeated. With it or --agent, no
+        /// controller is asked unless one is named.
+        #[arg(long, value_delimiter = ',', value_name = "HOST:PORT")]
+        connect: Vec<String>,
+    },
     /// Show the versions of portolanctl and of the controllers.
     Version {
         /// Only portolanctl's version.

@@ -50,7 +50,7 @@ pub(crate) async fn clients(args: &ConnectArgs, is_action: bool) -> anyhow::Resu
         token_file: args.token_file.clone(),
         timeout: args.timeout,
     };
-    if args.kubeconfig.is_some() || args.context.is_some() || args.namespace.is_some() {
+    if args.wants_pods() {
         let pods = timeout(args.timeout, pods(args)).await;
         let pods = pods.context("the API server does not answer in time")??;
         return Ok(pods
@@ -63,10 +63,32 @@ pub(crate) async fn clients(args: &ConnectArgs, is_action: bool) -> anyhow::Resu
         false => ADMIN,
     };
     if args.controller.is_empty() {
-        return Ok(vec![client(address(default)?)]);
+        return Ok(vec![args.client("--controller", default)?]);
     }
-    let addresses = args.controller.iter().map(|text| address(text));
-    addresses.map(|parsed| parsed.map(client)).collect()
+    let addresses = args.controller.iter();
+    addresses
+        .map(|text| args.client("--controller", text))
+        .collect()
+}
+
+impl ConnectArgs {
+    /// Whether controllers are named.
+    pub(crate) fn names_controllers(&self) -> bool {
+        !self.controller.is_empty() || self.wants_pods()
+    }
+
+    fn wants_pods(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some() || self.namespace.is_some()
+    }
+
+    /// A client of the program at this address.
+    pub(crate) fn client(&self, flag: &str, text: &str) -> anyhow::Result<Client> {
+        Ok(Client {
+            address: address(text).with_context(|| flag.to_owned())?,
+            token_file: self.token_file.clone(),
+            timeout: self.timeout,
+        })
+    }
 }
 
 impl Client {
@@ -158,7 +180,7 @@ fn address(text: &str) -> anyhow::Result<Address> {
     match uri.as_ref().and_then(Uri::authority) {
         Some(authority) if authority.port().is_some() => Ok(Address::Tcp(authority.to_string())),
         Some(authority) => Ok(Address::Tcp(format!("{authority}:80"))),
-        None => bail!("--controller {text:?}: expected http://HOST:PORT or unix:///PATH"),
+        None => bail!("{text:?}: expected http://HOST:PORT or unix:///PATH"),
     }
 }
 
@@ -201,8 +223,12 @@ mod tests {
         assert_eq!(shown("http://[::1]"), "http://[::1]:80");
         assert_eq!(shown("unix:///run/a.sock"), "unix:///run/a.sock");
         for bad in ["", "127.0.0.1:1", "https://a:1", "ftp://a"] {
-            let error = address(bad).unwrap_err().to_string();
-            assert!(error.contains("--controller"), "{bad}: {error}");
+            let args = ConnectArgs {
+                controller: vec![bad.to_owned()],
+                ..ConnectArgs::default()
+            };
+            let error = format!("{:#}", args.client("--controller", bad).unwrap_err());
+            assert!(error.starts_with("--controller: "), "{bad}: {error}");
         }
     }
 

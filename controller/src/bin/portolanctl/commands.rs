@@ -9,12 +9,15 @@ use portolan_select::Explanation;
 use crate::args::{Cli, Command};
 use crate::client::{Client, clients, encoded};
 use crate::reply::{Output, Reply};
-use crate::{deletions, diff, dns, explain, nodes, problems, status, table, version, wait};
+use crate::{check, deletions, diff, dns, explain, nodes, problems, status, table, version, wait};
 
 /// Runs a command that asks controllers.
 pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
     if matches!(cli.command, Command::Version { client: true }) {
         return Ok(version::of_client());
+    }
+    if let Command::Check { agent, connect } = &cli.command {
+        return check::run(&cli.connect, agent, connect).await;
     }
     let clients = clients(&cli.connect, cli.command.is_action()).await?;
     match &cli.command {

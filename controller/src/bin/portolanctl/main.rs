@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod check;
 mod client;
 mod columns;
 mod commands;
@@ -31,7 +32,7 @@ use clap::{CommandFactory as _, Parser as _};
 
 use args::{Cli, Command};
 
-/// Exit code of errors. 1 is a difference of `diff` and a timeout of `wait`.
+/// Exit code of errors. 1 is a difference of `diff`, a timeout of `wait` and a failure of `check`.
 const ERROR: u8 = 2;
 
 #[tokio::main(flavor = "current_thread")]
