@@ -42,6 +42,21 @@ pub fn read(paths: &[PathBuf], cluster: &Arc<str>) -> Report {
     Files::new(paths.to_vec(), cluster).refresh()
 }
 
+/// Reads one YAML document.
+///
+/// # Errors
+/// Line and column, if known, and the description.
+pub fn read_yaml(text: &str) -> Result<serde_json::Value, (Option<(u64, u64)>, String)> {
+    syntax::yaml(text).map_err(|error| (error.position, error.message))
+}
+
+/// Line and column of the field with this path (`spec.ports[0].port`) in a YAML document; if it is
+/// missing, of the innermost field around it that is there.
+#[must_use]
+pub fn find_field(text: &str, path: &str) -> Option<(u64, u64)> {
+    syntax::Located::new(document::Document::whole(text)).find(path)
+}
+
 /// Options of [`watch`].
 #[derive(Debug, Clone)]
 pub struct Options {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use portolan_runtime::{DocsCommand, duration_within};
 
+use crate::migrate::Predecessor;
 use crate::reply::Output;
 
 const HUNDRED_MS: Duration = Duration::from_millis(100);
@@ -18,7 +19,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Dumps are served on a controller's loopback address and Unix socket only. Run portolanctl beside the
 /// controller, or with --kubeconfig, --context or --namespace, which forward a port to the pods of the
 /// controllers. Exit codes: 0; 1 for a difference found by diff, a timeout of wait and a failure of
-/// check; 2 for errors.
+/// check; 2 for errors; 3 for settings that migrate cannot convert.
 #[derive(Debug, Parser)]
 #[command(name = "portolanctl", version)]
 pub(crate) struct Cli {
@@ -157,6 +158,12 @@ pub(crate) enum Command {
         #[arg(long, value_delimiter = ',', value_name = "HOST:PORT")]
         connect: Vec<String>,
     },
+    /// Convert the configuration of a predecessor.
+    Migrate {
+        /// The predecessor.
+        #[command(subcommand)]
+        predecessor: Predecessor,
+    },
     /// Show the versions of portolanctl and of the controllers.
     Version {
         /// Only portolanctl's version.
@@ -176,7 +183,11 @@ impl Command {
 
     /// Whether repeating it makes sense.
     pub(crate) fn can_be_watched(&self) -> bool {
-        !self.is_action() && !matches!(self, Self::Wait { .. } | Self::Docs(_))
+        !self.is_action()
+            && !matches!(
+                self,
+                Self::Wait { .. } | Self::Migrate { .. } | Self::Docs(_)
+            )
     }
 }
 

@@ -14,6 +14,7 @@ mod diff;
 mod dns;
 mod explain;
 mod forward;
+mod migrate;
 mod nodes;
 mod problems;
 #[cfg(test)]
@@ -52,6 +53,12 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     if let Command::Docs(docs) = &cli.command {
         docs.run(Cli::command())?;
         return Ok(0);
+    }
+    if let Command::Migrate { predecessor } = &cli.command {
+        let migration = migrate::run(&cli.connect, predecessor).await?;
+        std::io::stderr().write_all(migration.report.as_bytes())?;
+        std::io::stdout().write_all(migration.values.as_bytes())?;
+        return Ok(migration.code);
     }
     if let Some(interval) = cli.watch {
         return watch::run(&cli, interval).await;

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Conversion of a configuration into values of the chart.
+
+use serde_json::{Value, json};
+
+use crate::config::{Config, Setting};
+use crate::fields::{Becomes, Field};
+use crate::values::Values;
+
+/// Verbosity from which kube-proxy logs details of each sync.
+const DEBUG_VERBOSITY: u64 = 4;
+
+/// Something that the reader of the values must know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Path of the field.
+    pub path: &'static str,
+    /// Why it has no counterpart, or what to do.
+    pub reason: String,
+    /// Whether something that is set has no counterpart. Otherwise it is a note.
+    pub is_lost: bool,
+}
+
+/// The result of a conversion.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Converted {
+    /// What differs from the chart's defaults.
+    pub values: Values,
+    /// What has no counterpart, and notes.
+    pub findings: Vec<Finding>,
+}
+
+impl Converted {
+    fn lost(&mut self, path: &'static str, reason: impl Into<String>) {
+        self.find(path, reason.into(), true);
+    }
+
+    fn note(&mut self, path: &'static str, reason: impl Into<String>) {
+        self.find(path, reason.into(), false);
+    }
+
+    fn find(&mut self, path: &'static str, reason: String, is_lost: bool) {
+        self.findings.push(Finding {
+            path,
+            reason,
+            is_lost,
+        });
+    }
+
+    /// Whether something that is set has no counterpart.
+    #[must_use]
+    pub fn has_losses(&self) -> bool {
+        self.findings.iter().any(|finding| finding.is_lost)
+    }
+}
+
+/// Converts a configuration. The kubeconfig is the one that `clientConnection.kubeconfig` names, if it can
+/// be seen.
+///
+/// # Errors
+/// If nothing can take this configuration's place: the path of the field, and why.
+pub fn convert(
+    config: &Config,
+    kubeconfig: Option<&str>,
+) -> Result<Converted, (&'static str, String)> {
+    let mut done = Converted::default();
+    for setting in config.settings() {
+        let Some(field) = Field::at(setting.path) else {
+            continue;
+        };
+        if !config.reads(field.modes) {
+            done.note(
+                field.path,
+                "kube-proxy does not read it in this mode; left out",
+            );
+            continue;
+        }
+        match field.becomes {
+            Becomes::Value(path, default) => {
+                let value = value_of(&setting);
+                if plain(&value) != default {
+                    done.values.set(path, value, field.path);
+                }
+            }
+            Becomes::Always(_) => {}
+            Becomes::Nothing(reason) => done.lost(field.path, reason),
+            Becomes::Rule => apply_rule(&setting, config, kubeconfig, &mut done)?,
+        }
+    }
+    if config.get("mode").is_none() {
+        foreign_mode("", &mut done);
+    }
+    Ok(done)
+}
+
+/// The chart's form of a value.
+fn value_of(setting: &Setting) -> Value {
+    let text = setting.value.as_str().unwrap_or_default();
+    match setting.path {
+        "clusterCIDR" => {
+            let parts = text
+                .split(',')
+                .map(str::trim)
+                .filter(|part| !part.is_empty());
+            parts.collect::<Vec<_>>().into()
+        }
+        _ => setting.value.clone(),
+    }
+}
+
+/// A value as the table of fields writes defaults.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn apply_rule(
+    setting: &Setting,
+    config: &Config,
+    kubeconfig: Option<&str>,
+    done: &mut Converted,
+) -> Result<(), (&'static str, String)> {
+    let path = setting.path;
+    let text = setting.value.as_str().unwrap_or_default();
+    match path {
+        "clientConnection.kubeconfig" => match kubeconfig.and_then(server) {
+            Some((host, port)) => {
+                done.values.set("apiServer.host", host.into(), path);
+                if port != 6443 {
+                    done.values.set("apiServer.port", port.into(), path);
+                }
+            }
+            None => done.note(
+                path,
+                "it names the API server; set apiServer.host and apiServer.port if the chart asks \
+                 for them",
+            ),
+        },
+        "logging.verbosity" if setting.value.as_u64() >= Some(DEBUG_VERBOSITY) => {
+            done.values.set("log.level", "debug".into(), path);
+        }
+        "bindAddress" => {
+            let address = text.parse::<std::net::IpAddr>();
+            match address {
+                Ok(ip) if ip.is_unspecified() => {}
+                Ok(ip) => done
+                    .values
+                    .set("agent.nodeIPs", json!([ip.to_string()]), path),
+                Err(_) => return Err((path, format!("{text:?} is not an address"))),
+            }
+        }
+        "iptables.localhostNodePorts" if matches!(config.text("mode"), None | Some("iptables")) => {
+            done.lost(
+                path,
+                "node ports on 127.0.0.1 exist in kube-proxy's iptables mode only",
+            );
+        }
+        "mode" => match text {
+            "ipvs" => {}
+            "iptables" | "nftables" => foreign_mode(text, done),
+            "kernelspace" => return Err((path, "kernelspace is for Windows nodes".to_owned())),
+            _ => {
+                let expected = "expected iptables, ipvs or nftables";
+                return Err((path, format!("{text:?} is unknown: {expected}")));
+            }
+        },
+        // Every other field has its counterpart in the table.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The takeover without a gap is from IPVS mode.
+fn foreign_mode(mode: &str, done: &mut Converted) {
+    let name = if mode.is_empty() {
+        "iptables, the default,"
+    } else {
+        mode
+    };
+    done.values.set("agent.takeover", "none".into(), "mode");
+    done.note(
+        "mode",
+        format!("{name} is not ipvs: see the migration guide for the way from this mode"),
+    );
+}
+
+/// Host and port of the API server that a kubeconfig names for its current context.
+fn server(kubeconfig: &str) -> Option<(String, u16)> {
+    let root = portolan_source::file::read_yaml(kubeconfig).ok()?;
+    let named = |list: &str, name: &Value| {
+        let found = root[list]
+            .as_array()?
+            .iter()
+            .find(|one| one["name"] == *name)?;
+        Some(found.clone())
+    };
+    let context = named("contexts", &root["current-context"])?;
+    let cluster = named("clusters", &context["context"]["cluster"])?;
+    let url = cluster["cluster"]["server"]
+        .as_str()?
+        .strip_prefix("https://")?;
+    let authority = url.split('/').next()?;
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (authority, 443),
+    };
+    Some((host.trim_matches(['[', ']']).to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests;
