@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_dataplane::{Dataplane as _, Kernel, KubeProxyObjects as _};
+use portolan_dataplane::{Dataplane as _, Kernel, KubeProxyObjects as _, settings};
 use portolan_model::{Families, NodeKey};
 use portolan_plan::kube_proxy::VIP_DEVICE;
 use portolan_plan::{Config, MarkMask};
@@ -35,7 +35,7 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy;
-use crate::metrics::{ReconcileMetrics, SourceCollector, StreamCollector};
+use crate::metrics::{ReconcileMetrics, SettingsCollector, SourceCollector, StreamCollector};
 use crate::standalone::{Standalone, StandaloneConfig};
 use crate::status::Status;
 use crate::subscribe::{
@@ -52,7 +52,7 @@ use ports::Ports;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The scheduler of most virtual servers, if the flags name none.
-const DEFAULT_SCHEDULER: &str = "rr";
+pub(crate) const DEFAULT_SCHEDULER: &str = "rr";
 
 /// Runs until SIGTERM or SIGINT. The kernel keeps its programmed state.
 ///
@@ -154,6 +154,8 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
         stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
+    let settings = settings(&args.tune.tuning());
+    registry.register_collector(Box::new(SettingsCollector(settings)));
     let security = follow(args, node, feeds, registry, vital)?;
     serve_names(args, security, pin, registry, vital).await?;
 
@@ -179,7 +181,7 @@ async fn open_kernel(args: &RunArgs, scheduler: &str) -> anyhow::Result<(Kernel,
 }
 
 /// Chooses the marks of short circuits so that they collide with no other program's.
-async fn choose_marks(
+pub(crate) async fn choose_marks(
     args: &RunArgs,
     kernel: &Kernel,
     config: &Config,

@@ -44,6 +44,11 @@ pub enum Command {
     /// Remove from the kernel everything that the agent programmed, and nothing else.
     Cleanup(CleanupArgs),
 
+    /// Load the kernel modules and write the kernel settings that a run with the same flags needs, and
+    /// end. The agent can then run without privileges, with the capabilities `CAP_NET_ADMIN` and
+    /// `CAP_NET_RAW` and a read-only /proc/sys. Ends with an error that names what cannot be prepared.
+    Prepare(Box<PrepareArgs>),
+
     /// Forget the cluster of this node. The next controller that the agent reaches determines it
     /// anew. A running agent notices.
     Forget(ForgetArgs),
@@ -51,6 +56,19 @@ pub enum Command {
     /// Shell completions and manual pages.
     #[command(flatten)]
     Docs(DocsCommand),
+}
+
+/// Flags of `prepare`.
+#[derive(Debug, Args)]
+pub struct PrepareArgs {
+    /// Load no module and write no setting: list what is missing. The exit code is 1 if anything is.
+    /// Probes still create and delete objects of their own, and the kernel may load modules for them.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Flags of a run. All are accepted; those of the kernel count.
+    #[command(flatten)]
+    pub run: RunArgs,
 }
 
 /// Flags of `forget`.

@@ -16,6 +16,7 @@ pub mod healthz;
 pub mod identity;
 pub mod kube_proxy;
 pub mod metrics;
+pub mod prepare;
 pub mod standalone;
 pub mod status;
 pub mod subscribe;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use portolan_agent::args::{Cli, Command};
-use portolan_agent::{app, cleanup};
+use portolan_agent::{app, cleanup, prepare};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -17,6 +17,7 @@ async fn main() -> ExitCode {
     cli.logs.init();
     let result = match cli.command {
         Some(Command::Cleanup(args)) => cleanup::run(args).await,
+        Some(Command::Prepare(args)) => prepare::run(*args).await,
         Some(Command::Forget(args)) => app::forget(&args),
         Some(Command::Docs(docs)) => docs.run(Cli::command()).map_err(Into::into),
         None => app::run(cli.run).await,

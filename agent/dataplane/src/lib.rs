@@ -30,11 +30,13 @@ pub use gate::HoldReason;
 pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeKernel, Fault};
 pub use kernel::{
-    ConntrackTuning, IptablesMode, Kernel, KernelConfig, REPLACEMENT_SET, ROUTE_MARK, Tuning,
-    Unusable, VIP_DEVICE,
+    ConntrackTuning, Consequence, IptablesMode, Kernel, KernelConfig, Modprobe, Modules,
+    REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning, Unusable, VIP_DEVICE, WrongSetting, load_modules,
+    settings,
 };
 pub use kube_proxy::KubeProxyObjects;
 pub use portolan_netlink::ipvs::Timeouts;
+pub use portolan_netlink::nftables;
 
 /// Reason the kernel could not be read or prepared.
 #[derive(Debug, thiserror::Error)]
@@ -82,13 +84,14 @@ pub enum DataplaneError {
         /// Its deadline.
         deadline: std::time::Duration,
     },
-    /// A kernel setting could not be written.
-    #[error("sysctl {name}: {error}")]
-    Sysctl {
-        /// Its name, with slashes.
-        name: &'static str,
-        /// Why.
-        error: std::io::Error,
+    /// Kernel settings are wrong and could not be written, and Services are not forwarded with them.
+    #[error(
+        "kernel settings are wrong and cannot be written from here: {wrong}; run `portolan-agent \
+         prepare` with the same flags as root on the host or in a privileged container"
+    )]
+    Settings {
+        /// The settings, with their values.
+        wrong: String,
     },
     /// Another operation of the operating system failed.
     #[error(transparent)]

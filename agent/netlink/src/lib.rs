@@ -12,6 +12,7 @@ pub mod conntrack;
 mod errno;
 pub mod ipset;
 pub mod ipvs;
+pub mod nftables;
 pub mod route;
 mod socket;
 mod sys;

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::Request;
 use clap::CommandFactory as _;
 use portolan_catalog::{FieldProblem, Kind, ObjectKey, ObjectRef, Reason};
-use portolan_dataplane::NodePortAddresses;
+use portolan_dataplane::{NodePortAddresses, Tuning, settings};
 use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
 use portolan_model::Family;
 use portolan_reconcile::Outcome;
@@ -25,7 +25,7 @@ use crate::args::{Cli, Source};
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
-use crate::metrics::{ReconcileMetrics, SourceCollector, StreamCollector};
+use crate::metrics::{ReconcileMetrics, SettingsCollector, SourceCollector, StreamCollector};
 use crate::subscribe::Stats;
 use crate::sync::NoLocalEndpoints;
 
@@ -77,6 +77,8 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let _ = HealthChecks::register(families, node_ports, health, ours);
     ours.register_collector(Box::new(SourceCollector(Arc::clone(&stats))));
     ours.register_collector(Box::new(StreamCollector(stats)));
+    let settings = settings(&Tuning::default());
+    ours.register_collector(Box::new(SettingsCollector(settings)));
     let credentials = vec![("tls", Arc::default())];
     ours.register_collector(Box::new(CredentialCollector(credentials)));
     ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));

@@ -191,6 +191,22 @@ fn a_takeover_requires_kube_proxys_names() {
 }
 
 #[test]
+fn prepare_accepts_the_flags_of_a_run() {
+    let cli = parse(&[
+        "prepare",
+        "--check",
+        "--controller=x:1",
+        "--ipvs-strict-arp",
+    ]);
+    let Some(Command::Prepare(args)) = cli.command else {
+        panic!("{cli:?}");
+    };
+    assert!(args.check);
+    assert_eq!(args.run.controller, ["x:1"]);
+    assert!(args.run.kernel_config().unwrap().tuning.strict_arp);
+}
+
+#[test]
 fn one_node_address_per_family() {
     let config = |ips: &str| {
         parse(&[&format!("--node-ip={ips}")])

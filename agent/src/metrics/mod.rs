@@ -3,6 +3,7 @@
 //! Metrics of the agent. Names that begin with `kubeproxy_` are kube-proxy's, with its meaning.
 
 mod kube_proxy;
+mod settings;
 mod subscription;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use prometheus_client::registry::Registry;
 use crate::sync::{Counts, NoLocalEndpoints, Outcome, TableChanges};
 use kube_proxy::{KubeProxyMetrics, gauge_value};
 
+pub use settings::SettingsCollector;
 pub use subscription::{SourceCollector, StreamCollector};
 
 /// Metrics of the sync loop.

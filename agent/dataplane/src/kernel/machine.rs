@@ -27,10 +27,16 @@ fn count(list: &str) -> Option<u32> {
     ranges.sum()
 }
 
+/// Release of the running kernel, as `uname -r` prints it; `None` if unknown.
+pub(super) fn kernel_release() -> Option<String> {
+    let release = Path::new("/proc/sys/kernel/osrelease");
+    let release = fs::read_to_string(release).ok()?;
+    Some(release.trim().to_owned())
+}
+
 /// Major and minor version of the running kernel; `None` if unknown.
 pub(super) fn kernel_version() -> Option<(u32, u32)> {
-    let release = Path::new("/proc/sys/kernel/osrelease");
-    version(&fs::read_to_string(release).ok()?)
+    version(&kernel_release()?)
 }
 
 /// The version in a release such as `6.1.0-13-amd64`.

@@ -18,6 +18,7 @@ mod modules;
 mod probe;
 mod routes;
 mod schedulers;
+mod settings;
 mod sysctl;
 mod tuning;
 
@@ -40,8 +41,10 @@ use crate::{Dataplane, DataplaneError, Doubt, Errno, Flow, NodePortAddresses, St
 pub use binding::DEVICE as VIP_DEVICE;
 pub use ipset::REPLACEMENT as REPLACEMENT_SET;
 pub use iptables::IptablesMode;
+pub use modules::{Modprobe, Modules, load_modules};
 pub use probe::Unusable;
 pub use routes::ROUTE_MARK;
+pub use settings::{Consequence, Setting, WrongSetting, settings};
 pub use tuning::{ConntrackTuning, Tuning};
 
 use binding::VipDevice;
@@ -68,6 +71,8 @@ pub struct KernelConfig {
     pub vip_binding: VipBinding,
     /// Shortest time between two attempts of the kernel to load a missing scheduler.
     pub scheduler_pause: Duration,
+    /// Whether missing modules of IPVS and ipset are loaded.
+    pub load_modules: bool,
 }
 
 impl Default for KernelConfig {
@@ -80,6 +85,7 @@ impl Default for KernelConfig {
             tuning: Tuning::default(),
             vip_binding: VipBinding::default(),
             scheduler_pause: Duration::from_secs(30),
+            load_modules: true,
         }
     }
 }
@@ -111,8 +117,8 @@ impl Kernel {
     /// iptables works.
     pub async fn open(config: KernelConfig) -> Result<Self, DataplaneError> {
         Ok(Self {
-            ipvs: modules::open_ipvs().await?,
-            ipset: modules::open_ipset().await?,
+            ipvs: modules::open_ipvs(config.load_modules).await?,
+            ipset: modules::open_ipset(config.load_modules).await?,
             conntrack: None,
             routes: Routes::open()?,
             device: VipDevice::default(),
@@ -133,6 +139,11 @@ impl Kernel {
             self.routes.requests(),
         ];
         requests.into_iter().fold(0, u32::wrapping_add)
+    }
+
+    /// Sets IPVS's timeouts.
+    pub fn tune(&mut self) {
+        blocking(|| tuning::apply(&self.config.tuning, &mut self.ipvs));
     }
 
     /// Schedulers that the agent uses without being asked and the kernel lacks. Probed once: a scheduler in
@@ -248,12 +259,13 @@ fn failed(results: Vec<Result<(), StepFailure>>) -> Vec<(usize, StepFailure)> {
 
 impl Dataplane for Kernel {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
-        blocking(sysctl::write_settings)?;
+        blocking(|| settings::write(&settings(&self.config.tuning)))?;
         if let Err(error) = self.destroy_sets(&[REPLACEMENT_SET.to_owned()]).await {
             // It matters only when a set has to be replaced, which reports it then.
             tracing::warn!(%error, "the temporary set of a killed agent cannot be deleted");
         }
-        blocking(|| tuning::apply(&self.config.tuning, &mut self.ipvs))
+        self.tune();
+        Ok(())
     }
 
     async fn observe(&mut self) -> Result<KernelState, DataplaneError> {

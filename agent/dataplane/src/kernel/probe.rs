@@ -7,6 +7,7 @@
 //! process leaves nothing.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use portolan_model::ipset::{SetHeader, SetKind};
 use portolan_model::{Families, Family};
@@ -17,6 +18,13 @@ use portolan_plan::{SetName, VipBinding};
 use super::blocking::blocking;
 use super::{Kernel, REPLACEMENT_SET, VIP_DEVICE, sysctl};
 use crate::{DataplaneError, Errno};
+
+/// Sets that the trial rules of a family match. A killed agent may leave one, and the next uses it.
+const TRIAL_SETS: [&str; 2] = ["PORTOLAN-TRIAL", "PORTOLAN-6-TRIAL"];
+
+/// Attempts to delete such a set, and the pause between two.
+const TRIAL_DELETIONS: usize = 20;
+const TRIAL_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reason a family cannot be served on this node.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +80,43 @@ impl Kernel {
             return Err(Unusable::VirtualServer { scheduler, errno });
         }
         blocking(|| self.probe_sets(family))?;
-        self.probe_rules(family).await.map_err(Unusable::Iptables)
+        let tools = self.probe_rules(family).await;
+        tools.map_err(Unusable::Iptables)?;
+        self.write_trial(family).await
+    }
+
+    /// Writes rules that no packet reaches, with each match and target of ours, and deletes them: tools
+    /// that can read may still be unable to write. `set` opens a raw socket, for which `CAP_NET_RAW` is
+    /// needed too.
+    async fn write_trial(&mut self, family: Family) -> Result<(), Unusable> {
+        let set = TRIAL_SETS[usize::from(family == Family::V6)];
+        let destroy = Request::Destroy {
+            name: set.to_owned(),
+        };
+        let create = Request::Create {
+            name: set.to_owned(),
+            header: SetHeader {
+                kind: SetKind::HashIpPort,
+                family,
+                max_entries: 1,
+            },
+            expected_entries: 1,
+            exclusive: false,
+        };
+        let errors = blocking(|| self.ipset.apply(&[create]))?;
+        if let Some(error) = errors.first() {
+            let (kind, errno) = (SetKind::HashIpPort, error.errno);
+            return Err(Unusable::Set { kind, errno });
+        }
+        let written = self.iptables.write_trial(family, set).await;
+        // nftables lets go of a set a moment after its rules are deleted.
+        for _ in 0..TRIAL_DELETIONS {
+            if blocking(|| self.ipset.apply(std::slice::from_ref(&destroy)))?.is_empty() {
+                break;
+            }
+            tokio::time::sleep(TRIAL_PAUSE).await;
+        }
+        written.map_err(Unusable::Iptables)
     }
 
     /// Probes the tools that read and write the rules of a family.

@@ -10,6 +10,22 @@ use crate::DataplaneError;
 /// Tables with our rules. Kernels lack `nat` most often.
 const TABLES: &str = "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n";
 
+/// Deletion of the chains of [`trial`], existing or not.
+const TRIAL_DELETION: &str = "*nat\n:PORTOLAN-TRIAL - [0:0]\n-X PORTOLAN-TRIAL\nCOMMIT\n\
+                              *mangle\n:PORTOLAN-TRIAL - [0:0]\n-X PORTOLAN-TRIAL\nCOMMIT\n";
+
+/// Chains to which nothing jumps, with each match and target of our rules.
+fn trial(set: &str) -> String {
+    format!(
+        "*nat\n:PORTOLAN-TRIAL - [0:0]\n\
+         -A PORTOLAN-TRIAL -m set --match-set {set} dst,dst -m mark --mark 0x1/0x1 \
+         -m connmark --mark 0x1/0x1 -m addrtype --dst-type LOCAL -j MARK --set-xmark 0x1/0x1\n\
+         -A PORTOLAN-TRIAL -j MASQUERADE --random-fully\nCOMMIT\n\
+         *mangle\n:PORTOLAN-TRIAL - [0:0]\n\
+         -A PORTOLAN-TRIAL -m conntrack ! --ctstate NEW -j CONNMARK --set-xmark 0x1/0x1\nCOMMIT\n"
+    )
+}
+
 /// Attempts per tool, which may be killed for lack of memory or time.
 const ATTEMPTS: usize = 3;
 
@@ -23,6 +39,18 @@ impl Iptables {
                 tried => return tried,
             }
         }
+    }
+
+    /// Writes a chain of ours with each match and target of the rules, and deletes it.
+    pub(in crate::kernel) async fn write_trial(
+        &self,
+        family: Family,
+        set: &str,
+    ) -> Result<(), DataplaneError> {
+        let written = self.tools.write_at_start(family, &trial(set)).await;
+        // The tables are written one by one: the first may be there after an error.
+        let deleted = self.tools.write_at_start(family, TRIAL_DELETION).await;
+        written.and(deleted)
     }
 
     async fn probe_once(&self, family: Family) -> Result<(), DataplaneError> {

@@ -83,6 +83,17 @@ impl Tools {
         run(&save, &[], "", AT_START).await.map(drop)
     }
 
+    /// Writes rules when nothing waits for them.
+    pub(super) async fn write_at_start(
+        &self,
+        family: Family,
+        text: &str,
+    ) -> Result<(), DataplaneError> {
+        let restore = self.directory.join(restore_command(family, self.variant));
+        let args = ["--noflush", "-w", "30"];
+        run(&restore, &args, text, AT_START).await.map(drop)
+    }
+
     /// The rules of a family in every variant that works.
     pub(super) async fn save_all_variants(&self, family: Family) -> Vec<Vec<String>> {
         let mut all = Vec::new();
