@@ -34,7 +34,7 @@ use crate::families;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
-use crate::kube_proxy;
+use crate::kube_proxy::TakeoverConfig;
 use crate::metrics::{ReconcileMetrics, SettingsCollector, SourceCollector, StreamCollector};
 use crate::standalone::{Standalone, StandaloneConfig};
 use crate::status::Status;
@@ -67,13 +67,12 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         name: args.node_name()?.into(),
     };
     let mut plan_config = args.kernel.plan_config()?;
-    if args.takeover.is_some() {
-        // Before kube-proxy's ports are bound, for a clearer error.
-        kube_proxy::ensure_stopped().await?;
-    }
     let token = on_signal()?;
     let (vital, mut failures) = Vital::new(token.clone());
-    let ports = Ports::bind(&args).await?;
+    let Some(ports) = token.run_until_cancelled(Ports::bind_or_wait(&args)).await else {
+        return Ok(());
+    };
+    let ports = ports?;
     let scheduler = plan_config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
     let (mut kernel, families) = open_kernel(&args, scheduler).await?;
     plan_config.families = families.iter().collect();
@@ -141,7 +140,11 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
     let reconciler = Reconciler::new(kernel, plan_config);
-    start_reconciling(args, reconciler, tables, outputs, vital);
+    let takeover = TakeoverConfig {
+        search: ports.others(args.kube_proxy_search()),
+        ..args.takeover()
+    };
+    start_reconciling(args, reconciler, tables, takeover, outputs, vital);
     let stats = Arc::new(Stats::default());
     if args.source == Source::Controller {
         register_latency(&stats, &mut metrics);
@@ -264,6 +267,7 @@ fn start_reconciling(
     args: &RunArgs,
     reconciler: Reconciler<Kernel>,
     tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    takeover: TakeoverConfig,
     outputs: SyncOutputs,
     vital: &Vital,
 ) {
@@ -279,7 +283,7 @@ fn start_reconciling(
     let inputs = SyncInputs {
         tables,
         addresses,
-        takeover: args.takeover(),
+        takeover,
     };
     let ending = vital.ending.clone();
     let task = reconcile(reconciler, drainer, inputs, timing, outputs, ending);

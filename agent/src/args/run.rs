@@ -20,13 +20,8 @@ use super::{KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs};
 use crate::dns::DnsArgs;
 use crate::families::AskedFamilies;
 use crate::identity::IdentityArgs;
-use crate::kube_proxy::TakeoverConfig;
+use crate::kube_proxy::{HEALTHZ, METRICS, Search, TakeoverConfig};
 use crate::subscribe::GuardConfig;
-
-/// kube-proxy's healthz port.
-const HEALTHZ_PORT: u16 = 10256;
-/// kube-proxy's metrics port.
-const METRICS_PORT: u16 = 10249;
 
 /// Source of the node's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -138,11 +133,23 @@ pub struct RunArgs {
     )]
     node_port_addresses: Vec<String>,
 
-    /// Take over from a kube-proxy in IPVS mode that has been stopped on this node: adopt its virtual
-    /// servers with their connections, then remove the rest. No effect where kube-proxy has left
-    /// nothing.
+    /// Take over from a kube-proxy in IPVS mode: wait, not ready, until it has ended on this node,
+    /// adopt its virtual servers with their connections, then remove the rest. No effect where
+    /// kube-proxy has left nothing.
     #[arg(long, env = "PORTOLAN_TAKEOVER", help_heading = PROGRAMMING)]
     pub takeover: Option<OtherProxy>,
+
+    /// Address of the metrics of a kube-proxy (its --metrics-bind-address), where --takeover looks
+    /// for one that still runs.
+    #[arg(long, env = "PORTOLAN_KUBE_PROXY_METRICS", default_value_t = METRICS,
+        value_name = "ADDRESS", help_heading = PROGRAMMING)]
+    kube_proxy_metrics: SocketAddr,
+
+    /// Address of /healthz of a kube-proxy (its --healthz-bind-address), where --takeover looks for
+    /// one that still runs.
+    #[arg(long, env = "PORTOLAN_KUBE_PROXY_HEALTHZ", default_value_t = HEALTHZ,
+        value_name = "ADDRESS", help_heading = PROGRAMMING)]
+    kube_proxy_healthz: SocketAddr,
 
     /// Address of /livez, /readyz and /metrics (kube-proxy's --metrics-bind-address), and of dumps
     /// below /debug, which answer on loopback only.
@@ -234,7 +241,7 @@ impl RunArgs {
         if self.healthz_listen.is_empty() {
             return Ok(None);
         }
-        let address = socket_address(&self.healthz_listen, HEALTHZ_PORT);
+        let address = socket_address(&self.healthz_listen, HEALTHZ.port());
         let named = || format!("--healthz-listen {:?}", self.healthz_listen);
         address.map(Some).with_context(named)
     }
@@ -244,7 +251,7 @@ impl RunArgs {
     /// # Errors
     /// If the flag is not an address.
     pub fn admin_listen(&self) -> anyhow::Result<SocketAddr> {
-        let address = socket_address(&self.admin_listen, METRICS_PORT);
+        let address = socket_address(&self.admin_listen, METRICS.port());
         address.with_context(|| format!("--admin-listen {:?}", self.admin_listen))
     }
 
@@ -301,6 +308,16 @@ impl RunArgs {
     #[must_use]
     pub fn takeover(&self) -> TakeoverConfig {
         TakeoverConfig::new(self.takeover.is_some(), self.guard())
+    }
+
+    /// Places where a running kube-proxy is looked for.
+    #[must_use]
+    pub fn kube_proxy_search(&self) -> Search {
+        Search {
+            processes: true,
+            metrics: Some(self.kube_proxy_metrics),
+            healthz: Some(self.kube_proxy_healthz),
+        }
     }
 
     /// Period of complete comparisons.

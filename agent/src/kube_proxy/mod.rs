@@ -8,6 +8,9 @@ mod running;
 mod takeover;
 
 pub(crate) use hand_over::hand_over;
-pub use running::ensure_stopped;
+pub use running::{HEALTHZ, METRICS, Running, Search};
 pub(crate) use takeover::Takeover;
 pub use takeover::TakeoverConfig;
+
+#[cfg(test)]
+pub(crate) use running::testing::fake_kube_proxy;

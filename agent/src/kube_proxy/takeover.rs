@@ -10,6 +10,7 @@ use portolan_plan::kube_proxy::Claim;
 use portolan_reconcile::kube_proxy::{TakeoverProgress, TakeoverStart};
 use tokio::time::Instant;
 
+use super::running::{Running, Search};
 use crate::subscribe::GuardConfig;
 use crate::sync::Reconciler;
 
@@ -26,6 +27,8 @@ pub struct TakeoverConfig {
     pub percent: u8,
     /// For how long a table is doubted; `None` for ever.
     pub patience: Option<Duration>,
+    /// Places where a running kube-proxy is looked for, which a takeover waits for.
+    pub search: Search,
 }
 
 /// A table that lacks more than half may be that of a controller which has just started.
@@ -48,6 +51,7 @@ impl TakeoverConfig {
             asked,
             percent,
             patience: guard.time.map(|time| time.min(PATIENCE)),
+            search: Search::default(),
         }
     }
 }
@@ -86,6 +90,8 @@ fn duration_of_doubt(duration: Option<Duration>) -> String {
 pub(crate) struct Takeover {
     config: TakeoverConfig,
     phase: Phase,
+    /// The running kube-proxy that was logged last.
+    running: Option<Running>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,12 +106,44 @@ enum Phase {
 impl Takeover {
     pub(crate) fn new(config: TakeoverConfig) -> Self {
         let phase = Phase::Before(None);
-        Self { config, phase }
+        Self {
+            config,
+            phase,
+            running: None,
+        }
     }
 
     /// Whether leftovers remain.
-    pub(crate) fn is_pending(&self) -> bool {
+    pub(crate) fn is_begun(&self) -> bool {
         self.phase == Phase::Begun
+    }
+
+    /// Whether a takeover was asked for or has begun, and is not over.
+    pub(crate) fn is_pending(&self) -> bool {
+        match self.phase {
+            Phase::Before(_) => self.config.asked,
+            Phase::Begun => true,
+            Phase::Over => false,
+        }
+    }
+
+    /// Whether a kube-proxy still runs, so that nothing may be programmed. It is logged once.
+    pub(crate) async fn waits(&mut self) -> bool {
+        if !self.config.asked || !matches!(self.phase, Phase::Before(_)) {
+            return false;
+        }
+        let found = self.config.search.find().await;
+        match &found {
+            Some(running) if self.running.is_none() => {
+                tracing::warn!("takeover: {running}: nothing is programmed until it has ended");
+            }
+            None if self.running.is_some() => {
+                tracing::info!("takeover: kube-proxy has ended");
+            }
+            _ => {}
+        }
+        self.running = found;
+        self.running.is_some()
     }
 
     /// Claims the kube-proxy's virtual servers before a table is programmed. After an error the table must not be programmed.
@@ -183,6 +221,7 @@ mod tests {
     use portolan_model::Protocol;
     use portolan_model::ipvs::VirtualServerKey;
 
+    use super::super::running::testing::fake_kube_proxy;
     use super::*;
 
     fn claim(wanted: u16, unwanted: u16) -> Claim {
@@ -217,6 +256,27 @@ mod tests {
         assert!(takeover.doubts(&claim(0, 1), Some(since)));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!takeover.doubts(&claim(0, 1), Some(since)));
+    }
+
+    #[tokio::test]
+    async fn takeover_waits_for_the_end_of_a_kube_proxy() {
+        let (address, server) = fake_kube_proxy().await;
+        let config = |asked| TakeoverConfig {
+            search: Search {
+                metrics: Some(address),
+                ..Search::default()
+            },
+            ..TakeoverConfig::new(asked, GuardConfig::default())
+        };
+        let mut unasked = Takeover::new(config(false));
+        assert!(!unasked.waits().await && !unasked.is_pending());
+        let mut takeover = Takeover::new(config(true));
+        assert!(takeover.waits().await && takeover.is_pending());
+        server.abort();
+        let _ = server.await;
+        assert!(!takeover.waits().await && takeover.is_pending());
+        takeover.phase = Phase::Over;
+        assert!(!takeover.is_pending());
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl ReconcileMetrics {
         let gauges = [
             (
                 "takeover_pending",
-                "Whether a takeover from a kube-proxy has begun and not ended",
+                "Whether a takeover from a kube-proxy is asked for and not complete, also while that one runs",
                 &self.takeover,
             ),
             (

@@ -24,6 +24,9 @@ use crate::subscribe::{Report, Subscribed};
 /// Shortest time between two deletions of drained real servers.
 const DRAIN_PAUSE: Duration = Duration::from_secs(1);
 
+/// Pause between two looks for a kube-proxy that still runs.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Interval of the loop's sign of life, far below the limit of the health check.
 const BEAT: Duration = Duration::from_secs(10);
 
@@ -117,6 +120,9 @@ pub async fn run<D: Dataplane + KubeProxyObjects>(
         tally: Tally::default(),
         pending: TableChanges::default(),
     };
+    this.outputs
+        .metrics
+        .observe_takeover(this.takeover.is_pending());
     loop {
         let wake = tokio::select! {
             () = token.cancelled() => break,
@@ -245,6 +251,10 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
         // Taken before the table: a table that arrives in between counts as waiting.
         let start = Instant::now();
         self.retry_at = None;
+        if self.takeover.waits().await {
+            self.retry_at = Some(Instant::now() + LOOK);
+            return;
+        }
         let Some(target) = self.inputs.tables.borrow_and_update().clone() else {
             return;
         };
@@ -311,10 +321,11 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
             Ok(outcome) => outcome,
             Err(error) => Outcome::unreadable(&error),
         };
-        if self.takeover.is_pending() {
+        if self.takeover.is_begun() {
             self.takeover_at = Some(Instant::now());
-            self.outputs.metrics.observe_takeover(true);
         }
+        let pending = self.takeover.is_pending();
+        self.outputs.metrics.observe_takeover(pending);
         outcome
     }
 

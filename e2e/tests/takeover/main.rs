@@ -32,16 +32,14 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     let mut clients = Clients::start(&world);
     clients.wait_for_more("under kube-proxy");
 
-    // The agent does not start beside a running kube-proxy.
-    let log = world.start_agent_in_vain(0);
-    assert!(log.contains("kube-proxy runs on this node"), "{log}");
-    clients.wait_for_more("beside a refusing agent");
+    // Agents wait beside running kube-proxies, which have their ports, and go on by themselves.
+    let flag = ["--takeover=kube-proxy"];
+    world.start_waiting_agents();
+    clients.wait_for_more("beside waiting agents");
 
     drop(proxies);
     world.delete_service(GONE);
-    let flag = ["--takeover=kube-proxy"];
     for (node, before) in before.iter().enumerate() {
-        world.cluster.start_agent_with(node, &flag).unwrap();
         world.cluster.wait_until_ready(node).unwrap();
         let what = "nothing of kube-proxy's to be left";
         let pause = Duration::from_millis(500);

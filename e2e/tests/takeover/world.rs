@@ -161,14 +161,16 @@ impl World {
         KubeProxies::start("ipvs", &self.cluster.rig, &self.api, self.directory.path()).unwrap()
     }
 
-    /// Starts an agent that is expected to refuse. Returns its log.
-    pub(crate) fn start_agent_in_vain(&mut self, number: usize) -> String {
-        let flag = ["--takeover=kube-proxy"];
-        self.cluster.start_agent_with(number, &flag).unwrap();
-        let agent = self.cluster.agent(number).unwrap();
-        let status = agent.wait(PATIENT).unwrap();
-        assert!(!status.success(), "{status}");
-        agent.log().unwrap()
+    /// Starts agents beside running kube-proxies, and returns when they wait for the end of these.
+    pub(crate) fn start_waiting_agents(&mut self) {
+        for number in 0..2 {
+            let flag = ["--takeover=kube-proxy"];
+            self.cluster.start_agent_with(number, &flag).unwrap();
+            let agent = self.cluster.agent(number).unwrap();
+            let said = agent.wait_for_log("waiting until it has ended", PATIENT);
+            let said = said.unwrap();
+            assert!(said.contains("kube-proxy runs on this node"), "{said}");
+        }
     }
 
     /// Runs the agent's cleanup for a kube-proxy and returns its output.

@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 
 use super::super::BootClock;
 use super::*;
+use crate::kube_proxy::Search;
 
 mod disk;
 mod others;
@@ -130,6 +131,15 @@ impl Rig {
     }
 
     fn with(kernel: Shared, state: tempfile::TempDir, clock: BootClock) -> Self {
+        Self::searching(kernel, state, clock, Search::default())
+    }
+
+    fn searching(
+        kernel: Shared,
+        state: tempfile::TempDir,
+        clock: BootClock,
+        search: Search,
+    ) -> Self {
         let (tables, receiver) = watch::channel(None);
         let (reports_out, reports) = watch::channel(None);
         let addresses = Arc::new(Notify::new());
@@ -138,6 +148,7 @@ impl Rig {
             addresses: Arc::clone(&addresses),
             takeover: TakeoverConfig {
                 asked: true,
+                search,
                 ..TakeoverConfig::default()
             },
         };

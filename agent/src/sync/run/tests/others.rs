@@ -15,6 +15,27 @@ fn metric(rig: &Rig, name: &str) -> String {
         .to_owned()
 }
 
+/// The clock is not paused: answers arrive in real time.
+#[tokio::test]
+async fn nothing_is_programmed_while_a_kube_proxy_runs() {
+    let (address, kube_proxy) = crate::kube_proxy::fake_kube_proxy().await;
+    let search = Search {
+        metrics: Some(address),
+        ..Search::default()
+    };
+    let (kernel, state) = (Shared::default(), tempfile::tempdir().unwrap());
+    let clock = boot_clock(Instant::now());
+    let mut rig = Rig::searching(kernel, state, clock, search);
+    let waits = tokio::time::timeout(Duration::from_millis(500), rig.put(1, tcp(&[STAYS])));
+    assert!(waits.await.is_err());
+    assert!(rig.kernel.0.lock().await.applied.is_empty());
+    assert_eq!(metric(&rig, "portolan_agent_takeover_pending"), "1");
+    kube_proxy.abort();
+    rig.programmed(1).await;
+    assert_eq!(rig.weight(STAYS).await, Some(1));
+    assert_eq!(metric(&rig, "portolan_agent_takeover_pending"), "0");
+}
+
 #[tokio::test(start_paused = true)]
 async fn leftovers_of_a_kube_proxy_go_after_the_first_table() {
     let kernel = Shared::default();
