@@ -201,14 +201,14 @@ impl Identity {
         Ok(())
     }
 
-    /// Reads the files. Blocks.
+    /// Reads the files. Missing ones are awaited. Blocks.
     ///
     /// # Errors
-    /// As [`validate`](Self::validate), or if a file cannot be used.
+    /// As [`validate`](Self::validate), or if a file is there and cannot be used.
     pub fn open(
         &self,
         name: &'static str,
-    ) -> Result<(Security, Option<Rotating<ClientConfig>>), IdentityError> {
+    ) -> Result<(Security, Option<Rotating<Option<ClientConfig>>>), IdentityError> {
         self.validate()?;
         let Some(ca) = self.ca() else {
             return Ok((Security::Plaintext, None));
@@ -402,10 +402,17 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_missing_is_named() {
-        let cli = parse(&["--tls-dir=/nowhere"]).unwrap();
-        let error = cli.agent().open("tls").unwrap_err().to_string();
-        assert!(error.contains("/nowhere/ca.crt"), "{error}");
+    fn a_bad_file_is_named_and_a_missing_one_is_awaited() {
+        let dir = tempfile::tempdir().unwrap();
+        let flag = format!("--tls-dir={}", dir.path().display());
+        let identity = parse(&[&flag]).unwrap().agent();
+        let (_, files) = identity.open("tls").unwrap();
+        assert!(files.unwrap().health().1.is_broken());
+        for file in ["ca.crt", "tls.crt", "tls.key"] {
+            std::fs::write(dir.path().join(file), "nothing").unwrap();
+        }
+        let error = identity.open("tls").unwrap_err().to_string();
+        assert!(error.contains("ca.crt: no certificate"), "{error}");
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub enum Security {
 /// The configuration of a TLS client.
 #[derive(Debug, Clone)]
 pub struct TlsClient {
-    /// Authorities and certificate; the newest is used.
-    pub config: watch::Receiver<Arc<ClientConfig>>,
+    /// Authorities and certificate; the newest is used. `None` until their files are there.
+    pub config: watch::Receiver<Arc<Option<ClientConfig>>>,
     /// The name that the controller's certificate must have; `None` for the host of its address.
     pub server_name: Option<ServerName<'static>>,
     /// A file with the token to show, if any.
@@ -44,17 +44,18 @@ pub struct TlsClient {
 }
 
 impl Security {
-    /// Reads the files of a TLS client, and returns them to be followed. Blocks.
+    /// Reads the files of a TLS client, and returns them to be followed. Files may be missing: there are
+    /// no connections before they are there. Blocks.
     ///
     /// # Errors
-    /// If a file cannot be used.
+    /// If a file is there and cannot be used.
     pub fn open(
         files: ClientFiles,
         name: &'static str,
         server_name: Option<ServerName<'static>>,
         token_file: Option<PathBuf>,
-    ) -> Result<(Self, Rotating<ClientConfig>), FileError> {
-        let files = files.open(name)?;
+    ) -> Result<(Self, Rotating<Option<ClientConfig>>), FileError> {
+        let files = files.open_when_present(name)?;
         let tls = TlsClient {
             config: files.subscribe(),
             server_name,
@@ -103,16 +104,21 @@ impl Security {
         let tls = match self {
             Self::Plaintext => None,
             Self::Tls(tls) => {
-                let config = Arc::clone(&tls.config.borrow());
-                Some((config, tls.server_name.clone()))
+                let config = tls.config.borrow().as_ref().clone();
+                Some((config.map(Arc::new), tls.server_name.clone()))
             }
         };
         service_fn(move |uri: Uri| {
             let tls = tls.clone();
             async move {
+                if let Some((config, _)) = &tls
+                    && config.is_none()
+                {
+                    return Err(io::Error::other("the files of TLS are not there yet"));
+                }
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                let Some((config, server_name)) = tls else {
+                let Some((Some(config), server_name)) = tls else {
                     return Ok(TokioIo::new(Box::new(stream) as Box<dyn Connection>));
                 };
                 let name = match server_name {
@@ -155,7 +161,7 @@ mod tests {
     async fn a_token_is_read_anew_and_named_if_it_cannot_be() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
-        let (_, config) = watch::channel(Arc::new(empty()));
+        let (_, config) = watch::channel(Arc::new(Some(empty())));
         let security = Security::Tls(TlsClient {
             config,
             server_name: None,
@@ -173,6 +179,23 @@ mod tests {
             std::fs::write(&path, bad).unwrap();
             assert!(security.authorization().await.is_err(), "{bad:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn there_is_no_connection_before_the_files_are_there() {
+        let (_, config) = watch::channel(Arc::new(None));
+        let security = Security::Tls(TlsClient {
+            config,
+            server_name: None,
+            token_file: None,
+        });
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut connector = security.connector(listener.local_addr().unwrap());
+        let connected = connector.call("http://localhost:1".parse().unwrap()).await;
+        let error = connected.err().unwrap().to_string();
+        assert!(error.contains("not there yet"), "{error}");
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err());
     }
 
     fn empty() -> ClientConfig {

@@ -70,11 +70,43 @@ impl ClientFiles {
     pub fn open(self, name: &'static str) -> Result<Rotating<ClientConfig>, FileError> {
         let mut paths = vec![self.ca];
         paths.extend(self.identity.into_iter().flat_map(<[PathBuf; 2]>::from));
-        Rotating::open(name, paths, |files| match files {
-            [ca] => client(ca, None),
-            [ca, cert, key] => client(ca, Some((cert, key))),
-            _ => Err(unexpected(files)),
-        })
+        Rotating::open(name, paths, client_of)
+    }
+}
+
+impl ClientFiles {
+    /// As [`Self::open`]; a value is missing until the files are there. Blocks.
+    ///
+    /// # Errors
+    /// If the files are there and cannot be used.
+    pub fn open_when_present(
+        self,
+        name: &'static str,
+    ) -> Result<Rotating<Option<ClientConfig>>, FileError> {
+        let mut paths = vec![self.ca];
+        paths.extend(self.identity.into_iter().flat_map(<[PathBuf; 2]>::from));
+        let load = |files: &[File]| {
+            let Loaded { value, expires } = client_of(files)?;
+            let value = Some(value);
+            Ok(Loaded { value, expires })
+        };
+        match paths.iter().all(|path| is_present(path)) {
+            true => Rotating::open(name, paths, load),
+            false => Ok(Rotating::open_or(name, paths, None, load)),
+        }
+    }
+}
+
+/// Whether a file is there and not empty: an object of Kubernetes may be filled later.
+fn is_present(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.len() > 0)
+}
+
+fn client_of(files: &[File]) -> Result<Loaded<ClientConfig>, FileError> {
+    match files {
+        [ca] => client(ca, None),
+        [ca, cert, key] => client(ca, Some((cert, key))),
+        _ => Err(unexpected(files)),
     }
 }
 

@@ -118,6 +118,36 @@ impl<T: Send + Sync + 'static> Rotating<T> {
         })
     }
 
+    /// As [`Self::open`], with a value that is in force until the files can be used. Blocks.
+    pub fn open_or(
+        name: &'static str,
+        paths: Vec<PathBuf>,
+        fallback: T,
+        load: impl Fn(&[File]) -> Result<Loaded<T>, FileError> + Send + Sync + 'static,
+    ) -> Self {
+        let seen = read_all(&paths);
+        let loaded = seen.as_deref().map_err(Clone::clone).and_then(&load);
+        let health = Arc::new(Health::default());
+        let Loaded { value, expires } = loaded.unwrap_or_else(|error| {
+            tracing::warn!(files = name, "{error}: waiting for files that can be used");
+            health.broken.store(true, Ordering::Relaxed);
+            Loaded {
+                value: fallback,
+                expires: None,
+            }
+        });
+        health.expires.store(unix(expires), Ordering::Relaxed);
+        Self {
+            name,
+            paths,
+            load: Box::new(load),
+            seen,
+            settled: true,
+            value: watch::Sender::new(Arc::new(value)),
+            health,
+        }
+    }
+
     /// The value in force, and its successors.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<Arc<T>> {

@@ -116,7 +116,7 @@ impl Server {
             ca: dir.join("ca.crt"),
             identity: token_file.is_none().then(own),
         };
-        let files = files.open("tls").unwrap();
+        let files = files.open_when_present("tls").unwrap();
         let security = Security::Tls(TlsClient {
             config: files.subscribe(),
             server_name: None,
@@ -162,6 +162,25 @@ async fn an_agent_that_is_refused_tries_again_with_new_files() {
     }
     agent.table(|_| true).await;
     assert!(agent.stats.stream.connect_failures.load(Ordering::Relaxed) >= 1);
+}
+
+#[tokio::test]
+async fn an_agent_uses_files_that_appear_later() {
+    let server = Server::start().await;
+    let (dir, good) = (tempfile::tempdir().unwrap(), server.agent_dir("a"));
+    let mut agent = server.agent(dir.path(), None);
+    agent.until(|stats| &stats.stream.connect_failures, 1).await;
+    assert!(
+        server
+            .registry
+            .refusals()
+            .iter()
+            .all(|(_, count)| *count == 0)
+    );
+    for file in ["ca.crt", "tls.crt", "tls.key"] {
+        fs::copy(good.path().join(file), dir.path().join(file)).unwrap();
+    }
+    agent.table(|_| true).await;
 }
 
 /// Another authority on the controller's side is followed by the agent's, whichever is first.

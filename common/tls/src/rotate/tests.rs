@@ -157,3 +157,31 @@ async fn files_are_followed_until_cancellation() {
     token.cancel();
     task.await.unwrap();
 }
+
+#[test]
+fn files_that_are_missing_at_first_are_awaited() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("number");
+    let load = |files: &[File]| {
+        let text = String::from_utf8_lossy(&files[0].content);
+        let value: u32 = text.trim().parse().map_err(|error| files[0].error(error))?;
+        Ok(Loaded {
+            value,
+            expires: None,
+        })
+    };
+    let mut rotating = Rotating::open_or("numbers", vec![path.clone()], 7, load);
+    let value = rotating.subscribe();
+    let health = rotating.health().1;
+    rotating.poll();
+    assert!(**value.borrow() == 7 && health.is_broken());
+    fs::write(&path, "none").unwrap();
+    rotating.poll();
+    rotating.poll();
+    assert!(**value.borrow() == 7 && health.is_broken());
+    fs::write(&path, "8").unwrap();
+    rotating.poll();
+    assert!(**value.borrow() == 8 && !health.is_broken());
+    let again = Rotating::open_or("numbers", vec![path], 7, load);
+    assert!(**again.subscribe().borrow() == 8 && !again.health().1.is_broken());
+}

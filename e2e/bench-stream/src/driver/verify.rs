@@ -157,7 +157,7 @@ fn security(dir: &Path, node: u32) -> Result<Security> {
         identity: Some((cert, key)),
     };
     Ok(Security::Tls(TlsClient {
-        config: files.open("agent")?.subscribe(),
+        config: files.open_when_present("agent")?.subscribe(),
         server_name: None,
         token_file: None,
     }))
