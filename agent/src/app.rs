@@ -6,6 +6,7 @@ mod arrivals;
 mod ports;
 #[cfg(test)]
 mod reference;
+mod source;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +17,11 @@ use portolan_model::{Families, NodeKey};
 use portolan_plan::kube_proxy::VIP_DEVICE;
 use portolan_plan::{Config, MarkMask};
 use portolan_runtime::{
-    Admin, CredentialCollector, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit,
-    register_process,
+    Admin, Liveness, Readiness, Vital, on_signal, raise_descriptor_limit, register_process,
 };
-use portolan_select::SelectConfig;
-use portolan_source::{ContactCollector, ProblemLog, Sink, file};
-use portolan_subscription::{Security, endpoint};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
-use tonic::transport::Uri;
 
 use crate::addresses;
 use crate::args::{ForgetArgs, RunArgs, Source};
@@ -35,18 +31,15 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
-use crate::metrics::{ReconcileMetrics, SettingsCollector, SourceCollector, StreamCollector};
-use crate::standalone::{Standalone, StandaloneConfig};
+use crate::metrics::{ReconcileMetrics, SettingsCollector};
 use crate::status::Status;
-use crate::subscribe::{
-    self, ClusterPin, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, HeldView, Report, Stats,
-    SubscribeConfig, Subscribed, set_aside,
-};
+use crate::subscribe::{self, ClusterPin, Report, Stats, Subscribed, set_aside};
 use crate::sync::{
     BootClock, Drainer, Ready, Reconciler, SyncInputs, SyncOutputs, Timing, run as reconcile,
 };
 use arrivals::Arrivals;
 use ports::Ports;
+use source::{Feeds, TableSource, follow, open_source};
 
 /// Time that tasks have to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
@@ -159,8 +152,9 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     let settings = settings(&args.tune.tuning());
     registry.register_collector(Box::new(SettingsCollector(settings)));
-    let security = follow(args, node, feeds, registry, vital)?;
-    serve_names(args, security, pin, registry, vital).await?;
+    let source = open_source(args, registry, vital)?;
+    follow(args, node, &source, feeds, registry, vital);
+    serve_names(args, source, pin, registry, vital).await?;
 
     let admin = Admin {
         metrics: Arc::new(metrics),
@@ -231,17 +225,17 @@ fn register_latency(stats: &Stats, metrics: &mut Registry) {
 /// Answers DNS queries, if the flags say so.
 async fn serve_names(
     args: &RunArgs,
-    security: Option<Security>,
+    source: TableSource,
     pin: ClusterPin,
     registry: &mut Registry,
     vital: &Vital,
 ) -> anyhow::Result<()> {
-    args.dns.validate(security.is_some())?;
-    let Some(security) = security else {
+    args.dns.validate(args.source == Source::Controller)?;
+    let TableSource::Controllers(endpoints, security) = source else {
         return Ok(());
     };
     let origin = Origin {
-        endpoints: endpoints(&args.controller)?,
+        endpoints,
         security,
         pin,
         state_dir: args.state_dir.clone(),
@@ -288,102 +282,4 @@ fn start_reconciling(
     let ending = vital.ending.clone();
     let task = reconcile(reconciler, drainer, inputs, timing, outputs, ending);
     vital.spawn("reconciliation", task);
-}
-
-/// The ends of the channels between the table's source and the reconcile loop.
-struct Feeds {
-    tables_out: watch::Sender<Option<Arc<Subscribed>>>,
-    reports: watch::Receiver<Option<Report>>,
-    held: HeldView,
-    pin: ClusterPin,
-    stats: Arc<Stats>,
-}
-
-/// Starts the source of the table. Returns the security of streams, if the source is a controller.
-fn follow(
-    args: &RunArgs,
-    node: NodeKey,
-    feeds: Feeds,
-    registry: &mut Registry,
-    vital: &Vital,
-) -> anyhow::Result<Option<Security>> {
-    let token = &vital.ending;
-    let collector = SourceCollector(Arc::clone(&feeds.stats));
-    registry.register_collector(Box::new(collector));
-    match args.source {
-        Source::File => {
-            let problems = ProblemLog::default();
-            problems.register(registry);
-            let (sink, events) = Sink::channel(64);
-            let cluster = Arc::clone(&node.cluster);
-            let options = file::Options {
-                proxy: args.service_proxy_name.clone(),
-                ..file::Options::new(args.file_poll())
-            };
-            let contact = Arc::clone(&options.contact);
-            registry.register_collector(Box::new(ContactCollector(move || contact.silence())));
-            let watch = file::watch(args.file.clone(), cluster, sink, options, token.clone());
-            vital.spawn("source", watch);
-            let config = StandaloneConfig {
-                node,
-                problems,
-                select: SelectConfig {
-                    source_ranges: args.source_ranges,
-                },
-                guard: args.guard(),
-                state_dir: args.state_dir.clone(),
-            };
-            let Feeds {
-                tables_out,
-                held,
-                stats,
-                ..
-            } = feeds;
-            let standalone = Standalone::new(config, tables_out, held, stats);
-            vital.spawn("selection", standalone.run(events));
-            Ok(None)
-        }
-        Source::Controller => {
-            let stats = Arc::clone(&feeds.stats);
-            let stream = Arc::clone(&stats.stream);
-            registry.register_collector(Box::new(StreamCollector(stats)));
-            registry.register_collector(Box::new(ContactCollector(move || stream.silence())));
-            let (security, files) = args.identity.identity().open("tls")?;
-            if let Some(files) = files {
-                registry.register_collector(Box::new(CredentialCollector(vec![files.health()])));
-                let task = files.follow(portolan_tls::POLL, token.clone());
-                vital.spawn("credentials", task);
-            }
-            let config = SubscribeConfig {
-                endpoints: endpoints(&args.controller)?,
-                security: security.clone(),
-                cluster: node.cluster.to_string(),
-                node: node.name.to_string(),
-                pin: feeds.pin,
-                agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-                state_dir: Some(args.state_dir.clone()),
-                disk_patience: DISK_PATIENCE,
-                guard: args.guard(),
-                first_commit_timeout: FIRST_COMMIT_TIMEOUT,
-            };
-            let Feeds {
-                tables_out,
-                reports,
-                held,
-                stats,
-                ..
-            } = feeds;
-            let ending = token.clone();
-            let task = subscribe::run(config, tables_out, reports, stats, held, ending);
-            vital.spawn("subscription", task);
-            Ok(Some(security))
-        }
-    }
-}
-
-/// The addresses of the controllers, as URIs for tonic.
-fn endpoints(controllers: &[String]) -> anyhow::Result<Vec<Uri>> {
-    let endpoints = controllers.iter().map(|address| endpoint(address));
-    let endpoints: Result<_, _> = endpoints.collect();
-    endpoints.context("--controller")
 }

@@ -14,12 +14,11 @@ use portolan_dns::{Bound, DnsServerArgs, Server, SharedZone, Subscription, Zone,
 use portolan_proto::CLUSTER_ID;
 use portolan_runtime::{AtomicFile, Vital};
 use portolan_subscription::{
-    Controllers, Departure, Dialer, End, Security, Stay, Target, ended_early,
+    Controllers, Departure, Dialer, End, Endpoints, Security, Stay, Target, ended_early,
 };
 use prometheus_client::registry::Registry;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Uri;
 use tonic::{Request, Streaming};
 
 use crate::subscribe::ClusterPin;
@@ -41,8 +40,8 @@ pub struct DnsArgs {
 /// The source of the names.
 #[derive(Debug)]
 pub struct Origin {
-    /// The controllers, as `http://host:port`.
-    pub endpoints: Vec<Uri>,
+    /// The controllers.
+    pub endpoints: Endpoints,
     /// The identity of both sides.
     pub security: Security,
     /// The cluster that the node belongs to.
@@ -167,7 +166,11 @@ async fn follow(zone: Arc<SharedZone>, origin: Origin) {
             // No name resolves.
             None => End::Unreachable,
         };
-        sleep(controllers.after(end)).await;
+        let wait = controllers.after(end);
+        tokio::select! {
+            () = sleep(wait) => {}
+            () = controllers.changed() => {}
+        }
     }
 }
 

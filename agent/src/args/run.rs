@@ -55,6 +55,13 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_CONTROLLER", value_delimiter = ',', help_heading = TABLE)]
     pub controller: Vec<String>,
 
+    /// File with addresses of controllers, one host:port a line, with comments from # on; in place of
+    /// --controller. It may be missing at first and is read again when it changes. The last good list
+    /// stays in force while the file is bad, also over a restart (file `controllers` of --state-dir).
+    #[arg(long, env = "PORTOLAN_CONTROLLER_FILE", value_name = "FILE",
+        conflicts_with = "controller", help_heading = TABLE)]
+    pub controller_file: Option<PathBuf>,
+
     /// A file or directory of Kubernetes objects (YAML or JSON), for `--source file`; may be
     /// repeated.
     #[arg(long, env = "PORTOLAN_FILE", value_delimiter = ',', help_heading = TABLE)]
@@ -224,8 +231,8 @@ impl RunArgs {
             bail!("--takeover kube-proxy excludes --name-prefix: it needs kube-proxy's names");
         }
         match self.source {
-            Source::Controller if self.controller.is_empty() => {
-                bail!("--source controller needs --controller host:port")
+            Source::Controller if self.controller.is_empty() && self.controller_file.is_none() => {
+                bail!("--source controller needs --controller host:port or --controller-file FILE")
             }
             Source::Controller => self.identity.identity().validate().map_err(Into::into),
             Source::File if self.file.is_empty() => bail!("--source file needs --file"),

@@ -23,10 +23,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_model::{NodeTable, RecordKey};
-use tonic::transport::Uri;
 
 pub use portolan_subscription::{
-    FIRST_COMMIT_TIMEOUT, GuardConfig, HeldDeletions, Security, TlsClient,
+    Endpoints, FIRST_COMMIT_TIMEOUT, GuardConfig, HeldDeletions, Security, TlsClient,
 };
 
 pub use held::HeldView;
@@ -43,8 +42,8 @@ pub use subscription::run;
 /// The table to subscribe to, and the controllers.
 #[derive(Debug, Clone)]
 pub struct SubscribeConfig {
-    /// The controllers, as `http://host:port`, with TLS too. A name stands for all its addresses.
-    pub endpoints: Vec<Uri>,
+    /// The controllers. A name stands for all its addresses.
+    pub endpoints: Endpoints,
     /// The identity of both sides.
     pub security: Security,
     /// The node's cluster; empty for a single one.

@@ -8,6 +8,7 @@
 
 mod args;
 mod connect;
+mod controller_file;
 mod controllers;
 mod endpoint;
 mod guard;
@@ -22,7 +23,8 @@ mod subscriber;
 
 pub use args::{GuardArgs, Identity, IdentityError, Token};
 pub use connect::{Dialer, ended_early};
-pub use controllers::Controllers;
+pub use controller_file::{follow_controllers, keep_controllers, read_controllers};
+pub use controllers::{Controllers, Endpoints};
 pub use endpoint::{AddressError, endpoint};
 pub use guard::{DeletionGuard, GuardConfig, GuardStats, HeldDeletions};
 pub use inflate::{InflateError, inflate};

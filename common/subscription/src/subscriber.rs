@@ -140,6 +140,7 @@ impl Client {
             loop {
                 tokio::select! {
                     () = &mut waited => break,
+                    () = self.controllers.changed() => break,
                     () = subscriber.work() => {}
                 }
             }

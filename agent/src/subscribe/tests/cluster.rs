@@ -15,7 +15,7 @@ use super::support::{Agent, config, services};
 
 fn in_directory(controller: &Controller, directory: &std::path::Path) -> SubscribeConfig {
     SubscribeConfig {
-        endpoints: vec![format!("http://{}", controller.address).parse().unwrap()],
+        endpoints: vec![format!("http://{}", controller.address).parse().unwrap()].into(),
         state_dir: Some(directory.to_owned()),
         pin: ClusterPin::open(directory),
         ..config()

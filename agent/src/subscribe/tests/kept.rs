@@ -3,6 +3,7 @@
 //! The table on disk, and the deletion guard.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,9 +13,10 @@ use portolan_proto::reason::Reason;
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
 use portolan_proto::v1::frame::Frame;
+use tokio::sync::watch;
 use tonic::Status;
 
-use super::super::{GuardConfig, SubscribeConfig};
+use super::super::{Endpoints, GuardConfig, SubscribeConfig};
 use super::fake::{Controller, Stream, encoded, next};
 use super::support::{Agent, config, patiently, services};
 
@@ -23,7 +25,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 fn at(controller: &Controller) -> SubscribeConfig {
     SubscribeConfig {
-        endpoints: vec![format!("http://{}", controller.address).parse().unwrap()],
+        endpoints: vec![format!("http://{}", controller.address).parse().unwrap()].into(),
         ..config()
     }
 }
@@ -79,7 +81,7 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
     let mut agent = Agent::start_as(SubscribeConfig {
         // No controller listens there, so the attempt fails at once.
         disk_patience: LONG,
-        endpoints: vec!["http://127.0.0.1:1".parse().unwrap()],
+        endpoints: vec!["http://127.0.0.1:1".parse().unwrap()].into(),
         ..in_directory(&controller, dir.path())
     });
     let after = agent.table(|_| true).await;
@@ -87,6 +89,16 @@ async fn a_restarted_agent_has_its_table_before_it_finds_a_controller() {
     assert_eq!((after.epoch, after.revision), (5, 7));
     assert!(after.is_from_disk && !before.is_from_disk);
     agent.until(|stats| &stats.stream.connect_failures, 1).await;
+    agent.stop().await;
+    // It needs to know no controller for that.
+    let (_list, followed) = watch::channel(Arc::default());
+    let mut agent = Agent::start_as(SubscribeConfig {
+        disk_patience: LONG,
+        endpoints: Endpoints::Followed(followed),
+        ..in_directory(&controller, dir.path())
+    });
+    let after = agent.table(|_| true).await;
+    assert!(after.is_from_disk && after.table == before.table);
     agent.stop().await;
     // And resumes with it.
     let mut agent = Agent::start_as(in_directory(&controller, dir.path()));
@@ -119,7 +131,8 @@ async fn a_table_from_disk_does_not_come_before_all_controllers_were_tried() {
         disk_patience: LONG,
         ..in_directory(&controller, dir.path())
     };
-    config.endpoints.push(nowhere);
+    let here = format!("http://{}", controller.address).parse().unwrap();
+    config.endpoints = vec![here, nowhere].into();
     for _ in 0..5 {
         let mut agent = Agent::start_as(config.clone());
         let stream = controller.accept().await;
@@ -392,7 +405,8 @@ async fn a_controller_that_is_behind_is_left_for_another() {
     let mut behind = Controller::start().await;
     let mut other = Controller::start().await;
     let mut config = at(&behind);
-    config.endpoints.extend(at(&other).endpoints);
+    let uri = |controller: &Controller| format!("http://{}", controller.address).parse().unwrap();
+    config.endpoints = vec![uri(&behind), uri(&other)].into();
     let mut agent = Agent::start_as(config);
     // Whichever is first has too little.
     let (first, second) = tokio::select! {

@@ -230,7 +230,7 @@ async fn a_restarted_agent_resumes_with_the_table_on_its_disk() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = Server::start(any_port(), &["x", "y"]).await;
     let config = SubscribeConfig {
-        endpoints: vec![format!("http://{}", server.address).parse().unwrap()],
+        endpoints: vec![format!("http://{}", server.address).parse().unwrap()].into(),
         state_dir: Some(dir.path().to_owned()),
         ..config()
     };

@@ -42,7 +42,7 @@ impl Agent {
     pub(super) fn start_with(endpoints: &[SocketAddr], security: Security) -> Self {
         let endpoints = endpoints.iter().map(|a| format!("http://{a}").parse());
         Self::start_as(SubscribeConfig {
-            endpoints: endpoints.map(Result::unwrap).collect(),
+            endpoints: endpoints.map(Result::unwrap).collect::<Vec<_>>().into(),
             security,
             ..config()
         })
@@ -110,7 +110,7 @@ pub(super) fn services(table: &Subscribed) -> Vec<String> {
 /// For node `a`, which gives a silent controller half a second, and keeps nothing.
 pub(super) fn config() -> SubscribeConfig {
     SubscribeConfig {
-        endpoints: vec![],
+        endpoints: vec![].into(),
         security: Security::Plaintext,
         cluster: String::new(),
         node: "a".to_owned(),

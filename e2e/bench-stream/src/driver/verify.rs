@@ -50,7 +50,7 @@ impl Verifier {
         let endpoint = format!("http://localhost:{}", listener.local_addr()?.port());
         runtime.spawn(keep_door(listener, target));
         let config = SubscribeConfig {
-            endpoints: vec![endpoint.parse()?],
+            endpoints: vec![endpoint.parse()?].into(),
             security: tls_dir.map_or(Ok(Security::Plaintext), |dir| security(dir, node))?,
             cluster: String::new(),
             node: node_name(node),

@@ -92,7 +92,7 @@ impl Recorded {
             tonic::transport::Server::builder().add_service(TablesServer::new(tap.clone()));
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
         let agent = support::Agent::start_as(SubscribeConfig {
-            endpoints: vec![format!("http://{address}").parse().unwrap()],
+            endpoints: vec![format!("http://{address}").parse().unwrap()].into(),
             guard: GuardConfig {
                 least: 0,
                 ..GuardConfig::default()
