@@ -28,6 +28,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) struct Ports {
     admin: TcpListener,
     debug: Option<DebugSocket>,
+    /// Whether `/debug` is served on the socket only.
+    debug_on_socket_only: bool,
     healthz: Option<TcpListener>,
 }
 
@@ -51,6 +53,7 @@ impl Ports {
         Ok(Self {
             admin,
             debug,
+            debug_on_socket_only: args.debug.names_socket(),
             healthz,
         })
     }
@@ -91,10 +94,14 @@ impl Ports {
 
     /// Serves until the agent ends.
     pub(super) fn serve(self, admin: Admin, healthz: Healthz, vital: &Vital) {
-        let admin = admin.router().merge(kube_proxy_routes());
         let ending = &vital.ending;
+        let all = admin.clone().router().merge(kube_proxy_routes());
+        let admin = match self.debug_on_socket_only {
+            true => admin.router_without_debug().merge(kube_proxy_routes()),
+            false => all.clone(),
+        };
         if let Some(socket) = self.debug {
-            let debug = socket.serve(admin.clone(), ending.clone());
+            let debug = socket.serve(all, ending.clone());
             vital.spawn("debug server", debug);
         }
         let serve = |name: &'static str, listener, router| {

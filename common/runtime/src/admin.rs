@@ -41,16 +41,23 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// All routes, for all listeners.
-    pub fn router(self) -> Router {
-        let actions = self
-            .actions
-            .layer(from_fn_with_state(self.token, access::with_credential));
-        let debug = self.debug.route("/version", get(version)).merge(actions);
+    /// The routes other than those below `/debug`, for a listener beside the Unix socket.
+    pub fn router_without_debug(self) -> Router {
         Router::new()
             .route("/livez", get(livez).with_state(self.liveness))
             .route("/readyz", get(readyz).with_state(self.readiness))
             .route("/metrics", get(metrics).with_state(self.metrics))
+    }
+
+    /// All routes, for all listeners.
+    pub fn router(self) -> Router {
+        let actions = self.actions.clone().layer(from_fn_with_state(
+            self.token.clone(),
+            access::with_credential,
+        ));
+        let debug = self.debug.clone().route("/version", get(version));
+        let debug = debug.merge(actions);
+        self.router_without_debug()
             .nest("/debug", debug.layer(from_fn(access::from_this_machine)))
     }
 }

@@ -23,7 +23,7 @@ const SHORTEST: usize = 16;
 pub struct DebugArgs {
     /// Unix socket that serves everything of --admin-listen and accepts actions (POST) below /debug, as
     /// unix:///PATH; empty for none. Default: unix:///run/portolan/agent.sock or controller.sock, if
-    /// it can be created.
+    /// it can be created. With this flag an agent serves /debug on the socket only.
     #[arg(long, env = "PORTOLAN_DEBUG_LISTEN")]
     debug_listen: Option<String>,
 
@@ -42,6 +42,14 @@ pub struct DebugArgs {
 }
 
 impl DebugArgs {
+    /// Whether the flag names a socket.
+    #[must_use]
+    pub fn names_socket(&self) -> bool {
+        self.debug_listen
+            .as_ref()
+            .is_some_and(|text| !text.is_empty())
+    }
+
     /// Binds the socket, at a default path if the flag is missing.
     ///
     /// # Errors

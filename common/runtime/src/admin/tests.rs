@@ -52,6 +52,21 @@ async fn dumps_answer_on_loopback_only() {
 }
 
 #[tokio::test]
+async fn nothing_below_debug_answers_beside_the_socket() {
+    for (path, expected) in [
+        ("/livez", 200),
+        ("/debug/table", 404),
+        ("/debug/version", 404),
+    ] {
+        let mut request: Request = Request::get(path).body(Body::empty()).unwrap();
+        request.extensions_mut().insert(tcp("127.0.0.1:1"));
+        let router = admin(None).router_without_debug();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), expected, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn dns_rebinding_is_refused() {
     let admin = admin(None);
     for (host, expected) in [

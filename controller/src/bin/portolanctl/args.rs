@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use portolan_runtime::{DocsCommand, duration_within};
 
+use crate::agent::{AgentArgs, AgentCommand};
 use crate::migrate::Predecessor;
 use crate::reply::Output;
 
@@ -164,6 +165,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         predecessor: Predecessor,
     },
+    /// Ask the agent on this node.
+    Agent(AgentArgs),
     /// Show the versions of portolanctl and of the controllers.
     Version {
         /// Only portolanctl's version.
@@ -178,7 +181,10 @@ pub(crate) enum Command {
 impl Command {
     /// Whether it changes the state of a controller.
     pub(crate) fn is_action(&self) -> bool {
-        matches!(self, Self::Confirm { .. })
+        match self {
+            Self::Agent(args) => args.command == AgentCommand::Confirm,
+            _ => matches!(self, Self::Confirm { .. }),
+        }
     }
 
     /// Whether repeating it makes sense.
@@ -224,6 +230,8 @@ mod tests {
             ("diff a", true),
             ("confirm a", false),
             ("confirm --deletions", false),
+            ("agent status", true),
+            ("agent confirm", false),
             ("wait default/web", false),
         ] {
             let cli = parse(&format!("portolanctl {args}")).unwrap();

@@ -91,6 +91,15 @@ impl ConnectArgs {
     }
 }
 
+/// The agent at an address.
+pub(crate) fn of_agent(text: &str, timeout: Duration) -> anyhow::Result<Client> {
+    Ok(Client {
+        address: address(text).context("--address")?,
+        token_file: None,
+        timeout,
+    })
+}
+
 impl Client {
     /// Name of the controller in messages.
     pub(crate) fn name(&self) -> String {
@@ -136,7 +145,7 @@ impl Client {
     async fn request(&self, method: Method, path: &str) -> anyhow::Result<Response<Bytes>> {
         let exchange = async {
             let stream = self.connect().await;
-            let stream = stream.with_context(|| format!("no controller at {}", self.name()))?;
+            let stream = stream.with_context(|| format!("nobody answers at {}", self.name()))?;
             let request = self.build(method, path)?;
             let answer = exchange(stream, request).await;
             answer.with_context(|| self.name())
@@ -229,6 +238,11 @@ mod tests {
             };
             let error = format!("{:#}", args.client("--controller", bad).unwrap_err());
             assert!(error.starts_with("--controller: "), "{bad}: {error}");
+            let error = address(bad).unwrap_err().to_string();
+            assert!(
+                error.contains("expected http://HOST:PORT"),
+                "{bad}: {error}"
+            );
         }
     }
 

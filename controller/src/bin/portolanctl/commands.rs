@@ -7,9 +7,11 @@ use portolan_model::NodeTable;
 use portolan_select::Explanation;
 
 use crate::args::{Cli, Command};
-use crate::client::{Client, clients, encoded};
+use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
-use crate::{check, deletions, diff, dns, explain, nodes, problems, status, table, version, wait};
+use crate::{
+    agent, check, deletions, diff, dns, explain, nodes, problems, status, table, version, wait,
+};
 
 /// Runs a command that asks controllers.
 pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
@@ -18,6 +20,10 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
     }
     if let Command::Check { agent, connect } = &cli.command {
         return check::run(&cli.connect, agent, connect).await;
+    }
+    if let Command::Agent(args) = &cli.command {
+        let client = of_agent(&args.address, cli.connect.timeout)?;
+        return agent::run(&client, args.command).await;
     }
     let clients = clients(&cli.connect, cli.command.is_action()).await?;
     match &cli.command {

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agent;
 mod args;
 mod check;
 mod client;
