@@ -41,6 +41,8 @@ use arrivals::Arrivals;
 use ports::Ports;
 use source::{Feeds, TableSource, follow, open_source};
 
+pub(crate) use source::endpoints;
+
 /// Time that tasks have to end when the agent stops.
 const GRACE: Duration = Duration::from_secs(5);
 

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use portolan_agent::args::{Cli, Command};
+use portolan_agent::check_config::check_config;
 use portolan_agent::{app, cleanup, prepare};
 
 #[tokio::main]
@@ -15,6 +16,14 @@ async fn main() -> ExitCode {
     let mut cli = Cli::parse();
     cli.run.kube_proxy.set_log_level(&mut cli.logs);
     cli.logs.init();
+    if cli.run.check_config && cli.command.is_none() {
+        let errors = check_config(&cli.run);
+        errors.iter().for_each(|error| tracing::error!("{error}"));
+        return match errors.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(2),
+        };
+    }
     let result = match cli.command {
         Some(Command::Cleanup(args)) => cleanup::run(args).await,
         Some(Command::Prepare(args)) => prepare::run(*args).await,

@@ -184,6 +184,11 @@ pub struct RunArgs {
     #[arg(long, env = "PORTOLAN_PORT_FILE", help_heading = SERVERS)]
     pub port_file: Option<PathBuf>,
 
+    /// Check flags and files, print all errors, and end: with exit code 0 without an error, else 2.
+    /// Neither the kernel nor the network is used. Files that a run waits for may be missing.
+    #[arg(long, help_heading = SERVERS)]
+    pub check_config: bool,
+
     /// Flags of the debug socket.
     #[command(flatten)]
     pub debug: DebugArgs,
