@@ -77,7 +77,9 @@ pub struct KernelArgs {
     #[arg(long, env = "PORTOLAN_VIP_BINDING", default_value = "route")]
     vip_binding: Binding,
 
-    /// Variant of iptables that writes rules.
+    /// Variant of iptables that writes rules. With auto: that of the kubelet (its chain
+    /// KUBE-IPTABLES-HINT or KUBE-KUBELET-CANARY in mangle), else the one with most rules, else the
+    /// host's default; the first of them that can create a chain.
     #[arg(long, env = "PORTOLAN_IPTABLES", default_value = "auto")]
     iptables: Iptables,
 
@@ -142,7 +144,7 @@ impl From<Binding> for VipBinding {
 /// Variants of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Iptables {
-    /// The kubelet's variant, else the host's default.
+    /// The kubelet's variant, else that with most rules.
     Auto,
     /// iptables-nft.
     Nft,

@@ -2,6 +2,7 @@
 
 //! Constant rules through `iptables-restore`: written at start, and after changes by others.
 
+mod choice;
 mod probe;
 mod tools;
 
@@ -18,8 +19,8 @@ use tools::Tools;
 /// Variant of iptables. Both may be installed, and neither shows the other's rules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IptablesMode {
-    /// The variant of the kubelet's hint, otherwise the host's default if it works, otherwise the other
-    /// one.
+    /// That of the kubelet, otherwise the one with most rules, otherwise the host's default; the first of
+    /// them that can write.
     #[default]
     Auto,
     /// `iptables-nft`.
@@ -52,7 +53,7 @@ impl Iptables {
         let variant = match mode {
             IptablesMode::Nft => "-nft",
             IptablesMode::Legacy => "-legacy",
-            IptablesMode::Auto => tools::choose().await?,
+            IptablesMode::Auto => choice::choose(Path::new("")).await?,
         };
         Ok(Self::with(Tools::new(variant), record))
     }

@@ -17,7 +17,7 @@ use crate::DataplaneError;
 /// Deadline of a tool, for which endpoints wait.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Deadline of a tool at start, when nothing waits.
-const AT_START: Duration = Duration::from_secs(60);
+pub(super) const AT_START: Duration = Duration::from_secs(60);
 /// Seconds that a tool waits for the xtables lock, which others hold for seconds on large hosts; below the
 /// deadline, so that the tool reports the reason.
 const LOCK: &str = "4";
@@ -141,14 +141,14 @@ impl Tools {
     }
 }
 
-fn save_command(family: Family, variant: &str) -> String {
+pub(super) fn save_command(family: Family, variant: &str) -> String {
     match family {
         Family::V4 => format!("iptables{variant}-save"),
         Family::V6 => format!("ip6tables{variant}-save"),
     }
 }
 
-fn restore_command(family: Family, variant: &str) -> String {
+pub(super) fn restore_command(family: Family, variant: &str) -> String {
     match family {
         Family::V4 => format!("iptables{variant}-restore"),
         Family::V6 => format!("ip6tables{variant}-restore"),
@@ -167,66 +167,13 @@ fn failure(program: &Path, message: String) -> DataplaneError {
     }
 }
 
-/// Chooses the variant when none was asked for.
-pub(super) async fn choose() -> Result<&'static str, DataplaneError> {
-    let mut first_error = None;
-    let mut usable = None;
-    for variant in ["", "-nft", "-legacy"] {
-        // Reading a table of the legacy variant makes the kernel load it.
-        if variant == "-legacy" && usable.is_some() && !has_legacy_tables() {
-            continue;
-        }
-        if let Err(error) = can_read(variant).await {
-            first_error = first_error.or(Some(error));
-            continue;
-        }
-        usable = usable.or(Some(variant));
-        // The kubelet creates this chain as a hint at its variant (KEP-3178).
-        let hint = run(
-            &PathBuf::from(save_command(Family::V4, variant)),
-            &["-t", "mangle"],
-            "",
-            AT_START,
-        )
-        .await;
-        if !variant.is_empty() && hint.is_ok_and(|text| text.contains(":KUBE-IPTABLES-HINT")) {
-            return Ok(variant);
-        }
-    }
-    match (usable, first_error) {
-        (Some(variant), _) => Ok(variant),
-        (None, Some(error)) => Err(error),
-        (None, None) => unreachable!("three variants were tried"),
-    }
-}
-
-/// Checks that the tools of a variant can read the rules of any family.
-async fn can_read(variant: &str) -> Result<(), DataplaneError> {
-    let of_v4 = run(
-        &PathBuf::from(save_command(Family::V4, variant)),
-        &["-t", "nat"],
-        "",
-        AT_START,
-    )
-    .await;
-    let Err(error) = of_v4 else { return Ok(()) };
-    let of_v6 = run(
-        &PathBuf::from(save_command(Family::V6, variant)),
-        &["-t", "nat"],
-        "",
-        AT_START,
-    )
-    .await;
-    of_v6.map(drop).map_err(|_| error)
-}
-
 /// Returns `true` if the kernel has tables of the legacy variant.
 fn has_legacy_tables() -> bool {
     let names = std::fs::read_to_string("/proc/net/ip_tables_names");
     names.is_ok_and(|names| !names.is_empty())
 }
 
-async fn run(
+pub(super) async fn run(
     program: &Path,
     args: &[&str],
     input: &str,
