@@ -32,6 +32,14 @@ test-all: setup ## Run the long tests too: kube-proxy side by side, long chaos, 
 soak: setup ## Run the soak test alone, PORTOLAN_SOAK_SECONDS long (default 1800)
 	@e2e/test --only soak
 
+.PHONY: chart
+chart: ## Check the Helm chart (the first time builds Helm and the programs that check)
+	@charts/ci/check
+
+.PHONY: chart-update
+chart-update: ## Write the schema, the table of values and the expected manifests of the chart anew
+	@charts/ci/update
+
 .PHONY: fuzz
 fuzz: ## Fuzz the decoders of agent and controller, 15 s each target; e2e/fuzz/run SECONDS for longer
 	@e2e/fuzz/run

@@ -79,7 +79,7 @@ are in values.schema.json. */}}
 {{- fail "networkPolicy.enabled is true: policies do not apply to controllers on the host's network (controller.hostNetwork)" -}}
 {{- end -}}
 {{- $ports := $v.controller.ports -}}
-{{- if not (eq 3 (list $ports.agents $ports.admin $ports.dns | uniq | len)) -}}
+{{- if not (eq 3 (list (int $ports.agents) (int $ports.admin) (int $ports.dns) | uniq | len)) -}}
 {{- fail "controller.ports.agents, controller.ports.admin and controller.ports.dns must differ" -}}
 {{- end -}}
 {{- if and $v.controller.service.nodePort (eq $v.controller.service.type "ClusterIP") -}}
