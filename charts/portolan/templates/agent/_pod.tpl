@@ -140,6 +140,7 @@ which containers without privileges cannot. */}}
   securityContext:
     runAsNonRoot: true
     runAsUser: 65535
+    runAsGroup: 65535
     {{- include "portolan.unprivileged" (dict) | nindent 4 }}
 {{- end -}}
 
