@@ -1,8 +1,8 @@
-# Shared by the scripts that check the chart. shellcheck shell=bash
+# shellcheck shell=bash
+# Shared by the scripts that check the chart.
 set -euo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 chart=$top/charts/portolan
-cache=${PORTOLAN_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/portolan}
 
 # Sets `tools` and `helm3`: the directories of the programs, which are built once.
 find_tools() {
