@@ -107,6 +107,15 @@ are empty lists; the items of lists are joined by commas. */}}
 {{- regexFind "[0-9]+$" . -}}
 {{- end -}}
 
+{{/* The ports of addresses, each once, apart by spaces. */}}
+{{- define "portolan.ports" -}}
+{{- $ports := list -}}
+{{- range . -}}
+{{- $ports = append $ports (include "portolan.portOf" .) -}}
+{{- end -}}
+{{- $ports | uniq | join " " -}}
+{{- end -}}
+
 {{/* `true` if a listen address is on loopback. */}}
 {{- define "portolan.isLoopback" -}}
 {{- if regexMatch "^(127\\.|\\[::1\\]|localhost:)" . -}}true{{- end -}}

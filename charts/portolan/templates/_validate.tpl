@@ -211,6 +211,9 @@ are in values.schema.json. */}}
 {{- if and (ne $v.tls.mode "plaintext") (not $v.relay.tlsSecret) -}}
 {{- fail "relay.tlsSecret is empty: relays need certificates, as no token names a relay" -}}
 {{- end -}}
+{{- if and (ne $v.tls.mode "plaintext") (eq $v.tls.agentAuth "token") (or (not $v.tokens.jwksSecret) (eq $v.tokens.issuer "auto")) -}}
+{{- fail "tokens.jwksSecret is empty or tokens.issuer is auto: relays have no API server that tells them; set both, or tls.agentAuth certificate" -}}
+{{- end -}}
 {{- if and (not $v.relay.upstreams) (ne (include "portolan.hasController" .) "true") -}}
 {{- fail "relay.upstreams is empty, and this release has no controllers" -}}
 {{- end -}}

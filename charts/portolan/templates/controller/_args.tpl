@@ -67,12 +67,7 @@
 ) }}
 {{- end }}
 {{- if and (eq $v.tls.agentAuth "token") (ne $v.tls.mode "plaintext") }}
-{{- include "portolan.args" (list
-  (list "token-issuer" $v.tokens.issuer)
-  (list "token-audience" $v.tokens.audience)
-  (list "token-service-account" ($v.tokens.serviceAccounts | default (list (printf "%s/%s-agent" $ns $full))))
-  (list "token-jwks-file" (ternary "/etc/portolan/jwks/jwks.json" "" (not (empty $v.tokens.jwksSecret))))
-) }}
+{{- include "portolan.tokenArgs" . }}
 {{- if $v.tokens.review.enabled }}
 {{- include "portolan.switches" (list (list "token-review" true)) }}
 {{- include "portolan.args" (list
@@ -81,6 +76,17 @@
 ) }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* Arguments of tokens, of controllers and relays. */}}
+{{- define "portolan.tokenArgs" -}}
+{{- $tokens := .Values.tokens -}}
+{{- include "portolan.args" (list
+  (list "token-issuer" $tokens.issuer)
+  (list "token-audience" $tokens.audience)
+  (list "token-service-account" ($tokens.serviceAccounts | default (list (printf "%s/%s-agent" .Release.Namespace (include "portolan.fullname" .)))))
+  (list "token-jwks-file" (ternary "/etc/portolan/jwks/jwks.json" "" (not (empty $tokens.jwksSecret))))
+) }}
 {{- end -}}
 
 {{/* Arguments of DNS. */}}

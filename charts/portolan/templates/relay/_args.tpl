@@ -22,6 +22,9 @@
   (list "upstream-tls-server-name" (default (include "portolan.serverName" .) $v.relay.upstreamServerName))
 ) }}
 {{- end }}
+{{- if and (eq $v.tls.agentAuth "token") (not $plaintext) }}
+{{- include "portolan.tokenArgs" . }}
+{{- end }}
 {{- with $v.relay.extraArgs }}
 {{ toYaml . }}
 {{- end }}
