@@ -25,3 +25,11 @@ render() {
 
 # The files of values.
 values() { printf '%s\n' "$chart"/ci/*-values.yaml; }
+
+# Prints the arguments of a container in a manifest: arguments FILE CONTAINER.
+arguments() {
+  awk -v name="$2" '$0 ~ "^ +- name: " name "$" {on = 1}
+    on && /^ +args:$/ {list = 1; next}
+    list && /^ +- / {sub(/^ +- /, ""); gsub(/"/, ""); print; next}
+    list {exit}' "$1"
+}
