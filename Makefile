@@ -95,6 +95,16 @@ docs: ## Build the book of docs/ into target/book (the first time builds mdbook)
 tools: ## Build the real Kubernetes programs that the server lane runs against
 	@e2e/tools/build
 
+.PHONY: images
+images: ## Build the images of controller and agent into target/images, twice, and check them (as root)
+	images/build --check
+	images/size
+	images/contents
+	images/sbom
+	images/sbom --check
+	crane=$$(e2e/tools/build crane | tail -n 1) && \
+	for name in controller agent; do "$$crane/crane" validate --tarball target/images/portolan-$$name.tar || exit 1; done
+
 .PHONY: bench-agent
 bench-agent: ## Measure kernel programming against its floor and other programs, in a guest
 	@e2e/bench-agent
