@@ -45,7 +45,7 @@ impl Agent {
         let cli = Cli::try_parse_from([&fixed, flags].concat()).unwrap();
         let origin = Origin {
             pin: ClusterPin::default(),
-            endpoints: vec![url(controller).parse().unwrap()],
+            endpoints: vec![url(controller).parse().unwrap()].into(),
             security: Security::Plaintext,
             state_dir: directory.join("state"),
         };

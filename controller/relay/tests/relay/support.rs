@@ -189,7 +189,7 @@ pub(crate) struct Agent {
 impl Agent {
     pub(crate) fn start(node: &str, controllers: &[SocketAddr]) -> Self {
         let config = SubscribeConfig {
-            endpoints: uris(controllers),
+            endpoints: uris(controllers).into(),
             security: Security::Plaintext,
             cluster: String::new(),
             node: node.to_owned(),
