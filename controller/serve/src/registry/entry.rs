@@ -150,15 +150,11 @@ impl AgentEntry {
         true
     }
 
+    /// Records that the agent has programmed a Commit. Held deletions stay held: only `Received`
+    /// reports them and their end.
     pub(super) fn programmed(&mut self, message: v1::Programmed) -> bool {
         if !self.was_sent(message.revision) {
             return false;
-        }
-        if self
-            .received
-            .is_some_and(|received| received <= message.revision)
-        {
-            self.held = None;
         }
         let errors = message.errors.into_iter().take(MAX_PROBLEMS);
         self.programmed = Some(Programmed {

@@ -111,6 +111,24 @@ fn disconnected_nodes_are_kept_up_to_a_bound() {
 }
 
 #[test]
+fn held_deletions_end_by_received_alone() {
+    let registry = Arc::new(Registry::default());
+    let session = connect(&registry, "a");
+    session.sent(5);
+    let held = v1::Received {
+        held: Some(v1::Held::default()),
+        ..received(5)
+    };
+    assert!(session.received(held));
+    assert!(session.programmed(programmed(5)));
+    assert!(registry.snapshot()[0].held.is_some());
+    assert_eq!(registry.confirm(&node("a")), Ok(5));
+    assert!(session.received(received(5)));
+    assert!(registry.snapshot()[0].held.is_none());
+    assert_eq!(registry.confirm(&node("a")), Err(Unconfirmed::NothingHeld));
+}
+
+#[test]
 fn only_a_table_that_is_held_on_a_live_stream_can_be_confirmed() {
     let registry = Arc::new(Registry::default());
     assert_eq!(registry.confirm(&node("a")), Err(Unconfirmed::Unknown));
