@@ -3,47 +3,34 @@
 //! Wiring of source, writer, streams and admin server.
 
 use std::future::Future;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-pub(crate) use portolan_runtime::Vital;
 use portolan_runtime::{
-    Admin, BlockReady, Connections, DebugSocket, Liveness, Readiness, listen, on_signal,
+    Admin, Connections, DebugSocket, Liveness, Readiness, Vital, listen, on_signal,
     register_process, serve_http,
 };
 use portolan_serve::{Registry as Sessions, ServeConfig, TablesServer};
-use portolan_source::{
-    ContactCollector, HeldDeletions, ProblemLog, Sink, file, kubernetes, watch_contact,
-};
-use portolan_tablelog::{ClusterIdentity, Publisher, Retention, TableReader};
+use portolan_source::ProblemLog;
+use portolan_tablelog::{Publisher, Retention};
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Args, Source};
 use crate::debug::Debug;
-use crate::deletions::HoldCollector;
 use crate::dns::Dns;
 use crate::identity;
-use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
-use crate::relay;
-use crate::writer::{Question, SharedTrouble, Writer};
+use crate::metrics::{CatalogMetrics, SessionCollector};
+use crate::publishing::Publishing;
+use crate::writer::SharedTrouble;
 
 /// Default path of the debug socket.
 const DEBUG_SOCKET: &str = "/run/portolan/controller.sock";
-/// Length of the queue of events from the source to the writer.
-const EVENTS: usize = 64;
-/// Time without yielding after which the writer counts as stuck. The first table of a large cluster
-/// takes seconds.
-pub(crate) const WRITER_STUCK: Duration = Duration::from_secs(60);
-/// Length of the queue of questions to the writer.
-const QUESTIONS: usize = 8;
 /// Time that streams have to end when the controller stops. Their ends are spread over less.
 const STREAMS_GRACE: Duration = Duration::from_secs(12);
 /// Time that all other tasks have to end after that.
@@ -66,7 +53,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let sessions = Arc::new(Sessions::default());
     let (publisher, tables) = Publisher::new(Retention::default());
     let publisher = publisher.observed_by(sessions.clone());
-    name_cluster(&publisher, args.cluster_id.as_deref());
     let trouble = SharedTrouble::default();
     let problems = ProblemLog::default();
     let mut metrics = Registry::default();
@@ -180,85 +166,6 @@ async fn end(serving: JoinHandle<()>, vital: &Vital) {
     }
 }
 
-/// Parts that publish tables.
-struct Publishing {
-    publisher: Publisher,
-    tables: TableReader,
-    sessions: Arc<Sessions>,
-    problems: ProblemLog,
-    metrics: CatalogMetrics,
-    trouble: SharedTrouble,
-    unready: BlockReady,
-    liveness: Liveness,
-    readiness: Readiness,
-}
-
-impl Publishing {
-    /// Starts the source and the writer. Returns the queue of questions and the held deletions; a relay
-    /// has neither.
-    async fn start(
-        mut self,
-        args: &Args,
-        names: Option<kubernetes::NameOptions>,
-        registry: &mut Registry,
-        vital: &Vital,
-    ) -> anyhow::Result<Option<(mpsc::Sender<Question>, Arc<HeldDeletions>)>> {
-        if args.source == Source::Controller {
-            let parts = relay::RelayParts {
-                publisher: self.publisher,
-                tables: self.tables,
-                sessions: self.sessions,
-                metrics: self.metrics,
-                unready: self.unready,
-                liveness: self.liveness,
-                cores: cores(),
-            };
-            relay::start(args, parts, registry, vital)?;
-            return Ok(None);
-        }
-        let (sink, events) = Sink::channel(EVENTS);
-        let stats = watch_source(
-            args,
-            sink,
-            names,
-            self.publisher.identity(),
-            &mut self.problems,
-            vital,
-        )
-        .await?;
-        let holds = Arc::clone(stats.holds());
-        registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
-        let source = Arc::clone(&stats);
-        let silence = move || source.silence();
-        registry.register_collector(Box::new(ContactCollector(silence.clone())));
-        let contact = watch_contact(silence, args.source_timeout(), self.readiness);
-        vital.spawn_endless("source contact", contact);
-        registry.register_collector(Box::new(SourceCollector { stats }));
-        let writer = Writer {
-            select: args.select(),
-            publisher: self.publisher,
-            problems: self.problems,
-            metrics: self.metrics,
-            trouble: self.trouble,
-            sessions: self.sessions,
-            refuses_unknown_nodes: args.refuses_unknown_nodes(),
-            unready: Some(self.unready),
-            audit_period: args.audit_period(),
-            cores: cores(),
-        };
-        let (questions, asked) = mpsc::channel(QUESTIONS);
-        let work = writer.run(events, asked);
-        let watched = async move { self.liveness.watch("writer", WRITER_STUCK, work).await };
-        vital.spawn("writer", watched);
-        Ok(Some((questions, holds)))
-    }
-}
-
-fn cores() -> u32 {
-    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    u32::try_from(cores).unwrap_or(1)
-}
-
 /// Writes the bound ports to the port file, if there is one.
 fn write_ports(
     path: Option<&Path>,
@@ -302,94 +209,4 @@ fn serve_dns(dns: Option<&mut Dns>, vital: &Vital, token: &CancellationToken) {
     while let Some(server) = dns.next_listener(token) {
         spawn_server(vital, token, "DNS server", server);
     }
-}
-
-/// Sets the identity of the cluster that the flags give.
-fn name_cluster(publisher: &Publisher, id: Option<&str>) {
-    if id.is_some() {
-        // Set for the first time, so it cannot contradict.
-        let _ = publisher.identity().set(id);
-    }
-}
-
-/// Fetches the identity of the cluster. No agent is served before it is known.
-async fn identify(client: kube::Client, identity: ClusterIdentity) {
-    let id = kubernetes::cluster_id(&client).await;
-    if let Some(id) = &id {
-        tracing::info!(cluster = id, "cluster identified");
-    }
-    // Set by this task alone.
-    let _ = identity.set(id.as_deref());
-}
-
-/// Writes Kubernetes Events about problems with objects and held deletions.
-fn report_events(
-    client: &kube::Client,
-    stats: &kubernetes::Stats,
-    problems: &mut ProblemLog,
-    vital: &Vital,
-) {
-    let instance = std::env::var("HOSTNAME").ok();
-    let held = Arc::clone(stats.holds());
-    let report = kubernetes::report_held(client.clone(), held, instance.clone());
-    vital.spawn_endless("Events of held deletions", report);
-    let (reporter, reported) = kubernetes::problem_channel();
-    problems.report_to(reporter);
-    let report = kubernetes::report_problems(client.clone(), reported, instance);
-    vital.spawn_endless("Events of problems", report);
-}
-
-/// Starts the source; what it counts while it watches an API server.
-async fn watch_source(
-    args: &Args,
-    sink: Sink,
-    names: Option<kubernetes::NameOptions>,
-    identity: ClusterIdentity,
-    problems: &mut ProblemLog,
-    vital: &Vital,
-) -> anyhow::Result<Arc<kubernetes::Stats>> {
-    let stats = Arc::new(kubernetes::Stats::default());
-    let cluster: Arc<str> = args.cluster.as_str().into();
-    let token = vital.ending.clone();
-    match args.source {
-        Source::File => {
-            let options = file::Options {
-                interval: args.file_poll(),
-                names: names.map(|names| names.sink),
-                guard: Some((args.guard.config(), Arc::clone(stats.holds()))),
-                contact: Arc::clone(stats.files()),
-                proxy: args.service_proxy_name.clone(),
-            };
-            let watch = file::watch(args.file.clone(), cluster, sink, options, token);
-            vital.spawn("source", watch);
-        }
-        Source::Kubernetes => {
-            let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
-            let client = kubernetes::client(kubeconfig, context).await?;
-            if args.cluster_id.is_none() {
-                identity.awaited();
-                let identify = identify(client.clone(), identity);
-                let identify = token.clone().run_until_cancelled_owned(identify);
-                vital
-                    .tasks
-                    .spawn(async { identify.await.unwrap_or_default() });
-            }
-            let options = kubernetes::Options {
-                pods: args.pod_weights,
-                guard: args.guard.config(),
-                proxy: args.service_proxy_name.clone(),
-                ..kubernetes::Options::default()
-            };
-            if args.events {
-                report_events(&client, &stats, problems, vital);
-            }
-            let stats = Arc::clone(&stats);
-            let watch =
-                kubernetes::watch_names(client, cluster, options, sink, names, stats, token);
-            vital.spawn("source", watch);
-        }
-        // A relay has no objects.
-        Source::Controller => {}
-    }
-    Ok(stats)
 }

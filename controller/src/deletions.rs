@@ -27,8 +27,9 @@ pub(crate) struct SourceGuardArgs {
     #[command(flatten)]
     limits: portolan_subscription::GuardArgs,
 
-    /// Time without any message from the API server, or with files that cannot all be read, after which
-    /// the controller is not ready. It goes on serving the last tables.
+    /// Time without any message from the API server, with files that cannot all be read, or of a relay
+    /// without tables from a controller, after which the controller is not ready. It goes on serving the
+    /// last tables.
     #[arg(long, env = "PORTOLAN_SOURCE_TIMEOUT", default_value = "60s",
         value_parser = parse_duration)]
     source_timeout: Duration,

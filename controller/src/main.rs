@@ -9,6 +9,7 @@ mod args;
 mod authority;
 mod certs;
 mod check_config;
+mod cluster;
 mod debug;
 mod deletions;
 mod dns;
@@ -20,6 +21,7 @@ mod metrics;
 mod object_name;
 mod process_name;
 mod publish;
+mod publishing;
 #[cfg(test)]
 mod reference;
 mod relay;

@@ -16,6 +16,7 @@ use portolan_source::{ContactCollector, ProblemLog};
 use prometheus_client::registry::Registry;
 
 use crate::args::Cli;
+use crate::cluster::ClusterMetrics;
 use crate::deletions::HoldCollector;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay::RelayCollector;
@@ -197,6 +198,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let credentials = vec![("tls", Arc::default())];
     ours.register_collector(Box::new(CredentialCollector(credentials)));
     ReviewMetrics::register(ours);
+    ClusterMetrics::register(ours);
     let stats = Arc::new(Stats::default());
     let holds = Arc::clone(stats.holds());
     ours.register_collector(Box::new(HoldCollector(holds)));

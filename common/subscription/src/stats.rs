@@ -3,7 +3,7 @@
 //! Counts of a subscription, for metrics.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -34,20 +34,35 @@ pub struct StreamStats {
     pub unknown_frames: AtomicU64,
     /// Held deletions.
     pub guard: GuardStats,
-    /// End of the last stream.
-    last_end: Mutex<Option<Instant>>,
+    /// Contact with controllers.
+    contact: Mutex<Contact>,
+}
+
+/// Contact with controllers: frames of tables, and streams that have brought a whole one.
+#[derive(Debug, Default)]
+struct Contact {
+    /// Whether the open stream has brought a Commit.
+    is_current: bool,
+    /// The last frame of a stream before its first Commit, or the end of a stream after it.
+    last: Option<Instant>,
 }
 
 impl StreamStats {
-    /// Time since the last contact with a controller; `None` before the first. An open stream
-    /// counts as contact: keepalives end it within 30 seconds of the last answer.
+    /// Time since the last contact with a controller; `None` before the first. A stream that has
+    /// brought a Commit counts as contact while it is open: keepalives end it within 30 seconds of
+    /// the last answer. Before its first Commit only its frames count, since a controller without
+    /// tables may keep a stream open for ever.
     #[must_use]
     pub fn silence(&self) -> Option<Duration> {
-        if self.connected.load(Ordering::Relaxed) {
-            return Some(Duration::ZERO);
+        let contact = self.contact();
+        match contact.is_current {
+            true => Some(Duration::ZERO),
+            false => contact.last.map(|at| at.elapsed()),
         }
-        let last_end = self.last_end.lock().unwrap_or_else(PoisonError::into_inner);
-        last_end.map(|at| at.elapsed())
+    }
+
+    fn contact(&self) -> MutexGuard<'_, Contact> {
+        self.contact.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Encodes the metrics of the stream, with a prefix before their names.
@@ -117,16 +132,25 @@ impl<'a> Connected<'a> {
         stats.connected.store(true, Ordering::Relaxed);
         Self(stats)
     }
+
+    /// Records a part of the stream's first table.
+    pub(crate) fn part(&self) {
+        self.0.contact().last = Some(Instant::now());
+    }
+
+    /// Records a Commit.
+    pub(crate) fn commit(&self) {
+        self.0.contact().is_current = true;
+    }
 }
 
 impl Drop for Connected<'_> {
     fn drop(&mut self) {
-        let mut last_end = self
-            .0
-            .last_end
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *last_end = Some(Instant::now());
+        let mut contact = self.0.contact();
+        if std::mem::take(&mut contact.is_current) {
+            contact.last = Some(Instant::now());
+        }
+        drop(contact);
         self.0.connected.store(false, Ordering::Relaxed);
     }
 }
@@ -140,10 +164,26 @@ mod tests {
         let stats = StreamStats::default();
         assert_eq!(stats.silence(), None);
         let connected = Connected::new(&stats);
+        connected.commit();
         assert_eq!(stats.silence(), Some(Duration::ZERO));
         drop(connected);
         let first = stats.silence().unwrap();
         assert!(first < Duration::from_secs(60));
         assert!(stats.silence().unwrap() >= first);
+    }
+
+    #[test]
+    fn an_open_stream_without_a_table_is_silent() {
+        let stats = StreamStats::default();
+        drop(Connected::new(&stats));
+        assert_eq!(stats.silence(), None);
+        let connected = Connected::new(&stats);
+        connected.part();
+        let last = stats.contact().last;
+        assert!(last.is_some());
+        assert_ne!(stats.silence(), Some(Duration::ZERO));
+        drop(connected);
+        drop(Connected::new(&stats));
+        assert_eq!(stats.contact().last, last);
     }
 }

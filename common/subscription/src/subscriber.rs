@@ -161,12 +161,12 @@ impl Client {
             }
         };
         info!(%target, "connected");
-        let _connected = Connected::new(&self.stats);
         subscriber.guard().begin_stream();
         subscriber.connected();
         let (since, timeout) = (Instant::now(), self.first_commit_timeout);
         let mut stream = Stream {
             subscriber,
+            connected: Connected::new(&self.stats),
             stats: &self.stats,
             frames,
             epoch: 0,
@@ -182,6 +182,7 @@ impl Client {
 /// An open stream.
 struct Stream<'a, S: Subscriber> {
     subscriber: &'a mut S,
+    connected: Connected<'a>,
     stats: &'a StreamStats,
     frames: Streaming<S::Frame>,
     epoch: u64,
@@ -236,10 +237,11 @@ impl<S: Subscriber> Stream<'_, S> {
                 let is_ours = self.subscriber.is_of_our_cluster(&welcome.cluster_id);
                 return (!is_ours).then_some(End::WrongCluster);
             }
-            Ok(Taken::Part) => {}
+            Ok(Taken::Part) => self.connected.part(),
             Ok(Taken::Unknown) => StreamStats::count(&self.stats.unknown_frames),
             Ok(Taken::Commit { is_snapshot }) => {
                 self.has_commit = true;
+                self.connected.commit();
                 self.deadline = None;
                 StreamStats::count(&self.stats.commits);
                 if is_snapshot {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use portolan_serve::Registry;
 use portolan_subscription::{GuardConfig, Security, StreamStats};
-use portolan_tablelog::Forwarder;
+use portolan_tablelog::{ClusterIdentity, Forwarder};
 use tonic::transport::Uri;
 
 pub use relay::run;
@@ -51,6 +51,8 @@ pub struct RelayConfig {
 pub struct Outlets {
     /// Publishes.
     pub forwarder: Forwarder,
+    /// Sets the identity of the upstream's cluster, for the relay's agents too.
+    pub identity: ClusterIdentity,
     /// The relay's own agents.
     pub sessions: Arc<Registry>,
     /// Counts.

@@ -122,6 +122,7 @@ impl<P: FnMut(u64, Duration) + Send> Relay<P> {
             forwarder,
             sessions,
             stats,
+            ..
         } = &mut self.outlets;
         let (revision, committed) = forwarder.publish(now)?;
         let left_out = forwarder.left_out() as u64;
@@ -188,7 +189,7 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
     }
 
     fn is_of_our_cluster(&mut self, id: &str) -> bool {
-        let Err(ours) = self.outlets.forwarder.take_cluster_id(id) else {
+        let Err(ours) = self.outlets.identity.set(Some(id)) else {
             return true;
         };
         if self.refused_cluster.as_deref() != Some(id) {

@@ -11,6 +11,7 @@ use anyhow::{Context as _, ensure};
 use hyper_util::rt::TokioIo;
 use portolan_dns::SharedZone;
 use portolan_dns::skydns::{ExportConfig, Layout, User, export};
+use portolan_runtime::Vital;
 use portolan_source::lease::{LeaseConfig, lead};
 use portolan_tls::{ClientFiles, POLL};
 use rustls::ClientConfig;
@@ -22,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use crate::app::Vital;
 use crate::process_name::process_name;
 
 /// The shortest time between two rounds of writing.

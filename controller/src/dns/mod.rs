@@ -19,8 +19,8 @@ use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::Vital;
 use crate::args::{Args, Source};
+use portolan_runtime::Vital;
 
 pub(crate) use args::DnsArgs;
 

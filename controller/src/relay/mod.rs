@@ -8,30 +8,31 @@ mod metrics;
 use std::sync::Arc;
 
 use portolan_relay::{Outlets, RelayConfig, Stats, run};
-use portolan_runtime::{BlockReady, CredentialCollector, Liveness};
+use portolan_runtime::{BlockReady, CredentialCollector, Liveness, Readiness, Vital};
 use portolan_serve::Registry as Sessions;
-use portolan_source::ContactCollector;
 use portolan_subscription::FIRST_COMMIT_TIMEOUT;
-use portolan_tablelog::{Forwarder, Publisher, TableReader};
+use portolan_tablelog::{ClusterIdentity, Forwarder, Publisher, TableReader};
 use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::{Vital, WRITER_STUCK};
 use crate::args::Args;
 use crate::metrics::CatalogMetrics;
+use crate::publishing::{WRITER_STUCK, follow_contact};
 pub(crate) use args::UpstreamArgs;
 pub(crate) use metrics::RelayCollector;
 
 /// The parts of a relay.
 pub(crate) struct RelayParts {
     pub(crate) publisher: Publisher,
+    pub(crate) identity: ClusterIdentity,
     pub(crate) tables: TableReader,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) metrics: CatalogMetrics,
     /// Not ready until there are tables.
     pub(crate) unready: BlockReady,
     pub(crate) liveness: Liveness,
+    pub(crate) readiness: Readiness,
     pub(crate) cores: u32,
 }
 
@@ -66,13 +67,15 @@ pub(crate) fn start(
     let stats = Arc::new(Stats::default());
     registry.register_collector(Box::new(RelayCollector(Arc::clone(&stats))));
     let stream = Arc::clone(&stats.stream);
-    registry.register_collector(Box::new(ContactCollector(move || stream.silence())));
+    let silence = move || stream.silence();
+    follow_contact(silence, args, parts.readiness, registry, vital);
     let ending = vital.ending.clone();
     vital
         .tasks
         .spawn(ready(parts.tables.clone(), parts.unready, ending));
     let outlets = Outlets {
         forwarder: Forwarder::new(&args.cluster, parts.publisher, parts.tables),
+        identity: parts.identity,
         sessions: parts.sessions,
         stats,
     };
@@ -94,3 +97,6 @@ async fn ready(tables: TableReader, unready: BlockReady, token: CancellationToke
     }
     drop(unready);
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,8 +25,8 @@ impl KnownIdentity {
     }
 }
 
-/// A handle that sets the cluster's identity, once. Clones set the same identity.
-#[derive(Debug, Clone)]
+/// A handle that sets the cluster's identity, once. The source of tables is its one owner.
+#[derive(Debug)]
 pub struct ClusterIdentity(pub(crate) Arc<Shared>);
 
 impl ClusterIdentity {

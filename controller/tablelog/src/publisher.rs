@@ -52,7 +52,7 @@ impl Publisher {
         self
     }
 
-    /// The handle that sets the cluster's identity.
+    /// The handle that sets the cluster's identity, for the source of the tables.
     #[must_use]
     pub fn identity(&self) -> ClusterIdentity {
         ClusterIdentity(Arc::clone(&self.shared))

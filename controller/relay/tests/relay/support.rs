@@ -148,6 +148,7 @@ impl Relay {
             cores: 1,
         };
         let outlets = Outlets {
+            identity: publisher.identity(),
             forwarder: Forwarder::new("", publisher, tables),
             sessions: Arc::clone(&server.registry),
             stats: Arc::clone(&stats),

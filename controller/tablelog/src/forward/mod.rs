@@ -162,14 +162,6 @@ impl Forwarder {
         !std::mem::take(&mut self.source_versions).is_empty()
     }
 
-    /// Sets the identity of the stream's cluster, for agents as well.
-    ///
-    /// # Errors
-    /// Returns the identity of the tables' cluster if it is another one.
-    pub fn take_cluster_id(&self, id: &str) -> Result<(), Arc<str>> {
-        self.publisher.identity().set(Some(id))
-    }
-
     /// Stages changes of shared records.
     ///
     /// # Errors
