@@ -3,10 +3,16 @@
 //! Generates `portolan.v1` with a compiler written in Rust, so that no `protoc` is needed.
 
 use std::error::Error;
+use std::path::Path;
+use std::{env, fs};
+
+use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = protox::compile(["portolan/v1/tables.proto"], ["proto"])?;
+    let descriptors = Path::new(&env::var("OUT_DIR")?).join("descriptors.bin");
+    fs::write(descriptors, files.encode_to_vec())?;
     tonic_prost_build::configure()
         // Sets of keys are kept sorted, so that reports and frames are reproducible.
         .type_attribute(".portolan.v1.RecordKey", "#[derive(PartialOrd, Ord)]")

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use portolan_dns::replica::FILE_DESCRIPTOR_SET as NAMES_DESCRIPTORS;
 use portolan_runtime::{
     Admin, Connections, DebugSocket, Liveness, Readiness, Vital, listen, on_signal,
     register_process, serve_http,
@@ -93,7 +94,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let admin_server = Admin {
         metrics: Arc::new(metrics),
-        readiness,
+        readiness: readiness.clone(),
         liveness,
         actions: debug.actions(),
         debug: (dns.iter()).fold(debug.dumps(), |all, dns| all.merge(dns.routes())),
@@ -107,6 +108,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         clusters: vec![cluster],
         authentication: identity.authentication,
         token_checks: args.identity.token_checks(),
+        readiness,
+        descriptors: dns.iter().map(|_| NAMES_DESCRIPTORS).collect(),
         ..args.streams.config()
     };
     let service = TablesServer::new(tables, sessions, config, token.clone());

@@ -27,6 +27,9 @@ pub mod v1 {
     tonic::include_proto!("portolan.v1");
 }
 
+/// The encoded `FileDescriptorSet` of `portolan.v1`, for server reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
 /// The message of [`Reason::AgentAhead`](reason::Reason::AgentAhead). Agents older than that reason
 /// compare it, so it stays as it is.
 pub const BEHIND_THE_AGENT: &str = "source: behind the agent";

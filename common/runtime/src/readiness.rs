@@ -3,11 +3,13 @@
 //! Conditions that keep a program from being ready.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use tokio::sync::watch;
 
 /// The pending conditions of a program, which is ready when there are none.
 #[derive(Debug, Clone, Default)]
-pub struct Readiness(Arc<Mutex<BTreeSet<&'static str>>>);
+pub struct Readiness(Arc<watch::Sender<BTreeSet<&'static str>>>);
 
 /// Keeps a program from being ready until it is dropped.
 #[derive(Debug)]
@@ -20,7 +22,9 @@ impl Readiness {
     /// Adds a condition, which is met when the guard is dropped.
     #[must_use]
     pub fn block(&self, condition: &'static str) -> BlockReady {
-        self.pending_set().insert(condition);
+        self.0.send_modify(|pending| {
+            pending.insert(condition);
+        });
         BlockReady {
             readiness: self.clone(),
             condition,
@@ -30,16 +34,20 @@ impl Readiness {
     /// The pending conditions, sorted.
     #[must_use]
     pub fn pending(&self) -> Vec<&'static str> {
-        self.pending_set().iter().copied().collect()
+        self.0.borrow().iter().copied().collect()
     }
 
-    fn pending_set(&self) -> std::sync::MutexGuard<'_, BTreeSet<&'static str>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The pending conditions as they change.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<BTreeSet<&'static str>> {
+        self.0.subscribe()
     }
 }
 
 impl Drop for BlockReady {
     fn drop(&mut self) {
-        self.readiness.pending_set().remove(self.condition);
+        self.readiness.0.send_modify(|pending| {
+            pending.remove(self.condition);
+        });
     }
 }

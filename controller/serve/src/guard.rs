@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Access control for a service served beside `portolan.v1.Tables`: only agents are admitted.
+//! Access control for services beside `portolan.v1.Tables`, as a layer: only agents are admitted.
 
 mod body;
 
@@ -18,9 +18,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{Service, http};
+use tonic::codegen::{BoxFuture, Context as TaskContext, Poll, Service, http};
 use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
+use tower::Layer;
 
 use crate::registry::{Counter, SideStream, SideStreamEnd};
 use crate::session::{Context, REPLACED, SessionControl, check_cluster, check_node, node_end};
@@ -29,63 +30,105 @@ use body::LimitedBody;
 /// Maximum wait for the cluster's identity before a stream is refused.
 const IDENTITY_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A service that authenticates its callers first. Its answers do not depend on the node, but each
-/// node has at most one stream.
+/// The number of streams that a node has at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeStreams {
+    /// A newer one ends the older.
+    One,
+    /// As many as its connections carry.
+    Any,
+}
+
+/// Authenticates the callers of a service. The answers do not depend on the node.
+#[derive(Debug, Clone)]
+pub(crate) struct GuardLayer {
+    pub(crate) context: Arc<Context>,
+    pub(crate) streams: NodeStreams,
+}
+
+impl<S> Layer<S> for GuardLayer {
+    type Service = Guarded<S>;
+
+    fn layer(&self, service: S) -> Guarded<S> {
+        Guarded {
+            service,
+            layer: self.clone(),
+        }
+    }
+}
+
+/// A service with a [`GuardLayer`].
 #[derive(Debug, Clone)]
 pub(crate) struct Guarded<S> {
-    pub(crate) service: S,
-    pub(crate) context: Arc<Context>,
+    service: S,
+    layer: GuardLayer,
+}
+
+impl<S: NamedService> NamedService for Guarded<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<http::Request<Body>> for Guarded<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        // The service is awaited when its caller is admitted.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.clone().answer(request))
+    }
 }
 
 impl<S> Guarded<S>
 where
     S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
-    S: NamedService,
 {
-    /// Whether a path names a method of this service.
-    pub(crate) fn has(&self, path: &str) -> bool {
-        let method = path.strip_prefix('/').and_then(|rest| {
-            let rest = rest.strip_prefix(S::NAME)?;
-            rest.strip_prefix('/')
-        });
-        method.is_some()
-    }
-
     /// Answers an agent. The stream ends with its credential, its node or the server, whichever is
     /// first, and is cut off if the agent stalls.
-    pub(crate) async fn answer(
+    async fn answer(
         mut self,
         request: http::Request<Body>,
     ) -> Result<http::Response<Body>, Infallible> {
         let peer = request.extensions().get::<Peer>().cloned();
         let metadata = MetadataMap::from_headers(request.headers().clone());
-        let identity = match check(&self.context, peer.as_ref(), &metadata).await {
+        let GuardLayer { context, streams } = self.layer;
+        let identity = match check(&context, peer.as_ref(), &metadata).await {
             Ok(identity) => identity,
             Err(Refusal { reason, status }) => {
                 if let Some(peer) = peer.as_ref().filter(|_| reason.is_credential()) {
                     peer.refused();
                 }
                 let ip = Peer::ip(peer.as_ref());
-                self.context.registry.refuse(ip, reason, status.message());
+                context.registry.refuse(ip, reason, status.message());
                 return Ok(status.into_http());
             }
         };
         let admission = peer.as_ref().map(Peer::admit);
         poll_fn(|task| self.service.poll_ready(task)).await?;
         let mut response = self.service.call(request).await?;
-        let cluster_id = self.context.tables.cluster_id();
+        let cluster_id = context.tables.cluster_id();
         if let Some(id) = cluster_id.and_then(|id| id.parse().ok()) {
             response.headers_mut().insert(CLUSTER_ID, id);
         }
-        let registry = &self.context.registry;
+        let registry = &context.registry;
+        let node = identity.node().filter(|_| streams == NodeStreams::One);
         let keeper = Keeper {
             control: Arc::default(),
             peer: Peer::ip(peer.as_ref()),
             admission,
-            beside: identity.node().map(|node| registry.begin_side_stream(node)),
-            remaining: identity.remaining(self.context.config.credential_grace),
+            beside: node.map(|node| registry.begin_side_stream(node)),
+            remaining: identity.remaining(context.config.credential_grace),
             reviewed: identity.into_reviewed(),
-            context: self.context,
+            context,
         };
         let control = Arc::clone(&keeper.control);
         let keeper = AbortOnDropHandle::new(tokio::spawn(keeper.run()));

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod guard;
+mod health;
 mod registry;
 mod service;
 mod session;

@@ -11,29 +11,36 @@ use std::sync::{Arc, OnceLock};
 use hyper::body::Incoming;
 use portolan_listener::{Acceptor, Limits};
 use portolan_proto::limits::MAX_AGENT_MESSAGE_BYTES;
-use portolan_proto::v1;
+use portolan_proto::{FILE_DESCRIPTOR_SET, v1};
 use portolan_tablelog::TableReader;
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tonic::body::Body;
 use tonic::codec::BufferSettings;
 use tonic::codegen::http::header::CONTENT_TYPE;
 use tonic::codegen::http::{HeaderValue, Request, Response};
 use tonic::codegen::{BoxFuture, Context as TaskContext, Poll, Service, StdError};
 use tonic::server::NamedService;
+use tonic::service::Routes;
 use tonic::{Status, Streaming};
+use tonic_health::server::health_reporter;
 use tonic_prost::ProstCodec;
+use tower::Layer as _;
 
-use crate::guard::Guarded;
+use crate::guard::{GuardLayer, NodeStreams};
+use crate::health;
 use crate::session::{Context, StreamBody, sync, token_checks};
 use crate::{Registry, ServeConfig};
 
 /// Initial size of a stream's decode buffer, in bytes. Nearly all agent messages fit. Each stream
 /// keeps the buffer for its lifetime.
 const MESSAGE_BYTES: usize = 512;
+
+/// Path of the one method.
+const SYNC: &str = "/portolan.v1.Tables/Sync";
 
 /// Decoder of agent messages. Its encoder is unused.
 type Codec = ProstCodec<v1::Frame, v1::AgentMessage>;
@@ -82,7 +89,8 @@ impl TablesServer {
         self.serve_with(listener, tls, limits, None::<Self>).await
     }
 
-    /// Same as [`serve`](Self::serve), with one more service for agents.
+    /// Same as [`serve`](Self::serve), with one more service for agents alone, of which each node has
+    /// at most one stream.
     ///
     /// # Errors
     /// Never. The `Result` is the signature of servers that can fail.
@@ -98,13 +106,16 @@ impl TablesServer {
             + NamedService
             + Clone
             + Send
+            + Sync
             + 'static,
         S::Future: Send + 'static,
     {
-        let more = more.map(|service| Guarded {
-            service,
-            context: Arc::clone(&self.context),
-        });
+        let (reporter, health) = health_reporter();
+        let health = health.max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES);
+        let mut beside = self.reflection().add_service(health);
+        if let Some(service) = more {
+            beside = beside.add_service(self.guard(NodeStreams::One).layer(service));
+        }
         let shutdown = self.context.shutdown.clone();
         let acceptor = Acceptor {
             tls,
@@ -112,11 +123,15 @@ impl TablesServer {
             refusals: self.context.registry.refusals_shared(),
             shutdown: shutdown.clone(),
         };
+        let readiness = self.context.config.readiness.clone();
+        health::report(&readiness, &reporter).await;
+        let reports = health::follow(readiness, reporter, shutdown.clone());
+        let _reports = AbortOnDropHandle::new(tokio::spawn(reports));
         let connections = TaskTracker::new();
         let tracker = connections.clone();
         let serve = move |connection| {
             let context = Arc::clone(&self.context);
-            let beside = more.clone();
+            let beside = beside.clone();
             let answer = move |request| dispatch(Arc::clone(&context), beside.clone(), request);
             tracker.spawn(portolan_listener::serve(
                 connection,
@@ -128,6 +143,33 @@ impl TablesServer {
         connections.close();
         connections.wait().await;
         Ok(())
+    }
+
+    fn guard(&self, streams: NodeStreams) -> GuardLayer {
+        GuardLayer {
+            context: Arc::clone(&self.context),
+            streams,
+        }
+    }
+
+    /// Server reflection, for agents alone.
+    fn reflection(&self) -> Routes {
+        let mut builder = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
+        for descriptors in &self.context.config.descriptors {
+            builder = builder.register_encoded_file_descriptor_set(descriptors);
+        }
+        match builder.build_v1() {
+            Ok(service) => {
+                let service = service.max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES);
+                Routes::new(self.guard(NodeStreams::Any).layer(service))
+            }
+            Err(error) => {
+                tracing::error!(%error, "no server reflection: unusable file descriptor sets");
+                Routes::default()
+            }
+        }
     }
 }
 
@@ -154,22 +196,17 @@ where
 }
 
 /// Routes a request to its service.
-async fn dispatch<S>(
+async fn dispatch(
     context: Arc<Context>,
-    beside: Option<Guarded<S>>,
+    mut beside: Routes,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
-    S: NamedService,
-{
-    match beside {
-        Some(beside) if beside.has(request.uri().path()) => {
-            // Rare path; boxed to keep the common future small.
-            Box::pin(beside.answer(request.map(Body::new))).await
-        }
-        _ => answer(context, request).await,
+) -> Result<Response<Body>, Infallible> {
+    if request.uri().path() == SYNC {
+        return answer(context, request).await;
     }
+    // Rare path; boxed to keep the common future small.
+    let answered = Box::pin(async move { beside.call(request).await }).await;
+    Ok(answered.unwrap_or_else(|error| match error {}))
 }
 
 async fn answer<B>(context: Arc<Context>, request: Request<B>) -> Result<Response<Body>, Infallible>
@@ -177,7 +214,7 @@ where
     B: tonic::codegen::Body + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
 {
-    if request.uri().path() != "/portolan.v1.Tables/Sync" {
+    if request.uri().path() != SYNC {
         return Ok(Status::unimplemented("no such method").into_http());
     }
     let request = request.map(|body| {

@@ -33,3 +33,6 @@ pub use encode::digest;
 pub use file::{load, save};
 pub use follow::{Follower, FrameError};
 pub use serve::NamesService;
+
+/// The encoded `FileDescriptorSet` of `portolan.dns.v1`, for server reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/names.bin"));

@@ -21,7 +21,7 @@ use portolan_auth::{Authentication, Identity, Refusal, RefusalReason, authentica
 use portolan_listener::{Admission, Peer};
 use portolan_proto::reason::Reason;
 use portolan_proto::v1;
-use portolan_runtime::{ConnectionSlots, Origin, Rate, SlotLimits};
+use portolan_runtime::{ConnectionSlots, Origin, Rate, Readiness, SlotLimits};
 use portolan_tablelog::TableReader;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +70,10 @@ pub struct ServeConfig {
     /// Rate of new streams of one node. Applies only where the node's name is proven; otherwise
     /// other peers could use up the node's rate.
     pub reconnects: Rate,
+    /// What gRPC's health service reports.
+    pub readiness: Readiness,
+    /// Encoded `FileDescriptorSet`s of further services, for server reflection.
+    pub descriptors: Vec<&'static [u8]>,
 }
 
 impl Default for ServeConfig {
@@ -92,6 +96,8 @@ impl Default for ServeConfig {
                 per_second: 1,
                 burst: 30,
             },
+            readiness: Readiness::default(),
+            descriptors: Vec::new(),
         }
     }
 }
