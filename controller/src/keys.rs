@@ -81,7 +81,7 @@ pub(crate) async fn follow<F>(
 }
 
 fn parse(text: &str) -> anyhow::Result<KeySet> {
-    KeySet::parse(text.as_bytes()).map_err(|error| anyhow!("{error}"))
+    Ok(KeySet::parse(text.as_bytes())?)
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_model::NodeKey;
-use portolan_proto::CLUSTER_ID;
 use portolan_tls::PeerName;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
-use crate::RefusalReason;
+use crate::certified::{Certified, CertifiedError};
+use crate::refusals::{Refusal, RefusalReason};
 use crate::reviews::Reviewed;
 use crate::token::{TokenError, TokenVerifier};
 
@@ -37,49 +37,6 @@ pub enum Identity {
     Anyone,
     /// A node's agent, or a relay, with the watch of its token if tokens are reviewed.
     Known(Certified, Option<Reviewed>),
-}
-
-/// The name of a node or relay, and its credential's end of validity.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certified {
-    /// The name of the node or relay.
-    pub name: PeerName,
-    /// The end of the credential's validity.
-    pub until: SystemTime,
-}
-
-/// The refusal of a connection or stream.
-#[derive(Debug)]
-pub struct Refusal {
-    /// The reason, a label of metrics.
-    pub reason: RefusalReason,
-    /// The answer to the peer.
-    pub status: Status,
-}
-
-impl Certified {
-    /// Reads a verified certificate, which must name exactly one node or relay.
-    pub fn read(der: &[u8]) -> Result<Self, String> {
-        let facts = portolan_tls::read_certificate(der).map_err(|error| error.to_string())?;
-        let mut names = facts.uris.iter().filter(|uri| PeerName::claims(uri));
-        let name = names.next();
-        let name = name.ok_or("the certificate has no URI portolan://CLUSTER/node/NODE")?;
-        if names.next().is_some() {
-            return Err("the certificate names more than one node or relay".to_owned());
-        }
-        Ok(Self {
-            name: name.parse().map_err(|error| format!("URI {error}"))?,
-            until: facts.expires,
-        })
-    }
-
-    /// The name of the node or relay.
-    pub fn node(&self) -> &str {
-        match &self.name {
-            PeerName::Node(own) => &own.node,
-            PeerName::Relay(own) => &own.relay,
-        }
-    }
 }
 
 impl Identity {
@@ -188,53 +145,6 @@ impl Identity {
     }
 }
 
-impl Refusal {
-    /// A refusal with a given status.
-    #[must_use]
-    pub fn new(reason: RefusalReason, status: Status) -> Self {
-        Self { reason, status }
-    }
-
-    /// A refusal of an authenticated peer, as `PERMISSION_DENIED`.
-    #[must_use]
-    pub fn forbidden(reason: RefusalReason, message: impl Into<String>) -> Self {
-        Self::new(reason, Status::permission_denied(message))
-    }
-
-    /// A refusal of an agent whose node belongs to another cluster. The status carries the ID of
-    /// this one, which the agent reports on its node.
-    pub fn other_cluster(ours: &str, theirs: &str) -> Self {
-        let message = format!(
-            "cluster: this is {ours:?}, and the agent's node belongs to {theirs:?}; if that has \
-             changed, run `portolan-agent forget` on the node"
-        );
-        let mut refusal = Self::forbidden(RefusalReason::WrongCluster, message);
-        if let Ok(id) = ours.parse() {
-            refusal.status.metadata_mut().insert(CLUSTER_ID, id);
-        }
-        refusal
-    }
-
-    /// A refusal of a stream whose token was found to be revoked by a review.
-    pub fn revoked() -> Self {
-        TokenError::Revoked.into()
-    }
-
-    fn wrong_node(message: String) -> Self {
-        Self::forbidden(RefusalReason::WrongNode, format!("node: {message}"))
-    }
-
-    fn unauthenticated(reason: RefusalReason, message: impl Into<String>) -> Self {
-        Self::new(reason, Status::unauthenticated(message))
-    }
-}
-
-impl From<TokenError> for Refusal {
-    fn from(error: TokenError) -> Self {
-        Self::unauthenticated(error.reason(), format!("token: {error}"))
-    }
-}
-
 /// Authenticates the peer of a request. A certificate that names a node or relay precedes a token.
 /// A token is verified only if `may_verify` permits it, by which the caller limits their rate.
 ///
@@ -242,7 +152,7 @@ impl From<TokenError> for Refusal {
 /// If the credential is missing or not accepted.
 pub fn authenticate(
     authentication: &Authentication,
-    certificate: Option<&Result<Certified, String>>,
+    certificate: Option<&Result<Certified, CertifiedError>>,
     metadata: &MetadataMap,
     may_verify: impl FnOnce() -> bool,
 ) -> Result<Identity, Refusal> {
@@ -263,7 +173,7 @@ pub fn authenticate(
         return Ok(Identity::Known(certified, reviewed));
     }
     Err(match certificate {
-        Some(Err(reason)) => Refusal::unauthenticated(RefusalReason::Certificate, reason.as_str()),
+        Some(Err(error)) => Refusal::unauthenticated(RefusalReason::Certificate, error.to_string()),
         _ => Refusal::unauthenticated(RefusalReason::NoCredential, expected(tokens.is_some())),
     })
 }

@@ -19,16 +19,27 @@ pub struct KeySet {
     keys: HashMap<String, (Algorithm, DecodingKey)>,
 }
 
+/// Bytes that are no usable key set.
+#[derive(Debug, thiserror::Error)]
+pub enum KeySetError {
+    /// Not a JSON Web Key Set.
+    #[error("JSON Web Key Set: {0}")]
+    Json(#[from] serde_json::Error),
+    /// There is no key that can verify a token.
+    #[error("keys: none that can be used: RS256, ES256 or ES384, with a kid")]
+    NoUsableKey,
+}
+
 impl KeySet {
     /// Reads a key set. Keys that are not for RS256, ES256 or ES384, or have no ID, are left out.
     ///
     /// # Errors
     /// If `json` is not a key set, or has no usable key.
-    pub fn parse(json: &[u8]) -> Result<Self, String> {
-        let set: JwkSet = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    pub fn parse(json: &[u8]) -> Result<Self, KeySetError> {
+        let set: JwkSet = serde_json::from_slice(json)?;
         let keys: HashMap<_, _> = set.keys.iter().filter_map(usable).collect();
         if keys.is_empty() {
-            return Err("no key that can be used: RS256, ES256 or ES384, with a kid".to_owned());
+            return Err(KeySetError::NoUsableKey);
         }
         Ok(Self { keys })
     }

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod certified;
 mod identity;
 mod issuer;
 mod keys;
@@ -19,9 +20,10 @@ mod reviews;
 pub mod testing;
 mod token;
 
-pub use identity::{Authentication, Certified, Identity, Refusal, authenticate, revoked};
+pub use certified::{Certified, CertifiedError};
+pub use identity::{Authentication, Identity, authenticate, revoked};
 pub use issuer::{IssuerError, unverified_issuer};
-pub use keys::{KeySet, KeyWanted};
-pub use refusals::{RefusalReason, Refusals};
+pub use keys::{KeySet, KeySetError, KeyWanted};
+pub use refusals::{Refusal, RefusalReason, Refusals};
 pub use reviews::{Due, Reviewed, Reviews, Verdict};
 pub use token::{TokenConfig, TokenVerifier};

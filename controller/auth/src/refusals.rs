@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use portolan_proto::CLUSTER_ID;
+use tonic::Status;
 use tracing::warn;
 
 /// Time after a report of a peer in which it is not reported again.
@@ -93,6 +95,51 @@ impl RefusalReason {
                 | Self::Expired
                 | Self::Revoked
         )
+    }
+}
+
+/// The refusal of a connection or stream.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The reason, a label of metrics.
+    pub reason: RefusalReason,
+    /// The answer to the peer.
+    pub status: Status,
+}
+
+impl Refusal {
+    /// A refusal with a given status.
+    #[must_use]
+    pub fn new(reason: RefusalReason, status: Status) -> Self {
+        Self { reason, status }
+    }
+
+    /// A refusal of an authenticated peer, as `PERMISSION_DENIED`.
+    #[must_use]
+    pub fn forbidden(reason: RefusalReason, message: impl Into<String>) -> Self {
+        Self::new(reason, Status::permission_denied(message))
+    }
+
+    /// A refusal of an agent whose node belongs to another cluster. The status carries the ID of
+    /// this one, which the agent reports on its node.
+    pub fn other_cluster(ours: &str, theirs: &str) -> Self {
+        let message = format!(
+            "cluster: this is {ours:?}, and the agent's node belongs to {theirs:?}; if that has \
+             changed, run `portolan-agent forget` on the node"
+        );
+        let mut refusal = Self::forbidden(RefusalReason::WrongCluster, message);
+        if let Ok(id) = ours.parse() {
+            refusal.status.metadata_mut().insert(CLUSTER_ID, id);
+        }
+        refusal
+    }
+
+    pub(crate) fn wrong_node(message: String) -> Self {
+        Self::forbidden(RefusalReason::WrongNode, format!("node: {message}"))
+    }
+
+    pub(crate) fn unauthenticated(reason: RefusalReason, message: impl Into<String>) -> Self {
+        Self::new(reason, Status::unauthenticated(message))
     }
 }
 

@@ -117,7 +117,7 @@ impl Reviews {
     /// later, except for a revoked token, whose next turn follows when it is presented again.
     pub async fn next(&self) -> Due {
         loop {
-            let turn = self.lock().take(Instant::now(), self.period);
+            let turn = self.lock().take_due(Instant::now(), self.period);
             match turn {
                 Ok(due) => return due,
                 // The earliest turn is read again at its time, and after a notification.
@@ -168,7 +168,7 @@ impl Reviews {
 impl State {
     /// Takes the token whose turn it is. Otherwise returns the time of the earliest turn, if there
     /// is one.
-    fn take(&mut self, now: Instant, period: Duration) -> Result<Due, Option<Instant>> {
+    fn take_due(&mut self, now: Instant, period: Duration) -> Result<Due, Option<Instant>> {
         loop {
             let (at, id) = *self.queue.first().ok_or(None)?;
             if at > now {

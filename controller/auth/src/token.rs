@@ -14,9 +14,9 @@ use portolan_tls::{NodeName, PeerName};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::identity::Certified;
+use crate::certified::Certified;
 use crate::keys::{KeySet, KeyWanted};
-use crate::refusals::RefusalReason;
+use crate::refusals::{Refusal, RefusalReason};
 use crate::reviews::{Reviewed, Reviews};
 
 /// Tolerated clock skew, in seconds.
@@ -213,4 +213,17 @@ fn quoted(text: &str) -> String {
 
 fn far_away() -> SystemTime {
     SystemTime::now() + Duration::from_secs(100 * 365 * 86_400)
+}
+
+impl Refusal {
+    /// A refusal of a stream whose token was found to be revoked by a review.
+    pub fn revoked() -> Self {
+        TokenError::Revoked.into()
+    }
+}
+
+impl From<TokenError> for Refusal {
+    fn from(error: TokenError) -> Self {
+        Self::unauthenticated(error.reason(), format!("token: {error}"))
+    }
 }

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_auth::{Certified, RefusalReason, Refusals};
+use portolan_auth::{Certified, CertifiedError, RefusalReason, Refusals};
 use rustls::ServerConfig as TlsConfig;
 use rustls::server::Accepted as Hello;
 use socket2::SockRef;
@@ -231,7 +231,11 @@ impl Accepted {
         Ok(self.connection(Io::Tls(Box::new(stream)), certificate))
     }
 
-    fn connection(self, io: Io, certificate: Option<Result<Certified, String>>) -> Connection {
+    fn connection(
+        self,
+        io: Io,
+        certificate: Option<Result<Certified, CertifiedError>>,
+    ) -> Connection {
         let peer = Peer::new(self.address, certificate);
         Connection::new(io, peer, self.permit, self.gate)
     }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use portolan_auth::Certified;
+use portolan_auth::{Certified, CertifiedError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -20,7 +20,9 @@ use crate::probation::Probation;
 
 /// The node or relay of the peer's verified certificate, or why it names none; `None` without a
 /// certificate.
-pub(crate) fn certified(stream: &TlsStream<TcpStream>) -> Option<Result<Certified, String>> {
+pub(crate) fn certified(
+    stream: &TlsStream<TcpStream>,
+) -> Option<Result<Certified, CertifiedError>> {
     let (_, session) = stream.get_ref();
     let own = session.peer_certificates()?.first()?;
     Some(Certified::read(own))

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use portolan_auth::Certified;
+use portolan_auth::{Certified, CertifiedError};
 
 /// Number of refused credentials at which a connection is closed.
 const MAX_REFUSALS: u32 = 8;
@@ -20,7 +20,7 @@ pub struct Peer(Arc<State>);
 #[derive(Debug)]
 struct State {
     address: SocketAddr,
-    certificate: Option<Result<Certified, String>>,
+    certificate: Option<Result<Certified, CertifiedError>>,
     /// Number of admitted streams on the connection.
     streams: AtomicUsize,
     cut: AtomicBool,
@@ -37,7 +37,10 @@ struct State {
 }
 
 impl Peer {
-    pub(crate) fn new(address: SocketAddr, certificate: Option<Result<Certified, String>>) -> Self {
+    pub(crate) fn new(
+        address: SocketAddr,
+        certificate: Option<Result<Certified, CertifiedError>>,
+    ) -> Self {
         Self(Arc::new(State {
             address,
             certificate,
@@ -66,7 +69,7 @@ impl Peer {
 
     /// The node or relay that the certificate names, or why it names none; `None` without a
     /// certificate.
-    pub fn certificate(&self) -> Option<&Result<Certified, String>> {
+    pub fn certificate(&self) -> Option<&Result<Certified, CertifiedError>> {
         self.0.certificate.as_ref()
     }
 

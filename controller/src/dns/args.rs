@@ -111,12 +111,17 @@ enum Pods {
     Verified,
 }
 
-fn name_server(text: &str) -> Result<ServiceKey, String> {
+/// A Service that is not named as namespace/name.
+#[derive(Debug, thiserror::Error)]
+#[error("expected namespace/name")]
+struct ServiceKeyError;
+
+fn name_server(text: &str) -> Result<ServiceKey, ServiceKeyError> {
     match text.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
             Ok(ServiceKey::new(namespace, name))
         }
-        _ => Err("expected namespace/name".to_owned()),
+        _ => Err(ServiceKeyError),
     }
 }
 

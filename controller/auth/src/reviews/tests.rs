@@ -23,7 +23,7 @@ fn begin(reviews: &Arc<Reviews>, node: &str) -> Reviewed {
 
 /// Takes the turn that is due now, if there is one.
 fn now(reviews: &Reviews) -> Option<Due> {
-    reviews.lock().take(Instant::now(), PERIOD).ok()
+    reviews.lock().take_due(Instant::now(), PERIOD).ok()
 }
 
 fn node(reviews: &Reviews) -> Option<String> {
@@ -88,7 +88,7 @@ async fn a_new_stream_wakes_who_waits_for_a_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_stream_goes_by_is_not_asked_about_and_forgotten() {
+async fn tokens_without_a_stream_are_forgotten_without_a_review() {
     let reviews = reviews();
     drop(begin(&reviews, "a"));
     assert_eq!((known(&reviews), node(&reviews)), (0, None));
@@ -170,7 +170,7 @@ async fn a_revoked_token_lets_nobody_in_before_a_review_finds_it_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_revoked_is_remembered_until_it_has_expired() {
+async fn revoked_tokens_are_remembered_until_they_expire() {
     let reviews = reviews();
     let stream = begin(&reviews, "a");
     let due = now(&reviews).unwrap();
@@ -189,7 +189,7 @@ async fn what_was_revoked_is_remembered_until_it_has_expired() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_expired_is_not_asked_about() {
+async fn expired_tokens_are_not_reviewed() {
     let reviews = reviews();
     let soon = reviews.watch("a", "a", PERIOD).unwrap();
     assert_eq!(node(&reviews).as_deref(), Some("a"));
