@@ -11,9 +11,10 @@ use portolan_serve::Registry as Sessions;
 use portolan_source::{
     ContactCollector, HeldDeletions, ProblemLog, Sink, file, kubernetes, watch_contact,
 };
-use portolan_tablelog::{ClusterIdentity, Publisher, TableReader};
+use portolan_tablelog::{ClusterIdentity, Publisher, SourceDoubts, TableReader};
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
 
 use crate::args::{Args, Source};
 use crate::cluster::{ClusterMetrics, ClusterWatch};
@@ -29,6 +30,9 @@ const EVENTS: usize = 64;
 pub(crate) const WRITER_STUCK: Duration = Duration::from_secs(60);
 /// Length of the queue of questions to the writer.
 const QUESTIONS: usize = 8;
+
+/// Pause between two questions for the newest versions of the API server.
+const DOUBTS_PAUSE: Duration = Duration::from_secs(1);
 
 /// Parts that publish tables.
 pub(crate) struct Publishing {
@@ -87,6 +91,8 @@ impl Publishing {
                 if args.events {
                     report_events(&client, &stats, &mut self.problems, vital);
                 }
+                let doubts = self.publisher.source_doubts();
+                vital.spawn_endless("doubted versions", answer_doubts(client.clone(), doubts));
                 watch_objects(client, args, sink, names, &stats, vital);
             }
             // A relay has no objects.
@@ -135,6 +141,22 @@ pub(crate) fn follow_contact(
 fn cores() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     u32::try_from(cores).unwrap_or(1)
+}
+
+/// Asks the API server for its newest versions when an agent has later ones. If it has not reached them,
+/// it was restored from a backup, and the agent is served at once.
+async fn answer_doubts(client: kube::Client, doubts: SourceDoubts) {
+    loop {
+        doubts.doubted().await;
+        let asked = Instant::now();
+        match kubernetes::newest_versions(&client).await {
+            Ok(versions) => doubts.stated(asked, versions),
+            Err(error) => {
+                tracing::warn!(%error, "cannot compare the versions of agents with the API server's");
+            }
+        }
+        sleep(DOUBTS_PAUSE).await;
+    }
 }
 
 /// Writes Kubernetes Events about problems with objects and held deletions.

@@ -40,6 +40,7 @@ use name_feed::NameFeed;
 pub use client::{ClientError, check_kubeconfig, client, own_client};
 pub use events::{problem_channel, report_problems};
 pub use identity::{ClusterId, cluster_id};
+pub use probe::{VersionError, newest_versions};
 pub use report::report_held;
 pub use stats::{KindStats, Stats};
 

@@ -22,6 +22,7 @@ mod reader;
 mod scope;
 mod shared;
 mod since;
+mod sources;
 #[cfg(any(test, feature = "testing"))]
 #[allow(
     clippy::unwrap_used,
@@ -44,5 +45,6 @@ pub use publisher::Publisher;
 pub use reader::{First, Have, How, Next, TableReader};
 pub use scope::Scope;
 pub use shared::State;
+pub use sources::SourceDoubts;
 pub use update::{PublishObserver, Update};
 pub use wire::single;

@@ -19,6 +19,7 @@ use crate::published::{Outcome, Published};
 use crate::reader::TableReader;
 use crate::shared::{Shared, State};
 use crate::since::{OwnPart, SharedPart};
+use crate::sources::SourceDoubts;
 use crate::update::{PublishObserver, Update};
 
 /// The only writer of the tables. [`publish`](Self::publish) is the only way to change them: it
@@ -56,6 +57,12 @@ impl Publisher {
     #[must_use]
     pub fn identity(&self) -> ClusterIdentity {
         ClusterIdentity(Arc::clone(&self.shared))
+    }
+
+    /// The handle that proves to agents that the sources' versions went back, for the source.
+    #[must_use]
+    pub fn source_doubts(&self) -> SourceDoubts {
+        SourceDoubts(Arc::clone(&self.shared))
     }
 
     /// Publishes one update.

@@ -8,7 +8,7 @@ mod next;
 
 use std::sync::{Arc, RwLockReadGuard};
 
-use portolan_model::{NodeKey, NodeTable};
+use portolan_model::{Destination, NodeKey, NodeTable};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
 
@@ -67,6 +67,12 @@ impl TableReader {
         Arc::clone(&self.shared.raised).notified_owned()
     }
 
+    /// Has the sources state their newest versions, because an agent has a table of later versions
+    /// than these. [`raised`](Self::raised) completes when they have.
+    pub fn doubt_sources(&self) {
+        self.shared.stated.doubt();
+    }
+
     /// The state that the streams of a cluster share.
     #[must_use]
     pub fn feed(&self, cluster: &Arc<str>) -> Arc<Feed> {
@@ -104,6 +110,20 @@ impl TableReader {
     pub fn differences_since(&self, node: &NodeKey, cursor: u64) -> Option<Differences> {
         let log = self.read();
         log.of(&node.cluster).differences_since(&node.name, cursor)
+    }
+
+    /// Whether the newest tables of a scope have a destination of a Service for which `is` holds, in
+    /// the list of any zone, family or policy.
+    #[must_use]
+    pub fn has_destination(
+        &self,
+        scope: &Scope,
+        service: (&str, &str),
+        is: impl Fn(&Destination) -> bool,
+    ) -> bool {
+        let log = self.read();
+        let of = log.of(scope.cluster());
+        of.has_destination(scope, service, is)
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, TableLog> {

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use crate::feed::Feed;
 use crate::identity::KnownIdentity;
 use crate::log::{Retention, TableLog};
+use crate::sources::StatedVersions;
 
 /// The state that the writer and the readers share.
 ///
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     state: AtomicU8,
     pub(crate) raised: Arc<Notify>,
     pub(crate) identity: KnownIdentity,
+    pub(crate) stated: StatedVersions,
 }
 
 /// The state of the writer.
@@ -47,6 +49,7 @@ impl Shared {
             state: AtomicU8::new(State::Starting as u8),
             raised: Arc::default(),
             identity: KnownIdentity::default(),
+            stated: StatedVersions::default(),
         }
     }
 

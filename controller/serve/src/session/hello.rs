@@ -7,6 +7,7 @@ use std::sync::Arc;
 use portolan_model::{NodeKey, SetHash};
 use portolan_proto::{VERSION, v1};
 use portolan_tablelog::{Have, Scope, TableHashes};
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::ServeConfig;
@@ -96,6 +97,7 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
                 .zip(own)
                 .map(|(records, own)| TableHashes { records, own }),
             source_versions: hello.source_versions,
+            since: Some(Instant::now()),
         },
     })
 }

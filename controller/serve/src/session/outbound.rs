@@ -268,6 +268,9 @@ impl Outbound {
         let is_behind = matches!(first, First::Behind);
         if is_behind != self.behind {
             self.behind = is_behind;
+            if is_behind {
+                self.context.tables.doubt_sources();
+            }
             self.deadline = None;
             self.watch();
             if matches!(first, First::Behind | First::Wait(_)) {

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, Client};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::kinds::Watchable;
 use super::trouble::Trouble;
 use super::watched::Watched;
+use crate::objects::{EndpointSlice, Node, Service};
 
 /// How long a watch may be silent before the server is asked.
 const PAUSE: Duration = Duration::from_secs(15);
@@ -107,4 +108,26 @@ fn compare(ours: Option<u64>, theirs: Option<u64>) -> Result<(), Trouble> {
         (Some(ours), Some(theirs)) if theirs < ours => Err(Trouble::WentBack { ours, theirs }),
         _ => Ok(()),
     }
+}
+
+/// An API server that does not state its newest version.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct VersionError(Trouble);
+
+/// The API server's newest versions of Services, EndpointSlices and Nodes, in this order, read from
+/// its storage. Versions of an API server are numbers (KEP-5504).
+///
+/// # Errors
+/// If it does not answer, or a version is not a number.
+pub async fn newest_versions(client: &Client) -> Result<Vec<u64>, VersionError> {
+    let all = || client.clone();
+    let versions = tokio::try_join!(
+        ask::<Service>(Api::all(all())),
+        ask::<EndpointSlice>(Api::all(all())),
+        ask::<Node>(Api::all(all())),
+    );
+    let (services, slices, nodes) = versions.map_err(VersionError)?;
+    let versions: Option<Vec<u64>> = [services, slices, nodes].into_iter().collect();
+    versions.ok_or(VersionError(Trouble::NoVersion))
 }

@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_large_is_sent_by_reference() {
+    fn large_frames_are_sent_by_reference() {
         let (shared, sent) = delivery(&[SMALL_BYTES + 1]);
         assert_eq!(sent.len(), 2);
         assert_eq!(sent[0].as_ptr(), shared[0].as_ptr());
     }
 
     #[test]
-    fn what_is_small_goes_with_the_commit() {
+    fn small_frames_go_with_the_commit() {
         let (shared, sent) = delivery(&[SMALL_BYTES, SMALL_BYTES]);
         assert_eq!(sent.len(), 2);
         assert_eq!(sent[0].as_ptr(), shared[0].as_ptr());

@@ -78,6 +78,7 @@ impl Relay {
             revision: hello.revision,
             hashes: hashes.map(|(records, own)| TableHashes { records, own }),
             source_versions: hello.source_versions,
+            since: None,
         }
     }
 
@@ -87,12 +88,12 @@ impl Relay {
         let have = self.have();
         match upstream.first(&feed, &all_nodes(), &have) {
             First::Deliver(delivery, _) => {
-                self.take(upstream, delivery).unwrap();
+                self.take_delivery(upstream, delivery).unwrap();
                 false
             }
             First::Snapshot => {
                 let delivery = upstream.snapshot(&feed, &all_nodes());
-                self.take(upstream, delivery).unwrap();
+                self.take_delivery(upstream, delivery).unwrap();
                 true
             }
             other => panic!("{other:?}"),
@@ -108,11 +109,15 @@ impl Relay {
                 Next::Deliver(delivery) => delivery,
                 Next::Snapshot => upstream.snapshot(&feed, &all_nodes()),
             };
-            self.take(upstream, delivery).unwrap();
+            self.take_delivery(upstream, delivery).unwrap();
         }
     }
 
-    fn take(&mut self, upstream: &TableReader, delivery: Delivery) -> Result<(), ForwardError> {
+    fn take_delivery(
+        &mut self,
+        upstream: &TableReader,
+        delivery: Delivery,
+    ) -> Result<(), ForwardError> {
         self.take_messages(upstream, messages(delivery))
     }
 
@@ -297,7 +302,7 @@ fn a_relay_resumes_and_needs_no_snapshot_for_what_it_has() {
 }
 
 #[test]
-fn what_does_not_fit_its_hashes_is_not_published() {
+fn transitions_that_do_not_fit_their_hashes_are_not_published() {
     let (mut publisher, tables) = root(&some());
     let feed = tables.feed(&CLUSTER.into());
     let mut relay = Relay::new(Retention::default());
@@ -375,7 +380,7 @@ fn commit_of(hashes: &[u8], revision: u64) -> v1::Commit {
 }
 
 #[test]
-fn what_is_not_understood_is_passed_on_and_what_has_no_key_is_left_out() {
+fn unknown_fields_are_passed_on_and_records_without_a_key_are_left_out() {
     let mut relay = Relay::new(Retention::default());
     let put = vec![newer("a", 1, 1), newer("b", 9, 2)];
     let known = put[0].clone();
@@ -410,7 +415,7 @@ fn what_is_not_understood_is_passed_on_and_what_has_no_key_is_left_out() {
 /// The `NodeInfo` of a newer controller has a field that this version does not know, and an
 /// invalid one.
 #[test]
-fn what_is_known_of_nodes_is_passed_on_as_the_bytes_that_came() {
+fn facts_about_nodes_are_passed_on_byte_by_byte() {
     let network = v1::Network {
         network: Some(v1::network::Network::V4(0)),
         prefix_length: 8,

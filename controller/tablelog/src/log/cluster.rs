@@ -6,9 +6,13 @@ mod all;
 mod changed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
-use portolan_model::{ContentHash, NodeInfo, NodeOverlay, NodeTable, Record, RecordKey, SetHash};
+use portolan_model::{
+    ContentHash, Destination, NodeInfo, NodeOverlay, NodeTable, Protocol, Record, RecordKey,
+    SetHash,
+};
 use portolan_proto::convert::encode_key;
 use portolan_proto::encoded::encode;
 use prost::bytes::Bytes;
@@ -17,6 +21,7 @@ use super::buckets::Buckets;
 use super::journal::{Journal, Replaced};
 use super::prepared::{Item, NodeItem};
 use super::{Changes, OwnChanges, Retention, TableHashes};
+use crate::scope::Scope;
 
 pub(crate) use all::NodeChanges;
 pub use changed::{Differences, TablePart};
@@ -273,6 +278,37 @@ impl Cluster {
             records: self.records.values(),
             lists: own.map(|own| own.lists.values()).unwrap_or_default(),
         }
+    }
+
+    /// Whether some list of a Service, named by namespace and name, has such a destination.
+    pub(crate) fn has_destination(
+        &self,
+        scope: &Scope,
+        service: (&str, &str),
+        is: impl Fn(&Destination) -> bool,
+    ) -> bool {
+        let first = RecordKey {
+            cluster: Arc::clone(scope.cluster()),
+            namespace: service.0.into(),
+            service: service.1.into(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        };
+        let is_of = |key: &RecordKey| (&*key.namespace, &*key.service) == service;
+        let in_lists = |own: &Node| {
+            let lists = own.lists.range(Bound::Included(&first), Bound::Unbounded);
+            let mut lists = lists.take_while(|(key, _)| is_of(key));
+            lists.any(|(_, item)| item.value.cluster.iter().chain(&item.value.local).any(&is))
+        };
+        let records = self
+            .records
+            .range(Bound::Included(&first), Bound::Unbounded);
+        let mut records = records.take_while(|(key, _)| is_of(key));
+        records.any(|(_, item)| item.value.destinations.iter().any(&is))
+            || match scope {
+                Scope::Node(node) => self.nodes.get(&node.name).is_some_and(in_lists),
+                Scope::AllNodes(_) => self.nodes.values().any(in_lists),
+            }
     }
 
     #[cfg(test)]

@@ -51,7 +51,7 @@ fn a_cluster_is_not_disturbed_by_another() {
 }
 
 #[test]
-fn what_is_gone_is_remembered_up_to_a_bound() {
+fn tombstones_are_kept_up_to_a_bound() {
     let mut log = TableLog::new(RETENTION);
     for service in 0..50 {
         apply(&mut log, &[TestChange::Record(0, service, Some(0))]);

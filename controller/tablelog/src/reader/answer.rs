@@ -2,6 +2,8 @@
 
 //! The state that a stream presents to the tables, and the transitions that it gets.
 
+use tokio::time::Instant;
+
 use crate::feed::Delivery;
 use crate::log::TableHashes;
 
@@ -16,6 +18,8 @@ pub struct Have {
     pub hashes: Option<TableHashes>,
     /// The versions of the sources of that table; empty if unknown.
     pub source_versions: Vec<u64>,
+    /// When the agent said so; `None` if unknown.
+    pub since: Option<Instant>,
 }
 
 /// The first transition of a stream.

@@ -26,7 +26,9 @@ impl TableReader {
     #[must_use]
     pub fn first(&self, feed: &Feed, scope: &Scope, have: &Have) -> First {
         let log = self.read();
-        let is_behind = is_behind(log.source_versions(), &have.source_versions);
+        let (known, claimed) = (log.source_versions(), &have.source_versions);
+        let went_back = |since| self.shared.stated.went_back(known, claimed, since);
+        let is_behind = is_behind(known, claimed) && !have.since.is_some_and(went_back);
         let Some(theirs) = have.hashes else {
             // The agent dropped its table, but the versions of that table are known.
             return match is_behind {

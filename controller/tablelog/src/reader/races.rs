@@ -54,6 +54,7 @@ fn readers_and_the_writer_never_wait_for_each_other_in_a_circle() {
         revision: tables.head(&node.cluster),
         hashes: Some(tables.read().of(&node.cluster).hashes(&node.name)),
         source_versions: Vec::new(),
+        since: None,
     };
     publisher.publish(&all_anew(2));
     let stop = Arc::new(AtomicBool::new(false));

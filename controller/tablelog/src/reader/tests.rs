@@ -2,13 +2,18 @@
 
 mod agent;
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use portolan_model::NodeKey;
+use portolan_model::{Destination, NodeKey, NodeOverlay, Record};
 use portolan_proto::v1;
+use portolan_select::TableDelta;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::bytes::Bytes;
+use tokio::time::Instant;
 
 use agent::{Agent, all};
 
@@ -232,7 +237,7 @@ fn an_agent_from_elsewhere_gets_the_buckets_that_differ() {
         panic!("not known");
     };
     assert!(delivery.shares(&same));
-    agent.take(&tables, &node, delivery);
+    agent.take_delivery(&tables, &node, delivery);
     assert_eq!(agent.table, tables.table(&node));
     // Equal buckets of tables that differ: the hashes are useless.
     let (ours, theirs) = (agent.buckets(count), agent.have().hashes.unwrap());
@@ -272,7 +277,7 @@ fn first_sends_as_little_as_it_can() {
 }
 
 #[test]
-fn nobody_goes_back_in_time() {
+fn agents_with_later_versions_are_sent_nothing() {
     let (mut publisher, tables) = synced(Retention::default());
     let node = node(0, 0);
     let feed = tables.feed(&node.cluster);
@@ -306,6 +311,90 @@ fn nobody_goes_back_in_time() {
     }
     publisher.publish(Update::from(&delta(&[])).from_origin(from(&[5, 6, 5])));
     assert!(!is_behind(&[5, 6, 5]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_versions_than_the_source_has_itself_are_from_before_a_restore() {
+    let (mut publisher, tables) = synced(RETENTION);
+    let node = node(0, 0);
+    let feed = tables.feed(&node.cluster);
+    let origin = Origin {
+        source_versions: vec![5, 5, 5],
+        ..Origin::default()
+    };
+    publisher.publish(Update::from(&delta(&put([1], 0))).from_origin(origin));
+    let agent = Agent {
+        at: Some((1, 1)),
+        ..Agent::default()
+    };
+    let since = Instant::now();
+    let is_behind = || {
+        let have = Have {
+            source_versions: vec![9, 5, 7],
+            since: Some(since),
+            ..agent.have()
+        };
+        let first = tables.first(&feed, &Scope::from(&node), &have);
+        matches!(first, First::Behind)
+    };
+    assert!(is_behind());
+    tables.doubt_sources();
+    let doubts = publisher.source_doubts();
+    doubts.doubted().await;
+    let raised = tables.raised();
+    // The source was asked before the agent spoke: another controller may have seen more since.
+    doubts.stated(since - Duration::from_secs(1), vec![6, 6, 6]);
+    raised.await;
+    assert!(is_behind());
+    for (stated, behind) in [
+        (vec![9, 9, 9], true),
+        (vec![8, 8, 7], true),
+        (vec![8, 8], true),
+        (vec![6, 6, 6], false),
+    ] {
+        doubts.stated(since, stated.clone());
+        assert_eq!(is_behind(), behind, "{stated:?}");
+    }
+}
+
+#[test]
+fn destinations_of_a_service_are_found_in_all_lists() {
+    let (mut publisher, tables) = synced(RETENTION);
+    publisher.publish(&delta(&put([1], 0)));
+    let node = node(0, 0);
+    let key = tables.table(&node).records.keys().next().cloned().unwrap();
+    let destination = Destination::new(([10, 9, 9, 9], 80).into());
+    let mut record = Record::new(key.clone());
+    record.destinations = vec![destination];
+    let lists = NodeOverlay {
+        local: vec![Destination::new(([10, 8, 8, 8], 80).into())],
+        ..NodeOverlay::default()
+    };
+    publisher.publish(&TableDelta {
+        records: BTreeMap::from([(key.clone(), Some(Arc::new(record)))]),
+        lists: BTreeMap::from([(
+            node.clone(),
+            BTreeMap::from([(key.clone(), Some(Arc::new(lists)))]),
+        )]),
+        ..TableDelta::default()
+    });
+    let has = |scope: &Scope, service: &str, last: u8| {
+        let address: IpAddr = [10, last, last, last].into();
+        let is = |one: &Destination| one.address.ip() == address;
+        tables.has_destination(scope, (&key.namespace, service), is)
+    };
+    let (own, all) = (
+        Scope::from(&node),
+        Scope::AllNodes(Arc::clone(&key.cluster)),
+    );
+    let other = Scope::Node(NodeKey {
+        name: "b".into(),
+        ..node.clone()
+    });
+    assert!(has(&own, &key.service, 9) && has(&other, &key.service, 9));
+    assert!(has(&own, &key.service, 8) && !has(&other, &key.service, 8));
+    assert!(has(&all, &key.service, 8) && !has(&all, &key.service, 7));
+    assert!(!has(&all, "another", 9));
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn a_small_transition_is_one_chunk_that_can_be_parted_from_its_commit() {
 }
 
 #[test]
-fn what_can_be_compressed_is() {
+fn frames_are_compressed_where_it_saves_bytes() {
     let key = |i: u32| v1::RecordKey {
         service: format!("service-{i}"),
         ..v1::RecordKey::default()

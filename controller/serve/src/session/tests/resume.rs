@@ -62,7 +62,7 @@ async fn moved(config: ServeConfig) -> (Server, NodeTable) {
 }
 
 #[tokio::test]
-async fn who_tells_its_buckets_gets_those_that_differ() {
+async fn an_agent_that_reports_its_buckets_gets_those_that_differ() {
     let (mut server, table) = moved(ServeConfig::default()).await;
     let mut client = server.connect(with(&table)).await;
     let count = asked(&mut client).await;
@@ -79,7 +79,7 @@ async fn who_tells_its_buckets_gets_those_that_differ() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_ends_the_stream() {
+async fn a_malformed_answer_ends_the_stream() {
     let (server, table) = moved(ServeConfig::default()).await;
     let mut client = server.connect(with(&table)).await;
     asked(&mut client).await;
@@ -91,7 +91,7 @@ async fn what_is_no_answer_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_gets_everything() {
+async fn an_agent_that_does_not_answer_gets_a_snapshot() {
     let config = ServeConfig {
         buckets_timeout: Duration::from_millis(50),
         ..ServeConfig::default()
@@ -163,7 +163,26 @@ async fn an_agent_that_knows_more_is_sent_away_in_the_end() {
 }
 
 #[tokio::test]
-async fn what_one_tells_helps_all_who_have_the_same() {
+async fn an_agent_of_a_restored_source_is_served_at_once() {
+    let mut server = Server::synced(&[]).await;
+    server
+        .publisher
+        .publish(Update::from(&put(&["x"])).from_origin(from(5)));
+    let ahead = v1::Hello {
+        source_versions: vec![6, 1, 1],
+        ..with(&NodeTable::default())
+    };
+    let mut client = server.connect(ahead).await;
+    let doubts = server.publisher.source_doubts();
+    doubts.doubted().await;
+    doubts.stated(tokio::time::Instant::now(), vec![5, 5, 5]);
+    let batch = client.batch().await;
+    assert_eq!(batch.put, ["x"]);
+    assert_eq!(batch.commit.source_versions, [5, 1, 1]);
+}
+
+#[tokio::test]
+async fn one_answer_serves_all_agents_with_the_same_records() {
     let (server, table) = moved(ServeConfig::default()).await;
     let mut first = server.connect(with(&table)).await;
     let count = asked(&mut first).await;
@@ -189,7 +208,7 @@ async fn what_one_tells_helps_all_who_have_the_same() {
 }
 
 #[tokio::test]
-async fn nobody_waits_long_for_what_another_does_not_tell() {
+async fn the_wait_for_the_answer_of_another_agent_is_short() {
     let (server, table) = moved(ServeConfig::default()).await;
     let mut silent = server.connect(with(&table)).await;
     asked(&mut silent).await;

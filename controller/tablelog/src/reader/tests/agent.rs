@@ -40,6 +40,7 @@ impl Agent {
                 own: self.table.own_hash(),
             }),
             source_versions: Vec::new(),
+            since: None,
         }
     }
 
@@ -57,7 +58,7 @@ impl Agent {
             _ => None,
         };
         let delivery = delivery.unwrap_or_else(|| tables.snapshot(&feed, &scope));
-        self.take(tables, node, delivery);
+        self.take_delivery(tables, node, delivery);
     }
 
     pub(super) fn buckets(&self, count: u32) -> Vec<[u8; 8]> {
@@ -78,12 +79,17 @@ impl Agent {
                 Next::Deliver(delivery) => delivery,
                 Next::Snapshot => tables.snapshot(&feed, &scope),
             };
-            self.take(tables, node, delivery);
+            self.take_delivery(tables, node, delivery);
             transitions += 1;
         }
     }
 
-    pub(super) fn take(&mut self, tables: &TableReader, node: &NodeKey, delivery: Delivery) {
+    pub(super) fn take_delivery(
+        &mut self,
+        tables: &TableReader,
+        node: &NodeKey,
+        delivery: Delivery,
+    ) {
         let revision = delivery.revision;
         let (frames, items) = (delivery.frames(), delivery.items());
         let decoded = decode(all(delivery));

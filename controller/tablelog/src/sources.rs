@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Proof that the versions of the sources went back.
+//!
+//! A controller that restarts after the restore of its API server has lower versions than its
+//! agents. Only the API server's own newest version tells this from a controller that is late.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::shared::Shared;
+
+/// The newest versions that the sources stated when they were asked.
+#[derive(Debug, Default)]
+pub(crate) struct StatedVersions {
+    doubted: Notify,
+    last: RwLock<Option<(Instant, Vec<u64>)>>,
+}
+
+impl StatedVersions {
+    pub(crate) fn doubt(&self) {
+        self.doubted.notify_one();
+    }
+
+    /// Whether the sources were asked after `since`, and had not reached the higher ones of these
+    /// versions: such a version is from before a restore. Versions that are not higher than `ours`
+    /// need no proof.
+    pub(crate) fn went_back(&self, ours: &[u64], theirs: &[u64], since: Instant) -> bool {
+        let last = self.last.read().unwrap_or_else(PoisonError::into_inner);
+        let Some((_, stated)) = last.as_ref().filter(|(asked, _)| *asked >= since) else {
+            return false;
+        };
+        stated.len() == theirs.len()
+            && ours
+                .iter()
+                .zip(theirs)
+                .zip(stated)
+                .all(|((ours, theirs), stated)| theirs <= ours || theirs > stated)
+    }
+}
+
+/// The source's side: it is told of doubts, and states its newest versions.
+#[derive(Debug)]
+pub struct SourceDoubts(pub(crate) Arc<Shared>);
+
+impl SourceDoubts {
+    /// Completes when an agent has a table of later versions than the published ones.
+    pub async fn doubted(&self) {
+        self.0.stated.doubted.notified().await;
+    }
+
+    /// States the sources' newest versions, in the order of [`Origin::source_versions`]. They were
+    /// read from the sources themselves, not from a cache, by requests that began at `asked`.
+    ///
+    /// [`Origin::source_versions`]: crate::Origin::source_versions
+    pub fn stated(&self, asked: Instant, versions: Vec<u64>) {
+        let last = self.0.stated.last.write();
+        *last.unwrap_or_else(PoisonError::into_inner) = Some((asked, versions));
+        self.0.raise();
+    }
+}
