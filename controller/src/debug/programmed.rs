@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! `/debug/programmed?revision=N` and `?service=NAMESPACE/NAME`: the nodes whose kernel has a revision,
-//! or the newest state of a Service.
+//! or the newest state of a Service; with `&without=ADDRESS` the newest state, and no destination of
+//! that address for new connections.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
-use portolan_serve::{NodeStatus, RELAY, Standing};
+use portolan_model::Destination;
+use portolan_serve::{NodeStatus, RELAY, RecordProblem, Standing};
+use portolan_tablelog::Scope;
 use serde::Serialize;
 
 use super::{Debug, Failure};
@@ -14,7 +20,34 @@ use super::{Debug, Failure};
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
     Revision(u64),
-    Service { namespace: String, name: String },
+    Service {
+        namespace: String,
+        name: String,
+        without: Option<Address>,
+    },
+}
+
+/// An address of endpoints: all ports, or one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Address {
+    Host(IpAddr),
+    Socket(SocketAddr),
+}
+
+impl Address {
+    fn parse(text: &str) -> Option<Self> {
+        let host = text.parse().map(Self::Host);
+        host.or_else(|_| text.parse().map(Self::Socket)).ok()
+    }
+
+    /// Whether new connections are forwarded there.
+    fn is_served_by(self, destination: &Destination) -> bool {
+        let is_same = match self {
+            Self::Host(host) => destination.address.ip() == host,
+            Self::Socket(socket) => destination.address == socket,
+        };
+        is_same && destination.weight > 0
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -50,14 +83,36 @@ pub(super) async fn programmed(
 }
 
 impl Debug {
+    /// Whether the newest table of a node, or of any behind a relay, forwards new connections to an
+    /// address.
+    fn forwards(&self, status: &NodeStatus, service: (&str, &str), address: Address) -> bool {
+        let scope = match status.node.starts_with(RELAY) {
+            true => Scope::AllNodes(Arc::clone(&self.cluster)),
+            false => Scope::Node(self.key(&status.node)),
+        };
+        let is_served = |destination: &Destination| address.is_served_by(destination);
+        self.tables.has_destination(&scope, service, is_served)
+    }
+
     fn has_programmed(&self, status: &NodeStatus, target: &Target) -> bool {
         match target {
             Target::Revision(revision) => status.programmed >= Some(*revision),
+            Target::Service {
+                namespace,
+                name,
+                without: Some(address),
+            } if keeps_old_records(status, &format!("{namespace}/{name}"))
+                || self.forwards(status, (namespace, name), *address) =>
+            {
+                false
+            }
             // The records that single nodes behind a relay lack are not known here.
             Target::Service { .. } if status.node.starts_with(RELAY) => {
                 status.programmed >= Some(self.tables.head(&self.cluster))
             }
-            Target::Service { namespace, name } => {
+            Target::Service {
+                namespace, name, ..
+            } => {
                 let prefix = match &*self.cluster {
                     "" => format!("{namespace}/{name}"),
                     cluster => format!("{cluster}/{namespace}/{name}"),
@@ -68,27 +123,42 @@ impl Debug {
     }
 }
 
+/// Whether a node may still have a Service's records as they were: deletions are held, or a record was
+/// refused by the agent or by the kernel.
+fn keeps_old_records(status: &NodeStatus, service: &str) -> bool {
+    let is_affected = |problems: &[RecordProblem], total: u32| {
+        let mut records = problems.iter().filter_map(|one| one.record.as_deref());
+        // Not all problems are listed if there are many.
+        records.any(|record| is_of_service(record, service)) || total as usize > problems.len()
+    };
+    status.held.is_some()
+        || is_affected(&status.refused, status.refused_total)
+        || is_affected(&status.errors, status.errors_total)
+}
+
+/// Whether a record belongs to the Service whose records begin with a prefix.
+fn is_of_service(record: &str, prefix: &str) -> bool {
+    let rest = record.strip_prefix(prefix);
+    rest.is_some_and(|rest| rest.starts_with(['/', ':']))
+}
+
 /// Whether none of the changes that a node lacks is of a Service, whose records begin with a prefix.
 fn has_programmed_service(standing: &Standing, prefix: &str) -> bool {
     if standing.programmed.is_none() {
         return false;
     }
-    let is_of_service = |record: &str| {
-        let rest = record.strip_prefix(prefix);
-        rest.is_some_and(|rest| rest.starts_with(['/', ':']))
-    };
     match &standing.changed {
         None => standing.records_equal && standing.own_equal,
         Some(changed) => {
             let mut records = changed.iter().filter_map(|one| one.record.as_deref());
-            !records.any(is_of_service)
+            !records.any(|record| is_of_service(record, prefix))
         }
     }
 }
 
 impl Target {
     fn parse(query: &str) -> Result<Self, Failure> {
-        let mut target = None;
+        let (mut target, mut excluded) = (None, None);
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
             let wrong =
                 |expected| Failure::bad_request(format!("{key}: {value:?}: expected {expected}"));
@@ -100,15 +170,34 @@ impl Target {
                 "service" => match value.split_once('/') {
                     Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
                         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-                        Self::Service { namespace, name }
+                        Self::Service {
+                            namespace,
+                            name,
+                            without: None,
+                        }
                     }
                     _ => return Err(wrong("NAMESPACE/NAME")),
                 },
+                "without" => {
+                    let address = Address::parse(&value);
+                    excluded = Some(address.ok_or_else(|| wrong("IP or IP:PORT"))?);
+                    continue;
+                }
                 other => return Err(Failure::bad_request(format!("{other}: no such parameter"))),
             };
             target = Some(parsed);
         }
-        target.ok_or_else(|| Failure::bad_request("revision or service: missing".to_owned()))
+        let missing = || Failure::bad_request("revision or service: missing".to_owned());
+        let mut target = target.ok_or_else(missing)?;
+        match &mut target {
+            Self::Service { without, .. } => *without = excluded,
+            Self::Revision(_) if excluded.is_some() => {
+                let message = "without: only with service".to_owned();
+                return Err(Failure::bad_request(message));
+            }
+            Self::Revision(_) => {}
+        }
+        Ok(target)
     }
 }
 
@@ -124,17 +213,46 @@ mod tests {
         let service = Target::Service {
             namespace: "default".to_owned(),
             name: "web".to_owned(),
+            without: None,
         };
         assert_eq!(Target::parse("service=default%2Fweb").unwrap(), service);
+        let without = |address: &str| {
+            let target = Target::parse(&format!("without={address}&service=a/b"));
+            match target.unwrap() {
+                Target::Service { without, .. } => without.unwrap(),
+                Target::Revision(_) => panic!("a revision"),
+            }
+        };
+        let socket = "[fd00::1]:80".parse().unwrap();
+        assert_eq!(without("[fd00::1]:80"), Address::Socket(socket));
+        assert_eq!(without("10.0.0.1"), Address::Host([10, 0, 0, 1].into()));
         for (query, named) in [
             ("", "revision or service: "),
             ("revision=x", "revision: "),
             ("service=web", "service: "),
             ("node=a", "node: "),
+            ("service=a/b&without=pod", "without: "),
+            ("revision=1&without=10.0.0.1", "without: "),
         ] {
             let error = Target::parse(query).unwrap_err().message;
             assert!(error.starts_with(named), "{query}: {error}");
         }
+    }
+
+    #[test]
+    fn a_destination_of_weight_0_gets_no_new_connections() {
+        let mut destination = Destination::new(([10, 0, 0, 1], 80).into());
+        let of = |text: &str| Address::parse(text).unwrap();
+        for (text, served) in [
+            ("10.0.0.1", true),
+            ("10.0.0.1:80", true),
+            ("10.0.0.1:81", false),
+            ("10.0.0.2", false),
+        ] {
+            assert_eq!(of(text).is_served_by(&destination), served, "{text}");
+        }
+        destination.weight = 0;
+        assert!(!of("10.0.0.1").is_served_by(&destination));
     }
 
     #[test]

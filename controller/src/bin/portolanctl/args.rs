@@ -2,6 +2,7 @@
 
 //! The command line.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -121,6 +122,11 @@ pub(crate) enum Command {
     Wait {
         /// A Service as NAMESPACE/NAME, or the number of a revision.
         target: String,
+        /// Wait until no node forwards new connections of the Service to this address of an endpoint
+        /// either, as IP or IP:PORT: for preStop hooks. Never true while it is the Service's last
+        /// endpoint and still serves.
+        #[arg(long, value_name = "ADDRESS", value_parser = endpoint_address)]
+        without: Option<String>,
         /// Wait for connected agents only.
         #[arg(long)]
         skip_disconnected: bool,
@@ -195,6 +201,16 @@ impl Command {
                 Self::Wait { .. } | Self::Migrate { .. } | Self::Docs(_)
             )
     }
+}
+
+/// A text that is no address of endpoints.
+#[derive(Debug, thiserror::Error)]
+#[error("expected IP or IP:PORT")]
+struct EndpointAddressError;
+
+fn endpoint_address(text: &str) -> Result<String, EndpointAddressError> {
+    let is_good = text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok();
+    is_good.then(|| text.to_owned()).ok_or(EndpointAddressError)
 }
 
 #[cfg(test)]

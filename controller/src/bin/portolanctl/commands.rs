@@ -37,8 +37,12 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
         }
         Command::Wait {
             target,
+            without,
             skip_disconnected,
-        } => wait::run(&clients, target, *skip_disconnected, cli.connect.timeout).await,
+        } => {
+            let target = wait::Target::new(target, without.as_deref())?;
+            wait::run(&clients, &target, *skip_disconnected, cli.connect.timeout).await
+        }
         Command::Confirm { node, deletions: _ } => confirm(&clients, node.as_deref()).await,
         Command::Version { .. } => version::run(&clients).await,
         command => {

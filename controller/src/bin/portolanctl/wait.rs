@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -20,32 +20,59 @@ const NAMED: usize = 10;
 /// Waits until a target is programmed on all nodes. A controller that does not answer is asked again.
 pub(crate) async fn run(
     clients: &[Client],
-    target: &str,
+    target: &Target,
     skip_disconnected: bool,
     limit: Duration,
 ) -> anyhow::Result<Reply> {
-    let path = path(target)?;
     let deadline = Instant::now() + limit;
     let mut last = None;
     loop {
-        let asked = timeout_at(deadline, ask(clients, &path, skip_disconnected)).await;
+        let asked = timeout_at(deadline, ask(clients, &target.path, skip_disconnected)).await;
         match asked {
             Ok(Ok(progress)) if progress.is_done() => {
                 let count = progress.nodes.len();
-                let text = format!("{target}: programmed on {}\n", nodes(count));
-                return Ok(Reply::new(progress.value(target), text));
+                let text = format!("{}: programmed on {}\n", target.text, nodes(count));
+                return Ok(Reply::new(progress.value(&target.text), text));
             }
             Ok(answer) => last = Some(answer),
             Err(_) => {}
         }
         if Instant::now() + PAUSE >= deadline {
             return match last {
-                Some(Ok(progress)) => Ok(progress.timed_out(target, limit)),
+                Some(Ok(progress)) => Ok(progress.timed_out(&target.text, limit)),
                 Some(Err(error)) => Err(error),
-                None => bail!("{target}: no answer in {limit:?}"),
+                None => bail!("{}: no answer in {limit:?}", target.text),
             };
         }
         sleep(PAUSE).await;
+    }
+}
+
+/// What is waited for.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// For people.
+    text: String,
+    /// The question.
+    path: String,
+}
+
+impl Target {
+    /// A Service or a revision; of a Service perhaps without the address of an endpoint.
+    pub(crate) fn new(target: &str, without: Option<&str>) -> anyhow::Result<Self> {
+        let path = path(target)?;
+        let Some(address) = without else {
+            let text = target.to_owned();
+            return Ok(Self { text, path });
+        };
+        ensure!(
+            target.contains('/'),
+            "--without needs NAMESPACE/NAME of a Service, and {target:?} is a revision"
+        );
+        Ok(Self {
+            text: format!("{target} without {address}"),
+            path: format!("{path}&without={}", encoded(address)),
+        })
     }
 }
 
@@ -163,6 +190,17 @@ mod tests {
         for bad in ["", "web", "/web", "default/", "a/b/c", "-1"] {
             assert!(path(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_service_can_be_waited_for_without_an_endpoint() {
+        let target = Target::new("default/web", Some("[fd00::1]:80")).unwrap();
+        assert_eq!(target.text, "default/web without [fd00::1]:80");
+        let path = "/debug/programmed?service=default%2Fweb&without=%5Bfd00%3A%3A1%5D%3A80";
+        assert_eq!(target.path, path);
+        assert_eq!(Target::new("7", None).unwrap().text, "7");
+        let error = Target::new("7", Some("10.0.0.1")).unwrap_err().to_string();
+        assert!(error.starts_with("--without "), "{error}");
     }
 
     #[test]
