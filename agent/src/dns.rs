@@ -213,7 +213,7 @@ impl Names {
         let mut is_complete = false;
         loop {
             match frames.message().await {
-                Ok(Some(frame)) => match follower.take(frame) {
+                Ok(Some(frame)) => match follower.apply_frame(frame) {
                     Ok(is_last) if is_last && !is_complete => {
                         is_complete = true;
                         self.last_failure.clear();

@@ -148,7 +148,7 @@ impl Writer {
 
     fn flush(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) {
         let start = Instant::now();
-        let origin = origins.take(pipeline, self.unready.is_none());
+        let origin = origins.take_origin(pipeline, self.unready.is_none());
         let delta = pipeline.flush();
         if let Some(problems) = pipeline.changed_problems() {
             self.problems.update(&problems);

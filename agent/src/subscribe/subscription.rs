@@ -214,7 +214,7 @@ impl Subscriber for Subscription {
         self.has_reporter = true;
     }
 
-    fn take(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
+    fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         use super::Taken as Frame;
 
         Ok(match self.staging.take(frame)? {

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_stays_held_until_it_returns() {
+    fn held_deletions_stay_held_until_the_records_return() {
         let now = Instant::now();
         let mut guard = holding(GuardConfig::default(), now);
         // Also a loss that would not have been held alone, and on another stream.

@@ -36,7 +36,7 @@ pub trait Subscriber: Send {
     ///
     /// # Errors
     /// If the frame does not fit the earlier ones. A new stream is begun.
-    fn take(&mut self, frame: Self::Frame) -> Result<Taken, Self::Error>;
+    fn take_frame(&mut self, frame: Self::Frame) -> Result<Taken, Self::Error>;
 
     /// Whether tables of a controller of this cluster may be taken.
     fn is_of_our_cluster(&mut self, id: &str) -> bool;
@@ -215,7 +215,7 @@ impl<S: Subscriber> Stream<'_, S> {
                 }
                 () = self.subscriber.work() => {}
                 frame = next_frame(&mut self.frames, self.deadline) => {
-                    if let Some(end) = self.take(frame) {
+                    if let Some(end) = self.follow_frame(frame) {
                         return end;
                     }
                 }
@@ -224,14 +224,14 @@ impl<S: Subscriber> Stream<'_, S> {
     }
 
     /// Takes a frame, or the end of the stream; `Some` if the stream is over.
-    fn take(&mut self, frame: Result<Option<S::Frame>, Status>) -> Option<End> {
+    fn follow_frame(&mut self, frame: Result<Option<S::Frame>, Status>) -> Option<End> {
         let frame = match frame {
             Ok(Some(frame)) => frame,
             Ok(None) => return Some(self.broken(&Status::ok("closed by the controller"))),
             Err(status) => return Some(self.broken(&status)),
         };
         self.deadline = self.deadline.map(|_| Instant::now() + self.timeout);
-        match self.subscriber.take(frame) {
+        match self.subscriber.take_frame(frame) {
             Ok(Taken::Welcome(welcome)) => {
                 self.epoch = welcome.epoch;
                 let is_ours = self.subscriber.is_of_our_cluster(&welcome.cluster_id);

@@ -98,7 +98,7 @@ impl Half {
         self.flag.woken.load(Ordering::SeqCst)
     }
 
-    fn take(&self) -> bool {
+    fn take_wake_up(&self) -> bool {
         self.is_woken() && self.flag.woken.swap(false, Ordering::SeqCst)
     }
 }
@@ -124,12 +124,12 @@ impl<I: FnMut() -> bool> ConnectionTask<I> {
     /// Polls the halves that were woken. Streams are first, so that the connection sends their
     /// output in the same round.
     fn round(&mut self) -> Poll<()> {
-        if self.of_streams.take() {
+        if self.of_streams.take_wake_up() {
             let mut context = Context::from_waker(&self.of_streams.waker);
             self.streams
                 .retain_mut(|stream| stream.as_mut().poll(&mut context).is_pending());
         }
-        if self.of_connection.take() {
+        if self.of_connection.take_wake_up() {
             let mut context = Context::from_waker(&self.of_connection.waker);
             if self.connection.as_mut().poll(&mut context).is_ready() {
                 return Poll::Ready(());
@@ -203,7 +203,7 @@ mod tests {
         }
 
         /// Takes items until `last`, and sends them to `out`.
-        async fn take(self: Arc<Self>, out: mpsc::Sender<u32>, last: u32) {
+        async fn take_items(self: Arc<Self>, out: mpsc::Sender<u32>, last: u32) {
             poll_fn(|context| {
                 self.polls.fetch_add(1, Ordering::Relaxed);
                 self.connection.register(context.waker());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_stream_gives_is_taken_in_the_same_turn() {
+    async fn output_of_a_stream_is_taken_in_the_same_turn() {
         let (pipe, asked) = (Arc::new(Pipe::default()), Arc::new(Notify::new()));
         let begun = Begun::default();
         let (given, stream_asked) = (Arc::clone(&pipe), Arc::clone(&asked));
@@ -234,7 +234,7 @@ mod tests {
         });
         let (out, mut taken) = mpsc::channel(16);
         let task = tokio::spawn(ConnectionTask::new(
-            Arc::clone(&pipe).take(out, 3),
+            Arc::clone(&pipe).take_items(out, 3),
             begun,
             || false,
         ));
@@ -263,7 +263,7 @@ mod tests {
         });
         let (out, mut taken) = mpsc::channel(ITEMS as usize + 1);
         let connection_task = tokio::spawn(ConnectionTask::new(
-            Arc::clone(&pipe).take(out, ITEMS),
+            Arc::clone(&pipe).take_items(out, ITEMS),
             begun,
             || false,
         ));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_always_wakes_himself_leaves_others_their_turn() {
+    async fn a_task_that_always_wakes_itself_leaves_others_their_turn() {
         let restless = poll_fn(|context| {
             context.waker().wake_by_ref();
             Poll::Pending

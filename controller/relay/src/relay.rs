@@ -164,7 +164,7 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
         self.acks = Acks::default();
     }
 
-    fn take(&mut self, frame: EncodedFrame) -> Result<Taken, RelayError> {
+    fn take_frame(&mut self, frame: EncodedFrame) -> Result<Taken, RelayError> {
         let forwarder = &mut self.outlets.forwarder;
         match frame.frame {
             Some(Frame::Welcome(welcome)) => {

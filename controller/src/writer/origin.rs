@@ -53,7 +53,7 @@ impl Origins {
 
     /// Takes the origin of the next flush; to be called before it. There are no trigger times until the
     /// source has synced.
-    pub(super) fn take(&mut self, pipeline: &mut Pipeline, synced: bool) -> Origin {
+    pub(super) fn take_origin(&mut self, pipeline: &mut Pipeline, synced: bool) -> Origin {
         let mut triggers = pipeline.take_triggers();
         triggers.retain(|trigger| synced && *trigger > self.began_ms);
         self.published = pipeline.catalog().source_versions();
@@ -99,17 +99,17 @@ mod tests {
         let mut origins = Origins::new(began);
         let mut pipeline = Pipeline::default();
         pipeline.apply(slice("a", 2000));
-        assert_eq!(origins.take(&mut pipeline, false), Origin::default());
+        assert_eq!(origins.take_origin(&mut pipeline, false), Origin::default());
         pipeline.flush();
         let now = Instant::now();
         origins.observe(now);
         origins.observe(now + Duration::from_secs(1));
         pipeline.apply(slice("b", 1000));
         pipeline.apply(slice("c", 1001));
-        let origin = origins.take(&mut pipeline, true);
+        let origin = origins.take_origin(&mut pipeline, true);
         assert_eq!(origin.trigger_times_ms, [1001]);
         assert_eq!(origin.observed, Some(now));
-        assert_eq!(origins.take(&mut pipeline, true), Origin::default());
+        assert_eq!(origins.take_origin(&mut pipeline, true), Origin::default());
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         });
         assert!(!pipeline.is_dirty());
         assert!(origins.is_news(&pipeline));
-        let origin = origins.take(&mut pipeline, true);
+        let origin = origins.take_origin(&mut pipeline, true);
         assert_eq!(origin.source_versions, [0, 0, 7]);
         assert!(!origins.is_news(&pipeline));
     }

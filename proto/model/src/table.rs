@@ -230,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_has_changed_is_what_a_look_at_everything_finds(
+        fn changes_equal_those_of_a_full_comparison(
             before in btree_map(0..300u16, 0..3u32, 0..300),
             edits in btree_map(0..300u16, option::of(0..3u32), 0..9),
         ) {

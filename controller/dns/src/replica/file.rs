@@ -41,5 +41,7 @@ pub fn load(zone: &Arc<SharedZone>, bytes: &[u8]) -> Result<(), FrameError> {
         return Err(wrong("file", "does not match its hash"));
     }
     let frame = Frame::decode(frame).map_err(|error| wrong("file", &error.to_string()))?;
-    Follower::new(Arc::clone(zone)).take(frame).map(|_| ())
+    Follower::new(Arc::clone(zone))
+        .apply_frame(frame)
+        .map(|_| ())
 }

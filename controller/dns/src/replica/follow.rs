@@ -41,7 +41,7 @@ impl Follower {
     /// Applies a frame; returns whether it had a Commit.
     ///
     /// # Errors If the frame is invalid; earlier frames stay applied.
-    pub fn take(&mut self, frame: Frame) -> Result<bool, FrameError> {
+    pub fn apply_frame(&mut self, frame: Frame) -> Result<bool, FrameError> {
         let mut committed = false;
         for item in frame.items {
             committed |= self.item(item)?;

@@ -93,7 +93,7 @@ fn assert_follows(changes: impl IntoIterator<Item = NamesChange>) {
             .filter_map(|one| encode::of_subject(&now, one));
         let items = items.collect();
         drop(now);
-        follower.take(Frame { items }).unwrap();
+        follower.apply_frame(Frame { items }).unwrap();
         assert_eq!(text(&copy), text(&zone));
     }
 }
@@ -173,7 +173,7 @@ async fn a_copy_follows_over_grpc_and_is_sent_nothing_that_it_has() {
     let watch = client.watch(WatchRequest::default()).await.unwrap();
     let mut frames = watch.into_inner();
     while !follower
-        .take(frames.message().await.unwrap().unwrap())
+        .apply_frame(frames.message().await.unwrap().unwrap())
         .unwrap()
     {}
     assert_eq!(text(&copy), text(&zone));
@@ -182,7 +182,7 @@ async fn a_copy_follows_over_grpc_and_is_sent_nothing_that_it_has() {
         "testns", "svc1",
     ))]);
     while !follower
-        .take(frames.message().await.unwrap().unwrap())
+        .apply_frame(frames.message().await.unwrap().unwrap())
         .unwrap()
     {}
     assert_eq!(text(&copy), text(&zone));
@@ -219,7 +219,7 @@ async fn follow(feed: &Feed, cursor: &mut Cursor, follower: &mut Follower) -> Ve
         let bytes = next(feed, cursor).await;
         sent.push(bytes.clone());
         let frame = Frame::decode(bytes.slice(5..)).unwrap();
-        if follower.take(frame).unwrap() {
+        if follower.apply_frame(frame).unwrap() {
             return sent;
         }
     }

@@ -22,7 +22,7 @@ async fn connections_inherit_what_is_set_on_the_listener() {
 
 /// A connection that HTTP/2 can always read from is never idle.
 #[tokio::test]
-async fn who_never_stops_talking_must_be_an_agent_in_time() {
+async fn endless_input_does_not_replace_the_admission_in_time() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut other = TcpStream::connect(listener.local_addr().unwrap())
         .await

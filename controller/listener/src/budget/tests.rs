@@ -20,7 +20,7 @@ async fn read_for(budget: &mut Budget, time: Duration) -> io::Result<f64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_never_stops_is_slowed_down_and_then_cut_off() {
+async fn a_peer_that_never_stops_is_slowed_down_and_then_cut_off() {
     let mut budget = Budget::default();
     let bytes = read_for(&mut budget, LESS).await.unwrap();
     let most = f64::from(SAVED_BYTES) + LESS.as_secs_f64() * f64::from(BYTES_PER_SECOND);
@@ -30,7 +30,7 @@ async fn who_never_stops_is_slowed_down_and_then_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_rests_is_never_cut_off() {
+async fn a_peer_that_rests_is_never_cut_off() {
     let mut budget = Budget::default();
     for _ in 0..100 {
         read_for(&mut budget, LESS).await.unwrap();

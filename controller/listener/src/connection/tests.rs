@@ -118,7 +118,7 @@ async fn nothing_that_was_read_first_is_lost() {
 }
 
 #[tokio::test]
-async fn who_is_refused_again_and_again_is_cut_off() {
+async fn a_peer_with_many_refusals_is_cut_off() {
     use tokio::io::AsyncReadExt as _;
 
     let (mut connection, peer, _other) = connected().await;

@@ -54,7 +54,7 @@ async fn the_next_turn_is_for_the_source_with_the_fewest() {
 }
 
 #[tokio::test]
-async fn who_has_most_in_the_queue_is_refused() {
+async fn the_source_with_most_in_the_queue_is_refused() {
     let turns = turns(1, 3);
     let held = turns.turn(source(1)).await.unwrap();
     let asked = [
@@ -96,7 +96,7 @@ async fn those_with_more_than_their_share_lose_their_turns_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_loses_a_turn_while_nobody_waits() {
+async fn no_turn_is_lost_while_none_wait() {
     let turns = turns(2, 10);
     let watch = turns.clone();
     tokio::spawn(async move { watch.watch().await });

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_has_no_part_in_what_is_under_way() {
+    fn later_agents_do_not_count_for_earlier_revisions() {
         let mut world = World::new(1);
         world.nodes.push(None);
         world.publish(2, 10);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_not_waited_for_and_measures_nothing() {
+    fn agents_that_leave_are_neither_awaited_nor_measured() {
         let mut world = World::new(3);
         world.publish(2, 10);
         world.ack(0, 2, 11);

@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_agents_say_has_a_reason() {
+    fn all_problems_of_our_agents_have_a_reason() {
         let length = DecodeErrorKind::Length {
             expected: 1,
             got: 2,

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_before_anybody_waits_is_news() {
+    fn a_signal_before_the_wait_is_not_lost() {
         type Tell = fn(&SessionSignals);
         let all: [Tell; 3] = [SessionSignals::replace, SessionSignals::delete, |signals| {
             signals.confirm(0)

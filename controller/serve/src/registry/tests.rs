@@ -67,7 +67,7 @@ fn a_nodes_progress_can_be_seen() {
 }
 
 #[test]
-fn what_was_never_sent_cannot_have_arrived() {
+fn acknowledgements_of_revisions_that_were_not_sent_are_refused() {
     let registry = Arc::new(Registry::default());
     let session = connect(&registry, "a");
     assert!(!session.received(received(0)));

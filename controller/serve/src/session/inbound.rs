@@ -118,7 +118,7 @@ impl InboundTask {
                     if let Some(admission) = &self.admission {
                         admission.peer().charge(MESSAGE_COST);
                     }
-                    self.take(message)
+                    self.take_message(message)
                         .inspect_err(|_| self.context.registry.count(Counter::Violations, 1))?;
                 }
                 Ok(None) => return Ok(()),
@@ -127,7 +127,7 @@ impl InboundTask {
         }
     }
 
-    fn take(&self, message: v1::AgentMessage) -> Result<(), Status> {
+    fn take_message(&self, message: v1::AgentMessage) -> Result<(), Status> {
         let session = &self.session;
         let known = match message.message {
             // An unknown message of a newer agent.

@@ -84,7 +84,7 @@ fn a_patch_has_what_changed_and_no_more() {
 }
 
 #[test]
-fn what_changes_more_than_destinations_has_no_patch() {
+fn changes_of_more_than_destinations_have_no_patch() {
     type Change = fn(&mut Record);
     let changes: [Change; 9] = [
         |r| r.key.port = "other".into(),

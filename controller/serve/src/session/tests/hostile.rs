@@ -45,7 +45,7 @@ async fn two_thousand_silent_connections_do_not_stop_an_agent() {
 }
 
 #[tokio::test]
-async fn who_speaks_no_tls_or_no_http_is_cut_off() {
+async fn peers_without_tls_or_http_are_cut_off() {
     let mut secure = Secure::new().await;
     let mut bystander = secure.connect("z").await.unwrap();
     bystander.batch().await;

@@ -33,7 +33,7 @@ fn much() -> TableDelta {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_is_cut_off_and_disturbs_nobody() {
+async fn an_agent_that_takes_nothing_is_cut_off_and_disturbs_no_other() {
     let config = ServeConfig {
         stall_timeout: Duration::from_millis(150),
         ..ServeConfig::default()

@@ -37,7 +37,7 @@ async fn a_stream_must_begin_with_a_hello_of_a_node() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_not_waited_for() {
+async fn a_stream_without_a_hello_ends() {
     let server = Server::synced(&[]).await;
     let mut client = TablesClient::new(channel(server.address).await);
     let silence = tokio_stream::pending();
@@ -122,7 +122,7 @@ async fn shutdown_reaches_those_who_wait_for_the_first_table() {
 }
 
 #[tokio::test]
-async fn what_agents_report_can_be_seen() {
+async fn reports_of_agents_can_be_seen() {
     let server = Server::synced(&[put(&["x"])]).await;
     let mut client = server.connect(hello("a")).await;
     let batch = client.batch().await;

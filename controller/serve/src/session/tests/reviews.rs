@@ -100,7 +100,7 @@ async fn a_stream_ends_when_its_token_is_revoked_and_no_other_does() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_reviewed_goes_on() {
+async fn a_stream_goes_on_without_an_answer_to_its_review() {
     let mut world = World::reviewed().await;
     let token = world.token("a", "agent-1");
     let mut client = world.connect("a", &token).await.unwrap();

@@ -325,7 +325,7 @@ async fn replaced_files_are_used_and_broken_ones_are_not() {
 }
 
 #[tokio::test]
-async fn who_is_no_relay_is_not_sent_what_all_nodes_have() {
+async fn only_relays_get_the_tables_of_all_nodes() {
     let secure = Secure::new().await;
     let all = |name: &str| v1::Hello {
         want: v1::hello::Want::AllNodes.into(),
