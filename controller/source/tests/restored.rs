@@ -8,13 +8,14 @@ use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kube::Client;
 use portolan_catalog::{Catalog, DirtySet, Kind};
 use portolan_e2e::servers::Servers;
-use portolan_source::kubernetes::{self, Options, Stats};
+use portolan_source::kubernetes::{self, ClusterId, Options, Stats};
 use portolan_source::{Event, Sink};
 use serde_json::json;
 use tokio::sync::mpsc::Receiver;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -37,6 +38,21 @@ async fn until(
             }
         }
     }
+}
+
+/// The newest versions and the identity that the API server states, when it states an identity.
+async fn stated(client: &Client) -> (Vec<u64>, String) {
+    let ask = async {
+        loop {
+            let versions = kubernetes::newest_versions(client).await;
+            let id = kubernetes::cluster_id(client).await;
+            if let (Ok(versions), Ok(ClusterId::Known(id))) = (versions, id) {
+                return (versions, id);
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(LONG, ask).await.expect("in time")
 }
 
 fn write_services(servers: &Servers) {
@@ -66,10 +82,11 @@ fn a_server_that_is_restored_is_noticed_and_takes_nothing_away() {
 
 async fn restore(servers: &mut Servers, aside: &std::path::Path) {
     let client = kubernetes::client(Some(servers.kubeconfig()), None).await;
+    let client = client.expect("a client");
     let (sink, mut events) = Sink::channel(64);
     let (stats, token) = (Arc::new(Stats::default()), CancellationToken::new());
     let watch = kubernetes::watch(
-        client.expect("a client"),
+        client.clone(),
         "".into(),
         Options::default(),
         sink,
@@ -82,8 +99,18 @@ async fn restore(servers: &mut Servers, aside: &std::path::Path) {
     let has_all = |catalog: &Catalog| catalog.count(Kind::Service) == SERVICES + 1;
     until("all Services", &mut catalog, &mut events, has_all).await;
 
+    let (versions, id) = stated(&client).await;
+    assert_eq!(versions.len(), 3);
+
     let emptied = servers.with_storage(|data| Ok(fs::rename(data, aside)?));
     emptied.expect("an empty API server");
+    let (lower, other) = stated(&client).await;
+    let mut pairs = lower.iter().zip(&versions);
+    assert!(
+        pairs.all(|(now, before)| now < before),
+        "{lower:?}, {versions:?}"
+    );
+    assert_ne!(id, other);
     let holds = stats.holds();
     let held = || {
         holds
@@ -100,6 +127,13 @@ async fn restore(servers: &mut Servers, aside: &std::path::Path) {
         Ok(fs::rename(aside, data)?)
     });
     filled.expect("the API server of before");
+    let (again, same) = stated(&client).await;
+    let mut pairs = again.iter().zip(&versions);
+    assert!(
+        pairs.all(|(now, before)| now >= before),
+        "{again:?}, {versions:?}"
+    );
+    assert_eq!(id, same);
     let none_held = |_: &Catalog| held().is_none();
     until("nothing held", &mut catalog, &mut events, none_held).await;
     assert!(has_all(&catalog), "{}", catalog.count(Kind::Service));
