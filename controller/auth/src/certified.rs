@@ -2,9 +2,12 @@
 
 //! The name of a node or relay that a credential proves.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use portolan_tls::{CertificateError, NameError, PeerName};
+
+/// Tolerated clock skew between this machine and the issuer of a token.
+pub(crate) const LEEWAY: Duration = Duration::from_secs(30);
 
 /// The name of a node or relay, and its credential's end of validity.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,13 +14,10 @@ use portolan_tls::{NodeName, PeerName};
 use serde::Deserialize;
 use tokio::sync::watch;
 
-use crate::certified::Certified;
+use crate::certified::{Certified, LEEWAY};
 use crate::keys::{KeySet, KeyWanted};
 use crate::refusals::{Refusal, RefusalReason};
 use crate::reviews::{Reviewed, Reviews};
-
-/// Tolerated clock skew, in seconds.
-pub(crate) const LEEWAY: u64 = 30;
 
 /// Limit of a quoted value of a token in an error message, in characters.
 const MAX_QUOTED: usize = 64;
@@ -163,7 +160,7 @@ impl TokenVerifier {
         validation.set_audience(&[&self.config.audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         validation.validate_nbf = true;
-        validation.leeway = LEEWAY;
+        validation.leeway = LEEWAY.as_secs();
         let data = decode::<Claims>(token, key, &validation).map_err(|e| self.named(e.kind()))?;
         Ok(data.claims)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::token::LEEWAY;
+use crate::certified::LEEWAY;
 
 /// Longest time to an expiry, more than any stream lasts. Longer times are shortened to it.
 const FAR: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -109,6 +109,6 @@ impl ReviewEntry {
 
     /// Time from which the token is refused as expired, clock skew included.
     fn end(&self) -> Instant {
-        self.expires + Duration::from_secs(LEEWAY)
+        self.expires + LEEWAY
     }
 }
