@@ -46,7 +46,8 @@ pub enum Command {
 
     /// Load the kernel modules and write the kernel settings that a run with the same flags needs, and
     /// end. The agent can then run without privileges, with the capabilities `CAP_NET_ADMIN` and
-    /// `CAP_NET_RAW` and a read-only /proc/sys. Ends with an error that names what cannot be prepared.
+    /// `CAP_NET_RAW` and a read-only /proc/sys. Ends with an error that names what a
+    /// run cannot do without.
     Prepare(Box<PrepareArgs>),
 
     /// Forget the cluster of this node. The next controller that the agent reaches determines it

@@ -166,21 +166,23 @@ fn agent_without_privileges_runs_on_a_prepared_node() {
 
 /// The match `set` opens a raw socket.
 #[test]
-fn agent_without_raw_sockets_names_the_reason() {
-    let test = "agent_without_raw_sockets_names_the_reason";
+fn agent_names_a_capability_that_it_lacks() {
+    let test = "agent_names_a_capability_that_it_lacks";
     if !lane::provides(test, &[Need::Root, Need::Ipvs]) {
         return;
     }
     let machine = Machine::new();
     let (status, log) = machine.prepare("prepare", &[]);
     assert!(status.success(), "{log}");
-    let mut agent = machine.contained("agent", "+net_admin");
-    let status = agent.wait(PATIENT).unwrap();
-    let log = agent.log().unwrap();
-    assert!(!status.success(), "{log}");
-    let last = log.lines().last().unwrap();
-    assert!(last.contains("this node can serve nothing"), "{log}");
-    assert!(last.contains("Can't open socket to ipset"), "{log}");
+    for (given, lacking) in [("+net_admin", "CAP_NET_RAW"), ("+net_raw", "CAP_NET_ADMIN")] {
+        let mut agent = machine.contained(lacking, given);
+        let status = agent.wait(PATIENT).unwrap();
+        let log = agent.log().unwrap();
+        assert!(!status.success(), "{log}");
+        let last = log.lines().last().unwrap();
+        let reason = format!("this node can serve nothing: this process lacks {lacking}:");
+        assert!(last.contains(&reason), "{log}");
+    }
 }
 
 /// Uses the machine's own kernel: a guest's has IPVS.

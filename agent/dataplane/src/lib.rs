@@ -47,6 +47,13 @@ pub enum DataplaneError {
     /// ipset could not be used.
     #[error(transparent)]
     Ipset(#[from] portolan_netlink::ipset::IpsetError),
+    /// This process may not program the kernel.
+    #[error(
+        "this process lacks {}: run it as root, or with CAP_NET_ADMIN and CAP_NET_RAW, which the \
+         match `set` of iptables needs",
+        .0.join(" and ")
+    )]
+    Capabilities(Vec<&'static str>),
     /// A part of the kernel is missing and cannot be loaded.
     #[error(
         "the kernel has no {what}, and its modules cannot be loaded from here ({reason}): on the \

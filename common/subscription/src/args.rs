@@ -120,6 +120,9 @@ pub enum Token {
     File(PathBuf),
 }
 
+/// The files of TLS to be followed. There is no value before they are there.
+pub type FollowedFiles = Rotating<Option<ClientConfig>>;
+
 /// The identity of a controller's client as configured: TLS files and a token, or plaintext.
 #[derive(Debug, Clone)]
 pub struct Identity {
@@ -208,7 +211,7 @@ impl Identity {
     pub fn open(
         &self,
         name: &'static str,
-    ) -> Result<(Security, Option<Rotating<Option<ClientConfig>>>), IdentityError> {
+    ) -> Result<(Security, Option<FollowedFiles>), IdentityError> {
         self.validate()?;
         let Some(ca) = self.ca() else {
             return Ok((Security::Plaintext, None));

@@ -21,7 +21,7 @@ mod stats;
 mod stay;
 mod subscriber;
 
-pub use args::{GuardArgs, Identity, IdentityError, Token};
+pub use args::{FollowedFiles, GuardArgs, Identity, IdentityError, Token};
 pub use connect::{Dialer, ended_early};
 pub use controller_file::{follow_controllers, keep_controllers, read_controllers};
 pub use controllers::{Controllers, Endpoints};

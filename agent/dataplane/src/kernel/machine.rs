@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Facts about the machine: its processors and its kernel's version.
+//! Facts about the machine and this process: processors, the kernel's version, capabilities.
 
 use std::fs;
 use std::path::Path;
@@ -39,6 +39,24 @@ pub(super) fn kernel_version() -> Option<(u32, u32)> {
     version(&kernel_release()?)
 }
 
+/// Capabilities that programming needs, by their numbers.
+const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW")];
+
+/// The required capabilities that this process lacks; none if that is unknown.
+pub(super) fn missing_capabilities() -> Vec<&'static str> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    lacking(&status)
+}
+
+fn lacking(status: &str) -> Vec<&'static str> {
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    let effective = effective.unwrap_or(u64::MAX);
+    let missing = |(number, _): &&(u32, &str)| effective & (1 << number) == 0;
+    let lacking = CAPABILITIES.iter().filter(missing);
+    lacking.map(|(_, name)| *name).collect()
+}
+
 /// The version in a release such as `6.1.0-13-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release
@@ -66,6 +84,22 @@ mod tests {
             assert_eq!(count(list), expected, "{list:?}");
         }
         assert!(online_cpus() >= 1);
+    }
+
+    #[test]
+    fn missing_capabilities_are_named() {
+        for (status, expected) in [
+            ("Name:\tx\nCapEff:\t0000000000003000\n", &[][..]),
+            ("CapEff:\t000001ffffffffff\n", &[]),
+            ("CapEff:\t0000000000001000\n", &["CAP_NET_RAW"]),
+            (
+                "CapEff:\t0000000000000000\n",
+                &["CAP_NET_ADMIN", "CAP_NET_RAW"],
+            ),
+            ("", &[]),
+        ] {
+            assert_eq!(lacking(status), expected, "{status:?}");
+        }
     }
 
     #[test]

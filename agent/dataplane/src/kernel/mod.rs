@@ -113,9 +113,12 @@ impl Kernel {
     /// runtime.
     ///
     /// # Errors
-    /// If the kernel has no IPVS or ipset, the capability `CAP_NET_ADMIN` is missing, or no variant of
-    /// iptables works.
+    /// If the kernel has no IPVS or ipset, a capability is missing, or no variant of iptables works.
     pub async fn open(config: KernelConfig) -> Result<Self, DataplaneError> {
+        let missing = machine::missing_capabilities();
+        if !missing.is_empty() {
+            return Err(DataplaneError::Capabilities(missing));
+        }
         Ok(Self {
             ipvs: modules::open_ipvs(config.load_modules).await?,
             ipset: modules::open_ipset(config.load_modules).await?,
