@@ -2,6 +2,7 @@
 
 //! The agent's command line. Every flag has an environment variable, for use in manifests.
 
+mod config_file;
 mod kernel;
 mod kube_proxy;
 mod run;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portolan_runtime::{DocsCommand, LogArgs};
 
+pub use config_file::StartError;
 pub use kernel::KernelArgs;
 pub use kube_proxy::KubeProxyArgs;
 pub use run::{RunArgs, Source};

@@ -4,24 +4,39 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
-use portolan_agent::args::{Cli, Command};
+use clap::CommandFactory as _;
+use portolan_agent::args::{Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
 use portolan_agent::{app, cleanup, prepare};
 
+/// Exit code of flags and files that cannot be used.
+const USAGE: u8 = 2;
+
 #[tokio::main]
 async fn main() -> ExitCode {
-    let mut cli = Cli::parse();
+    let (mut cli, notes) = match Cli::start(std::env::args_os()) {
+        Ok(started) => started,
+        Err(StartError::Flags(error)) => error.exit(),
+        Err(error) => {
+            // Nothing is left to do if this fails.
+            let _ = writeln!(std::io::stderr(), "portolan-agent: {error}");
+            return ExitCode::from(USAGE);
+        }
+    };
     cli.run.kube_proxy.set_log_level(&mut cli.logs);
     cli.logs.init();
+    for note in notes {
+        tracing::info!("--config: {note}");
+    }
     if cli.run.check_config && cli.command.is_none() {
         let errors = check_config(&cli.run);
         errors.iter().for_each(|error| tracing::error!("{error}"));
         return match errors.is_empty() {
             true => ExitCode::SUCCESS,
-            false => ExitCode::from(2),
+            false => ExitCode::from(USAGE),
         };
     }
     let result = match cli.command {

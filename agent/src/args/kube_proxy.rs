@@ -5,7 +5,7 @@
 //! Flags with a counterpart act. All others have no effect, and the agent logs why.
 
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -21,6 +21,12 @@ const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "kube-proxy compatibility")]
 pub struct KubeProxyArgs {
+    /// File with a KubeProxyConfiguration, whose fields take the place of flags that are neither on the
+    /// command line nor in the environment. Fields without effect are logged with the reason. The file is
+    /// read at the start.
+    #[arg(long, env = "PORTOLAN_CONFIG", value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+
     /// Must be ipvs: the agent programs nothing else.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     proxy_mode: Option<String>,

@@ -2,6 +2,8 @@
 
 //! Conversion of a configuration into values of the chart.
 
+use std::net::{IpAddr, SocketAddr};
+
 use serde_json::{Value, json};
 
 use crate::config::{Config, Setting};
@@ -105,7 +107,17 @@ fn value_of(setting: &Setting) -> Value {
                 .filter(|part| !part.is_empty());
             parts.collect::<Vec<_>>().into()
         }
+        "healthzBindAddress" => with_port(text, 10256).into(),
+        "metricsBindAddress" => with_port(text, 10249).into(),
         _ => setting.value.clone(),
+    }
+}
+
+/// An address with kube-proxy's port, if it has none.
+fn with_port(text: &str, port: u16) -> String {
+    match text.parse::<IpAddr>() {
+        Ok(ip) => SocketAddr::new(ip, port).to_string(),
+        Err(_) => text.to_owned(),
     }
 }
 
@@ -144,7 +156,7 @@ fn apply_rule(
             done.values.set("log.level", "debug".into(), path);
         }
         "bindAddress" => {
-            let address = text.parse::<std::net::IpAddr>();
+            let address = text.parse::<IpAddr>();
             match address {
                 Ok(ip) if ip.is_unspecified() => {}
                 Ok(ip) => done

@@ -3,6 +3,7 @@
 //! Configurations as distributions write them.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::*;
 use crate::fields::{FIELDS, Kind};
@@ -220,6 +221,41 @@ oomScoreAdj: -998
     let expected = json!({"agent": {"adminListen": "0.0.0.0:10249", "takeover": "none"}});
     assert_eq!(done.values.to_json(), expected);
     assert_eq!(lost(&done), ["oomScoreAdj"]);
+}
+
+#[test]
+fn addresses_have_ports() {
+    let done = converted("mode: ipvs\nhealthzBindAddress: '::'\nmetricsBindAddress: 192.0.2.1\n");
+    let expected = json!({"agent": {"adminListen": "192.0.2.1:10249"}});
+    assert_eq!(done.values.to_json(), expected);
+}
+
+/// The values exist in the chart, with the defaults of the table. `auto` stands for kube-proxy's in the
+/// mode that replaces it.
+#[test]
+fn values_are_those_of_the_chart() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/portolan/values.yaml");
+    let chart = portolan_source::file::read_yaml(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let default = |path: &str| {
+        let value = chart.pointer(&format!("/{}", path.replace('.', "/")));
+        plain(value.unwrap_or_else(|| panic!("the chart has no {path}")))
+    };
+    for field in FIELDS {
+        if let Becomes::Value(path, expected) = field.becomes {
+            let found = default(path);
+            assert!(found == expected || found == "auto", "{path}: {found}");
+        }
+    }
+    let by_rules = [
+        "apiServer.host",
+        "apiServer.port",
+        "log.level",
+        "agent.nodeIPs",
+        "agent.takeover",
+    ];
+    for path in by_rules {
+        default(path);
+    }
 }
 
 #[test]

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! `--config`: a KubeProxyConfiguration in place of flags. The command line and the environment win.
+//!
+//! Each field becomes kube-proxy's flag of the same meaning, which the agent accepts.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::parser::ValueSource;
+use clap::{
+    Arg, ArgMatches, Command as Flags, CommandFactory as _, FromArgMatches as _, Parser as _,
+};
+use portolan_kube_proxy_config::{Becomes, Config, Field, parse};
+use serde_json::Value;
+
+use super::{Cli, Command, RunArgs};
+
+/// kube-proxy's flags that the agent has by another name.
+const RENAMED: [(&str, &str); 1] = [("logging-format", "log-format")];
+
+/// A command line that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The flags, or a request for help.
+    #[error(transparent)]
+    Flags(#[from] clap::Error),
+    /// The file of `--config`.
+    #[error("--config {file}: {reason}")]
+    File {
+        /// Its path.
+        file: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl Cli {
+    /// Parses a command line, and the file of `--config`. Returns also what in the file has no effect,
+    /// with the reason.
+    ///
+    /// # Errors
+    /// If a flag or the file cannot be used.
+    pub fn start(
+        args: impl IntoIterator<Item = OsString>,
+    ) -> Result<(Self, Vec<String>), StartError> {
+        let mut args: Vec<OsString> = args.into_iter().collect();
+        let flags = Self::command();
+        let matches = flags.clone().try_get_matches_from(&args)?;
+        let cli = Self::from_arg_matches(&matches)?;
+        let Some((run, flags, matches)) = cli.run_of(&flags, &matches) else {
+            return Ok((cli, Vec::new()));
+        };
+        let Some(path) = run.kube_proxy.config.as_deref() else {
+            return Ok((cli, Vec::new()));
+        };
+        let wrong = |reason: String| StartError::File {
+            file: path.display().to_string(),
+            reason,
+        };
+        let (config, mut notes) = read(path).map_err(wrong)?;
+        let (more, without_effect) = flags_of(&config, flags, matches);
+        notes.extend(without_effect);
+        args.extend(more.into_iter().map(OsString::from));
+        let cli = Self::try_parse_from(args).map_err(|error| wrong(error.to_string()))?;
+        Ok((cli, notes))
+    }
+
+    /// The flags of a run, of the agent itself or of `prepare`, with their definition and their matches.
+    fn run_of<'a>(
+        &'a self,
+        flags: &'a Flags,
+        matches: &'a ArgMatches,
+    ) -> Option<(&'a RunArgs, &'a Flags, &'a ArgMatches)> {
+        match &self.command {
+            None => Some((&self.run, flags, matches)),
+            Some(Command::Prepare(args)) => {
+                let (name, matches) = matches.subcommand()?;
+                Some((&args.run, flags.find_subcommand(name)?, matches))
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+/// Reads the file. Unknown fields have no effect, as in kube-proxy.
+fn read(path: &Path) -> Result<(Config, Vec<String>), String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let (config, unknown) = parse(&text, true).map_err(|error| error.to_string())?;
+    let unknown = unknown.iter().map(ToString::to_string);
+    Ok((config, unknown.collect()))
+}
+
+/// The flags of a configuration that are not set otherwise, and the fields without effect.
+fn flags_of(config: &Config, flags: &Flags, matches: &ArgMatches) -> (Vec<String>, Vec<String>) {
+    let (mut more, mut notes) = (Vec::new(), Vec::new());
+    for setting in config.settings() {
+        let Some(field) = Field::at(setting.path) else {
+            continue;
+        };
+        let note = |reason: &str| format!("{} has no effect: {reason}", field.path);
+        let renamed = RENAMED.iter().find(|(theirs, _)| *theirs == field.flag);
+        let name = renamed.map_or(field.flag, |(_, ours)| ours);
+        let known = flags.get_arguments().find(|arg| is_named(arg, name));
+        match (known, field.becomes) {
+            _ if !config.reads(field.modes) => notes.push(note("ipvs mode does not read it")),
+            (Some(arg), _) => {
+                let source = matches.value_source(arg.get_id().as_str());
+                let is_set = [
+                    Some(ValueSource::CommandLine),
+                    Some(ValueSource::EnvVariable),
+                ];
+                if is_set.contains(&source) {
+                    let own = arg.get_long().unwrap_or(name);
+                    notes.push(note(&format!("--{own} or its environment variable is set")));
+                } else {
+                    more.push(format!("--{name}={}", flag_value(&setting.value)));
+                }
+            }
+            (None, Becomes::Nothing(reason) | Becomes::Always(reason)) => notes.push(note(reason)),
+            (None, Becomes::Value(..) | Becomes::Rule) => {
+                notes.push(note("the agent has no such flag"));
+            }
+        }
+    }
+    (more, notes)
+}
+
+fn is_named(arg: &Arg, name: &str) -> bool {
+    let aliases = arg.get_all_aliases().unwrap_or_default();
+    !name.is_empty() && (arg.get_long() == Some(name) || aliases.contains(&name))
+}
+
+/// A value as a flag has it.
+fn flag_value(value: &Value) -> String {
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned)
+    };
+    match value {
+        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
+        Value::Object(map) => {
+            let pairs = map
+                .iter()
+                .map(|(key, value)| format!("{key}={}", text(value)));
+            pairs.collect::<Vec<_>>().join(",")
+        }
+        other => text(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use portolan_kube_proxy_config::FIELDS;
+
+    use super::*;
+
+    const HEAD: &str =
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+    fn start(text: &str, more: &[&str]) -> Result<(Cli, Vec<String>), StartError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("{HEAD}{text}")).unwrap();
+        let config = format!("--config={}", file.path().display());
+        let args = [&["portolan-agent", &config], more].concat();
+        Cli::start(args.into_iter().map(OsString::from))
+    }
+
+    #[test]
+    fn a_configuration_takes_the_place_of_flags_that_are_not_given() {
+        let text = "mode: ipvs\nclusterCIDR: 10.0.0.0/8\nhostnameOverride: Node-1\n\
+            ipvs: {scheduler: mh, syncPeriod: 1m30s, strictARP: true}\n\
+            iptables: {masqueradeBit: 15}\nconntrack: {min: 0, tcpEstablishedTimeout: 0s}\n\
+            nodePortAddresses: [10.0.0.0/8, 'fd00::/8']\nmetricsBindAddress: 0.0.0.0:10249\n\
+            logging: {verbosity: 4, format: json}\n";
+        let (cli, notes) = start(text, &["--scheduler=lc"]).unwrap();
+        assert_eq!(cli.run.node_name().unwrap(), "node-1");
+        assert_eq!(cli.run.sync_period(), Duration::from_secs(90));
+        let plan = cli.run.kernel.plan_config().unwrap();
+        assert_eq!((plan.scheduler, plan.masquerade_mark), (Some("lc"), 0x8000));
+        let kernel = cli.run.kernel_config().unwrap();
+        assert!(kernel.tuning.strict_arp);
+        assert_eq!(kernel.tuning.conntrack.tcp_established, 0);
+        let admin = cli.run.admin_listen().unwrap().to_string();
+        assert_eq!(admin, "0.0.0.0:10249");
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(
+            notes[0].starts_with("ipvs.scheduler has no effect: --scheduler"),
+            "{notes:?}"
+        );
+    }
+
+    #[test]
+    fn what_has_no_effect_is_told_with_the_reason() {
+        let text = "mode: ipvs\nnew: 1\nnftables: {masqueradeBit: 3}\nwinkernel: {enableDSR: true}\n\
+            portRange: 1-2\n";
+        let (_, notes) = start(text, &[]).unwrap();
+        let expected = [
+            "line 4: new: unknown",
+            "nftables.masqueradeBit has no effect: ipvs mode",
+            "winkernel.enableDSR has no effect: Windows",
+            "portRange has no effect: it is kube-proxy's",
+        ];
+        assert_eq!(notes.len(), expected.len(), "{notes:?}");
+        for (note, expected) in notes.iter().zip(expected) {
+            assert!(note.starts_with(expected), "{note}");
+        }
+    }
+
+    #[test]
+    fn prepare_reads_the_file_too() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = format!("{HEAD}mode: ipvs\nipvs: {{strictARP: true, scheduler: mh}}\n");
+        std::fs::write(file.path(), text).unwrap();
+        let config = format!("--config={}", file.path().display());
+        let args = [
+            "portolan-agent",
+            "prepare",
+            "--check",
+            &config,
+            "--scheduler=lc",
+        ];
+        let (cli, notes) = Cli::start(args.into_iter().map(OsString::from)).unwrap();
+        let Some(Command::Prepare(args)) = cli.command else {
+            unreachable!()
+        };
+        assert!(args.run.kernel_config().unwrap().tuning.strict_arp);
+        let plan = args.run.kernel.plan_config().unwrap();
+        assert_eq!((plan.scheduler, notes.len()), (Some("lc"), 1));
+    }
+
+    #[test]
+    fn an_unusable_file_is_named() {
+        for (text, expected) in [
+            ("mode: iptables\n", "programs IPVS only"),
+            (
+                "ipvs: {strictARP: 1}\n",
+                "line 3: ipvs.strictARP: 1 is not true or false",
+            ),
+            (
+                "mode: ipvs\nipvs: {scheduler: nosuch}\n",
+                "expected one of rr",
+            ),
+        ] {
+            let error = start(text, &[]).unwrap_err().to_string();
+            assert!(
+                error.starts_with("--config /") && error.contains(expected),
+                "{error}"
+            );
+        }
+        let args = ["portolan-agent", "--config=/nonexistent/file"].map(OsString::from);
+        let error = Cli::start(args).unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/file: No such file"), "{error}");
+    }
+
+    /// Every field that means something to a node in ipvs mode has a flag of the agent.
+    #[test]
+    fn fields_with_a_value_of_the_chart_have_a_flag() {
+        let flags = Cli::command();
+        let nftables = |field: &&Field| !field.path.starts_with("nftables.");
+        for field in FIELDS.iter().filter(nftables) {
+            if !matches!(field.becomes, Becomes::Value(..)) {
+                continue;
+            }
+            let renamed = RENAMED.iter().find(|(theirs, _)| *theirs == field.flag);
+            let name = renamed.map_or(field.flag, |(_, ours)| ours);
+            let known = flags.get_arguments().any(|arg| is_named(arg, name));
+            assert!(known, "{}: --{name}", field.path);
+        }
+    }
+}
