@@ -16,10 +16,6 @@ dnsPolicy: {{ ternary "ClusterFirstWithHostNet" "Default" (eq (include "portolan
 priorityClassName: {{ . }}
 {{- end }}
 terminationGracePeriodSeconds: {{ $a.terminationGracePeriodSeconds }}
-{{- with $a.affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
 {{- with $a.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
@@ -34,6 +30,31 @@ securityContext:
   appArmorProfile:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+{{- end -}}
+
+{{/* The affinity of agents: where the cleanup runs they leave, unless the user has an affinity of their own. */}}
+{{- define "portolan.agent.affinity" -}}
+{{- $affinity := .Values.agent.affinity -}}
+{{- if and .Values.agent.cleanup.nodeSelector (not $affinity) -}}
+{{- $terms := list -}}
+{{- range $key, $value := .Values.agent.cleanup.nodeSelector -}}
+{{- $terms = append $terms (dict "matchExpressions" (list (dict "key" $key "operator" "NotIn" "values" (list $value)))) -}}
+{{- end -}}
+{{- $affinity = dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms)) -}}
+{{- end -}}
+{{- with $affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The affinity of the cleanup: never beside an agent, which would program everything again. The pod waits until the
+agent of its node has ended, and no agent comes while it is there. */}}
+{{- define "portolan.cleanup.affinity" -}}
+{{- $agents := include "portolan.selector" (dict "root" . "component" "agent") | fromYaml -}}
+{{- $apart := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" $agents) -}}
+{{- $anti := dict "podAntiAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (list $apart)) -}}
+{{- toYaml (mergeOverwrite (deepCopy .Values.agent.affinity) $anti) -}}
 {{- end -}}
 
 {{/* The volumes of agents, as maps of path, source and writable by name. */}}
