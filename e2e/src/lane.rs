@@ -15,6 +15,8 @@ pub enum Need {
     Root,
     /// A kernel with IP virtual servers.
     Ipvs,
+    /// A guest, of which settings of the whole kernel may be changed.
+    Guest,
 }
 
 impl Need {
@@ -22,6 +24,7 @@ impl Need {
         match self {
             Self::Root => is_root(),
             Self::Ipvs => has_ipvs(),
+            Self::Guest => ["uml", "debian"].contains(&lane().as_str()),
         }
     }
 
@@ -29,6 +32,7 @@ impl Need {
         match self {
             Self::Root => "needs root",
             Self::Ipvs => "needs a kernel with IPVS (run it with e2e/lanes/uml)",
+            Self::Guest => "changes settings of the kernel (run it with e2e/lanes/uml)",
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod conformance;
 #[cfg(test)]
 mod documents;
 pub mod figure;
+pub mod kubelets;
 pub mod lane;
 pub mod objects;
 pub mod ports;

@@ -57,8 +57,11 @@ impl Trust {
     /// nodes. An existing authority is kept; all other certificates are replaced.
     pub fn certify(directory: &Path, server: &str, nodes: &[String]) -> Result<Self> {
         let mut command = Command::new(program("portolan-controller")?);
-        command.args(["certs", "--server-name", server, "--node"]);
-        command.arg(nodes.join(",")).arg("--dir").arg(directory);
+        command.args(["certs", "--server-name", server, "--dir"]);
+        command.arg(directory);
+        if !nodes.is_empty() {
+            command.arg("--node").arg(nodes.join(","));
+        }
         let made = command.output().context("portolan-controller certs")?;
         let said = String::from_utf8_lossy(&made.stderr);
         ensure!(made.status.success(), "portolan-controller certs: {said}");

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use self::config::{api_args, etcd_args, manager_args, write_credentials};
+use self::config::{Nodes, api_args, etcd_args, manager_args, write_credentials};
 pub use self::kube_proxy::{ApiOnLan, KubeProxies};
 use self::process::Process;
 pub use self::programs::{Binaries, Missing};
@@ -149,11 +149,21 @@ impl Servers {
     /// Starts the servers, and waits until the API and the controllers answer. Their logs, keys and
     /// the kubeconfig go to `dir`.
     pub fn start(dir: &Path) -> Result<Self> {
+        Self::start_for(dir, Nodes::Written, &[])
+    }
+
+    /// The same for real kubelets: with RBAC and all controllers, reached by nodes of these names
+    /// at `address`. `NAME.kubeconfig` in `dir` is for each of them.
+    pub fn start_for_kubelets(dir: &Path, address: Ipv4Addr, names: &[String]) -> Result<Self> {
+        Self::start_for(dir, Nodes::Kubelets(address), names)
+    }
+
+    fn start_for(dir: &Path, nodes: Nodes, names: &[String]) -> Result<Self> {
         let binaries = Self::binaries()?;
         let program = |name| binaries.program(name);
         let [etcd_port, peer_port, port] = ports::reserve()?;
-        let url = format!("https://127.0.0.1:{port}");
-        let kubeconfig = write_credentials(dir, &url)?;
+        let url = format!("https://{}:{port}", nodes.api_address());
+        let kubeconfig = write_credentials(dir, &url, names)?;
         let cache = dir.join("kubectl-cache");
         let kubectl = Kubectl {
             program: program("kubectl"),
@@ -165,12 +175,12 @@ impl Servers {
         let mut etcd = Process::spawn(dir, "etcd", &etcd_program, &etcd_args)?;
         etcd.wait_for("its port", || accepts(etcd_port))?;
 
-        let (api_program, api_args) = (program(API), api_args(dir, etcd_port, port));
+        let (api_program, api_args) = (program(API), api_args(dir, etcd_port, port, nodes));
         let mut api = run_api(dir, &api_program, &api_args, port, &kubectl)?;
 
         // The manager exits if the API is not ready within 10 s, which a slow guest needs.
         let name = "kube-controller-manager";
-        let args = manager_args(&kubectl.kubeconfig);
+        let args = manager_args(dir, &kubectl.kubeconfig, nodes);
         let mut manager = Process::spawn(dir, name, &program(name), &args)?;
         // The account is made by a controller: the first sign that they work.
         let account = ["get", "serviceaccount", "default", "--namespace", "default"];

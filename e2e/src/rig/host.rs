@@ -61,6 +61,12 @@ impl Host {
         }
     }
 
+    /// A pod that others made, entered by one of its processes. It is called as the pod is.
+    pub fn of_process(name: &str, pid: u32, v4: Ipv4Addr) -> Result<Self> {
+        let namespace = Namespace::of_process(pid)?;
+        Ok(Self::new(name.into(), namespace, v4, Ipv6Addr::UNSPECIFIED))
+    }
+
     /// The name that its echo servers answer.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -30,6 +30,15 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// The namespace of a process. The name, which a later rig removes, keeps it alive.
+    pub(super) fn of_process(pid: u32) -> Result<Self> {
+        let name = format!("{PREFIX}{}-process-{pid}", std::process::id());
+        if !Path::new(DIRECTORY).join(&name).exists() {
+            ip_batch(&[format!("netns attach {name} {pid}")])?;
+        }
+        Ok(Self { name: name.into() })
+    }
+
     /// The name that `ip netns` lists.
     #[must_use]
     pub fn name(&self) -> &str {

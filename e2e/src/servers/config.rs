@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,6 +14,11 @@ use anyhow::{Context, Result, ensure};
 /// controllers that act on nodes without a kubelet would undo the set-up of a test.
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
     serviceaccount-controller,namespace-controller,garbage-collector-controller";
+
+/// All controllers but those of clouds, and the one that gives nodes the address ranges that the
+/// rig has given them already.
+const ALL_CONTROLLERS: &str = "*,-node-ipam-controller,-cloud-node-lifecycle-controller,\
+    -node-route-controller,-service-lb-controller";
 
 pub(super) fn etcd_args(dir: &Path, port: u16, peer_port: u16) -> Vec<String> {
     let client = format!("http://127.0.0.1:{port}");
@@ -30,30 +36,64 @@ pub(super) fn etcd_args(dir: &Path, port: u16, peer_port: u16) -> Vec<String> {
     ]
 }
 
-pub(super) fn api_args(dir: &Path, etcd_port: u16, port: u16) -> Vec<String> {
+/// The kind of nodes that the servers are for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Nodes {
+    /// Objects that tests write. The API server listens on loopback and permits everything.
+    Written,
+    /// Real kubelets, which reach the API server at this address.
+    Kubelets(Ipv4Addr),
+}
+
+impl Nodes {
+    /// The address of the API server in kubeconfigs.
+    pub(super) fn api_address(self) -> Ipv4Addr {
+        match self {
+            Self::Written => Ipv4Addr::LOCALHOST,
+            Self::Kubelets(address) => address,
+        }
+    }
+
+    fn api_args(self) -> Vec<String> {
+        match self {
+            Self::Written => vec![
+                "--bind-address=127.0.0.1".into(),
+                // With RBAC the server first writes some hundred roles: a third of the whole start.
+                "--authorization-mode=AlwaysAllow".into(),
+                // Pods of tests have no token mounted and need not wait for an account.
+                "--disable-admission-plugins=ServiceAccount".into(),
+                // The service "kubernetes" gets no endpoint, as loopback is not allowed. Without a
+                // default route the server still requires an address, which is not used.
+                "--advertise-address=192.0.2.1".into(),
+                "--endpoint-reconciler-type=none".into(),
+            ],
+            Self::Kubelets(address) => vec![
+                "--bind-address=0.0.0.0".into(),
+                format!("--advertise-address={address}"),
+                "--authorization-mode=Node,RBAC".into(),
+                "--enable-admission-plugins=NodeRestriction".into(),
+                // Names of nodes are in no DNS: logs and exec use addresses.
+                "--kubelet-preferred-address-types=InternalIP".into(),
+            ],
+        }
+    }
+}
+
+pub(super) fn api_args(dir: &Path, etcd_port: u16, port: u16, nodes: Nodes) -> Vec<String> {
     let file = |name| dir.join(name).display().to_string();
-    vec![
+    let mut args = vec![
         format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-        "--bind-address=127.0.0.1".into(),
         format!("--secure-port={port}"),
         // The server writes its own CA and certificate there.
         format!("--cert-dir={}", file("api")),
         format!("--token-auth-file={}", file("tokens.csv")),
-        // With RBAC the server first writes some hundred roles: a third of the whole start.
-        "--authorization-mode=AlwaysAllow".into(),
         "--service-account-issuer=https://kubernetes.default.svc".into(),
         format!("--service-account-key-file={}", file("accounts.key")),
         format!(
             "--service-account-signing-key-file={}",
             file("accounts.key")
         ),
-        // Pods of tests have no token mounted and need not wait for an account.
-        "--disable-admission-plugins=ServiceAccount".into(),
         "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112".into(),
-        // The service "kubernetes" gets no endpoint, as loopback is not allowed. Without a default
-        // route the server still requires an address, which is not used.
-        "--advertise-address=192.0.2.1".into(),
-        "--endpoint-reconciler-type=none".into(),
         "--enable-priority-and-fairness=false".into(),
         // A single server needs no identity (nor features that build on it). If the machine's host
         // name is not a label value, such as a guest's "(none)", the feature fails and delays the
@@ -61,13 +101,25 @@ pub(super) fn api_args(dir: &Path, etcd_port: u16, port: u16) -> Vec<String> {
         "--feature-gates=APIServerIdentity=false,UnknownVersionInteroperabilityProxy=false".into(),
         "--allow-privileged=true".into(),
         "--profiling=false".into(),
-    ]
+    ];
+    args.extend(nodes.api_args());
+    args
 }
 
-pub(super) fn manager_args(kubeconfig: &Path) -> Vec<String> {
+pub(super) fn manager_args(dir: &Path, kubeconfig: &Path, nodes: Nodes) -> Vec<String> {
+    let controllers = match nodes {
+        Nodes::Written => CONTROLLERS,
+        Nodes::Kubelets(_) => ALL_CONTROLLERS,
+    };
     vec![
         format!("--kubeconfig={}", kubeconfig.display()),
-        format!("--controllers={CONTROLLERS}"),
+        format!("--controllers={controllers}"),
+        // For tokens and the CA in pods.
+        format!(
+            "--service-account-private-key-file={}",
+            dir.join("accounts.key").display()
+        ),
+        format!("--root-ca-file={}", dir.join("api/apiserver.crt").display()),
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
         // No throttle: it would otherwise dominate tests of many services.
@@ -76,15 +128,17 @@ pub(super) fn manager_args(kubeconfig: &Path) -> Vec<String> {
     ]
 }
 
-/// Writes the administrator's token, the key of service accounts and the kubeconfig.
-pub(super) fn write_credentials(dir: &Path, url: &str) -> Result<PathBuf> {
-    let mut random = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut random)?;
-    let token = format!("{:032x}", u128::from_ne_bytes(random));
-    fs::write(
-        dir.join("tokens.csv"),
-        format!("{token},admin,admin,system:masters\n"),
-    )?;
+/// Writes the administrator's token, the key of service accounts and the kubeconfig. With
+/// kubelets, `NAME.kubeconfig` for each of the nodes too.
+pub(super) fn write_credentials(dir: &Path, url: &str, nodes: &[String]) -> Result<PathBuf> {
+    let admin = random_token()?;
+    let mut tokens = format!("{admin},admin,admin,system:masters\n");
+    for node in nodes {
+        let token = random_token()?;
+        tokens += &format!("{token},system:node:{node},{node},system:nodes\n");
+        write_kubeconfig(dir, &format!("{node}.kubeconfig"), url, &token)?;
+    }
+    fs::write(dir.join("tokens.csv"), tokens)?;
     let curve = ["ecparam", "-name", "prime256v1", "-genkey", "-noout"];
     let key = Command::new("openssl")
         .args(curve)
@@ -97,6 +151,16 @@ pub(super) fn write_credentials(dir: &Path, url: &str) -> Result<PathBuf> {
         "openssl: {}",
         String::from_utf8_lossy(&key.stderr)
     );
+    write_kubeconfig(dir, "kubeconfig", url, &admin)
+}
+
+fn random_token() -> Result<String> {
+    let mut random = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut random)?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(random)))
+}
+
+fn write_kubeconfig(dir: &Path, name: &str, url: &str, token: &str) -> Result<PathBuf> {
     let config = serde_json::json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -104,11 +168,11 @@ pub(super) fn write_credentials(dir: &Path, url: &str) -> Result<PathBuf> {
             "server": url,
             "certificate-authority": dir.join("api/apiserver.crt"),
         }}],
-        "users": [{"name": "admin", "user": {"token": token}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
+        "users": [{"name": "test", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         "current-context": "test",
     });
-    let path = dir.join("kubeconfig");
+    let path = dir.join(name);
     fs::write(&path, config.to_string())?;
     Ok(path)
 }

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! A cluster of real nodes: on each node of a rig containerd and a kubelet, which run the pods that
+//! a real scheduler gives them. Portolan comes in images, as users install it.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::cluster::{Cluster, control};
+use crate::lane::{self, Need};
+use crate::rig::{Host, Process, Rig, RigConfig};
+use crate::servers::Servers;
+use crate::wait::wait_with_pauses;
+
+/// The deadline of everything that a cluster does on one emulated processor.
+pub const LIMIT: Duration = Duration::from_secs(300);
+/// The pause between two looks through kubectl, which takes a second of the guest's processor.
+const LOOK: Duration = Duration::from_secs(2);
+/// The number of lines of each log in errors.
+const TAIL: usize = 20;
+/// Names the directory that `e2e/nodes/files` made.
+const FILES: &str = "PORTOLAN_NODE_FILES";
+/// The version of Portolan's images.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The cluster. Dropping it ends every pod, kubelet and server.
+#[derive(Debug)]
+pub struct Kubelets {
+    // Fields drop in this order: clients before the servers they use.
+    nodes: Vec<Option<Process>>,
+    _scheduler: Process,
+    servers: Servers,
+    files: PathBuf,
+    directory: TempDir,
+    /// The machines.
+    pub rig: Rig,
+}
+
+impl Kubelets {
+    /// Starts a cluster of two nodes named `node1` and `node2` and waits until both are ready; or
+    /// prints that the test is skipped, and the reason.
+    ///
+    /// # Panics
+    /// If the cluster does not start.
+    pub fn start_or_skip(test: &str) -> Option<Self> {
+        if !lane::provides(test, &[Need::Root, Need::Ipvs, Need::Guest]) {
+            return None;
+        }
+        let Some(files) = std::env::var_os(FILES).map(PathBuf::from) else {
+            lane::missing(
+                test,
+                "needs images and programs of nodes (e2e/test makes them)",
+            );
+            return None;
+        };
+        Some(Self::start(files).expect("a cluster of real nodes"))
+    }
+
+    fn start(files: PathBuf) -> Result<Self> {
+        let directory = TempDir::new()?;
+        let rig = Rig::new(RigConfig::CLUSTER)?;
+        let names: Vec<String> = (0..rig.nodes().len()).map(Cluster::node_name).collect();
+        let control = control(&rig);
+        for node in rig.nodes() {
+            control.add_route(&node.pod_range_v4(), node.v4().into())?;
+        }
+        let start = || Servers::start_for_kubelets(directory.path(), control.v4(), &names);
+        let servers = control.namespace().run(start)??;
+        let mut command = Command::new(files.join("bin/kube-scheduler"));
+        command
+            .args(["--leader-elect=false", "--secure-port=0", "--kubeconfig"])
+            .arg(servers.kubeconfig());
+        let name = "kube-scheduler";
+        let scheduler = Process::spawn(control.namespace(), name, &mut command, directory.path())?;
+        let mut kubelets = Self {
+            nodes: names.iter().map(|_| None).collect(),
+            _scheduler: scheduler,
+            servers,
+            files,
+            directory,
+            rig,
+        };
+        for number in 0..names.len() {
+            kubelets.start_node(number)?;
+        }
+        kubelets.wait_until_ready()?;
+        Ok(kubelets)
+    }
+
+    /// Starts containerd and the kubelet of a node.
+    pub fn start_node(&mut self, number: usize) -> Result<()> {
+        let name = Cluster::node_name(number);
+        let node = self.rig.node(number);
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("nodes/node"));
+        command
+            .args([&name, &node.v4().to_string(), &node.pod_range_v4()])
+            .arg(&self.files)
+            .arg(self.directory.path());
+        let process = Process::spawn(node.namespace(), &name, &mut command, self.directory.path());
+        self.nodes[number] = Some(process?);
+        Ok(())
+    }
+
+    /// Kills everything that runs on a node, and its pods; its kernel's other objects and the agent's
+    /// directory stay.
+    pub fn kill_node(&mut self, number: usize) -> Result<()> {
+        self.nodes[number] = None;
+        // A test that has entered a pod keeps its network alive.
+        let node = self.rig.node(number);
+        let links = node.exec(&["ip", "-brief", "link", "show", "type", "veth"])?;
+        for link in links
+            .lines()
+            .filter_map(|line| line.split(['@', ' ']).next())
+        {
+            if link.starts_with("veth") {
+                // The end of the pod's last process may remove it first.
+                let _ = node.exec(&["ip", "link", "del", link]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all nodes are ready.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
+        for number in 0..self.nodes.len() {
+            let condition = "--for=condition=Ready";
+            let name = Cluster::node_name(number);
+            let waited = wait_with_pauses(&format!("{name} to be ready"), LIMIT, LOOK, || {
+                let running = self.nodes[number].as_mut().is_some_and(Process::is_running);
+                if !running {
+                    return Some(false);
+                }
+                self.kubectl(&["wait", condition, "node", &name, "--timeout=1s"])
+                    .is_ok()
+                    .then_some(true)
+            });
+            ensure!(
+                waited.with_context(|| self.log(&name))?,
+                "{name} ended: {}",
+                self.log(&name)
+            );
+        }
+        Ok(())
+    }
+
+    /// The ends of a node's logs.
+    fn log(&self, node: &str) -> String {
+        let tail = |suffix: &str| {
+            let file = self.directory.path().join(format!("{node}{suffix}"));
+            let log = fs::read(file).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(TAIL)..].join("\n")
+        };
+        [".log", ".containerd.log", ".kubelet.log"]
+            .map(tail)
+            .join("\n")
+    }
+
+    /// Runs kubectl as administrator.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        self.kubectl_with_input(args, "")
+    }
+
+    /// The same with `input` on stdin.
+    pub fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String> {
+        let run = || self.servers.kubectl_with_input(args, input);
+        control(&self.rig).namespace().run(run)?
+    }
+
+    /// Waits for the end of a roll-out, such as `daemonset/portolan-agent`.
+    pub fn rolled_out(&self, namespace: &str, object: &str) -> Result<()> {
+        let ready = wait_with_pauses(&format!("the roll-out of {object}"), LIMIT, LOOK, || {
+            let status = [
+                "rollout",
+                "status",
+                "--timeout=2s",
+                "--namespace",
+                namespace,
+                object,
+            ];
+            self.kubectl(&status).ok()
+        });
+        ready.map(drop).with_context(|| self.describe(namespace))
+    }
+
+    /// What an operator would look at when pods are not ready.
+    pub fn describe(&self, namespace: &str) -> String {
+        let show = |args: &[&str]| {
+            let args = [args, &["--namespace", namespace]].concat();
+            self.kubectl(&args)
+                .unwrap_or_else(|error| error.to_string())
+        };
+        let mut text = show(&["get", "pods", "--output=wide"]);
+        text += &show(&["get", "events", "--sort-by=lastTimestamp"]);
+        let pods = show(&["get", "pods", "--output=name"]);
+        for pod in pods.lines() {
+            text += &format!("--- {pod}\n");
+            text += &show(&["logs", pod, "--tail=15", "--all-containers"]);
+        }
+        text
+    }
+
+    /// A running pod as a host, whose programs run in its network namespace.
+    pub fn pod(&self, namespace: &str, name: &str) -> Result<Host> {
+        let get = [
+            "get",
+            "pod",
+            name,
+            "--namespace",
+            namespace,
+            "--output=json",
+        ];
+        let pod: Value = serde_json::from_str(&self.kubectl(&get)?)?;
+        let address = pod["status"]["podIP"].as_str().context("no pod IP")?;
+        let address: Ipv4Addr = address.parse()?;
+        let process = process_of(name)?.with_context(|| format!("pod {name} has no process"))?;
+        Host::of_process(name, process, address)
+    }
+
+    /// The names of the pods with a label.
+    pub fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>> {
+        let get = ["get", "pods", "--namespace", namespace, "--selector", label];
+        let names = self.kubectl(&[&get[..], &["--output=name"]].concat())?;
+        let names = names.lines().filter_map(|line| line.strip_prefix("pod/"));
+        Ok(names.map(Into::into).collect())
+    }
+
+    /// The API server's address and port, as nodes reach it.
+    #[must_use]
+    pub fn api(&self) -> (Ipv4Addr, u16) {
+        let port = self.servers.url().rsplit(':').next();
+        let port = port.and_then(|port| port.parse().ok());
+        (control(&self.rig).v4(), port.unwrap_or(443))
+    }
+
+    /// The kubeconfig of a cluster administrator.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        self.servers.kubeconfig()
+    }
+
+    /// The directory that `e2e/nodes/files` made.
+    #[must_use]
+    pub fn files(&self) -> &Path {
+        &self.files
+    }
+
+    /// The directory of keys and logs.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+/// A process of a container of the pod with this name. The runtime writes the pod's name into each
+/// container as its host name.
+fn process_of(pod: &str) -> Result<Option<u32>> {
+    for entry in fs::read_dir("/proc")? {
+        let Ok(Ok(process)) = entry?.file_name().into_string().map(|name| name.parse()) else {
+            continue;
+        };
+        // Processes come and go while the directory is read.
+        let name = fs::read_to_string(format!("/proc/{process}/root/etc/hostname"));
+        if name.is_ok_and(|name| name.trim() == pod) {
+            return Ok(Some(process));
+        }
+    }
+    Ok(None)
+}
