@@ -10,6 +10,8 @@ use portolan_e2e::cluster::control;
 use portolan_e2e::kubelets::{Kubelets, VERSION};
 use serde_json::json;
 
+use crate::world::KUBERNETES;
+
 /// The release's name, and the prefix of its objects.
 const NAME: &str = "portolan";
 
@@ -32,6 +34,11 @@ impl Chart {
         fs::write(&file, values(kubelets)).unwrap();
         let values = format!("--values={}", file.display());
         self.deploy(kubelets, "install", &[&values, "--wait", "--timeout=5m"]);
+    }
+
+    /// Runs the chart's own tests.
+    pub(crate) fn test(&self, kubelets: &Kubelets) {
+        self.run(kubelets, &["test", NAME, "--timeout=3m"]);
     }
 
     /// Changes values; the roll-out begins.
@@ -84,6 +91,8 @@ fn values(kubelets: &Kubelets) -> String {
         "mode": "replacement",
         "image": { "registry": "localhost", "pullPolicy": "Never", "pause": "localhost/pod:e2e" },
         "apiServer": { "host": host, "port": port },
+        // No DNS runs here.
+        "test": { "connect": KUBERNETES.to_string() },
         "controller": { "image": { "tag": VERSION } },
         "agent": {
             "image": { "tag": VERSION },

@@ -61,6 +61,9 @@ impl World {
         }
         self.rolled_out(CONTROLLER);
         self.rolled_out(AGENT);
+        if let Some(chart) = &self.chart {
+            chart.test(&self.kubelets);
+        }
     }
 
     fn create_objects(&self) {
