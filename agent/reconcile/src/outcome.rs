@@ -21,7 +21,7 @@ pub struct Outcome {
     /// Families that cannot be relied on: the kernel could not be read, rules or sets could not be
     /// written, or the kernel refused every virtual server.
     pub broken: Families,
-    /// Whether another attempt may succeed without a change.
+    /// Presence of failures that a later attempt may mend.
     pub again: bool,
     /// Number of objects that another program had changed or deleted since the last reconciliation.
     /// They were found by reading the kernel; repairs that failed are included.

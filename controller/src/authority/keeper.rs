@@ -58,7 +58,7 @@ pub(crate) struct Keeper {
     bundle: watch::Sender<Bundle>,
     health: Arc<Health>,
     /// The certificate in force, and the authorities of clients that it is used with.
-    leaf: Option<(Leaf, Option<File>)>,
+    leaf: Option<(Arc<Leaf>, Option<File>)>,
     unready: Option<BlockReady>,
 }
 
@@ -168,15 +168,18 @@ impl Keeper {
             None => None,
             Some(path) => Some(tokio::task::spawn_blocking(move || read(&path)).await??),
         };
-        let leaf = match self.leaf.take() {
+        // The certificate in force stays until its successor is loaded.
+        let leaf = match &self.leaf {
             Some((leaf, old)) if leaf.is_fresh(authorities, now) => {
-                if old == client_ca {
-                    self.leaf = Some((leaf, old));
+                if *old == client_ca {
                     return Ok(());
                 }
-                leaf
+                Arc::clone(leaf)
             }
-            _ => Leaf::sign(authorities, &self.config.names, self.config.cert_days, now)?,
+            _ => {
+                let (names, days) = (&self.config.names, self.config.cert_days);
+                Arc::new(Leaf::sign(authorities, names, days, now)?)
+            }
         };
         let file = |content: &str| File {
             path: format!("Secret {}", self.config.secret).into(),

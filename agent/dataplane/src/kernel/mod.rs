@@ -71,7 +71,7 @@ pub struct KernelConfig {
     pub vip_binding: VipBinding,
     /// Shortest time between two attempts of the kernel to load a missing scheduler.
     pub scheduler_pause: Duration,
-    /// Whether missing modules of IPVS and ipset are loaded.
+    /// Loading of missing modules of IPVS and ipset.
     pub load_modules: bool,
 }
 

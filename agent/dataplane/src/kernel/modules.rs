@@ -22,7 +22,7 @@ const MODULES: &str = "ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_sh ip_vs_mh nf_co
 /// `modprobe` works.
 const MATCHES: &str = "xt_mark xt_connmark xt_conntrack xt_addrtype xt_comment xt_MASQUERADE";
 
-/// What is done with modules.
+/// Treatment of kernel modules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Modules {
     /// They are loaded.

@@ -31,7 +31,7 @@ pub enum Consequence {
 pub struct Setting {
     name: &'static str,
     value: u32,
-    /// Whether a larger value is right too.
+    /// Acceptance of larger values.
     at_least: bool,
     consequence: Consequence,
 }
@@ -90,7 +90,7 @@ impl Setting {
         self.name
     }
 
-    /// What a wrong value means.
+    /// Consequence of a wrong value.
     #[must_use]
     pub fn consequence(&self) -> Consequence {
         self.consequence
@@ -109,7 +109,7 @@ impl Setting {
         self.compare_at(&self.path())
     }
 
-    /// Whether the file of the setting can be opened for writing. Nothing is written.
+    /// Opens the file of the setting for writing, and writes nothing.
     ///
     /// # Errors
     /// If it cannot.

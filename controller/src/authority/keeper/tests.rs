@@ -124,3 +124,27 @@ async fn unusable_secrets_keep_the_certificate_and_the_program_unready() {
     keeper.look(SystemTime::now()).await.unwrap();
     assert!(readiness.pending().is_empty());
 }
+
+#[tokio::test]
+async fn an_unusable_client_authority_keeps_the_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ca.crt");
+    let (api, readiness) = (empty(), Readiness::default());
+    let mut keeper = keeper(&api, &readiness);
+    let now = SystemTime::now();
+    keeper.look(now).await.unwrap();
+    let good = bundle(&keeper);
+    std::fs::write(&path, &good).unwrap();
+    keeper.config.client_ca = Some(path.clone());
+    keeper.look(now).await.unwrap();
+
+    let tls = keeper.tls();
+    std::fs::write(&path, "no certificate").unwrap();
+    keeper.look(now).await.unwrap_err();
+    std::fs::write(&path, &good).unwrap();
+    keeper.look(now).await.unwrap();
+    assert!(
+        !tls.has_changed().unwrap(),
+        "the same certificate is in force"
+    );
+}
