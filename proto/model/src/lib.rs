@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod check;
 mod deletions;
 pub mod hash;
 pub mod ipset;
