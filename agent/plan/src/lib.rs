@@ -11,6 +11,7 @@
 mod advance;
 mod config;
 mod desire;
+pub mod export;
 pub mod kube_proxy;
 mod mark_users;
 mod marks;

@@ -13,6 +13,7 @@ mod failed;
 mod flows;
 pub mod kube_proxy;
 mod outcome;
+mod preview;
 mod spread;
 mod trash;
 mod unserved;
@@ -33,6 +34,7 @@ use portolan_plan::{
 pub use drains::Draining;
 pub use flows::StaleFlows;
 pub use outcome::{Counts, Outcome};
+pub use preview::Preview;
 
 use apply::PendingMerge;
 use drains::DrainingServers;
