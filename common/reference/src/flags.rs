@@ -13,19 +13,25 @@ use crate::cell;
 pub fn flags(mut command: Command) -> String {
     command.build();
     let mut page = String::new();
-    section(&command, command.get_name(), 2, &mut page);
+    section(&command, None, 2, &mut page);
     page
 }
 
-fn section(command: &Command, path: &str, level: usize, page: &mut String) {
+/// Writes a command and its subcommands. Flags that it shares with its parent are named and not
+/// explained again.
+fn section(command: &Command, parent: Option<(&str, &[String])>, level: usize, page: &mut String) {
+    let (of, above) = parent.unwrap_or_default();
+    let path = format!("{of} {}", command.get_name());
+    let path = path.trim();
     let _ = writeln!(page, "{} `{path}`\n", "#".repeat(level));
     if let Some(about) = command.get_long_about().or(command.get_about()) {
         let _ = writeln!(page, "{about}\n");
     }
-    let args: Vec<&Arg> = command
-        .get_arguments()
-        .filter(|arg| is_listed(arg))
-        .collect();
+    let all = command.get_arguments().filter(|arg| is_listed(arg));
+    let all: Vec<&Arg> = all.collect();
+    let rows: Vec<String> = all.iter().map(|arg| row(arg)).collect();
+    let is_shared = |arg: &&Arg| above.contains(&row(arg));
+    let (shared, args): (Vec<&Arg>, Vec<&Arg>) = all.into_iter().partition(is_shared);
     let mut headings: Vec<Option<&str>> = Vec::new();
     for arg in &args {
         if !headings.contains(&arg.get_help_heading()) {
@@ -36,13 +42,22 @@ fn section(command: &Command, path: &str, level: usize, page: &mut String) {
         let _ = writeln!(page, "**{}**\n", heading.unwrap_or("Options"));
         page.push_str("| flag | environment | default | meaning |\n|---|---|---|---|\n");
         let under = args.iter().filter(|arg| arg.get_help_heading() == heading);
-        under.for_each(|arg| row(arg, page));
+        under.for_each(|arg| page.push_str(&row(arg)));
         page.push('\n');
+    }
+    if !shared.is_empty() && shared.len() == above.len() {
+        let _ = writeln!(page, "All flags of `{of}` are accepted too.\n");
+    } else if !shared.is_empty() {
+        let names: Vec<String> = shared.into_iter().map(names).collect();
+        let _ = writeln!(
+            page,
+            "Flags of `{of}` are accepted too: {}.\n",
+            names.join(", ")
+        );
     }
     for inner in command.get_subcommands() {
         if !inner.is_hide_set() && inner.get_name() != "help" {
-            let path = format!("{path} {}", inner.get_name());
-            section(inner, &path, level + 1, page);
+            section(inner, Some((path, &rows)), level + 1, page);
         }
     }
 }
@@ -51,7 +66,7 @@ fn is_listed(arg: &Arg) -> bool {
     !arg.is_hide_set() && !matches!(arg.get_id().as_str(), "help" | "version")
 }
 
-fn row(arg: &Arg, page: &mut String) {
+fn row(arg: &Arg) -> String {
     let environment = arg.get_env().map(|name| format!("`{}`", name.display()));
     let help = arg.get_long_help().or(arg.get_help());
     let mut meaning = help.map(ToString::to_string).unwrap_or_default();
@@ -70,14 +85,13 @@ fn row(arg: &Arg, page: &mut String) {
     if !values.is_empty() {
         let _ = write!(meaning, " One of {}.", values.join(", "));
     }
-    let _ = writeln!(
-        page,
-        "| {} | {} | {} | {} |",
+    format!(
+        "| {} | {} | {} | {} |\n",
         cell(&names(arg)),
         environment.unwrap_or_default(),
         cell(&default(arg)),
         cell(meaning.trim()),
-    );
+    )
 }
 
 /// All visible names with the placeholder of the value.
@@ -148,5 +162,26 @@ mod tests {
             !page.contains("`--old`") && !page.contains("`--help`"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn flags_of_the_parent_are_named_and_not_explained_again() {
+        let flag = |name: &'static str| {
+            let arg = Arg::new(name).long(name).action(ArgAction::SetTrue);
+            arg.help(format!("Sets {name}"))
+        };
+        let all = Command::new("all").args([flag("a"), flag("b"), flag("c")]);
+        let some = Command::new("some").args([flag("b").help("Another b"), flag("a")]);
+        let command = Command::new("tool").args([flag("a"), flag("b")]);
+        let page = flags(command.subcommand(all).subcommand(some));
+        assert_eq!(page.matches("Sets a.").count(), 1, "{page}");
+        assert!(
+            page.contains("Sets c.") && page.contains("Another b."),
+            "{page}"
+        );
+        let whole = "All flags of `tool` are accepted too.";
+        assert_eq!(page.matches(whole).count(), 1, "{page}");
+        let part = "Flags of `tool` are accepted too: `--a`.";
+        assert!(page.contains(part), "{page}");
     }
 }
