@@ -32,6 +32,7 @@ use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
 use crate::metrics::{ReconcileMetrics, SettingsCollector};
+use crate::state_lock::StateLock;
 use crate::status::Status;
 use crate::subscribe::{self, ClusterPin, Report, Stats, Subscribed, set_aside};
 use crate::sync::{
@@ -62,6 +63,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         name: args.node_name()?.into(),
     };
     let mut plan_config = args.kernel.plan_config()?;
+    let _lock = StateLock::shared(&args.state_dir)?;
     let token = on_signal()?;
     let (vital, mut failures) = Vital::new(token.clone());
     let Some(ports) = token.run_until_cancelled(Ports::bind_or_wait(&args)).await else {
@@ -70,6 +72,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let ports = ports?;
     let scheduler = plan_config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
     let (mut kernel, families) = open_kernel(&args, scheduler).await?;
+    kernel.prepare().await?;
     plan_config.families = families.iter().collect();
     plan_config.short_circuit_mask = choose_marks(&args, &kernel, &plan_config).await?;
     set_older_table_aside(&args, &mut kernel).await?;
@@ -171,11 +174,13 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
 }
 
 /// Opens the kernel, and determines the families that are served.
-async fn open_kernel(args: &RunArgs, scheduler: &str) -> anyhow::Result<(Kernel, Families)> {
+pub(crate) async fn open_kernel(
+    args: &RunArgs,
+    scheduler: &str,
+) -> anyhow::Result<(Kernel, Families)> {
     let opened = Kernel::open(args.kernel_config()?).await;
     let mut kernel = opened.context("this node can serve nothing")?;
     let families = families::settle(&mut kernel, args.families, scheduler).await?;
-    kernel.prepare().await?;
     Ok((kernel, families))
 }
 

@@ -52,6 +52,19 @@ pub enum Command {
     /// run cannot do without.
     Prepare(Box<PrepareArgs>),
 
+    /// Compare the kernel with files, and print the steps that would make it equal. Changes nothing.
+    /// The exit code is 0 without a step, 2 with some, and 1 after an error.
+    Plan(Box<PlanArgs>),
+
+    /// Make the kernel equal to files once, without an agent that goes on running, and end. Refuses
+    /// beside a running agent with the same state directory. Removed TCP real servers get weight 0;
+    /// those whose connections or drain timeout have ended are deleted, here and by later calls.
+    Apply(Box<ApplyArgs>),
+
+    /// Print the virtual servers of files in another program's format. The kernel is read for the
+    /// node's addresses, and not changed.
+    Export(Box<ExportArgs>),
+
     /// Forget the cluster of this node. The next controller that the agent reaches determines it
     /// anew. A running agent notices.
     Forget(ForgetArgs),
@@ -72,6 +85,57 @@ pub struct PrepareArgs {
     /// Flags of a run. All are accepted; those of the kernel count.
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+/// Flags of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Format of the output.
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub output: PlanOutput,
+
+    /// Flags of a run with `--source file`. All are accepted; those of the table and the kernel count.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Formats of `plan`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlanOutput {
+    /// A line for each changed object, and a summary.
+    Text,
+    /// One JSON object with `steps`, `refused` and `problems`.
+    Json,
+}
+
+/// Flags of `apply`.
+#[derive(Debug, Args)]
+pub struct ApplyArgs {
+    /// Apply the files once. Required: without it, the agent itself is what keeps applying them.
+    #[arg(long, required = true)]
+    pub once: bool,
+
+    /// Flags of a run with `--source file`. All are accepted; those of the table and the kernel count.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Flags of `export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The format.
+    pub format: ExportFormat,
+
+    /// Flags of a run with `--source file`. All are accepted; those of the table and the kernel count.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Formats of `export`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// Commands for `ipvsadm -R`.
+    Ipvsadm,
 }
 
 /// Flags of `forget`.

@@ -62,6 +62,11 @@ fn files_of_controllers(args: &RunArgs) -> Vec<String> {
 /// Errors of files of objects.
 fn objects(args: &RunArgs) -> Vec<String> {
     let report = file::read(&args.file, &Arc::from(args.cluster.as_str()));
+    problems(&report)
+}
+
+/// Problems of files and of the objects in them.
+pub(crate) fn problems(report: &file::Report) -> Vec<String> {
     let of_objects = report.changes.iter().flat_map(|change| match change {
         ObjectChange::Put { problems, .. } | ObjectChange::Refused { problems, .. } => {
             problems.as_slice()

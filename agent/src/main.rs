@@ -10,16 +10,24 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use portolan_agent::args::{Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
-use portolan_agent::{app, cleanup, prepare};
+use portolan_agent::{app, cleanup, once, prepare};
 
-/// Exit code of flags and files that cannot be used.
-const USAGE: u8 = 2;
+/// Exit code of `--check-config` with an error.
+const BAD_CONFIG: u8 = 2;
+
+/// Exit code of flags that cannot be used (`EX_USAGE` of sysexits.h). Not 2, which is the answer of
+/// `plan` that there are steps.
+const USAGE: u8 = 64;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let (mut cli, notes) = match Cli::start(std::env::args_os()) {
         Ok(started) => started,
-        Err(StartError::Flags(error)) => error.exit(),
+        Err(StartError::Flags(error)) => {
+            // Nothing is left to do if this fails.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
         Err(error) => {
             // Nothing is left to do if this fails.
             let _ = writeln!(std::io::stderr(), "portolan-agent: {error}");
@@ -36,12 +44,15 @@ async fn main() -> ExitCode {
         errors.iter().for_each(|error| tracing::error!("{error}"));
         return match errors.is_empty() {
             true => ExitCode::SUCCESS,
-            false => ExitCode::from(USAGE),
+            false => ExitCode::from(BAD_CONFIG),
         };
     }
     let result = match cli.command {
         Some(Command::Cleanup(args)) => cleanup::run(args).await,
         Some(Command::Prepare(args)) => prepare::run(*args).await,
+        Some(Command::Plan(args)) => return once::plan(*args).await,
+        Some(Command::Apply(args)) => once::apply(*args).await,
+        Some(Command::Export(args)) => once::export(*args).await,
         Some(Command::Forget(args)) => app::forget(&args),
         Some(Command::Docs(docs)) => docs.run(Cli::command()).map_err(Into::into),
         None => app::run(cli.run).await,

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! `plan`, `apply --once` and `export`: files and the kernel, without a running agent.
+//!
+//! Any problem of a file is an error here, and nothing is programmed: these commands have no last good
+//! version of an object to keep.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use portolan_dataplane::{Dataplane as _, Kernel};
+use portolan_model::{NodeKey, NodeTable};
+use portolan_plan::export::{StepLine, Totals, save, step_lines};
+use portolan_reconcile::{Preview, Reconciler};
+use portolan_select::SelectConfig;
+use portolan_source::file::Files;
+use serde_json::json;
+
+use crate::app::{DEFAULT_SCHEDULER, choose_marks, open_kernel};
+use crate::args::{ApplyArgs, ExportArgs, ExportFormat, PlanArgs, PlanOutput, RunArgs, Source};
+use crate::check_config::problems;
+use crate::standalone::table_of;
+use crate::state_lock::StateLock;
+use crate::sync::{BootClock, Drainer};
+
+/// Exit code of a plan that has steps.
+const HAS_STEPS: u8 = 2;
+
+/// Pause between two looks for room in the kernel for further deletions.
+const ROOM_PAUSE: Duration = Duration::from_millis(100);
+
+/// Prints the steps from the kernel's state to that of the files.
+pub async fn plan(args: PlanArgs) -> ExitCode {
+    let PlanArgs { output, mut run } = args;
+    let planned = async {
+        let (table, warnings) = table_of_files(&mut run)?;
+        let preview = preview(&run, &table).await?;
+        let lines = lines(&preview);
+        let text = match output {
+            PlanOutput::Text => text(&preview, &lines, &warnings),
+            PlanOutput::Json => json_text(&preview, &lines, &warnings),
+        };
+        print(&text)?;
+        anyhow::Ok(!preview.steps.is_empty())
+    };
+    match planned.await {
+        Ok(false) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::from(HAS_STEPS),
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Makes the kernel equal to the files.
+///
+/// # Errors
+/// If a flag or a file cannot be used, an agent runs, or a step failed.
+pub async fn apply(args: ApplyArgs) -> anyhow::Result<()> {
+    let mut run = args.run;
+    let (table, warnings) = table_of_files(&mut run)?;
+    warn(&warnings);
+    let _lock = StateLock::exclusive(&run.state_dir)?;
+    let mut reconciler = open(&run, true).await?;
+    let outcome = reconciler.reconcile(&table).await?;
+    reconciler.settle().await?;
+    let drained = drain(&run, &mut reconciler, &table).await;
+    let flows = reconciler.forget_stale_flows(&table).await;
+    for (record, error) in &outcome.errors {
+        match record {
+            Some(record) => tracing::error!("{record}: {error}"),
+            None => tracing::error!("{error}"),
+        }
+    }
+    drained.context("connections of draining real servers cannot be read")?;
+    flows.context("stale UDP flows cannot be deleted")?;
+    let failed = outcome.errors.len();
+    ensure!(failed == 0, "applied with {failed} errors");
+    tracing::info!(objects = outcome.objects, "applied");
+    Ok(())
+}
+
+/// Prints the virtual servers of the files.
+///
+/// # Errors
+/// If a flag or a file cannot be used, or the kernel cannot be read.
+pub async fn export(args: ExportArgs) -> anyhow::Result<()> {
+    let mut run = args.run;
+    let (table, warnings) = table_of_files(&mut run)?;
+    warn(&warnings);
+    let preview = preview(&run, &table).await?;
+    warn(&refused(&preview));
+    match args.format {
+        ExportFormat::Ipvsadm => print(&save(&preview.desired.state)),
+    }
+}
+
+/// The table of the files, and warnings about its objects.
+fn table_of_files(run: &mut RunArgs) -> anyhow::Result<(Arc<NodeTable>, Vec<String>)> {
+    run.source = Source::File;
+    run.validate()?;
+    let cluster: Arc<str> = run.cluster.as_str().into();
+    let node = NodeKey {
+        cluster: Arc::clone(&cluster),
+        name: run.node_name()?.into(),
+    };
+    let files = Files::new(run.file.clone(), &cluster);
+    let report = files.of_proxy(run.service_proxy_name.clone()).refresh();
+    let errors = problems(&report);
+    for error in &errors {
+        tracing::error!("{error}");
+    }
+    ensure!(
+        errors.is_empty() && report.complete,
+        "the files have {} errors: nothing is planned or programmed",
+        errors.len()
+    );
+    let select = SelectConfig {
+        source_ranges: run.source_ranges,
+    };
+    let (table, warnings) = table_of(report.changes, &node, select);
+    Ok((Arc::new(table), warnings))
+}
+
+/// A reconciler of the kernel. `is_prepared` writes the kernel settings that a run needs.
+async fn open(run: &RunArgs, is_prepared: bool) -> anyhow::Result<Reconciler<Kernel>> {
+    let mut config = run.kernel.plan_config()?;
+    let scheduler = config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
+    let (mut kernel, families) = open_kernel(run, scheduler).await?;
+    if is_prepared {
+        kernel.prepare().await?;
+    }
+    config.families = families.iter().collect();
+    config.short_circuit_mask = choose_marks(run, &kernel, &config).await?;
+    Ok(Reconciler::new(kernel, config))
+}
+
+async fn preview(run: &RunArgs, table: &Arc<NodeTable>) -> anyhow::Result<Preview> {
+    let mut reconciler = open(run, false).await?;
+    Ok(reconciler.preview(table).await?)
+}
+
+/// Deletes drained real servers, and begins the drains of others. Deadlines are kept for later calls.
+async fn drain(
+    run: &RunArgs,
+    reconciler: &mut Reconciler<Kernel>,
+    table: &NodeTable,
+) -> anyhow::Result<()> {
+    let mut drainer = Drainer::open(&run.state_dir, run.drain_timeout(), BootClock::system());
+    loop {
+        if let Some(draining) = reconciler.draining(table) {
+            drainer.note(&draining);
+        }
+        let passed = |draining: &_| drainer.has_passed(draining);
+        reconciler.finish_drains(passed).await?;
+        // Deletions that wait for room in the kernel follow until none is left.
+        if !reconciler.has_put_off() {
+            break;
+        }
+        tokio::time::sleep(ROOM_PAUSE).await;
+    }
+    drainer.close().await;
+    Ok(())
+}
+
+fn lines(preview: &Preview) -> Vec<StepLine> {
+    let Preview {
+        observed,
+        desired,
+        steps,
+    } = preview;
+    let of_step = |step| step_lines(step, observed, desired);
+    steps.iter().flat_map(of_step).collect()
+}
+
+fn refused(preview: &Preview) -> Vec<String> {
+    let refused = preview.desired.refused.iter();
+    refused.map(ToString::to_string).collect()
+}
+
+/// The lines, each record's below a heading.
+fn text(preview: &Preview, lines: &[StepLine], warnings: &[String]) -> String {
+    let mut text = String::new();
+    for warning in warnings.iter().chain(&refused(preview)) {
+        text.push_str(&format!("# warning: {warning}\n"));
+    }
+    let mut record = None;
+    for line in lines {
+        if record != Some(&line.record) {
+            let heading = line.record.as_deref().unwrap_or("shared by all Services");
+            text.push_str(&format!("# {heading}\n"));
+            record = Some(&line.record);
+        }
+        text.push_str(&format!("{line}\n"));
+    }
+    text.push_str(&format!("{}\n", Totals::of(lines)));
+    text
+}
+
+fn json_text(preview: &Preview, lines: &[StepLine], warnings: &[String]) -> String {
+    let plan = json!({
+        "steps": lines,
+        "refused": refused(preview),
+        "problems": warnings,
+    });
+    format!("{plan:#}\n")
+}
+
+fn warn(warnings: &[String]) {
+    warnings
+        .iter()
+        .for_each(|warning| tracing::warn!("{warning}"));
+}
+
+/// Writes to standard output. A reader that has gone is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("standard output"),
+    }
+}
