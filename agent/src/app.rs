@@ -32,6 +32,7 @@ use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
 use crate::metrics::{ReconcileMetrics, SettingsCollector};
+use crate::reload::Reload;
 use crate::state_lock::StateLock;
 use crate::status::Status;
 use crate::subscribe::{self, ClusterPin, Report, Stats, Subscribed, set_aside};
@@ -147,7 +148,10 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
     if args.source == Source::Controller {
         register_latency(&stats, &mut metrics);
     }
+    let reload = Reload::new(args.source, reports.clone());
     let feeds = Feeds {
+        requests: reload.requests(),
+        readings: reload.readings(),
         tables_out,
         reports,
         held: status.held().clone(),
@@ -160,13 +164,14 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
     let source = open_source(args, registry, vital)?;
     follow(args, node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;
+    vital.spawn_endless("reload on SIGHUP", reload.clone().follow_signal()?);
 
     let admin = Admin {
         metrics: Arc::new(metrics),
         readiness,
         liveness: Liveness::default(),
         debug: status.dumps(),
-        actions: status.actions(),
+        actions: status.actions().merge(reload.actions()),
         token: args.debug.token()?,
     };
     ports.serve(admin, healthz, vital);

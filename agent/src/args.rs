@@ -61,6 +61,10 @@ pub enum Command {
     /// those whose connections or drain timeout have ended are deleted, here and by later calls.
     Apply(Box<ApplyArgs>),
 
+    /// Let the running agent read its files at once, and wait until the kernel is programmed. The exit
+    /// code is 1 if a file or an object is bad, or if something could not be programmed.
+    Reload(ReloadArgs),
+
     /// Print the virtual servers of files in another program's format. The kernel is read for the
     /// node's addresses, and not changed.
     Export(Box<ExportArgs>),
@@ -118,6 +122,19 @@ pub struct ApplyArgs {
     /// Flags of a run with `--source file`. All are accepted; those of the table and the kernel count.
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+/// Flags of `reload`.
+#[derive(Debug, Args)]
+pub struct ReloadArgs {
+    /// Socket of the agent as unix:///PATH (its --debug-listen).
+    #[arg(
+        long,
+        env = "PORTOLAN_DEBUG_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "unix:///run/portolan/agent.sock"
+    )]
+    pub address: String,
 }
 
 /// Flags of `export`.

@@ -19,6 +19,7 @@ pub mod kube_proxy;
 pub mod metrics;
 pub mod once;
 pub mod prepare;
+pub mod reload;
 pub mod standalone;
 pub mod state_lock;
 pub mod status;

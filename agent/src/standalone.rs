@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use portolan_catalog::ObjectChange;
 use portolan_model::{NodeKey, NodeTable};
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
 use portolan_source::{Event, ProblemLog};
@@ -27,6 +28,20 @@ pub struct Standalone {
     in_force: TableInForce,
     saver: Saver,
     stats: Arc<Stats>,
+    readings: watch::Sender<Reading>,
+    /// Problems of files that are not problems of one known object.
+    file_problems: Vec<String>,
+}
+
+/// A reading of the files that was requested.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Number of the last request before it.
+    pub number: u64,
+    /// Revision of the table with all that was read; `None` while some file has never been read.
+    pub revision: Option<u64>,
+    /// Everything that is wrong with the files and their objects.
+    pub problems: Vec<String>,
 }
 
 /// The configuration of a [`Standalone`].
@@ -42,6 +57,8 @@ pub struct StandaloneConfig {
     pub guard: GuardConfig,
     /// The directory of the saved table.
     pub state_dir: std::path::PathBuf,
+    /// Receives each requested reading.
+    pub readings: watch::Sender<Reading>,
 }
 
 impl Standalone {
@@ -59,6 +76,7 @@ impl Standalone {
             select,
             guard,
             state_dir,
+            readings,
         } = config;
         let store = Store {
             directory: state_dir,
@@ -75,6 +93,8 @@ impl Standalone {
             in_force: TableInForce::new(guard, held, tables, Arc::clone(&stats)),
             saver: Saver::new(Some(Arc::new(store)), Arc::clone(&stats)),
             stats,
+            readings,
+            file_problems: Vec::new(),
         }
     }
 
@@ -86,21 +106,34 @@ impl Standalone {
                 .restore(position, last.committed.table, last.in_force);
         }
         let mut pipeline = Pipeline::new(self.select);
-        let mut synced = false;
+        let (mut synced, mut read) = (false, None);
         while let Some(event) = self.next(&mut events).await {
             match event {
                 Event::Changes(changes) => changes.into_iter().for_each(|c| pipeline.apply(c)),
-                Event::FileProblems(problems) => self.problems.update_files(&problems),
+                Event::FileProblems(problems) => {
+                    self.problems.update_files(&problems);
+                    self.file_problems = problems.iter().map(ToString::to_string).collect();
+                }
                 Event::Synced => synced = true,
+                Event::Read(number) => read = Some(number),
             }
             // Events that have arrived already are one transition.
-            if !synced || !events.is_empty() {
+            if !events.is_empty() {
                 continue;
             }
-            let delta = pipeline.flush();
-            self.problems.update(&pipeline.problems());
-            if self.revision == 0 || !delta.is_empty() {
-                self.commit(delta);
+            if synced {
+                let delta = pipeline.flush();
+                self.problems.update(&pipeline.problems());
+                if self.revision == 0 || !delta.is_empty() {
+                    self.commit(delta);
+                }
+            }
+            if let Some(number) = read.take() {
+                self.readings.send_replace(Reading {
+                    number,
+                    revision: synced.then_some(self.revision),
+                    problems: [self.file_problems.clone(), problems_of(&pipeline)].concat(),
+                });
             }
         }
         self.saver.settle().await;
@@ -144,6 +177,30 @@ impl Standalone {
         let saved = || Saved::of_table(table).with_in_force(in_force.with_withheld());
         self.saver.begin(saved, Instant::now());
     }
+}
+
+/// The table of one node from changes that are the whole content of a source, and the problems of
+/// objects in it.
+#[must_use]
+pub fn table_of(
+    changes: Vec<ObjectChange>,
+    node: &NodeKey,
+    select: SelectConfig,
+) -> (NodeTable, Vec<String>) {
+    let mut pipeline = Pipeline::new(select);
+    changes.into_iter().for_each(|c| pipeline.apply(c));
+    let mut table = NodeTable::default();
+    apply(&mut table, node, pipeline.flush());
+    (table, problems_of(&pipeline))
+}
+
+fn problems_of(pipeline: &Pipeline) -> Vec<String> {
+    let of_object = pipeline.problems().into_iter();
+    let texts = of_object.flat_map(|(object, problems)| {
+        let text = move |problem| format!("{object}: {problem}");
+        problems.into_iter().map(text)
+    });
+    texts.collect()
 }
 
 /// Makes one node's part of a delta.
@@ -234,6 +291,7 @@ mod tests {
             select: SelectConfig::default(),
             guard: GuardConfig::default(),
             state_dir: directory.to_owned(),
+            readings: watch::Sender::default(),
         };
         Standalone::new(config, tables, held, Arc::default())
     }
@@ -311,6 +369,31 @@ mod tests {
         until(&mut table, 1).await;
         drop(events);
         second.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_requested_reading_follows_what_was_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tables, table) = watch::channel(None);
+        let (events, receiver) = mpsc::channel(8);
+        let standalone = standalone(dir.path(), tables, HeldView::default());
+        let mut readings = standalone.readings.subscribe();
+        let task = tokio::spawn(standalone.run(receiver));
+        events.send(Event::Read(1)).await.unwrap();
+        let early = readings.wait_for(|r| r.number == 1).await.unwrap().clone();
+        assert_eq!(early.revision, None, "nothing was read yet");
+        for event in [Event::Changes(objects()), Event::Synced, Event::Read(2)] {
+            events.send(event).await.unwrap();
+        }
+        let first = readings.wait_for(|r| r.number == 2).await.unwrap().clone();
+        assert_eq!((first.revision, first.problems.len()), (Some(1), 0));
+        assert_eq!(table.borrow().as_ref().unwrap().revision, 1);
+        // Without a change the revision stays.
+        events.send(Event::Read(3)).await.unwrap();
+        let second = readings.wait_for(|r| r.number == 3).await.unwrap().clone();
+        assert_eq!(second.revision, Some(1));
+        drop(events);
+        task.await.unwrap();
     }
 
     #[tokio::test]

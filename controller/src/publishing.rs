@@ -190,6 +190,7 @@ fn watch_files(
         guard: Some((args.guard.config(), Arc::clone(stats.holds()))),
         contact: Arc::clone(stats.files()),
         proxy: args.service_proxy_name.clone(),
+        requests: file::ReadRequests::default(),
     };
     let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
     let watch = file::watch(args.file.clone(), cluster, sink, options, token);

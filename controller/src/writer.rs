@@ -124,6 +124,8 @@ impl Writer {
                     .into_iter()
                     .for_each(|change| pipeline.apply(change));
             }
+            // Only an agent alone asks for it.
+            Event::Read(_) => {}
             Event::FileProblems(problems) => {
                 self.problems.update_files(&problems);
                 self.trouble().files = self.problems.files();

@@ -182,6 +182,51 @@ fn a_bad_file_and_a_running_agent_stop_an_apply() {
     assert_eq!(once.agent("plan").0, 0, "a plan beside an agent");
 }
 
+#[test]
+fn a_reload_is_answered_when_the_kernel_has_the_files() {
+    if !lane::provides("once", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let once = Once::new();
+    let a = EchoPod::new(once.rig.node(0), "a").unwrap();
+    let b = EchoPod::new(once.rig.node(0), "b").unwrap();
+    let visitor = EchoPod::new(once.rig.node(0), "v").unwrap();
+    once.put(&[&a]);
+    let agent = start(&once);
+    let socket = once.directory.path().join("agent.sock");
+    let command = format!(
+        "{} reload --address unix://{}",
+        program("portolan-agent").unwrap().display(),
+        socket.display()
+    );
+    let reload = || once.run(&command);
+    wait_for("a reload", PATIENT, || (reload().0 == 0).then_some(())).unwrap();
+    once.answers(&visitor, &["a"]);
+
+    // The agent looks at its files once an hour, and the reload returns when they are programmed.
+    once.put(&[&b]);
+    let (code, text) = reload();
+    assert_eq!(code, 0, "{text}");
+    let (_, saved) = once.run("ipvsadm -Sn");
+    assert!(saved.contains("-w 0"), "{saved}");
+    once.answers(&visitor, &["b"]);
+
+    let good = std::fs::read_to_string(once.file()).unwrap();
+    std::fs::write(once.file(), good.replace("10.96.0.10", "10.96.0.300")).unwrap();
+    let (code, text) = reload();
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("10.96.0.300"), "{text}");
+    once.answers(&visitor, &["b"]);
+
+    once.put(&[&a]);
+    let before = once.run("ipvsadm -Sn");
+    once.run(&format!("kill -HUP {}", agent.id()));
+    let is_back = || (once.run("ipvsadm -Sn") != before).then_some(());
+    wait_for("the files after a SIGHUP", PATIENT, is_back).unwrap();
+    assert_eq!(reload().0, 0);
+    once.answers(&visitor, &["a"]);
+}
+
 fn start(once: &Once) -> Process {
     let directory: &Path = once.directory.path();
     let socket = format!("unix://{}", directory.join("agent.sock").display());

@@ -17,7 +17,7 @@ use tonic::transport::Uri;
 
 use crate::args::{RunArgs, Source};
 use crate::metrics::{SourceCollector, StreamCollector};
-use crate::standalone::{Standalone, StandaloneConfig};
+use crate::standalone::{Reading, Standalone, StandaloneConfig};
 use crate::subscribe::{
     self, ClusterPin, DISK_PATIENCE, FIRST_COMMIT_TIMEOUT, HeldView, Report, Stats,
     SubscribeConfig, Subscribed,
@@ -33,6 +33,9 @@ pub(super) struct Feeds {
     pub(super) held: HeldView,
     pub(super) pin: ClusterPin,
     pub(super) stats: Arc<Stats>,
+    /// Requests to read the files, and the readings.
+    pub(super) requests: file::ReadRequests,
+    pub(super) readings: watch::Sender<Reading>,
 }
 
 /// The table's source, ready to be started.
@@ -110,6 +113,7 @@ fn follow_files(
     let cluster = Arc::clone(&node.cluster);
     let options = file::Options {
         proxy: args.service_proxy_name.clone(),
+        requests: feeds.requests.clone(),
         ..file::Options::new(args.file_poll())
     };
     let contact = Arc::clone(&options.contact);
@@ -125,6 +129,7 @@ fn follow_files(
         },
         guard: args.guard(),
         state_dir: args.state_dir.clone(),
+        readings: feeds.readings,
     };
     let Feeds {
         tables_out,
@@ -151,6 +156,7 @@ fn subscribe_to_controllers(
         held,
         pin,
         stats,
+        ..
     } = feeds;
     let stream = Arc::clone(&stats.stream);
     registry.register_collector(Box::new(StreamCollector(Arc::clone(&stats))));

@@ -24,6 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -70,6 +71,25 @@ pub struct Options {
     pub contact: Arc<Contact>,
     /// The proxy whose Services are ours; `None` for the default one.
     pub proxy: Option<ProxyName>,
+    /// Requests to read before the interval has passed.
+    pub requests: ReadRequests,
+}
+
+/// Requests to read files at once. Each is answered by [`Event::Read`] with its number or a later one.
+#[derive(Debug, Clone, Default)]
+pub struct ReadRequests(Arc<watch::Sender<u64>>);
+
+impl ReadRequests {
+    /// Requests a reading; returns the number of the request.
+    #[must_use]
+    pub fn ask(&self) -> u64 {
+        let mut number = 0;
+        self.0.send_modify(|last| {
+            *last += 1;
+            number = *last;
+        });
+        number
+    }
 }
 
 impl Options {
@@ -82,6 +102,7 @@ impl Options {
             guard: None,
             contact: Arc::default(),
             proxy: None,
+            requests: ReadRequests::default(),
         }
     }
 }
@@ -113,8 +134,14 @@ async fn poll(mut files: Files, sink: Sink, options: Options) -> Result<(), Clos
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut problems = Vec::new();
     let mut synced = false;
+    let (mut requests, mut answered) = (options.requests.0.subscribe(), 0);
     loop {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            // The options hold the sender, so that it is never gone.
+            _ = requests.changed() => {}
+        }
+        let number = *requests.borrow_and_update();
         let report;
         (files, report) = refresh(files).await;
         if report.is_readable {
@@ -132,6 +159,9 @@ async fn poll(mut files: Files, sink: Sink, options: Options) -> Result<(), Clos
         if report.complete && !std::mem::replace(&mut synced, true) {
             sink.send(Event::Synced).await?;
             names.push(portolan_dns::NamesChange::Synced);
+        }
+        if std::mem::replace(&mut answered, number) < number {
+            sink.send(Event::Read(number)).await?;
         }
         if let Some(sink) = &options.names {
             sink.send(names).await?;

@@ -18,6 +18,9 @@ pub enum Event {
     /// All existing objects have been sent. Sent exactly once; before it, nothing may be served and
     /// nothing deleted.
     Synced,
+    /// Files have been read after the request with this number, and all that was found is sent; see
+    /// [`ReadRequests`](crate::file::ReadRequests).
+    Read(u64),
 }
 
 /// The sink's reader is gone.

@@ -109,3 +109,26 @@ async fn contact_ages_while_a_path_cannot_be_read() {
     let silence = contact.silence().unwrap();
     assert!(silence < 2 * INTERVAL, "{silence:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_requested_reading_comes_at_once_and_follows_its_changes() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), service("a", "1")).unwrap();
+    let (sink, mut events) = Sink::channel(1);
+    let options = Options::new(DAY);
+    let requests = options.requests.clone();
+    let (paths, token) = (vec![dir.path().to_owned()], CancellationToken::new());
+    tokio::spawn(watch(paths, Arc::from("c"), sink, options, token));
+    assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
+    assert_eq!(events.recv().await, Some(Event::Synced));
+
+    let start = tokio::time::Instant::now();
+    assert_eq!(requests.ask(), 1);
+    assert_eq!(events.recv().await, Some(Event::Read(1)));
+    fs::write(dir.path().join("a.yaml"), service("a", "2")).unwrap();
+    assert_eq!((requests.ask(), requests.ask()), (2, 3));
+    assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
+    assert_eq!(events.recv().await, Some(Event::Read(3)));
+    assert!(start.elapsed() < DAY);
+}
