@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! From the text of a file to documents that have the right structure.
+
+mod node;
+mod split;
+mod structure;
+
+pub(crate) use node::{Node, Path};
+pub(crate) use split::{Format, documents};
+pub(crate) use structure::check;

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The documents of a file, each parsed by itself: broken YAML in one hides no problem in another.
+
+use super::node::{Node, SyntaxError};
+use crate::problem::Position;
+
+/// The notation of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Any number of YAML documents.
+    Yaml,
+    /// One JSON value.
+    Json,
+}
+
+impl Format {
+    /// By the end of the file's name: JSON for `.json`, else YAML.
+    pub(crate) fn of(file: &str) -> Self {
+        let end = file.rsplit_once('.').map_or("", |(_, end)| end);
+        if end.eq_ignore_ascii_case("json") {
+            Self::Json
+        } else {
+            Self::Yaml
+        }
+    }
+}
+
+/// The documents of a text, without empty ones.
+pub(crate) fn documents(text: &str, format: Format) -> Vec<Result<Node, SyntaxError>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    match format {
+        Format::Json => vec![Node::json(text)],
+        Format::Yaml => pieces(text)
+            .into_iter()
+            .map(|(lines_before, piece)| {
+                let moved = |at: &mut Position| at.line += lines_before;
+                Node::yaml(piece)
+                    .map(|node| node.moved(&moved))
+                    .map_err(|error| error.moved(lines_before))
+            })
+            .collect(),
+    }
+}
+
+/// The texts of the documents, each with the number of lines before it. `---` at the start of a
+/// line separates wherever it is, because no scalar may have it there.
+fn pieces(text: &str) -> Vec<(u64, &str)> {
+    let mut pieces = Vec::new();
+    let (mut start, mut lines_before, mut offset) = (0, 0, 0);
+    for (line_number, line) in (0..).zip(text.split_inclusive('\n')) {
+        if is_separator(line) && offset > start {
+            pieces.push((lines_before, &text[start..offset]));
+            (start, lines_before) = (offset, line_number);
+        }
+        offset += line.len();
+    }
+    pieces.push((lines_before, &text[start..]));
+    pieces.retain(|(_, piece)| !is_blank(piece));
+    pieces
+}
+
+fn is_separator(line: &str) -> bool {
+    line.strip_prefix("---")
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+}
+
+fn is_blank(piece: &str) -> bool {
+    piece.lines().all(|line| {
+        let content = if is_separator(line) { &line[3..] } else { line };
+        let content = content.trim();
+        content.is_empty() || content == "..." || content.starts_with(['#', '%'])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_know_their_line() {
+        let found: Vec<_> = documents("# x\na: 1\n---\nb: 2\n--- {c: 3}\n", Format::Yaml)
+            .into_iter()
+            .map(|document| document.unwrap().get("a").is_some())
+            .collect();
+        assert_eq!(found, [true, false, false]);
+        let second = documents("a: 1\n---\nb:\n  c: 2\n", Format::Yaml)
+            .remove(1)
+            .unwrap();
+        assert_eq!(second.locate("b.c"), Position { line: 4, column: 6 });
+    }
+
+    #[test]
+    fn a_broken_document_leaves_the_others_alone() {
+        let found = documents("a: [1\n---\nb: 2\n---\nc: }\n", Format::Yaml);
+        assert_eq!(
+            found.iter().map(Result::is_ok).collect::<Vec<_>>(),
+            [false, true, false]
+        );
+        assert_eq!(found[2].as_ref().unwrap_err().at.line, 5);
+    }
+
+    #[test]
+    fn comments_alone_are_no_document() {
+        assert!(documents("# c\n---\n\n---\n...\n", Format::Yaml).is_empty());
+        assert_eq!(documents("a: |\n  ---\n  b\n", Format::Yaml).len(), 1);
+    }
+}
