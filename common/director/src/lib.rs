@@ -16,10 +16,32 @@
 
 #![forbid(unsafe_code)]
 
+mod balancer;
+mod check;
+mod convert;
+mod director;
 pub mod document;
+mod forwarding;
+mod frontend;
+mod generation;
+mod object;
 mod problem;
 mod read;
+mod rules;
+mod scheduler;
 mod schema;
 
+pub use balancer::{Backend, Hooks, LoadBalancer, SorryServer};
+pub use check::{CheckDefaults, DeclaredCheck, DeclaredTimers};
+pub use director::{CheckLimits, DEFAULT_MARKS, Director, Scripts, Sync, Sysctls, Timeouts, Vips};
+pub use document::{
+    AdministrativeState, Announce, Binding, Method, PersistenceEngine, Role, SchedulerFlag,
+    SchedulerName, SysctlMode, TunnelChecksum,
+};
+pub use forwarding::{Forwarding, Persistence, Thresholds, Tunnel};
+pub use frontend::{Claim, Frontend, Packets};
+pub use generation::{File, Generation, NotOurs, parse};
+pub use object::{ObjectName, Tags};
 pub use problem::{Position, Problem, not_applied};
+pub use rules::Already;
 pub use schema::{schema, schema_text};

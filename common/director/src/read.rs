@@ -3,9 +3,11 @@
 //! From the text of a file to documents that have the right structure.
 
 mod node;
+mod prune;
 mod split;
 mod structure;
 
 pub(crate) use node::{Node, Path};
+pub(crate) use prune::without;
 pub(crate) use split::{Format, documents};
 pub(crate) use structure::check;

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! All objects of all files, taken together or not at all.
+
+use crate::balancer::LoadBalancer;
+use crate::convert::{self, Finding, Findings};
+use crate::director::Director;
+use crate::document::{API_VERSION, DirectorDocument, LoadBalancerDocument};
+use crate::problem::{Position, Problem};
+use crate::read::{Format, Node, check, documents, without};
+use crate::rules::{Already, Placed, together};
+use crate::schema;
+
+/// A file: its name, which problems begin with, and its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct File<'t> {
+    /// The name; JSON if it ends in `.json`, else YAML.
+    pub name: &'t str,
+    /// The text.
+    pub text: &'t str,
+}
+
+/// Objects that make sense together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Generation {
+    /// The load balancers, in file order.
+    pub load_balancers: Vec<LoadBalancer>,
+    /// The directors, in file order.
+    pub directors: Vec<Director>,
+    /// What is probably not meant so.
+    pub warnings: Vec<Problem>,
+    /// Documents that are of other APIs, for other readers.
+    pub not_ours: Vec<NotOurs>,
+}
+
+/// A document of another API.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NotOurs {
+    /// The file's name.
+    pub file: String,
+    /// The place of the document.
+    pub at: Position,
+    /// Its `apiVersion`.
+    pub api_version: String,
+    /// Its `kind`; empty if it has none.
+    pub kind: String,
+}
+
+/// Reads all files. Virtual servers of `already` are taken.
+///
+/// # Errors
+/// All problems of all files, in file order, if there is any. Warnings are no problems.
+pub fn parse(files: &[File<'_>], already: &Already) -> Result<Generation, Vec<Problem>> {
+    let mut reader = Reader::default();
+    for file in files {
+        for document in documents(file.text, Format::of(file.name)) {
+            match document {
+                Ok(document) => reader.document(file.name, document),
+                Err(error) => reader.problems.push(Problem {
+                    file: file.name.to_owned(),
+                    at: error.at,
+                    field: String::new(),
+                    message: error.message,
+                }),
+            }
+        }
+    }
+    reader
+        .problems
+        .extend(together(&reader.balancers, &reader.directors, already));
+    if reader.problems.is_empty() {
+        return Ok(reader.generation());
+    }
+    let order = |name: &str| files.iter().position(|file| file.name == name);
+    reader
+        .problems
+        .sort_by_cached_key(|problem| (order(&problem.file), problem.clone()));
+    reader.problems.dedup();
+    Err(reader.problems)
+}
+
+#[derive(Default)]
+struct Reader {
+    balancers: Vec<Placed<LoadBalancer>>,
+    directors: Vec<Placed<Director>>,
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+    not_ours: Vec<NotOurs>,
+}
+
+impl Reader {
+    fn document(&mut self, file: &str, document: Node) {
+        let text = |field| document.get(field).and_then(Node::text);
+        match (text("apiVersion"), text("kind")) {
+            (Some(version), kind) if !version.starts_with("portolan.dev/") => {
+                self.not_ours.push(NotOurs {
+                    file: file.to_owned(),
+                    at: document.at,
+                    api_version: version.to_owned(),
+                    kind: kind.unwrap_or_default().to_owned(),
+                });
+            }
+            (Some(API_VERSION), Some("LoadBalancer")) => self.load_balancer(file, document),
+            (Some(API_VERSION), Some("Director")) => self.director(file, document),
+            (version, kind) => {
+                let (field, expected, found) = if version == Some(API_VERSION) {
+                    ("kind", "LoadBalancer or Director", kind)
+                } else {
+                    ("apiVersion", API_VERSION, version)
+                };
+                let found =
+                    found.map_or_else(|| String::from("missing"), |text| format!("{text:?}"));
+                self.problems.push(Problem {
+                    file: file.to_owned(),
+                    at: document.locate(field),
+                    field: field.to_owned(),
+                    message: format!("{found}: expected {expected}"),
+                });
+            }
+        }
+    }
+
+    fn load_balancer(&mut self, file: &str, document: Node) {
+        let read = self.read(file, &document, &schema::LOAD_BALANCER);
+        let Some((document_of_types, mut findings)) = read else {
+            return;
+        };
+        let object = convert::load_balancer(&document_of_types, &mut findings);
+        self.keep(file, document, findings, object, |reader, placed| {
+            reader.balancers.push(placed)
+        });
+    }
+
+    fn director(&mut self, file: &str, document: Node) {
+        let read = self.read(file, &document, &schema::DIRECTOR);
+        let Some((document_of_types, mut findings)) = read else {
+            return;
+        };
+        let object: Director = convert::director(&document_of_types, &mut findings);
+        self.keep(file, document, findings, object, |reader, placed| {
+            reader.directors.push(placed)
+        });
+    }
+
+    /// The document in its type, without the fields whose structure is wrong; nothing if it makes
+    /// no sense without them.
+    fn read<T: serde::de::DeserializeOwned>(
+        &mut self,
+        file: &str,
+        document: &Node,
+        schema: &serde_json::Value,
+    ) -> Option<(T, Findings)> {
+        let misfits = check(schema, document);
+        let fields: Vec<String> = misfits.iter().map(|misfit| misfit.field.clone()).collect();
+        let value = if fields.is_empty() {
+            document.to_json()
+        } else {
+            without(document, &fields).to_json()
+        };
+        let typed = serde_json::from_value(value);
+        if let (Err(error), true) = (&typed, misfits.is_empty()) {
+            self.problems.push(Problem {
+                file: file.to_owned(),
+                at: document.at,
+                field: String::new(),
+                message: error.to_string(),
+            });
+        }
+        self.problems
+            .extend(misfits.into_iter().map(|misfit| Problem {
+                file: file.to_owned(),
+                at: misfit.at,
+                field: misfit.field,
+                message: misfit.message,
+            }));
+        Some((typed.ok()?, Findings::without(fields)))
+    }
+
+    /// Notes the findings, and keeps the object for comparison with others if it is whole.
+    fn keep<T>(
+        &mut self,
+        file: &str,
+        document: Node,
+        findings: Findings,
+        object: T,
+        keep: impl FnOnce(&mut Self, Placed<T>),
+    ) {
+        let placed = |finding: &Finding| Problem {
+            file: file.to_owned(),
+            at: document.locate(&finding.field),
+            field: finding.field.clone(),
+            message: finding.message.clone(),
+        };
+        self.problems.extend(findings.errors.iter().map(placed));
+        self.warnings.extend(findings.warnings.iter().map(placed));
+        if findings.is_whole() {
+            let placed = Placed {
+                object,
+                file: file.to_owned(),
+                document,
+            };
+            keep(self, placed);
+        }
+    }
+
+    fn generation(self) -> Generation {
+        Generation {
+            load_balancers: self
+                .balancers
+                .into_iter()
+                .map(|placed| placed.object)
+                .collect(),
+            directors: self
+                .directors
+                .into_iter()
+                .map(|placed| placed.object)
+                .collect(),
+            warnings: self.warnings,
+            not_ours: self.not_ours,
+        }
+    }
+}
