@@ -20,6 +20,8 @@ impl Errno {
     pub const EEXIST: Self = Self(libc::EEXIST);
     /// The kernel finds a value invalid.
     pub const EINVAL: Self = Self(libc::EINVAL);
+    /// A weight or a threshold is out of range.
+    pub const ERANGE: Self = Self(libc::ERANGE);
     /// ipset: a set is referred to by a rule or by another set.
     pub const IPSET_BUSY: Self = Self(4100);
     /// ipset: the two sets of a swap differ in type or family.

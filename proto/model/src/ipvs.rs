@@ -45,7 +45,7 @@ impl VirtualServerKey {
         }
     }
 
-    /// The family of the virtual server and, as we only masquerade, of all its real servers.
+    /// The family of the virtual server. Real servers of the other family are reached by tunnels only.
     #[must_use]
     pub fn family(&self) -> Family {
         match self {
@@ -117,6 +117,12 @@ pub struct VirtualServerConfig {
     pub flags: Flags,
     /// Time for which a client stays with its real server, in seconds; `None` without persistence.
     pub persistence: Option<u32>,
+    /// Which clients count as one for persistence: a mask of their addresses for IPv4, in host order,
+    /// with 1-bits anywhere; a prefix length of 1 to 127 for IPv6. `None` if each address is a client of its
+    /// own.
+    pub netmask: Option<u32>,
+    /// Persistence engine, 1 to 15 bytes; `sip` is the only one of Linux. `None` for the client's address.
+    pub engine: Option<Cow<'static, str>>,
 }
 
 impl VirtualServerConfig {
@@ -127,6 +133,8 @@ impl VirtualServerConfig {
             scheduler: Cow::Borrowed("rr"),
             flags: Flags::default(),
             persistence: None,
+            netmask: None,
+            engine: None,
         }
     }
 }
@@ -159,10 +167,43 @@ pub enum ForwardingMethod {
     Masquerade,
     /// The node itself.
     Local,
-    /// IP-in-IP or another tunnel, `ipvsadm -i`.
-    Tunnel,
+    /// A tunnel, `ipvsadm -i`.
+    Tunnel(Tunnel),
     /// Direct routing, `ipvsadm -g`.
     Direct,
+}
+
+/// Encapsulation of packets to a real server (`IP_VS_CONN_F_TUNNEL_TYPE_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Tunnel {
+    /// IP in IP.
+    Ipip,
+    /// Generic UDP encapsulation.
+    Gue {
+        /// Destination port of the outer datagrams, 1 to 65,535.
+        port: u16,
+        /// Their checksum.
+        checksum: GueChecksum,
+    },
+    /// Generic routing encapsulation.
+    Gre {
+        /// Whether the header has a checksum.
+        checksum: bool,
+    },
+}
+
+/// Checksum of GUE (`IP_VS_TUNNEL_ENCAP_FLAG_*`).
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum GueChecksum {
+    /// No checksum.
+    #[default]
+    None,
+    /// The outer datagram's.
+    Full,
+    /// The outer datagram's, which stands in for that of the inner packet (remote checksum offload).
+    Remote,
 }
 
 /// The settings of a real server, without its address.
@@ -172,6 +213,31 @@ pub struct RealServerConfig {
     pub weight: u32,
     /// How packets reach it.
     pub forwarding: ForwardingMethod,
+    /// Limits of its connections.
+    pub thresholds: Thresholds,
+}
+
+impl RealServerConfig {
+    /// A real server reached by masquerading, without thresholds.
+    #[must_use]
+    pub fn masquerade(weight: u32) -> Self {
+        Self {
+            weight,
+            forwarding: ForwardingMethod::Masquerade,
+            thresholds: Thresholds::default(),
+        }
+    }
+}
+
+/// Limits of a real server's connections, active and inactive ones together.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Thresholds {
+    /// At this number it gets no new ones; 0 for no limit, at most 2^31 - 1.
+    pub upper: u32,
+    /// Below this number it gets new ones again; 0 for three quarters of `upper`, at most `upper`.
+    pub lower: u32,
 }
 
 /// Numbers of connections of a real server.

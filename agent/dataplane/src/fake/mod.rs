@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_model::ipset::{Set, SetEntry, SetKind};
-use portolan_model::ipvs::{Connections, RealServers, VirtualServer, VirtualServerKey};
+use portolan_model::ipvs::{
+    Connections, ForwardingMethod, RealServerConfig, RealServers, Tunnel, VirtualServer,
+    VirtualServerKey,
+};
 use portolan_netlink::Errno;
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
@@ -246,16 +249,47 @@ fn check(state: &KernelState, step: &Step) -> Result<(), Refusal> {
         }
         // Applied one by one.
         Step::FillVirtualServer { .. } => Ok(()),
-        Step::AddRealServer { key, address, .. } => {
-            let is_of_family = key.family() == Family::of(address.ip());
-            ensure(is_of_family, Refusal::Errno(Errno::EINVAL))?;
+        Step::AddRealServer {
+            key,
+            address,
+            config,
+        } => {
+            real_server(key, *address, config)?;
             ensure(!server(key)?.real_servers.contains_key(address), EXISTS)
         }
-        Step::SetRealServer { key, address, .. } | Step::DelRealServer { key, address } => {
-            let is_there = server(key)?.real_servers.contains_key(address);
-            ensure(is_there, Refusal::Errno(Errno::ENOENT))
+        Step::SetRealServer {
+            key,
+            address,
+            config,
+        } => {
+            real_server(key, *address, config)?;
+            has_real_server(server(key)?, address)
         }
+        Step::DelRealServer { key, address } => has_real_server(server(key)?, address),
     }
+}
+
+/// As the kernel's `ip_vs_genl_set_cmd` and `ip_vs_add_dest`.
+fn real_server(
+    key: &VirtualServerKey,
+    address: SocketAddr,
+    config: &RealServerConfig,
+) -> Result<(), Refusal> {
+    let in_range =
+        i32::try_from(config.weight).is_ok() && config.thresholds.lower <= config.thresholds.upper;
+    ensure(in_range, Refusal::Errno(Errno::ERANGE))?;
+    let is_of_family = key.family() == Family::of(address.ip());
+    let fits = match config.forwarding {
+        ForwardingMethod::Tunnel(Tunnel::Gue { port, .. }) => port != 0,
+        ForwardingMethod::Tunnel(_) => true,
+        _ => is_of_family,
+    };
+    ensure(fits, Refusal::Errno(Errno::EINVAL))
+}
+
+fn has_real_server(server: &VirtualServer, address: &SocketAddr) -> Result<(), Refusal> {
+    let is_there = server.real_servers.contains_key(address);
+    ensure(is_there, Refusal::Errno(Errno::ENOENT))
 }
 
 const EXISTS: Refusal = Refusal::Errno(Errno::EEXIST);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetHeader, SetKind};
 use portolan_model::ipvs::{
-    ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+    RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
 };
 use portolan_model::{Family, NodeInfo, Protocol};
 use portolan_plan::{Config, Desired, KernelState, SetName, Step, ownership_entry, rules};
@@ -31,10 +31,9 @@ fn servers() -> impl Strategy<Value = BTreeMap<VirtualServerKey, VirtualServer>>
             VirtualServerKey::new(protocol, IpAddr::from([10, 96, 0, last]), port)
         });
     let real = (1..5u8, 0..3u32).prop_map(|(last, weight)| {
-        let forwarding = ForwardingMethod::Masquerade;
         (
             SocketAddr::from(([10, 0, 0, last], 80)),
-            RealServerConfig { weight, forwarding },
+            RealServerConfig::masquerade(weight),
         )
     });
     let persistence = proptest::option::of(1..3u32);

@@ -23,6 +23,7 @@ pub(super) mod service {
     pub(in crate::ipvs) const FLAGS: u16 = 7;
     pub(in crate::ipvs) const TIMEOUT: u16 = 8;
     pub(in crate::ipvs) const NETMASK: u16 = 9;
+    pub(in crate::ipvs) const ENGINE: u16 = 11;
 }
 
 /// `IPVS_DEST_ATTR_*`.
@@ -37,6 +38,9 @@ pub(super) mod dest {
     pub(in crate::ipvs) const INACTIVE: u16 = 8;
     pub(in crate::ipvs) const PERSISTENT: u16 = 9;
     pub(in crate::ipvs) const ADDRESS_FAMILY: u16 = 11;
+    pub(in crate::ipvs) const TUNNEL_TYPE: u16 = 13;
+    pub(in crate::ipvs) const TUNNEL_PORT: u16 = 14;
+    pub(in crate::ipvs) const TUNNEL_FLAGS: u16 = 15;
 }
 
 /// `IPVS_INFO_ATTR_*`.

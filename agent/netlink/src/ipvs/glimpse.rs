@@ -13,24 +13,28 @@ pub struct Glimpse<'a> {
     pub(super) scheduler: &'a [u8],
     pub(super) flags: u32,
     pub(super) timeout: u32,
+    /// A mask of ones for none.
+    pub(super) netmask: [u8; 4],
     /// Number of its real servers.
     pub real_servers: u32,
 }
 
 impl Glimpse<'_> {
-    /// Its configuration.
+    /// Its configuration without the persistence engine, which is not shown.
     #[must_use]
     pub fn config(&self) -> VirtualServerConfig {
         let scheduler = String::from_utf8_lossy(self.scheduler).into_owned();
-        reply::config(scheduler, self.flags, self.timeout)
+        let netmask = reply::netmask_v4(self.netmask);
+        reply::config(scheduler, self.flags, self.timeout, netmask)
     }
 
-    /// Whether this is its configuration.
+    /// Whether this is its configuration, the persistence engine aside.
     #[must_use]
     pub fn is(&self, config: &VirtualServerConfig) -> bool {
         self.scheduler == config.scheduler.as_bytes()
             && self.flags & Flags::MASK == config.flags.0
             && reply::persistence(self.flags, self.timeout) == config.persistence
+            && reply::netmask_v4(self.netmask) == config.netmask
     }
 }
 
@@ -45,6 +49,7 @@ mod tests {
             scheduler: b"mh",
             flags: PERSISTENT | 2 | Flags::SCHED1,
             timeout: 60,
+            netmask: [255; 4],
             real_servers: 3,
         };
         let config = glimpse.config();
@@ -68,6 +73,10 @@ mod tests {
             },
             Glimpse {
                 timeout: 61,
+                ..glimpse
+            },
+            Glimpse {
+                netmask: [255, 255, 255, 0],
                 ..glimpse
             },
         ] {

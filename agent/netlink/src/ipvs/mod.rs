@@ -15,6 +15,7 @@ mod sockopt;
 #[cfg(test)]
 mod tests;
 mod timeouts;
+mod tunnel;
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -182,7 +183,10 @@ impl Ipvs {
         for family in Family::ALL {
             let services = self.services(family)?;
             state.skipped += services.skipped;
-            for (key, service) in services.known {
+            for (key, mut service) in services.known {
+                if family == Family::V4 && may_have_engine(&key, &service.config) {
+                    service.config.engine = self.engine(&key)?.map(Into::into);
+                }
                 // A virtual server may have been deleted since.
                 let Some(dests) = self.dests(&key, service.real_servers)? else {
                     continue;
@@ -322,18 +326,49 @@ impl Ipvs {
         expected: Option<u32>,
     ) -> Result<Option<Dests>, IpvsError> {
         match key.family() {
-            Family::V4 => self.sockopt.dests(key, expected.unwrap_or(DESTS_EXPECTED)),
-            Family::V6 => {
-                let fill = |writer: &mut Writer| {
-                    request::write_header(writer, GET_DEST);
-                    request::write_service(writer, key, None);
+            Family::V4 => {
+                let dests = self
+                    .sockopt
+                    .dests(key, expected.unwrap_or(DESTS_EXPECTED))?;
+                // Not all that can be read is shown: tunnels, and real servers of the other family.
+                let is_partial = |dests: &Dests| {
+                    dests.skipped > 0 || dests.known.len() < expected.unwrap_or(1) as usize
                 };
-                Ok(Some(self.socket.dump(
-                    self.family,
-                    fill,
-                    reply::read_dest,
-                )?))
+                if dests.as_ref().is_some_and(is_partial) {
+                    return self.dests_by_netlink(key).map(Some);
+                }
+                Ok(dests)
             }
+            Family::V6 => self.dests_by_netlink(key).map(Some),
         }
     }
+
+    fn dests_by_netlink(&mut self, key: &VirtualServerKey) -> Result<Dests, IpvsError> {
+        let fill = |writer: &mut Writer| {
+            request::write_header(writer, GET_DEST);
+            request::write_service(writer, key, None);
+        };
+        Ok(self.socket.dump(self.family, fill, reply::read_dest)?)
+    }
+
+    /// The persistence engine of a virtual server; `None` without one, and without the virtual server.
+    fn engine(&mut self, key: &VirtualServerKey) -> Result<Option<String>, IpvsError> {
+        let fill = |writer: &mut Writer| {
+            request::write_header(writer, GET_SERVICE);
+            request::write_service(writer, key, None);
+        };
+        match self.socket.request(self.family, fill, reply::read_engine) {
+            Err(SocketError::Refused(Errno::ESRCH)) => Ok(None),
+            engine => Ok(engine?),
+        }
+    }
+}
+
+/// Whether a virtual server can have an engine with an effect: the one of Linux reads SIP over UDP
+/// (`net/netfilter/ipvs/ip_vs_pe_sip.c`).
+fn may_have_engine(key: &VirtualServerKey, config: &VirtualServerConfig) -> bool {
+    config.persistence.is_some()
+        && key
+            .protocol()
+            .is_none_or(|protocol| protocol == Protocol::Udp)
 }

@@ -5,16 +5,19 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use portolan_model::ipvs::{
-    Connections, Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig, VirtualServerKey,
+    Connections, Flags, ForwardingMethod, RealServerConfig, Thresholds, Tunnel,
+    VirtualServerConfig, VirtualServerKey,
 };
 use portolan_model::{Family, Protocol};
 
 use super::request::PERSISTENT;
-use super::{Summary, attr, family};
+use super::{Summary, attr, family, tunnel};
 use crate::wire::{Attribute, Attributes, Malformed, array};
 
 /// The bits of a forwarding method that tell the method (`IP_VS_CONN_F_FWD_MASK`).
-const FORWARDING_MASK: u32 = 7;
+pub(super) const FORWARDING_MASK: u32 = 7;
+/// `IP_VS_CONN_F_TUNNEL`.
+pub(super) const TUNNEL: u32 = 2;
 
 /// Version and size of the kernel's IPVS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -90,11 +93,20 @@ pub(super) fn service(
         return Ok(None);
     };
     let flags: [u8; 8] = nest.get(attr::service::FLAGS)?.exact()?;
-    let config = config(
-        nest.get(attr::service::SCHEDULER)?.string(),
-        u32::from_ne_bytes(array(&flags, 0)?),
-        nest.get(attr::service::TIMEOUT)?.u32()?,
-    );
+    let netmask: [u8; 4] = nest.get(attr::service::NETMASK)?.exact()?;
+    let engine = nest.find(attr::service::ENGINE)?;
+    let config = VirtualServerConfig {
+        engine: engine.map(|engine| engine.string().into()),
+        ..config(
+            nest.get(attr::service::SCHEDULER)?.string(),
+            u32::from_ne_bytes(array(&flags, 0)?),
+            nest.get(attr::service::TIMEOUT)?.u32()?,
+            match key.family() {
+                Family::V4 => netmask_v4(netmask),
+                Family::V6 => Some(u32::from_ne_bytes(netmask)).filter(|length| *length != 128),
+            },
+        )
+    };
     Ok(Some((key, config)))
 }
 
@@ -118,12 +130,34 @@ fn key(nest: &Attributes<'_>) -> Result<Option<VirtualServerKey>, Malformed> {
         .map(|(protocol, address)| VirtualServerKey::new(protocol, address, port)))
 }
 
-pub(super) fn config(scheduler: String, flags: u32, timeout: u32) -> VirtualServerConfig {
+/// The configuration of a virtual server, without its engine.
+pub(super) fn config(
+    scheduler: String,
+    flags: u32,
+    timeout: u32,
+    netmask: Option<u32>,
+) -> VirtualServerConfig {
     VirtualServerConfig {
         scheduler: scheduler.into(),
         flags: Flags(flags & Flags::MASK),
         persistence: persistence(flags, timeout),
+        netmask,
+        engine: None,
     }
+}
+
+/// `None` for a mask of all ones, with which each address is a client of its own.
+pub(super) fn netmask_v4(bytes: [u8; 4]) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes)).filter(|mask| *mask != u32::MAX)
+}
+
+/// The engine in the reply about one virtual server.
+pub(super) fn read_engine(engine: &mut Option<String>, payload: &[u8]) -> Result<(), Malformed> {
+    let nest = Attributes::new(payload, family::HEADER_LEN)?
+        .get(attr::SERVICE)?
+        .nested();
+    *engine = nest.find(attr::service::ENGINE)?.map(|name| name.string());
+    Ok(())
 }
 
 /// Of the kernel's own flags only `PERSISTENT` means something, and only with it the timeout does.
@@ -139,15 +173,24 @@ pub(super) fn read_dest(dests: &mut Dests, payload: &[u8]) -> Result<(), Malform
     let address_family = nest.get(attr::dest::ADDRESS_FAMILY)?.u16()?;
     let address = address(nest.get(attr::dest::ADDRESS)?, address_family)?;
     let port = nest.get(attr::dest::PORT)?.be16()?;
-    let dest = dest(
+    let config = config_of_dest(
         nest.get(attr::dest::FORWARDING)?.u32()?,
         nest.get(attr::dest::WEIGHT)?.u32()?,
-        Connections {
-            active: nest.get(attr::dest::ACTIVE)?.u32()?,
-            inactive: nest.get(attr::dest::INACTIVE)?.u32()?,
-            persistent: nest.get(attr::dest::PERSISTENT)?.u32()?,
+        Thresholds {
+            upper: nest.get(attr::dest::UPPER_THRESHOLD)?.u32()?,
+            lower: nest.get(attr::dest::LOWER_THRESHOLD)?.u32()?,
         },
+        tunnel::read(&nest)?,
     );
+    let connections = Connections {
+        active: nest.get(attr::dest::ACTIVE)?.u32()?,
+        inactive: nest.get(attr::dest::INACTIVE)?.u32()?,
+        persistent: nest.get(attr::dest::PERSISTENT)?.u32()?,
+    };
+    let dest = config.map(|config| Dest {
+        config,
+        connections,
+    });
     dests.add(
         address
             .zip(dest)
@@ -156,18 +199,24 @@ pub(super) fn read_dest(dests: &mut Dests, payload: &[u8]) -> Result<(), Malform
     Ok(())
 }
 
-/// `None` for a forwarding method without a type here, which is bypass.
-pub(super) fn dest(flags: u32, weight: u32, connections: Connections) -> Option<Dest> {
+/// `None` for a forwarding method without a type here, which is bypass or an unknown tunnel.
+pub(super) fn config_of_dest(
+    flags: u32,
+    weight: u32,
+    thresholds: Thresholds,
+    tunnel: Option<Tunnel>,
+) -> Option<RealServerConfig> {
     let forwarding = match flags & FORWARDING_MASK {
         0 => ForwardingMethod::Masquerade,
         1 => ForwardingMethod::Local,
-        2 => ForwardingMethod::Tunnel,
+        TUNNEL => ForwardingMethod::Tunnel(tunnel?),
         3 => ForwardingMethod::Direct,
         _ => return None,
     };
-    Some(Dest {
-        config: RealServerConfig { weight, forwarding },
-        connections,
+    Some(RealServerConfig {
+        weight,
+        forwarding,
+        thresholds,
     })
 }
 

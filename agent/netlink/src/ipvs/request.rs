@@ -9,7 +9,7 @@ use portolan_model::ipvs::{
     Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig, VirtualServerKey,
 };
 
-use super::attr;
+use super::{attr, tunnel};
 use crate::wire::Writer;
 
 pub(super) const NEW_SERVICE: u8 = 1;
@@ -24,8 +24,8 @@ pub(super) const GET_INFO: u8 = 15;
 
 /// `IP_VS_SVC_F_PERSISTENT`.
 pub(super) const PERSISTENT: u32 = 0x0001;
-/// `IP_VS_SCHEDNAME_MAXLEN` less the NUL.
-const SCHEDULER_MAX: usize = 15;
+/// `IP_VS_SCHEDNAME_MAXLEN` and `IP_VS_PENAME_MAXLEN` less the NUL.
+const NAME_MAX: usize = 15;
 
 /// A change of one IPVS object, in the kernel's words: a *service* is a virtual server, a *dest* a
 /// real server.
@@ -33,9 +33,10 @@ const SCHEDULER_MAX: usize = 15;
 /// All of them may fail with `EPERM` and `ENOMEM`; other errors are named below.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Adds a virtual server. `EEXIST` if there is one; `ENOENT` if the kernel has no such
-    /// scheduler; `EINVAL`, found out here, for port 0 without persistence, for mark 0, and for
-    /// a scheduler's name that is empty, longer than 15 bytes, or contains a NUL.
+    /// Adds a virtual server. `EEXIST` if there is one; `ENOENT` if the kernel has no such scheduler or
+    /// persistence engine; `EINVAL` for an IPv6 netmask that is no prefix length; `EINVAL`, found out here,
+    /// for port 0 without persistence, for mark 0, and for a scheduler's or an engine's name that is empty,
+    /// longer than 15 bytes, or contains a NUL.
     AddService {
         /// The virtual server.
         key: VirtualServerKey,
@@ -56,8 +57,9 @@ pub enum Request {
         key: VirtualServerKey,
     },
     /// Adds a real server. `ESRCH` without the virtual server, `EEXIST` if it has it already,
-    /// `ERANGE` for a weight above 2^31 - 1, `EINVAL` for an address of another family or none to
-    /// forward to, such as broadcast; for every IPv4 address in a network namespace whose loopback
+    /// `ERANGE` for a weight above 2^31 - 1 or a lower threshold above the upper one, `EINVAL` for an address
+    /// none can forward to, such as broadcast; for an address of another family, except with a tunnel and
+    /// without a sync daemon; for GUE to port 0; for every IPv4 address in a network namespace whose loopback
     /// device was never up.
     AddDest {
         /// The virtual server.
@@ -92,9 +94,8 @@ impl Request {
     pub(super) fn is_valid(&self) -> bool {
         match self {
             Self::AddService { key, config } | Self::SetService { key, config } => {
-                let scheduler = &config.scheduler;
-                (1..=SCHEDULER_MAX).contains(&scheduler.len())
-                    && !scheduler.contains('\0')
+                is_name(&config.scheduler)
+                    && config.engine.as_deref().is_none_or(is_name)
                     && could_match(key, config)
             }
             _ => true,
@@ -147,6 +148,10 @@ impl Request {
     }
 }
 
+fn is_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len()) && !name.contains('\0')
+}
+
 fn could_match(key: &VirtualServerKey, config: &VirtualServerConfig) -> bool {
     match key {
         VirtualServerKey::Address { port, .. } => *port != 0 || config.persistence.is_some(),
@@ -171,15 +176,21 @@ pub(super) fn write_service(
         nest.string(attr::service::SCHEDULER, &config.scheduler);
         write_flags(nest, config);
         nest.u32(attr::service::TIMEOUT, config.persistence.unwrap_or(0));
-        // Of persistent clients, each its own: a mask for IPv4, a prefix length for IPv6.
-        nest.u32(
-            attr::service::NETMASK,
-            match key.family() {
-                Family::V4 => u32::MAX,
-                Family::V6 => 128,
-            },
-        );
+        write_netmask(nest, key.family(), config.netmask);
+        // Without the attribute the kernel takes the engine away.
+        if let Some(engine) = &config.engine {
+            nest.string(attr::service::ENGINE, engine);
+        }
     });
+}
+
+/// A mask in network order for IPv4 (`__be32`), a prefix length in host order for IPv6.
+fn write_netmask(nest: &mut Writer, family: Family, netmask: Option<u32>) {
+    let bytes = match family {
+        Family::V4 => netmask.unwrap_or(u32::MAX).to_be_bytes(),
+        Family::V6 => netmask.unwrap_or(128).to_ne_bytes(),
+    };
+    nest.attribute(attr::service::NETMASK, &bytes);
 }
 
 /// A mark stands in the place of protocol, address and port.
@@ -226,9 +237,11 @@ pub(super) fn write_dest(
     let Some(config) = config else { return };
     nest.u32(attr::dest::FORWARDING, forwarding_number(config.forwarding));
     nest.u32(attr::dest::WEIGHT, config.weight);
-    // Thresholds of connections: mandatory, 0 is none.
-    nest.u32(attr::dest::UPPER_THRESHOLD, 0);
-    nest.u32(attr::dest::LOWER_THRESHOLD, 0);
+    nest.u32(attr::dest::UPPER_THRESHOLD, config.thresholds.upper);
+    nest.u32(attr::dest::LOWER_THRESHOLD, config.thresholds.lower);
+    if let ForwardingMethod::Tunnel(kind) = config.forwarding {
+        tunnel::write(nest, kind);
+    }
 }
 
 /// `AF_INET` or `AF_INET6`, which are the same on every architecture.
@@ -254,7 +267,7 @@ fn forwarding_number(method: ForwardingMethod) -> u32 {
     match method {
         ForwardingMethod::Masquerade => 0,
         ForwardingMethod::Local => 1,
-        ForwardingMethod::Tunnel => 2,
+        ForwardingMethod::Tunnel(_) => 2,
         ForwardingMethod::Direct => 3,
     }
 }

@@ -4,13 +4,13 @@
 //! faster than netlink for virtual servers and four times for real servers.
 //!
 //! The layouts are those of 64-bit architectures (kernel: `struct ip_vs_get_services` and
-//! `struct ip_vs_get_dests` of `include/uapi/linux/ip_vs.h`). Real servers of the other family,
-//! which only tunnels can have, are not shown.
+//! `struct ip_vs_get_dests` of `include/uapi/linux/ip_vs.h`). Persistence engines, kinds of tunnels, and
+//! real servers of the other family, which only tunnels can have, are not shown.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use portolan_model::ipvs::{Connections, VirtualServerKey};
+use portolan_model::ipvs::{Connections, Thresholds, VirtualServerKey};
 use portolan_model::{Family, Protocol};
 
 use super::reply::{self, Dest, Dests, Services};
@@ -86,7 +86,8 @@ impl Sockopt {
         Ok(())
     }
 
-    /// The real servers of an IPv4 virtual server, `None` if it does not exist.
+    /// The real servers of an IPv4 virtual server, `None` if it does not exist. Those reached by a tunnel are
+    /// counted as skipped.
     pub(super) fn dests(
         &self,
         key: &VirtualServerKey,
@@ -196,22 +197,29 @@ fn service(
             scheduler: name.unwrap_or_default(),
             flags: u32_at(entry, 32)?,
             timeout: u32_at(entry, 36)?,
+            netmask: array(entry, 40)?,
             real_servers: u32_at(entry, 44)?,
         },
     )))
 }
 
+/// `None` for a real server without a type here, and for one that a tunnel leads to, whose kind is not shown.
 fn dest(entry: &[u8]) -> Result<Option<Dest>, Malformed> {
+    let thresholds = Thresholds {
+        upper: u32_at(entry, 16)?,
+        lower: u32_at(entry, 20)?,
+    };
+    let (flags, weight) = (u32_at(entry, 8)?, u32_at(entry, 12)?);
+    let config = reply::config_of_dest(flags, weight, thresholds, None);
     let connections = Connections {
         active: u32_at(entry, 24)?,
         inactive: u32_at(entry, 28)?,
         persistent: u32_at(entry, 32)?,
     };
-    Ok(reply::dest(
-        u32_at(entry, 8)?,
-        u32_at(entry, 12)?,
+    Ok(config.map(|config| Dest {
+        config,
         connections,
-    ))
+    }))
 }
 
 fn u16_at(bytes: &[u8], offset: usize) -> Result<u16, Malformed> {

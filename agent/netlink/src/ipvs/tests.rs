@@ -3,7 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Protocol;
-use portolan_model::ipvs::{Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig};
+use portolan_model::ipvs::{
+    Flags, ForwardingMethod, GueChecksum, RealServerConfig, Thresholds, Tunnel, VirtualServerConfig,
+};
 use proptest::prelude::*;
 
 use super::reply::{Dest, Objects};
@@ -12,13 +14,6 @@ use crate::wire::Attributes;
 
 fn key(address: &str, port: u16) -> VirtualServerKey {
     VirtualServerKey::new(Protocol::Tcp, address.parse().unwrap(), port)
-}
-
-fn masquerade(weight: u32) -> RealServerConfig {
-    RealServerConfig {
-        weight,
-        forwarding: ForwardingMethod::Masquerade,
-    }
 }
 
 fn written(request: &Request) -> Vec<u8> {
@@ -60,7 +55,7 @@ fn add_dest_is_these_bytes() {
     let request = Request::AddDest {
         key: key("fd00::1", 53),
         real_server: "[fd00::2]:8053".parse().unwrap(),
-        config: masquerade(100),
+        config: RealServerConfig::masquerade(100),
     };
     let v6 = |last: u8| {
         [
@@ -108,8 +103,8 @@ fn refuses_what_could_never_match() {
         key: key("10.0.0.1", port),
         config: VirtualServerConfig {
             scheduler: scheduler.to_owned().into(),
-            flags: Flags::default(),
             persistence,
+            ..VirtualServerConfig::round_robin()
         },
     };
     assert!(service(80, "rr", None).is_valid());
@@ -168,13 +163,50 @@ fn any_key() -> impl Strategy<Value = VirtualServerKey> {
 }
 
 fn any_config() -> impl Strategy<Value = VirtualServerConfig> {
-    ("[a-z]{1,15}", any::<u32>(), any::<Option<u32>>()).prop_map(
-        |(scheduler, flags, persistence)| VirtualServerConfig {
-            scheduler: scheduler.into(),
-            flags: Flags(flags & Flags::MASK),
-            persistence,
-        },
+    let engine = prop::option::of("[a-z]{1,15}");
+    (
+        "[a-z]{1,15}",
+        any::<u32>(),
+        any::<Option<u32>>(),
+        prop::option::of(1..128u32),
+        engine,
     )
+        .prop_map(
+            |(scheduler, flags, persistence, netmask, engine)| VirtualServerConfig {
+                scheduler: scheduler.into(),
+                flags: Flags(flags & Flags::MASK),
+                persistence,
+                netmask,
+                engine: engine.map(Into::into),
+            },
+        )
+}
+
+fn any_forwarding() -> impl Strategy<Value = ForwardingMethod> {
+    let checksums = [GueChecksum::None, GueChecksum::Full, GueChecksum::Remote];
+    let gue = (1..=u16::MAX, prop::sample::select(checksums.to_vec()))
+        .prop_map(|(port, checksum)| Tunnel::Gue { port, checksum });
+    let gre = any::<bool>().prop_map(|checksum| Tunnel::Gre { checksum });
+    let tunnel = prop_oneof![Just(Tunnel::Ipip), gue, gre];
+    prop_oneof![
+        Just(ForwardingMethod::Masquerade),
+        Just(ForwardingMethod::Local),
+        tunnel.prop_map(ForwardingMethod::Tunnel),
+        Just(ForwardingMethod::Direct),
+    ]
+}
+
+fn any_dest() -> impl Strategy<Value = RealServerConfig> {
+    (any::<u32>(), any_forwarding(), any::<[u32; 2]>()).prop_map(|(weight, forwarding, limits)| {
+        RealServerConfig {
+            weight,
+            forwarding,
+            thresholds: Thresholds {
+                upper: limits[0],
+                lower: limits[1],
+            },
+        }
+    })
 }
 
 proptest! {
@@ -185,15 +217,15 @@ proptest! {
     }
 
     #[test]
-    fn dests_come_back(ip in any_address(), port: u16, weight: u32, counters: [u32; 3]) {
+    fn dests_come_back(ip in any_address(), port: u16, config in any_dest(), counters: [u32; 3]) {
         let real_server = SocketAddr::new(ip, port);
         let [active, inactive, persistent] = counters;
         let expected = Dest {
-            config: masquerade(weight),
+            config,
             connections: Connections { active, inactive, persistent },
         };
         let mut dests = Objects::default();
-        let reply = dest_reply(real_server, &masquerade(weight), counters);
+        let reply = dest_reply(real_server, &config, counters);
         reply::read_dest(&mut dests, &reply).unwrap();
         prop_assert_eq!(dests.known, [(real_server, expected)]);
     }
@@ -243,5 +275,7 @@ fn skips_what_has_no_type() {
         })
     );
     assert_eq!((services.known.len(), services.skipped), (0, 1));
-    assert_eq!(reply::dest(4, 1, Connections::default()), None);
+    let config = |flags| reply::config_of_dest(flags, 1, Thresholds::default(), None);
+    assert_eq!((config(4), config(2)), (None, None));
+    assert_eq!(config(0), Some(RealServerConfig::masquerade(1)));
 }

@@ -6,6 +6,7 @@ mod answers;
 #[path = "../common/mod.rs"]
 mod common;
 mod objects;
+mod settings;
 mod timeouts;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use portolan_model::ipvs::{
-    ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+    RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
 };
 use portolan_model::{Family, Protocol};
 use portolan_netlink::ipvs::{Ipvs, Request};
@@ -44,10 +45,7 @@ pub(crate) fn round_robin() -> VirtualServerConfig {
 }
 
 pub(crate) fn weight(weight: u32) -> RealServerConfig {
-    RealServerConfig {
-        weight,
-        forwarding: ForwardingMethod::Masquerade,
-    }
+    RealServerConfig::masquerade(weight)
 }
 
 pub(crate) fn add_service(key: VirtualServerKey) -> Request {

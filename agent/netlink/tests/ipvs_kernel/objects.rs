@@ -3,13 +3,10 @@
 //! Virtual and real servers, as programmed and as read.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_model::Family;
-use portolan_model::ipvs::{
-    Flags, ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
-};
+use portolan_model::ipvs::{Flags, VirtualServer, VirtualServerConfig, VirtualServerKey};
 use portolan_netlink::ipvs::{Ipvs, Request};
 
 use crate::common::{in_netns, output, require};
@@ -59,6 +56,8 @@ fn a_glance_shows_what_virtual_servers_of_ipv4_are() {
             scheduler: "mh".into(),
             flags: Flags(Flags::SCHED1),
             persistence: Some(60),
+            netmask: Some(0xffff_0000),
+            engine: None,
         };
         let (one, other) = (key(Family::V4, 1), key(Family::V4, 2));
         let requests = [
@@ -94,6 +93,8 @@ fn changes_objects() {
                 scheduler: "mh".into(),
                 flags: Flags(Flags::SCHED1 | Flags::SCHED2),
                 persistence: Some(10_800),
+                netmask: None,
+                engine: None,
             };
             let requests = [
                 Request::AddService {
@@ -141,35 +142,6 @@ fn changes_objects() {
             );
             let expected = BTreeMap::from([(other, weight(1))]);
             assert_eq!(*dumped(&mut ipvs)[&key].real_servers, expected);
-        }
-    });
-}
-
-#[test]
-fn forwards_in_other_ways() {
-    in_netns("forwards_in_other_ways", LANES, Ipvs::open, |mut ipvs| {
-        for family in Family::ALL {
-            let (key, real_server) = (key(family, 1), real_server(family, 1));
-            apply(&mut ipvs, &[add_service(key)]);
-            for forwarding in [ForwardingMethod::Tunnel, ForwardingMethod::Direct] {
-                let config = RealServerConfig {
-                    weight: 3,
-                    forwarding,
-                };
-                // These cannot translate the port.
-                let real_server = SocketAddr::new(real_server.ip(), 80);
-                apply(
-                    &mut ipvs,
-                    &[Request::AddDest {
-                        key,
-                        real_server,
-                        config,
-                    }],
-                );
-                let expected = BTreeMap::from([(real_server, config)]);
-                assert_eq!(*dumped(&mut ipvs)[&key].real_servers, expected);
-                apply(&mut ipvs, &[Request::DelDest { key, real_server }]);
-            }
         }
     });
 }

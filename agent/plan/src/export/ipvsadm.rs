@@ -3,10 +3,11 @@
 //! Virtual servers as arguments of `ipvsadm`, whose `-R` reads what [`save`] writes.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use portolan_model::ipvs::{
-    Flags, ForwardingMethod, RealServerConfig, VirtualServerConfig, VirtualServerKey,
+    Flags, ForwardingMethod, GueChecksum, RealServerConfig, Tunnel, VirtualServerConfig,
+    VirtualServerKey,
 };
 use portolan_model::{Family, Protocol};
 
@@ -89,6 +90,15 @@ fn service(key: &VirtualServerKey, config: &VirtualServerConfig) -> String {
     if let Some(seconds) = config.persistence {
         let _ = write!(text, " -p {seconds}");
     }
+    if let Some(netmask) = config.netmask {
+        let _ = match key.family() {
+            Family::V4 => write!(text, " -M {}", Ipv4Addr::from_bits(netmask)),
+            Family::V6 => write!(text, " -M {netmask}"),
+        };
+    }
+    if let Some(engine) = &config.engine {
+        let _ = write!(text, " --pe {engine}");
+    }
     let Flags(flags) = config.flags;
     if flags & Flags::ONE_PACKET != 0 {
         text.push_str(" -o");
@@ -109,11 +119,42 @@ fn service(key: &VirtualServerKey, config: &VirtualServerConfig) -> String {
 fn real_server(key: &VirtualServerKey, address: SocketAddr, config: RealServerConfig) -> String {
     let method = match config.forwarding {
         ForwardingMethod::Masquerade | ForwardingMethod::Local => "-m",
-        ForwardingMethod::Tunnel => "-i",
+        ForwardingMethod::Tunnel(_) => "-i",
         ForwardingMethod::Direct => "-g",
     };
     let weight = config.weight;
-    format!("{} -r {address} {method} -w {weight}", identity(key))
+    let mut text = format!("{} -r {address} {method} -w {weight}", identity(key));
+    if let ForwardingMethod::Tunnel(tunnel) = config.forwarding {
+        text.push_str(&encapsulation(tunnel));
+    }
+    for (option, threshold) in [
+        ("-x", config.thresholds.upper),
+        ("-y", config.thresholds.lower),
+    ] {
+        if threshold != 0 {
+            let _ = write!(text, " {option} {threshold}");
+        }
+    }
+    text
+}
+
+/// Options of a tunnel; none for IP in IP.
+fn encapsulation(tunnel: Tunnel) -> String {
+    match tunnel {
+        Tunnel::Ipip => String::new(),
+        Tunnel::Gue { port, checksum } => {
+            let checksum = match checksum {
+                GueChecksum::None => "",
+                GueChecksum::Full => " --tun-csum",
+                GueChecksum::Remote => " --tun-remcsum",
+            };
+            format!(" --tun-type gue --tun-port {port}{checksum}")
+        }
+        Tunnel::Gre { checksum } => {
+            let checksum = if checksum { " --tun-csum" } else { "" };
+            format!(" --tun-type gre{checksum}")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +162,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use portolan_model::ipvs::VirtualServer;
+    use portolan_model::ipvs::{Thresholds, VirtualServer};
 
     use super::*;
 
@@ -130,11 +171,9 @@ mod tests {
             scheduler: scheduler.into(),
             flags: Flags(flags),
             persistence,
+            ..VirtualServerConfig::round_robin()
         };
-        let real_server = RealServerConfig {
-            weight: 3,
-            forwarding: ForwardingMethod::Masquerade,
-        };
+        let real_server = RealServerConfig::masquerade(3);
         let address = "10.0.0.11:8080".parse().unwrap();
         VirtualServer {
             config,
@@ -177,5 +216,44 @@ mod tests {
             assert!(lines.contains(line), "{line}\n{text}");
         }
         assert_eq!(text.lines().count(), 10);
+    }
+
+    #[test]
+    fn a_director_s_settings_have_the_format_of_ipvsadm() {
+        let key = VirtualServerKey::new(Protocol::Udp, [192, 0, 2, 10].into(), 5060);
+        let config = VirtualServerConfig {
+            persistence: Some(360),
+            netmask: Some(0xffff_ff00),
+            engine: Some("sip".into()),
+            ..VirtualServerConfig::round_robin()
+        };
+        assert_eq!(
+            add_service(&key, &config),
+            "-A -u 192.0.2.10:5060 -s rr -p 360 -M 255.255.255.0 --pe sip"
+        );
+        let config = |tunnel| RealServerConfig {
+            forwarding: ForwardingMethod::Tunnel(tunnel),
+            thresholds: Thresholds { upper: 9, lower: 5 },
+            ..RealServerConfig::masquerade(1)
+        };
+        let gue = |checksum| Tunnel::Gue {
+            port: 6080,
+            checksum,
+        };
+        for (tunnel, options) in [
+            (Tunnel::Ipip, ""),
+            (
+                gue(GueChecksum::Remote),
+                " --tun-type gue --tun-port 6080 --tun-remcsum",
+            ),
+            (gue(GueChecksum::None), " --tun-type gue --tun-port 6080"),
+            (Tunnel::Gre { checksum: true }, " --tun-type gre --tun-csum"),
+        ] {
+            let address = "10.0.0.11:5060".parse().unwrap();
+            assert_eq!(
+                add_real_server(&key, address, config(tunnel)),
+                format!("-a -u 192.0.2.10:5060 -r 10.0.0.11:5060 -i -w 1{options} -x 9 -y 5")
+            );
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
 use portolan_model::ipvs::{
-    ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+    RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
 };
 use portolan_model::{
     Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, NodeTable,
@@ -20,14 +20,8 @@ mod policies;
 
 fn server(weights: &[(&str, u32)]) -> VirtualServer {
     let real = |(address, weight): &(&str, u32)| {
-        let forwarding = ForwardingMethod::Masquerade;
-        (
-            address.parse().unwrap(),
-            RealServerConfig {
-                weight: *weight,
-                forwarding,
-            },
-        )
+        let config = RealServerConfig::masquerade(*weight);
+        (address.parse().unwrap(), config)
     };
     VirtualServer {
         config: VirtualServerConfig::round_robin(),

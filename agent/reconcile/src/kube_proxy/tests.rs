@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portolan_dataplane::FakeKernel;
 use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
 use portolan_model::ipvs::{
-    ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+    RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
 };
 use portolan_model::{
     Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record, RecordKey,
@@ -63,10 +63,7 @@ fn set(kind: SetKind, entries: &[SetEntry]) -> Set {
 }
 
 fn server(real_servers: &[&str]) -> VirtualServer {
-    let config = RealServerConfig {
-        weight: 1,
-        forwarding: ForwardingMethod::Masquerade,
-    };
+    let config = RealServerConfig::masquerade(1);
     let real = |address: &&str| (address.parse().unwrap(), config);
     VirtualServer {
         config: VirtualServerConfig::round_robin(),

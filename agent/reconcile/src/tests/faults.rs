@@ -7,9 +7,7 @@ use std::collections::BTreeMap;
 
 use portolan_dataplane::{Errno, Fault};
 use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
-use portolan_model::ipvs::{
-    ForwardingMethod, RealServerConfig, VirtualServer, VirtualServerConfig,
-};
+use portolan_model::ipvs::{RealServerConfig, VirtualServer, VirtualServerConfig};
 use portolan_model::{Lists, NodeOverlay};
 use portolan_plan::{MarkMask, ownership_entry};
 use proptest::collection::{btree_map, btree_set, vec};
@@ -114,14 +112,7 @@ fn fault() -> impl Strategy<Value = Fault> {
 
 /// Foreign objects: a virtual server at an address of ours, and a set.
 fn foreign() -> KernelState {
-    let forwarding = ForwardingMethod::Masquerade;
-    let real_servers = [(
-        ([10, 9, 9, 9], 80).into(),
-        RealServerConfig {
-            weight: 0,
-            forwarding,
-        },
-    )];
+    let real_servers = [(([10, 9, 9, 9], 80).into(), RealServerConfig::masquerade(0))];
     let server = VirtualServer {
         config: VirtualServerConfig {
             persistence: Some(7),

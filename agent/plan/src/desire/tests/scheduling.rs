@@ -31,6 +31,7 @@ fn does(scheduler: &str, flags: u32, persistence: Option<u32>) -> VirtualServerC
         scheduler: scheduler.to_owned().into(),
         flags: Flags(flags),
         persistence,
+        ..VirtualServerConfig::round_robin()
     }
 }
 

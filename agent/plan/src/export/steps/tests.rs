@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use portolan_model::ipset::SetEntry;
-use portolan_model::ipvs::{
-    ForwardingMethod, VirtualServer, VirtualServerConfig, VirtualServerKey,
-};
+use portolan_model::ipvs::{VirtualServer, VirtualServerConfig, VirtualServerKey};
 use portolan_model::{NodeTable, Protocol, Record, RecordKey};
 
 use super::*;
@@ -16,10 +14,7 @@ fn key() -> VirtualServerKey {
 }
 
 fn real_server(weight: u32) -> RealServerConfig {
-    RealServerConfig {
-        weight,
-        forwarding: ForwardingMethod::Masquerade,
-    }
+    RealServerConfig::masquerade(weight)
 }
 
 /// A state with one virtual server of ours, and its real servers with their weights.

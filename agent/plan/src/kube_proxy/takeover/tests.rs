@@ -75,8 +75,8 @@ fn claim(observed: &KernelState, bound: &BTreeSet<IpAddr>, config: &Config) -> C
 
 fn server(forwarding: ForwardingMethod) -> VirtualServer {
     let config = RealServerConfig {
-        weight: 1,
         forwarding,
+        ..RealServerConfig::masquerade(1)
     };
     VirtualServer {
         config: VirtualServerConfig::round_robin(),

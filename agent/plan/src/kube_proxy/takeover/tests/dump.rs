@@ -39,7 +39,10 @@ pub(super) fn read(text: &str) -> (KernelState, BTreeSet<IpAddr>) {
                 };
                 let weight = weight.parse().unwrap();
                 let server = state.virtual_servers.get_mut(&key(protocol, at)).unwrap();
-                let config = RealServerConfig { weight, forwarding };
+                let config = RealServerConfig {
+                    forwarding,
+                    ..RealServerConfig::masquerade(weight)
+                };
                 Arc::make_mut(&mut server.real_servers).insert(address.parse().unwrap(), config);
             }
             ["create", name, kind, ref options @ ..] => {
