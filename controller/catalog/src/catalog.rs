@@ -12,7 +12,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portolan_model::NodeKey;
+use portolan_model::{ByRecord, NodeKey, Record};
 
 use crate::packed::{Pack, PackedService};
 use crate::{
@@ -21,12 +21,14 @@ use crate::{
 };
 use cluster::{Cluster, KnownNode};
 
-/// Services, EndpointSlices, Nodes and weighted Pods of all clusters. Owned by one task.
+/// Services, EndpointSlices, Nodes and weighted Pods of all clusters, and load balancers. Owned by one task.
 #[derive(Debug, Default)]
 pub struct Catalog {
     clusters: BTreeMap<Arc<str>, Cluster>,
     pack: Pack,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
+    /// Records of load balancers, final as their source has them: no endpoint is selected.
+    load_balancers: ByRecord<Record>,
 }
 
 impl Catalog {
@@ -55,6 +57,10 @@ impl Catalog {
                         self.delete(ObjectRef { kind, key }, dirty);
                     }
                 }
+            }
+            ObjectChange::LoadBalancers(records) => {
+                dirty.load_balancers |= self.load_balancers != records;
+                self.load_balancers = records;
             }
             ObjectChange::Reached {
                 kind,

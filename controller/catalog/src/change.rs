@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use portolan_model::{ByRecord, Record};
+
 use crate::{FieldProblem, Kind, Object, ObjectKey, ObjectRef};
 
 /// One thing that a source saw. Applying a change twice is the same as once.
@@ -36,6 +38,9 @@ pub enum ObjectChange {
         /// The objects of the listing.
         keep: BTreeSet<ObjectKey>,
     },
+    /// All load balancers of the source, in place of those before: one generation of them takes effect at
+    /// once.
+    LoadBalancers(ByRecord<Record>),
     /// After the changes so far, this kind is at this version of the source.
     Reached {
         /// The kind that was watched.

@@ -59,7 +59,7 @@ impl From<FrontendKind> for Right {
         match kind {
             FrontendKind::ClusterIp | FrontendKind::NodePort => Self::Allocated,
             FrontendKind::LoadBalancer => Self::Status,
-            FrontendKind::ExternalIp => Self::Spec,
+            FrontendKind::ExternalIp | FrontendKind::Balanced => Self::Spec,
         }
     }
 }

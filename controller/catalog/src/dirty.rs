@@ -20,6 +20,8 @@ pub struct DirtySet {
     pub node_weights: BTreeSet<NodeKey>,
     /// Pods that have another weight now.
     pub pod_weights: BTreeSet<ObjectKey>,
+    /// Whether load balancers changed.
+    pub load_balancers: bool,
     /// Whether the catalog's problems changed.
     pub problems: bool,
     /// Whether a possible destination of connections went away: a Service, an endpoint, or an
@@ -39,6 +41,7 @@ impl DirtySet {
             nodes,
             node_weights,
             pod_weights,
+            load_balancers,
             problems,
             urgent: _,
             // Only with a Service that is dirty.
@@ -48,6 +51,7 @@ impl DirtySet {
             && nodes.is_empty()
             && node_weights.is_empty()
             && pod_weights.is_empty()
+            && !load_balancers
             && !problems
     }
 }

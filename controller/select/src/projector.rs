@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use imbl::ordmap::DiffItem;
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef};
-use portolan_model::{NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
+use portolan_model::{ByRecord, NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
 use crate::project::{project, record_key};
 use crate::{Projection, SelectConfig, TableDelta};
@@ -37,6 +38,7 @@ pub struct Projector {
     config: SelectConfig,
     services: HashMap<ObjectKey, Published>,
     nodes: BTreeMap<NodeKey, NodeInfo>,
+    load_balancers: ByRecord<Record>,
     problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
     problems_changed: bool,
 }
@@ -62,7 +64,23 @@ impl Projector {
         for node in &dirty.nodes {
             self.update_node(catalog, node, &mut delta);
         }
+        if dirty.load_balancers {
+            self.update_load_balancers(catalog, &mut delta);
+        }
         delta
+    }
+
+    fn update_load_balancers(&mut self, catalog: &Catalog, delta: &mut TableDelta) {
+        let after = catalog.load_balancers();
+        for change in self.load_balancers.diff(after) {
+            let (key, record) = match change {
+                DiffItem::Add(key, record) => (key, Some(Arc::clone(record))),
+                DiffItem::Update { new, .. } => (new.0, Some(Arc::clone(new.1))),
+                DiffItem::Remove(key, _) => (key, None),
+            };
+            delta.records.insert(key.clone(), record);
+        }
+        self.load_balancers = after.clone();
     }
 
     /// A projector that has projected a whole catalog from scratch; the reference for incremental
@@ -72,6 +90,7 @@ impl Projector {
         let dirty = DirtySet {
             services: catalog.services().collect(),
             nodes: catalog.nodes().collect(),
+            load_balancers: true,
             problems: true,
             ..DirtySet::default()
         };

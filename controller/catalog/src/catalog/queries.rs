@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_model::{NodeInfo, NodeKey};
+use portolan_model::{ByRecord, NodeInfo, NodeKey, Record};
 
 use super::Catalog;
 use crate::{Claim, Claimant, FieldProblem, Kind, ObjectKey, ObjectRef, Service};
@@ -74,6 +74,12 @@ impl Catalog {
             .values()
             .filter_map(|cluster| cluster.versions);
         of_clusters.flatten().collect()
+    }
+
+    /// The records of the load balancers.
+    #[must_use]
+    pub fn load_balancers(&self) -> &ByRecord<Record> {
+        &self.load_balancers
     }
 
     /// The problems of each object.

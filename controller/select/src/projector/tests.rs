@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use portolan_catalog::{Node, Object, ObjectChange, Reason, Service, ServicePort};
-use portolan_model::{NodeTable, Protocol};
+use portolan_model::{Destination, NodeTable, Protocol};
 use proptest::prelude::*;
 
 use super::*;
@@ -23,7 +23,9 @@ fn survivors(changes: &[ObjectChange]) -> BTreeMap<ObjectRef, Object> {
             ObjectChange::Retain { kind, keep, .. } => {
                 left.retain(|object, _| object.kind != *kind || keep.contains(&object.key));
             }
-            ObjectChange::Refused { .. } | ObjectChange::Reached { .. } => {}
+            ObjectChange::Refused { .. }
+            | ObjectChange::Reached { .. }
+            | ObjectChange::LoadBalancers(_) => {}
         }
     }
     left
@@ -131,4 +133,45 @@ fn a_nodes_address_is_one_problem_while_it_lasts() {
     pipeline.apply(put(Object::Node(node)));
     assert_eq!(pipeline.flush().records.len(), 2);
     assert!(pipeline.problems().is_empty());
+}
+
+/// A record of a load balancer with one destination.
+fn balanced(name: &str, last: u8) -> (RecordKey, Arc<Record>) {
+    let key = RecordKey {
+        cluster: "".into(),
+        namespace: "default".into(),
+        service: name.into(),
+        port: "tcp-80".into(),
+        protocol: Protocol::Tcp,
+    };
+    let record = Record {
+        destinations: vec![Destination::new(([10, 0, 0, last], 80).into())],
+        ..Record::new(key.clone())
+    };
+    (key, Arc::new(record))
+}
+
+#[test]
+fn a_generation_of_load_balancers_replaces_the_one_before() {
+    let (mut catalog, mut dirty) = (Catalog::default(), DirtySet::default());
+    let mut projector = Projector::default();
+    let mut deliver = |records: &[(RecordKey, Arc<Record>)]| {
+        let generation = ObjectChange::LoadBalancers(records.iter().cloned().collect());
+        catalog.apply(generation, &mut dirty);
+        projector
+            .update(&catalog, &std::mem::take(&mut dirty))
+            .records
+    };
+    let (web, dns) = (balanced("web", 1), balanced("dns", 1));
+    let put = |(key, record): &(RecordKey, Arc<Record>)| (key.clone(), Some(Arc::clone(record)));
+    assert_eq!(
+        deliver(&[web.clone(), dns.clone()]),
+        [put(&web), put(&dns)].into()
+    );
+    assert_eq!(deliver(&[web.clone(), dns.clone()]), [].into());
+    let moved = balanced("web", 2);
+    assert_eq!(
+        deliver(&[moved.clone()]),
+        [put(&moved), (dns.0, None)].into()
+    );
 }

@@ -29,6 +29,7 @@ fn table_of(projection: &Projection, node: &str, zone: Option<&str>) -> NodeTabl
             .map(|lists| (record.key.clone(), Arc::new(lists)))
             .into_iter()
             .collect(),
+        health: Default::default(),
         records: [(record.key.clone(), Arc::new(record))]
             .into_iter()
             .collect(),
