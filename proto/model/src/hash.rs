@@ -115,6 +115,10 @@ impl Record {
         c.optional("flags", self.scheduling.flags.map(|flags| flags.0.into()));
         c.optional("drain", self.drain_seconds.map(Into::into));
         c.optional("health", self.health_check_port.map(Into::into));
+        if let Some(balancing) = &self.balancing {
+            c.text("balancing");
+            c.bytes(&balancing.to_json());
+        }
         c.finish()
     }
 }
@@ -192,8 +196,12 @@ impl Canonical {
     }
 
     fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.0.update(text.as_bytes());
+        self.bytes(text.as_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.update(bytes);
     }
 
     fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balancing;
 pub mod check;
 mod deletions;
 pub mod hash;
@@ -18,6 +19,9 @@ mod node;
 mod record;
 mod table;
 
+pub use balancing::{
+    AdministrativeState, Balancing, Persistence, Profile, RecordHealth, SorryServer,
+};
 pub use deletions::{Loss, TableSize, replaced};
 pub use hash::{ContentHash, SetHash, node_hash};
 pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};

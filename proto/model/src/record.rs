@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::ipvs::Flags;
-use crate::{Families, Family, RecordKey};
+use crate::{Balancing, Families, Family, RecordKey};
 
 /// One Service port as nodes must program it. It is *final*: agents evaluate no policy.
 ///
@@ -37,6 +37,8 @@ pub struct Record {
     pub drain_seconds: Option<u32>,
     /// `spec.healthCheckNodePort`, at which load balancers ask each node for its local endpoints.
     pub health_check_port: Option<u16>,
+    /// What a load balancer's record has beyond this; `None` for a Service's.
+    pub balancing: Option<Arc<Balancing>>,
 }
 
 impl Record {
@@ -53,6 +55,7 @@ impl Record {
             scheduling: Scheduling::default(),
             drain_seconds: None,
             health_check_port: None,
+            balancing: None,
         }
     }
 }
@@ -80,7 +83,7 @@ pub struct Frontend {
     pub kind: FrontendKind,
     /// The address.
     pub address: FrontendAddress,
-    /// The port that clients connect to, 1 to 65,535.
+    /// The port that clients connect to, 1 to 65,535; 0 for all ports of a load balancer with persistence.
     pub port: u16,
     /// List of destinations that it forwards to.
     pub lists: Lists,
@@ -138,6 +141,8 @@ pub enum FrontendKind {
     LoadBalancer,
     /// `spec.ports[].nodePort`.
     NodePort,
+    /// `spec.frontends[].addresses` of a load balancer.
+    Balanced,
 }
 
 /// The address of a [`Frontend`].

@@ -10,7 +10,8 @@ use imbl::ordmap::DiffItem;
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Destination, Family, Frontend, Lists, NodeInfo, NodeOverlay, Record, RecordKey, SetHash,
+    Destination, Family, Frontend, Lists, NodeInfo, NodeOverlay, Record, RecordHealth, RecordKey,
+    SetHash,
 };
 
 /// A value for each record, by its key. Copies are cheap, and two versions share their common part, so
@@ -26,6 +27,8 @@ pub struct NodeTable {
     pub records: ByRecord<Record>,
     /// Overlays of records. A key without a record has no effect.
     pub lists: ByRecord<NodeOverlay>,
+    /// Health of load balancers' backends, as this node itself sees it: neither sent, saved nor hashed.
+    pub health: ByRecord<RecordHealth>,
 }
 
 /// For dumps: maps keyed by records do not fit JSON.
@@ -104,13 +107,14 @@ impl NodeTable {
             .collect()
     }
 
-    /// The keys whose record or overlay differs from that of another version. Parts that both versions
+    /// The keys whose record, overlay or health differs from that of another version. Parts that both versions
     /// share are skipped.
     #[must_use]
     pub fn changed_since(&self, before: &Self) -> BTreeSet<RecordKey> {
         let mut keys = BTreeSet::new();
         differing(&before.records, &self.records, &mut keys);
         differing(&before.lists, &self.lists, &mut keys);
+        differing(&before.health, &self.health, &mut keys);
         keys
     }
 
@@ -199,6 +203,7 @@ mod tests {
                 .map(|l| (record.key.clone(), Arc::new(l)))
                 .into_iter()
                 .collect(),
+            health: OrdMap::new(),
             records: OrdMap::unit(record.key.clone(), Arc::new(record)),
         }
     }

@@ -40,11 +40,12 @@ pub(super) fn encode_addresses(
 /// The destinations of columns; empty without columns.
 pub(super) fn decode_destinations(
     columns: Option<&v1::Destinations>,
+    lowest_port: u16,
 ) -> Result<Vec<Destination>, DecodeError> {
     let Some(columns) = columns else {
         return Ok(Vec::new());
     };
-    let addresses = decode_addresses(Some(columns))?;
+    let addresses = decode_addresses(Some(columns), lowest_port)?;
     let weights = &columns.weights;
     if !weights.is_empty() && weights.len() != addresses.len() {
         return Err(DecodeError::length(
@@ -64,6 +65,7 @@ pub(super) fn decode_destinations(
 /// The sockets of the address and port columns; empty without columns.
 pub(super) fn decode_addresses(
     columns: Option<&v1::Destinations>,
+    lowest_port: u16,
 ) -> Result<Vec<SocketAddr>, DecodeError> {
     let Some(columns) = columns else {
         return Ok(Vec::new());
@@ -78,7 +80,7 @@ pub(super) fn decode_addresses(
         ));
     }
     let count = columns.v4.len() + v6.len();
-    let ports = ports(&columns.ports, count)?;
+    let ports = ports(&columns.ports, count, lowest_port)?;
     let v4 = columns.v4.iter().map(|bits| Ipv4Addr::from(*bits).into());
     let v6 = v6.iter().map(|octets| Ipv6Addr::from(*octets).into());
     let addresses: Vec<SocketAddr> = v4
@@ -93,7 +95,7 @@ pub(super) fn decode_addresses(
 }
 
 /// The port of each of `count` destinations.
-fn ports(column: &[u32], count: usize) -> Result<Vec<u16>, DecodeError> {
+fn ports(column: &[u32], count: usize, lowest: u16) -> Result<Vec<u16>, DecodeError> {
     let one_for_all = column.len() == 1 && count > 0;
     if !one_for_all && column.len() != count {
         return Err(DecodeError::length(
@@ -104,7 +106,7 @@ fn ports(column: &[u32], count: usize) -> Result<Vec<u16>, DecodeError> {
     }
     let ports = column
         .iter()
-        .map(|number| decode_port("destinations.ports", *number))
+        .map(|number| decode_port_from(lowest, "destinations.ports", *number))
         .collect::<Result<Vec<_>, _>>()?;
     match ports.as_slice() {
         [port] => Ok(vec![*port; count]),
@@ -114,8 +116,12 @@ fn ports(column: &[u32], count: usize) -> Result<Vec<u16>, DecodeError> {
 
 /// A port from 1 to 65,535.
 pub(super) fn decode_port(field: &'static str, number: u32) -> Result<u16, DecodeError> {
+    decode_port_from(1, field, number)
+}
+
+fn decode_port_from(lowest: u16, field: &'static str, number: u32) -> Result<u16, DecodeError> {
     match u16::try_from(number) {
-        Ok(port) if port > 0 => Ok(port),
+        Ok(port) if port >= lowest => Ok(port),
         _ => Err(DecodeError::new(field, DecodeErrorKind::Range(number))),
     }
 }

@@ -36,6 +36,10 @@ pub enum DecodeErrorKind {
     Family,
     /// A name of an absent or repeated element.
     Absent,
+    /// JSON of another form; the parser's error.
+    Json(String),
+    /// A patch of a load balancer's record, which has columns that a patch does not.
+    Balanced,
 }
 
 impl DecodeError {
@@ -58,6 +62,8 @@ impl fmt::Display for DecodeErrorKind {
             Self::Unsorted => f.write_str("not sorted, or with duplicates"),
             Self::Family => f.write_str("address of the other family"),
             Self::Absent => f.write_str("names an absent element"),
+            Self::Json(error) => f.write_str(error),
+            Self::Balanced => f.write_str("the record of a load balancer"),
         }
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn encode_frontend(from: &Frontend) -> v1::Frontend {
         FrontendKind::ExternalIp => frontend::Kind::ExternalIp,
         FrontendKind::LoadBalancer => frontend::Kind::LoadBalancer,
         FrontendKind::NodePort => frontend::Kind::NodePort,
+        FrontendKind::Balanced => frontend::Kind::Balanced,
     };
     let lists = match from.lists {
         Lists::Cluster => frontend::Lists::Cluster,
@@ -64,7 +65,10 @@ pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeErro
     let mut taken = Frontend {
         kind,
         address,
-        port: decode_port("frontends.port", from.port)?,
+        port: match kind {
+            FrontendKind::Balanced if from.port == 0 => 0,
+            _ => decode_port("frontends.port", from.port)?,
+        },
         lists,
         masquerade: from.masquerade,
         source_ranges: Vec::new(),
@@ -100,6 +104,7 @@ fn decode_kind(number: i32) -> Option<FrontendKind> {
         frontend::Kind::ExternalIp => Some(FrontendKind::ExternalIp),
         frontend::Kind::LoadBalancer => Some(FrontendKind::LoadBalancer),
         frontend::Kind::NodePort => Some(FrontendKind::NodePort),
+        frontend::Kind::Balanced => Some(FrontendKind::Balanced),
     }
 }
 

@@ -47,9 +47,9 @@ pub fn decode_lists(from: &v1::NodeLists, cluster: &Arc<str>) -> Result<DecodedL
         key: required_key(from.key.as_ref(), cluster)?,
         hash: decode_hash(&from.hash)?,
         lists: NodeOverlay {
-            cluster: decode_destinations(from.cluster.as_ref())?,
-            local: decode_destinations(from.local.as_ref())?,
-            own: decode_addresses(from.own.as_ref())?,
+            cluster: decode_destinations(from.cluster.as_ref(), 1)?,
+            local: decode_destinations(from.local.as_ref(), 1)?,
+            own: decode_addresses(from.own.as_ref(), 1)?,
             terminating: decode_families(&from.terminating),
         },
     })

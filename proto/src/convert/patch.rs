@@ -52,6 +52,9 @@ pub fn make_patch(
 /// # Errors
 /// If the patch breaks a rule of the protocol, or removes a destination that the base does not have.
 pub fn apply_patch(base: &Record, patch: &v1::RecordPatch) -> Result<Record, DecodeError> {
+    if base.balancing.is_some() {
+        return Err(DecodeError::new("patch.base", DecodeErrorKind::Balanced));
+    }
     let put = decode_put(base, patch)?;
     let remove = decode_remove(patch)?;
     let zoned = base.zone_mask.is_some();
@@ -100,9 +103,13 @@ fn differ_in_destinations_only(old: &Record, new: &Record) -> bool {
         scheduling,
         drain_seconds,
         health_check_port,
+        balancing,
     } = old;
     let zones = |mask: &Option<ZoneMask>| mask.as_ref().map(|mask| mask.zones.clone());
-    *key == new.key
+    // Its columns run beside the destinations.
+    let is_balanced = balancing.is_some() || new.balancing.is_some();
+    !is_balanced
+        && *key == new.key
         && *frontends == new.frontends
         && zones(zone_mask) == zones(&new.zone_mask)
         && *affinity == new.affinity
@@ -124,11 +131,12 @@ fn base_without_destinations(base: &Record) -> Record {
         scheduling: base.scheduling.clone(),
         drain_seconds: base.drain_seconds,
         health_check_port: base.health_check_port,
+        balancing: None,
     }
 }
 
 fn decode_put(base: &Record, patch: &v1::RecordPatch) -> Result<Vec<Row>, DecodeError> {
-    let put = decode_destinations(patch.put.as_ref())?;
+    let put = decode_destinations(patch.put.as_ref(), 1)?;
     let masks = &patch.put_zone_masks;
     let expected = base.zone_mask.as_ref().map_or(0, |_| put.len());
     if masks.len() != expected {
@@ -147,7 +155,7 @@ fn decode_remove(patch: &v1::RecordPatch) -> Result<Vec<SocketAddr>, DecodeError
     if weights > 0 {
         return Err(DecodeError::length("patch.remove.weights", 0, weights));
     }
-    decode_addresses(patch.remove.as_ref())
+    decode_addresses(patch.remove.as_ref(), 1)
 }
 
 fn rows(record: &Record) -> impl Iterator<Item = Row> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use portolan_model::ipvs::Flags;
-use portolan_model::{Affinity, ContentHash, Frontend, Record, Scheduling, ZoneMask};
+use portolan_model::{Affinity, Balancing, ContentHash, Frontend, Record, Scheduling, ZoneMask};
 
 use super::destinations::{decode_destinations, decode_port, encode_destinations};
 use super::frontend::{Decoded, decode_frontend, encode_frontend};
@@ -58,6 +58,10 @@ pub fn encode_record(record: &Record, hash: ContentHash) -> v1::Record {
         scheduler_flags: record.scheduling.flags.map(|flags| flags.0),
         drain_seconds: record.drain_seconds,
         health_check_port: record.health_check_port.map_or(0, Into::into),
+        balancing: record
+            .balancing
+            .as_ref()
+            .map_or_else(Vec::new, |balancing| balancing.to_json()),
     }
 }
 
@@ -69,7 +73,9 @@ pub fn decode_record(from: &v1::Record, cluster: &Arc<str>) -> Result<DecodedRec
     let key = required_key(from.key.as_ref(), cluster)?;
     let hash = decode_hash(&from.hash)?;
     let (frontends, left_out) = decode_frontends(&from.frontends)?;
-    let destinations = decode_destinations(from.destinations.as_ref())?;
+    let lowest_port = if from.balancing.is_empty() { 1 } else { 0 };
+    let destinations = decode_destinations(from.destinations.as_ref(), lowest_port)?;
+    let balancing = decode_balancing(&from.balancing, destinations.len())?;
     let zone_mask = decode_zone_mask(from, destinations.len())?;
     let affinity = decode_affinity(from.affinity_seconds)?;
     Ok(DecodedRecord {
@@ -83,6 +89,7 @@ pub fn decode_record(from: &v1::Record, cluster: &Arc<str>) -> Result<DecodedRec
             scheduling: decode_scheduling(from)?,
             drain_seconds: from.drain_seconds,
             health_check_port: decode_health_check_port(from.health_check_port)?,
+            balancing,
         },
         hash,
         left_out,
@@ -103,6 +110,19 @@ fn decode_frontends(from: &[v1::Frontend]) -> Result<(Vec<Frontend>, Vec<String>
     taken.sort();
     taken.dedup();
     Ok((taken, left_out))
+}
+
+fn decode_balancing(json: &[u8], count: usize) -> Result<Option<Arc<Balancing>>, DecodeError> {
+    if json.is_empty() {
+        return Ok(None);
+    }
+    let balancing = Balancing::from_json(json)
+        .map_err(|error| DecodeError::new("balancing", DecodeErrorKind::Json(error.to_string())))?;
+    if !balancing.fits(count) {
+        let found = balancing.profile_of.len();
+        return Err(DecodeError::length("balancing.profile_of", count, found));
+    }
+    Ok(Some(Arc::new(balancing)))
 }
 
 fn decode_zone_mask(

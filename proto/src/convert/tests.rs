@@ -5,10 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::ipvs::Flags;
+use portolan_model::check::{Check, HealthPolicy, Probe};
+use portolan_model::ipvs::{Flags, ForwardingMethod, GueChecksum, Thresholds, Tunnel};
 use portolan_model::{
-    Affinity, Destination, Families, Family, Frontend, FrontendAddress, FrontendKind, Lists,
-    NodeInfo, NodeOverlay, Protocol, Record, RecordKey, Scheduling, ZoneMask,
+    AdministrativeState, Affinity, Balancing, ContentHash, Destination, Families, Family, Frontend,
+    FrontendAddress, FrontendKind, Lists, NodeInfo, NodeOverlay, Persistence, Profile, Protocol,
+    Record, RecordKey, Scheduling, SorryServer, ZoneMask,
 };
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -138,8 +140,100 @@ fn record() -> impl Strategy<Value = Record> {
             scheduling: rest.1,
             drain_seconds: rest.2,
             health_check_port: rest.3,
+            balancing: None,
         },
     )
+}
+
+/// A load balancer's record: all ports of an address, and a setting of each kind.
+fn balanced() -> Record {
+    let profile = |forwarding, checks| Profile {
+        forwarding,
+        thresholds: Thresholds { upper: 5, lower: 2 },
+        checks,
+        administrative_state: AdministrativeState::Enabled,
+    };
+    let gue = Tunnel::Gue {
+        port: 6080,
+        checksum: GueChecksum::Full,
+    };
+    let http = Check::new(Probe::Http(Box::default()));
+    let balancing = Balancing {
+        persistence: Some(Persistence {
+            timeout_seconds: 2_678_400,
+            ipv4_prefix_length: 24,
+            ipv6_prefix_length: 64,
+            engine: Some("sip".into()),
+        }),
+        profiles: vec![
+            profile(ForwardingMethod::Direct, vec![]),
+            profile(ForwardingMethod::Tunnel(gue), vec![Arc::new(http)]),
+        ],
+        profile_of: vec![1, 0],
+        sorry_server: Some(SorryServer {
+            address: "10.0.0.9:0".parse().unwrap(),
+            forwarding: ForwardingMethod::Masquerade,
+            keep_idle: true,
+        }),
+        health: HealthPolicy::default(),
+    };
+    let address = FrontendAddress::Vip([192, 0, 2, 1].into());
+    Record {
+        frontends: vec![Frontend::new(FrontendKind::Balanced, address, 0)],
+        destinations: ["10.0.0.1:0", "10.0.0.2:0"]
+            .map(|address| Destination::new(address.parse().unwrap()))
+            .into(),
+        balancing: Some(Arc::new(balancing)),
+        ..Record::new(RecordKey {
+            cluster: CLUSTER.into(),
+            namespace: "default".into(),
+            service: "ftp".into(),
+            port: "all".into(),
+            protocol: Protocol::Tcp,
+        })
+    }
+}
+
+#[test]
+fn a_load_balancer_survives_the_wire() {
+    let record = balanced();
+    let sent = transmit(&encode_record(&record, record.content_hash()));
+    let decoded = decode_record(&sent, &cluster()).unwrap();
+    assert_eq!(decoded.record, record);
+    // Without the column beside them, its destinations must have ports.
+    let service = v1::Record {
+        balancing: Vec::new(),
+        ..sent.clone()
+    };
+    let error = decode_record(&service, &cluster()).unwrap_err();
+    assert_eq!(error.to_string(), "destinations.ports: 0 is out of range");
+    let mut short = sent.clone();
+    short.destinations.as_mut().unwrap().v4.pop();
+    let error = decode_record(&short, &cluster()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "balancing.profile_of: 2 elements instead of 1"
+    );
+    let broken = v1::Record {
+        balancing: b"{".to_vec(),
+        ..sent
+    };
+    let error = decode_record(&broken, &cluster()).unwrap_err();
+    assert!(error.to_string().starts_with("balancing: EOF"), "{error}");
+}
+
+#[test]
+fn a_load_balancer_is_never_patched() {
+    let old = balanced();
+    let mut new = old.clone();
+    new.destinations[0].weight = 7;
+    let hash = ContentHash(1);
+    assert_eq!(make_patch(&old, hash, &new, hash), None);
+    let error = apply_patch(&old, &v1::RecordPatch::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "patch.base: the record of a load balancer"
+    );
 }
 
 fn families() -> impl Strategy<Value = Families> {

@@ -34,6 +34,11 @@ impl Builder<'_> {
         let entry = SetEntry::IpPort(address, record.key.protocol, frontend.port);
         self.source_range_entries(record, frontend, address);
         match frontend.kind {
+            // A load balancer's needs rules only if the backends must see this host as the client.
+            FrontendKind::Balanced if frontend.masquerade => {
+                self.entry(SetName::ExternalIp, family, entry);
+            }
+            FrontendKind::Balanced => {}
             FrontendKind::NodePort => self.node_port_entries(frontend, record.key.protocol, entry),
             FrontendKind::ClusterIp => self.entry(SetName::ClusterIp, family, entry),
             FrontendKind::ExternalIp if frontend.masquerade => {

@@ -2,6 +2,7 @@
 
 //! Desired state of the kernel for a table.
 
+mod backends;
 mod entries;
 mod incremental;
 mod outcome;
@@ -76,6 +77,8 @@ struct Builder<'a> {
     config: &'a Config,
     foreign: BTreeMap<VirtualServerKey, VirtualServer>,
     foreign_routes: &'a BTreeSet<IpAddr>,
+    /// The virtual servers in the kernel.
+    observed: &'a BTreeMap<VirtualServerKey, VirtualServer>,
     desired: Desired,
     /// Names of the sets.
     names: BTreeMap<(SetName, Family), Arc<str>>,
@@ -109,6 +112,7 @@ impl<'a> Builder<'a> {
             config,
             foreign: BTreeMap::new(),
             foreign_routes: &observed.foreign_routes,
+            observed: &observed.virtual_servers,
             desired: Desired::default(),
             names: BTreeMap::new(),
             short_circuits: BTreeMap::new(),
@@ -170,19 +174,21 @@ impl<'a> Builder<'a> {
 
     fn frontend(&mut self, record: &Arc<Record>, frontend: &Frontend) {
         let family = frontend.family();
-        let server = VirtualServer {
-            config: server::of_address(record, self.config),
-            real_servers: server::real_servers(&self.table.destinations(record, frontend)),
-        };
+        let config = server::of_address(record, self.config, family);
+        let real_servers = server::real_servers(&self.table.destinations(record, frontend));
         let drops = frontend.lists == Lists::Local
-            && server.real_servers.is_empty()
+            && real_servers.is_empty()
             && record.available.contains(family);
-        let addresses = self.addresses(frontend);
-        // `repeat_n` moves the last one: most frontends have one address.
-        let servers = std::iter::repeat_n(server, addresses.len());
-        for (address, server) in addresses.into_iter().zip(servers) {
+        for address in self.addresses(frontend) {
             let (protocol, port) = (record.key.protocol, frontend.port);
             let key = VirtualServerKey::new(protocol, address, port);
+            let server = VirtualServer {
+                config: config.clone(),
+                real_servers: match &record.balancing {
+                    None => Arc::clone(&real_servers),
+                    Some(balancing) => self.backends(record, balancing, frontend, &key),
+                },
+            };
             if !self.claim(record, key, server) {
                 continue;
             }
@@ -320,7 +326,7 @@ impl<'a> Builder<'a> {
     ) {
         let destinations = self.table.list(record, family, Lists::Cluster);
         let server = VirtualServer {
-            config: server::of_mark(record, self.config, self.facts),
+            config: server::of_mark(record, self.config, self.facts, family),
             real_servers: server::real_servers(&destinations),
         };
         self.want(record, VirtualServerKey::Mark { family, mark }, server);

@@ -5,10 +5,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use portolan_model::ipvs::{
-    self, Flags, ForwardingMethod, RealServerConfig, RealServers, VirtualServerConfig,
-};
-use portolan_model::{Destination, Frontend, Record};
+use portolan_model::ipvs::{self, Flags, RealServerConfig, RealServers, VirtualServerConfig};
+use portolan_model::{Balancing, Destination, Family, Frontend, Persistence, Record};
 
 use crate::{Config, NodeFacts};
 
@@ -17,6 +15,8 @@ use crate::{Config, NodeFacts};
 const MAGLEV: &str = "mh";
 /// Older scheduler that hashes the client's address (`ip_vs_sh`).
 const SOURCE_HASH: &str = "sh";
+/// keepalived's default, and ours for load balancers.
+const WEIGHTED_LEAST_CONNECTIONS: &str = "wlc";
 /// kube-proxy's default.
 const ROUND_ROBIN: &str = "rr";
 
@@ -40,7 +40,7 @@ pub(super) fn lacks_maglev(record: &Record, config: &Config, facts: &NodeFacts) 
     let has_marks = record.frontends.iter().any(Frontend::has_short_circuit);
     has_marks
         && record.affinity.is_some()
-        && !hashes(&of_address(record, config).scheduler)
+        && !hashes(&of_address(record, config, Family::V4).scheduler)
         && facts.missing_schedulers.contains(MAGLEV)
 }
 
@@ -56,9 +56,42 @@ pub(super) fn unknown(record: &Record) -> Option<&Arc<str>> {
     name.filter(|name| ipvs::scheduler(name).is_none())
 }
 
+/// Configuration of a load balancer's virtual server.
+fn of_balanced(record: &Record, balancing: &Balancing, family: Family) -> VirtualServerConfig {
+    let scheduler = named(record).unwrap_or(WEIGHTED_LEAST_CONNECTIONS);
+    let persistence = balancing.persistence.as_ref();
+    VirtualServerConfig {
+        scheduler: Cow::Borrowed(scheduler),
+        flags: record
+            .scheduling
+            .flags
+            .map_or(default_flags(scheduler), |flags| {
+                Flags(flags.0 & Flags::MASK)
+            }),
+        persistence: persistence.map(|persistence| persistence.timeout_seconds),
+        netmask: persistence.and_then(|persistence| netmask(persistence, family)),
+        engine: persistence
+            .and_then(|persistence| Some(persistence.engine.as_deref()?.to_owned().into())),
+    }
+}
+
+/// `None` if each address is a client of its own.
+fn netmask(persistence: &Persistence, family: Family) -> Option<u32> {
+    match family {
+        Family::V4 => {
+            let host_bits = 32_u32.saturating_sub(persistence.ipv4_prefix_length.into());
+            Some(u32::MAX.checked_shl(host_bits).unwrap_or(0)).filter(|mask| *mask != u32::MAX)
+        }
+        Family::V6 => Some(persistence.ipv6_prefix_length.into()).filter(|length| *length < 128),
+    }
+}
+
 /// Configuration of a virtual server by address. The Service's scheduler takes precedence over the
 /// agent's, which takes precedence over the default. Affinity is IPVS persistence with any scheduler.
-pub(super) fn of_address(record: &Record, config: &Config) -> VirtualServerConfig {
+pub(super) fn of_address(record: &Record, config: &Config, family: Family) -> VirtualServerConfig {
+    if let Some(balancing) = &record.balancing {
+        return of_balanced(record, balancing, family);
+    }
     let own = named(record);
     let scheduler = own.or(config.scheduler).unwrap_or(ROUND_ROBIN);
     let mut flags = default_flags(scheduler);
@@ -72,15 +105,22 @@ pub(super) fn of_address(record: &Record, config: &Config) -> VirtualServerConfi
         scheduler: Cow::Borrowed(scheduler),
         flags: record.scheduling.flags.map_or(flags, chosen),
         persistence: record.affinity.map(|affinity| affinity.timeout_seconds),
+        netmask: None,
+        engine: None,
     }
 }
 
 /// Configuration of a virtual server by mark. A persistent one does not translate ports
 /// (`ip_vs_sched_persist`), so affinity is left to a hash of the client's address.
-pub(super) fn of_mark(record: &Record, config: &Config, facts: &NodeFacts) -> VirtualServerConfig {
+pub(super) fn of_mark(
+    record: &Record,
+    config: &Config,
+    facts: &NodeFacts,
+    family: Family,
+) -> VirtualServerConfig {
     let by_address = VirtualServerConfig {
         persistence: None,
-        ..of_address(record, config)
+        ..of_address(record, config, family)
     };
     if record.affinity.is_none() || lacks_maglev(record, config, facts) {
         return by_address;
@@ -95,16 +135,15 @@ pub(super) fn of_mark(record: &Record, config: &Config, facts: &NodeFacts) -> Vi
     VirtualServerConfig {
         scheduler: Cow::Borrowed(MAGLEV),
         flags: default_flags(MAGLEV),
-        persistence: None,
+        ..VirtualServerConfig::round_robin()
     }
 }
 
 /// Converts destinations to real servers.
 pub(super) fn real_servers(destinations: &[Destination]) -> Arc<RealServers> {
     let real_server = |destination: &Destination| {
-        let weight = destination.weight;
-        let forwarding = ForwardingMethod::Masquerade;
-        (destination.address, RealServerConfig { weight, forwarding })
+        let config = RealServerConfig::masquerade(destination.weight);
+        (destination.address, config)
     };
     Arc::new(destinations.iter().map(real_server).collect())
 }

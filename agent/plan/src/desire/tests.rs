@@ -9,6 +9,7 @@ use portolan_model::{Affinity, Destination, NodeInfo, NodeOverlay, Protocol, Sch
 
 use super::*;
 
+mod balancing;
 mod policies;
 mod scheduling;
 

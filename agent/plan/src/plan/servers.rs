@@ -2,10 +2,12 @@
 
 //! Steps about virtual and real servers.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use portolan_model::Protocol;
+use portolan_model::check::OnFailure;
 use portolan_model::ipvs::{RealServerConfig, VirtualServer, VirtualServerKey};
+use portolan_model::{Balancing, Protocol, Record};
 
 use super::Planner;
 use crate::{Desired, KernelState, Step};
@@ -43,8 +45,7 @@ impl Planner<'_> {
         for (key, want) in wanted() {
             match observed.virtual_servers.get(key) {
                 Some(have) => {
-                    let drains = desired.protocol(key) == Some(Protocol::Tcp);
-                    self.real_servers(*key, want, have, drains);
+                    self.real_servers(*key, want, have, desired);
                 }
                 None if want.real_servers.is_empty() => {}
                 None => self.additions.push(Step::FillVirtualServer {
@@ -66,8 +67,11 @@ impl Planner<'_> {
         key: VirtualServerKey,
         want: &VirtualServer,
         have: &VirtualServer,
-        drains: bool,
+        desired: &Desired,
     ) {
+        let drains = desired.protocol(&key) == Some(Protocol::Tcp);
+        let record = desired.records.get(&key);
+        let fails = |address| record.is_some_and(|record| is_failed(record, address));
         for (address, config) in &*want.real_servers {
             let (address, config) = (*address, *config);
             match have.real_servers.get(&address) {
@@ -89,7 +93,7 @@ impl Planner<'_> {
             if want.real_servers.contains_key(&address) {
                 continue;
             }
-            if !drains {
+            if !drains || fails(address) {
                 self.removals.push(Step::DelRealServer { key, address });
             } else if config.weight != 0 {
                 let config = RealServerConfig {
@@ -104,4 +108,14 @@ impl Planner<'_> {
             }
         }
     }
+}
+
+/// Whether a real server that is not desired failed its checks, and is to leave with its connections.
+fn is_failed(record: &Record, address: SocketAddr) -> bool {
+    let removes = |balancing: &Balancing| balancing.health.on_failure == OnFailure::Remove;
+    let is_backend = || {
+        let mut backends = record.destinations.iter();
+        backends.any(|backend| backend.address == address)
+    };
+    record.balancing.as_deref().is_some_and(removes) && is_backend()
 }

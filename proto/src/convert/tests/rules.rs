@@ -26,6 +26,7 @@ fn valid() -> v1::Record {
         scheduler_flags: Some(8),
         drain_seconds: Some(0),
         health_check_port: 30_000,
+        balancing: Vec::new(),
     }
 }
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Real servers of a load balancer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_model::ipvs::{
+    ForwardingMethod, RealServerConfig, RealServers, Thresholds, VirtualServerKey,
+};
+use portolan_model::{AdministrativeState, Balancing, Family, Frontend, Record, SorryServer};
+
+use super::Builder;
+
+impl Builder<'_> {
+    /// The backends behind a frontend with the weights that their health gives them, and the sorry server.
+    ///
+    /// A backend whose checks have no result yet keeps the weight that it has in the kernel, so that a restart of
+    /// the agent changes nothing; one that is new has its initial weight.
+    pub(super) fn backends(
+        &self,
+        record: &Record,
+        balancing: &Balancing,
+        frontend: &Frontend,
+        key: &VirtualServerKey,
+    ) -> Arc<RealServers> {
+        let observed = self.observed.get(key).map(|server| &*server.real_servers);
+        let health = self.table.health.get(&record.key).map(|health| &**health);
+        let mut real_servers = RealServers::new();
+        for (index, destination) in record.destinations.iter().enumerate() {
+            let Some(profile) = balancing.profile(index) else {
+                continue;
+            };
+            if !is_behind(record, frontend, destination.address, profile.forwarding) {
+                continue;
+            }
+            let before = observed.and_then(|servers| servers.get(&destination.address));
+            let judged = health.and_then(|health| health.weights.get(&destination.address));
+            let weight = match (profile.administrative_state, judged, before) {
+                (AdministrativeState::Disabled, ..) => None,
+                (AdministrativeState::Drain, ..) => Some(0),
+                (AdministrativeState::Enabled, Some(judged), _) => *judged,
+                (_, None, Some(before)) if !profile.checks.is_empty() => Some(before.weight),
+                _ => Some(profile.initial_weight(*destination, &balancing.health)),
+            };
+            if let Some(weight) = weight {
+                real_servers.insert(destination.address, profile.real_server(weight));
+            }
+        }
+        if let Some(sorry) = &balancing.sorry_server
+            && is_behind(record, frontend, sorry.address, sorry.forwarding)
+        {
+            let is_sorry = health.is_some_and(|health| health.is_sorry);
+            add_sorry_server(&mut real_servers, sorry, is_sorry);
+        }
+        Arc::new(real_servers)
+    }
+}
+
+/// Whether a backend serves a frontend: one of its family does; one of the other family does by a tunnel if the
+/// load balancer has no frontend of that family.
+fn is_behind(
+    record: &Record,
+    frontend: &Frontend,
+    backend: SocketAddr,
+    forwarding: ForwardingMethod,
+) -> bool {
+    let family = Family::of(backend.ip());
+    let has_own = || {
+        record
+            .frontends
+            .iter()
+            .any(|other| other.family() == family)
+    };
+    family == frontend.family() || matches!(forwarding, ForwardingMethod::Tunnel(_)) && !has_own()
+}
+
+/// A backend that is the sorry server too keeps its own settings.
+fn add_sorry_server(real_servers: &mut RealServers, sorry: &SorryServer, is_sorry: bool) {
+    if is_sorry || sorry.keep_idle {
+        let config = RealServerConfig {
+            weight: is_sorry.into(),
+            forwarding: sorry.forwarding,
+            thresholds: Thresholds::default(),
+        };
+        real_servers.entry(sorry.address).or_insert(config);
+    }
+}
