@@ -7,6 +7,7 @@
 //! written in place may be read half-done. A truncated file is recognised where its YAML is broken,
 //! and then none of its objects is deleted.
 
+mod balancers;
 mod document;
 mod files;
 mod guard;

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use portolan_catalog::ObjectChange;
+use portolan_model::{ByRecord, Record};
 
+use super::balancers::{self, Balancers, Texts};
 use super::guard::Guards;
 use super::merge::{Merged, Told, ToldNames};
 use super::parse::{Contents, parse};
@@ -43,6 +45,7 @@ pub struct Files {
     guards: Option<Guards>,
     /// The records that DNS has, if it is on.
     told_names: Option<ToldNames>,
+    balancers: Balancers,
     /// Paths that cannot be listed.
     unlisted: Vec<FileProblem>,
     /// All problems but those of one known object.
@@ -63,6 +66,8 @@ struct Root {
 struct Reader {
     seen: Option<Seen>,
     contents: Contents,
+    /// Its text, if it may have load balancers.
+    text: Option<Arc<str>>,
     /// The reason why its contents are older than the file.
     stale: Option<String>,
     /// Whether the last reading failed.
@@ -81,6 +86,7 @@ impl Files {
             told: Told::new(),
             guards: None,
             told_names: None,
+            balancers: Balancers::default(),
             unlisted: Vec::new(),
             problems: Vec::new(),
             complete: false,
@@ -157,8 +163,53 @@ impl Files {
         is_news || !before.is_empty()
     }
 
-    /// Merges the contents of all files.
+    /// Merges the contents of all files. If they have load balancers and anything is wrong, nothing changes.
     fn merge(&mut self) -> (Vec<ObjectChange>, Vec<portolan_dns::NamesChange>) {
+        let generation = match self.read_balancers() {
+            Ok(generation) => generation,
+            Err(problems) => {
+                self.problems = problems;
+                return Default::default();
+            }
+        };
+        let (mut changes, names) = self.merge_objects();
+        changes.extend(generation.map(ObjectChange::LoadBalancers));
+        (changes, names)
+    }
+
+    /// The load balancers of all files if they changed.
+    fn read_balancers(&mut self) -> Result<Option<ByRecord<Record>>, Vec<FileProblem>> {
+        let mut texts = Texts::new();
+        let mut problems = Vec::new();
+        for path in order(&self.roots) {
+            let Some(reader) = self.files.get(path) else {
+                continue;
+            };
+            if let Some(text) = &reader.text {
+                texts.push((path, text));
+            } else {
+                let found = reader.contents.problems.iter();
+                problems.extend(found.map(|found| found.problem.clone()));
+            }
+            let stale = reader.stale.iter();
+            problems.extend(stale.map(|why| FileProblem::new(path, None, String::new(), why)));
+        }
+        let generation = self.balancers.read(&texts, &self.scope.cluster);
+        let Some((first, _)) = texts.first() else {
+            return generation.map(|generation| self.balancers.replace(generation));
+        };
+        problems.extend(self.unlisted.iter().cloned());
+        match generation {
+            Ok(generation) if problems.is_empty() => Ok(self.balancers.replace(generation)),
+            generation => {
+                problems.extend(generation.err().into_iter().flatten());
+                problems.push(self.balancers.not_applied(first, problems.len()));
+                Err(problems)
+            }
+        }
+    }
+
+    fn merge_objects(&mut self) -> (Vec<ObjectChange>, Vec<portolan_dns::NamesChange>) {
         let kept;
         let mut merged = Merged::default();
         let mut problems = self.unlisted.clone();
@@ -241,6 +292,7 @@ impl Reader {
             return false;
         }
         self.seen = Some(seen);
+        self.text = balancers::may_have_ours(text).then(|| text.into());
         let before = std::mem::replace(&mut self.contents, contents);
         if self.contents.torn {
             for (object, mut entry) in before.entries {

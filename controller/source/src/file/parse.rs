@@ -10,6 +10,7 @@ use portolan_catalog::{FieldProblem, Kind, ObjectRef, Reason};
 use serde_json::Value;
 use tracing::warn;
 
+use super::balancers;
 use super::document::{self, Document};
 use super::identify::identify;
 use super::problem::{FileProblem, Found};
@@ -142,6 +143,10 @@ impl Parser<'_> {
                 };
                 self.object(place, item, lent);
             }
+            return;
+        }
+        if balancers::is_ours(version) {
+            // Read with those of all files; see `Balancers`.
             return;
         }
         match kind {

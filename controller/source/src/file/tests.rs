@@ -2,6 +2,7 @@
 
 //! Files that change, break and vanish, and the resulting catalog.
 
+mod balancers;
 mod broken;
 mod deletions;
 mod names;

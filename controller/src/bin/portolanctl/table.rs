@@ -44,6 +44,7 @@ pub(crate) fn parse(answer: Value) -> anyhow::Result<NodeTable> {
         node: answer.node,
         lists: lists.collect(),
         records: records.clone(),
+        ..NodeTable::default()
     })
 }
 

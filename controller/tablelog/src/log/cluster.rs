@@ -277,6 +277,7 @@ impl Cluster {
             node: own.map(|own| own.info.info.clone()).unwrap_or_default(),
             records: self.records.values(),
             lists: own.map(|own| own.lists.values()).unwrap_or_default(),
+            ..NodeTable::default()
         }
     }
 

@@ -67,6 +67,7 @@ impl World {
             lists: lists
                 .map(|((_, key), lists)| (key.clone(), Arc::new(lists.clone())))
                 .collect(),
+            ..NodeTable::default()
         }
     }
 

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Records of load balancers: one for each frontend.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use portolan_model::check::Via;
+use portolan_model::{
+    Balancing, ByRecord, Destination, Family, Frontend, FrontendAddress, FrontendKind, Profile,
+    Protocol, Record, RecordKey, Scheduling, ipvs,
+};
+
+use crate::check::CheckDefaults;
+use crate::document::{Announce, PersistenceEngine, SchedulerFlag, TunnelChecksum};
+use crate::{Backend, Director, Forwarding, LoadBalancer, Packets, Tunnel};
+
+/// The records of load balancers on a host, whose director gives the defaults of checks.
+///
+/// Frontends with ranges of ports or marks have no record: [`unsupported`] names them.
+#[must_use]
+pub fn records(
+    balancers: &[LoadBalancer],
+    defaults: &CheckDefaults,
+    cluster: &Arc<str>,
+) -> ByRecord<Record> {
+    let of_one = |balancer| records_of(balancer, defaults, cluster);
+    let all = balancers.iter().flat_map(of_one);
+    all.map(|record| (record.key.clone(), Arc::new(record)))
+        .collect()
+}
+
+/// What this version reads but cannot program: the field, and what to do.
+#[must_use]
+pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut add =
+        |field: String, why: &str| found.push((field, format!("not supported yet: {why}")));
+    for (index, frontend) in balancer.frontends.iter().enumerate() {
+        let field = |name: &str| format!("spec.frontends[{index}].{name}");
+        match &frontend.packets {
+            Packets::Ranges { .. } => add(field("ports"), "write a frontend for each port"),
+            Packets::Mark { .. } => add(field("mark"), "write addresses and a port"),
+            Packets::Port { addresses, .. } => {
+                let ranges = &frontend.source_ranges;
+                let is_open = |ip: &IpAddr| !ranges.is_empty() && of_family(ranges, *ip).is_empty();
+                if addresses.iter().any(is_open) {
+                    let why = "a frontend of both families needs ranges of both";
+                    add(field("sourceRanges"), why);
+                }
+            }
+        }
+    }
+    let mut lists = vec![("spec.checks".to_owned(), &*balancer.checks)];
+    let backends = balancer.backends.iter().enumerate();
+    lists.extend(backends.filter_map(|(index, backend)| {
+        let checks = backend.checks.as_deref()?;
+        Some((format!("spec.backends[{index}].checks"), checks))
+    }));
+    for (list, checks) in lists {
+        for (index, check) in checks.iter().enumerate() {
+            if check.via != Via::Direct {
+                add(format!("{list}[{index}].via"), "write Direct");
+            }
+        }
+    }
+    let hooks = [
+        ("onQuorum", &balancer.hooks.on_quorum),
+        ("onBackend", &balancer.hooks.on_backend),
+    ];
+    for (name, command) in hooks {
+        if !command.is_empty() {
+            add(
+                format!("spec.hooks.{name}"),
+                "leave it out, and watch the metrics",
+            );
+        }
+    }
+    if balancer.announce != Announce::default() {
+        add("spec.announce".to_owned(), "leave it out");
+    }
+    if !balancer.node_selector.is_empty() {
+        add(
+            "spec.nodeSelector".to_owned(),
+            "give each host its own files",
+        );
+    }
+    found
+}
+
+/// What this version reads of a director but does not follow.
+#[must_use]
+pub fn unsupported_of_director(director: &Director) -> Vec<(String, String)> {
+    let default = Director::new(director.name.as_str());
+    let differs = [
+        ("spec.vips", director.vips != default.vips),
+        ("spec.sync", director.sync != default.sync),
+        (
+            "spec.statelessFailover",
+            director.stateless_failover != default.stateless_failover,
+        ),
+        ("spec.timeouts", director.timeouts != default.timeouts),
+        ("spec.sysctls", director.sysctls != default.sysctls),
+        ("spec.marks", director.marks != default.marks),
+        (
+            "spec.announceTable",
+            director.announce_table != default.announce_table,
+        ),
+        (
+            "spec.checksOnStandby",
+            director.checks_on_standby != default.checks_on_standby,
+        ),
+        (
+            "spec.maintenanceDirectory",
+            director.maintenance_directory != default.maintenance_directory,
+        ),
+        ("spec.scripts", director.scripts != default.scripts),
+    ];
+    let found = differs.into_iter().filter(|(_, differs)| *differs);
+    found
+        .map(|(field, _)| {
+            (
+                field.to_owned(),
+                "not supported yet: leave it out".to_owned(),
+            )
+        })
+        .collect()
+}
+
+fn records_of<'a>(
+    balancer: &'a LoadBalancer,
+    defaults: &'a CheckDefaults,
+    cluster: &'a Arc<str>,
+) -> impl Iterator<Item = Record> + 'a {
+    balancer.frontends.iter().filter_map(move |frontend| {
+        let Packets::Port {
+            addresses,
+            protocol,
+            port,
+        } = &frontend.packets
+        else {
+            return None;
+        };
+        let key = RecordKey {
+            cluster: Arc::clone(cluster),
+            namespace: balancer.name.namespace.as_str().into(),
+            service: balancer.name.name.as_str().into(),
+            port: frontend.name.as_str().into(),
+            protocol: *protocol,
+        };
+        let at = |ip: &IpAddr| Frontend {
+            masquerade: balancer.source_nat,
+            source_ranges: of_family(&frontend.source_ranges, *ip),
+            ..Frontend::new(FrontendKind::Balanced, FrontendAddress::Vip(*ip), *port)
+        };
+        let mut frontends: Vec<_> = addresses.iter().map(at).collect();
+        frontends.sort();
+        let (destinations, balancing) = balancing(balancer, *port, defaults);
+        Some(Record {
+            frontends,
+            available: destinations
+                .iter()
+                .map(|destination| Family::of(destination.address.ip()))
+                .collect(),
+            destinations,
+            scheduling: Scheduling {
+                scheduler: Some(balancer.scheduler.as_str().into()),
+                flags: Some(flags(balancer, *protocol)),
+            },
+            drain_seconds: balancer
+                .drain_timeout
+                .map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX)),
+            balancing: Some(Arc::new(balancing)),
+            ..Record::new(key)
+        })
+    })
+}
+
+/// The ranges of an address's family, sorted.
+fn of_family(ranges: &[IpNet], ip: IpAddr) -> Vec<IpNet> {
+    let of_family = |range: &&IpNet| Family::of(range.addr()) == Family::of(ip);
+    let mut ranges: Vec<_> = ranges.iter().filter(of_family).copied().collect();
+    ranges.sort();
+    ranges.dedup();
+    ranges
+}
+
+/// The backends behind a frontend's port, sorted by address, with their settings.
+fn balancing(
+    balancer: &LoadBalancer,
+    port: u16,
+    defaults: &CheckDefaults,
+) -> (Vec<Destination>, Balancing) {
+    let mut profiles = Vec::new();
+    let mut rows = BTreeMap::new();
+    for backend in &balancer.backends {
+        let profile = profile(balancer, backend, defaults);
+        let known = profiles.iter().position(|known| *known == profile);
+        let index = known.unwrap_or_else(|| {
+            profiles.push(profile);
+            profiles.len() - 1
+        });
+        let address = SocketAddr::new(backend.address, backend.port.unwrap_or(port));
+        // At most 4,096 backends.
+        let index = u16::try_from(index).unwrap_or(u16::MAX);
+        rows.insert(address, (u32::from(backend.weight), index));
+    }
+    let destination = |(address, (weight, _)): (&SocketAddr, &(u32, u16))| Destination {
+        address: *address,
+        weight: *weight,
+    };
+    let sorry = balancer.sorry_server.as_ref();
+    let balancing = Balancing {
+        persistence: balancer.persistence.map(persistence),
+        profile_of: rows.values().map(|(_, profile)| *profile).collect(),
+        profiles,
+        sorry_server: sorry.map(|sorry| portolan_model::SorryServer {
+            address: SocketAddr::new(sorry.address, sorry.port.unwrap_or(port)),
+            forwarding: method(sorry.forwarding),
+            keep_idle: sorry.keep_idle,
+        }),
+        health: balancer.health,
+    };
+    (rows.iter().map(destination).collect(), balancing)
+}
+
+fn profile(balancer: &LoadBalancer, backend: &Backend, defaults: &CheckDefaults) -> Profile {
+    let checks = balancer.checks_of(backend).iter();
+    Profile {
+        forwarding: method(backend.forwarding),
+        thresholds: ipvs::Thresholds {
+            upper: backend.thresholds.maximum,
+            lower: backend.thresholds.resume,
+        },
+        checks: checks
+            .map(|check| Arc::new(check.resolve(defaults)))
+            .collect(),
+        administrative_state: match backend.administrative_state {
+            crate::AdministrativeState::Enabled => portolan_model::AdministrativeState::Enabled,
+            crate::AdministrativeState::Drain => portolan_model::AdministrativeState::Drain,
+            crate::AdministrativeState::Disabled => portolan_model::AdministrativeState::Disabled,
+        },
+    }
+}
+
+fn persistence(from: crate::Persistence) -> portolan_model::Persistence {
+    portolan_model::Persistence {
+        timeout_seconds: u32::try_from(from.timeout.as_secs()).unwrap_or(u32::MAX),
+        ipv4_prefix_length: from.ipv4_prefix_length,
+        ipv6_prefix_length: from.ipv6_prefix_length,
+        engine: from.engine.map(|engine| match engine {
+            PersistenceEngine::Sip => "sip".into(),
+        }),
+    }
+}
+
+fn method(from: Forwarding) -> ipvs::ForwardingMethod {
+    match from {
+        Forwarding::Masquerade => ipvs::ForwardingMethod::Masquerade,
+        Forwarding::Direct => ipvs::ForwardingMethod::Direct,
+        Forwarding::Tunnel(tunnel) => ipvs::ForwardingMethod::Tunnel(match tunnel {
+            Tunnel::Ipip => ipvs::Tunnel::Ipip,
+            Tunnel::Gre { checksum } => ipvs::Tunnel::Gre { checksum },
+            Tunnel::Gue { port, checksum } => ipvs::Tunnel::Gue {
+                port,
+                checksum: match checksum {
+                    TunnelChecksum::None => ipvs::GueChecksum::None,
+                    TunnelChecksum::Full => ipvs::GueChecksum::Full,
+                    TunnelChecksum::Remote => ipvs::GueChecksum::Remote,
+                },
+            },
+        }),
+    }
+}
+
+/// One-packet scheduling acts on UDP only.
+fn flags(balancer: &LoadBalancer, protocol: Protocol) -> ipvs::Flags {
+    let bit = |flag: &SchedulerFlag| match flag {
+        SchedulerFlag::Fallback | SchedulerFlag::Flag1 => ipvs::Flags::SCHED1,
+        SchedulerFlag::Port | SchedulerFlag::Flag2 => ipvs::Flags::SCHED2,
+        SchedulerFlag::Flag3 => ipvs::Flags::SCHED3,
+    };
+    let mut flags = balancer
+        .scheduler_flags
+        .iter()
+        .fold(0, |all, flag| all | bit(flag));
+    if balancer.one_packet && protocol == Protocol::Udp {
+        flags |= ipvs::Flags::ONE_PACKET;
+    }
+    ipvs::Flags(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Already, File, parse};
+
+    const WEB: &str = r#"
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: web}
+spec:
+  frontends: [{name: http, addresses: [192.0.2.10, "2001:db8::10"], port: 80}]
+  backends:
+  - {address: 10.0.0.12, port: 8080, weight: 3}
+  - {address: 10.0.0.11, port: 8080, maxConnections: 9}
+  - {address: "fd00::11", port: 8080}
+  sorryServer: {address: 10.0.0.99, port: 8000}
+  checks: [{interval: 5s, fall: 3, http: {path: /healthz}}]
+"#;
+
+    fn parsed(text: &str) -> LoadBalancer {
+        let file = File {
+            name: "lb.yaml",
+            text,
+        };
+        let generation = parse(&[file], &Already::default()).unwrap();
+        generation.load_balancers.into_iter().next().unwrap()
+    }
+
+    fn only_record(text: &str) -> Record {
+        let all = records(&[parsed(text)], &CheckDefaults::default(), &"".into());
+        let mut all = all.values();
+        let record = all.next().unwrap();
+        assert!(all.next().is_none());
+        Record::clone(record)
+    }
+
+    #[test]
+    fn a_frontend_becomes_a_record() {
+        let record = only_record(WEB);
+        assert_eq!(record.key.to_string(), "default/web:http/TCP");
+        let frontends: Vec<_> = record.frontends.iter().map(|f| (f.kind, f.port)).collect();
+        assert_eq!(frontends, [(FrontendKind::Balanced, 80); 2]);
+        let destinations = record.destinations.iter();
+        let destinations: Vec<_> = destinations
+            .map(|d| (d.address.to_string(), d.weight))
+            .collect();
+        let expected = [
+            ("10.0.0.11:8080", 1),
+            ("10.0.0.12:8080", 3),
+            ("[fd00::11]:8080", 1),
+        ];
+        assert_eq!(
+            destinations,
+            expected.map(|(address, weight)| (address.to_owned(), weight))
+        );
+        let balancing = record.balancing.unwrap();
+        assert!(balancing.fits(3));
+        // One setting differs.
+        assert_eq!(balancing.profiles.len(), 2);
+        assert_eq!(balancing.profile(0).unwrap().thresholds.upper, 9);
+        assert_eq!(balancing.profile(1), balancing.profile(2));
+        assert_eq!(balancing.profile(0).unwrap().checks.len(), 1);
+        let sorry = balancing.sorry_server.as_ref().unwrap();
+        assert_eq!(sorry.address.to_string(), "10.0.0.99:8000");
+        let scheduling = record.scheduling;
+        assert_eq!(scheduling.scheduler.as_deref(), Some("wlc"));
+        assert_eq!(scheduling.flags, Some(ipvs::Flags(0)));
+    }
+
+    #[test]
+    fn direct_backends_have_the_frontends_port_and_one_packet_is_for_udp() {
+        let text = r#"
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: dns}
+spec:
+  frontends: [{addresses: [192.0.2.53], protocol: UDP, port: 53}, {addresses: [192.0.2.53], port: 53}]
+  scheduler: mh
+  onePacket: true
+  forwarding: {method: Direct}
+  backends: [{address: 10.0.0.21}, {address: 10.0.0.22, administrativeState: Drain}]
+"#;
+        let all = records(&[parsed(text)], &CheckDefaults::default(), &"".into());
+        let flags: Vec<_> = all
+            .values()
+            .map(|record| {
+                (
+                    record.key.port.to_string(),
+                    record.scheduling.flags.unwrap().0,
+                )
+            })
+            .collect();
+        let fallback = ipvs::Flags::SCHED1;
+        let udp = fallback | ipvs::Flags::ONE_PACKET;
+        assert_eq!(
+            flags,
+            [("tcp-53".to_owned(), fallback), ("udp-53".to_owned(), udp)]
+        );
+        for record in all.values() {
+            let ports = record.destinations.iter().map(|d| d.address.port());
+            assert!(ports.eq([53, 53]));
+            let balancing = record.balancing.as_ref().unwrap();
+            let profile = balancing.profile(1).unwrap();
+            assert_eq!(profile.forwarding, ipvs::ForwardingMethod::Direct);
+            let drained = portolan_model::AdministrativeState::Drain;
+            assert_eq!(profile.administrative_state, drained);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_programmed_is_named() {
+        assert_eq!(unsupported(&parsed(WEB)), []);
+        let text = r#"
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: ftp}
+spec:
+  frontends:
+  - {addresses: [192.0.2.21], ports: "21,20000-20999"}
+  - {addresses: [192.0.2.22, "2001:db8::22"], port: 80, sourceRanges: [10.0.0.0/8]}
+  persistence: {timeout: 10m}
+  backends: [{address: 10.1.0.11, checks: [{via: Service, tcp: {}}]}]
+  hooks: {onQuorum: [/bin/true]}
+  nodeSelector: {a: b}
+"#;
+        let fields: Vec<_> = unsupported(&parsed(text))
+            .into_iter()
+            .map(|(field, _)| field)
+            .collect();
+        let expected = [
+            "spec.frontends[0].ports",
+            "spec.frontends[1].sourceRanges",
+            "spec.backends[0].checks[0].via",
+            "spec.hooks.onQuorum",
+            "spec.nodeSelector",
+        ];
+        assert_eq!(fields, expected);
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Load balancers in files: all of all files are one generation, which is in force as a whole or not at all.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use portolan_director::{Already, CheckDefaults, Generation, Problem, parse};
+use portolan_model::{ByRecord, Record};
+use tracing::warn;
+
+use super::problem::FileProblem;
+
+/// API group of load balancers and directors.
+const API_GROUP: &str = "portolan.dev/";
+
+/// Whether an object with this `apiVersion` is a director's.
+pub(super) fn is_ours(api_version: &str) -> bool {
+    api_version.starts_with(API_GROUP)
+}
+
+/// Whether a text may have a director's objects.
+pub(super) fn may_have_ours(text: &str) -> bool {
+    text.contains(API_GROUP)
+}
+
+/// The last good generation.
+#[derive(Debug, Default)]
+pub(super) struct Balancers {
+    in_force: ByRecord<Record>,
+    /// When it came into force, as `2026-01-02T03:04:05Z`.
+    since: Option<String>,
+    warnings: Vec<Problem>,
+}
+
+/// Files that may have objects of a director, in order.
+pub(super) type Texts<'t> = Vec<(&'t Path, &'t str)>;
+
+impl Balancers {
+    /// Reads all texts.
+    ///
+    /// # Errors
+    /// All that is wrong.
+    pub(super) fn read(
+        &mut self,
+        texts: &Texts<'_>,
+        cluster: &Arc<str>,
+    ) -> Result<ByRecord<Record>, Vec<FileProblem>> {
+        let generation = generation(texts)?;
+        if generation.warnings != self.warnings {
+            generation
+                .warnings
+                .iter()
+                .for_each(|found| warn!("{found}"));
+            self.warnings.clone_from(&generation.warnings);
+        }
+        let defaults = match &generation.directors[..] {
+            [director] => director.checks.defaults.clone(),
+            _ => CheckDefaults::default(),
+        };
+        let balancers = &generation.load_balancers;
+        Ok(portolan_director::records(balancers, &defaults, cluster))
+    }
+
+    /// Puts a generation in force; returns it if it differs from the one before.
+    pub(super) fn replace(&mut self, generation: ByRecord<Record>) -> Option<ByRecord<Record>> {
+        if generation == self.in_force {
+            return None;
+        }
+        self.since = Some(jiff::Timestamp::now().strftime("%FT%TZ").to_string());
+        self.in_force = generation.clone();
+        Some(generation)
+    }
+
+    /// The last line about files that are not applied.
+    pub(super) fn not_applied(&self, file: &Path, problems: usize) -> FileProblem {
+        let text = portolan_director::not_applied("", problems, self.since.as_deref());
+        let text = text.trim_start_matches(": ");
+        FileProblem::new(file, None, String::new(), text)
+    }
+}
+
+fn generation(texts: &Texts<'_>) -> Result<Generation, Vec<FileProblem>> {
+    let named: Vec<_> = texts
+        .iter()
+        .map(|(path, text)| (path.display().to_string(), *text))
+        .collect();
+    let files: Vec<_> = named
+        .iter()
+        .map(|(name, text)| portolan_director::File { name, text })
+        .collect();
+    let generation = parse(&files, &Already::default())
+        .map_err(|problems| problems.into_iter().map(file_problem).collect::<Vec<_>>())?;
+    let first = texts.first().map_or(Path::new(""), |(path, _)| path);
+    let unsupported = unsupported(&generation, first);
+    if unsupported.is_empty() {
+        Ok(generation)
+    } else {
+        Err(unsupported)
+    }
+}
+
+fn file_problem(from: Problem) -> FileProblem {
+    let position = (from.at.line > 0).then_some((from.at.line, from.at.column));
+    FileProblem::new(from.file, position, from.field, from.message)
+}
+
+/// What is right but cannot be programmed.
+fn unsupported(generation: &Generation, file: &Path) -> Vec<FileProblem> {
+    let mut found = Vec::new();
+    for balancer in &generation.load_balancers {
+        let object = format!("LoadBalancer {}", balancer.name);
+        let fields = portolan_director::unsupported(balancer);
+        found.extend(fields.into_iter().map(|field| (object.clone(), field)));
+    }
+    for director in &generation.directors {
+        let object = format!("Director {}", director.name);
+        let fields = portolan_director::unsupported_of_director(director);
+        found.extend(fields.into_iter().map(|field| (object.clone(), field)));
+    }
+    if let [_, second, ..] = &generation.directors[..] {
+        let object = format!("Director {}", second.name);
+        let message = "the files of one host have one Director".to_owned();
+        found.push((object, ("metadata.name".to_owned(), message)));
+    }
+    let problem = |(object, (field, message)): (String, (String, String))| {
+        FileProblem::new(file, None, format!("{object}: {field}"), message)
+    };
+    found.into_iter().map(problem).collect()
+}

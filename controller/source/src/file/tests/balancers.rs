@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Load balancers beside Kubernetes objects: a generation in force as a whole or not at all.
+
+use super::*;
+
+const WEB: &str = "apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: web}
+spec:
+  frontends: [{addresses: [192.0.2.10], port: 80}]
+  backends: [{address: 10.0.0.11}]
+";
+
+fn service(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: prod}}\n\
+         spec: {{clusterIPs: [10.96.0.1], ports: [{{port: 80}}]}}\n"
+    )
+}
+
+/// The backends in force.
+fn backends(rig: &Rig) -> Vec<String> {
+    let records = rig.catalog.load_balancers().values();
+    let destinations = records.flat_map(|record| &record.destinations);
+    destinations.map(|one| one.address.to_string()).collect()
+}
+
+fn problems(report: &Report) -> Vec<String> {
+    report.problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_generation_follows_its_files() {
+    let mut rig = Rig::new();
+    rig.write("lb.yaml", WEB);
+    rig.write("objects.yaml", &service("a"));
+    let report = rig.refresh();
+    assert_eq!((report.changes.len(), problems(&report)), (2, vec![]));
+    assert_eq!(backends(&rig), ["10.0.0.11:80"]);
+    assert_eq!(rig.refresh().changes, [], "nothing changed");
+    rig.write("lb.yaml", &WEB.replace("10.0.0.11", "10.0.0.12"));
+    rig.refresh();
+    assert_eq!(backends(&rig), ["10.0.0.12:80"]);
+    rig.remove("lb.yaml");
+    rig.refresh();
+    assert_eq!(backends(&rig), [""; 0]);
+    assert_eq!(rig.catalog.count(Kind::Service), 1);
+}
+
+#[test]
+fn with_an_error_in_any_file_nothing_changes() {
+    let mut rig = Rig::new();
+    rig.write("a.yaml", WEB);
+    rig.write("b.yaml", "{}");
+    rig.refresh();
+    assert_eq!(backends(&rig), [""; 0], "not even at the first start");
+    rig.write("b.yaml", &service("a"));
+    rig.refresh();
+    assert_eq!(backends(&rig), ["10.0.0.11:80"]);
+
+    rig.write(
+        "a.yaml",
+        &WEB.replace("10.0.0.11", "10.0.0.12")
+            .replace("port: 80", "port: 70000"),
+    );
+    rig.write("c.yaml", &service("b"));
+    let report = rig.refresh();
+    assert_eq!(report.changes, []);
+    let found = problems(&report);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found[0].contains("a.yaml:5:54: spec.frontends[0].port: 70000"),
+        "{found:?}"
+    );
+    assert!(
+        found[1].contains("a.yaml: not applied: 1 error; the configuration of 2"),
+        "{found:?}"
+    );
+    assert_eq!(backends(&rig), ["10.0.0.11:80"]);
+    assert_eq!(rig.catalog.count(Kind::Service), 1);
+
+    rig.write("a.yaml", &WEB.replace("10.0.0.11", "10.0.0.12"));
+    let report = rig.refresh();
+    assert_eq!((report.changes.len(), problems(&report)), (2, vec![]));
+    assert_eq!(backends(&rig), ["10.0.0.12:80"]);
+}
+
+#[test]
+fn what_cannot_be_programmed_is_refused_by_name() {
+    let mut rig = Rig::new();
+    rig.write("lb.yaml", &format!("{WEB}  nodeSelector: {{rack: a}}\n"));
+    let report = rig.refresh();
+    let expected = "LoadBalancer default/web: spec.nodeSelector: not supported yet";
+    assert!(
+        problems(&report)[0].contains(expected),
+        "{:?}",
+        report.problems
+    );
+    assert_eq!(backends(&rig), [""; 0]);
+}
