@@ -30,6 +30,7 @@ mod read;
 mod rules;
 mod scheduler;
 mod schema;
+mod write;
 
 pub use balancer::{Backend, Hooks, LoadBalancer, SorryServer};
 pub use check::{CheckDefaults, DeclaredCheck, DeclaredTimers};
