@@ -21,9 +21,11 @@ mod check;
 mod convert;
 mod director;
 pub mod document;
+mod explain;
 mod forwarding;
 mod frontend;
 mod generation;
+pub mod import;
 mod object;
 mod problem;
 mod read;
@@ -39,6 +41,7 @@ pub use document::{
     AdministrativeState, Announce, Binding, Method, PersistenceEngine, Role, SchedulerFlag,
     SchedulerName, SysctlMode, TunnelChecksum,
 };
+pub use explain::explain;
 pub use forwarding::{Forwarding, Persistence, Thresholds, Tunnel};
 pub use frontend::{Claim, Frontend, Packets};
 pub use generation::{File, Generation, NotOurs, parse};
