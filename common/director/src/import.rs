@@ -7,10 +7,14 @@
 //! that the caller gives.
 
 pub mod ipvsadm;
+pub mod keepalived;
+pub mod ldirectord;
 
 use std::fmt;
 
-use crate::document::{DirectorDocument, LoadBalancerDocument};
+use crate::document::{
+    ApiVersion, DirectorDocument, DirectorKind, DirectorSpec, LoadBalancerDocument, Metadata,
+};
 use crate::generation::{File, Generation, parse};
 use crate::problem::counted;
 use crate::rules::Already;
@@ -167,6 +171,20 @@ impl Draft {
             setting: setting.to_owned(),
             message: message.into(),
         });
+    }
+
+    /// The settings of the one director.
+    fn director(&mut self, name: &str) -> &mut DirectorSpec {
+        let director = self.director.get_or_insert_with(|| DirectorDocument {
+            api_version: ApiVersion::V1Alpha1,
+            kind: DirectorKind::Director,
+            metadata: Metadata {
+                name: object_name(name),
+                ..Metadata::default()
+            },
+            spec: DirectorSpec::default(),
+        });
+        &mut director.spec
     }
 
     /// A name that no other load balancer has.
