@@ -80,11 +80,16 @@ fn on_loopback(addresses: &BTreeSet<IpAddr>) -> Vec<String> {
     }
     for address in addresses {
         let family = Family::of(*address);
-        let length = if family == Family::V4 { 32 } else { 128 };
-        lines.push(format!(
-            "ip {} address add {address}/{length} dev lo",
+        // Duplicate detection would find the director's own address.
+        let (length, flag) = match family {
+            Family::V4 => (32, ""),
+            Family::V6 => (128, " nodad"),
+        };
+        let command = format!(
+            "ip {} address add {address}/{length} dev lo{flag}",
             option(family)
-        ));
+        );
+        lines.push(command);
     }
     lines
 }

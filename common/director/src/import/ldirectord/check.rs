@@ -31,9 +31,8 @@ pub(super) fn checks(
     let kind = settings
         .get("checktype")
         .map_or("negotiate", String::as_str);
-    let external =
-        |command: &str| {
-            CheckDocument {
+    let external = |command: &str| {
+        CheckDocument {
         exec: Some(ExecDocument {
             // Its four arguments: virtual address and port, real address and port.
             command: ["/bin/sh", "-c", &format!(
@@ -46,7 +45,7 @@ pub(super) fn checks(
         }),
         ..CheckDocument::default()
     }
-        };
+    };
     let mut found = match kind {
         "on" | "off" => return Some(Vec::new()),
         "connect" if is_udp => vec![icmp()],
@@ -135,7 +134,8 @@ fn negotiated(
                 Class::Nearest,
                 format!("service {name}: only its greeting"),
             );
-            let mut check = tcp(vec![step(None, expect)]);
+            let greeting = Some(step(None, expect)).filter(|_| !expect.is_empty());
+            let mut check = tcp(greeting.into_iter().collect());
             if is_tls {
                 check.tcp = None;
                 check.tls = Some(TlsDocument::default());
