@@ -50,6 +50,14 @@ pub enum Packets {
     },
 }
 
+impl Frontend {
+    /// What its virtual servers claim for themselves.
+    #[must_use]
+    pub fn claims(&self) -> Vec<Claim> {
+        self.packets.claims()
+    }
+}
+
 impl Packets {
     /// The families of its virtual servers.
     #[must_use]
@@ -114,7 +122,7 @@ impl Packets {
     }
 
     /// What its virtual servers claim for themselves.
-    pub(crate) fn claims(&self) -> Vec<Claim> {
+    fn claims(&self) -> Vec<Claim> {
         let of_addresses = |addresses: &[IpAddr], protocol, ports: &[(u16, u16)]| {
             let claims = addresses.iter().flat_map(|address| {
                 ports.iter().map(move |(first, last)| Claim::Ports {

@@ -5,7 +5,7 @@
 use crate::balancer::LoadBalancer;
 use crate::convert::{self, Finding, Findings};
 use crate::director::Director;
-use crate::document::{API_VERSION, DirectorDocument, LoadBalancerDocument};
+use crate::document::API_VERSION;
 use crate::problem::{Position, Problem};
 use crate::read::{Format, Node, check, documents, without};
 use crate::rules::{Already, Placed, together};

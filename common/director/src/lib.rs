@@ -21,9 +21,11 @@ mod check;
 mod convert;
 mod director;
 pub mod document;
+mod explain;
 mod forwarding;
 mod frontend;
 mod generation;
+pub mod import;
 mod object;
 mod problem;
 mod read;
@@ -31,6 +33,7 @@ mod records;
 mod rules;
 mod scheduler;
 mod schema;
+mod write;
 
 pub use balancer::{Backend, Hooks, LoadBalancer, SorryServer};
 pub use check::{CheckDefaults, DeclaredCheck, DeclaredTimers};
@@ -39,6 +42,7 @@ pub use document::{
     AdministrativeState, Announce, Binding, Method, PersistenceEngine, Role, SchedulerFlag,
     SchedulerName, SysctlMode, TunnelChecksum,
 };
+pub use explain::explain;
 pub use forwarding::{Forwarding, Persistence, Thresholds, Tunnel};
 pub use frontend::{Claim, Frontend, Packets};
 pub use generation::{File, Generation, NotOurs, parse};

@@ -31,7 +31,10 @@ fn check(findings: &mut Findings, path: &Path, document: &CheckDocument) -> Decl
         },
         None | Some(ViaName::Direct) => {
             if document.frontend.is_some() {
-                findings.error(&path.field("frontend"), "expected with via Service only");
+                findings.error(
+                    &path.field("frontend"),
+                    "via Direct has none: expected with via Service only",
+                );
             }
             Via::Direct
         }

@@ -35,7 +35,8 @@ fn tunnel(findings: &mut Findings, path: &Path, document: &TunnelDocument) -> Tu
     let kind = document.kind.unwrap_or(TunnelKind::Ipip);
     let checksum = document.checksum.unwrap_or(TunnelChecksum::None);
     if kind != TunnelKind::Gue && document.port.is_some() {
-        findings.error(&path.field("port"), "expected with type GUE only");
+        let message = "the type has no port: expected with type GUE only";
+        findings.error(&path.field("port"), message);
     }
     let allowed = match kind {
         TunnelKind::Ipip => checksum == TunnelChecksum::None,

@@ -20,7 +20,8 @@ pub(super) fn tls(findings: &mut Findings, path: &Path, document: &TlsDocument) 
         }
         (verify, ca) => {
             if ca.is_some() {
-                findings.error(&path.field("ca"), "expected with verify Ca only");
+                let message = "authorities are not asked for: expected with verify Ca only";
+                findings.error(&path.field("ca"), message);
             }
             match verify {
                 Some(VerifyName::System) => Verify::System,

@@ -132,7 +132,7 @@ impl<'s> Checker<'s> {
         let fits = bound("minItems").is_none_or(|least| length >= least)
             && bound("maxItems").is_none_or(|most| length <= most);
         if !fits {
-            let message = format!("has {length}: expected {}", self.expected(schema));
+            let message = format!("has {length} items: expected {}", self.expected(schema));
             self.report(node.at, path, message);
         }
         for (index, item) in items.iter().enumerate() {

@@ -89,7 +89,7 @@ fn one_packet(object: &LoadBalancer, findings: &mut Findings, spec: &Path) {
         return;
     }
     if object.persistence.is_some() {
-        findings.error(&path, "expected without persistence");
+        findings.error(&path, "true with persistence: expected one of them");
     }
     let acts = object.frontends.iter().any(|frontend| {
         frontend

@@ -104,7 +104,7 @@ fn claims(balancers: &[Placed<LoadBalancer>], already: &Already, problems: &mut 
         for (index, frontend) in placed.object.frontends.iter().enumerate() {
             let path = Path::default().field("spec").field("frontends").item(index);
             let owner = format!("{} ({})", placed.object.name, placed.place(&path));
-            for claim in frontend.packets.claims() {
+            for claim in frontend.claims() {
                 let group = taken.entry(claim.group()).or_default();
                 match group.iter().find(|(other, _)| other.overlaps(&claim)) {
                     Some((_, owner)) => {

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The check of a service: `checktype` and `service`, with their settings.
+
+use super::{Options, Setting, Settings};
+use crate::document::{
+    CheckDocument, DnsDocument, ExecDocument, HttpDocument, IcmpDocument, Period, StepDocument,
+    TcpDocument, TlsDocument,
+};
+use crate::import::{Class, Draft};
+
+/// What a negotiation becomes.
+enum Negotiation {
+    /// A check with the same meaning.
+    Same(CheckDocument),
+    /// A check of the greeting alone.
+    Greeting(&'static str, bool),
+    /// Nothing.
+    None,
+}
+
+/// The checks of a service; `None` if a problem was noted.
+pub(super) fn checks(
+    draft: &mut Draft,
+    service: &Setting,
+    settings: &Settings,
+    port: Option<u16>,
+    is_udp: bool,
+    options: Options<'_>,
+) -> Option<Vec<CheckDocument>> {
+    let kind = settings
+        .get("checktype")
+        .map_or("negotiate", String::as_str);
+    let external = |command: &str| {
+        CheckDocument {
+        exec: Some(ExecDocument {
+            // Its four arguments: virtual address and port, real address and port.
+            command: ["/bin/sh", "-c", &format!(
+                "exec {command} \"${{PORTOLAN_FRONTEND%:*}}\" \"${{PORTOLAN_FRONTEND##*:}}\" \
+                 \"$PORTOLAN_ADDRESS\" \"$PORTOLAN_PORT\""
+            )]
+            .map(String::from)
+            .to_vec(),
+            weight_from: None,
+        }),
+        ..CheckDocument::default()
+    }
+    };
+    let mut found = match kind {
+        "on" | "off" => return Some(Vec::new()),
+        "connect" if is_udp => vec![icmp()],
+        "ping" => vec![icmp()],
+        "connect" => vec![tcp(Vec::new())],
+        "external" => match settings.get("checkcommand") {
+            Some(command) => vec![external(command.trim_matches('"'))],
+            None => {
+                service.note(
+                    draft,
+                    Class::Error,
+                    "checktype external: expected checkcommand",
+                );
+                return None;
+            }
+        },
+        "negotiate" => negotiated(draft, service, settings, port, options)?,
+        number if number.parse::<u32>().is_ok() => {
+            let message = "checktype N: a connection and a negotiation, both every time";
+            service.note(draft, Class::Nearest, message);
+            let mut checks = vec![tcp(Vec::new())];
+            checks.extend(negotiated(draft, service, settings, port, options)?);
+            checks
+        }
+        other => {
+            let expected = "expected negotiate, connect, ping, external, on, off or a number";
+            return unsupported(
+                draft,
+                service,
+                options,
+                &format!("checktype {other}: {expected}"),
+            );
+        }
+    };
+    for check in &mut found {
+        timers(check, settings, kind);
+    }
+    Some(found)
+}
+
+fn timers(check: &mut CheckDocument, settings: &Settings, kind: &str) {
+    let number = |name: &str| settings.get(name).and_then(|text| text.parse::<u64>().ok());
+    let timeout = if matches!(kind, "negotiate") || kind.parse::<u32>().is_ok() {
+        number("negotiatetimeout").unwrap_or(30)
+    } else {
+        number("checktimeout")
+            .or(number("negotiatetimeout"))
+            .unwrap_or(5)
+    };
+    let interval = number("checkinterval").unwrap_or(10);
+    let failures = match kind {
+        "ping" | "connect" => number("failurecount").or(number("checkcount")),
+        _ => number("failurecount"),
+    };
+    check.interval = Some(Period::seconds(interval));
+    check.fast_interval = check.interval;
+    check.timeout = Some(Period::seconds(timeout));
+    check.fall = Some(
+        failures
+            .and_then(|count| u32::try_from(count).ok())
+            .unwrap_or(1)
+            .max(1),
+    );
+    check.rise = Some(1);
+    if check.icmp.is_none() && check.exec.is_none() {
+        check.port = number("checkport").and_then(|port| u16::try_from(port).ok());
+    }
+}
+
+/// The check that a service's name stands for; by its port if there is none.
+fn negotiated(
+    draft: &mut Draft,
+    service: &Setting,
+    settings: &Settings,
+    port: Option<u16>,
+    options: Options<'_>,
+) -> Option<Vec<CheckDocument>> {
+    let name = settings
+        .get("service")
+        .map_or_else(|| by_port(port), String::as_str);
+    match negotiation(name, settings) {
+        Negotiation::Same(check) => Some(vec![check]),
+        Negotiation::Greeting(expect, is_tls) => {
+            service.note(
+                draft,
+                Class::Nearest,
+                format!("service {name}: only its greeting"),
+            );
+            let greeting = Some(step(None, expect)).filter(|_| !expect.is_empty());
+            let mut check = tcp(greeting.into_iter().collect());
+            if is_tls {
+                check.tcp = None;
+                check.tls = Some(TlsDocument::default());
+            }
+            Some(vec![check])
+        }
+        Negotiation::None if name == "none" => Some(vec![tcp(Vec::new())]),
+        Negotiation::None => unsupported(
+            draft,
+            service,
+            options,
+            &format!("service {name}: no such check"),
+        ),
+    }
+}
+
+/// An error or, if a part is enough, a check that fails, so that nobody takes it for a good one.
+fn unsupported(
+    draft: &mut Draft,
+    service: &Setting,
+    options: Options<'_>,
+    message: &str,
+) -> Option<Vec<CheckDocument>> {
+    if !options.allow_partial {
+        service.note(draft, Class::Error, message);
+        return None;
+    }
+    service.note(
+        draft,
+        Class::LeftOut,
+        format!("{message}: a check that fails"),
+    );
+    let command = vec![String::from("/bin/false")];
+    let exec = ExecDocument {
+        command,
+        weight_from: None,
+    };
+    Some(vec![CheckDocument {
+        exec: Some(exec),
+        ..CheckDocument::default()
+    }])
+}
+
+fn by_port(port: Option<u16>) -> &'static str {
+    match port {
+        Some(21) => "ftp",
+        Some(25) => "smtp",
+        Some(53) => "dns",
+        Some(80) => "http",
+        Some(110) => "pop",
+        Some(119) => "nntp",
+        Some(143) => "imap",
+        Some(389) => "ldap",
+        Some(443) => "https",
+        Some(587) => "submission",
+        Some(636) => "ldaps",
+        Some(993) => "imaps",
+        Some(995) => "pops",
+        Some(1521) => "oracle",
+        Some(1812) => "radius",
+        Some(3306) => "mysql",
+        Some(5060) => "sip",
+        Some(5432) => "pgsql",
+        _ => "none",
+    }
+}
+
+fn negotiation(service: &str, settings: &Settings) -> Negotiation {
+    let text = |name: &str| {
+        settings
+            .get(name)
+            .map(|text| text.trim_matches('"').to_owned())
+    };
+    let request = text("request");
+    let receive = text("receive");
+    match service {
+        "http" | "https" => Negotiation::Same(CheckDocument {
+            http: Some(HttpDocument {
+                method: text("httpmethod").filter(|method| method != "GET"),
+                path: request.as_deref().map(path),
+                host: text("virtualhost"),
+                body_regex: receive,
+                tls: (service == "https").then(TlsDocument::default),
+                ..HttpDocument::default()
+            }),
+            ..CheckDocument::default()
+        }),
+        "dns" => {
+            let answer = receive.and_then(|text| text.parse().ok());
+            Negotiation::Same(CheckDocument {
+                dns: Some(DnsDocument {
+                    name: request,
+                    record_type: Some(String::from("A")),
+                    answers: answer.into_iter().collect(),
+                    ..DnsDocument::default()
+                }),
+                ..CheckDocument::default()
+            })
+        }
+        "smtp" | "submission" => Negotiation::Same(tcp(vec![
+            step(None, "^220"),
+            step(Some("EHLO localhost\r\n"), "^250"),
+            step(Some("QUIT\r\n"), "^221"),
+        ])),
+        "simpletcp" => Negotiation::Same(tcp(vec![StepDocument {
+            send: request.map(|text| text.replace("\\n", "\n").replace("\\r", "\r")),
+            expect: receive,
+            ..StepDocument::default()
+        }])),
+        "ftp" => Negotiation::Greeting("^220", false),
+        "imap" => Negotiation::Greeting("^\\* OK", false),
+        "pop" => Negotiation::Greeting("^\\+OK", false),
+        "nntp" => Negotiation::Greeting("^20[01]", false),
+        "sip" => Negotiation::Greeting("", false),
+        "imaps" | "pops" => Negotiation::Greeting("", true),
+        _ => Negotiation::None,
+    }
+}
+
+/// A request as a path, which ldirectord lets begin without a slash.
+pub(super) fn path(request: &str) -> String {
+    format!("/{}", request.trim_start_matches('/'))
+}
+
+fn icmp() -> CheckDocument {
+    CheckDocument {
+        icmp: Some(IcmpDocument {}),
+        ..CheckDocument::default()
+    }
+}
+
+fn tcp(steps: Vec<StepDocument>) -> CheckDocument {
+    CheckDocument {
+        tcp: Some(TcpDocument { steps }),
+        ..CheckDocument::default()
+    }
+}
+
+fn step(send: Option<&str>, expect: &str) -> StepDocument {
+    StepDocument {
+        send: send.map(str::to_owned),
+        expect: Some(expect.to_owned()),
+        ..StepDocument::default()
+    }
+}

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! `virtual` with its settings and `real` servers.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{Options, Setting, Settings, check};
+use crate::document::{
+    ApiVersion, BackendDocument, CheckDocument, FamilyName, ForwardingDocument, FrontendDocument,
+    HealthDocument, InitialState, LoadBalancerDocument, LoadBalancerKind, LoadBalancerSpec,
+    Metadata, Method, OnFailure, Period, ProtocolName, SchedulerName, SorryServerDocument,
+};
+use crate::import::ipvsadm::{netmask, socket};
+use crate::import::{Class, Draft, Drafted};
+
+/// Settings that have no effect here.
+const IGNORED: [&str; 9] = [
+    "autoreload",
+    "cleanstop",
+    "fork",
+    "supervised",
+    "logfile",
+    "execute",
+    "monitorfile",
+    "readdquiescent",
+    "comment",
+];
+
+/// Settings of a check, which any level may have.
+const OF_CHECKS: [&str; 19] = [
+    "checktype",
+    "checkinterval",
+    "checktimeout",
+    "negotiatetimeout",
+    "failurecount",
+    "checkcount",
+    "service",
+    "request",
+    "receive",
+    "checkcommand",
+    "checkport",
+    "httpmethod",
+    "virtualhost",
+    "login",
+    "passwd",
+    "database",
+    "secret",
+    "smtp",
+    "checkretryinterval",
+];
+
+/// A setting before the first `virtual`.
+pub(super) fn global(
+    draft: &mut Draft,
+    setting: &Setting,
+    defaults: &mut Settings,
+    options: Options<'_>,
+) {
+    match setting.name.as_str() {
+        "maintenancedir" => {
+            draft.director(options.director).maintenance_directory = Some(setting.value.clone());
+            setting.note(draft, Class::Same, "");
+        }
+        name if IGNORED.contains(&name) => setting.note(draft, Class::Ignored, ""),
+        name if is_mail(name) => setting.note(draft, Class::LeftOut, "use metrics and hooks"),
+        name if OF_CHECKS.contains(&name)
+            || matches!(name, "quiescent" | "fallback" | "fallbackcommand") =>
+        {
+            setting.note(draft, Class::Same, "");
+            defaults.insert(name.to_owned(), setting.value.clone());
+        }
+        _ => setting.note(draft, Class::LeftOut, "no counterpart"),
+    }
+}
+
+fn is_mail(name: &str) -> bool {
+    name.starts_with("email") || matches!(name, "callback" | "smtp")
+}
+
+pub(super) fn read(
+    draft: &mut Draft,
+    service: &Setting,
+    inner: &[Setting],
+    defaults: &Settings,
+    options: Options<'_>,
+) {
+    let Some((mut frontend, port)) = frontend(service) else {
+        service.note(draft, Class::Error, "expected ADDRESS:PORT or a mark");
+        return;
+    };
+    service.note(draft, Class::Same, "");
+    let mut settings = defaults.clone();
+    let mut spec = LoadBalancerSpec {
+        // ldirectord's default, unlike ours.
+        scheduler: Some(SchedulerName::Wrr),
+        ..LoadBalancerSpec::default()
+    };
+    for setting in inner
+        .iter()
+        .filter(|setting| !setting.name.starts_with("real"))
+    {
+        one(draft, setting, &mut spec, &mut frontend, &mut settings);
+    }
+    if spec.scheduler.is_some_and(SchedulerName::hashes_source) && spec.scheduler_flags.is_none() {
+        spec.scheduler_flags = Some(Vec::new());
+    }
+    let is_udp = frontend.protocol == Some(ProtocolName::Udp);
+    let checks = check::checks(draft, service, &settings, port, is_udp, options);
+    let is_off = settings.get("checktype").is_some_and(|kind| kind == "off");
+    for setting in inner
+        .iter()
+        .filter(|setting| setting.name.starts_with("real"))
+    {
+        reals(draft, setting, &mut spec, checks.as_deref(), is_off);
+    }
+    failure(draft, service, &mut spec, &settings);
+    spec.checks = checks.unwrap_or_default();
+    spec.frontends = vec![frontend];
+    let document = LoadBalancerDocument {
+        api_version: ApiVersion::V1Alpha1,
+        kind: LoadBalancerKind::LoadBalancer,
+        metadata: Metadata {
+            name: draft.free_name(&service.value.replace(':', "-")),
+            ..Metadata::default()
+        },
+        spec,
+    };
+    draft.balancers.push(Drafted {
+        document,
+        origin: service.origin.clone(),
+    });
+}
+
+/// The frontend of a `virtual`, with the protocol by its port, and the port.
+fn frontend(service: &Setting) -> Option<(FrontendDocument, Option<u16>)> {
+    if let Ok(mark) = service.value.parse() {
+        let is_v6 = service.name == "virtual6";
+        let frontend = FrontendDocument {
+            mark: Some(mark),
+            family: Some(if is_v6 {
+                FamilyName::V6
+            } else {
+                FamilyName::V4
+            }),
+            ..FrontendDocument::default()
+        };
+        return Some((frontend, None));
+    }
+    let (address, port) = named_socket(&service.value)?;
+    let frontend = FrontendDocument {
+        addresses: vec![address],
+        protocol: (port == Some(53)).then_some(ProtocolName::Udp),
+        port: Some(port.unwrap_or(0)),
+        ..FrontendDocument::default()
+    };
+    Some((frontend, port))
+}
+
+/// `ADDRESS:PORT`, where well-known ports may have their names.
+fn named_socket(text: &str) -> Option<(IpAddr, Option<u16>)> {
+    let ports = [
+        ("http", "80"),
+        ("https", "443"),
+        ("domain", "53"),
+        ("smtp", "25"),
+        ("ftp", "21"),
+        ("imap", "143"),
+        ("imaps", "993"),
+        ("pop3", "110"),
+        ("pop3s", "995"),
+        ("ldap", "389"),
+    ];
+    let (address, name) = text.rsplit_once(':')?;
+    match ports.into_iter().find(|(known, _)| *known == name) {
+        Some((_, port)) => socket(&format!("{address}:{port}")),
+        None => socket(text),
+    }
+}
+
+fn one(
+    draft: &mut Draft,
+    setting: &Setting,
+    spec: &mut LoadBalancerSpec,
+    frontend: &mut FrontendDocument,
+    settings: &mut Settings,
+) {
+    let value = setting.value.as_str();
+    let mut problem = None;
+    match setting.name.as_str() {
+        "scheduler" => {
+            spec.scheduler = SchedulerName::of(value);
+            problem = spec
+                .scheduler
+                .is_none()
+                .then(|| format!("unknown scheduler {value:?}"));
+        }
+        "persistent" => {
+            let timeout = value.parse().ok().map(Period::seconds);
+            problem = timeout
+                .is_none()
+                .then(|| format!("{value:?}: expected seconds"));
+            spec.persistence.get_or_insert_default().timeout = timeout;
+        }
+        "netmask" => problem = netmask(value, spec.persistence.get_or_insert_default()),
+        "ops" => spec.one_packet = value == "yes",
+        "protocol" => match (value, frontend.mark) {
+            ("fwm", Some(_)) => {}
+            ("tcp", None) => frontend.protocol = Some(ProtocolName::Tcp),
+            ("udp", None) => frontend.protocol = Some(ProtocolName::Udp),
+            _ => {
+                problem = Some(format!(
+                    "{value:?}: expected tcp or udp, or fwm with a mark"
+                ))
+            }
+        },
+        name if IGNORED.contains(&name) => return setting.note(draft, Class::Ignored, ""),
+        name if is_mail(name) => {
+            return setting.note(draft, Class::LeftOut, "use metrics and hooks");
+        }
+        name if OF_CHECKS.contains(&name)
+            || matches!(name, "quiescent" | "fallback" | "fallbackcommand") =>
+        {
+            settings.insert(name.to_owned(), value.to_owned());
+        }
+        _ => return setting.note(draft, Class::LeftOut, "no counterpart"),
+    }
+    match problem {
+        Some(problem) => setting.note(draft, Class::Error, problem),
+        None => setting.note(draft, Class::Same, ""),
+    }
+}
+
+/// What happens to backends that are down, and who answers then.
+fn failure(draft: &mut Draft, service: &Setting, spec: &mut LoadBalancerSpec, settings: &Settings) {
+    let removes = settings.get("quiescent").is_some_and(|value| value == "no");
+    spec.health = Some(HealthDocument {
+        initial_state: None,
+        on_failure: removes.then_some(OnFailure::Remove),
+        ..HealthDocument::default()
+    });
+    if settings.get("checktype").is_some_and(|kind| kind == "on") {
+        let health = spec.health.get_or_insert_default();
+        health.initial_state = Some(InitialState::Up);
+    }
+    if spec.health.as_ref() == Some(&HealthDocument::default()) {
+        spec.health = None;
+    }
+    if let Some(fallback) = settings.get("fallback") {
+        let mut words = fallback.split_whitespace();
+        let found = words
+            .next()
+            .and_then(|word| named_socket(word).or_else(|| socket(word)));
+        let forwarding = words.next().map_or(Some(Method::Direct), method);
+        match (found, forwarding) {
+            (Some((address, port)), Some(method)) => {
+                let translates = method == Method::Masquerade;
+                spec.sorry_server = Some(SorryServerDocument {
+                    address,
+                    port: port.filter(|_| translates),
+                    forwarding: forwarding_of(method),
+                    keep_idle: false,
+                });
+            }
+            _ => service.note(
+                draft,
+                Class::Error,
+                format!("fallback {fallback:?}: expected a server"),
+            ),
+        }
+    }
+    if let Some(command) = settings.get("fallbackcommand") {
+        let command = command.trim_matches('"');
+        let script = format!(
+            "case \"$PORTOLAN_STATE\" in up) {command} stop ;; down) {command} start ;; esac"
+        );
+        spec.hooks.get_or_insert_default().on_quorum =
+            ["/bin/sh", "-c", &script].map(String::from).to_vec();
+    }
+}
+
+fn method(word: &str) -> Option<Method> {
+    match word {
+        "gate" => Some(Method::Direct),
+        "masq" => Some(Method::Masquerade),
+        "ipip" => Some(Method::Tunnel),
+        _ => None,
+    }
+}
+
+fn forwarding_of(method: Method) -> Option<ForwardingDocument> {
+    (method != Method::Masquerade).then_some(ForwardingDocument {
+        method: Some(method),
+        tunnel: None,
+    })
+}
+
+/// `A[->B][:PORT] METHOD [WEIGHT] [<l:N>] [<u:N>] ["REQUEST", "RECEIVE"]`.
+fn reals(
+    draft: &mut Draft,
+    setting: &Setting,
+    spec: &mut LoadBalancerSpec,
+    checks: Option<&[CheckDocument]>,
+    is_off: bool,
+) {
+    let (plain, quoted) = setting
+        .value
+        .split_once('"')
+        .unwrap_or((&setting.value, ""));
+    let mut words = plain.split_whitespace();
+    let servers = words.next().and_then(servers);
+    let method = words.next().and_then(method);
+    let (Some((addresses, port)), Some(method)) = (servers, method) else {
+        setting.note(
+            draft,
+            Class::Error,
+            "expected ADDRESS:PORT and gate, masq or ipip",
+        );
+        return;
+    };
+    let (mut weight, mut upper, mut lower) = (1_u16, 0, 0);
+    for word in words {
+        let limit = word.trim_matches(['<', '>']);
+        let is_right = match (limit.strip_prefix("u:"), limit.strip_prefix("l:")) {
+            (Some(number), _) => number.parse().map(|number| upper = number).is_ok(),
+            (_, Some(number)) => number.parse().map(|number| lower = number).is_ok(),
+            _ => word.parse().map(|number| weight = number).is_ok(),
+        };
+        if !is_right {
+            setting.note(
+                draft,
+                Class::Error,
+                format!("{word:?}: expected a weight, <l:N> or <u:N>"),
+            );
+            return;
+        }
+    }
+    let own = own_checks(quoted, checks);
+    setting.note(draft, Class::Same, "");
+    let translates = method == Method::Masquerade;
+    for address in addresses {
+        spec.backends.push(BackendDocument {
+            name: None,
+            address,
+            port: port.filter(|_| translates),
+            weight: (weight != 1).then_some(weight),
+            max_connections: upper,
+            resume_connections: lower,
+            forwarding: forwarding_of(method),
+            checks: own.clone(),
+            administrative_state: is_off.then_some(crate::AdministrativeState::Disabled),
+        });
+    }
+}
+
+/// The checks of the service with a request and an expected answer of the server's own.
+fn own_checks(quoted: &str, checks: Option<&[CheckDocument]>) -> Option<Vec<CheckDocument>> {
+    let mut texts = quoted
+        .split('"')
+        .filter(|text| !text.trim_matches([' ', ',', '\t']).is_empty());
+    let request = texts.next()?;
+    let receive = texts.next();
+    let mut own = checks?.to_vec();
+    for http in own.iter_mut().filter_map(|check| check.http.as_mut()) {
+        http.path = Some(check::path(request));
+        http.body_regex = receive.map(str::to_owned).or(http.body_regex.take());
+    }
+    Some(own)
+}
+
+/// `A[:PORT]` and `A->B[:PORT]`, at most 256 servers.
+fn servers(text: &str) -> Option<(Vec<IpAddr>, Option<u16>)> {
+    let Some((first, rest)) = text.split_once("->") else {
+        let (address, port) = named_socket(text).or_else(|| socket(text))?;
+        return Some((vec![address], port));
+    };
+    let (last, port) = named_socket(rest).or_else(|| socket(rest))?;
+    let first: IpAddr = first.trim_matches(['[', ']']).parse().ok()?;
+    let (IpAddr::V4(first), IpAddr::V4(last)) = (first, last) else {
+        return (first == last).then_some((vec![first], port));
+    };
+    let range = u32::from(first)..=u32::from(last);
+    let addresses: Vec<IpAddr> = range
+        .take(257)
+        .map(|bits| IpAddr::V4(Ipv4Addr::from(bits)))
+        .collect();
+    ((1..=256).contains(&addresses.len())).then_some((addresses, port))
+}

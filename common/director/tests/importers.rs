@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Importers: what they make of the texts in `import`, and their notes.
+//!
+//! `import/NAME.yaml` has the objects and `import/NAME.notes` all notes and the report; `REVIEW=1`
+//! writes them anew, to be read before they are committed.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use portolan_director::import::{Class, Import, ipvsadm, keepalived, ldirectord};
+use portolan_director::{Already, File, parse};
+
+const KEEPALIVED: File<'_> = File {
+    name: "keepalived.conf",
+    text: include_str!("import/keepalived.conf"),
+};
+
+fn keepalived(text: &str) -> Import {
+    keepalived_of(text, &|_| Vec::new(), None)
+}
+
+fn keepalived_of(
+    text: &str,
+    include: &dyn Fn(&str) -> Vec<(String, String)>,
+    config_id: Option<&str>,
+) -> Import {
+    let options = keepalived::Options {
+        include,
+        config_id,
+        director: "lb1",
+    };
+    let file = File { text, ..KEEPALIVED };
+    keepalived::import(file, &options)
+}
+
+fn ldirectord(text: &str, allow_partial: bool) -> Import {
+    let options = ldirectord::Options {
+        allow_partial,
+        director: "lb1",
+    };
+    let file = File {
+        name: "ldirectord.cf",
+        text,
+    };
+    ldirectord::import(file, options)
+}
+
+fn ipvsadm(text: &str, merge: bool) -> Import {
+    let file = File {
+        name: "rules",
+        text,
+    };
+    ipvsadm::import(file, merge)
+}
+
+/// Compares a file, or writes it anew.
+fn compare(name: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/import")
+        .join(name);
+    if std::env::var_os("REVIEW").is_some() {
+        fs::write(&path, found).unwrap();
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), found, "{name}");
+}
+
+/// Compares objects and notes, and that the objects survive reading.
+fn compare_all(name: &str, import: &Import) {
+    let mut notes = String::new();
+    for note in &import.notes {
+        let _ = writeln!(notes, "{note}");
+    }
+    compare(&format!("{name}.notes"), &(notes + "\n" + &import.report()));
+    let text = import.to_yaml();
+    compare(&format!("{name}.yaml"), &text);
+    let file = File {
+        name: "import.yaml",
+        text: &text,
+    };
+    let read = parse(&[file], &Already::default()).unwrap();
+    assert_eq!(read.load_balancers, import.generation.load_balancers);
+    assert_eq!(read.to_yaml(), text);
+}
+
+#[test]
+fn keepalived_with_all_that_maps() {
+    let import = keepalived(KEEPALIVED.text);
+    compare_all("keepalived", &import);
+    assert_eq!(import.exit_code(), 2);
+}
+
+#[test]
+fn ldirectord_with_all_that_maps() {
+    let import = ldirectord(include_str!("import/ldirectord.cf"), false);
+    compare_all("ldirectord", &import);
+    assert_eq!(import.exit_code(), 2);
+}
+
+#[test]
+fn ipvsadm_with_all_options() {
+    let import = ipvsadm(include_str!("import/rules.ipvsadm"), false);
+    compare_all("ipvsadm", &import);
+    assert_eq!(import.exit_code(), 2);
+}
+
+#[test]
+fn equal_services_of_ipvsadm_are_joined_on_request() {
+    let text = "-A -t 192.0.2.10:80 -s rr\n-a -t 192.0.2.10:80 -r 10.0.0.1 -m -w 1\n\
+                -A -t 192.0.2.10:443 -s rr\n-a -t 192.0.2.10:443 -r 10.0.0.1 -m -w 1\n\
+                -A -t 192.0.2.11:80 -s wrr\n-a -t 192.0.2.11:80 -r 10.0.0.1 -m -w 1\n";
+    assert_eq!(ipvsadm(text, false).generation.load_balancers.len(), 3);
+    let merged = ipvsadm(text, true);
+    assert_eq!(
+        merged.generation.load_balancers.len(),
+        2,
+        "{}",
+        merged.report()
+    );
+    assert_eq!(merged.generation.load_balancers[0].frontends.len(), 2);
+}
+
+/// Errors by text: nothing is imported, and the exit code is 1.
+fn is_refused(import: &Import, expected: &str) {
+    let errors: Vec<String> = import
+        .notes
+        .iter()
+        .filter(|note| note.class == Class::Error)
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(errors, [expected]);
+    assert_eq!(import.exit_code(), 1);
+    assert_eq!(import.to_yaml(), "");
+}
+
+#[test]
+fn what_ipvsadm_never_saves_is_refused() {
+    is_refused(
+        &ipvsadm("-D -t 192.0.2.1:80\n", false),
+        "rules:1: error: -D: expected -A or -a, as ipvsadm -Sn prints",
+    );
+    is_refused(
+        &ipvsadm("-A -t 192.0.2.1:80 -s none\n", false),
+        "rules:1: error: -s: unknown scheduler \"none\"",
+    );
+    is_refused(
+        &ipvsadm("-A -t 192.0.2.1:80 -s rr -p 60 -M 255.0.255.0\n", false),
+        "rules:1: error: -M: 255.0.255.0 has holes or is empty: no prefix length is equal to it",
+    );
+    is_refused(
+        &ipvsadm("-a -t 192.0.2.1:80 -r 10.0.0.1:80 -m\n", false),
+        "rules:1: error: -a: expected after the -A of its service",
+    );
+}
+
+#[test]
+fn sequences_and_open_blocks_of_keepalived_are_refused() {
+    is_refused(
+        &keepalived("\n~SEQ(i, 1, 3) virtual_server 192.0.2.$i 80 {\n"),
+        "keepalived.conf:2: error: ~SEQ, ~LST: expected written out",
+    );
+    is_refused(
+        &keepalived("global_defs {\n  router_id a\n"),
+        "keepalived.conf:1: error: {: not closed: expected }",
+    );
+    is_refused(
+        &keepalived("}\n"),
+        "keepalived.conf:1: error: }: closes no block",
+    );
+    is_refused(
+        &keepalived("global_defs { router_id \"a\n}\n"),
+        "keepalived.conf:1: error: quotes: not closed: expected a closing quote in the same line",
+    );
+}
+
+#[test]
+fn a_regular_expression_that_looks_around_is_refused() {
+    let text = "virtual_server 192.0.2.1 80 {\n protocol TCP\n real_server 10.0.0.1 80 {\n HTTP_GET { \
+                url { path /\n regex \"(?=a)\" } } } }\n";
+    let import = keepalived(text);
+    let error = import
+        .notes
+        .iter()
+        .find(|note| note.class == Class::Error)
+        .unwrap();
+    assert!(error.message.contains("look-around"), "{error}");
+    assert_eq!((error.line, import.exit_code()), (1, 1));
+}
+
+#[test]
+fn included_files_and_conditions_of_keepalived_are_read() {
+    let include = |pattern: &str| match pattern {
+        "conf.d/*.conf" => vec![
+            (
+                "conf.d/a.conf".to_owned(),
+                "$P=80\nglobal_defs { router_id x }\n".to_owned(),
+            ),
+            ("conf.d/b.conf".to_owned(), "bogus\n".to_owned()),
+        ],
+        "self" => vec![("self".to_owned(), "include self\n".to_owned())],
+        _ => Vec::new(),
+    };
+    let text = "include conf.d/*.conf\nvirtual_server 192.0.2.1 ${P} {\n  @a protocol TCP\n  \
+                @^a protocol UDP\n  @b lb_algo rr\n}\n";
+    let import = keepalived_of(text, &include, Some("a"));
+    let notes: Vec<String> = import.notes.iter().map(ToString::to_string).collect();
+    assert!(
+        notes.contains(&"conf.d/b.conf:1: w: bogus: unknown here".to_owned()),
+        "{notes:#?}"
+    );
+    let balancer = &import.generation.load_balancers[0];
+    assert_eq!(balancer.frontends[0].name, "tcp-80");
+    assert_eq!(balancer.scheduler.as_str(), "wlc");
+    is_refused(
+        &keepalived_of("include self\n", &include, None),
+        "self:1: error: include: files include each other without end",
+    );
+    assert_eq!(
+        keepalived_of("include nothing\n", &include, None).exit_code(),
+        2
+    );
+}
+
+#[test]
+fn checks_that_ldirectord_has_alone_need_a_word() {
+    let text = "virtual = 192.0.2.1:3306\n real = 10.0.0.1:3306 masq\n";
+    is_refused(
+        &ldirectord(text, false),
+        "ldirectord.cf:1: error: virtual: service mysql: no such check",
+    );
+    let partial = ldirectord(text, true);
+    assert_eq!(partial.exit_code(), 2);
+    assert!(
+        partial.to_yaml().contains("/bin/false"),
+        "{}",
+        partial.to_yaml()
+    );
+}
+
+#[test]
+fn an_import_without_warnings_ends_with_0() {
+    let text = "virtual = 192.0.2.1:80\n real = 10.0.0.1:80 masq\n";
+    let import = ldirectord(text, false);
+    assert_eq!(import.exit_code(), 0, "{}", import.report());
+    assert_eq!(import.report(), "1 object: 2 =, 0 i, 0 ~, 0 w, 0 error\n");
+}
