@@ -69,6 +69,7 @@ pub(crate) struct Machine {
     quiet_since: Duration,
     rose: Option<Duration>,
     checks: Vec<Checked>,
+    hash: CheckHash,
 }
 
 /// One check of the backend.
@@ -101,8 +102,8 @@ impl Machine {
         saved: Option<&SavedBackend>,
         now: Duration,
     ) -> Self {
-        let of_these = |saved: &&SavedBackend| saved.checks == CheckHash::of(backend.checks.iter());
-        if let Some(saved) = saved.filter(of_these) {
+        let hash = CheckHash::of(backend.checks.iter());
+        if let Some(saved) = saved.filter(|saved| saved.checks == hash) {
             return Self::restored(backend, saved);
         }
         let is_up = backend.checks.is_empty()
@@ -120,6 +121,7 @@ impl Machine {
             checks: checks
                 .map(|each| Checked::new(each, Judgement::Unknown))
                 .collect(),
+            hash,
         }
     }
 
@@ -148,6 +150,7 @@ impl Machine {
             quiet_since: saved.quiet_since,
             rose: saved.state.is_up().then_some(saved.since),
             checks: checks.collect(),
+            hash: saved.checks,
         }
     }
 
@@ -156,7 +159,7 @@ impl Machine {
         let checks = self.checks.iter();
         SavedBackend {
             address,
-            checks: CheckHash::of(checks.clone().map(|each| &each.assigned)),
+            checks: self.hash,
             state: self.state,
             since: self.since,
             factor: self.factor,
@@ -182,6 +185,7 @@ impl Machine {
                 .unwrap_or_else(|| Checked::new(each, Judgement::Unknown))
         };
         self.checks = backend.checks.iter().map(keep).collect();
+        self.hash = CheckHash::of(backend.checks.iter());
         self.settle(policy, now)
     }
 

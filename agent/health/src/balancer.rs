@@ -38,6 +38,8 @@ pub struct Balancer {
 pub struct Told {
     /// The change of state, if there was one.
     pub change: Option<Change>,
+    /// Whether verdicts may be others now.
+    pub is_news: bool,
     /// The time until the next probe, without jitter.
     pub next: Duration,
 }
@@ -113,9 +115,17 @@ impl Balancer {
     ) -> Option<Told> {
         let machine = self.machines.get_mut(&backend)?;
         machine.next_probe(check)?;
+        let configured = self.wanted.backends.get(&backend)?.weight;
+        let wishes = |machine: &Machine| (machine.dynamic(configured), machine.administrative());
+        let before = wishes(machine);
         let change = machine.take(check, outcome, &self.wanted.policy, now);
+        let is_news = change.is_some() || wishes(machine) != before;
         let next = machine.next_probe(check)?;
-        Some(Told { change, next })
+        Some(Told {
+            change,
+            is_news,
+            next,
+        })
     }
 
     /// Ends ramps whose time is over, and gives the changes of state.

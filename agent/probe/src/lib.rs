@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod context;
+mod engine;
 mod fault;
 mod kinds;
 mod patterns;
@@ -15,5 +16,9 @@ mod socket;
 mod target;
 
 pub use context::{Context, ProgramUser};
+pub use engine::{
+    BUCKETS, Clock, Counts, Engine, Handle, Health, Histogram, Inputs, Key, Overrides, Prober,
+    ResultKind, Settings, Wanted, kind,
+};
 pub use probe::probe;
 pub use target::{Names, Target};

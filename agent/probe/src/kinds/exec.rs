@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::agent;
-use super::http2::beside;
+use super::connection::beside;
 use crate::fault::{Checked, Stop, within};
 use crate::{Context, Target};
 

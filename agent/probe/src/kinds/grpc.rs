@@ -12,8 +12,8 @@ use prost::Message as _;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+use super::connection::{Opened, beside};
 use super::http::{AGENT, connect, failure};
-use super::http2::{AbortOnDrop, Tasks, beside};
 use crate::fault::{Checked, Stop};
 use crate::{Context, Target};
 
@@ -26,14 +26,12 @@ const MAX_ANSWER: usize = 1 << 10;
 pub(crate) async fn run(probe: &GrpcProbe, target: &Target, context: &Context) -> Checked<Outcome> {
     let request = request(probe, target)?;
     let stream = connect(target, probe.tls.as_ref(), None, "h2", context).await?;
-    let tasks = AbortOnDrop(Tasks::default());
-    let handshake = hyper::client::conn::http2::handshake(tasks.0.clone(), stream);
-    let (mut sender, connection) = handshake.await.map_err(failure)?;
-    let exchange = async {
-        let answer = sender.send_request(request).await.map_err(failure)?;
-        judge(answer).await
-    };
-    beside(exchange, connection).await
+    let mut opened = Opened::new(stream, true).await.map_err(failure)?;
+    let sent = opened.send(request);
+    let exchange = async { judge(sent.await.map_err(failure)?).await };
+    let outcome = beside(exchange, opened.connection).await;
+    drop(opened.tasks);
+    outcome
 }
 
 fn request(probe: &GrpcProbe, target: &Target) -> Checked<Request<Full<Bytes>>> {

@@ -6,7 +6,8 @@ mod judge;
 
 use std::net::SocketAddr;
 
-use http_body_util::Empty;
+use futures_util::future::BoxFuture;
+use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, Response, Uri, Version};
@@ -14,15 +15,13 @@ use hyper_util::rt::TokioIo;
 use portolan_health::Outcome;
 use portolan_model::check::{HttpProbe, HttpVersion, TlsProbe};
 
-use super::http2::{AbortOnDrop, Io, Tasks, beside};
+use super::connection::{Io, Opened, beside};
 use super::tls;
 use crate::fault::{Checked, Stop};
 use crate::{Context, Target, socket};
 
 /// The `User-Agent` of probes.
 pub(super) const AGENT: &str = concat!("portolan/", env!("CARGO_PKG_VERSION"));
-
-type NoBody = Empty<Bytes>;
 
 pub(crate) async fn run(probe: &HttpProbe, target: &Target, context: &Context) -> Checked<Outcome> {
     let host = host(probe, target.address);
@@ -33,25 +32,16 @@ pub(crate) async fn run(probe: &HttpProbe, target: &Target, context: &Context) -
     };
     let given = probe.host.as_deref().map(without_port);
     let stream = connect(target, probe.tls.as_ref(), given, protocol, context).await?;
-    match probe.version {
-        HttpVersion::Http2 => {
-            let tasks = AbortOnDrop(Tasks::default());
-            let handshake = hyper::client::conn::http2::handshake(tasks.0.clone(), stream);
-            let (mut sender, connection) = handshake.await.map_err(failure)?;
-            let sent = async { sender.send_request(request).await };
-            beside(exchange(sent, probe, context), connection).await
-        }
-        HttpVersion::Http10 | HttpVersion::Http11 => {
-            let handshake = hyper::client::conn::http1::handshake(stream);
-            let (mut sender, connection) = handshake.await.map_err(failure)?;
-            let sent = async { sender.send_request(request).await };
-            beside(exchange(sent, probe, context), connection).await
-        }
-    }
+    let is_http2 = probe.version == HttpVersion::Http2;
+    let mut opened = Opened::new(stream, is_http2).await.map_err(failure)?;
+    let sent = opened.send(request);
+    let outcome = beside(exchange(sent, probe, context), opened.connection).await;
+    drop(opened.tasks);
+    outcome
 }
 
 async fn exchange(
-    sent: impl Future<Output = hyper::Result<Response<Incoming>>>,
+    sent: BoxFuture<'static, hyper::Result<Response<Incoming>>>,
     probe: &HttpProbe,
     context: &Context,
 ) -> Checked<Outcome> {
@@ -61,31 +51,36 @@ async fn exchange(
     Ok(Outcome::pass())
 }
 
-/// Connects, with TLS if the probe has it. The protocol is offered unless the probe names others.
-pub(super) async fn connect(
-    target: &Target,
-    tls: Option<&TlsProbe>,
-    host: Option<&str>,
-    protocol: &str,
-    context: &Context,
-) -> Checked<TokioIo<Box<dyn Io>>> {
-    let stream = socket::connect(target, true).await?;
-    let Some(tls) = tls else {
-        return Ok(TokioIo::new(Box::new(stream)));
-    };
-    let mut tls = tls.clone();
-    if tls.alpn.is_empty() {
-        tls.alpn.push(protocol.to_owned());
-    }
-    let stream = tls::handshake(stream, &tls, host, target.address.ip(), context).await?;
-    let chosen = stream.get_ref().1.alpn_protocol();
-    if protocol == "h2" && chosen != Some(b"h2") {
-        return Err(Stop::fails("the server does not choose h2"));
-    }
-    Ok(TokioIo::new(Box::new(stream)))
+/// Connects, with TLS if the probe has it. The protocol is offered unless the probe names others. Boxed
+/// with one lifetime, or the compiler cannot prove that the future may change threads.
+pub(super) fn connect<'a>(
+    target: &'a Target,
+    tls: Option<&'a TlsProbe>,
+    host: Option<&'a str>,
+    protocol: &'static str,
+    context: &'a Context,
+) -> BoxFuture<'a, Checked<TokioIo<Box<dyn Io>>>> {
+    Box::pin(async move {
+        let stream = socket::connect(target, true).await?;
+        let Some(tls) = tls else {
+            let stream: Box<dyn Io> = Box::new(stream);
+            return Ok(TokioIo::new(stream));
+        };
+        let mut tls = tls.clone();
+        if tls.alpn.is_empty() {
+            tls.alpn.push(protocol.to_owned());
+        }
+        let stream = tls::handshake(stream, &tls, host, target.address.ip(), context).await?;
+        let chosen = stream.get_ref().1.alpn_protocol();
+        if protocol == "h2" && chosen != Some(b"h2") {
+            return Err(Stop::fails("the server does not choose h2"));
+        }
+        let stream: Box<dyn Io> = Box::new(stream);
+        Ok(TokioIo::new(stream))
+    })
 }
 
-fn request(probe: &HttpProbe, host: &str) -> Checked<Request<NoBody>> {
+fn request(probe: &HttpProbe, host: &str) -> Checked<Request<Full<Bytes>>> {
     let bad = |what: &str| Stop::ours(format_args!("{what} is malformed"));
     let scheme = if probe.tls.is_some() { "https" } else { "http" };
     let (version, uri) = match probe.version {
@@ -93,7 +88,7 @@ fn request(probe: &HttpProbe, host: &str) -> Checked<Request<NoBody>> {
         HttpVersion::Http11 => (Version::HTTP_11, probe.path.clone()),
         HttpVersion::Http2 => (Version::HTTP_2, format!("{scheme}://{host}{}", probe.path)),
     };
-    let mut request = Request::new(NoBody::new());
+    let mut request = Request::new(Full::default());
     *request.method_mut() =
         Method::from_bytes(probe.method.as_bytes()).map_err(|_| bad("the method"))?;
     *request.uri_mut() = Uri::try_from(uri).map_err(|_| bad("the path"))?;
