@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What the kernel is to have, and the order in which it gets it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::{Administrative, Reason, State};
+
+/// What a virtual server is to have of one backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub struct Verdict {
+    /// Weight of the real server.
+    pub weight: u16,
+    /// Whether there is a real server.
+    pub presence: Presence,
+}
+
+/// Whether a virtual server has a backend as its real server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+pub enum Presence {
+    /// It has.
+    Present,
+    /// It has until the connections have ended or the drain's time is over. The weight is 0.
+    Leaving,
+    /// It has not, and connections break. The weight is 0.
+    Absent,
+}
+
+/// The verdicts about all backends of one load balancer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Verdicts {
+    /// Verdicts by backend.
+    pub backends: BTreeMap<SocketAddr, Verdict>,
+    /// Whether the sorry server serves. Then no backend has a weight.
+    pub sorry: bool,
+    /// Whether enough weight is healthy.
+    pub quorum: bool,
+    /// Configured weight of all healthy backends.
+    pub healthy_weight: u64,
+    /// States by backend, for people and metrics.
+    pub states: BTreeMap<SocketAddr, BackendStatus>,
+}
+
+impl Verdicts {
+    /// Whether a new connection finds a server.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        self.sorry || self.backends.values().any(|each| each.weight > 0)
+    }
+}
+
+/// The state of one backend, for people and metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BackendStatus {
+    /// The state that its checks give it.
+    pub state: State,
+    /// The time since boot at which it came up or went down.
+    pub since: Duration,
+    /// The state that it has by will.
+    pub administrative: Administrative,
+    /// Why it is down.
+    pub reason: Option<Reason>,
+    /// Whether it fails, but keeps its weight because too few others are healthy.
+    pub is_kept: bool,
+    /// Rises and falls since the agent started.
+    pub changes: u64,
+    /// Factor of `rise` because of flaps: 1, 2, 4 or 8.
+    pub flap_factor: u8,
+}
+
+/// One change on the way from old verdicts to new ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The sorry server serves from now on, or no more.
+    Sorry(bool),
+    /// A backend has this verdict from now on.
+    Backend(SocketAddr, Verdict),
+}
+
+/// The changes from old verdicts to new ones: the sorry server in, larger weights, smaller weights, the
+/// sorry server out. So if there is a server before and after, there is one at every moment between.
+/// Backends that only the old verdicts have are left out.
+#[must_use]
+pub fn steps(before: &Verdicts, after: &Verdicts) -> Vec<Step> {
+    let changed = |(address, verdict): (&SocketAddr, &Verdict)| {
+        let old = before.backends.get(address);
+        let is_same = old == Some(verdict);
+        let grows = verdict.weight > old.map_or(0, |old| old.weight);
+        (!is_same).then_some((grows, Step::Backend(*address, *verdict)))
+    };
+    let changed: Vec<_> = after.backends.iter().filter_map(changed).collect();
+    let of = |wanted: bool| {
+        let those = changed.iter().filter(move |(grows, _)| *grows == wanted);
+        those.map(|(_, step)| *step)
+    };
+    let sorry_in = (after.sorry && !before.sorry).then_some(Step::Sorry(true));
+    let sorry_out = (before.sorry && !after.sorry).then_some(Step::Sorry(false));
+    let inward = sorry_in.into_iter().chain(of(true));
+    inward.chain(of(false)).chain(sorry_out).collect()
+}

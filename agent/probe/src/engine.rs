@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The engine: one task that owns the state of all load balancers, and runs their probes.
+
+mod counts;
+mod pace;
+mod publish;
+mod runs;
+mod settings;
+mod start;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
+use portolan_health::{
+    Administrative, Balancer, Change, LoadBalancer, Outcome, Saved, SavedBalancer, State, Verdicts,
+};
+use portolan_model::check::Check;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::time::DelayQueue;
+
+pub use counts::{BUCKETS, Counts, Histogram, ResultKind, kind};
+pub use settings::{Clock, Settings};
+
+use crate::{Context, Target, probe};
+use publish::Publisher;
+use runs::{RunId, Runs, Subscriber};
+use start::{Landed, Starter};
+
+/// The load balancers to be checked.
+pub type Wanted<K> = OrdMap<K, Arc<LoadBalancer>>;
+/// States that operators gave backends, against configuration and checks.
+pub type Overrides<K> = OrdMap<(K, SocketAddr), Administrative>;
+/// The verdicts about the load balancers. One that is missing has none yet.
+pub type Health<K> = OrdMap<K, Arc<Verdicts>>;
+
+/// The key of a load balancer.
+pub trait Key: Ord + Clone + Send + Sync + 'static {}
+
+impl<K: Ord + Clone + Send + Sync + 'static> Key for K {}
+
+/// What runs one probe.
+pub trait Prober: Send + Sync + 'static {
+    /// Runs a check of a target once, within its timeout.
+    fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome>;
+}
+
+impl Prober for Context {
+    fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome> {
+        let context = self.clone();
+        Box::pin(async move { probe(&check, &target, &context).await })
+    }
+}
+
+/// What the engine works from.
+#[derive(Debug, Clone)]
+pub struct Inputs<K: Ord> {
+    /// The load balancers to be checked.
+    pub wanted: watch::Receiver<Wanted<K>>,
+    /// States that operators gave backends.
+    pub overrides: watch::Receiver<Overrides<K>>,
+}
+
+/// What the engine tells. All of it may be cloned and read at any time.
+#[derive(Debug, Clone)]
+pub struct Handle<K: Ord> {
+    /// The verdicts. Changes within 10 ms are published together.
+    pub health: watch::Receiver<Health<K>>,
+    /// States to be saved: after changes, at most one a second, and one a minute without.
+    pub saved: watch::Receiver<Arc<Saved<K>>>,
+    counts: counts::Shared,
+}
+
+impl<K: Ord> Handle<K> {
+    /// What the engine has counted since it started.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts.read()
+    }
+}
+
+/// The engine.
+pub struct Engine<K: Ord> {
+    clock: Clock,
+    inputs: Inputs<K>,
+    /// The values of the inputs that are in force.
+    wanted: Wanted<K>,
+    overrides: Overrides<K>,
+    restored: BTreeMap<K, SavedBalancer<K>>,
+    balancers: BTreeMap<K, Balancer>,
+    runs: Runs<K>,
+    timers: DelayQueue<RunId>,
+    starter: Starter,
+    flights: FuturesUnordered<BoxFuture<'static, Landed>>,
+    publisher: Publisher<K>,
+    counts: counts::Shared,
+}
+
+impl<K: Ord> std::fmt::Debug for Engine<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (balancers, running) = (self.balancers.len(), self.flights.len());
+        write!(f, "Engine {{ balancers: {balancers}, running: {running} }}")
+    }
+}
+
+impl<K: Key> Engine<K> {
+    /// An engine that has not started. Saved states of another boot, or of more than ten minutes ago,
+    /// are ignored.
+    pub fn new(
+        prober: impl Prober,
+        settings: Settings,
+        clock: Clock,
+        inputs: Inputs<K>,
+        saved: Option<Saved<K>>,
+    ) -> (Self, Handle<K>) {
+        let now = clock.at(Instant::now());
+        let usable = saved.filter(|saved| saved.is_usable(clock.boot(), now));
+        let restored = usable.map(|saved| saved.balancers).unwrap_or_default();
+        let counts = counts::Shared::default();
+        let (publisher, health, saved) = Publisher::new(clock.clone());
+        let handle = Handle {
+            health,
+            saved,
+            counts: counts.clone(),
+        };
+        let engine = Self {
+            starter: Starter::new(Box::new(prober), settings, counts.clone()),
+            clock,
+            inputs,
+            wanted: Wanted::new(),
+            overrides: Overrides::new(),
+            restored: restored
+                .into_iter()
+                .map(|each| (each.key.clone(), each))
+                .collect(),
+            balancers: BTreeMap::new(),
+            runs: Runs::new(),
+            timers: DelayQueue::new(),
+            flights: FuturesUnordered::new(),
+            publisher,
+            counts,
+        };
+        (engine, handle)
+    }
+
+    /// Probes until the token is cancelled, and then publishes the states once more to be saved.
+    /// Probes that run at that time are dropped.
+    pub async fn run(mut self, token: CancellationToken) {
+        self.take_overrides();
+        self.take_wanted();
+        // States from the last run are of no use for load balancers that come later.
+        self.restored.clear();
+        self.publisher.publish(&mut self.balancers);
+        let mut open = (true, true);
+        loop {
+            let next_start = self.start();
+            let wake = next_start.into_iter().chain(self.publisher.wake()).min();
+            let sleep = async {
+                match wake {
+                    Some(wake) => sleep_until(wake).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = token.cancelled() => break,
+                Some(landed) = self.flights.next() => self.land(landed),
+                Some(expired) = poll_fn(|context| self.timers.poll_expired(context)) => {
+                    self.expire(expired.into_inner());
+                }
+                () = sleep => self.tick(),
+                changed = self.inputs.wanted.changed(), if open.0 => {
+                    open.0 = changed.is_ok();
+                    self.take_wanted();
+                }
+                changed = self.inputs.overrides.changed(), if open.1 => {
+                    open.1 = changed.is_ok();
+                    self.take_overrides();
+                }
+            }
+        }
+        self.publisher.save(&self.balancers);
+    }
+
+    /// Takes the load balancers that changed.
+    fn take_wanted(&mut self) {
+        let new = self.inputs.wanted.borrow_and_update().clone();
+        let old = std::mem::replace(&mut self.wanted, new.clone());
+        let instant = Instant::now();
+        for item in old.diff(&new) {
+            let (key, before, after) = match item {
+                DiffItem::Add(key, after) => (key, None, Some(after)),
+                DiffItem::Update { old, new } => (new.0, Some(old.1), Some(new.1)),
+                DiffItem::Remove(key, before) => (key, Some(before), None),
+            };
+            self.take_balancer(key, after, self.clock.at(instant));
+            let (before, after) = (before.map(|each| &**each), after.map(|each| &**each));
+            let changed = self.runs.change(key, before, after, instant);
+            for timer in changed.removed {
+                self.timers.remove(&timer);
+            }
+            for id in changed.added {
+                let delay = self
+                    .runs
+                    .get(id)
+                    .map(|run| self.starter.first(&run.job.check.timers));
+                self.schedule(id, instant + delay.unwrap_or_default());
+            }
+        }
+    }
+
+    fn take_balancer(&mut self, key: &K, new: Option<&Arc<LoadBalancer>>, now: Duration) {
+        let Some(new) = new else {
+            self.balancers.remove(key);
+            self.publisher.note(key);
+            return;
+        };
+        let new = Arc::clone(new);
+        if let Some(balancer) = self.balancers.get_mut(key) {
+            let changes = balancer.update(new, now);
+            self.note_changes(key, &changes);
+        } else {
+            let saved = self.restored.get(key);
+            let mut balancer = Balancer::new(new, saved, now);
+            let first = (key.clone(), SocketAddr::from(([0, 0, 0, 0], 0)));
+            let overrides = self.overrides.range(first..);
+            for ((_, backend), state) in overrides.take_while(|((each, _), _)| each == key) {
+                balancer.set_override(*backend, Some(*state));
+            }
+            self.balancers.insert(key.clone(), balancer);
+        }
+        self.publisher.note(key);
+    }
+
+    /// Takes the overrides that changed.
+    fn take_overrides(&mut self) {
+        let new = self.inputs.overrides.borrow_and_update().clone();
+        let old = std::mem::replace(&mut self.overrides, new.clone());
+        for item in old.diff(&new) {
+            let ((key, backend), state) = match item {
+                DiffItem::Add(place, state)
+                | DiffItem::Update {
+                    new: (place, state),
+                    ..
+                } => (place, Some(*state)),
+                DiffItem::Remove(place, _) => (place, None),
+            };
+            if let Some(balancer) = self.balancers.get_mut(key) {
+                balancer.set_override(*backend, state);
+                self.publisher.note(key);
+            }
+        }
+    }
+
+    /// Queues a run whose time has come.
+    fn expire(&mut self, id: RunId) {
+        if let Some(run) = self.runs.get_mut(id) {
+            run.timer = None;
+            run.noticed = Instant::now();
+            self.starter.queue(id, &run.job.check.probe);
+        }
+    }
+
+    /// Starts what is queued, and tells when more may start by time alone.
+    fn start(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        while let Some(next) = self.starter.next(now) {
+            let Ok(id) = next else {
+                return next.err();
+            };
+            if let Some(run) = self.runs.get(id) {
+                self.flights.push(self.starter.start(id, run, now));
+            }
+        }
+        None
+    }
+
+    /// Tells a result to all whom it is for, and sets the time of the next.
+    fn land(&mut self, landed: Landed) {
+        let instant = Instant::now();
+        let landed = self.starter.landed(landed, instant);
+        let Some(run) = self.runs.get(landed.id) else {
+            return;
+        };
+        let now = self.clock.at(instant);
+        let mut next = None;
+        for Subscriber {
+            balancer: key,
+            backend,
+            check,
+        } in run.subscribers.clone()
+        {
+            let Some(balancer) = self.balancers.get_mut(&key) else {
+                continue;
+            };
+            let told = balancer.take(backend, check, &landed.outcome, now);
+            let Some(told) = told else {
+                continue;
+            };
+            next = next.into_iter().chain([told.next]).min();
+            if told.is_news {
+                self.publisher.note(&key);
+            }
+            let change = told.change.map(|change| (backend, change));
+            self.note_changes(&key, change.as_slice());
+            self.log_failure(&key, backend, &landed);
+        }
+        let delay = next.unwrap_or(landed.check.timers.interval);
+        let delay = self.starter.jitter(delay);
+        self.schedule(landed.id, instant + delay);
+    }
+
+    /// Takes what happens by time alone: the end and the steps of ramps, publishing and saving.
+    fn tick(&mut self) {
+        let now = self.clock.at(Instant::now());
+        let mut ticked = Vec::new();
+        for key in self.publisher.ramping(now) {
+            let changes = self
+                .balancers
+                .get_mut(&key)
+                .map(|balancer| balancer.tick(now));
+            ticked.push((key, changes.unwrap_or_default()));
+        }
+        for (key, changes) in ticked {
+            self.note_changes(&key, &changes);
+            self.publisher.note(&key);
+        }
+        self.publisher.work(&mut self.balancers);
+    }
+
+    fn schedule(&mut self, id: RunId, due: Instant) {
+        if let Some(run) = self.runs.get_mut(id) {
+            run.due = due;
+            run.timer = Some(self.timers.insert_at(id, due));
+        }
+    }
+
+    fn note_changes(&mut self, key: &K, changes: &[(SocketAddr, Change)]) {
+        for (backend, change) in changes {
+            let name = self
+                .balancers
+                .get(key)
+                .map(|balancer| Arc::clone(&balancer.wanted().name));
+            let (name, reason) = (name.unwrap_or_default(), change.reason.as_deref());
+            match (change.from.is_up(), change.to) {
+                (_, State::Down) => {
+                    self.counts.write(|counts| counts.falls += 1);
+                    tracing::info!(load_balancer = %name, %backend, reason, "backend is down");
+                }
+                (false, State::Up | State::Ramping) => {
+                    self.counts.write(|counts| counts.rises += 1);
+                    tracing::info!(load_balancer = %name, %backend, "backend is up");
+                }
+                (true, _) | (_, State::Probing) => {}
+            }
+        }
+    }
+
+    fn log_failure(&self, key: &K, backend: SocketAddr, landed: &Landed) {
+        let name = || {
+            self.balancers
+                .get(key)
+                .map(|balancer| Arc::clone(&balancer.wanted().name))
+        };
+        match &landed.outcome {
+            Outcome::Fail(reason) if landed.check.log_failures => {
+                let name = name().unwrap_or_default();
+                tracing::info!(load_balancer = %name, %backend, %reason, "check failed");
+            }
+            Outcome::NoVerdict(reason) => {
+                let name = name().unwrap_or_default();
+                tracing::debug!(load_balancer = %name, %backend, %reason, "check without verdict");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The keys of load balancers whose verdicts may have changed.
+type Dirty<K> = BTreeSet<K>;

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The rate at which probes start.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Starts that were not used for this time are lost; timers are no finer than a part of it.
+const SAVED: Duration = Duration::from_millis(10);
+
+/// A rate.
+#[derive(Debug)]
+pub(super) struct Pace {
+    gap: Duration,
+    next: Instant,
+}
+
+impl Pace {
+    pub(super) fn new(per_second: u32, now: Instant) -> Self {
+        Self {
+            gap: Duration::from_secs(1) / per_second.max(1),
+            next: now,
+        }
+    }
+
+    /// Takes one start, or tells when there is one.
+    pub(super) fn take(&mut self, now: Instant) -> Result<(), Instant> {
+        let earliest = now.checked_sub(SAVED).unwrap_or(now);
+        let next = self.next.max(earliest);
+        if next > now {
+            return Err(next);
+        }
+        self.next = next + self.gap;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_apart_and_few_are_saved() {
+        let start = Instant::now();
+        let mut pace = Pace::new(1_000, start);
+        assert_eq!(pace.take(start), Ok(()));
+        assert_eq!(pace.take(start), Err(start + Duration::from_millis(1)));
+        let later = start + Duration::from_secs(10);
+        let taken = (0..100).take_while(|_| pace.take(later).is_ok()).count();
+        assert_eq!(taken, 11);
+    }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The start of probes: limits, rate, jitter, and whether the engine was late.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use futures_util::future::BoxFuture;
+use portolan_health::Outcome;
+use portolan_model::check::{Check, Probe, Timers};
+use tokio::time::Instant;
+
+use super::counts::Shared;
+use super::pace::Pace;
+use super::runs::{Run, RunId};
+use super::{Prober, Settings};
+
+/// First probes are spread over the interval, but over no longer time than this.
+const SPREAD: Duration = Duration::from_secs(5);
+/// Warnings that this machine keeps probes from their work are this far apart.
+const WARNINGS: Duration = Duration::from_secs(60);
+
+/// A probe that has ended.
+#[derive(Debug)]
+pub(super) struct Landed {
+    pub(super) id: RunId,
+    pub(super) check: Arc<Check>,
+    pub(super) outcome: Outcome,
+    started: Instant,
+    /// How late the engine noticed that the probe was due.
+    late: Duration,
+}
+
+/// Runs that are due, and the limits of how many run.
+pub(super) struct Starter {
+    prober: Box<dyn Prober>,
+    settings: Settings,
+    counts: Shared,
+    random: Rng,
+    pace: Pace,
+    /// Programs, and all other probes.
+    lanes: [Lane; 2],
+    warned: Option<Instant>,
+}
+
+/// Runs under one limit.
+#[derive(Debug, Default)]
+struct Lane {
+    queue: VecDeque<RunId>,
+    running: usize,
+    limit: usize,
+}
+
+fn lane(probe: &Probe) -> usize {
+    usize::from(!matches!(probe, Probe::Exec(_)))
+}
+
+impl Starter {
+    pub(super) fn new(prober: Box<dyn Prober>, settings: Settings, counts: Shared) -> Self {
+        let lane = |limit: usize| Lane {
+            limit: limit.max(1),
+            ..Lane::default()
+        };
+        Self {
+            prober,
+            settings,
+            counts,
+            random: settings.seed.map_or_else(Rng::new, Rng::with_seed),
+            pace: Pace::new(settings.per_second, Instant::now()),
+            lanes: [settings.program_concurrency, settings.concurrency].map(lane),
+            warned: None,
+        }
+    }
+
+    /// The delay of a first probe.
+    pub(super) fn first(&mut self, timers: &Timers) -> Duration {
+        timers.interval.min(SPREAD).mul_f64(self.random.f64())
+    }
+
+    /// A delay with jitter: 10 % more or less.
+    pub(super) fn jitter(&mut self, delay: Duration) -> Duration {
+        delay.mul_f64(0.9 + 0.2 * self.random.f64())
+    }
+
+    pub(super) fn queue(&mut self, id: RunId, probe: &Probe) {
+        self.lanes[lane(probe)].queue.push_back(id);
+    }
+
+    /// The next run to start, or when there is one; `None` if that depends on probes that end.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Result<RunId, Instant>> {
+        let free = |lane: &&mut Lane| lane.running < lane.limit && !lane.queue.is_empty();
+        let lane = self.lanes.iter_mut().find(free)?;
+        if let Err(later) = self.pace.take(now) {
+            return Some(Err(later));
+        }
+        lane.queue.pop_front().map(Ok)
+    }
+
+    pub(super) fn start<K>(
+        &mut self,
+        id: RunId,
+        run: &Run<K>,
+        now: Instant,
+    ) -> BoxFuture<'static, Landed> {
+        let check = Arc::clone(&run.job.check);
+        self.lanes[lane(&check.probe)].running += 1;
+        self.counts.started(now.saturating_duration_since(run.due));
+        let late = run.noticed.saturating_duration_since(run.due);
+        let probe = self
+            .prober
+            .probe(Arc::clone(&check), run.job.target.clone());
+        Box::pin(async move {
+            Landed {
+                id,
+                outcome: probe.await,
+                check,
+                started: now,
+                late,
+            }
+        })
+    }
+
+    /// Counts an end. A failure is no verdict if the engine was late by more than an interval: it may
+    /// have been stopped while the backend answered.
+    pub(super) fn landed(&mut self, mut landed: Landed, now: Instant) -> Landed {
+        let Timers {
+            timeout, interval, ..
+        } = landed.check.timers;
+        let took = now.saturating_duration_since(landed.started);
+        let late = landed.late.max(took.saturating_sub(timeout));
+        if late > interval && matches!(landed.outcome, Outcome::Fail(_)) {
+            landed.outcome = Outcome::no_verdict(format!("this agent was late by {late:.1?}"));
+        }
+        if let Outcome::NoVerdict(reason) = &landed.outcome
+            && self.warned.is_none_or(|warned| now - warned >= WARNINGS)
+        {
+            self.warned = Some(now);
+            tracing::warn!(%reason, "checks give no verdicts because of this machine");
+        }
+        self.lanes[lane(&landed.check.probe)].running -= 1;
+        self.counts
+            .ended(&landed.check.probe, &landed.outcome, took);
+        landed
+    }
+}
+
+impl std::fmt::Debug for Starter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Starter({:?}, {:?})", self.settings, self.lanes)
+    }
+}

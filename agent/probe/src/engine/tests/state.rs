@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Overrides, publishing, and states that are saved and restored.
+
+use portolan_health::{Administrative, Presence};
+use portolan_model::check::Probe;
+use tokio::time::{Duration, sleep};
+
+use super::rig::{BOOT, Rig, World, address, balancer, check, seconds};
+use crate::engine::Settings;
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_drains_and_enables() {
+    let mut rig = Rig::new([balancer(&check(), [1, 2])]);
+    rig.until(1, &[1, 1]).await;
+    let place = (1, address(2));
+    rig.overrides.send_modify(|overrides| {
+        overrides.insert(place, Administrative::Drain);
+    });
+    rig.until(1, &[1, 0]).await;
+    assert_eq!(
+        rig.verdicts(1).backends[&address(2)].presence,
+        Presence::Leaving
+    );
+    // It holds for a load balancer that comes back.
+    rig.wanted.send_modify(|wanted| {
+        wanted.remove(&1);
+    });
+    sleep(seconds(1)).await;
+    rig.put(1, balancer(&check(), [1, 2]));
+    rig.until(1, &[1, 0]).await;
+    rig.overrides.send_modify(|overrides| {
+        overrides.remove(&place);
+    });
+    rig.until(1, &[1, 1]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_within_10_ms_are_published_together() {
+    let mut check = check();
+    check.timers.interval = Duration::from_millis(4);
+    let mut rig = Rig::new([balancer(&check, 1..=100), balancer(&check, 200..=300)]);
+    rig.handle.health.mark_unchanged();
+    let mut published = 0;
+    while tokio::time::timeout(seconds(1), rig.handle.health.changed())
+        .await
+        .is_ok()
+    {
+        published += 1;
+        rig.handle.health.mark_unchanged();
+    }
+    assert!((1..=12).contains(&published), "{published}");
+    assert_eq!(rig.weights(1), [1; 100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn states_survive_a_restart() {
+    let mut rig = Rig::new([balancer(&check(), [1, 2, 3])]);
+    rig.until(1, &[1, 1, 1]).await;
+    rig.world.refuses(2);
+    rig.until(1, &[1, 0, 1]).await;
+    let before = rig.verdicts(1);
+    let mut saved = rig.end().await;
+    assert!(saved.at > BOOT && saved.boot == "boot");
+    saved.at = BOOT;
+
+    // The first verdicts are those of before, without any probe.
+    let again = |saved| {
+        let balancers = [balancer(&check(), [1, 2, 3])];
+        Rig::with(
+            World::default(),
+            balancers,
+            Settings::default(),
+            Some(saved),
+        )
+    };
+    let mut rig = again(saved.clone());
+    rig.handle.health.changed().await.unwrap();
+    assert_eq!(rig.verdicts(1).backends, before.backends);
+    assert_eq!(rig.world.all(), []);
+    rig.until(1, &[1, 1, 1]).await;
+
+    let mut other_boot = saved.clone();
+    other_boot.boot = "other".to_owned();
+    let mut old = saved;
+    old.at = BOOT - seconds(600);
+    for unusable in [other_boot, old] {
+        let mut rig = again(unusable);
+        rig.handle.health.changed().await.unwrap();
+        assert_eq!(rig.weights(1), [0, 0, 0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn states_are_saved_at_most_once_a_second_and_at_least_once_a_minute() {
+    let mut check = check();
+    check.timers.interval = Duration::from_millis(20);
+    check.timers.fast_interval = Duration::from_millis(20);
+    (check.timers.rise, check.timers.fall) = (1, 1);
+    let mut rig = Rig::new([balancer(&check, 1..=20)]);
+    let mut saves = Vec::new();
+    for round in 0..100 {
+        for port in 1..=20 {
+            match round % 2 {
+                0 => rig.world.refuses(port),
+                _ => rig.world.passes(port),
+            }
+        }
+        sleep(Duration::from_millis(200)).await;
+        if rig.handle.saved.has_changed().unwrap() {
+            saves.push(rig.handle.saved.borrow_and_update().at);
+        }
+    }
+    assert!((10..=20).contains(&saves.len()), "{saves:?}");
+    assert!(
+        saves.windows(2).all(|pair| pair[1] - pair[0] >= seconds(1)),
+        "{saves:?}"
+    );
+    sleep(seconds(300)).await;
+    rig.handle.saved.mark_unchanged();
+    let begin = tokio::time::Instant::now();
+    rig.handle.saved.changed().await.unwrap();
+    assert!(begin.elapsed() <= seconds(61), "{:?}", begin.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_through_a_missing_virtual_server_is_not_run() {
+    let mut through = check();
+    through.probe = Probe::Icmp;
+    through.via = portolan_model::check::Via::Service { frontend: None };
+    let rig = Rig::new([balancer(&through, [1])]);
+    sleep(seconds(60)).await;
+    assert_eq!((rig.weights(1), rig.world.all().len()), (vec![0], 0));
+}

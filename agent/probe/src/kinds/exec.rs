@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! A program.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use portolan_health::{DynamicWeight, Outcome, Word};
+use portolan_model::check::{ExecProbe, WeightFrom};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use super::agent;
+use super::connection::beside;
+use crate::fault::{Checked, Stop, within};
+use crate::{Context, Target};
+
+/// The time between the request to end and the end by force.
+const GRACE: Duration = Duration::from_secs(2);
+/// The search path of programs that start others. Nothing else of the agent's environment is passed
+/// on, as there may be credentials in it.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The part of the output that is read, in bytes.
+const MAX_OUTPUT: u64 = 512;
+
+pub(crate) async fn run(
+    probe: &ExecProbe,
+    target: &Target,
+    context: &Context,
+    limit: Duration,
+) -> Checked<Outcome> {
+    let mut command = command(probe, target, context).await?;
+    let child = command
+        .spawn()
+        .map_err(|error| Stop::local(&probe.command[0], &error))?;
+    let mut group = Group::new(child)?;
+    match within(limit, group.end()).await {
+        Ok((status, output)) => judge(probe.weight_from, status, &output),
+        Err(late) => {
+            group.terminate();
+            Err(late)
+        }
+    }
+}
+
+async fn command(probe: &ExecProbe, target: &Target, context: &Context) -> Checked<Command> {
+    let (program, arguments) = probe
+        .command
+        .split_first()
+        .ok_or(Stop::ours("no program"))?;
+    let file = tokio::fs::metadata(program).await;
+    let file = file.map_err(|error| Stop::local(program, &error))?;
+    if file.permissions().mode() & 0o002 != 0 {
+        return Err(Stop::ours(format_args!(
+            "{program}: everybody may write it"
+        )));
+    }
+    let output = match probe.weight_from {
+        WeightFrom::Stdout => Stdio::piped(),
+        WeightFrom::None | WeightFrom::ExitCode => Stdio::null(),
+    };
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(Stdio::null());
+    command.process_group(0).env_clear().env("PATH", PATH);
+    command.env("PORTOLAN_ADDRESS", target.address.ip().to_string());
+    command.env("PORTOLAN_PORT", target.address.port().to_string());
+    if let Some(names) = &target.names {
+        command.env("PORTOLAN_NAME", &*names.name);
+        command.env("PORTOLAN_FRONTEND", &*names.frontend);
+    }
+    if let Some(user) = context.user() {
+        command.gid(user.gid).uid(user.uid);
+    }
+    Ok(command)
+}
+
+fn judge(weight_from: WeightFrom, status: ExitStatus, output: &str) -> Checked<Outcome> {
+    let Some(code) = status.code() else {
+        return Err(Stop::fails(format_args!("the program ended by {status}")));
+    };
+    match (weight_from, code) {
+        (WeightFrom::Stdout, 0) => {
+            let word = agent::word(output);
+            let up = word.up.or(Some(true));
+            Ok(Outcome::Word(Word { up, ..word }))
+        }
+        (WeightFrom::ExitCode, 2..=255) => {
+            let weight = u16::try_from(code - 2).unwrap_or_default();
+            let weight = Some(DynamicWeight::Absolute(weight));
+            Ok(Outcome::Pass { weight })
+        }
+        (_, 0) => Ok(Outcome::pass()),
+        (_, code) => Err(Stop::fails(format_args!("exit code {code}"))),
+    }
+}
+
+/// A program and its children. Dropped, all of them are killed.
+struct Group {
+    /// `None` once it has ended, or somebody else ends it.
+    child: Option<Child>,
+    id: Pid,
+}
+
+impl Group {
+    fn new(child: Child) -> Checked<Self> {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let id = id
+            .and_then(Pid::from_raw)
+            .ok_or(Stop::ours("the program has no id"))?;
+        let child = Some(child);
+        Ok(Self { child, id })
+    }
+
+    /// Waits for the end of the output and of the program.
+    async fn end(&mut self) -> Checked<(ExitStatus, String)> {
+        let child = self
+            .child
+            .as_mut()
+            .ok_or(Stop::ours("the program has ended"))?;
+        let mut stdout = child.stdout.take();
+        let output = match &mut stdout {
+            None => String::new(),
+            Some(stdout) => first_line(stdout).await,
+        };
+        // The rest must go somewhere, or the program ends by SIGPIPE or waits for room.
+        let rest = async {
+            if let Some(stdout) = &mut stdout {
+                let _ = tokio::io::copy(stdout, &mut tokio::io::sink()).await;
+            }
+        };
+        let status = beside(child.wait(), rest).await;
+        let status = status.map_err(|error| Stop::local("wait", &error))?;
+        self.child = None;
+        Ok((status, output))
+    }
+
+    /// Asks all to end, and kills what is left after a while.
+    fn terminate(mut self) {
+        let (child, id) = (self.child.take(), self.id);
+        // It may have ended meanwhile.
+        let _ = kill_process_group(id, Signal::TERM);
+        tokio::spawn(async move {
+            let mut rest = Self { child, id };
+            if let Some(child) = &mut rest.child {
+                let _ = timeout(GRACE, child.wait()).await;
+            }
+        });
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            // The program itself is waited for by the runtime.
+            let _ = kill_process_group(self.id, Signal::KILL);
+        }
+    }
+}
+
+async fn first_line(output: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut line = Vec::new();
+    let mut limited = output.take(MAX_OUTPUT);
+    while !line.contains(&b'\n') {
+        match limited.read_buf(&mut line).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    String::from_utf8_lossy(&line).into_owned()
+}

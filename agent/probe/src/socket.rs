@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Sockets with the source that a check asks for.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use portolan_model::check::Source;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+
+use crate::Target;
+use crate::fault::{Checked, Stop};
+
+/// A connection. With `aborts`, closing it sends RST, so no TIME_WAIT stays on either side.
+pub(crate) async fn connect(target: &Target, aborts: bool) -> Checked<TcpStream> {
+    let socket = match target.address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    };
+    let socket = socket.map_err(|error| Stop::local("socket", &error))?;
+    let raw = SockRef::from(&socket);
+    if aborts {
+        let set = raw.set_linger(Some(Duration::ZERO));
+        set.map_err(|error| Stop::local("SO_LINGER", &error))?;
+    }
+    set_source(&raw, &target.source)?;
+    let connecting = socket.connect(target.address);
+    let stream = connecting.await?;
+    // Small writes must not wait for each other's acknowledgement. Without it they only take longer.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// A connected socket for datagrams, at a port of the kernel's choice.
+pub(crate) fn datagrams(target: &Target) -> Checked<UdpSocket> {
+    let local = |error| Stop::local("socket", &error);
+    let domain = Domain::for_address(target.address);
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP));
+    let socket = socket.map_err(local)?;
+    set_source(&SockRef::from(&socket), &target.source)?;
+    socket.connect(&target.address.into())?;
+    UdpSocket::from_std(socket.into()).map_err(local)
+}
+
+/// Sets the interface, the mark and the source address.
+pub(crate) fn set_source(socket: &SockRef<'_>, source: &Source) -> Checked<()> {
+    if let Some(interface) = &source.interface {
+        let bound = socket.bind_device(Some(interface.as_bytes()));
+        bound.map_err(|error| Stop::local(&format!("interface {interface}"), &error))?;
+    }
+    if let Some(mark) = source.mark {
+        let set = socket.set_mark(mark);
+        set.map_err(|error| Stop::local(&format!("mark {mark:#x}"), &error))?;
+    }
+    if let Some(address) = source.address {
+        let bound = bind(socket, address);
+        bound.map_err(|error| Stop::local(&format!("source {address}"), &error))?;
+    }
+    Ok(())
+}
+
+fn bind(socket: &SockRef<'_>, address: IpAddr) -> io::Result<()> {
+    socket.bind(&SockAddr::from(SocketAddr::new(address, 0)))
+}
+
+/// The address of all of a family.
+pub(crate) fn any(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
