@@ -25,6 +25,7 @@ use tokio::time::timeout;
 
 use crate::addresses;
 use crate::args::{ForgetArgs, RunArgs, Source};
+use crate::backends::{self, BackendCollector};
 use crate::dns::Origin;
 use crate::families;
 use crate::health::Health;
@@ -138,6 +139,7 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
     };
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
+    let tables = check_backends(args, tables, &mut metrics, vital);
     let reconciler = Reconciler::new(kernel, plan_config);
     let takeover = TakeoverConfig {
         search: ports.others(args.kube_proxy_search()),
@@ -176,6 +178,36 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
     };
     ports.serve(admin, healthz, vital);
     Ok(())
+}
+
+/// Starts the health checks of load balancers' backends; returns the tables with their results.
+fn check_backends(
+    args: &RunArgs,
+    tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    metrics: &mut Registry,
+    vital: &Vital,
+) -> watch::Receiver<Option<Arc<Subscribed>>> {
+    let backends::Started {
+        tables,
+        engine,
+        handle,
+        checkups,
+        state_file,
+        overrides,
+    } = backends::start(tables, &args.state_dir);
+    vital.spawn(
+        "states of backends",
+        state_file.follow(handle.saved.clone()),
+    );
+    let registry = metrics.sub_registry_with_prefix("portolan_agent");
+    registry.register_collector(Box::new(BackendCollector(handle)));
+    let ending = vital.ending.clone();
+    vital.spawn("health checks", async move {
+        engine.run(ending).await;
+        drop(overrides);
+    });
+    vital.spawn("health of backends", checkups.run(vital.ending.clone()));
+    tables
 }
 
 /// Opens the kernel, and determines the families that are served.

@@ -7,6 +7,7 @@
 pub mod addresses;
 pub mod app;
 pub mod args;
+mod backends;
 pub mod check_config;
 pub mod cleanup;
 pub mod dns;

@@ -56,8 +56,9 @@ fn changes_of(before: &NodeTable, after: &NodeTable, key: &RecordKey) -> TableCh
             scheduling,
             drain_seconds,
             health_check_port,
+            balancing,
         } = Record::clone(record);
-        let limits = (drain_seconds, health_check_port);
+        let limits = (drain_seconds, health_check_port, balancing);
         Some((frontends, affinity, scheduling, limits))
     };
     let endpoints = |table: &NodeTable| {

@@ -142,6 +142,7 @@ fn describe(change: &ObjectChange) -> String {
             cluster,
             version,
         } => format!("reach {kind} {cluster} {version}"),
+        ObjectChange::LoadBalancers(_) => panic!("an API server has none"),
     }
 }
 

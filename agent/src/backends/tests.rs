@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::net::SocketAddr;
+
+use portolan_health::{BackendStatus, Presence, Verdict};
+use portolan_model::check::{Check, Probe, TcpProbe};
+use portolan_model::ipvs::{ForwardingMethod, Thresholds};
+use portolan_model::{
+    AdministrativeState, Balancing, Destination, Frontend, FrontendAddress, FrontendKind, Profile,
+    Protocol, Record,
+};
+
+use super::*;
+
+fn key(name: &str) -> RecordKey {
+    RecordKey {
+        cluster: "".into(),
+        namespace: "default".into(),
+        service: name.into(),
+        port: "http".into(),
+        protocol: Protocol::Tcp,
+    }
+}
+
+fn backend(last: u8) -> SocketAddr {
+    ([10, 0, 0, last], 80).into()
+}
+
+fn balanced(name: &str) -> Record {
+    let profile = Profile {
+        forwarding: ForwardingMethod::Masquerade,
+        thresholds: Thresholds::default(),
+        checks: vec![Arc::new(Check::new(Probe::Tcp(TcpProbe::default())))],
+        administrative_state: AdministrativeState::Drain,
+    };
+    let address = FrontendAddress::Vip([192, 0, 2, 1].into());
+    Record {
+        frontends: vec![Frontend::new(FrontendKind::Balanced, address, 80)],
+        destinations: vec![Destination::new(backend(1)), Destination::new(backend(2))],
+        balancing: Some(Arc::new(Balancing {
+            profiles: vec![profile],
+            profile_of: vec![0, 0],
+            ..Balancing::default()
+        })),
+        ..Record::new(key(name))
+    }
+}
+
+fn subscribed(revision: u64, records: Vec<Record>) -> Arc<Subscribed> {
+    let records = records.into_iter().map(|r| (r.key.clone(), Arc::new(r)));
+    let table = NodeTable {
+        records: records.collect(),
+        ..NodeTable::default()
+    };
+    let mut table = Subscribed::new((0, revision), Arc::new(table));
+    table.trigger_times_ms = vec![7];
+    Arc::new(table)
+}
+
+/// A stage whose engine is the test.
+struct Rig {
+    tables: watch::Sender<Option<Arc<Subscribed>>>,
+    health: watch::Sender<Health>,
+    wanted: watch::Receiver<Wanted<RecordKey>>,
+    checked: Tables,
+    _running: tokio_util::sync::DropGuard,
+}
+
+fn rig() -> Rig {
+    let (tables, tables_receiver) = watch::channel(None);
+    let (health, health_receiver) = watch::channel(Health::new());
+    let (wanted, wanted_receiver) = watch::channel(Wanted::new());
+    let (checked, checked_receiver) = watch::channel(None);
+    let checkups = Checkups {
+        tables: tables_receiver,
+        health: health_receiver,
+        wanted,
+        checked,
+        records: ByRecord::new(),
+    };
+    let token = CancellationToken::new();
+    tokio::spawn(checkups.run(token.clone()));
+    Rig {
+        tables,
+        health,
+        wanted: wanted_receiver,
+        checked: checked_receiver,
+        _running: token.drop_guard(),
+    }
+}
+
+impl Rig {
+    async fn next(&mut self) -> Arc<Subscribed> {
+        self.checked.changed().await.unwrap();
+        self.checked.borrow_and_update().clone().unwrap()
+    }
+}
+
+/// Verdicts about two backends: the first is up, the second as given.
+fn verdicts(second: State, weight: u16) -> Arc<Verdicts> {
+    let status = |state| BackendStatus {
+        state,
+        since: std::time::Duration::ZERO,
+        administrative: portolan_health::Administrative::Enabled,
+        reason: None,
+        is_kept: false,
+        changes: 0,
+        flap_factor: 1,
+    };
+    let verdict = |weight| Verdict {
+        weight,
+        presence: Presence::Present,
+    };
+    Arc::new(Verdicts {
+        backends: [(backend(1), verdict(1)), (backend(2), verdict(weight))].into(),
+        states: [
+            (backend(1), status(State::Up)),
+            (backend(2), status(second)),
+        ]
+        .into(),
+        ..Verdicts::default()
+    })
+}
+
+#[tokio::test]
+async fn a_table_without_load_balancers_passes_unchanged() {
+    let mut rig = rig();
+    let service = Record {
+        balancing: None,
+        ..balanced("web")
+    };
+    let table = subscribed(1, vec![service]);
+    rig.tables.send_replace(Some(Arc::clone(&table)));
+    assert!(Arc::ptr_eq(&rig.next().await, &table));
+    assert!(!rig.wanted.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn verdicts_become_health_of_the_same_revision() {
+    let mut rig = rig();
+    rig.tables
+        .send_replace(Some(subscribed(3, vec![balanced("web")])));
+    assert!(rig.next().await.table.health.is_empty());
+    let wanted = rig.wanted.borrow_and_update()[&key("web")].clone();
+    assert_eq!(wanted.backends.len(), 2);
+    assert_eq!(
+        (&*wanted.name, &*wanted.frontend),
+        ("default/web", "TCP/192.0.2.1:80")
+    );
+    let drained = portolan_health::Administrative::Drain;
+    assert_eq!(wanted.backends[&backend(1)].administrative, drained);
+
+    // One that is still probed keeps its weight in the kernel.
+    rig.health.send_modify(|health| {
+        health.insert(key("web"), verdicts(State::Probing, 0));
+    });
+    let first = rig.next().await;
+    assert_eq!((first.revision, &first.trigger_times_ms), (3, &vec![]));
+    let weights = |table: &Subscribed| table.table.health[&key("web")].weights.clone();
+    assert_eq!(weights(&first), [(backend(1), Some(1))].into());
+    rig.health.send_modify(|health| {
+        health.insert(key("web"), verdicts(State::Down, 0));
+    });
+    let second = rig.next().await;
+    assert_eq!(
+        weights(&second),
+        [(backend(1), Some(1)), (backend(2), Some(0))].into()
+    );
+
+    // A verdict that changes no weight is no news, and a record that is gone has no health.
+    rig.health.send_modify(|health| {
+        health.insert(key("other"), verdicts(State::Down, 0));
+    });
+    rig.tables.send_replace(Some(subscribed(4, vec![])));
+    let last = rig.next().await;
+    assert_eq!((last.revision, last.table.health.len()), (4, 0));
+    assert!(rig.wanted.borrow_and_update().is_empty());
+}
+
+#[test]
+fn without_any_result_the_sorry_server_does_not_come_in() {
+    let mut probing = Verdicts::clone(&verdicts(State::Probing, 0));
+    probing.sorry = true;
+    for status in probing.states.values_mut() {
+        status.state = State::Probing;
+    }
+    assert!(!health(&probing).is_sorry);
+    let mut down = Verdicts::clone(&verdicts(State::Down, 0));
+    down.sorry = true;
+    assert!(health(&down).is_sorry);
+}
