@@ -206,33 +206,28 @@ async fn request(path: &Path) -> anyhow::Result<Outcome> {
     let stream = UnixStream::connect(path).await;
     let stream = stream.context("no agent answers")?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    let exchange = async {
-        let request = Request::post("/debug/reload").header(header::HOST, "localhost");
-        let response = sender.send_request(request.body(Empty::<Bytes>::new())?);
-        let (head, body) = response.await?.into_parts();
-        let body = body.collect().await?.to_bytes();
-        ensure!(
-            head.status.is_success(),
-            "{}",
-            serde_json::from_slice::<serde_json::Value>(&body)
-                .ok()
-                .and_then(|value| Some(value["error"].as_str()?.to_owned()))
-                .unwrap_or_else(|| head.status.to_string())
-        );
-        Ok(serde_json::from_slice(&body)?)
-    };
-    tokio::select! {
-        outcome = exchange => outcome,
-        // It ends only if the agent closes the connection without an answer.
-        ended = connection => {
-            ended?;
-            bail!("the agent closed the connection")
-        }
-    }
+    // Its errors are those of the request.
+    let connection = tokio::spawn(connection);
+    let request = Request::post("/debug/reload").header(header::HOST, "localhost");
+    let response = sender.send_request(request.body(Empty::<Bytes>::new())?);
+    let (head, body) = response.await?.into_parts();
+    let body = body.collect().await?.to_bytes();
+    connection.abort();
+    ensure!(
+        head.status.is_success(),
+        "{}",
+        serde_json::from_slice::<serde_json::Value>(&body)
+            .ok()
+            .and_then(|value| Some(value["error"].as_str()?.to_owned()))
+            .unwrap_or_else(|| head.status.to_string())
+    );
+    Ok(serde_json::from_slice(&body)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::response::Response;
+
     use super::*;
 
     fn report(revision: u64, errors: &[&str]) -> Option<Report> {
@@ -292,7 +287,13 @@ mod tests {
         let (_reports, receiver) = watch::channel(None);
         let actions = Reload::new(Source::Controller, receiver).actions();
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
-        let router = Router::new().nest("/debug", actions);
+        // As the agent's listener does.
+        let close = || [(header::CONNECTION, "close")];
+        let closing =
+            axum::middleware::map_response(
+                move |response: Response| async move { (close(), response) },
+            );
+        let router = Router::new().nest("/debug", actions).layer(closing);
         tokio::spawn(async move { axum::serve(listener, router).await });
         let error = ask(&address).await.unwrap_err();
         assert!(

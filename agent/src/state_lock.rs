@@ -47,7 +47,6 @@ impl StateLock {
     /// # Errors
     /// If an agent or another `apply` runs, or the directory cannot be written.
     pub fn exclusive(directory: &Path) -> anyhow::Result<Self> {
-        std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let file = open(directory)?;
         match file.try_lock() {
             Ok(()) => Ok(Self { _file: file }),
@@ -63,6 +62,7 @@ impl StateLock {
 }
 
 fn open(directory: &Path) -> anyhow::Result<File> {
+    std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     let path = directory.join(FILE);
     let opened = OpenOptions::new()
         .write(true)

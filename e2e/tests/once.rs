@@ -200,7 +200,14 @@ fn a_reload_is_answered_when_the_kernel_has_the_files() {
         socket.display()
     );
     let reload = || once.run(&command);
-    wait_for("a reload", PATIENT, || (reload().0 == 0).then_some(())).unwrap();
+    let mut last = String::new();
+    let is_done = || {
+        let (code, text) = reload();
+        last = text;
+        (code == 0).then_some(())
+    };
+    let waited = wait_for("a reload", PATIENT, is_done);
+    assert!(waited.is_ok(), "{waited:?}: {last}");
     once.answers(&visitor, &["a"]);
 
     // The agent looks at its files once an hour, and the reload returns when they are programmed.
