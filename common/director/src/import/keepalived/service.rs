@@ -53,7 +53,8 @@ pub(super) fn read(draft: &mut Draft, service: &Statement, known: &Known, direct
         real_server(draft, statement, &mut gathered, known, director_name);
     }
     complete(draft, service, &mut gathered);
-    let identity = service.words[1..].join("-").replace(':', "-");
+    let words = service.words[1..].strip_prefix(&[String::from("group")]);
+    let identity = words.unwrap_or(&service.words[1..]).join("-");
     let wanted = gathered.name.clone().unwrap_or(identity);
     let document = LoadBalancerDocument {
         api_version: ApiVersion::V1Alpha1,
@@ -510,6 +511,10 @@ fn ports(draft: &mut Draft, service: &Statement, spec: &mut LoadBalancerSpec) {
         .as_ref()
         .and_then(|forwarding| forwarding.method);
     let wanted = spec.frontends.first().and_then(|frontend| frontend.port);
+    let is_one = spec
+        .frontends
+        .iter()
+        .all(|frontend| frontend.port == wanted);
     for backend in &mut spec.backends {
         let own = backend
             .forwarding
@@ -523,9 +528,24 @@ fn ports(draft: &mut Draft, service: &Statement, spec: &mut LoadBalancerSpec) {
                 let message = format!("{}: its port became the frontend's", backend.address);
                 draft.note(&service.origin, Class::Nearest, "real_server", message);
             }
-            backend.port = None;
+            let checked = backend.port.take();
+            if !is_one || checked != wanted {
+                for check in backend
+                    .checks
+                    .iter_mut()
+                    .flatten()
+                    .filter(|check| has_port(check))
+                {
+                    check.port = check.port.or(checked);
+                }
+            }
         }
     }
+}
+
+/// Whether a check connects to a port.
+fn has_port(check: &CheckDocument) -> bool {
+    check.icmp.is_none() && check.exec.is_none() && check.file.is_none()
 }
 
 /// One program for both changes, which tells them apart by its environment.
