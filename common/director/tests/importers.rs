@@ -171,7 +171,7 @@ fn sequences_and_open_blocks_of_keepalived_are_refused() {
         "keepalived.conf:1: error: }: closes no block",
     );
     is_refused(
-        &keepalived("global_defs { router_id \"a\n}\n"),
+        &keepalived("router_id \"a\n"),
         "keepalived.conf:1: error: quotes: not closed: expected a closing quote in the same line",
     );
 }

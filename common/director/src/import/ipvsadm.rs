@@ -2,14 +2,15 @@
 
 //! `ipvsadm -Sn`: one load balancer per service, by the options of `ipvsadm -A` and `-a`.
 
+mod server;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Class, Draft, Drafted, Import, Origin};
 use crate::document::{
-    ApiVersion, BackendDocument, FamilyName, ForwardingDocument, FrontendDocument,
-    LoadBalancerDocument, LoadBalancerKind, LoadBalancerSpec, Metadata, Method, Period,
-    PersistenceDocument, PersistenceEngine, ProtocolName, SchedulerFlag, SchedulerName,
-    TunnelChecksum, TunnelDocument, TunnelKind,
+    ApiVersion, FamilyName, FrontendDocument, LoadBalancerDocument, LoadBalancerKind,
+    LoadBalancerSpec, Metadata, Period, PersistenceDocument, PersistenceEngine, ProtocolName,
+    SchedulerFlag, SchedulerName,
 };
 use crate::generation::File;
 
@@ -44,7 +45,7 @@ pub fn import(file: File<'_>, merge: bool) -> Import {
                 services.extend(service(&mut draft, &origin, options));
             }
             ["-a" | "--add-server", options @ ..] => {
-                server(&mut draft, &origin, options, &mut services);
+                server::read(&mut draft, &origin, options, &mut services);
             }
             [first, ..] => {
                 draft.note(
@@ -294,135 +295,4 @@ pub(super) fn socket(text: &str) -> Option<(IpAddr, Option<u16>)> {
     }
     let bare = text.trim_start_matches('[').trim_end_matches(']');
     bare.parse().ok().map(|address| (address, None))
-}
-
-fn server(draft: &mut Draft, origin: &Origin, options: &[&str], services: &mut [Service]) {
-    let identity = identity(options);
-    let service = services
-        .iter_mut()
-        .find(|service| Some(&service.identity) == identity.as_ref());
-    let Some(service) = service else {
-        draft.note(
-            origin,
-            Class::Error,
-            "-a",
-            "expected after the -A of its service",
-        );
-        return;
-    };
-    let mut backend = None;
-    let mut forwarding = ForwardingDocument::default();
-    // The default of ipvsadm.
-    forwarding.method = Some(Method::Direct);
-    let (mut weight, mut upper, mut lower) = (1, 0, 0);
-    let mut rest = options.iter().copied();
-    while let Some(option) = rest.next() {
-        let mut value = || rest.next().unwrap_or_default();
-        let mut number = |target: &mut u32| match value().parse() {
-            Ok(number) => {
-                *target = number;
-                true
-            }
-            Err(_) => false,
-        };
-        let is_right = match option {
-            "-t" | "--tcp-service" | "-u" | "--udp-service" | "--sctp-service" | "-f"
-            | "--fwmark-service" => {
-                value();
-                continue;
-            }
-            "-6" | "--ipv6" => continue,
-            "-r" | "--real-server" => {
-                backend = socket(value());
-                backend.is_some()
-            }
-            "-w" | "--weight" => number(&mut weight),
-            "-x" | "--u-threshold" => number(&mut upper),
-            "-y" | "--l-threshold" => number(&mut lower),
-            _ => tunnel_option(option, &mut value, &mut forwarding),
-        };
-        let class = if is_right { Class::Same } else { Class::Error };
-        draft.note(
-            origin,
-            class,
-            option,
-            if is_right {
-                ""
-            } else {
-                "unknown or wrong value"
-            },
-        );
-    }
-    let Some((address, port)) = backend else {
-        draft.note(
-            origin,
-            Class::Error,
-            "-r",
-            "missing: expected the real server",
-        );
-        return;
-    };
-    let translates = forwarding.method == Some(Method::Masquerade);
-    let scaled = u16::try_from(weight).unwrap_or_else(|_| {
-        draft.note(
-            origin,
-            Class::Nearest,
-            "-w",
-            format!("{weight} became 65535, the most"),
-        );
-        u16::MAX
-    });
-    let mark = service.frontend.mark.is_some();
-    service.spec.backends.push(BackendDocument {
-        name: None,
-        address,
-        port: if translates {
-            port
-        } else {
-            port.filter(|_| !mark)
-        },
-        weight: (scaled != 1).then_some(scaled),
-        max_connections: upper,
-        resume_connections: lower,
-        forwarding: (!translates).then_some(forwarding),
-        checks: None,
-        administrative_state: None,
-    });
-}
-
-fn tunnel_option<'a>(
-    option: &str,
-    value: &mut impl FnMut() -> &'a str,
-    forwarding: &mut ForwardingDocument,
-) -> bool {
-    let tunnel = |forwarding: &mut ForwardingDocument, change: &dyn Fn(&mut TunnelDocument)| {
-        change(forwarding.tunnel.get_or_insert_default());
-        true
-    };
-    let checksum = |checksum| move |tunnel: &mut TunnelDocument| tunnel.checksum = Some(checksum);
-    match option {
-        "-m" | "--masquerading" => forwarding.method = Some(Method::Masquerade),
-        "-g" | "--gatewaying" => forwarding.method = Some(Method::Direct),
-        "-i" | "--ipip" => forwarding.method = Some(Method::Tunnel),
-        "--tun-type" => {
-            let kind = match value() {
-                "ipip" => TunnelKind::Ipip,
-                "gue" => TunnelKind::Gue,
-                "gre" => TunnelKind::Gre,
-                _ => return false,
-            };
-            return tunnel(forwarding, &|tunnel| tunnel.kind = Some(kind));
-        }
-        "--tun-port" => {
-            let Ok(port) = value().parse() else {
-                return false;
-            };
-            return tunnel(forwarding, &|tunnel| tunnel.port = Some(port));
-        }
-        "--tun-nocsum" => return tunnel(forwarding, &checksum(TunnelChecksum::None)),
-        "--tun-csum" => return tunnel(forwarding, &checksum(TunnelChecksum::Full)),
-        "--tun-remcsum" => return tunnel(forwarding, &checksum(TunnelChecksum::Remote)),
-        _ => return false,
-    }
-    true
 }

@@ -5,8 +5,10 @@
 //! VRRP, tracking and BFD stay with keepalived, which can run for VRRP alone.
 
 mod checker;
+mod complete;
 mod globals;
 mod group;
+mod server;
 mod service;
 mod statements;
 

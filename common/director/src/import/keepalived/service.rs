@@ -2,33 +2,32 @@
 
 //! `virtual_server` and its `real_server` blocks.
 
-use super::checker::{Timers, checker};
-use super::{Known, Statement};
+use super::checker::Timers;
+use super::{Known, Statement, complete, server};
 use crate::document::{
-    ApiVersion, BackendDocument, CheckDocument, FamilyName, ForwardingDocument, FrontendDocument,
-    HealthDocument, InitialState, LoadBalancerDocument, LoadBalancerKind, LoadBalancerSpec,
-    Metadata, Method, OnFailure, Period, PersistenceEngine, ProtocolName, SchedulerFlag,
-    SchedulerName, SorryServerDocument, TunnelChecksum, TunnelDocument, TunnelKind,
+    ApiVersion, FamilyName, ForwardingDocument, FrontendDocument, LoadBalancerDocument,
+    LoadBalancerKind, LoadBalancerSpec, Metadata, Method, Period, PersistenceEngine, ProtocolName,
+    SchedulerFlag, SchedulerName, SorryServerDocument, TunnelChecksum, TunnelDocument, TunnelKind,
 };
 use crate::import::ipvsadm::{netmask, scheduler_flag};
 use crate::import::{Class, Draft, Drafted};
 
 /// What a service gathers before it becomes an object.
 #[derive(Default)]
-struct Gathered {
-    spec: LoadBalancerSpec,
-    name: Option<String>,
-    protocol: Option<ProtocolName>,
-    family: Option<FamilyName>,
-    timers: Timers,
-    virtual_host: Option<String>,
-    flags: Vec<SchedulerFlag>,
-    is_alpha: bool,
-    inhibits: bool,
-    weights: Vec<u32>,
-    default_weight: u32,
-    quorum_hooks: [Option<String>; 2],
-    backend_hooks: [Option<String>; 2],
+pub(super) struct Gathered {
+    pub(super) spec: LoadBalancerSpec,
+    pub(super) name: Option<String>,
+    pub(super) protocol: Option<ProtocolName>,
+    pub(super) family: Option<FamilyName>,
+    pub(super) timers: Timers,
+    pub(super) virtual_host: Option<String>,
+    pub(super) flags: Vec<SchedulerFlag>,
+    pub(super) is_alpha: bool,
+    pub(super) inhibits: bool,
+    pub(super) weights: Vec<u32>,
+    pub(super) default_weight: u32,
+    pub(super) quorum_hooks: [Option<String>; 2],
+    pub(super) backend_hooks: [Option<String>; 2],
 }
 
 pub(super) fn read(draft: &mut Draft, service: &Statement, known: &Known, director_name: &str) {
@@ -50,10 +49,11 @@ pub(super) fn read(draft: &mut Draft, service: &Statement, known: &Known, direct
         .iter()
         .filter(|inner| inner.name() == "real_server")
     {
-        real_server(draft, statement, &mut gathered, known, director_name);
+        server::read(draft, statement, &mut gathered, known, director_name);
     }
-    complete(draft, service, &mut gathered);
-    let identity = service.words[1..].join("-").replace(':', "-");
+    complete::complete(draft, service, &mut gathered);
+    let words = service.words[1..].strip_prefix(&[String::from("group")]);
+    let identity = words.unwrap_or(&service.words[1..]).join("-");
     let wanted = gathered.name.clone().unwrap_or(identity);
     let document = LoadBalancerDocument {
         api_version: ApiVersion::V1Alpha1,
@@ -111,7 +111,7 @@ fn frontends(
 }
 
 /// Notes a setting as the same, or its value as wrong.
-fn noted(draft: &mut Draft, statement: &Statement, is_right: bool, expected: &str) {
+pub(super) fn noted(draft: &mut Draft, statement: &Statement, is_right: bool, expected: &str) {
     if is_right {
         statement.note(draft, Class::Same, "");
     } else {
@@ -120,7 +120,10 @@ fn noted(draft: &mut Draft, statement: &Statement, is_right: bool, expected: &st
 }
 
 fn setting(draft: &mut Draft, statement: &Statement, service: &mut Gathered, director_name: &str) {
-    if service.timers.setting(draft, statement) || scheduling(draft, statement, service) {
+    let is_done = service.timers.setting(draft, statement)
+        || scheduling(draft, statement, service)
+        || quorum(draft, statement, service);
+    if is_done {
         return;
     }
     let text = statement.value().map(str::to_owned);
@@ -147,22 +150,6 @@ fn setting(draft: &mut Draft, statement: &Statement, service: &mut Gathered, dir
                 _ => None,
             };
             noted(draft, statement, service.family.is_some(), "inet or inet6");
-        }
-        "quorum" => {
-            let health = service.spec.health.get_or_insert_default();
-            health.quorum = statement.number();
-            let is_right = health.quorum.is_some();
-            noted(draft, statement, is_right, "a weight");
-        }
-        "hysteresis" => {
-            let health = service.spec.health.get_or_insert_default();
-            health.hysteresis = statement.number().unwrap_or_default();
-            noted(
-                draft,
-                statement,
-                statement.number::<u32>().is_some(),
-                "a weight",
-            );
         }
         "quorum_up" | "quorum_down" => {
             service.quorum_hooks[usize::from(statement.name() == "quorum_down")] = text;
@@ -201,6 +188,30 @@ fn setting(draft: &mut Draft, statement: &Statement, service: &mut Gathered, dir
         name if name.starts_with("sorry_server") => sorry_server(draft, statement, service),
         _ => statement.note(draft, Class::LeftOut, "no counterpart"),
     }
+}
+
+/// Quorum and hysteresis; whether the statement is one of them.
+fn quorum(draft: &mut Draft, statement: &Statement, service: &mut Gathered) -> bool {
+    match statement.name() {
+        "quorum" => {
+            let health = service.spec.health.get_or_insert_default();
+            health.quorum = statement.number();
+            let is_right = health.quorum.is_some();
+            noted(draft, statement, is_right, "a weight");
+        }
+        "hysteresis" => {
+            let health = service.spec.health.get_or_insert_default();
+            health.hysteresis = statement.number().unwrap_or_default();
+            noted(
+                draft,
+                statement,
+                statement.number::<u32>().is_some(),
+                "a weight",
+            );
+        }
+        _ => return false,
+    }
+    true
 }
 
 /// Scheduler, its flags and persistence; whether the statement is one of them.
@@ -257,7 +268,7 @@ fn protocol(name: Option<&str>) -> Option<ProtocolName> {
 }
 
 /// `NAT`, `DR`, `TUN [type ipip | gue port N [csum] | gre [csum]]`.
-fn method(statement: &Statement) -> Option<ForwardingDocument> {
+pub(super) fn method(statement: &Statement) -> Option<ForwardingDocument> {
     let mut forwarding = ForwardingDocument {
         method: Some(match statement.value()? {
             "NAT" => Method::Masquerade,
@@ -319,239 +330,5 @@ fn sorry_server(draft: &mut Draft, statement: &Statement, service: &mut Gathered
             noted(draft, statement, is_right, "NAT, DR or TUN with its type");
         }
         _ => statement.note(draft, Class::Error, "expected after sorry_server"),
-    }
-}
-
-fn real_server(
-    draft: &mut Draft,
-    server: &Statement,
-    service: &mut Gathered,
-    known: &Known,
-    director_name: &str,
-) {
-    let address = server.value().and_then(|text| text.parse().ok());
-    let port = server
-        .words
-        .get(2)
-        .map(|text| text.parse::<u16>())
-        .transpose();
-    let (Some(address), Ok(port)) = (address, port) else {
-        server.wrong(draft, "an address and a port");
-        return;
-    };
-    server.note(draft, Class::Same, "");
-    let mut backend = BackendDocument {
-        name: None,
-        address,
-        port: port.filter(|port| *port != 0),
-        weight: None,
-        max_connections: 0,
-        resume_connections: 0,
-        forwarding: None,
-        checks: None,
-        administrative_state: None,
-    };
-    let mut weight = service.default_weight;
-    let mut timers = service.timers.clone();
-    let mut host = service.virtual_host.clone();
-    for statement in server.block.iter().filter(|inner| inner.block.is_empty()) {
-        if timers.setting(draft, statement) {
-            continue;
-        }
-        match statement.name() {
-            "weight" => {
-                weight = statement.number().unwrap_or(1);
-                noted(
-                    draft,
-                    statement,
-                    statement.number::<u32>().is_some(),
-                    "a weight",
-                );
-            }
-            "uthreshold" | "lthreshold" => {
-                let number = statement.number();
-                noted(
-                    draft,
-                    statement,
-                    number.is_some(),
-                    "a number of connections",
-                );
-                let number = number.unwrap_or_default();
-                match statement.name() {
-                    "uthreshold" => backend.max_connections = number,
-                    _ => backend.resume_connections = number,
-                }
-            }
-            "lvs_method" => {
-                backend.forwarding = method(statement);
-                let is_right = backend.forwarding.is_some();
-                noted(draft, statement, is_right, "NAT, DR or TUN with its type");
-            }
-            "virtualhost" => {
-                host = statement.value().map(str::to_owned);
-                statement.note(draft, Class::Same, "");
-            }
-            "notify_up" | "notify_down" => {
-                let hook = statement.value().map(str::to_owned);
-                let slot = usize::from(statement.name() == "notify_down");
-                let target = &mut service.backend_hooks[slot];
-                let differs = target.is_some() && *target != hook;
-                target.get_or_insert(hook.unwrap_or_default());
-                if differs {
-                    statement.note(draft, Class::LeftOut, "one command per object: the first");
-                } else {
-                    statement.note(draft, Class::Same, "");
-                }
-            }
-            "alpha" | "inhibit_on_failure" => {
-                let target = match statement.name() {
-                    "alpha" => &mut service.is_alpha,
-                    _ => &mut service.inhibits,
-                };
-                let message = if *target {
-                    ""
-                } else {
-                    "holds for all backends of the object"
-                };
-                let class = if *target { Class::Same } else { Class::Nearest };
-                *target = true;
-                statement.note(draft, class, message);
-            }
-            // A checker without settings is a line without a block.
-            name if name.ends_with("_CHECK") || name.ends_with("_GET") => {}
-            _ => statement.note(draft, Class::LeftOut, "no counterpart"),
-        }
-    }
-    let mut checks: Vec<CheckDocument> = Vec::new();
-    for statement in &server.block {
-        if statement.name().ends_with("_CHECK") || statement.name().ends_with("_GET") {
-            checks.extend(checker(
-                draft,
-                statement,
-                &timers,
-                host.as_deref(),
-                known,
-                director_name,
-            ));
-        } else if !statement.block.is_empty() {
-            statement.note(draft, Class::LeftOut, "no counterpart");
-        }
-    }
-    backend.checks = Some(checks);
-    service.weights.push(weight);
-    service.spec.backends.push(backend);
-}
-
-/// What follows from all settings together.
-fn complete(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
-    let spec = &mut gathered.spec;
-    for frontend in &mut spec.frontends {
-        if frontend.mark.is_some() {
-            frontend.family = frontend.family.or(gathered.family);
-        } else {
-            frontend.protocol = Some(gathered.protocol.unwrap_or(ProtocolName::Udp));
-        }
-    }
-    if gathered.protocol.is_none() && spec.frontends.iter().any(|one| one.mark.is_none()) {
-        draft.note(
-            &service.origin,
-            Class::Nearest,
-            "protocol",
-            "absent: UDP, as keepalived has it",
-        );
-    }
-    if spec.scheduler.is_some_and(SchedulerName::hashes_source) || !gathered.flags.is_empty() {
-        spec.scheduler_flags = Some(gathered.flags.clone());
-    }
-    weights(draft, service, gathered);
-    ports(draft, service, &mut gathered.spec);
-    let spec = &mut gathered.spec;
-    let health: &mut HealthDocument = spec.health.get_or_insert_default();
-    if !gathered.is_alpha {
-        health.initial_state = Some(InitialState::Up);
-    }
-    if !gathered.inhibits {
-        health.on_failure = Some(OnFailure::Remove);
-    }
-    if spec.health.as_ref() == Some(&HealthDocument::default()) {
-        spec.health = None;
-    }
-    let hooks = spec.hooks.get_or_insert_default();
-    hooks.on_quorum = hook(&gathered.quorum_hooks);
-    hooks.on_backend = hook(&gathered.backend_hooks);
-    if hooks.on_quorum.is_empty() && hooks.on_backend.is_empty() {
-        spec.hooks = None;
-    }
-    share_checks(spec);
-}
-
-/// Weights above the most that there is are scaled, all of them alike.
-fn weights(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
-    let most = gathered.weights.iter().copied().max().unwrap_or_default();
-    let limit = u32::from(u16::MAX);
-    if most > limit {
-        let message = format!("{most} is above {limit}: all weights are scaled");
-        draft.note(&service.origin, Class::Nearest, "weight", message);
-    }
-    for (backend, weight) in gathered.spec.backends.iter_mut().zip(&gathered.weights) {
-        let scaled = if most > limit {
-            (u64::from(*weight) * u64::from(limit)).div_ceil(u64::from(most))
-        } else {
-            u64::from(*weight)
-        };
-        backend.weight = u16::try_from(scaled).ok().filter(|weight| *weight != 1);
-    }
-}
-
-/// keepalived silently gives servers that it does not masquerade the frontend's port.
-fn ports(draft: &mut Draft, service: &Statement, spec: &mut LoadBalancerSpec) {
-    let inherited = spec
-        .forwarding
-        .as_ref()
-        .and_then(|forwarding| forwarding.method);
-    let wanted = spec.frontends.first().and_then(|frontend| frontend.port);
-    for backend in &mut spec.backends {
-        let own = backend
-            .forwarding
-            .as_ref()
-            .and_then(|forwarding| forwarding.method);
-        let masquerades = own
-            .or(inherited)
-            .is_none_or(|method| method == Method::Masquerade);
-        if !masquerades && backend.port.is_some() {
-            if backend.port != wanted {
-                let message = format!("{}: its port became the frontend's", backend.address);
-                draft.note(&service.origin, Class::Nearest, "real_server", message);
-            }
-            backend.port = None;
-        }
-    }
-}
-
-/// One program for both changes, which tells them apart by its environment.
-fn hook(commands: &[Option<String>; 2]) -> Vec<String> {
-    let cases: Vec<String> = ["up", "down"]
-        .iter()
-        .zip(commands)
-        .filter_map(|(state, command)| Some(format!("{state}) {} ;;", command.as_ref()?)))
-        .collect();
-    if cases.is_empty() {
-        return Vec::new();
-    }
-    let script = format!("case \"$PORTOLAN_STATE\" in {} esac", cases.join(" "));
-    ["/bin/sh", "-c", &script].map(String::from).to_vec()
-}
-
-/// Checks that all backends have alike become the object's.
-fn share_checks(spec: &mut LoadBalancerSpec) {
-    let first = spec
-        .backends
-        .first()
-        .and_then(|backend| backend.checks.clone());
-    if spec.backends.iter().all(|backend| backend.checks == first) {
-        spec.checks = first.unwrap_or_default();
-        for backend in &mut spec.backends {
-            backend.checks = None;
-        }
     }
 }

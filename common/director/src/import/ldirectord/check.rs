@@ -12,7 +12,7 @@ use crate::import::{Class, Draft};
 /// What a negotiation becomes.
 enum Negotiation {
     /// A check with the same meaning.
-    Same(CheckDocument),
+    Same(Box<CheckDocument>),
     /// A check of the greeting alone.
     Greeting(&'static str, bool),
     /// Nothing.
@@ -127,7 +127,7 @@ fn negotiated(
         .get("service")
         .map_or_else(|| by_port(port), String::as_str);
     match negotiation(name, settings) {
-        Negotiation::Same(check) => Some(vec![check]),
+        Negotiation::Same(check) => Some(vec![*check]),
         Negotiation::Greeting(expect, is_tls) => {
             service.note(
                 draft,
@@ -212,7 +212,7 @@ fn negotiation(service: &str, settings: &Settings) -> Negotiation {
     let request = text("request");
     let receive = text("receive");
     match service {
-        "http" | "https" => Negotiation::Same(CheckDocument {
+        "http" | "https" => Negotiation::Same(Box::new(CheckDocument {
             http: Some(HttpDocument {
                 method: text("httpmethod").filter(|method| method != "GET"),
                 path: request.as_deref().map(path),
@@ -222,10 +222,10 @@ fn negotiation(service: &str, settings: &Settings) -> Negotiation {
                 ..HttpDocument::default()
             }),
             ..CheckDocument::default()
-        }),
+        })),
         "dns" => {
             let answer = receive.and_then(|text| text.parse().ok());
-            Negotiation::Same(CheckDocument {
+            Negotiation::Same(Box::new(CheckDocument {
                 dns: Some(DnsDocument {
                     name: request,
                     record_type: Some(String::from("A")),
@@ -233,18 +233,18 @@ fn negotiation(service: &str, settings: &Settings) -> Negotiation {
                     ..DnsDocument::default()
                 }),
                 ..CheckDocument::default()
-            })
+            }))
         }
-        "smtp" | "submission" => Negotiation::Same(tcp(vec![
+        "smtp" | "submission" => Negotiation::Same(Box::new(tcp(vec![
             step(None, "^220"),
             step(Some("EHLO localhost\r\n"), "^250"),
             step(Some("QUIT\r\n"), "^221"),
-        ])),
-        "simpletcp" => Negotiation::Same(tcp(vec![StepDocument {
+        ]))),
+        "simpletcp" => Negotiation::Same(Box::new(tcp(vec![StepDocument {
             send: request.map(|text| text.replace("\\n", "\n").replace("\\r", "\r")),
             expect: receive,
             ..StepDocument::default()
-        }])),
+        }]))),
         "ftp" => Negotiation::Greeting("^220", false),
         "imap" => Negotiation::Greeting("^\\* OK", false),
         "pop" => Negotiation::Greeting("^\\+OK", false),

@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use portolan_model::Family;
+
 use super::{Options, Setting, Settings, check};
 use crate::document::{
     ApiVersion, BackendDocument, CheckDocument, FamilyName, ForwardingDocument, FrontendDocument,
@@ -113,7 +115,8 @@ pub(super) fn read(
     {
         reals(draft, setting, &mut spec, checks.as_deref(), is_off);
     }
-    failure(draft, service, &mut spec, &settings);
+    failure(&mut spec, &settings);
+    fallback(draft, service, &mut spec, &settings, &frontend);
     spec.checks = checks.unwrap_or_default();
     spec.frontends = vec![frontend];
     let document = LoadBalancerDocument {
@@ -230,8 +233,8 @@ fn one(
     }
 }
 
-/// What happens to backends that are down, and who answers then.
-fn failure(draft: &mut Draft, service: &Setting, spec: &mut LoadBalancerSpec, settings: &Settings) {
+/// What happens to backends that are down.
+fn failure(spec: &mut LoadBalancerSpec, settings: &Settings) {
     let removes = settings.get("quiescent").is_some_and(|value| value == "no");
     spec.health = Some(HealthDocument {
         initial_state: None,
@@ -245,27 +248,39 @@ fn failure(draft: &mut Draft, service: &Setting, spec: &mut LoadBalancerSpec, se
     if spec.health.as_ref() == Some(&HealthDocument::default()) {
         spec.health = None;
     }
+}
+
+/// The server that answers while all are down.
+fn fallback(
+    draft: &mut Draft,
+    service: &Setting,
+    spec: &mut LoadBalancerSpec,
+    settings: &Settings,
+    frontend: &FrontendDocument,
+) {
     if let Some(fallback) = settings.get("fallback") {
         let mut words = fallback.split_whitespace();
         let found = words
             .next()
             .and_then(|word| named_socket(word).or_else(|| socket(word)));
         let forwarding = words.next().map_or(Some(Method::Direct), method);
-        match (found, forwarding) {
-            (Some((address, port)), Some(method)) => {
-                let translates = method == Method::Masquerade;
-                spec.sorry_server = Some(SorryServerDocument {
-                    address,
-                    port: port.filter(|_| translates),
-                    forwarding: forwarding_of(method),
-                    keep_idle: false,
-                });
-            }
-            _ => service.note(
-                draft,
-                Class::Error,
-                format!("fallback {fallback:?}: expected a server"),
-            ),
+        let own = frontend_family(frontend);
+        if let (Some((address, _)), Some(own)) = (found, own)
+            && Family::of(address) != own
+        {
+            let message = "fallback is of the other family: left out";
+            service.note(draft, Class::LeftOut, message);
+        } else if let (Some((address, port)), Some(method)) = (found, forwarding) {
+            let translates = method == Method::Masquerade;
+            spec.sorry_server = Some(SorryServerDocument {
+                address,
+                port: port.filter(|_| translates),
+                forwarding: forwarding_of(method),
+                keep_idle: false,
+            });
+        } else {
+            let message = format!("fallback {fallback:?}: expected a server");
+            service.note(draft, Class::Error, message);
         }
     }
     if let Some(command) = settings.get("fallbackcommand") {
@@ -276,6 +291,18 @@ fn failure(draft: &mut Draft, service: &Setting, spec: &mut LoadBalancerSpec, se
         spec.hooks.get_or_insert_default().on_quorum =
             ["/bin/sh", "-c", &script].map(String::from).to_vec();
     }
+}
+
+fn frontend_family(frontend: &FrontendDocument) -> Option<Family> {
+    let of_mark = frontend.family.map(|family| match family {
+        FamilyName::V4 => Family::V4,
+        FamilyName::V6 => Family::V6,
+    });
+    let of_address = frontend
+        .addresses
+        .first()
+        .map(|address| Family::of(*address));
+    of_mark.or(of_address)
 }
 
 fn method(word: &str) -> Option<Method> {

@@ -136,7 +136,7 @@ fn url(draft: &mut Draft, url: &Statement, shared: &Shared) -> HttpDocument {
         };
         let message = match (class, statement.name()) {
             (Class::LeftOut, _) => "no counterpart",
-            (Class::Nearest, "digest") => "bodyMd5, over the first 64 KiB",
+            (Class::Nearest, "digest") => "bodyMd5",
             (Class::Nearest, _) => "bodyRegex, without look-around and back-references",
             _ => "",
         };

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What follows from all settings of a `virtual_server` together.
+
+use super::Statement;
+use super::service::Gathered;
+use crate::document::{
+    CheckDocument, HealthDocument, InitialState, LoadBalancerSpec, Method, OnFailure, ProtocolName,
+    SchedulerName,
+};
+use crate::import::{Class, Draft};
+
+/// Fills in what keepalived has by default, and what its settings mean for each other.
+pub(super) fn complete(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
+    let spec = &mut gathered.spec;
+    for frontend in &mut spec.frontends {
+        if frontend.mark.is_some() {
+            frontend.family = frontend.family.or(gathered.family);
+        } else {
+            frontend.protocol = Some(gathered.protocol.unwrap_or(ProtocolName::Udp));
+        }
+    }
+    if gathered.protocol.is_none() && spec.frontends.iter().any(|one| one.mark.is_none()) {
+        draft.note(
+            &service.origin,
+            Class::Nearest,
+            "protocol",
+            "absent: UDP, as keepalived has it",
+        );
+    }
+    if spec.scheduler.is_some_and(SchedulerName::hashes_source) || !gathered.flags.is_empty() {
+        spec.scheduler_flags = Some(gathered.flags.clone());
+    }
+    weights(draft, service, gathered);
+    ports(draft, service, &mut gathered.spec);
+    let spec = &mut gathered.spec;
+    let health: &mut HealthDocument = spec.health.get_or_insert_default();
+    if !gathered.is_alpha {
+        health.initial_state = Some(InitialState::Up);
+    }
+    if !gathered.inhibits {
+        health.on_failure = Some(OnFailure::Remove);
+    }
+    if spec.health.as_ref() == Some(&HealthDocument::default()) {
+        spec.health = None;
+    }
+    let hooks = spec.hooks.get_or_insert_default();
+    hooks.on_quorum = hook(&gathered.quorum_hooks);
+    hooks.on_backend = hook(&gathered.backend_hooks);
+    if hooks.on_quorum.is_empty() && hooks.on_backend.is_empty() {
+        spec.hooks = None;
+    }
+    share_checks(spec);
+}
+
+/// Weights above the most that there is are scaled, all of them alike.
+fn weights(draft: &mut Draft, service: &Statement, gathered: &mut Gathered) {
+    let most = gathered.weights.iter().copied().max().unwrap_or_default();
+    let limit = u32::from(u16::MAX);
+    if most > limit {
+        let message = format!("{most} is above {limit}: all weights are scaled");
+        draft.note(&service.origin, Class::Nearest, "weight", message);
+    }
+    for (backend, weight) in gathered.spec.backends.iter_mut().zip(&gathered.weights) {
+        let scaled = if most > limit {
+            (u64::from(*weight) * u64::from(limit)).div_ceil(u64::from(most))
+        } else {
+            u64::from(*weight)
+        };
+        backend.weight = u16::try_from(scaled).ok().filter(|weight| *weight != 1);
+    }
+}
+
+/// keepalived silently gives servers that it does not masquerade the frontend's port.
+fn ports(draft: &mut Draft, service: &Statement, spec: &mut LoadBalancerSpec) {
+    let inherited = spec
+        .forwarding
+        .as_ref()
+        .and_then(|forwarding| forwarding.method);
+    let wanted = spec.frontends.first().and_then(|frontend| frontend.port);
+    let is_one = spec
+        .frontends
+        .iter()
+        .all(|frontend| frontend.port == wanted);
+    for backend in &mut spec.backends {
+        let own = backend
+            .forwarding
+            .as_ref()
+            .and_then(|forwarding| forwarding.method);
+        let masquerades = own
+            .or(inherited)
+            .is_none_or(|method| method == Method::Masquerade);
+        if !masquerades && backend.port.is_some() {
+            if backend.port != wanted {
+                let message = format!("{}: its port became the frontend's", backend.address);
+                draft.note(&service.origin, Class::Nearest, "real_server", message);
+            }
+            let checked = backend.port.take();
+            if !is_one || checked != wanted {
+                for check in backend
+                    .checks
+                    .iter_mut()
+                    .flatten()
+                    .filter(|check| has_port(check))
+                {
+                    check.port = check.port.or(checked);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a check connects to a port.
+fn has_port(check: &CheckDocument) -> bool {
+    check.icmp.is_none() && check.exec.is_none() && check.file.is_none()
+}
+
+/// One program for both changes, which tells them apart by its environment.
+fn hook(commands: &[Option<String>; 2]) -> Vec<String> {
+    let cases: Vec<String> = ["up", "down"]
+        .iter()
+        .zip(commands)
+        .filter_map(|(state, command)| Some(format!("{state}) {} ;;", command.as_ref()?)))
+        .collect();
+    if cases.is_empty() {
+        return Vec::new();
+    }
+    let script = format!("case \"$PORTOLAN_STATE\" in {} esac", cases.join(" "));
+    ["/bin/sh", "-c", &script].map(String::from).to_vec()
+}
+
+/// Checks that all backends have alike become the object's.
+fn share_checks(spec: &mut LoadBalancerSpec) {
+    let first = spec
+        .backends
+        .first()
+        .and_then(|backend| backend.checks.clone());
+    if spec.backends.iter().all(|backend| backend.checks == first) {
+        spec.checks = first.unwrap_or_default();
+        for backend in &mut spec.backends {
+            backend.checks = None;
+        }
+    }
+}
