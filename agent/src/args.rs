@@ -2,6 +2,7 @@
 
 //! The agent's command line. Every flag has an environment variable, for use in manifests.
 
+mod config;
 mod config_file;
 mod kernel;
 mod kube_proxy;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portolan_runtime::{DocsCommand, LogArgs};
 
+pub use config::{ConfigCommand, ExplainArgs, FilesArgs, ImportArgs, ImportProgram};
 pub use config_file::StartError;
 pub use kernel::KernelArgs;
 pub use kube_proxy::KubeProxyArgs;
@@ -68,6 +70,10 @@ pub enum Command {
     /// Print the virtual servers of files in another program's format. The kernel is read for the
     /// node's addresses, and not changed.
     Export(Box<ExportArgs>),
+
+    /// Check, import and explain files of load balancers.
+    #[command(subcommand)]
+    Config(ConfigCommand),
 
     /// Forget the cluster of this node. The next controller that the agent reaches determines it
     /// anew. A running agent notices.

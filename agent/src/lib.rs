@@ -10,6 +10,7 @@ pub mod args;
 mod backends;
 pub mod check_config;
 pub mod cleanup;
+pub mod config;
 pub mod dns;
 pub mod families;
 pub mod health;

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use portolan_agent::args::{Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
-use portolan_agent::{app, cleanup, once, prepare, reload};
+use portolan_agent::{app, cleanup, config, once, prepare, reload};
 
 /// Exit code of `--check-config` with an error.
 const BAD_CONFIG: u8 = 2;
@@ -54,6 +54,10 @@ async fn main() -> ExitCode {
         Some(Command::Apply(args)) => once::apply(*args).await,
         Some(Command::Reload(args)) => reload::ask(&args.address).await,
         Some(Command::Export(args)) => once::export(*args).await,
+        Some(Command::Config(command)) => match config::run(&command) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Some(Command::Forget(args)) => app::forget(&args),
         Some(Command::Docs(docs)) => docs.run(Cli::command()).map_err(Into::into),
         None => app::run(cli.run).await,

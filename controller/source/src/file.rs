@@ -37,6 +37,7 @@ use crate::{Contact, Event, HeldDeletions, NameSink, Sink};
 
 pub use files::{Files, Report};
 pub use problem::FileProblem;
+pub use scan::list;
 
 /// Reads files once. A path is a file, or a directory of which all `*.yaml`, `*.yml` and `*.json` are read.
 #[must_use]

@@ -17,7 +17,10 @@ const CLOCK_TICK: Duration = Duration::from_secs(2);
 ///
 /// Hidden ones are skipped, and with them the `..data` of a projected volume, whose files are
 /// reached by the symlinks beside it.
-pub(super) fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// If the path cannot be read.
+pub fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! `portolan-agent config`: checks, imports and explains files of load balancers.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use portolan_director::import::{Import, ipvsadm, keepalived, ldirectord};
+use portolan_director::{Already, Answer, File};
+
+use crate::args::{ConfigCommand, ImportArgs, ImportProgram};
+
+/// Runs a command; prints its answer.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
+    let answer = match command {
+        ConfigCommand::Schema => Answer {
+            text: portolan_director::schema_text(),
+            code: 0,
+        },
+        ConfigCommand::Check(args) => with_files(&args.paths, |files| {
+            portolan_director::check_files(files, &Already::default(), None)
+        })?,
+        ConfigCommand::Explain(args) => with_files(&args.paths, |files| {
+            portolan_director::explain_files(files, args.name.as_deref())
+        })?,
+        ConfigCommand::Import(args) => {
+            let import = import(args)?;
+            eprint!("{}", import.report());
+            Answer {
+                text: import.to_yaml(),
+                code: import.exit_code(),
+            }
+        }
+    };
+    print!("{}", answer.text);
+    Ok(ExitCode::from(answer.code))
+}
+
+fn with_files(
+    paths: &[PathBuf],
+    ask: impl FnOnce(&[File<'_>]) -> Answer,
+) -> anyhow::Result<Answer> {
+    let mut texts = Vec::new();
+    for path in paths {
+        for file in portolan_source::file::list(path).with_context(|| path.display().to_string())? {
+            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            texts.push((file.display().to_string(), text));
+        }
+    }
+    let files: Vec<_> = texts
+        .iter()
+        .map(|(name, text)| File { name, text })
+        .collect();
+    Ok(ask(&files))
+}
+
+fn import(args: &ImportArgs) -> anyhow::Result<Import> {
+    let name = args.file.display().to_string();
+    let text = read(&args.file).with_context(|| name.clone())?;
+    let file = File {
+        name: &name,
+        text: &text,
+    };
+    Ok(match args.program {
+        ImportProgram::Ipvsadm => ipvsadm::import(file, args.merge),
+        ImportProgram::Ldirectord => {
+            let options = ldirectord::Options {
+                allow_partial: args.allow_partial,
+                director: &args.director,
+            };
+            ldirectord::import(file, options)
+        }
+        ImportProgram::Keepalived => {
+            let directory = args.file.parent().unwrap_or(Path::new("")).to_owned();
+            let options = keepalived::Options {
+                include: &|pattern| included(&directory, pattern),
+                config_id: args.config_id.as_deref(),
+                director: &args.director,
+            };
+            keepalived::import(file, &options)
+        }
+    })
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    if path.as_os_str() != "-" {
+        return fs::read_to_string(path);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The files that match a pattern of an `include`, which is relative to the including file. Unreadable ones are
+/// missing, and the importer says that nothing matches.
+fn included(directory: &Path, pattern: &str) -> Vec<(String, String)> {
+    let pattern = directory.join(pattern);
+    let paths = glob::glob(&pattern.to_string_lossy());
+    let paths = paths.into_iter().flatten().filter_map(Result::ok);
+    paths
+        .filter_map(|path| Some((path.display().to_string(), fs::read_to_string(&path).ok()?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_include_is_relative_to_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("conf.d")).unwrap();
+        fs::write(dir.path().join("conf.d/web.conf"), "virtual_server 192.0.2.10 80 {\n  protocol TCP\n  real_server 10.0.0.11 8080 {\n    weight 3\n  }\n}\n").unwrap();
+        let main = dir.path().join("keepalived.conf");
+        fs::write(&main, "include conf.d/*.conf\n").unwrap();
+        let args = ImportArgs {
+            program: ImportProgram::Keepalived,
+            file: main,
+            director: "lb1".to_owned(),
+            config_id: None,
+            merge: false,
+            allow_partial: false,
+        };
+        let import = import(&args).unwrap();
+        assert_ne!(import.exit_code(), 1, "{}", import.report());
+        let balancers = import.generation.load_balancers;
+        assert_eq!(balancers[0].backends[0].weight, 3);
+        // What is printed can be read again.
+        let answer = with_files(&[], |_| Answer {
+            text: String::new(),
+            code: 0,
+        });
+        assert_eq!(answer.unwrap().code, 0);
+    }
+}
