@@ -55,6 +55,11 @@ pub(super) fn read(
     let own = own_checks(quoted, checks);
     setting.note(draft, Class::Same, "");
     let translates = method == Method::Masquerade;
+    let wanted = spec.frontends.first().and_then(|frontend| frontend.port);
+    if !translates && port.is_some() && wanted.is_some() && port != wanted {
+        let message = "its port became the frontend's, as ipvsadm has it";
+        setting.note(draft, Class::Nearest, message);
+    }
     for address in addresses {
         spec.backends.push(BackendDocument {
             name: None,

@@ -109,6 +109,7 @@ pub(super) fn read(
     let is_udp = frontend.protocol == Some(ProtocolName::Udp);
     let checks = check::checks(draft, service, &settings, port, is_udp, options);
     let is_off = settings.get("checktype").is_some_and(|kind| kind == "off");
+    spec.frontends = vec![frontend.clone()];
     for setting in inner
         .iter()
         .filter(|setting| setting.name.starts_with("real"))
@@ -118,7 +119,6 @@ pub(super) fn read(
     failure(&mut spec, &settings);
     fallback(draft, service, &mut spec, &settings, &frontend);
     spec.checks = checks.unwrap_or_default();
-    spec.frontends = vec![frontend];
     let document = LoadBalancerDocument {
         api_version: ApiVersion::V1Alpha1,
         kind: LoadBalancerKind::LoadBalancer,
