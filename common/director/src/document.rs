@@ -9,6 +9,8 @@
 mod balancer;
 mod check;
 mod director;
+mod health;
+mod http;
 mod period;
 
 use std::collections::BTreeMap;
@@ -17,23 +19,23 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use balancer::{
-    AdministrativeState, Announce, BackendDocument, ForwardingDocument, FrontendDocument,
-    HealthDocument, HooksDocument, InitialState, LoadBalancerSpec, Method, OnFailure,
-    PersistenceDocument, PersistenceEngine, SchedulerFlag, SchedulerName, SorryServerDocument,
-    TunnelDocument, TunnelKind,
+    AdministrativeState, BackendDocument, ForwardingDocument, FrontendDocument, LoadBalancerSpec,
+    Method, PersistenceDocument, PersistenceEngine, SchedulerFlag, SchedulerName,
+    SorryServerDocument, TunnelDocument, TunnelKind,
 };
 pub use balancer::{FamilyName, ProtocolName, TunnelChecksum};
 pub use check::{
-    AgentDocument, CheckDocument, DnsDocument, ExecDocument, ExpectedHeader, FileDocument,
-    GrpcDocument, HeaderDocument, HttpDocument, HttpVersionName, IcmpDocument, SourceDocument,
-    StatusDocument, StepDocument, TcpDocument, TlsDocument, UdpDocument, VerifyName, ViaName,
-    WeightSource,
+    AgentDocument, CheckDocument, DnsDocument, ExecDocument, FileDocument, GrpcDocument,
+    IcmpDocument, SourceDocument, StepDocument, TcpDocument, TlsDocument, UdpDocument, VerifyName,
+    ViaName, WeightSource,
 };
 pub use director::{
     Binding, CheckDefaultsDocument, ChecksDocument, DirectorSpec, GratuitousDocument, Role,
     ScriptsDocument, SyncDocument, SysctlMode, SysctlValue, SysctlsDocument, TimeoutsDocument,
     VipsDocument,
 };
+pub use health::{Announce, HealthDocument, HooksDocument, InitialState, OnFailure};
+pub use http::{ExpectedHeader, HeaderDocument, HttpDocument, HttpVersionName, StatusDocument};
 pub use period::Period;
 
 /// The API version of both kinds.

@@ -18,6 +18,7 @@
 
 mod balancer;
 mod check;
+mod command;
 mod convert;
 mod director;
 pub mod document;
@@ -37,6 +38,7 @@ mod write;
 
 pub use balancer::{Backend, Hooks, LoadBalancer, SorryServer};
 pub use check::{CheckDefaults, DeclaredCheck, DeclaredTimers};
+pub use command::{Answer, check as check_files, explain_files};
 pub use director::{CheckLimits, DEFAULT_MARKS, Director, Scripts, Sync, Sysctls, Timeouts, Vips};
 pub use document::{
     AdministrativeState, Announce, Binding, Method, PersistenceEngine, Role, SchedulerFlag,

@@ -247,3 +247,16 @@ fn an_import_without_warnings_ends_with_0() {
     assert_eq!(import.exit_code(), 0, "{}", import.report());
     assert_eq!(import.report(), "1 object: 2 =, 0 i, 0 ~, 0 w, 0 error\n");
 }
+
+#[test]
+fn ports_that_direct_routing_cannot_translate_are_told() {
+    let text = "virtual = 192.0.2.1:80\n real = 10.0.0.1:8080 gate\n checktype = ping\n";
+    let import = ldirectord(text, false);
+    assert_eq!(import.exit_code(), 2);
+    let first = import.report().lines().next().unwrap().to_owned();
+    assert_eq!(
+        first,
+        "ldirectord.cf:2: ~: real: its port became the frontend's, as ipvsadm has it"
+    );
+    assert_eq!(import.generation.load_balancers[0].backends[0].port, None);
+}

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use portolan_director::import::{ipvsadm, keepalived, ldirectord};
 use portolan_director::{Already, Director, File, Generation, LoadBalancer, parse};
 use proptest::prelude::*;
 
@@ -35,6 +36,24 @@ fn damaged() -> impl Strategy<Value = String> {
             characters.splice(at..end, with.chars());
         }
         characters.into_iter().collect()
+    })
+}
+
+/// The files of the importers' tests with lines in another order, left out or cut.
+fn imported() -> impl Strategy<Value = String> {
+    let files = [
+        include_str!("import/keepalived.conf"),
+        include_str!("import/ldirectord.cf"),
+        include_str!("import/rules.ipvsadm"),
+    ];
+    let line = (any::<prop::sample::Index>(), 0..80_usize);
+    (0..files.len(), prop::collection::vec(line, 1..20)).prop_map(move |(file, lines)| {
+        let all: Vec<&str> = files[file].lines().collect();
+        let cut = lines.into_iter().map(|(at, length)| {
+            let line = all[at.index(all.len())];
+            line.get(..length).unwrap_or(line)
+        });
+        cut.collect::<Vec<_>>().join("\n")
     })
 }
 
@@ -75,6 +94,23 @@ proptest! {
         let before = director(&text);
         let generation = read("x.yaml", &before.to_yaml()).unwrap();
         prop_assert_eq!(&generation.directors, &[before]);
+    }
+
+    #[test]
+    fn any_text_can_be_given_to_importers(text in imported()) {
+        let file = File { name: "x", text: &text };
+        let include: &dyn Fn(&str) -> Vec<(String, String)> = &|_| Vec::new();
+        let imports = [
+            keepalived::import(file, &keepalived::Options { include, config_id: None, director: "lb1" }),
+            ldirectord::import(file, ldirectord::Options { allow_partial: true, director: "lb1" }),
+            ipvsadm::import(file, true),
+        ];
+        for import in imports {
+            // What was imported is right; what was not is told.
+            let read = read("x.yaml", &import.to_yaml()).unwrap();
+            prop_assert_eq!(&read.load_balancers, &import.generation.load_balancers);
+            prop_assert!(import.exit_code() != 1 || read == Generation::default());
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! ldirectord.cf (ldirectord 4.12): one load balancer for each `virtual`.
 
 mod check;
+mod real;
 mod service;
 
 use std::collections::HashMap;

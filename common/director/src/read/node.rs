@@ -2,7 +2,7 @@
 
 //! Values of YAML and JSON that know their places.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -190,38 +190,6 @@ impl fmt::Display for Node {
             Value::List(_) => f.write_str("a list"),
             Value::Map(_) => f.write_str("fields"),
         }
-    }
-}
-
-/// The path of a field, as in `spec.backends[1].port`.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Path(String);
-
-impl Path {
-    /// A field of the value here.
-    #[must_use]
-    pub(crate) fn field(&self, name: &str) -> Self {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "_-<".contains(c);
-        let path = if !name.is_empty() && name.chars().all(plain) {
-            let dot = if self.0.is_empty() { "" } else { "." };
-            format!("{}{dot}{name}", self.0)
-        } else {
-            format!("{}[{name}]", self.0)
-        };
-        Self(path)
-    }
-
-    /// An item of the list here.
-    #[must_use]
-    pub(crate) fn item(&self, index: usize) -> Self {
-        let mut path = self.0.clone();
-        let _ = write!(path, "[{index}]");
-        Self(path)
-    }
-
-    /// Its text.
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
     }
 }
 

@@ -2,7 +2,8 @@
 
 //! A document without fields whose structure is wrong, so that the rest can be checked too.
 
-use super::node::{Node, Path, Value};
+use super::node::{Node, Value};
+use super::path::Path;
 
 /// The document without these fields. Of a list with a wrong item the whole field is left out,
 /// unless the item is a map, since the places of the others must stay the same.

@@ -11,7 +11,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use regex::Regex;
 use serde_json::Value as Json;
 
-use super::node::{Key, Node, Path, Value};
+use super::node::{Key, Node, Value};
+use super::path::Path;
 use crate::problem::{Position, alternatives};
 
 /// A field whose structure is wrong.

@@ -2,15 +2,15 @@
 
 //! `virtual` with its settings and `real` servers.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use portolan_model::Family;
 
-use super::{Options, Setting, Settings, check};
+use super::{Options, Setting, Settings, check, real};
 use crate::document::{
-    ApiVersion, BackendDocument, CheckDocument, FamilyName, ForwardingDocument, FrontendDocument,
-    HealthDocument, InitialState, LoadBalancerDocument, LoadBalancerKind, LoadBalancerSpec,
-    Metadata, Method, OnFailure, Period, ProtocolName, SchedulerName, SorryServerDocument,
+    ApiVersion, FamilyName, ForwardingDocument, FrontendDocument, HealthDocument, InitialState,
+    LoadBalancerDocument, LoadBalancerKind, LoadBalancerSpec, Metadata, Method, OnFailure, Period,
+    ProtocolName, SchedulerName, SorryServerDocument,
 };
 use crate::import::ipvsadm::{netmask, socket};
 use crate::import::{Class, Draft, Drafted};
@@ -109,16 +109,16 @@ pub(super) fn read(
     let is_udp = frontend.protocol == Some(ProtocolName::Udp);
     let checks = check::checks(draft, service, &settings, port, is_udp, options);
     let is_off = settings.get("checktype").is_some_and(|kind| kind == "off");
+    spec.frontends = vec![frontend.clone()];
     for setting in inner
         .iter()
         .filter(|setting| setting.name.starts_with("real"))
     {
-        reals(draft, setting, &mut spec, checks.as_deref(), is_off);
+        real::read(draft, setting, &mut spec, checks.as_deref(), is_off);
     }
     failure(&mut spec, &settings);
     fallback(draft, service, &mut spec, &settings, &frontend);
     spec.checks = checks.unwrap_or_default();
-    spec.frontends = vec![frontend];
     let document = LoadBalancerDocument {
         api_version: ApiVersion::V1Alpha1,
         kind: LoadBalancerKind::LoadBalancer,
@@ -160,7 +160,7 @@ fn frontend(service: &Setting) -> Option<(FrontendDocument, Option<u16>)> {
 }
 
 /// `ADDRESS:PORT`, where well-known ports may have their names.
-fn named_socket(text: &str) -> Option<(IpAddr, Option<u16>)> {
+pub(super) fn named_socket(text: &str) -> Option<(IpAddr, Option<u16>)> {
     let ports = [
         ("http", "80"),
         ("https", "443"),
@@ -305,7 +305,7 @@ fn frontend_family(frontend: &FrontendDocument) -> Option<Family> {
     of_mark.or(of_address)
 }
 
-fn method(word: &str) -> Option<Method> {
+pub(super) fn method(word: &str) -> Option<Method> {
     match word {
         "gate" => Some(Method::Direct),
         "masq" => Some(Method::Masquerade),
@@ -314,101 +314,9 @@ fn method(word: &str) -> Option<Method> {
     }
 }
 
-fn forwarding_of(method: Method) -> Option<ForwardingDocument> {
+pub(super) fn forwarding_of(method: Method) -> Option<ForwardingDocument> {
     (method != Method::Masquerade).then_some(ForwardingDocument {
         method: Some(method),
         tunnel: None,
     })
-}
-
-/// `A[->B][:PORT] METHOD [WEIGHT] [<l:N>] [<u:N>] ["REQUEST", "RECEIVE"]`.
-fn reals(
-    draft: &mut Draft,
-    setting: &Setting,
-    spec: &mut LoadBalancerSpec,
-    checks: Option<&[CheckDocument]>,
-    is_off: bool,
-) {
-    let (plain, quoted) = setting
-        .value
-        .split_once('"')
-        .unwrap_or((&setting.value, ""));
-    let mut words = plain.split_whitespace();
-    let servers = words.next().and_then(servers);
-    let method = words.next().and_then(method);
-    let (Some((addresses, port)), Some(method)) = (servers, method) else {
-        setting.note(
-            draft,
-            Class::Error,
-            "expected ADDRESS:PORT and gate, masq or ipip",
-        );
-        return;
-    };
-    let (mut weight, mut upper, mut lower) = (1_u16, 0, 0);
-    for word in words {
-        let limit = word.trim_matches(['<', '>']);
-        let is_right = match (limit.strip_prefix("u:"), limit.strip_prefix("l:")) {
-            (Some(number), _) => number.parse().map(|number| upper = number).is_ok(),
-            (_, Some(number)) => number.parse().map(|number| lower = number).is_ok(),
-            _ => word.parse().map(|number| weight = number).is_ok(),
-        };
-        if !is_right {
-            setting.note(
-                draft,
-                Class::Error,
-                format!("{word:?}: expected a weight, <l:N> or <u:N>"),
-            );
-            return;
-        }
-    }
-    let own = own_checks(quoted, checks);
-    setting.note(draft, Class::Same, "");
-    let translates = method == Method::Masquerade;
-    for address in addresses {
-        spec.backends.push(BackendDocument {
-            name: None,
-            address,
-            port: port.filter(|_| translates),
-            weight: (weight != 1).then_some(weight),
-            max_connections: upper,
-            resume_connections: lower,
-            forwarding: forwarding_of(method),
-            checks: own.clone(),
-            administrative_state: is_off.then_some(crate::AdministrativeState::Disabled),
-        });
-    }
-}
-
-/// The checks of the service with a request and an expected answer of the server's own.
-fn own_checks(quoted: &str, checks: Option<&[CheckDocument]>) -> Option<Vec<CheckDocument>> {
-    let mut texts = quoted
-        .split('"')
-        .filter(|text| !text.trim_matches([' ', ',', '\t']).is_empty());
-    let request = texts.next()?;
-    let receive = texts.next();
-    let mut own = checks?.to_vec();
-    for http in own.iter_mut().filter_map(|check| check.http.as_mut()) {
-        http.path = Some(check::path(request));
-        http.body_regex = receive.map(str::to_owned).or(http.body_regex.take());
-    }
-    Some(own)
-}
-
-/// `A[:PORT]` and `A->B[:PORT]`, at most 256 servers.
-fn servers(text: &str) -> Option<(Vec<IpAddr>, Option<u16>)> {
-    let Some((first, rest)) = text.split_once("->") else {
-        let (address, port) = named_socket(text).or_else(|| socket(text))?;
-        return Some((vec![address], port));
-    };
-    let (last, port) = named_socket(rest).or_else(|| socket(rest))?;
-    let first: IpAddr = first.trim_matches(['[', ']']).parse().ok()?;
-    let (IpAddr::V4(first), IpAddr::V4(last)) = (first, last) else {
-        return (first == last).then_some((vec![first], port));
-    };
-    let range = u32::from(first)..=u32::from(last);
-    let addresses: Vec<IpAddr> = range
-        .take(257)
-        .map(|bits| IpAddr::V4(Ipv4Addr::from(bits)))
-        .collect();
-    ((1..=256).contains(&addresses.len())).then_some((addresses, port))
 }

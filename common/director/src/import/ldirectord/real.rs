@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! `real` servers.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::service::{forwarding_of, method, named_socket};
+use super::{Setting, check};
+use crate::document::{
+    AdministrativeState, BackendDocument, CheckDocument, LoadBalancerSpec, Method,
+};
+use crate::import::ipvsadm::socket;
+use crate::import::{Class, Draft};
+
+/// `A[->B][:PORT] METHOD [WEIGHT] [<l:N>] [<u:N>] ["REQUEST", "RECEIVE"]`.
+pub(super) fn read(
+    draft: &mut Draft,
+    setting: &Setting,
+    spec: &mut LoadBalancerSpec,
+    checks: Option<&[CheckDocument]>,
+    is_off: bool,
+) {
+    let (plain, quoted) = setting
+        .value
+        .split_once('"')
+        .unwrap_or((&setting.value, ""));
+    let mut words = plain.split_whitespace();
+    let servers = words.next().and_then(servers);
+    let method = words.next().and_then(method);
+    let (Some((addresses, port)), Some(method)) = (servers, method) else {
+        setting.note(
+            draft,
+            Class::Error,
+            "expected ADDRESS:PORT and gate, masq or ipip",
+        );
+        return;
+    };
+    let (mut weight, mut upper, mut lower) = (1_u16, 0, 0);
+    for word in words {
+        let limit = word.trim_matches(['<', '>']);
+        let is_right = match (limit.strip_prefix("u:"), limit.strip_prefix("l:")) {
+            (Some(number), _) => number.parse().map(|number| upper = number).is_ok(),
+            (_, Some(number)) => number.parse().map(|number| lower = number).is_ok(),
+            _ => word.parse().map(|number| weight = number).is_ok(),
+        };
+        if !is_right {
+            setting.note(
+                draft,
+                Class::Error,
+                format!("{word:?}: expected a weight, <l:N> or <u:N>"),
+            );
+            return;
+        }
+    }
+    let own = own_checks(quoted, checks);
+    setting.note(draft, Class::Same, "");
+    let translates = method == Method::Masquerade;
+    let wanted = spec.frontends.first().and_then(|frontend| frontend.port);
+    if !translates && port.is_some() && wanted.is_some() && port != wanted {
+        let message = "its port became the frontend's, as ipvsadm has it";
+        setting.note(draft, Class::Nearest, message);
+    }
+    for address in addresses {
+        spec.backends.push(BackendDocument {
+            name: None,
+            address,
+            port: port.filter(|_| translates),
+            weight: (weight != 1).then_some(weight),
+            max_connections: upper,
+            resume_connections: lower,
+            forwarding: forwarding_of(method),
+            checks: own.clone(),
+            administrative_state: is_off.then_some(AdministrativeState::Disabled),
+        });
+    }
+}
+
+/// The checks of the service with a request and an expected answer of the server's own.
+fn own_checks(quoted: &str, checks: Option<&[CheckDocument]>) -> Option<Vec<CheckDocument>> {
+    let mut texts = quoted
+        .split('"')
+        .filter(|text| !text.trim_matches([' ', ',', '\t']).is_empty());
+    let request = texts.next()?;
+    let receive = texts.next();
+    let mut own = checks?.to_vec();
+    for http in own.iter_mut().filter_map(|check| check.http.as_mut()) {
+        http.path = Some(check::path(request));
+        http.body_regex = receive.map(str::to_owned).or(http.body_regex.take());
+    }
+    Some(own)
+}
+
+/// `A[:PORT]` and `A->B[:PORT]`, at most 256 servers.
+fn servers(text: &str) -> Option<(Vec<IpAddr>, Option<u16>)> {
+    let Some((first, rest)) = text.split_once("->") else {
+        let (address, port) = named_socket(text).or_else(|| socket(text))?;
+        return Some((vec![address], port));
+    };
+    let (last, port) = named_socket(rest).or_else(|| socket(rest))?;
+    let first: IpAddr = first.trim_matches(['[', ']']).parse().ok()?;
+    let (IpAddr::V4(first), IpAddr::V4(last)) = (first, last) else {
+        return (first == last).then_some((vec![first], port));
+    };
+    let range = u32::from(first)..=u32::from(last);
+    let addresses: Vec<IpAddr> = range
+        .take(257)
+        .map(|bits| IpAddr::V4(Ipv4Addr::from(bits)))
+        .collect();
+    ((1..=256).contains(&addresses.len())).then_some((addresses, port))
+}
