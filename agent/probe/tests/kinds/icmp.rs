@@ -7,6 +7,7 @@ use portolan_probe::{Context, Target, probe};
 use crate::rig::{check, short};
 
 /// Whether this process may open a socket for ICMP.
+#[allow(clippy::print_stdout, reason = "CONTRIBUTING.md asks for the line")]
 fn may_ping() -> bool {
     use socket2::{Domain, Protocol, Socket, Type};
     let open = |kind| Socket::new(Domain::IPV4, kind, Some(Protocol::ICMPV4)).is_ok();
