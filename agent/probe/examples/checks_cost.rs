@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use portolan_health::{Administrative, Assigned, Backend, LoadBalancer};
-use portolan_model::check::{Check, HealthPolicy, HttpProbe, Probe, TcpProbe};
+use portolan_model::check::{Check, HealthPolicy, Probe, TcpProbe};
 use portolan_probe::{
     BUCKETS, Clock, Context, Counts, Engine, Inputs, Overrides, ResultKind, Settings, Wanted,
 };
@@ -165,7 +165,7 @@ fn cpu() -> Duration {
 
 fn wanted(port: u16) -> Wanted<u16> {
     let tcp = Check::new(Probe::Tcp(TcpProbe::default()));
-    let http = Check::new(Probe::Http(Box::new(HttpProbe::default())));
+    let http = Check::new(Probe::Http(Box::default()));
     let kinds: [Arc<[Assigned]>; 2] = [tcp, http].map(|check| [Assigned::direct(check)].into());
     let numbers = (0..BACKENDS * 2 / EACH).map(|number| (number, &kinds[usize::from(number % 2)]));
     let balancer = |(number, checks): (u16, &Arc<[Assigned]>)| {
