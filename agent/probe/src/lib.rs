@@ -2,7 +2,58 @@
 
 //! Probes of backends, and the engine that runs them.
 //!
-//! [`probe`] runs one check of one backend once.
+//! [`probe`] runs one check of one backend once. An [`Engine`] probes all backends of all load balancers
+//! again and again, and publishes verdicts about them. This is how an agent uses it:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use portolan_health::{Saved, Step, Verdicts, steps};
+//! use portolan_probe::{
+//!     Clock, Context, Engine, Inputs, Overrides, Settings, StateFile, Wanted,
+//! };
+//! use tokio::sync::watch;
+//! use tokio_util::sync::CancellationToken;
+//!
+//! /// The key of a load balancer: the record's in the agent.
+//! type Key = String;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! # let directory = std::env::temp_dir();
+//! # let file = StateFile::new(&directory.join("no such directory"));
+//! // Whoever computes the table sends what is wanted; each send costs what has changed.
+//! let (wanted, wanted_receiver) = watch::channel(Wanted::<Key>::new());
+//! let (overrides, overrides_receiver) = watch::channel(Overrides::<Key>::new());
+//! let inputs = Inputs { wanted: wanted_receiver, overrides: overrides_receiver };
+//!
+//! // A damaged file is told to the operator; the backends are probed anew.
+//! let saved: Option<Saved<Key>> = file.load().unwrap_or_default();
+//! // The identifier of this boot, and the time since: the agent's clock has both.
+//! let clock = Clock::new("3b241101-e2bb-4255-8caf-4136c566a962", Duration::from_secs(9_000));
+//! let (engine, handle) = Engine::new(Context::default(), Settings::default(), clock, inputs, saved);
+//! let token = CancellationToken::new();
+//! let engine = tokio::spawn(engine.run(token.clone()));
+//! let keeper = tokio::spawn(file.keep(handle.saved.clone()));
+//!
+//! // The sync loop waits for a change of `handle.health`, and takes the way from the verdicts that the
+//! // kernel has to the new ones. `handle.counts()` is for the metrics.
+//! let (mut old, new) = (Verdicts::default(), Verdicts::default());
+//! for step in steps(&old, &new) {
+//!     match step {
+//!         Step::Sorry(_serves) => { /* set the weight of the sorry server */ }
+//!         Step::Backend(_address, _verdict) => { /* add, set or delete the real server */ }
+//!     }
+//! }
+//! old = new;
+//!
+//! // At the end the states are published once more, and written.
+//! token.cancel();
+//! engine.await.unwrap();
+//! keeper.await.unwrap();
+//! # drop((wanted, overrides, old));
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +64,7 @@ mod kinds;
 mod patterns;
 mod probe;
 mod socket;
+mod state_file;
 mod target;
 
 pub use context::{Context, ProgramUser};
@@ -21,4 +73,5 @@ pub use engine::{
     ResultKind, Settings, Wanted, kind,
 };
 pub use probe::probe;
+pub use state_file::{StateFile, StateFileError};
 pub use target::{Names, Target};

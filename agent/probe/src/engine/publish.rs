@@ -89,10 +89,20 @@ impl<K: Key> Publisher<K> {
         self.saved_at + between
     }
 
-    /// Load balancers whose verdicts change now by time alone.
-    pub(super) fn ramping(&self, now: Duration) -> Vec<K> {
-        let ramps = self.ramps.iter().filter(|(_, time)| **time <= now);
-        ramps.map(|(key, _)| key.clone()).collect()
+    /// Takes the load balancers whose verdicts change now by time alone. They are to be noted:
+    /// publishing finds their next times.
+    pub(super) fn ramping(&mut self, now: Duration) -> Vec<K> {
+        let due = |(_, time): &(&K, &Duration)| **time <= now;
+        let keys: Vec<K> = self
+            .ramps
+            .iter()
+            .filter(due)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in &keys {
+            self.ramps.remove(key);
+        }
+        keys
     }
 
     /// Publishes and saves what is due.

@@ -159,7 +159,7 @@ async fn lying_servers_fail() {
         ("SSH-2.0-OpenSSH_9.2\r\n", "HTTP"),
         (
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-            "HTTP",
+            "Invalid chunk",
         ),
     ] {
         let outcome = told(HttpProbe::default(), answer).await;

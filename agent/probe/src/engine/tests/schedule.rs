@@ -48,7 +48,7 @@ async fn a_refusing_backend_is_out_in_time_and_so_is_a_silent_one() {
             settings.per_second += seed;
             let mut rig = Rig::with(world, [balancer(&check(), [1, 2])], settings, None);
             rig.until(1, &[1, 1]).await;
-            sleep(Duration::from_millis(10_000 + 250 * u64::from(seed))).await;
+            sleep(Duration::from_millis(70_000 + 250 * u64::from(seed))).await;
             let begin = rig.start.elapsed();
             match refuses {
                 true => rig.world.refuses(2),

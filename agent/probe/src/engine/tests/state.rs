@@ -94,24 +94,24 @@ async fn states_survive_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn states_are_saved_at_most_once_a_second_and_at_least_once_a_minute() {
     let mut check = check();
-    check.timers.interval = Duration::from_millis(20);
-    check.timers.fast_interval = Duration::from_millis(20);
+    check.timers.interval = Duration::from_millis(100);
+    check.timers.fast_interval = Duration::from_millis(100);
     (check.timers.rise, check.timers.fall) = (1, 1);
-    let mut rig = Rig::new([balancer(&check, 1..=20)]);
+    let mut rig = Rig::new([balancer(&check, 1..=5)]);
     let mut saves = Vec::new();
-    for round in 0..100 {
-        for port in 1..=20 {
+    for round in 0..40 {
+        for port in 1..=5 {
             match round % 2 {
                 0 => rig.world.refuses(port),
                 _ => rig.world.passes(port),
             }
         }
-        sleep(Duration::from_millis(200)).await;
+        sleep(seconds(1)).await;
         if rig.handle.saved.has_changed().unwrap() {
             saves.push(rig.handle.saved.borrow_and_update().at);
         }
     }
-    assert!((10..=20).contains(&saves.len()), "{saves:?}");
+    assert!((15..=40).contains(&saves.len()), "{saves:?}");
     assert!(
         saves.windows(2).all(|pair| pair[1] - pair[0] >= seconds(1)),
         "{saves:?}"
