@@ -195,10 +195,7 @@ fn check_backends(
         state_file,
         overrides,
     } = backends::start(tables, &args.state_dir);
-    vital.spawn(
-        "states of backends",
-        state_file.follow(handle.saved.clone()),
-    );
+    vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     registry.register_collector(Box::new(BackendCollector(handle)));
     let ending = vital.ending.clone();

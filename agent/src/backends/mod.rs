@@ -11,7 +11,6 @@
 //! ```
 
 mod metrics;
-mod state_file;
 mod wanted;
 
 use std::path::Path;
@@ -20,12 +19,13 @@ use std::time::Instant;
 
 use portolan_health::{State, Verdicts};
 use portolan_model::{ByRecord, NodeTable, RecordHealth, RecordKey};
-use portolan_probe::{Clock, Context, Engine, Handle, Inputs, Overrides, Settings, Wanted};
+use portolan_probe::{
+    Clock, Context, Engine, Handle, Inputs, Overrides, Settings, StateFile, Wanted,
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use metrics::BackendCollector;
-pub(crate) use state_file::StateFile;
 
 use crate::subscribe::Subscribed;
 
@@ -67,7 +67,11 @@ pub(crate) fn start(tables: Tables, state_dir: &Path) -> Started {
     let (wanted, wanted_receiver) = watch::channel(Wanted::new());
     let (overrides, overrides_receiver) = watch::channel(Overrides::new());
     let (checked, checked_receiver) = watch::channel(None);
-    let (state_file, saved) = StateFile::open(state_dir);
+    let state_file = StateFile::new(state_dir);
+    let saved = state_file.load().unwrap_or_else(|error| {
+        tracing::warn!("states of backends cannot be read, they are checked anew: {error}");
+        None
+    });
     let clock = Clock::new(&boot_id(), since_boot());
     let inputs = Inputs {
         wanted: wanted_receiver,
