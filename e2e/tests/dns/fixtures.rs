@@ -128,8 +128,53 @@ pub(crate) fn objects(own: &str) -> Vec<Value> {
         ),
         pod("testns", "late-0", json!({})),
         pod("testns", "early-0", json!({})),
+        pod("podns", "zz-last", json!({})),
+        pod("testns", "zz-last", json!({})),
     ]);
     objects
+}
+
+/// The objects that are applied last, with records in every zone. Their names and addresses sort
+/// after all others, because exports write in that order.
+pub(crate) fn last() -> Vec<Value> {
+    let spec = json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv4", "IPv6"],
+        "ports": http()});
+    vec![
+        service("zz-last", spec),
+        slice(
+            "zz-last",
+            "zz-last-a",
+            "IPv4",
+            http(),
+            json!([named("198.51.100.254", "last")]),
+        ),
+        slice(
+            "zz-last",
+            "zz-last-b",
+            "IPv6",
+            http(),
+            json!([named("fdff::254", "last")]),
+        ),
+    ]
+}
+
+/// Names of the objects of [`last`] and of the last Pods, whose answers show that a server has all
+/// that was applied before.
+pub(crate) mod last_names {
+    /// The Service.
+    pub(crate) const SERVICE: &str = "zz-last.testns.svc.cluster.local.";
+    /// The endpoint in its two slices.
+    pub(crate) const ENDPOINT: &str = "last.zz-last.testns.svc.cluster.local.";
+    /// The endpoint's addresses, one of each reverse zone.
+    pub(crate) const ADDRESSES: [&str; 2] = [
+        "254.100.51.198.in-addr.arpa.",
+        "4.5.2.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.f.f.d.f.ip6.arpa.",
+    ];
+    /// The Pods, by Namespace.
+    pub(crate) const PODS: [&str; 2] = [
+        "10-240-9-8.podns.pod.cluster.local.",
+        "10-240-9-9.testns.pod.cluster.local.",
+    ];
 }
 
 fn cluster_ips() -> Vec<Value> {
@@ -287,8 +332,17 @@ fn zoned() -> [Value; 2] {
     ]
 }
 
-/// Pods: namespace, name, address and readiness.
-pub(crate) const PODS: [(&str, &str, &str, bool); 10] = [
+/// The addresses of Pods that Services select.
+pub(crate) const SELECTED: [&str; 5] = [
+    "10.240.1.10",
+    "10.240.1.11",
+    "10.240.1.20",
+    "10.240.1.21",
+    "10.240.1.30",
+];
+
+/// Pods in the order in which they get addresses: namespace, name, addresses and readiness.
+pub(crate) const PODS: [(&str, &str, &str, bool); 12] = [
     ("podns", "foo", "10.240.0.1", true),
     ("podns", "foo6", "fd00:240::6", true),
     ("podns", "twin-a", "10.240.0.9", true),
@@ -299,4 +353,6 @@ pub(crate) const PODS: [(&str, &str, &str, bool); 10] = [
     ("testns", "set-1", "10.240.1.11", true),
     ("testns", "late-0", "10.240.1.20", false),
     ("testns", "early-0", "10.240.1.21", false),
+    ("podns", "zz-last", "10.240.9.8", true),
+    ("testns", "zz-last", "10.240.9.9", true),
 ];

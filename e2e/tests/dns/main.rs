@@ -17,9 +17,10 @@ mod world;
 
 use std::time::Instant;
 
+use ask::Question;
 use compare::{of_exports, with_plugin};
 use programs::{PATIENT, an_own_address};
-use world::{COPIED, FEW_NAMESPACES, NO_ENDPOINTS, NOT_EMPTY, World};
+use world::{COPIED, NO_ENDPOINTS, NOT_EMPTY, World};
 
 #[test]
 fn coredns_answers_equal_those_of_its_kubernetes_plugin() {
@@ -30,21 +31,12 @@ fn coredns_answers_equal_those_of_its_kubernetes_plugin() {
     println!("all runs after {:.1} s", start.elapsed().as_secs_f32());
     world.apply(&fixtures::objects(&an_own_address().unwrap()));
     world.set_addresses();
-    let without_headless = [FEW_NAMESPACES, NO_ENDPOINTS];
-    world.settle(
-        "set-1.set.testns.svc.cluster.local.",
-        true,
-        &without_headless,
-    );
-    world.settle(
-        "_http._tcp.early.testns.svc.cluster.local.",
-        true,
-        &without_headless,
-    );
+    world.await_slices();
+    world.apply(&fixtures::last());
+    world.settle_all();
     // The API server publishes no endpoint of its own here.
-    world.settle("kubernetes.default.svc.cluster.local.", true, &[NOT_EMPTY]);
-    world.settle("svc1.testns.svc.cluster.local.", true, &[FEW_NAMESPACES]);
-    world.settle("fd00-240--6.podns.pod.cluster.local.", false, &[]);
+    let own = Question::a("kubernetes.default.svc.cluster.local.");
+    world.settle(&own, true, &[NOT_EMPTY]);
 
     let exported = questions::of_exports();
     for comparison in of_exports(&world.ports) {
@@ -82,8 +74,10 @@ fn coredns_answers_equal_those_of_its_kubernetes_plugin() {
         .servers
         .kubectl(&["delete", "namespace", "emptyns"])
         .unwrap();
-    world.settle("svc1.testns.svc.cluster.local.", false, &[]);
-    world.settle("ep1a.svc1.testns.svc.cluster.local.", false, &[]);
+    for name in ["svc1", "ep1a.svc1"] {
+        let gone = Question::a(&format!("{name}.testns.svc.cluster.local."));
+        world.settle(&gone, false, &[]);
+    }
     let arrived = Instant::now() + PATIENT;
     for comparison in [with_plugin(&world.ports), of_exports(&world.ports)].concat() {
         comparison.run(&exported, arrived);

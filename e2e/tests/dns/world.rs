@@ -87,6 +87,9 @@ pub(crate) const WAYS: [Way; 7] = [
 
 pub(crate) const NAME_SERVER: &str = "--dns-name-server=testns/name-servers";
 
+/// The index of the way without names of Pods.
+pub(crate) const DISABLED: usize = 0;
+
 /// The index of the way with zone files and etcd.
 pub(crate) const EXPORTED: usize = 2;
 
@@ -259,20 +262,50 @@ impl World {
         }
     }
 
-    /// Returns when a name has an answer, or none, in all ways but `except`.
-    pub(crate) fn settle(&self, name: &str, has_answer: bool, except: &[usize]) {
-        let question = Question {
-            name: name.to_owned(),
-            kind: RecordType::A,
-        };
+    /// Returns when the slices that the endpointslice controller makes have all their endpoints.
+    pub(crate) fn await_slices(&self) {
+        let list = [
+            "get",
+            "endpointslices",
+            "--namespace=testns",
+            "--output=jsonpath={.items[*].endpoints[*].addresses[*]}",
+        ];
+        wait_for("slices of Pods", PATIENT, || {
+            let found = self.servers.kubectl(&list).ok()?;
+            let found: Vec<_> = found.split_whitespace().collect();
+            fixtures::SELECTED
+                .iter()
+                .all(|address| found.contains(address))
+                .then_some(())
+        })
+        .unwrap();
+    }
+
+    /// Returns when all servers have all that was applied before [`fixtures::last`]: each zone is
+    /// written and read on its own, so that a record of each is asked for.
+    pub(crate) fn settle_all(&self) {
+        use fixtures::last_names::{ADDRESSES, ENDPOINT, PODS, SERVICE};
+        self.settle(&Question::a(SERVICE), true, &[FEW_NAMESPACES]);
+        let addresses = ADDRESSES.map(|name| Question::new(name, RecordType::PTR));
+        let endpoint = Question::new(ENDPOINT, RecordType::AAAA);
+        for question in addresses.iter().chain([&endpoint]) {
+            self.settle(question, true, &[FEW_NAMESPACES, NO_ENDPOINTS]);
+        }
+        let [few, other] = PODS.map(Question::a);
+        self.settle(&few, true, &[DISABLED, NOT_EMPTY]);
+        self.settle(&other, true, &[DISABLED, NOT_EMPTY, FEW_NAMESPACES]);
+    }
+
+    /// Returns when a question has an answer, or none, in all ways but `except`.
+    pub(crate) fn settle(&self, question: &Question, has_answer: bool, except: &[usize]) {
         let ports = &self.ports;
         let rest = [ports.agent, ports.files, ports.etcd];
         let ways = (0..WAYS.len()).filter(|way| !except.contains(way));
         let ways = ways.flat_map(|way| [ports.plugin[way], ports.grpc[way]]);
         let mut all: Vec<_> = ways.chain(rest).collect();
-        let waited = wait_for(name, PATIENT, || {
+        let waited = wait_for(&question.to_string(), PATIENT, || {
             all.retain(|port| {
-                let seen = ask(local(*port), &question, Duration::from_secs(2));
+                let seen = ask(local(*port), question, Duration::from_secs(2));
                 !seen.is_ok_and(|seen| seen.answers.is_empty() != has_answer)
             });
             all.is_empty().then_some(())
