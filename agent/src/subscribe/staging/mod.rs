@@ -24,6 +24,7 @@ use prost::Message;
 use node::{Node, StagedNode};
 use part::{Decoded, TablePart};
 
+pub use part::PatchError;
 pub use saved::Saved;
 
 /// A node's table, and the transition that is being received.
@@ -103,12 +104,12 @@ pub enum StagingError {
     #[error("Commit: {0}")]
     Commit(#[from] DecodeError),
     /// A patch that does not apply to the staged table.
-    #[error("patch of {record}: {reason}")]
+    #[error("patch of {record}: {error}")]
     Patch {
         /// The record's namespace, Service and port.
         record: String,
         /// Why.
-        reason: String,
+        error: PatchError,
     },
     /// Compressed records that cannot be read.
     #[error(transparent)]
@@ -251,11 +252,11 @@ impl Staging {
     fn stage_patch(&mut self, patch: &v1::RecordPatch) -> Result<(), StagingError> {
         let records = &mut self.records;
         let patched = records.patch(patch, &self.table.records, &self.cluster);
-        patched.map_err(|reason| {
+        patched.map_err(|error| {
             let key = patch.key.clone().unwrap_or_default();
             StagingError::Patch {
                 record: format!("{}/{}:{}", key.namespace, key.service, key.port),
-                reason,
+                error,
             }
         })
     }
