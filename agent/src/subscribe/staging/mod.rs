@@ -171,8 +171,8 @@ impl Staging {
     /// # Errors
     /// If it is a Commit that does not fit the frames before it, or a change of something that is
     /// missing. A new stream must be begun.
-    pub fn take(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
-        let result = self.take_frame(frame);
+    pub fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
+        let result = self.stage(frame);
         if result.is_err() {
             self.position = None;
             self.drop_staged();
@@ -180,7 +180,7 @@ impl Staging {
         result
     }
 
-    fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
+    fn stage(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         match frame.frame {
             None => return Ok(Taken::Unknown),
             Some(Frame::Welcome(welcome)) => {
