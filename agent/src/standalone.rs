@@ -168,7 +168,7 @@ impl Standalone {
         // Each reading of the files lists all that there is.
         self.in_force.begin_listing();
         let table = Subscribed::new((0, self.revision), Arc::clone(&self.table));
-        self.in_force.take(table);
+        self.in_force.take_table(table);
         self.saver.changed(Instant::now());
     }
 

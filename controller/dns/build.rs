@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let dns = protox::compile(["dns.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(dns)?;
-    let names = protox::compile(["names.proto"], ["proto"])?;
+    let names = protox::compile(["portolan/dns/v1/names.proto"], ["proto"])?;
     let descriptors = Path::new(&env::var("OUT_DIR")?).join("names.bin");
     fs::write(descriptors, names.encode_to_vec())?;
     tonic_prost_build::configure()

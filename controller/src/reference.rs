@@ -2,13 +2,13 @@
 
 //! The references of flags and metrics in `docs/reference`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
-use portolan_catalog::{Catalog, FieldProblem, Kind, ObjectKey, ObjectRef, Reason};
+use portolan_catalog::{Catalog, Reason};
 use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
+use portolan_reference::samples;
 use portolan_runtime::{CredentialCollector, register_process};
 use portolan_serve::{RecordProblem as AgentProblem, Registry as Sessions};
 use portolan_source::kubernetes::Stats;
@@ -162,23 +162,6 @@ fn the_reference_of_problems_is_that_of_the_code() {
     portolan_reference::compare("problems.md", "Problems", &page);
 }
 
-/// The question for the address of `a.`.
-const QUERY: &[u8] = b"\0\0\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
-
-/// A problem of any object: a family without a member is not encoded.
-fn one_problem() -> BTreeMap<ObjectRef, Vec<FieldProblem>> {
-    let key = ObjectKey {
-        cluster: "".into(),
-        namespace: "".into(),
-        name: "a".into(),
-    };
-    let object = ObjectRef {
-        kind: Kind::Node,
-        key,
-    };
-    BTreeMap::from([(object, vec![FieldProblem::new("", Reason::Malformed, "")])])
-}
-
 /// Everything that [`crate::app::run`] registers with some source.
 #[tokio::test]
 async fn the_reference_of_metrics_is_that_of_the_code() {
@@ -187,7 +170,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let ours = registry.sub_registry_with_prefix("portolan_controller");
     let mut problems = ProblemLog::default();
     problems.register(ours);
-    problems.update(&one_problem());
+    problems.update(&samples::problem());
     let catalog = CatalogMetrics::register(ours);
     catalog.observe(&Catalog::default());
     catalog.published(1, Duration::ZERO);
@@ -210,7 +193,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let _lag = zone.subscribe("etcd");
     ours.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
     let server = Server::new(zone).with_metrics(Metrics::register(ours));
-    assert!(server.resolve(QUERY).await.is_some());
+    assert!(server.resolve(samples::DNS_QUERY).await.is_some());
 
     let page = portolan_reference::metrics(&registry);
     portolan_reference::compare(

@@ -11,6 +11,7 @@ mod documents;
 pub mod figure;
 pub mod kubelets;
 pub mod lane;
+pub mod listing;
 pub mod objects;
 pub mod ports;
 pub mod programs;

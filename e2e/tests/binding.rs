@@ -95,7 +95,7 @@ fn virtual_addresses_can_be_addresses_and_change_over_without_a_gap() {
     }
     for load in loads {
         let report = load.stop();
-        println!("{} requests, slowest {:?}", report.requests, report.slowest);
+        println!("{} requests, slowest {}", report.requests, report.slowest);
         assert!(report.failures.is_empty(), "{:?}", report.failures);
     }
     let agent = cluster.agent(0).unwrap();

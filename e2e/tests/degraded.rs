@@ -219,7 +219,7 @@ const LOSSES: [(&str, bool); 4] = [
 fn assert_none_failed(loads: [Load; 2]) {
     for load in loads {
         let report = load.stop();
-        println!("{} requests, slowest {:?}", report.requests, report.slowest);
+        println!("{} requests, slowest {}", report.requests, report.slowest);
         assert!(report.failures.is_empty(), "{:?}", report.failures);
     }
 }

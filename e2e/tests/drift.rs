@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use portolan_e2e::ask::{address, answers};
 use portolan_e2e::cluster::{Cluster, PATIENT};
 use portolan_e2e::lane::{self, Need};
+use portolan_e2e::listing::listing;
 use portolan_e2e::objects::{ports, service, slices};
 use portolan_e2e::rig::{Family, Host, Protocol};
 use portolan_e2e::wait::wait_for;
@@ -38,27 +39,15 @@ const COMMANDS: [&str; 14] = [
 
 /// The agent's objects on a node, as the tools print them.
 fn ours(node: &Host) -> String {
-    let mut all = String::new();
-    for command in [
+    let commands = [
         "ipvsadm -Sn",
         "ipset -s save",
         "iptables-save",
         "ip6tables-save",
         "ip -4 route show table local proto 99",
         "ip -6 route show table local proto 99",
-    ] {
-        let words: Vec<_> = command.split(' ').collect();
-        let text = node.exec(&words).unwrap();
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let plain = lines.map(without_counters);
-        let mut plain: Vec<_> = plain.collect();
-        if command.starts_with("ipvsadm") || command.starts_with("ipset") {
-            // The kernel lists these in no fixed order.
-            plain.sort_unstable();
-        }
-        all += &format!("# {command}\n{}\n", plain.join("\n"));
-    }
-    all
+    ];
+    listing(node, &commands, |_, _| true).unwrap()
 }
 
 fn repaired(cluster: &Cluster) -> u64 {
@@ -66,14 +55,6 @@ fn repaired(cluster: &Cluster) -> u64 {
     let name = "portolan_agent_drift_repaired_total ";
     let value = metrics.lines().find_map(|line| line.strip_prefix(name));
     value.unwrap().parse().unwrap()
-}
-
-/// Removes the packet and byte counters at the end of a chain's declaration.
-fn without_counters(line: &str) -> &str {
-    match line.starts_with(':') {
-        true => line.split(" [").next().unwrap_or(line),
-        false => line,
-    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 use portolan_e2e::ask::address;
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
 use portolan_e2e::lane::{self, Need};
+use portolan_e2e::listing::listing;
 use portolan_e2e::objects::{ports, service, slices};
 use portolan_e2e::rig::{Family, Host, Protocol};
 use portolan_e2e::wait::wait_for;
@@ -113,8 +114,7 @@ fn is_theirs(command: &str, line: &str) -> bool {
 
 /// All foreign objects, as the tools print them.
 fn theirs(node: &Host) -> String {
-    let mut all = String::new();
-    for command in [
+    let commands = [
         "ipvsadm -Sn",
         "ipset -s save",
         "iptables-save",
@@ -123,16 +123,8 @@ fn theirs(node: &Host) -> String {
         "ip -o addr",
         "ip -4 route show table all",
         "ip -6 route show table all",
-    ] {
-        let words: Vec<_> = command.split(' ').collect();
-        let text = node.exec(&words).unwrap();
-        // Comments with times and counters belong to no object.
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let lines = lines.filter(|line| is_theirs(command, line));
-        let plain = lines.map(without_counters);
-        all += &format!("# {command}\n{}\n", plain.collect::<Vec<_>>().join("\n"));
-    }
-    all
+    ];
+    listing(node, &commands, is_theirs).unwrap()
 }
 
 /// Foreign routes of a VIP stay untouched and are reported; when they are gone, the agent adds its own. Returns
@@ -178,14 +170,6 @@ fn publish(
     let spec = json!({ "type": "NodePort", "ports": ports(Some(node_port)) });
     let objects = [vec![service(name, ips, spec)], slices(name, pods)].concat();
     cluster.put(&format!("{name}.json"), &objects).unwrap();
-}
-
-/// Removes the packet and byte counters at the end of a chain's declaration.
-fn without_counters(line: &str) -> &str {
-    match line.starts_with(':') {
-        true => line.split(" [").next().unwrap_or(line),
-        false => line,
-    }
 }
 
 #[test]

@@ -143,7 +143,7 @@ impl Loaded {
         self.goes_on();
         let report = self.load.take().unwrap().stop();
         println!(
-            "{what}: {} requests, {} failed, slowest {:?}",
+            "{what}: {} requests, {} failed, slowest {}",
             report.requests,
             report.failures.len(),
             report.slowest

@@ -218,12 +218,19 @@ fn a_reload_is_answered_when_the_kernel_has_the_files() {
     assert!(saved.contains("-w 0"), "{saved}");
     once.answers(&visitor, &["b"]);
 
+    // The last good version of an unreadable file stays in force.
     let good = std::fs::read_to_string(once.file()).unwrap();
+    std::fs::write(once.file(), &good[..good.len() / 2]).unwrap();
+    let (code, text) = reload();
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("web.json"), "{text}");
+    once.answers(&visitor, &["b"]);
+
+    // Of a readable one, all but the bad field is used.
     std::fs::write(once.file(), good.replace("10.96.0.10", "10.96.0.300")).unwrap();
     let (code, text) = reload();
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("10.96.0.300"), "{text}");
-    once.answers(&visitor, &["b"]);
 
     once.put(&[&a]);
     let before = once.run("ipvsadm -Sn");

@@ -100,7 +100,7 @@ fn sessions_resumed_equal(metrics: &str) -> u64 {
 fn assert_no_failures(reports: &[LoadReport], what: &str) {
     for report in reports {
         println!(
-            "{what}: {} requests, {} failed, slowest {:?}, by {:?}",
+            "{what}: {} requests, {} failed, slowest {}, by {:?}",
             report.requests,
             report.failures.len(),
             report.slowest,

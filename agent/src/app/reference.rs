@@ -9,11 +9,11 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use clap::CommandFactory as _;
-use portolan_catalog::{FieldProblem, Kind, ObjectKey, ObjectRef, Reason};
 use portolan_dataplane::{NodePortAddresses, Tuning, settings};
 use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
 use portolan_model::Family;
 use portolan_reconcile::Outcome;
+use portolan_reference::samples;
 use portolan_runtime::{CredentialCollector, register_process};
 use portolan_source::{ContactCollector, ProblemLog};
 use prometheus_client::registry::Registry;
@@ -33,23 +33,6 @@ use crate::sync::NoLocalEndpoints;
 fn the_reference_of_flags_is_that_of_the_code() {
     let page = portolan_reference::flags(Cli::command());
     portolan_reference::compare("agent-flags.md", "Flags of portolan-agent", &page);
-}
-
-/// The question for the address of `a.`.
-const QUERY: &[u8] = b"\0\0\x01\0\0\x01\0\0\0\0\0\0\x01a\0\0\x01\0\x01";
-
-/// A problem of any object: a family without a member is not encoded.
-fn one_problem() -> BTreeMap<ObjectRef, Vec<FieldProblem>> {
-    let key = ObjectKey {
-        cluster: "".into(),
-        namespace: "".into(),
-        name: "a".into(),
-    };
-    let object = ObjectRef {
-        kind: Kind::Node,
-        key,
-    };
-    BTreeMap::from([(object, vec![FieldProblem::new("", Reason::Malformed, "")])])
 }
 
 /// Everything that [`super::run`] registers.
@@ -84,13 +67,13 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));
     let mut problems = ProblemLog::default();
     problems.register(ours);
-    problems.update(&one_problem());
+    problems.update(&samples::problem());
     let config = ZoneConfig::new("cluster.local").unwrap();
     let zone = Arc::new(SharedZone::new(Zone::new(config, 1).unwrap()));
     let _lag = zone.subscribe("agent");
     ours.register_collector(Box::new(LagCollector(Arc::clone(&zone))));
     let server = Server::new(zone).with_metrics(Metrics::register(ours));
-    assert!(server.resolve(QUERY).await.is_some());
+    assert!(server.resolve(samples::DNS_QUERY).await.is_some());
 
     let page = portolan_reference::metrics(&registry);
     portolan_reference::compare("agent-metrics.md", "Metrics of portolan-agent", &page);

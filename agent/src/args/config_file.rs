@@ -11,7 +11,7 @@ use clap::parser::ValueSource;
 use clap::{
     Arg, ArgMatches, Command as Flags, CommandFactory as _, FromArgMatches as _, Parser as _,
 };
-use portolan_kube_proxy_config::{Becomes, Config, Field, parse};
+use portolan_kube_proxy_config::{Becomes, Config, ConfigError, Field, parse};
 use serde_json::Value;
 
 use super::{Cli, Command, RunArgs};
@@ -26,13 +26,27 @@ pub enum StartError {
     #[error(transparent)]
     Flags(#[from] clap::Error),
     /// The file of `--config`.
-    #[error("--config {file}: {reason}")]
+    #[error("--config {file}: {error}")]
     File {
         /// Its path.
         file: String,
         /// What is wrong.
-        reason: String,
+        error: FileError,
     },
+}
+
+/// A file of `--config` that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    /// It is no KubeProxyConfiguration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// One of its values is none for the flag of the same meaning.
+    #[error(transparent)]
+    Flags(#[from] clap::Error),
 }
 
 impl Cli {
@@ -54,15 +68,15 @@ impl Cli {
         let Some(path) = run.kube_proxy.config.as_deref() else {
             return Ok((cli, Vec::new()));
         };
-        let wrong = |reason: String| StartError::File {
+        let wrong = |error: FileError| StartError::File {
             file: path.display().to_string(),
-            reason,
+            error,
         };
         let (config, mut notes) = read(path).map_err(wrong)?;
         let (more, without_effect) = flags_of(&config, flags, matches);
         notes.extend(without_effect);
         args.extend(more.into_iter().map(OsString::from));
-        let cli = Self::try_parse_from(args).map_err(|error| wrong(error.to_string()))?;
+        let cli = Self::try_parse_from(args).map_err(|error| wrong(error.into()))?;
         Ok((cli, notes))
     }
 
@@ -84,9 +98,9 @@ impl Cli {
 }
 
 /// Reads the file. Unknown fields have no effect, as in kube-proxy.
-fn read(path: &Path) -> Result<(Config, Vec<String>), String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    let (config, unknown) = parse(&text, true).map_err(|error| error.to_string())?;
+fn read(path: &Path) -> Result<(Config, Vec<String>), FileError> {
+    let text = std::fs::read_to_string(path)?;
+    let (config, unknown) = parse(&text, true)?;
     let unknown = unknown.iter().map(ToString::to_string);
     Ok((config, unknown.collect()))
 }
@@ -194,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_told_with_the_reason() {
+    fn fields_without_effect_are_listed_with_the_reason() {
         let text = "mode: ipvs\nnew: 1\nnftables: {masqueradeBit: 3}\nwinkernel: {enableDSR: true}\n\
             portRange: 1-2\n";
         let (_, notes) = start(text, &[]).unwrap();

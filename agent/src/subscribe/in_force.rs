@@ -83,7 +83,7 @@ impl TableInForce {
     }
 
     /// Takes a table of the source. Returns the held deletions.
-    pub(crate) fn take(&mut self, table: Subscribed) -> Option<HeldDeletions> {
+    pub(crate) fn take_table(&mut self, table: Subscribed) -> Option<HeldDeletions> {
         let position = (table.epoch, table.revision);
         let now = Instant::now();
         let in_force = self.guard.judge(position, &table.table, now);

@@ -32,7 +32,7 @@ pub use held::HeldView;
 pub(crate) use in_force::TableInForce;
 pub use pin::{ClusterPin, PinStatus, WrongCluster, forget};
 pub(crate) use saver::Saver;
-pub use staging::{Committed, Saved, Staging, StagingError, Taken};
+pub use staging::{Committed, PatchError, Saved, Staging, StagingError, Taken};
 pub use stats::Stats;
 pub(crate) use store::Store;
 pub use store::set_aside;

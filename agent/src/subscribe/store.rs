@@ -217,7 +217,7 @@ fn next_commit(staging: &mut Staging, raw: &mut &[u8]) -> Result<Option<Committe
         return Ok(None);
     }
     while !raw.is_empty() {
-        if let Taken::Committed(committed) = staging.take(next(raw)?)? {
+        if let Taken::Committed(committed) = staging.take_frame(next(raw)?)? {
             return Ok(Some(committed));
         }
     }

@@ -151,7 +151,7 @@ impl Subscription {
         );
         self.latency.committed(&committed);
         let position = (committed.epoch, committed.revision);
-        let held = self.in_force.take(Subscribed {
+        let held = self.in_force.take_table(Subscribed {
             trigger_times_ms: committed.trigger_times_ms.clone(),
             ..Subscribed::new(position, Arc::clone(&committed.table))
         });
@@ -217,7 +217,7 @@ impl Subscriber for Subscription {
     fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         use super::Taken as Frame;
 
-        Ok(match self.staging.take(frame)? {
+        Ok(match self.staging.take_frame(frame)? {
             Frame::Welcome(welcome) => Taken::Welcome(welcome),
             Frame::Staged => Taken::Part,
             Frame::Unknown => Taken::Unknown,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde_json::{Value, json};
 
 use crate::config::{Config, Setting};
-use crate::fields::{Becomes, Field};
+use crate::field::{Becomes, Field};
 use crate::values::Values;
 
 /// Verbosity from which kube-proxy logs details of each sync.

@@ -8,7 +8,8 @@ use portolan_source::file::{find_field, read_yaml};
 use serde_json::Value;
 
 use crate::duration;
-use crate::fields::{FIELDS, Field, Kind, Modes};
+use crate::field::{Field, Kind, Modes};
+use crate::fields::FIELDS;
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
@@ -52,6 +53,14 @@ impl From<Problem> for ConfigError {
     }
 }
 
+/// A value that is not of its field's type.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{value} is not {expected}")]
+pub(crate) struct WrongType {
+    value: Value,
+    expected: Kind,
+}
+
 impl Config {
     /// The value of a field that is set.
     #[must_use]
@@ -90,8 +99,8 @@ impl Config {
     /// Sets a field; an absent or default value unsets it.
     ///
     /// # Errors
-    /// If the value is not of the field's type: the expected one.
-    pub(crate) fn set(&mut self, field: &'static Field, value: &Value) -> Result<(), String> {
+    /// If the value is not of the field's type.
+    pub(crate) fn set(&mut self, field: &'static Field, value: &Value) -> Result<(), WrongType> {
         self.settings.remove(field.path);
         if let Some(value) = typed(field, value)? {
             self.settings.insert(field.path, value);
@@ -101,8 +110,11 @@ impl Config {
 }
 
 /// The value, if it counts as given.
-fn typed(field: &Field, value: &Value) -> Result<Option<Value>, String> {
-    let expected = |what: &str| Err(format!("{value} is not {what}"));
+fn typed(field: &Field, value: &Value) -> Result<Option<Value>, WrongType> {
+    let wrong = || WrongType {
+        value: value.clone(),
+        expected: field.kind,
+    };
     let text = match (field.kind, value) {
         (_, Value::Null) => return Ok(None),
         (Kind::Bool, Value::Bool(_)) => value.to_string(),
@@ -113,40 +125,28 @@ fn typed(field: &Field, value: &Value) -> Result<Option<Value>, String> {
         (Kind::Text, Value::Number(number)) if field.path.ends_with("BufferSize") => {
             number.to_string()
         }
-        (Kind::Duration, Value::String(text)) => match duration::parse(text) {
-            Some(duration) => {
-                let rendered = duration::render(duration);
-                let is_default = rendered == field.default;
-                let is_zero = duration.is_zero() && !field.zero_counts;
-                return Ok((!is_default && !is_zero).then(|| rendered.into()));
-            }
-            None => return expected("a duration such as 1m30s"),
-        },
+        (Kind::Duration, Value::String(text)) => {
+            let duration = duration::parse(text).ok_or_else(wrong)?;
+            let rendered = duration::render(duration);
+            let is_default = rendered == field.default;
+            let is_zero = duration.is_zero() && !field.zero_counts;
+            return Ok((!is_default && !is_zero).then(|| rendered.into()));
+        }
         // Nanoseconds, as Go writes some durations.
         (Kind::Duration, Value::Number(number)) => {
             let nanos = number.as_u64().map(std::time::Duration::from_nanos);
-            return match nanos.map(duration::render) {
-                Some(text) => typed(field, &text.into()),
-                None => expected("a duration such as 1m30s"),
-            };
+            let text = nanos.map(duration::render).ok_or_else(wrong)?;
+            return typed(field, &text.into());
         }
         (Kind::List, Value::Array(items)) => {
             let is_good = field.path == "logging.vmodule" || items.iter().all(Value::is_string);
-            return match is_good {
-                true => Ok((!items.is_empty()).then(|| value.clone())),
-                false => expected("a list of texts"),
-            };
+            let given = || Ok((!items.is_empty()).then(|| value.clone()));
+            return if is_good { given() } else { Err(wrong()) };
         }
         (Kind::Map, Value::Object(map)) => {
             return Ok((!map.is_empty()).then(|| value.clone()));
         }
-        (Kind::Bool, _) => return expected("true or false"),
-        (Kind::Integer, _) => return expected("an integer"),
-        (Kind::Number, _) => return expected("a number"),
-        (Kind::Text, _) => return expected("a text"),
-        (Kind::Duration, _) => return expected("a duration such as 1m30s"),
-        (Kind::List, _) => return expected("a list of texts"),
-        (Kind::Map, _) => return expected("a map"),
+        _ => return Err(wrong()),
     };
     let is_zero = matches!(text.as_str(), "" | "0" | "false") && !field.zero_counts;
     Ok((!is_zero && text != field.default).then(|| value.clone()))
@@ -224,8 +224,8 @@ impl Reader<'_> {
                 _ => format!("{prefix}.{name}"),
             };
             if let Some(field) = Field::at(&path) {
-                if let Err(message) = self.config.set(field, value) {
-                    self.wrong.push(wrong(self.text, &path, &message));
+                if let Err(error) = self.config.set(field, value) {
+                    self.wrong.push(wrong(self.text, &path, &error.to_string()));
                 }
             } else if is_group(&path) {
                 self.read(&path, value);

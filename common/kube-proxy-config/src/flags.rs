@@ -5,7 +5,8 @@
 use serde_json::{Value, json};
 
 use crate::config::{Config, ConfigError, Problem};
-use crate::fields::{FIELDS, Field, Kind};
+use crate::field::{Field, Kind};
+use crate::fields::FIELDS;
 
 /// Flags that make kube-proxy do something else than run with these settings.
 const OTHERS: [(&str, &str); 5] = [
@@ -47,8 +48,8 @@ pub fn parse_flags(text: &str) -> Result<Config, ConfigError> {
             None if field.kind == Kind::Bool => "true".to_owned(),
             None => words.next().unwrap_or_default(),
         };
-        if let Err(message) = config.set(field, &value_of(field, &value)) {
-            problems.push(problem(&format!("--{name}"), &message));
+        if let Err(error) = config.set(field, &value_of(field, &value)) {
+            problems.push(problem(&format!("--{name}"), &error.to_string()));
         }
     }
     match problems.is_empty() {

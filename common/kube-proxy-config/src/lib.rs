@@ -11,12 +11,14 @@
 mod becomes;
 mod config;
 mod duration;
+mod field;
 mod fields;
 mod flags;
 mod values;
 
 pub use becomes::{Converted, Finding, convert};
 pub use config::{Config, ConfigError, Problem, Setting, parse};
-pub use fields::{Becomes, FIELDS, Field, Kind, Modes};
+pub use field::{Becomes, Field, Kind, Modes};
+pub use fields::FIELDS;
 pub use flags::parse_flags;
 pub use values::{Values, render};

@@ -9,6 +9,7 @@
 
 mod flags;
 mod metrics;
+pub mod samples;
 
 use std::fs;
 use std::path::Path;

@@ -219,6 +219,18 @@ fn foreign() -> BTreeMap<String, String> {
     keys.map(|key| (key.to_owned(), "{}".to_owned())).into()
 }
 
+/// An export that writes changes at once.
+fn prompt(layout: &Layout, resync: Duration) -> ExportConfig {
+    ExportConfig {
+        layout: layout.clone(),
+        interval: Duration::from_millis(10),
+        retry: Duration::from_millis(100),
+        resync,
+        timeout: Duration::from_secs(5),
+        user: None,
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_follow_the_zone() -> Result<()> {
     let Some(mut etcd) = Etcd::start()? else {
@@ -226,14 +238,7 @@ async fn keys_follow_the_zone() -> Result<()> {
         return Ok(());
     };
     let layout = Layout::new("/skydns")?;
-    let config = ExportConfig {
-        layout: layout.clone(),
-        interval: Duration::from_millis(10),
-        retry: Duration::from_millis(100),
-        resync: Duration::from_secs(3600),
-        timeout: Duration::from_secs(5),
-        user: None,
-    };
+    let config = prompt(&layout, Duration::from_secs(3600));
     let zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
     let zone = Arc::new(SharedZone::new(zone));
     etcd.ready().await?;
@@ -292,14 +297,7 @@ async fn foreign_changes_are_repaired() -> Result<()> {
         return Ok(());
     };
     let layout = Layout::new("/skydns")?;
-    let config = ExportConfig {
-        layout: layout.clone(),
-        interval: Duration::from_millis(10),
-        retry: Duration::from_millis(100),
-        resync: Duration::from_millis(500),
-        timeout: Duration::from_secs(5),
-        user: None,
-    };
+    let config = prompt(&layout, Duration::from_millis(500));
     let zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
     let zone = Arc::new(SharedZone::new(zone));
     let endpoints: Vec<_> = (0..150)
@@ -374,14 +372,7 @@ async fn export_fails_over_between_members() -> Result<()> {
         member.ready().await?;
     }
     let layout = Layout::new("/skydns")?;
-    let config = ExportConfig {
-        layout: layout.clone(),
-        interval: Duration::from_millis(10),
-        retry: Duration::from_millis(100),
-        resync: Duration::from_secs(3600),
-        timeout: Duration::from_secs(5),
-        user: None,
-    };
+    let config = prompt(&layout, Duration::from_secs(3600));
     let zone = Zone::new(ZoneConfig::new("cluster.local")?, 1)?;
     let zone = Arc::new(SharedZone::new(zone));
     // The first endpoint is dead from the beginning.

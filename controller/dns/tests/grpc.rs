@@ -47,6 +47,12 @@ async fn ask(client: &mut DnsServiceClient<Channel>, name: &str) -> Result<Messa
     Ok(Message::from_vec(&reply.msg)?)
 }
 
+/// Connects to a server and makes all exchanges.
+async fn exercise_at(endpoint: String, zone: &SharedZone) -> Result<()> {
+    let channel = Endpoint::from_shared(endpoint)?.connect().await?;
+    exercise(&mut DnsServiceClient::new(channel), zone).await
+}
+
 /// All exchanges of a client and a server, over any transport.
 async fn exercise(client: &mut DnsServiceClient<Channel>, zone: &SharedZone) -> Result<()> {
     let early = client.query(query("a.default.svc.cluster.local.")?).await;
@@ -159,12 +165,8 @@ async fn over_tcp() -> Result<()> {
     let task = tokio::spawn(serve_tcp(server, listener, async {
         let _ = stopped.await;
     }));
-    let channel = Endpoint::from_shared(format!("http://{address}"))?
-        .connect()
-        .await?;
-    let mut client = DnsServiceClient::new(channel);
-    exercise(&mut client, &zone).await?;
-    drop((client, stop));
+    exercise_at(format!("http://{address}"), &zone).await?;
+    drop(stop);
     task.await??;
     Ok(())
 }
@@ -179,12 +181,8 @@ async fn over_a_unix_socket() -> Result<()> {
     let task = tokio::spawn(serve_unix(server, listener, async {
         let _ = stopped.await;
     }));
-    let channel = Endpoint::from_shared(format!("unix://{}", path.display()))?
-        .connect()
-        .await?;
-    let mut client = DnsServiceClient::new(channel);
-    exercise(&mut client, &zone).await?;
-    drop((client, stop));
+    exercise_at(format!("unix://{}", path.display()), &zone).await?;
+    drop(stop);
     task.await??;
     Ok(())
 }

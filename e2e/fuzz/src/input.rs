@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_joined_is_cut_again() {
+    fn joined_parts_are_split_again() {
         let pieces: [&[u8]; 3] = [b"a", b"", &[7; 300]];
         let input = join_bytes(&pieces);
         assert_eq!(Pieces(&input).collect::<Vec<_>>(), pieces);

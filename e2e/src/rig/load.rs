@@ -3,6 +3,7 @@
 //! A load generator: new connections one after the other, every failure recorded.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::client::{self, Answer, RequestError};
+use super::client::{Answer, Connection, RequestError};
 use super::host::{Host, Protocol};
 use crate::wait::pause;
 
@@ -63,8 +64,34 @@ pub struct LoadReport {
     pub failures: Vec<Failure>,
     /// The number of requests that each host answered, by name.
     pub by_name: BTreeMap<String, u64>,
-    /// The longest time to an answer.
-    pub slowest: Duration,
+    /// The answered request that took longest.
+    pub slowest: Slowest,
+}
+
+/// A request, and where its time went: a lost connection request is repeated after 1, 3, 7 and 15 s, a lost
+/// segment after 0.2, 0.6, 1.4 s and so on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slowest {
+    /// The start of the request, relative to the start of the load.
+    pub at: Duration,
+    /// The time until it was connected.
+    pub connected: Duration,
+    /// The time until it was answered.
+    pub answered: Duration,
+}
+
+impl fmt::Display for Slowest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            at,
+            connected,
+            answered,
+        } = self;
+        write!(
+            f,
+            "{answered:?} (connected in {connected:?}, begun at {at:?})"
+        )
+    }
 }
 
 /// A running load. Dropping it stops it too.
@@ -159,22 +186,49 @@ impl Shared {
                 return;
             }
             let begun = Instant::now();
-            let result = client::request(self.config.protocol, *target, self.config.timeout);
+            let result = self.request(*target, begun);
             self.record(*target, begun, result);
             pause(self.config.pause);
         }
+    }
+
+    /// One request over a new connection.
+    fn request(
+        &self,
+        target: SocketAddr,
+        begun: Instant,
+    ) -> Result<(Answer, Slowest), RequestError> {
+        let LoadConfig {
+            protocol, timeout, ..
+        } = self.config;
+        let mut connection = Connection::open(protocol, target, timeout)?;
+        let connected = begun.elapsed();
+        let answer = connection.ask()?;
+        let times = Slowest {
+            at: begun - self.start,
+            connected,
+            answered: begun.elapsed(),
+        };
+        Ok((answer, times))
     }
 
     fn limit(&self) -> usize {
         usize::try_from(self.config.limit).unwrap_or(usize::MAX)
     }
 
-    fn record(&self, target: SocketAddr, begun: Instant, result: Result<Answer, RequestError>) {
+    fn record(
+        &self,
+        target: SocketAddr,
+        begun: Instant,
+        result: Result<(Answer, Slowest), RequestError>,
+    ) {
         let mut report = self.lock();
         report.requests += 1;
         match result {
-            Ok(answer) => {
-                report.slowest = report.slowest.max(begun.elapsed());
+            Ok((answer, times)) => {
+                if times.answered > report.slowest.answered {
+                    report.slowest = times;
+                }
                 *report.by_name.entry(answer.name).or_default() += 1;
             }
             Err(error) => report.failures.push(Failure {

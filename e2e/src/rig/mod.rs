@@ -32,7 +32,7 @@ use anyhow::Result;
 pub use self::client::{Answer, Connection, RequestError};
 pub use self::echo::EchoServer;
 pub use self::host::{Family, Host, Protocol};
-pub use self::load::{Failure, Load, LoadConfig, LoadReport};
+pub use self::load::{Failure, Load, LoadConfig, LoadReport, Slowest};
 pub use self::namespace::Namespace;
 pub use self::node::{Node, Pod};
 pub use self::process::Process;

@@ -89,7 +89,7 @@ impl Traffic {
         for account in self.loads.drain(..) {
             let report = account.load.stop();
             println!(
-                "{}: {} requests, {} failed, slowest {:?}, by {:?}",
+                "{}: {} requests, {} failed, slowest {}, by {:?}",
                 account.name,
                 report.requests,
                 report.failures.len(),

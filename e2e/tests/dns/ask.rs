@@ -18,6 +18,18 @@ pub(crate) struct Question {
     pub(crate) kind: RecordType,
 }
 
+impl Question {
+    pub(crate) fn new(name: &str, kind: RecordType) -> Self {
+        let name = name.to_owned();
+        Self { name, kind }
+    }
+
+    /// A question for IPv4 addresses.
+    pub(crate) fn a(name: &str) -> Self {
+        Self::new(name, RecordType::A)
+    }
+}
+
 impl fmt::Display for Question {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.name, self.kind)

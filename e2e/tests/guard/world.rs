@@ -371,7 +371,7 @@ fn report(loads: Vec<(Group, Load)>) {
     for (group, load) in loads {
         let report = load.stop();
         println!(
-            "{}: {} requests, {} failed, slowest {:?}",
+            "{}: {} requests, {} failed, slowest {}",
             group.name,
             report.requests,
             report.failures.len(),

@@ -155,7 +155,7 @@ impl Client {
         loop {
             let frame = patiently(self.frames.message()).await?;
             let frame = frame.ok_or_else(|| Status::ok("ended"))?;
-            match self.staging.take(frame).expect("a table that fits") {
+            match self.staging.take_frame(frame).expect("a table that fits") {
                 Taken::Committed(committed) => return Ok(committed),
                 Taken::Goaway(_) => return Err(Status::ok("goaway")),
                 _ => {}
@@ -167,7 +167,8 @@ impl Client {
     pub(crate) async fn confirmed(&mut self) -> u64 {
         loop {
             let frame = self.frames.message().await.unwrap().expect("a frame");
-            if let Taken::Confirmed(confirm) = self.staging.take(frame).expect("a table that fits")
+            if let Taken::Confirmed(confirm) =
+                self.staging.take_frame(frame).expect("a table that fits")
             {
                 return confirm.revision;
             }

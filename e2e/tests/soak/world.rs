@@ -149,7 +149,7 @@ impl World {
         for (name, load) in self.loads.drain(..) {
             let report = load.stop();
             println!(
-                "{name}: {} requests, slowest {:?}",
+                "{name}: {} requests, slowest {}",
                 report.requests, report.slowest
             );
             assert!(report.failures.is_empty(), "{name}: {:?}", report.failures);

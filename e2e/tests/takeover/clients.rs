@@ -144,7 +144,7 @@ impl Clients {
         for (name, load) in self.loads {
             let report = load.stop();
             println!(
-                "{name}: {} requests, {} failed, slowest {:?}, by {:?}",
+                "{name}: {} requests, {} failed, slowest {}, by {:?}",
                 report.requests,
                 report.failures.len(),
                 report.slowest,

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_zero_is_not_written_and_reads_as_zero() {
+    fn zero_timeouts_are_not_written_and_read_as_zero() {
         let timeouts = Timeouts {
             tcp: 3600,
             tcp_fin: 0,

@@ -48,7 +48,7 @@ impl<'a> Messages<'a> {
         Self { rest: bytes }
     }
 
-    fn take(&mut self) -> Result<Message<'a>, Malformed> {
+    fn take_message(&mut self) -> Result<Message<'a>, Malformed> {
         let len = u32::from_ne_bytes(array(self.rest, 0)?);
         let len = usize::try_from(len).map_err(|_| Malformed::Truncated)?;
         let message = split(&mut self.rest, len, HEADER_LEN)?;
@@ -68,7 +68,7 @@ impl<'a> Iterator for Messages<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let message = self.take();
+        let message = self.take_message();
         if message.is_err() {
             self.rest = &[];
         }
@@ -105,7 +105,7 @@ impl<'a> Attributes<'a> {
         self.find(kind)?.ok_or(Malformed::Missing { kind })
     }
 
-    fn take(&mut self) -> Result<Attribute<'a>, Malformed> {
+    fn take_attribute(&mut self) -> Result<Attribute<'a>, Malformed> {
         let len = usize::from(u16::from_ne_bytes(array(self.rest, 0)?));
         let attribute = split(&mut self.rest, len, ATTRIBUTE_LEN)?;
         Ok(Attribute {
@@ -122,7 +122,7 @@ impl<'a> Iterator for Attributes<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let attribute = self.take();
+        let attribute = self.take_attribute();
         if attribute.is_err() {
             self.rest = &[];
         }

@@ -91,9 +91,9 @@ fn full_sets() {
 }
 
 #[test]
-fn what_is_so_already_is_no_error() {
+fn repeated_requests_are_no_error() {
     in_netns(
-        "what_is_so_already_is_no_error",
+        "repeated_requests_are_no_error",
         LANES,
         Ipset::open,
         |mut ipset| {

@@ -49,7 +49,7 @@ fn an_address_that_has_a_new_owner_is_not_withheld() {
 }
 
 #[test]
-fn what_is_lost_goes_with_its_overlay_when_it_is_released() {
+fn released_deletions_include_the_overlay() {
     let mut guard = guard(100);
     let before = guard.in_force.clone().unwrap();
     let after = table(0..1);

@@ -67,7 +67,10 @@ impl Staging {
     }
 
     fn refused(&self) -> Vec<v1::Refusal> {
-        let records = self.records.problems().map(|(key, why)| (key, why.clone()));
+        let records = self
+            .records
+            .problems()
+            .map(|(key, why)| (key, why.to_string()));
         let lists = self.lists.problems();
         let lists = lists.map(|(key, why)| (key, format!("the node's own lists: {why}")));
         let of_records = records.chain(lists).map(|(key, reason)| v1::Refusal {

@@ -24,6 +24,7 @@ use prost::Message;
 use node::{Node, StagedNode};
 use part::{Decoded, TablePart};
 
+pub use part::PatchError;
 pub use saved::Saved;
 
 /// A node's table, and the transition that is being received.
@@ -103,12 +104,12 @@ pub enum StagingError {
     #[error("Commit: {0}")]
     Commit(#[from] DecodeError),
     /// A patch that does not apply to the staged table.
-    #[error("patch of {record}: {reason}")]
+    #[error("patch of {record}: {error}")]
     Patch {
         /// The record's namespace, Service and port.
         record: String,
         /// Why.
-        reason: String,
+        error: PatchError,
     },
     /// Compressed records that cannot be read.
     #[error(transparent)]
@@ -170,8 +171,8 @@ impl Staging {
     /// # Errors
     /// If it is a Commit that does not fit the frames before it, or a change of something that is
     /// missing. A new stream must be begun.
-    pub fn take(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
-        let result = self.take_frame(frame);
+    pub fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
+        let result = self.stage(frame);
         if result.is_err() {
             self.position = None;
             self.drop_staged();
@@ -179,7 +180,7 @@ impl Staging {
         result
     }
 
-    fn take_frame(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
+    fn stage(&mut self, frame: v1::Frame) -> Result<Taken, StagingError> {
         match frame.frame {
             None => return Ok(Taken::Unknown),
             Some(Frame::Welcome(welcome)) => {
@@ -251,11 +252,11 @@ impl Staging {
     fn stage_patch(&mut self, patch: &v1::RecordPatch) -> Result<(), StagingError> {
         let records = &mut self.records;
         let patched = records.patch(patch, &self.table.records, &self.cluster);
-        patched.map_err(|reason| {
+        patched.map_err(|error| {
             let key = patch.key.clone().unwrap_or_default();
             StagingError::Patch {
                 record: format!("{}/{}:{}", key.namespace, key.service, key.port),
-                reason,
+                error,
             }
         })
     }

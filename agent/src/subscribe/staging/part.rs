@@ -24,12 +24,25 @@ pub(super) struct TablePart<T> {
 }
 
 /// The part of a value that could not be taken.
-#[derive(Debug, Clone)]
-enum ValueProblem {
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum ValueProblem {
     /// Some of it.
+    #[error("{0}")]
     LeftOut(String),
     /// All of it: the last good one is in force, if there was one.
-    Refused(String),
+    #[error("refused: {0}")]
+    Refused(DecodeError),
+}
+
+/// A patch that cannot be staged.
+#[derive(Debug, thiserror::Error)]
+pub enum PatchError {
+    /// A hash or a field that cannot be read.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The record that the patch is for is another one, or missing.
+    #[error("its base {0} is not in the table")]
+    Base(ContentHash),
 }
 
 /// A decoded value.
@@ -44,8 +57,8 @@ pub(super) struct Decoded<T> {
 #[derive(Debug, Clone)]
 struct Put<T> {
     hash: ContentHash,
-    /// The reason of a refusal.
-    decoded: Result<Decoded<T>, String>,
+    /// The value, or the reason of its refusal.
+    decoded: Result<Decoded<T>, DecodeError>,
 }
 
 impl<T> Default for TablePart<T> {
@@ -70,7 +83,6 @@ impl<T> TablePart<T> {
         decoded: Result<Decoded<T>, DecodeError>,
     ) {
         let hash = decode_hash(hash).unwrap_or(ContentHash(0));
-        let decoded = decoded.map_err(|error| format!("refused: {error}"));
         let put = Put { hash, decoded };
         self.staged.insert(key.unwrap_or_default(), Some(put));
     }
@@ -200,10 +212,8 @@ impl<T> TablePart<T> {
     }
 
     /// The refusals, in order of the keys.
-    pub(super) fn problems(&self) -> impl Iterator<Item = (&v1::RecordKey, &String)> {
-        self.problems.iter().map(|(key, problem)| match problem {
-            ValueProblem::LeftOut(why) | ValueProblem::Refused(why) => (key, why),
-        })
+    pub(super) fn problems(&self) -> impl Iterator<Item = (&v1::RecordKey, &ValueProblem)> {
+        self.problems.iter()
     }
 }
 
@@ -215,15 +225,14 @@ impl TablePart<Record> {
         patch: &v1::RecordPatch,
         values: &ByRecord<Record>,
         cluster: &Arc<str>,
-    ) -> Result<(), String> {
+    ) -> Result<(), PatchError> {
         let key = patch.key.clone().unwrap_or_default();
-        let hashes = decode_hash(&patch.base).and_then(|b| Ok((b, decode_hash(&patch.hash)?)));
-        let (base, hash) = hashes.map_err(|error| error.to_string())?;
+        let (base, hash) = (decode_hash(&patch.base)?, decode_hash(&patch.hash)?);
         let decoded = match self.base(&key, base, values, cluster) {
-            None => return Err(format!("its base {base} is not in the table")),
+            None => return Err(PatchError::Base(base)),
             Some(Base::Refused(why)) => Err(why),
             Some(Base::Taken(base, left_out)) => {
-                let record = apply_patch(&base, patch).map_err(|error| error.to_string())?;
+                let record = apply_patch(&base, patch)?;
                 Ok(Decoded {
                     key: record.key.clone(),
                     value: Arc::new(record),
@@ -266,5 +275,5 @@ enum Base {
     /// A record, and a description of its omitted parts.
     Taken(Arc<Record>, String),
     /// A refused record, and the reason.
-    Refused(String),
+    Refused(DecodeError),
 }

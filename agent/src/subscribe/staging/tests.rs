@@ -57,7 +57,7 @@ fn a_nodes_own_lists_and_zone_are_its_table_too() {
         }),
         ..v1::Own::default()
     };
-    agent.0.take(frame(Frame::Own(own.clone()))).unwrap();
+    agent.0.take_frame(frame(Frame::Own(own.clone()))).unwrap();
     let commit = sums(&[], &[encoded], Some("a"));
     let committed = agent.commit(snapshot(commit.clone())).unwrap();
     assert_eq!(committed.table.node.zone.as_deref(), Some("a"));
@@ -69,11 +69,11 @@ fn a_nodes_own_lists_and_zone_are_its_table_too() {
         node: Some(v1::NodeInfo::default()),
         ..v1::Own::default()
     };
-    agent.0.take(frame(Frame::Own(gone))).unwrap();
+    agent.0.take_frame(frame(Frame::Own(gone))).unwrap();
     let committed = agent.commit(sums(&[], &[], None)).unwrap();
     assert_eq!(*committed.table, NodeTable::default());
     // A snapshot that does not name the zone has none.
-    agent.0.take(frame(Frame::Own(own))).unwrap();
+    agent.0.take_frame(frame(Frame::Own(own))).unwrap();
     agent.0.begin(v1::Hello::default());
     let committed = agent.commit(snapshot(sums(&[], &[], None))).unwrap();
     assert_eq!(committed.table.node, NodeInfo::default());
@@ -157,7 +157,7 @@ fn a_record_of_an_unknown_protocol_is_refused_and_can_be_deleted() {
         delete: vec![odd.key.unwrap()],
         ..v1::Records::default()
     };
-    agent.0.take(frame(Frame::Records(delete))).unwrap();
+    agent.0.take_frame(frame(Frame::Records(delete))).unwrap();
     let committed = agent.commit(sums(&[x], &[], None)).unwrap();
     assert!(committed.refused.is_empty());
 }
@@ -203,7 +203,7 @@ fn a_commit_that_does_not_fit_changes_nothing_and_asks_for_all() {
 }
 
 #[test]
-fn what_a_broken_stream_left_is_dropped() {
+fn frames_of_a_broken_stream_are_dropped() {
     let mut agent = Agent::new();
     agent.put(&[encoded("x", 1)]);
     agent.hello();
@@ -217,7 +217,7 @@ fn what_a_broken_stream_left_is_dropped() {
 #[test]
 fn unknown_frames_are_ignored() {
     let mut agent = Agent::new();
-    let taken = agent.0.take(v1::Frame { frame: None });
+    let taken = agent.0.take_frame(v1::Frame { frame: None });
     assert!(matches!(taken, Ok(Taken::Unknown)));
 }
 

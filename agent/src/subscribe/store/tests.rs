@@ -62,7 +62,9 @@ fn staging(records: usize) -> Staging {
         }),
         Frame::Commit(commit),
     ] {
-        staging.take(v1::Frame { frame: Some(frame) }).unwrap();
+        staging
+            .take_frame(v1::Frame { frame: Some(frame) })
+            .unwrap();
     }
     staging
 }

@@ -182,7 +182,7 @@ pub(super) fn encoded(service: &str) -> v1::Record {
 }
 
 #[tokio::test]
-async fn what_cannot_be_taken_is_refused_and_the_rest_applies() {
+async fn unusable_records_are_refused_and_the_rest_applies() {
     let mut controller = Controller::start().await;
     let mut agent = Agent::start(&[controller.address]);
     let mut stream = controller.accept().await;

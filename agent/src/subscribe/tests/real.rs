@@ -117,7 +117,7 @@ async fn the_agents_table_is_the_controllers() {
 }
 
 #[tokio::test]
-async fn what_is_programmed_can_be_seen_at_the_controller() {
+async fn programmed_revisions_are_seen_at_the_controller() {
     let server = Server::start(any_port(), &["x"]).await;
     let mut agent = Agent::start(&[server.address]);
     let table = agent.table(|_| true).await;

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
-use crate::fields::{FIELDS, Kind};
+use crate::field::{Kind, Modes};
+use crate::fields::FIELDS;
 use crate::{ConfigError, parse, render};
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -82,9 +83,9 @@ fn every_field_becomes_a_value_or_a_finding() {
     for field in FIELDS {
         let mut config = Config::default();
         let mode = match field.modes {
-            crate::fields::Modes::Nftables => "nftables",
-            crate::fields::Modes::Ipvs | crate::fields::Modes::Iptables => "ipvs",
-            crate::fields::Modes::All => "iptables",
+            Modes::Nftables => "nftables",
+            Modes::Ipvs | Modes::Iptables => "ipvs",
+            Modes::All => "iptables",
         };
         config
             .set(Field::at("mode").unwrap(), &mode.into())

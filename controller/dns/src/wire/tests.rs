@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::{HEADER, MAX_MESSAGE};
 use crate::testing::{changes, cluster_ip, config, endpoint, headless, port, slice, zone, zone_of};
-use crate::{NamesChange, Server, SharedZone};
+use crate::{NamesChange, Port, Server, SharedZone};
 
 fn server() -> Server {
     static SERVER: LazyLock<Server> =
@@ -151,12 +151,12 @@ fn replies_and_fragments_get_nothing() {
     assert_eq!(server.answer(&[1]), None);
 }
 
-#[test]
-fn a_reply_is_never_too_long() {
-    let endpoints: Vec<_> = (0..5000)
+/// A server of the headless Service `many` with so many endpoints.
+fn headless_server(endpoints: usize, ports: &[Port]) -> Server {
+    let endpoints: Vec<_> = (0..endpoints)
         .map(|i| endpoint(&format!("10.1.{}.{}", i / 250, i % 250)))
         .collect();
-    let many = slice("many", "many-a", &endpoints, &[port("http", 80)]);
+    let many = slice("many", "many-a", &endpoints, ports);
     let zone = zone_of(
         config(),
         [
@@ -164,7 +164,12 @@ fn a_reply_is_never_too_long() {
             NamesChange::Slice(many),
         ],
     );
-    let server = Server::new(Arc::new(SharedZone::new(zone)));
+    Server::new(Arc::new(SharedZone::new(zone)))
+}
+
+#[test]
+fn a_reply_is_never_too_long() {
+    let server = headless_server(5000, &[port("http", 80)]);
     for kind in [RecordType::A, RecordType::SRV] {
         let mut query = query("many.testns.svc.cluster.local", kind);
         query.set_edns(Edns::new());
@@ -182,18 +187,7 @@ fn a_reply_is_never_too_long() {
 
 #[test]
 fn four_thousand_addresses_fit() {
-    let endpoints: Vec<_> = (0..4000)
-        .map(|i| endpoint(&format!("10.1.{}.{}", i / 250, i % 250)))
-        .collect();
-    let many = slice("many", "many-a", &endpoints, &[]);
-    let zone = zone_of(
-        config(),
-        [
-            NamesChange::Service(headless("many")),
-            NamesChange::Slice(many),
-        ],
-    );
-    let server = Server::new(Arc::new(SharedZone::new(zone)));
+    let server = headless_server(4000, &[]);
     let query = query("MANY.testns.svc.cluster.local", RecordType::A);
     let reply = ask(&server, &query);
     assert_eq!((reply.answers.len(), reply.truncation), (4000, false));
@@ -203,18 +197,7 @@ fn four_thousand_addresses_fit() {
 
 #[test]
 fn too_much_glue_is_left_out_and_nothing_else() {
-    let endpoints: Vec<_> = (0..1000)
-        .map(|i| endpoint(&format!("10.1.{}.{}", i / 250, i % 250)))
-        .collect();
-    let many = slice("many", "many-a", &endpoints, &[port("http", 80)]);
-    let zone = zone_of(
-        config(),
-        [
-            NamesChange::Service(headless("many")),
-            NamesChange::Slice(many),
-        ],
-    );
-    let server = Server::new(Arc::new(SharedZone::new(zone)));
+    let server = headless_server(1000, &[port("http", 80)]);
     let reply = ask(
         &server,
         &query("many.testns.svc.cluster.local", RecordType::SRV),

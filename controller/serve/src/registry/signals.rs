@@ -34,7 +34,7 @@ impl After {
         self.0.load(Ordering::Acquire).checked_sub(1)
     }
 
-    fn take(&self) -> Option<u64> {
+    fn take_revision(&self) -> Option<u64> {
         self.0.swap(0, Ordering::AcqRel).checked_sub(1)
     }
 }
@@ -68,7 +68,7 @@ impl SessionSignals {
 
     /// Takes the confirmed revision; each confirmation is returned once.
     pub(super) fn take_confirmed(&self) -> Option<u64> {
-        self.confirmed.take()
+        self.confirmed.take_revision()
     }
 
     /// Completes when a signal has been given since the last completion. Supports a single waiter.

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 mod agent;
+mod sizes;
+mod versions;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use portolan_model::{Destination, NodeKey, NodeOverlay, Record};
 use portolan_proto::v1;
 use portolan_select::TableDelta;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use prost::bytes::Bytes;
-use tokio::time::Instant;
 
 use agent::{Agent, all};
 
@@ -277,87 +276,6 @@ fn first_sends_as_little_as_it_can() {
 }
 
 #[test]
-fn agents_with_later_versions_are_sent_nothing() {
-    let (mut publisher, tables) = synced(Retention::default());
-    let node = node(0, 0);
-    let feed = tables.feed(&node.cluster);
-    let from = |versions: &[u64]| Origin {
-        source_versions: versions.to_vec(),
-        ..Origin::default()
-    };
-    publisher.publish(Update::from(&delta(&put([1], 0))).from_origin(from(&[5, 5, 5])));
-    let agent = Agent {
-        at: Some((1, 1)),
-        ..Agent::default()
-    };
-    let is_behind = |versions: &[u64]| {
-        let have = Have {
-            source_versions: versions.to_vec(),
-            ..agent.have()
-        };
-        matches!(
-            tables.first(&feed, &Scope::from(&node), &have),
-            First::Behind
-        )
-    };
-    assert!(is_behind(&[5, 6, 5]));
-    for (behind, versions) in [
-        (false, &[5, 5, 5][..]),
-        (false, &[]),
-        (false, &[9]),
-        (true, &[9, 1, 1]),
-    ] {
-        assert_eq!(is_behind(versions), behind, "{versions:?}");
-    }
-    publisher.publish(Update::from(&delta(&[])).from_origin(from(&[5, 6, 5])));
-    assert!(!is_behind(&[5, 6, 5]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn later_versions_than_the_source_has_itself_are_from_before_a_restore() {
-    let (mut publisher, tables) = synced(RETENTION);
-    let node = node(0, 0);
-    let feed = tables.feed(&node.cluster);
-    let origin = Origin {
-        source_versions: vec![5, 5, 5],
-        ..Origin::default()
-    };
-    publisher.publish(Update::from(&delta(&put([1], 0))).from_origin(origin));
-    let agent = Agent {
-        at: Some((1, 1)),
-        ..Agent::default()
-    };
-    let since = Instant::now();
-    let is_behind = || {
-        let have = Have {
-            source_versions: vec![9, 5, 7],
-            since: Some(since),
-            ..agent.have()
-        };
-        let first = tables.first(&feed, &Scope::from(&node), &have);
-        matches!(first, First::Behind)
-    };
-    assert!(is_behind());
-    tables.doubt_sources();
-    let doubts = publisher.source_doubts();
-    doubts.doubted().await;
-    let raised = tables.raised();
-    // The source was asked before the agent spoke: another controller may have seen more since.
-    doubts.stated(since - Duration::from_secs(1), vec![6, 6, 6]);
-    raised.await;
-    assert!(is_behind());
-    for (stated, behind) in [
-        (vec![9, 9, 9], true),
-        (vec![8, 8, 7], true),
-        (vec![8, 8], true),
-        (vec![6, 6, 6], false),
-    ] {
-        doubts.stated(since, stated.clone());
-        assert_eq!(is_behind(), behind, "{stated:?}");
-    }
-}
-
-#[test]
 fn destinations_of_a_service_are_found_in_all_lists() {
     let (mut publisher, tables) = synced(RETENTION);
     publisher.publish(&delta(&put([1], 0)));
@@ -438,90 +356,4 @@ fn triggers_are_told_to_live_streams_only() {
         triggers(tables.snapshot(&feed, &Scope::from(&node))),
         [0; 0]
     );
-}
-
-#[test]
-fn a_change_of_a_large_record_is_a_patch() {
-    let (mut publisher, tables) = synced(Retention::default());
-    let node = node(0, 0);
-    publisher.publish(&delta(&put([1, 2], 2)));
-    let mut agent = Agent::default();
-    agent.connect(&tables, &node, None);
-    let mut slow = agent.clone();
-    publisher.publish(&delta(&put([1], 5)));
-    let feed = tables.feed(&node.cluster);
-    let Next::Deliver(delivery) = tables.next(&feed, &Scope::from(&node), 1) else {
-        panic!("no transition");
-    };
-    let bytes: usize = all(delivery).iter().map(Bytes::len).sum();
-    assert!(bytes < 300, "{bytes} bytes");
-    agent.follow(&tables, &node);
-    assert_eq!(agent.table, tables.table(&node));
-    // An agent that missed a transition may not have the base of the next patch.
-    publisher.publish(&delta(&put([1], 8)));
-    slow.follow(&tables, &node);
-    assert_eq!(slow.table, agent_after(agent, &tables, &node).table);
-}
-
-fn agent_after(mut agent: Agent, tables: &TableReader, node: &NodeKey) -> Agent {
-    agent.follow(tables, node);
-    agent
-}
-
-/// Services with ten destinations each, at random addresses, as pods have.
-fn realistic(services: usize) -> portolan_select::TableDelta {
-    let mut state = 7_u32;
-    let mut random = move || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        state >> 8
-    };
-    let mut record = |service: usize| {
-        let key = portolan_model::RecordKey {
-            cluster: "c0".into(),
-            namespace: format!("team-{}", service % 100).into(),
-            service: format!("service-{service:05}").into(),
-            port: "http".into(),
-            protocol: portolan_model::Protocol::Tcp,
-        };
-        let mut address = |net: u32| std::net::Ipv4Addr::from_bits(net + random() % (1 << 17));
-        let frontend = portolan_model::Frontend::new(
-            portolan_model::FrontendKind::ClusterIp,
-            portolan_model::FrontendAddress::Vip(address(0x0a60_0000).into()),
-            80,
-        );
-        let mut addresses: Vec<_> = (0..10).map(|_| address(0x0af0_0000)).collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        let to = |ip: std::net::Ipv4Addr| portolan_model::Destination::new((ip, 8080).into());
-        let record = portolan_model::Record {
-            frontends: vec![frontend],
-            destinations: addresses.into_iter().map(to).collect(),
-            ..portolan_model::Record::new(key.clone())
-        };
-        (key, Some(Arc::new(record)))
-    };
-    portolan_select::TableDelta {
-        records: (0..services).map(&mut record).collect(),
-        ..portolan_select::TableDelta::default()
-    }
-}
-
-/// The bound is a fiftieth of the same Services' Kubernetes objects in a watch (32.05 MB).
-#[test]
-fn a_large_table_is_small_on_the_wire() {
-    let (mut publisher, tables) = synced(Retention::default());
-    publisher.publish(&realistic(10_000));
-    let node = node(0, 0);
-    let feed = tables.feed(&node.cluster);
-    let chunks = all(tables.snapshot(&feed, &Scope::from(&node)));
-    let bytes: usize = chunks.iter().map(Bytes::len).sum();
-    assert!(bytes <= 641_000, "{bytes} bytes");
-    assert!(
-        chunks.len() <= bytes / 32_000 + 2,
-        "{} chunks",
-        chunks.len()
-    );
-    let mut agent = Agent::default();
-    agent.connect(&tables, &node, None);
-    assert_eq!(agent.table, tables.table(&node));
 }

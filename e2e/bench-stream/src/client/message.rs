@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_is_heard_wherever_it_is_cut() {
+    fn messages_are_read_wherever_they_are_split() {
         let commit = v1::Commit {
             revision: 7,
             records_hash: vec![1; 16],

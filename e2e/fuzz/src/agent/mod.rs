@@ -93,7 +93,7 @@ impl Player {
             }
             _ => {}
         }
-        let taken = self.staging.take(frame);
+        let taken = self.staging.take_frame(frame);
         match (stated, taken) {
             (Some((commit, _)), Ok(Taken::Committed(committed))) => {
                 self.committed(&commit, &committed);

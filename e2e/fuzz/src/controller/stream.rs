@@ -85,7 +85,7 @@ pub(super) fn body(input: &[u8]) -> Outcome {
 fn takes(frames: &[v1::Frame]) {
     let mut staging = Staging::new("");
     for frame in frames {
-        let taken = staging.take(frame.clone());
+        let taken = staging.take_frame(frame.clone());
         let Taken::Committed(committed) = taken.expect("the hashes fit") else {
             continue;
         };

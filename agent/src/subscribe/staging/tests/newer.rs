@@ -41,7 +41,7 @@ fn send(agent: &mut Agent, node: v1::NodeInfo, records: &[v1::Record]) -> Commit
         ..v1::Own::default()
     };
     agent.put(records);
-    agent.0.take(frame(Frame::Own(own))).unwrap();
+    agent.0.take_frame(frame(Frame::Own(own))).unwrap();
     agent.commit(with_node(records, hash)).unwrap()
 }
 
@@ -150,7 +150,7 @@ fn an_unknown_family_of_a_record_is_no_obstacle() {
 
 /// Otherwise a newer version of the agent would never receive fields unknown to this one.
 #[test]
-fn what_is_not_known_of_is_asked_for_again_after_a_restart() {
+fn unknown_fields_are_requested_again_after_a_restart() {
     let mut record = with_unknown(&encoded("x", 1));
     record.hash = ContentHash(5).to_bytes().into();
     let cases = [

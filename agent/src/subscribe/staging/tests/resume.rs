@@ -54,7 +54,7 @@ fn agent_with(records: &[v1::Record]) -> Agent {
 
 fn assert_refused(agent: &mut Agent, given: Frame) -> String {
     let before = Arc::clone(&agent.0.table);
-    let error = agent.0.take(frame(given)).unwrap_err();
+    let error = agent.0.take_frame(frame(given)).unwrap_err();
     assert_eq!(agent.0.table, before);
     assert_eq!(agent.hello(), v1::Hello::default());
     error.to_string()
@@ -70,13 +70,13 @@ fn compressed_records_are_records() {
         ..v1::Records::default()
     };
     let given = Frame::Compressed(compressed(&records));
-    agent.0.take(frame(given)).unwrap();
+    agent.0.take_frame(frame(given)).unwrap();
     let committed = agent.commit(sums(&[y], &[], None)).unwrap();
     assert_eq!(services(&committed), [("y".into(), 2)]);
 }
 
 #[test]
-fn what_is_no_compressed_frame_or_too_large_a_one_ends_the_stream() {
+fn malformed_or_oversized_compressed_frames_end_the_stream() {
     let records = v1::Records {
         put: vec![encoded("x", 1)],
         ..v1::Records::default()
@@ -118,7 +118,7 @@ fn replaced_buckets_keep_only_what_is_put_whatever_the_order() {
         if put_first {
             agent.put(from_ref(&put));
         }
-        agent.0.take(frame(buckets(vec![bucket], 4))).unwrap();
+        agent.0.take_frame(frame(buckets(vec![bucket], 4))).unwrap();
         if !put_first {
             agent.put(from_ref(&put));
         }
@@ -141,7 +141,7 @@ fn buckets_that_cannot_be_end_the_stream() {
         assert_refused(&mut agent_with(&[]), given);
     }
     let mut agent = agent_with(&[]);
-    agent.0.take(frame(buckets(vec![1], 4))).unwrap();
+    agent.0.take_frame(frame(buckets(vec![1], 4))).unwrap();
     assert_refused(&mut agent, buckets(vec![1], 8));
 }
 
@@ -152,13 +152,13 @@ fn an_agent_says_the_hashes_of_its_buckets() {
     // Staged changes do not count yet.
     agent.put(&[encoded("z", 3)]);
     let ask = |count| frame(Frame::AskBuckets(v1::AskBuckets { count }));
-    let Taken::Asked(answer) = agent.0.take(ask(64)).unwrap() else {
+    let Taken::Asked(answer) = agent.0.take_frame(ask(64)).unwrap() else {
         panic!("no answer");
     };
     let hash = |r: &v1::Record| ContentHash::from_bytes(&r.hash).unwrap();
     let expected = all.iter().map(|r| (r.key.as_ref().unwrap(), hash(r)));
     assert_eq!(answer.hashes, bucket_hashes(expected, 64));
-    assert!(agent.0.take(ask(63)).is_err());
+    assert!(agent.0.take_frame(ask(63)).is_err());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_patch_changes_what_it_names_and_follows_another() {
     let mut agent = agent_with(&[wire(&one)]);
     agent
         .0
-        .take(frame(patches(vec![patch(&one, &two)])))
+        .take_frame(frame(patches(vec![patch(&one, &two)])))
         .unwrap();
     let committed = agent.commit(sums(&[wire(&two)], &[], None)).unwrap();
     assert_eq!(*committed.table.records[&key("x")], two);
@@ -175,7 +175,7 @@ fn a_patch_changes_what_it_names_and_follows_another() {
     let (y, z) = (wide("y", &[7]), wide("y", &[7, 8]));
     agent.put(&[wire(&y)]);
     let more = vec![patch(&two, &one), patch(&one, &three), patch(&y, &z)];
-    agent.0.take(frame(patches(more))).unwrap();
+    agent.0.take_frame(frame(patches(more))).unwrap();
     let commit = sums(&[wire(&three), wire(&z)], &[], None);
     let committed = agent.commit(commit).unwrap();
     assert_eq!(*committed.table.records[&key("x")], three);
@@ -223,7 +223,10 @@ fn a_patch_of_a_refused_record_is_refused_and_the_rest_applies() {
             why = Some(committed.refused);
         }
         agent.put(&[wire(&wide("y", &[7]))]);
-        agent.0.take(frame(patches(vec![change.clone()]))).unwrap();
+        agent
+            .0
+            .take_frame(frame(patches(vec![change.clone()])))
+            .unwrap();
         let sent = [wire(&two), wire(&wide("y", &[7]))];
         let committed = agent.commit(sums(&sent, &[], None)).unwrap();
         assert_eq!(committed.refused.len(), 1);
@@ -250,7 +253,7 @@ fn a_patch_of_a_record_taken_in_part_leaves_it_so() {
     let mut agent = agent_with(&[before]);
     agent
         .0
-        .take(frame(patches(vec![patch(&one, &two)])))
+        .take_frame(frame(patches(vec![patch(&one, &two)])))
         .unwrap();
     let committed = agent.commit(sums(&[after], &[], None)).unwrap();
     assert_eq!(services(&committed), [("x".into(), 2)]);
@@ -278,13 +281,13 @@ fn replaced_lists_and_node_are_gone_unless_put() {
     let mut agent = Agent::new();
     agent
         .0
-        .take(frame(Frame::Own(own("x", Some("a"), false))))
+        .take_frame(frame(Frame::Own(own("x", Some("a"), false))))
         .unwrap();
     let commit = sums(&[], &[encoded("x")], Some("a"));
     agent.commit(snapshot(commit)).unwrap();
     agent
         .0
-        .take(frame(Frame::Own(own("y", None, true))))
+        .take_frame(frame(Frame::Own(own("y", None, true))))
         .unwrap();
     let committed = agent.commit(sums(&[], &[encoded("y")], None)).unwrap();
     let keys: Vec<_> = committed.table.lists.keys().cloned().collect();
@@ -295,7 +298,7 @@ fn replaced_lists_and_node_are_gone_unless_put() {
         of_node: "b".to_owned(),
         ..own("z", None, false)
     };
-    let taken = agent.0.take(frame(Frame::Own(others))).unwrap();
+    let taken = agent.0.take_frame(frame(Frame::Own(others))).unwrap();
     assert!(matches!(taken, Taken::Unknown));
 }
 
@@ -321,7 +324,7 @@ fn a_commit_without_own_hash_leaves_what_is_the_nodes_own() {
         }),
         ..v1::Own::default()
     };
-    agent.0.take(frame(Frame::Own(own))).unwrap();
+    agent.0.take_frame(frame(Frame::Own(own))).unwrap();
     agent.commit(commit.clone()).unwrap_err();
     Agent::new().commit(commit).unwrap_err();
 }
@@ -349,7 +352,7 @@ pub(super) fn restored(saved: &Saved) -> (Staging, Committed) {
     let mut staging = Staging::new("east");
     let mut last = None;
     for frame in saved.frames() {
-        if let Taken::Committed(committed) = staging.take(frame).unwrap() {
+        if let Taken::Committed(committed) = staging.take_frame(frame).unwrap() {
             last = Some(committed);
         }
     }
@@ -368,7 +371,7 @@ fn a_saved_table_is_the_same_with_its_hashes_and_position() {
         }),
         ..v1::Own::default()
     };
-    agent.0.take(frame(Frame::Own(own))).unwrap();
+    agent.0.take_frame(frame(Frame::Own(own))).unwrap();
     let commit = v1::Commit {
         source_versions: vec![3],
         ..snapshot(sums(&records, &[], Some("a")))
@@ -433,10 +436,10 @@ proptest! {
             }
             if kind == 1 {
                 // After the rest of them.
-                agent.0.take(frame(Frame::Records(records.clone()))).unwrap();
-                agent.0.take(frame(buckets(replaced, 4))).unwrap();
+                agent.0.take_frame(frame(Frame::Records(records.clone()))).unwrap();
+                agent.0.take_frame(frame(buckets(replaced, 4))).unwrap();
             } else {
-                agent.0.take(frame(Frame::Compressed(compressed(&records)))).unwrap();
+                agent.0.take_frame(frame(Frame::Compressed(compressed(&records)))).unwrap();
             }
             let all: Vec<v1::Record> = sent.values().map(wire).collect();
             let commit = v1::Commit { snapshot: kind == 0, ..sums(&all, &[], None) };
@@ -454,8 +457,8 @@ proptest! {
     #[test]
     fn any_bytes_are_taken_or_refused(bytes in vec(any::<u8>(), 0..200)) {
         let mut agent = Agent::new();
-        let _ = agent.0.take(frame(Frame::Compressed(bytes.clone())));
+        let _ = agent.0.take_frame(frame(Frame::Compressed(bytes.clone())));
         let packed = zstd::bulk::compress(&bytes, 1).unwrap();
-        let _ = agent.0.take(frame(Frame::Compressed(packed)));
+        let _ = agent.0.take_frame(frame(Frame::Compressed(packed)));
     }
 }

@@ -84,14 +84,14 @@ impl Agent {
             epoch: 9,
             ..v1::Welcome::default()
         });
-        staging.take(frame(welcome)).unwrap();
+        staging.take_frame(frame(welcome)).unwrap();
         Self(staging)
     }
 
     pub(super) fn put(&mut self, records: &[v1::Record]) {
         let put = records.to_vec();
         let delete = vec![];
-        let taken = self.0.take(frame(Frame::Records(v1::Records {
+        let taken = self.0.take_frame(frame(Frame::Records(v1::Records {
             put,
             delete,
             ..v1::Records::default()
@@ -102,7 +102,7 @@ impl Agent {
     pub(super) fn delete(&mut self, service: &str) {
         let put = vec![];
         let delete = vec![encode_key(&key(service))];
-        let taken = self.0.take(frame(Frame::Records(v1::Records {
+        let taken = self.0.take_frame(frame(Frame::Records(v1::Records {
             put,
             delete,
             ..v1::Records::default()
@@ -111,7 +111,7 @@ impl Agent {
     }
 
     pub(super) fn commit(&mut self, commit: v1::Commit) -> Result<Committed, StagingError> {
-        match self.0.take(frame(Frame::Commit(commit)))? {
+        match self.0.take_frame(frame(Frame::Commit(commit)))? {
             Taken::Committed(committed) => Ok(committed),
             other => panic!("{other:?}"),
         }

@@ -45,7 +45,7 @@ fn frames_of_older_controllers_make_their_tables() {
             for frame in &stream.frames {
                 let is_compressed = matches!(frame.frame, Some(v1::frame::Frame::Compressed(_)));
                 compressed += usize::from(is_compressed);
-                match staging.take(frame.clone()).unwrap() {
+                match staging.take_frame(frame.clone()).unwrap() {
                     Taken::Committed(committed) => {
                         let world = expected.next().unwrap();
                         assert_eq!(*committed.table, world.taken("a"), "{version}");
@@ -195,7 +195,7 @@ impl scenario::Agent for Replayed {
         loop {
             let open = self.open.as_mut().unwrap();
             let frame = patiently(open.frames.message()).await.unwrap().unwrap();
-            match self.staging.take(frame).unwrap() {
+            match self.staging.take_frame(frame).unwrap() {
                 Taken::Asked(_) => {
                     let buckets = said(&open.recorded, |message| match message {
                         Said::Buckets(_) => Some(message.clone()),
@@ -218,7 +218,7 @@ impl scenario::Agent for Replayed {
         loop {
             let open = self.open.as_mut().unwrap();
             let frame = patiently(open.frames.message()).await.unwrap().unwrap();
-            if let Taken::Confirmed(confirm) = self.staging.take(frame).unwrap() {
+            if let Taken::Confirmed(confirm) = self.staging.take_frame(frame).unwrap() {
                 assert_eq!(confirm.revision, revision);
                 return self.acknowledge(revision, false).await;
             }
