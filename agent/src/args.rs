@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use portolan_runtime::{DocsCommand, LogArgs};
 
 pub use config_file::StartError;
-pub use kernel::KernelArgs;
+pub use kernel::{DataplaneKind, KernelArgs};
 pub use kube_proxy::KubeProxyArgs;
 pub use run::{RunArgs, Source};
 pub use tune::TuneArgs;

@@ -78,6 +78,22 @@ pub fn desire(
     Desired { content }
 }
 
+/// A table with a rule of every kind, for a check of what the kernel can do.
+#[must_use]
+pub fn everything(family: Family, config: &Config, node: &NodeInfo) -> TableContent {
+    let mut needs = Needs::default();
+    for chain in ["pick-1", "local-pick-1", "remember-1"] {
+        needs.add_chain(chain);
+    }
+    let all = sets(family).into_iter().chain(sticky_sets(family));
+    TableContent {
+        sets: all
+            .map(|set| (Arc::clone(&set.name), (set, Elements::new())))
+            .collect(),
+        chains: chains(family, config, node, &needs),
+    }
+}
+
 struct Builder<'a> {
     family: Family,
     /// Observed slots of lists, and of lists for connections from outside.

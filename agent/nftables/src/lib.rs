@@ -10,6 +10,7 @@
 
 mod advance;
 mod desire;
+mod effects;
 mod layout;
 mod plan;
 mod rules;
@@ -19,7 +20,8 @@ mod tests;
 mod ways;
 
 pub use advance::advance;
-pub use desire::{Desired, desire};
+pub use desire::{Desired, desire, everything};
+pub use effects::{changes_udp, deletes_endpoints, numbers};
 pub use layout::{AFFINITY, TABLE, affinity_of};
 pub use plan::{Surplus, plan};
 pub use ways::{Hairpin, List, Masquerade, Refused, Way, WayKey, Ways};
