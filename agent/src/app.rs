@@ -12,7 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_dataplane::{Dataplane as _, Kernel, KubeProxyObjects as _, settings};
+use portolan_dataplane::{
+    Dataplane as _, Kernel, KubeProxyObjects as _, NftablesKernel, Setting, settings,
+    settings_without_ipvs,
+};
 use portolan_model::{Families, NodeKey};
 use portolan_plan::kube_proxy::VIP_DEVICE;
 use portolan_plan::{Config, MarkMask};
@@ -24,7 +27,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::addresses;
-use crate::args::{ForgetArgs, RunArgs, Source};
+use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
 use crate::backends::{self, BackendCollector};
 use crate::dns::Origin;
 use crate::families;
@@ -38,7 +41,8 @@ use crate::state_lock::StateLock;
 use crate::status::Status;
 use crate::subscribe::{self, ClusterPin, Report, Stats, Subscribed, set_aside};
 use crate::sync::{
-    BootClock, Drainer, Ready, Reconciler, SyncInputs, SyncOutputs, Timing, run as reconcile,
+    BootClock, Drainer, Engine, NftablesReconciler, Ready, Reconciler, SyncInputs, SyncOutputs,
+    Timing, run as reconcile,
 };
 use arrivals::Arrivals;
 use ports::Ports;
@@ -64,7 +68,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         cluster: args.cluster.as_str().into(),
         name: args.node_name()?.into(),
     };
-    let mut plan_config = args.kernel.plan_config()?;
+    let plan_config = args.kernel.plan_config()?;
     let _lock = StateLock::shared(&args.state_dir)?;
     let token = on_signal()?;
     let (vital, mut failures) = Vital::new(token.clone());
@@ -72,21 +76,10 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         return Ok(());
     };
     let ports = ports?;
-    let scheduler = plan_config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
-    let (mut kernel, families) = open_kernel(&args, scheduler).await?;
-    kernel.prepare().await?;
-    plan_config.families = families.iter().collect();
-    plan_config.short_circuit_mask = choose_marks(&args, &kernel, &plan_config).await?;
-    set_older_table_aside(&args, &mut kernel).await?;
-    tracing::info!(%node, "started");
-
-    let parts = Parts {
-        kernel,
-        families,
-        plan_config,
-        ports,
-    };
-    start(&args, node, parts, &vital).await?;
+    match args.kernel.dataplane {
+        DataplaneKind::Ipvs => start_ipvs(&args, node, plan_config, ports, &vital).await?,
+        DataplaneKind::Nftables => start_nftables(&args, node, plan_config, ports, &vital).await?,
+    }
     let result = tokio::select! {
         () = token.cancelled() => Ok(()),
         Some(error) = failures.recv() => Err(error),
@@ -99,20 +92,72 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     result
 }
 
+/// Starts an agent that programs IPVS.
+async fn start_ipvs(
+    args: &RunArgs,
+    node: NodeKey,
+    mut config: Config,
+    ports: Ports,
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    let scheduler = config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
+    let (mut kernel, families) = open_kernel(args, scheduler).await?;
+    kernel.prepare().await?;
+    config.families = families.iter().collect();
+    config.short_circuit_mask = choose_marks(args, &kernel, &config).await?;
+    set_older_table_aside(args, &mut kernel).await?;
+    tracing::info!(%node, "started");
+    let parts = Parts {
+        reconciler: Reconciler::new(kernel, config),
+        settings: settings(&args.tune.tuning()),
+        families,
+        ports,
+    };
+    start(args, node, parts, vital).await
+}
+
+/// Starts an agent that programs nftables.
+async fn start_nftables(
+    args: &RunArgs,
+    node: NodeKey,
+    mut config: Config,
+    ports: Ports,
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    let opened = NftablesKernel::open(args.kernel_config()?);
+    let mut kernel = opened.context("this node can serve nothing")?;
+    let families = families::settle_nftables(&mut kernel, args.families, &config)?;
+    kernel.prepare()?;
+    config.families = families.iter().collect();
+    tracing::info!(%node, "started");
+    let parts = Parts {
+        reconciler: NftablesReconciler::new(kernel, config),
+        settings: settings_without_ipvs(&args.tune.tuning()),
+        families,
+        ports,
+    };
+    start(args, node, parts, vital).await
+}
+
 /// Parts of an agent that are ready before its tasks start.
-struct Parts {
-    kernel: Kernel,
+struct Parts<E> {
+    reconciler: E,
+    settings: Vec<Setting>,
     families: Families,
-    plan_config: Config,
     ports: Ports,
 }
 
 /// Starts all tasks of the agent.
-async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> anyhow::Result<()> {
+async fn start<E: Engine + 'static>(
+    args: &RunArgs,
+    node: NodeKey,
+    parts: Parts<E>,
+    vital: &Vital,
+) -> anyhow::Result<()> {
     let Parts {
-        kernel,
+        reconciler,
+        settings,
         families,
-        plan_config,
         ports,
     } = parts;
     let mut metrics = Registry::default();
@@ -140,7 +185,6 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
     let tables = check_backends(args, tables, &mut metrics, vital);
-    let reconciler = Reconciler::new(kernel, plan_config);
     let takeover = TakeoverConfig {
         search: ports.others(args.kube_proxy_search()),
         ..args.takeover()
@@ -161,7 +205,6 @@ async fn start(args: &RunArgs, node: NodeKey, parts: Parts, vital: &Vital) -> an
         stats,
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
-    let settings = settings(&args.tune.tuning());
     registry.register_collector(Box::new(SettingsCollector(settings)));
     let source = open_source(args, registry, vital)?;
     follow(args, node, &source, feeds, registry, vital);
@@ -212,6 +255,9 @@ pub(crate) async fn open_kernel(
     args: &RunArgs,
     scheduler: &str,
 ) -> anyhow::Result<(Kernel, Families)> {
+    if args.kernel.dataplane != DataplaneKind::Ipvs {
+        anyhow::bail!("this command is for --dataplane ipvs alone");
+    }
     let opened = Kernel::open(args.kernel_config()?).await;
     let mut kernel = opened.context("this node can serve nothing")?;
     let families = families::settle(&mut kernel, args.families, scheduler).await?;
@@ -298,9 +344,9 @@ async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::R
 }
 
 /// Starts the loop that keeps the kernel equal to the table.
-fn start_reconciling(
+fn start_reconciling<E: Engine + 'static>(
     args: &RunArgs,
-    reconciler: Reconciler<Kernel>,
+    reconciler: E,
     tables: watch::Receiver<Option<Arc<Subscribed>>>,
     takeover: TakeoverConfig,
     outputs: SyncOutputs,

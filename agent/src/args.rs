@@ -16,7 +16,7 @@ use portolan_runtime::{DocsCommand, LogArgs};
 
 pub use config::{ConfigCommand, ExplainArgs, FilesArgs, ImportArgs, ImportProgram};
 pub use config_file::StartError;
-pub use kernel::KernelArgs;
+pub use kernel::{DataplaneKind, KernelArgs};
 pub use kube_proxy::KubeProxyArgs;
 pub use run::{RunArgs, Source};
 pub use tune::TuneArgs;

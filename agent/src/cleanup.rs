@@ -8,12 +8,15 @@
 
 use std::collections::BTreeSet;
 
-use portolan_dataplane::{Dataplane, Kernel, KubeProxyObjects, REPLACEMENT_SET, VIP_DEVICE};
+use portolan_dataplane::{
+    Dataplane, Kernel, KubeProxyObjects, NftablesKernel, REPLACEMENT_SET, VIP_DEVICE,
+};
 use portolan_model::{Family, NodeInfo};
 use portolan_plan::kube_proxy::takeover_marker;
 use portolan_plan::{Config, Desired, SetName, plan, rules};
+use portolan_reconcile::NftablesReconciler;
 
-use crate::args::CleanupArgs;
+use crate::args::{CleanupArgs, DataplaneKind};
 use crate::kube_proxy::hand_over;
 
 /// Cleans up.
@@ -21,6 +24,16 @@ use crate::kube_proxy::hand_over;
 /// # Errors
 /// If the kernel cannot be read, or an object could not be removed.
 pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
+    if args.kernel.dataplane == DataplaneKind::Nftables {
+        anyhow::ensure!(
+            args.hand_over.is_none(),
+            "--hand-over needs --dataplane ipvs"
+        );
+        let mut kernel = NftablesKernel::open(args.kernel.kernel_config()?)?;
+        let tables = NftablesReconciler::remove(&mut kernel)?;
+        tracing::info!(tables, "cleaned up");
+        return Ok(());
+    }
     let mut config = args.kernel.plan_config()?;
     let mut kernel = Kernel::open(args.kernel.kernel_config()?).await?;
     let mut removable = Vec::new();

@@ -3,11 +3,14 @@
 //! Address families that the node serves: the requested ones, or those that it can serve.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::str::FromStr;
 
 use anyhow::bail;
-use portolan_dataplane::{Kernel, Unusable};
+use portolan_dataplane::{Kernel, NftablesKernel, Unusable};
 use portolan_model::{Families, Family};
+use portolan_plan::Config;
+use portolan_reconcile::NftablesReconciler;
 
 /// Choice of `--families`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +85,33 @@ pub async fn settle(
     Ok(served)
 }
 
+/// As [`settle`], for nftables.
+///
+/// # Errors
+/// Same as [`settle`].
+pub fn settle_nftables(
+    kernel: &mut NftablesKernel,
+    asked: AskedFamilies,
+    config: &Config,
+) -> anyhow::Result<Families> {
+    let mut unusable = BTreeMap::new();
+    for family in asked.candidates().iter() {
+        if let Err(reason) = NftablesReconciler::probe(kernel, config, family) {
+            unusable.insert(family, reason);
+        }
+    }
+    let served = choose(asked, &unusable)?;
+    for (family, reason) in &unusable {
+        tracing::warn!("{family} is not served: nftables: {reason}");
+    }
+    Ok(served)
+}
+
 /// Chooses the families to serve, given the unusable ones.
-fn choose(asked: AskedFamilies, unusable: &BTreeMap<Family, Unusable>) -> anyhow::Result<Families> {
+fn choose(
+    asked: AskedFamilies,
+    unusable: &BTreeMap<Family, impl Display>,
+) -> anyhow::Result<Families> {
     let candidates = asked.candidates();
     let usable = candidates.iter().filter(|f| !unusable.contains_key(f));
     let usable: Families = usable.collect();

@@ -14,7 +14,7 @@ use portolan_model::Family;
 use portolan_plan::Config;
 
 use crate::app::{DEFAULT_SCHEDULER, choose_marks};
-use crate::args::{PrepareArgs, RunArgs};
+use crate::args::{DataplaneKind, PrepareArgs, RunArgs};
 use crate::families;
 
 /// Table of a kube-proxy in nftables mode.
@@ -35,6 +35,9 @@ enum Finding {
 /// If a flag cannot be used, or the node lacks something.
 pub async fn run(args: PrepareArgs) -> anyhow::Result<()> {
     let PrepareArgs { check, run } = args;
+    if run.kernel.dataplane != DataplaneKind::Ipvs {
+        anyhow::bail!("prepare is for --dataplane ipvs alone");
+    }
     let modules = if check {
         Modules::DryRun
     } else {

@@ -9,12 +9,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use portolan_dataplane::Dataplane;
 use portolan_model::NodeTable;
+use portolan_reconcile::SharedDesired;
 use serde_json::{Value, json};
 
 use crate::subscribe::{ClusterPin, HeldDeletions, HeldView, Subscribed};
-use crate::sync::{Outcome, Reconciler};
+use crate::sync::Outcome;
 
 /// The dumps, shared between the reconcile loop and the admin server.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +29,7 @@ struct Dumps {
     /// The last table and its desired state, rendered only on request.
     table: Option<Arc<NodeTable>>,
     state: Value,
-    desired: Option<portolan_reconcile::SharedDesired>,
+    desired: Option<SharedDesired>,
 }
 
 impl Status {
@@ -43,12 +43,7 @@ impl Status {
     }
 
     /// Records a reconciliation.
-    pub fn update<D: Dataplane>(
-        &self,
-        target: &Subscribed,
-        reconciler: &Reconciler<D>,
-        outcome: &Outcome,
-    ) {
+    pub fn update(&self, target: &Subscribed, desired: Option<SharedDesired>, outcome: &Outcome) {
         let errors: Vec<_> = outcome
             .errors
             .iter()
@@ -58,7 +53,7 @@ impl Status {
             .collect();
         let mut dumps = self.dumps.lock().unwrap_or_else(PoisonError::into_inner);
         dumps.table = Some(Arc::clone(&target.table));
-        dumps.desired = Some(reconciler.desired().clone());
+        dumps.desired = desired;
         dumps.state = json!({
             "epoch": format!("{:016x}", target.epoch),
             "revision": target.revision,

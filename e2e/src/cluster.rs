@@ -37,6 +37,8 @@ pub struct Cluster {
     source: Source,
     trust: Trust,
     directory: TempDir,
+    /// The agents' `--dataplane`.
+    dataplane: &'static str,
     /// The machines.
     pub rig: Rig,
 }
@@ -44,9 +46,16 @@ pub struct Cluster {
 impl Cluster {
     /// Two nodes named `node1` and `node2`, an outside client, a controller on files.
     pub fn new() -> Result<Self> {
+        Self::on("ipvs")
+    }
+
+    /// The same with agents that program another dataplane.
+    pub fn on(dataplane: &'static str) -> Result<Self> {
         let (directory, source) = files()?;
         let rig = Rig::new(RigConfig::CLUSTER)?;
-        Self::start(rig, directory, source, Trust::Plaintext)
+        let mut cluster = Self::controller_alone(rig, directory, source, Trust::Plaintext)?;
+        cluster.dataplane = dataplane;
+        cluster.start_agents()
     }
 
     /// The same with certificates, in [`Self::certificates`].
@@ -63,12 +72,15 @@ impl Cluster {
     }
 
     fn start(rig: Rig, directory: TempDir, source: Source, trust: Trust) -> Result<Self> {
-        let mut cluster = Self::controller_alone(rig, directory, source, trust)?;
-        for number in 0..cluster.rig.nodes().len() {
-            cluster.start_agent(number)?;
+        Self::controller_alone(rig, directory, source, trust)?.start_agents()
+    }
+
+    fn start_agents(mut self) -> Result<Self> {
+        for number in 0..self.rig.nodes().len() {
+            self.start_agent(number)?;
         }
-        cluster.wait_until_programmed(0)?;
-        Ok(cluster)
+        self.wait_until_programmed(0)?;
+        Ok(self)
     }
 
     /// The same with a controller alone; agents come by [`Self::start_agent`].
@@ -90,6 +102,7 @@ impl Cluster {
             source,
             trust,
             directory,
+            dataplane: "ipvs",
             rig,
         };
         cluster.start_controller()?;
@@ -176,6 +189,7 @@ impl Cluster {
     ) -> Result<()> {
         let name = Self::node_name(number);
         let mut command = programs::agent(&name, &[self.agents_address()], self.directory())?;
+        command.arg(format!("--dataplane={}", self.dataplane));
         self.trust.of_node(&name, &mut command);
         change(&mut command);
         let namespace = self.rig.node(number).namespace().clone();
@@ -298,7 +312,8 @@ impl Cluster {
     pub fn clean_up(&self, number: usize) -> Result<String> {
         let agent = program("portolan-agent")?;
         let agent = agent.to_str().context("path is not UTF-8")?;
-        self.rig.node(number).exec(&[agent, "cleanup"])
+        let dataplane = format!("--dataplane={}", self.dataplane);
+        self.rig.node(number).exec(&[agent, "cleanup", &dataplane])
     }
 
     /// Adds a pod that echoes on port 8080 over both protocols. It listens until it is dropped.

@@ -15,6 +15,8 @@ pub enum Need {
     Root,
     /// A kernel with IP virtual servers.
     Ipvs,
+    /// A kernel with nftables that masquerade.
+    Nftables,
     /// A guest, of which settings of the whole kernel may be changed.
     Guest,
 }
@@ -24,6 +26,7 @@ impl Need {
         match self {
             Self::Root => is_root(),
             Self::Ipvs => has_ipvs(),
+            Self::Nftables => has_nftables(),
             Self::Guest => ["uml", "debian"].contains(&lane().as_str()),
         }
     }
@@ -32,6 +35,7 @@ impl Need {
         match self {
             Self::Root => "needs root",
             Self::Ipvs => "needs a kernel with IPVS (run it with e2e/lanes/uml)",
+            Self::Nftables => "needs a kernel with nftables",
             Self::Guest => "changes settings of the kernel (run it with e2e/lanes/uml)",
         }
     }
@@ -81,6 +85,18 @@ pub fn is_root() -> bool {
 pub fn has_ipvs() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
     *FOUND.get_or_init(|| ipvs_is_loaded() || (load_ipvs() && ipvs_is_loaded()))
+}
+
+/// True if this kernel takes a rule of nftables that masquerades; nothing is changed.
+#[must_use]
+pub fn has_nftables() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let rules = "table ip portolan-lane { chain post { \
+                     type nat hook postrouting priority 99; masquerade fully-random; }; }";
+        let checked = Command::new("nft").args(["--check", rules]).output();
+        checked.is_ok_and(|checked| checked.status.success())
+    })
 }
 
 fn ipvs_is_loaded() -> bool {

@@ -31,8 +31,8 @@ pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
 pub use fake::{FakeKernel, Fault};
 pub use kernel::{
     ConntrackTuning, Consequence, IptablesMode, Kernel, KernelConfig, Modprobe, Modules,
-    REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning, Unusable, VIP_DEVICE, WrongSetting, load_modules,
-    settings,
+    NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning, Unusable,
+    VIP_DEVICE, WrongSetting, load_modules, settings, settings_without_ipvs,
 };
 pub use kube_proxy::KubeProxyObjects;
 pub use portolan_netlink::ipvs::Timeouts;
@@ -69,6 +69,9 @@ pub enum DataplaneError {
     /// Conntrack could not be used.
     #[error("conntrack: {0}")]
     Conntrack(portolan_netlink::SocketError),
+    /// nftables could not be used.
+    #[error("nftables: {0}")]
+    Nftables(portolan_netlink::SocketError),
     /// Routes or addresses could not be read.
     #[error(transparent)]
     Route(#[from] rtnetlink::Error),

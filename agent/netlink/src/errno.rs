@@ -22,6 +22,8 @@ impl Errno {
     pub const EINVAL: Self = Self(libc::EINVAL);
     /// A weight or a threshold is out of range.
     pub const ERANGE: Self = Self(libc::ERANGE);
+    /// nftables: another change came first.
+    pub const ERESTART: Self = Self(libc::ERESTART);
     /// ipset: a set is referred to by a rule or by another set.
     pub const IPSET_BUSY: Self = Self(4100);
     /// ipset: the two sets of a swap differ in type or family.
@@ -99,6 +101,10 @@ const NAMES: &[(i32, &str)] = &[
     (libc::EAFNOSUPPORT, "EAFNOSUPPORT"),
     (libc::ENOBUFS, "ENOBUFS"),
     (libc::ETIMEDOUT, "ETIMEDOUT"),
+    (libc::ELOOP, "ELOOP"),
+    (libc::EOVERFLOW, "EOVERFLOW"),
+    (libc::ENOTEMPTY, "ENOTEMPTY"),
+    (libc::ERESTART, "ERESTART"),
     (4097, "IPSET_ERR_PROTOCOL"),
     (4098, "IPSET_ERR_FIND_TYPE"),
     (4099, "IPSET_ERR_MAX_SETS"),

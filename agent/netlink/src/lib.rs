@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The kernel's IPVS, ipset and conntrack over netlink, in batches.
+//! The kernel's IPVS, ipset, nftables and conntrack over netlink, in batches.
 //!
 //! Owns the codecs and a blocking socket that packs thousands of requests into a send without
 //! asking for an acknowledgement of each; the kernel still reports every failure by its sequence

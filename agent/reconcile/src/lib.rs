@@ -12,6 +12,7 @@ mod drains;
 mod failed;
 mod flows;
 pub mod kube_proxy;
+mod nftables;
 mod outcome;
 mod preview;
 mod spread;
@@ -33,6 +34,7 @@ use portolan_plan::{
 
 pub use drains::Draining;
 pub use flows::StaleFlows;
+pub use nftables::NftablesReconciler;
 pub use outcome::{Counts, Outcome};
 pub use preview::Preview;
 

@@ -15,6 +15,12 @@ use portolan_plan::{Config, DetectLocal, MarkUsers, Names, VipBinding};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Kernel programming")]
 pub struct KernelArgs {
+    /// What programs the node: IPVS with ipset and iptables, or nftables alone. With nftables, flags about
+    /// IPVS, short circuits, the binding of VIPs and iptables have no effect; VIPs are not bound. Before a
+    /// change, clean up with the same flags as before.
+    #[arg(long, env = "PORTOLAN_DATAPLANE", default_value = "ipvs")]
+    pub dataplane: DataplaneKind,
+
     /// Default scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), where the Service names
     /// none. Default: rr. With mh, a client of a Service with ClientIP affinity reaches the same pod
     /// at all addresses of the Service, also after the affinity's timeout.
@@ -86,6 +92,15 @@ pub struct KernelArgs {
     /// Prefix of the names of sets and chains, without the `-` that follows it.
     #[arg(long, env = "PORTOLAN_NAME_PREFIX", default_value = "KUBE")]
     name_prefix: String,
+}
+
+/// Kinds of dataplane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DataplaneKind {
+    /// IPVS, ipset and iptables.
+    Ipvs,
+    /// nftables.
+    Nftables,
 }
 
 /// Detection modes, by kube-proxy's names.

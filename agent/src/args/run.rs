@@ -16,7 +16,7 @@ use portolan_select::SourceRanges;
 use portolan_source::objects::ProxyName;
 use portolan_subscription::GuardArgs;
 
-use super::{KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs};
+use super::{DataplaneKind, KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs};
 use crate::dns::DnsArgs;
 use crate::families::AskedFamilies;
 use crate::identity::IdentityArgs;
@@ -234,6 +234,9 @@ impl RunArgs {
     pub fn validate(&self) -> anyhow::Result<()> {
         if self.takeover.is_some() && self.kernel.plan_config()?.names != Names::default() {
             bail!("--takeover kube-proxy excludes --name-prefix: it needs kube-proxy's names");
+        }
+        if self.takeover.is_some() && self.kernel.dataplane != DataplaneKind::Ipvs {
+            bail!("--takeover kube-proxy needs --dataplane ipvs");
         }
         match self.source {
             Source::Controller if self.controller.is_empty() && self.controller_file.is_none() => {

@@ -9,8 +9,7 @@ mod takeover;
 
 pub(crate) use hand_over::hand_over;
 pub use running::{HEALTHZ, METRICS, Running, Search};
-pub(crate) use takeover::Takeover;
-pub use takeover::TakeoverConfig;
+pub use takeover::{Takeover, TakeoverConfig, TakeoverError};
 
 #[cfg(test)]
 pub(crate) use running::testing::fake_kube_proxy;

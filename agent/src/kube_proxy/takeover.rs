@@ -58,7 +58,7 @@ impl TakeoverConfig {
 
 /// Reason a table is not programmed yet.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TakeoverError {
+pub enum TakeoverError {
     /// The kernel cannot be read or written.
     #[error("takeover: {0}")]
     Dataplane(#[from] DataplaneError),
@@ -87,7 +87,7 @@ fn duration_of_doubt(duration: Option<Duration>) -> String {
 
 /// Progress of a takeover.
 #[derive(Debug)]
-pub(crate) struct Takeover {
+pub struct Takeover {
     config: TakeoverConfig,
     phase: Phase,
     /// The running kube-proxy that was logged last.

@@ -5,12 +5,16 @@
 //! the kernel.
 
 mod drains;
+mod engine;
 mod ready;
 mod run;
 mod tally;
 
 pub use drains::{BootClock, Deadlines, Drainer};
-pub use portolan_reconcile::{Counts, Draining, Outcome, Reconciler, StaleFlows};
+pub use engine::Engine;
+pub use portolan_reconcile::{
+    Counts, Draining, NftablesReconciler, Outcome, Reconciler, StaleFlows,
+};
 pub use ready::Ready;
 pub use run::{SyncInputs, SyncOutputs, Timing, run};
 pub use tally::{NoLocalEndpoints, TableChanges};

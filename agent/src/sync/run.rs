@@ -6,14 +6,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use portolan_dataplane::{Dataplane, KubeProxyObjects};
 use portolan_model::RecordKey;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::tally::{TableChanges, Tally};
-use super::{Drainer, Outcome, Ready, Reconciler};
+use super::{Drainer, Engine, Outcome, Ready};
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::kube_proxy::{Takeover, TakeoverConfig};
@@ -90,8 +89,8 @@ pub struct SyncOutputs {
 
 /// Keeps the kernel equal to the newest table until the token is cancelled. Changes nothing before the
 /// first table arrives, and leaves everything in place at the end.
-pub async fn run<D: Dataplane + KubeProxyObjects>(
-    reconciler: Reconciler<D>,
+pub async fn run<E: Engine>(
+    reconciler: E,
     drainer: Drainer,
     inputs: SyncInputs,
     timing: Timing,
@@ -169,8 +168,8 @@ enum Wake {
     Beat,
 }
 
-struct SyncLoop<D> {
-    reconciler: Reconciler<D>,
+struct SyncLoop<E> {
+    reconciler: E,
     drainer: Drainer,
     inputs: SyncInputs,
     timing: Timing,
@@ -189,7 +188,7 @@ struct SyncLoop<D> {
     pending: TableChanges,
 }
 
-impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
+impl<E: Engine> SyncLoop<E> {
     /// Waits for the next reason; `None` when the source of tables has ended.
     async fn wait(&mut self, sync: &mut Interval, check: &mut Interval) -> Option<Wake> {
         tokio::select! {
@@ -240,7 +239,8 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
 
     /// Removes a piece of a kube-proxy's leftovers; new tables are handled between two pieces.
     async fn continue_takeover(&mut self) {
-        let more = self.takeover.proceed(&mut self.reconciler).await;
+        let takeover = &mut self.takeover;
+        let more = self.reconciler.continue_takeover(takeover).await;
         self.takeover_at = more.then(Instant::now);
         let pending = self.takeover.is_pending();
         self.outputs.metrics.observe_takeover(pending);
@@ -262,7 +262,8 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
         let outputs = &mut self.outputs;
         let wall = SystemTime::now();
         outputs.health.served(start, outcome.broken, wall);
-        outputs.status.update(&target, &self.reconciler, &outcome);
+        let desired = self.reconciler.desired();
+        outputs.status.update(&target, desired, &outcome);
         if outcome.broken.is_empty() {
             self.last = Some((target.epoch, target.revision));
         }
@@ -305,7 +306,8 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
     /// Programs a table, after the start of a takeover if one is due.
     async fn program(&mut self, target: &Subscribed) -> Outcome {
         let table = &target.table;
-        if let Err(error) = self.takeover.begin(&mut self.reconciler, table).await {
+        let takeover = &mut self.takeover;
+        if let Err(error) = self.reconciler.begin_takeover(takeover, table).await {
             return Outcome {
                 errors: vec![(None, error.to_string())],
                 again: true,
@@ -313,11 +315,7 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
                 ..Outcome::default()
             };
         }
-        let outcome = match target.is_from_disk {
-            true => self.reconciler.reconcile_additions(table).await,
-            false => self.reconciler.reconcile(table).await,
-        };
-        let outcome = match outcome {
+        let outcome = match self.reconciler.reconcile(table, target.is_from_disk).await {
             Ok(outcome) => outcome,
             Err(error) => Outcome::unreadable(&error),
         };
@@ -410,7 +408,7 @@ impl<D: Dataplane + KubeProxyObjects> SyncLoop<D> {
             self.drain_at = Some(Instant::now() + self.timing.drain);
             return;
         }
-        if self.reconciler.observed().is_none() {
+        if !self.reconciler.is_certain() {
             self.retry();
             return;
         }

@@ -48,6 +48,12 @@ pub(super) fn missing_capabilities() -> Vec<&'static str> {
     lacking(&status)
 }
 
+/// The capability for nftables, if this process lacks it.
+pub(super) fn missing_admin() -> Vec<&'static str> {
+    let missing = missing_capabilities().into_iter();
+    missing.filter(|name| *name == CAPABILITIES[0].1).collect()
+}
+
 fn lacking(status: &str) -> Vec<&'static str> {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());

@@ -33,6 +33,15 @@ pub(crate) struct Batch<'a> {
     refused: Vec<Refused>,
     /// The last request that is not sent yet: where it begins, and its sequence number.
     last: Option<(usize, u32)>,
+    /// For batches that the kernel executes as a whole.
+    whole: Option<Whole>,
+}
+
+/// A batch that must not be split.
+#[derive(Debug, Default)]
+struct Whole {
+    /// The sequence number of the last request that is answered.
+    barrier: Option<u32>,
 }
 
 impl<'a> Batch<'a> {
@@ -46,6 +55,22 @@ impl<'a> Batch<'a> {
             first,
             refused: Vec::new(),
             last: None,
+            whole: None,
+        }
+    }
+
+    /// A batch that is sent as a whole. If the kernel refuses the first request, it answers no other.
+    pub(super) fn whole(socket: &'a mut Socket) -> Self {
+        let mut this = Self::new(socket, usize::MAX);
+        this.whole = Some(Whole::default());
+        this
+    }
+
+    /// Makes the last request so far the last one that is answered, in a batch that is sent as a whole.
+    pub(crate) fn end_here(&mut self) {
+        if let (Some(whole), Some((start, sequence))) = (&mut self.whole, self.last) {
+            self.writer.acknowledge(start);
+            whole.barrier = Some(sequence);
         }
     }
 
@@ -69,6 +94,10 @@ impl<'a> Batch<'a> {
         if self.writer.len() < self.limit {
             return Ok(());
         }
+        if self.whole.is_some() {
+            let too_large = Errno::new(libc::EMSGSIZE);
+            return Err(SocketError::Send(too_large));
+        }
         self.send()?;
         // Taking the refusals out now keeps them from filling the receive buffer.
         while let Some(len) = self.socket.receive_if(false)? {
@@ -84,12 +113,14 @@ impl<'a> Batch<'a> {
 
     /// Sends the rest, waits for the end, and returns the refused requests, in order.
     pub(crate) fn finish(mut self) -> Result<Vec<Refused>, SocketError> {
-        let barrier = match self.last {
-            Some((start, sequence)) => {
+        let end = self.whole.as_ref().and_then(|whole| whole.barrier);
+        let barrier = match (end, self.last) {
+            (Some(end), _) => end,
+            (None, Some((start, sequence))) => {
                 self.writer.acknowledge(start);
                 sequence
             }
-            None => self.push_barrier(),
+            (None, None) => self.push_barrier(),
         };
         self.send()?;
         loop {
@@ -131,10 +162,11 @@ impl<'a> Batch<'a> {
             if message.kind != wire::ERROR {
                 continue;
             }
-            let is_end = barrier == Some(message.sequence);
             let index = message.sequence.wrapping_sub(self.first);
             let sent = self.socket.sequence.wrapping_sub(self.first);
             let status = i32::from_ne_bytes(wire::array(message.payload, 0)?);
+            let is_whole_refused = self.whole.is_some() && index == 0 && status != 0;
+            let is_end = barrier == Some(message.sequence) || is_whole_refused;
             // Otherwise an answer to an earlier exchange, or an acknowledgement.
             if index <= sent && status != 0 {
                 let echo = message

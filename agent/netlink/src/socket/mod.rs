@@ -87,6 +87,8 @@ pub(crate) struct Socket {
     /// Whether the next send needs a new socket.
     broken: bool,
     sequence: u32,
+    /// Size of the send buffer that was asked for, in bytes.
+    room: i32,
     /// At most this many bytes fit a send, less one message.
     send_limit: usize,
     buffer: Box<[u8]>,
@@ -101,6 +103,7 @@ impl Socket {
             strict: false,
             broken: false,
             sequence: 0,
+            room: SEND_BUFFER,
             send_limit,
             buffer: vec![0; DATAGRAM_MAX].into(),
         })
@@ -115,12 +118,20 @@ impl Socket {
         self.strict = true;
     }
 
+    /// Raises how many bytes fit a send, if the kernel lets us.
+    pub(crate) fn make_room(&mut self, bytes: i32) -> Result<(), SocketError> {
+        self.room = bytes;
+        self.send_limit = make_room(&self.fd, bytes).map_err(SocketError::Open)?;
+        Ok(())
+    }
+
     /// Replaces a socket after an error of its own.
     fn renew(&mut self) -> Result<(), SocketError> {
         (self.fd, self.send_limit) = open(self.bus).map_err(SocketError::Open)?;
         if self.strict {
             self.check_strictly();
         }
+        self.make_room(self.room)?;
         self.broken = false;
         Ok(())
     }
@@ -177,6 +188,11 @@ impl Socket {
     ) -> Result<T, SocketError> {
         self.exchange(kind, wire::DUMP, &fill, &decode)
             .map(|(result, _)| result)
+    }
+
+    /// A batch that is sent as a whole, or not at all.
+    pub(crate) fn atomic_batch(&mut self) -> Batch<'_> {
+        Batch::whole(self)
     }
 
     fn exchange<T: Default>(
@@ -310,11 +326,17 @@ fn set_options(fd: &OwnedFd) -> Result<usize, Errno> {
     // Forcing needs CAP_NET_ADMIN; without it the kernel cuts the sizes to its limits.
     sys::set_option(fd, level, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
         .or_else(|_| sys::set_option(fd, level, libc::SO_RCVBUF, RECEIVE_BUFFER))?;
-    sys::set_option(fd, level, libc::SO_SNDBUFFORCE, SEND_BUFFER)
-        .or_else(|_| sys::set_option(fd, level, libc::SO_SNDBUF, SEND_BUFFER))?;
     sys::set_receive_timeout(fd, RECEIVE_TIMEOUT)?;
     // Refusals need not carry the request: its sequence number is enough.
     sys::set_option(fd, libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
+    make_room(fd, SEND_BUFFER)
+}
+
+/// Sets the size of the send buffer and returns how many bytes may be collected before a send.
+fn make_room(fd: &OwnedFd, bytes: i32) -> Result<usize, Errno> {
+    let level = libc::SOL_SOCKET;
+    sys::set_option(fd, level, libc::SO_SNDBUFFORCE, bytes)
+        .or_else(|_| sys::set_option(fd, level, libc::SO_SNDBUF, bytes))?;
     let mut size = [0; 4];
     sys::get_option(fd, level, libc::SO_SNDBUF, &mut size)?;
     let size = usize::try_from(i32::from_ne_bytes(size)).unwrap_or(0);

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_dataplane::{
-    DataplaneError, FakeKernel, Flow, KubeProxyObjects, NodePortAddresses, StepError, Tuple,
+    Dataplane, DataplaneError, FakeKernel, Flow, KubeProxyObjects, NodePortAddresses, StepError,
+    Tuple,
 };
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{
@@ -19,6 +20,7 @@ use tokio::sync::Mutex;
 use super::super::BootClock;
 use super::*;
 use crate::kube_proxy::Search;
+use crate::sync::Reconciler;
 
 mod disk;
 mod others;

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The kernel's nftables, addresses and conntrack, in the network namespace of the calling process.
+
+use portolan_model::Family;
+use portolan_netlink::conntrack::Conntrack;
+use portolan_netlink::nftables::{CommitError, Key, Nftables, Request, TableContent, Value};
+use portolan_plan::NodeFacts;
+
+use super::blocking::blocking;
+use super::machine::missing_admin;
+use super::routes::Routes;
+use super::settings::{self, settings};
+use super::{KernelConfig, Setting, Tuning};
+use crate::{DataplaneError, Flow};
+
+/// Attempts to read tables that another program keeps changing.
+const ATTEMPTS: usize = 5;
+
+/// What the kernel knows by the name of one table, in each family, and the generation of all tables.
+pub type Observed = (Vec<(Family, Option<TableContent>)>, u32);
+
+/// The kernel as a node without IPVS needs it.
+#[derive(Debug)]
+pub struct NftablesKernel {
+    config: KernelConfig,
+    nftables: Nftables,
+    routes: Routes,
+    /// Opened on first use: only UDP Services need it.
+    conntrack: Option<Conntrack>,
+}
+
+/// The settings that a run without IPVS writes.
+#[must_use]
+pub fn settings_without_ipvs(tuning: &Tuning) -> Vec<Setting> {
+    let is_of_ipvs = |setting: &Setting| setting.name().starts_with("net/ipv4/vs/");
+    let all = settings(tuning).into_iter();
+    all.filter(|setting| !is_of_ipvs(setting)).collect()
+}
+
+impl NftablesKernel {
+    /// Opens all sockets. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// If a capability is missing, or a socket cannot be made.
+    pub fn open(config: KernelConfig) -> Result<Self, DataplaneError> {
+        let missing = missing_admin();
+        if !missing.is_empty() {
+            return Err(DataplaneError::Capabilities(missing));
+        }
+        Ok(Self {
+            config,
+            nftables: Nftables::open().map_err(DataplaneError::Nftables)?,
+            routes: Routes::open()?,
+            conntrack: None,
+        })
+    }
+
+    /// Writes kernel settings.
+    ///
+    /// # Errors
+    /// If Services would not be forwarded with those that stay wrong.
+    pub fn prepare(&mut self) -> Result<(), DataplaneError> {
+        let all = settings_without_ipvs(&self.config.tuning);
+        blocking(|| settings::write(&all))
+    }
+
+    /// Has the kernel check a transaction that is not made. It loads the modules that the rules need.
+    ///
+    /// # Errors
+    /// With what the kernel lacks.
+    pub fn check(
+        &mut self,
+        family: Family,
+        table: &str,
+        requests: &[Request],
+    ) -> Result<(), CommitError> {
+        blocking(|| self.nftables.check(family, table, requests))
+    }
+
+    /// Reads the table of each family, all of the same generation unless tables keep changing.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub fn observe(
+        &mut self,
+        families: &[Family],
+        table: &str,
+    ) -> Result<Observed, DataplaneError> {
+        let nftables = &mut self.nftables;
+        let read = || {
+            let mut before = nftables.generation()?;
+            let mut contents = Vec::new();
+            for _ in 0..ATTEMPTS {
+                contents = Vec::new();
+                for family in families {
+                    contents.push((*family, nftables.content(*family, table)?));
+                }
+                let after = nftables.generation()?;
+                if after == before {
+                    break;
+                }
+                before = after;
+            }
+            Ok((contents, before))
+        };
+        blocking(read).map_err(DataplaneError::Nftables)
+    }
+
+    /// The generation of all tables, which changes with every change of anybody.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub fn generation(&mut self) -> Result<u32, DataplaneError> {
+        blocking(|| self.nftables.generation()).map_err(DataplaneError::Nftables)
+    }
+
+    /// The elements of a set, those that rules wrote included.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub fn elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<Vec<(Key, Value)>, DataplaneError> {
+        let read = || self.nftables.elements(family, table, set);
+        blocking(read).map_err(DataplaneError::Nftables)
+    }
+
+    /// Makes a transaction; with a generation, only if no table has changed since.
+    ///
+    /// # Errors
+    /// If the kernel refuses it. Nothing of it was made then.
+    pub fn commit(
+        &mut self,
+        family: Family,
+        table: &str,
+        requests: &[Request],
+        generation: Option<u32>,
+    ) -> Result<(), CommitError> {
+        blocking(|| self.nftables.commit(family, table, requests, generation))
+    }
+
+    /// Reads the facts about the node.
+    ///
+    /// # Errors
+    /// If addresses cannot be read.
+    pub async fn facts(&mut self) -> Result<NodeFacts, DataplaneError> {
+        let config = &self.config;
+        let facts = self
+            .routes
+            .facts(&config.node_ips, &config.node_port_addresses);
+        facts.await
+    }
+
+    fn conntrack(&mut self) -> Result<&mut Conntrack, DataplaneError> {
+        match &mut self.conntrack {
+            Some(conntrack) => Ok(conntrack),
+            none => {
+                let opened = Conntrack::open().map_err(DataplaneError::Conntrack)?;
+                Ok(none.insert(opened))
+            }
+        }
+    }
+
+    /// Deletes the UDP flows of a family in conntrack that `is_stale` selects; returns how many still
+    /// existed.
+    ///
+    /// # Errors
+    /// If they cannot be read or deleted.
+    pub fn delete_flows(
+        &mut self,
+        family: Family,
+        is_stale: &dyn Fn(&Flow) -> bool,
+    ) -> Result<usize, DataplaneError> {
+        let conntrack = self.conntrack()?;
+        let delete = || {
+            let flows = conntrack.udp_flows(family, is_stale)?;
+            match flows.is_empty() {
+                true => Ok(0),
+                false => conntrack.delete(&flows),
+            }
+        };
+        blocking(delete).map_err(DataplaneError::Conntrack)
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::wire::Messages;
+
+const TABLE: &str = "portolan";
+
+/// Payloads of the messages of requests.
+fn payloads(requests: &[Request]) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    for request in requests {
+        let pushed: Result<(), ()> = request.messages(TABLE, |_, _, fill| {
+            let mut writer = Writer::default();
+            writer.raw(&header(Family::V4));
+            fill(&mut writer);
+            all.push(writer.as_bytes().to_vec());
+            Ok(())
+        });
+        pushed.unwrap();
+    }
+    all
+}
+
+fn only(request: Request) -> Vec<u8> {
+    let mut payloads = payloads(&[request]);
+    assert_eq!(payloads.len(), 1);
+    payloads.remove(0)
+}
+
+#[test]
+fn name_of_a_table_is_read() {
+    let payload = only(Request::AddTable);
+    assert_eq!(reply::read_name(&payload), Ok(TABLE.to_owned()));
+    assert!(reply::read_name(&header(Family::V4)).is_err());
+}
+
+#[test]
+fn sets_come_back() {
+    use Field::{Ipv4, Ipv6, Number, Port, Protocol};
+    let way = [Ipv4, Protocol, Port];
+    let mut ranges = Set::new("allowed", &[Ipv6, Protocol, Port, Ipv6], Data::None);
+    ranges.is_interval = true;
+    let mut affinity = Set::new("affinity", &way, Data::Fields(vec![Ipv4, Port]));
+    affinity.dynamic = Some(1000);
+    for set in [
+        Set::new("cluster-ips", &[Ipv4], Data::None),
+        Set::new("services", &way, Data::Verdict),
+        Set::new(
+            "endpoints",
+            &[Ipv4, Protocol, Port, Number],
+            Data::Fields(vec![Ipv4, Port]),
+        ),
+        ranges,
+        affinity,
+    ] {
+        let payload = only(Request::AddSet(set.clone()));
+        assert_eq!(reply::read_set(&payload, TABLE), Ok(Some(set)));
+        assert_eq!(reply::read_set(&payload, "another"), Ok(None));
+    }
+}
+
+#[test]
+fn chains_and_rules_come_back() {
+    let base = Base {
+        kind: ChainKind::Nat,
+        hook: Hook::Postrouting,
+        priority: -99,
+    };
+    for base in [None, Some(base)] {
+        let name = "a-chain".into();
+        let chain = Chain { name, base };
+        let payload = only(Request::AddChain(chain.clone()));
+        assert_eq!(reply::read_chain(&payload, TABLE), Ok(Some(chain)));
+    }
+    let rule = vec![
+        Expression::payload(Header::Network, 16, 4, Register::FIRST),
+        Expression::lookup("services", Lookup::Verdict),
+        Expression::verdict(&Verdict::Goto("refusal".into())),
+    ];
+    let payload = only(Request::AddRule("a-chain".into(), rule.clone()));
+    let (chain, read) = reply::read_rule(&payload, TABLE).unwrap().unwrap();
+    assert_eq!((&*chain, &read), ("a-chain", &rule));
+}
+
+fn key(number: u32) -> Key {
+    number.to_be_bytes().into()
+}
+
+#[test]
+fn elements_come_back_over_several_messages() {
+    let values = |number: u32| match number % 5 {
+        0 => Value::Present,
+        1 => Value::UpTo(key(number + 1)),
+        2 => Value::Data(key(number * 2)),
+        3 => Value::Verdict(Verdict::Goto(format!("pick-{number}").into())),
+        _ => Value::Verdict(Verdict::Drop),
+    };
+    let elements: Vec<_> = (0..5000).map(|n| (key(n), values(n))).collect();
+    let request = Request::AddElements("a-set".into(), elements.clone());
+    assert_eq!(request.objects(), elements.len());
+    let payloads = payloads(&[request]);
+    assert!(payloads.len() > 2, "5,000 elements fit no two messages");
+    let mut read = Vec::new();
+    for payload in payloads {
+        reply::read_elements(&payload, &mut read).unwrap();
+    }
+    assert_eq!(read, elements);
+}
+
+#[test]
+fn deletions_have_keys_and_ends_alone() {
+    let elements = vec![(key(1), Value::Data(key(7))), (key(2), Value::UpTo(key(3)))];
+    let payload = only(Request::DelElements("a-set".into(), elements));
+    let mut read = Vec::new();
+    reply::read_elements(&payload, &mut read).unwrap();
+    let expected = [(key(1), Value::Present), (key(2), Value::UpTo(key(3)))];
+    assert_eq!(read, expected);
+}
+
+proptest! {
+    #[test]
+    fn no_reply_makes_a_decoder_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        for message in Messages::new(&bytes).flatten() {
+            let payload = message.payload;
+            let _ = reply::read_name(payload);
+            let _ = reply::read_generation(payload);
+            let _ = reply::read_chain(payload, TABLE);
+            let _ = reply::read_rule(payload, TABLE);
+            let _ = reply::read_set(payload, TABLE);
+            let _ = reply::read_elements(payload, &mut Vec::new());
+        }
+    }
+}

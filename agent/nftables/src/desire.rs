@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Desired table of a family.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use portolan_model::{Destination, Family, FrontendKind, NodeInfo};
+use portolan_netlink::nftables::{Elements, Key, TableContent, Value, Verdict};
+use portolan_plan::Config;
+
+use crate::layout::{
+    ALLOWED, CLUSTER_IPS, ENDPOINTS, HAIRPIN, LOCAL_ENDPOINTS, MASQUERADED, MASQUERADED_OWN,
+    OUTSIDE, RANGED, SERVICES, STICKY, address_key, destination, hairpin_key, read_destination,
+    sets, slot_key, source_key, sticky_sets, way_key,
+};
+use crate::rules::{Needs, REFUSAL, chains, list_chain, remember_chain};
+use crate::slots::{assign, class};
+use crate::{List, Masquerade, Way, WayKey, Ways};
+
+/// Desired table of one family.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// All that is in it, but for elements of the map that rules write.
+    pub content: TableContent,
+}
+
+/// Computes the desired table of a family. It depends on the observed one in two ways: slots that
+/// destinations have are kept, and so are chains of lists longer than any now.
+#[must_use]
+pub fn desire(
+    family: Family,
+    ways: &Ways,
+    config: &Config,
+    node: &NodeInfo,
+    observed: Option<&TableContent>,
+) -> Desired {
+    let none = Elements::new();
+    let slots = |map: &str| {
+        let found = observed.and_then(|content| content.sets.get(map));
+        found.map_or(&none, |(_, elements)| elements)
+    };
+    let mut builder = Builder {
+        family,
+        slots: [slots(ENDPOINTS), slots(LOCAL_ENDPOINTS)],
+        needs: Needs::default(),
+        sets: BTreeMap::new(),
+    };
+    for name in observed.iter().flat_map(|content| content.chains.keys()) {
+        builder.needs.add_chain(name);
+    }
+    let of_family = |address: IpAddr| Family::of(address) == family;
+    let of_family_ways = ways.ways.iter().filter(|(key, _)| of_family(key.address));
+    for (key, way) in of_family_ways {
+        builder.way(key, way);
+    }
+    for hairpin in ways.hairpins.iter().filter(|h| of_family(h.0.address)) {
+        builder.add(HAIRPIN, hairpin_key(&hairpin.0), Value::Present);
+    }
+    let Builder {
+        needs,
+        sets: mut elements,
+        ..
+    } = builder;
+    let mut content = TableContent {
+        chains: chains(family, config, node, &needs),
+        ..TableContent::default()
+    };
+    let mut all = sets(family);
+    if !needs.timeouts.is_empty() {
+        all.extend(sticky_sets(family));
+    }
+    for set in all {
+        let elements = elements.remove(&*set.name).unwrap_or_default();
+        content.sets.insert(Arc::clone(&set.name), (set, elements));
+    }
+    Desired { content }
+}
+
+/// A table with a rule of every kind, for a check of what the kernel can do.
+#[must_use]
+pub fn everything(family: Family, config: &Config, node: &NodeInfo) -> TableContent {
+    let mut needs = Needs::default();
+    for chain in ["pick-1", "local-pick-1", "remember-1"] {
+        needs.add_chain(chain);
+    }
+    let all = sets(family).into_iter().chain(sticky_sets(family));
+    TableContent {
+        sets: all
+            .map(|set| (Arc::clone(&set.name), (set, Elements::new())))
+            .collect(),
+        chains: chains(family, config, node, &needs),
+    }
+}
+
+struct Builder<'a> {
+    family: Family,
+    /// Observed slots of lists, and of lists for connections from outside.
+    slots: [&'a Elements; 2],
+    needs: Needs,
+    sets: BTreeMap<&'static str, Elements>,
+}
+
+impl Builder<'_> {
+    fn add(&mut self, set: &'static str, key: Key, value: Value) {
+        self.sets.entry(set).or_default().insert(key, value);
+    }
+
+    fn way(&mut self, key: &WayKey, way: &Way) {
+        let inside = self.list(key, way, &way.inside, false);
+        self.add(SERVICES, way_key(key), Value::Verdict(inside));
+        if let Some(list) = &way.outside {
+            let outside = self.list(key, way, list, true);
+            self.add(OUTSIDE, way_key(key), Value::Verdict(outside));
+        }
+        if way.kind == FrontendKind::ClusterIp {
+            self.add(CLUSTER_IPS, address_key(key.address), Value::Present);
+        }
+        match way.masquerade {
+            Masquerade::None => {}
+            Masquerade::Own => self.add(MASQUERADED_OWN, way_key(key), Value::Present),
+            Masquerade::All => self.add(MASQUERADED, way_key(key), Value::Present),
+        }
+        // A range of all addresses opens all.
+        if way.ranges.iter().all(|range| range.prefix_len() > 0) {
+            for range in &way.ranges {
+                let last = source_key(key, range.broadcast());
+                let first = source_key(key, range.network());
+                self.add(ALLOWED, first, Value::UpTo(last));
+                self.add(RANGED, way_key(key), Value::Present);
+            }
+        }
+        if let Some(seconds) = way.affinity {
+            self.needs.timeouts.insert(seconds);
+            let remember = Verdict::Goto(remember_chain(seconds));
+            self.add(STICKY, way_key(key), Value::Verdict(remember));
+        }
+    }
+
+    /// Adds the slots of a list; the verdict that leads there.
+    fn list(&mut self, key: &WayKey, way: &Way, list: &List, is_outside: bool) -> Verdict {
+        let destinations = match list {
+            List::To(destinations) => destinations,
+            List::Drop => return Verdict::Drop,
+            List::Refuse => return Verdict::Goto(REFUSAL.into()),
+        };
+        let slots = self.assign(key, destinations, is_outside);
+        let class = class(slots.len());
+        let highest = match is_outside {
+            false => &mut self.needs.inside,
+            true => &mut self.needs.outside,
+        };
+        *highest = (*highest).max(Some(class));
+        let map = match is_outside {
+            false => ENDPOINTS,
+            true => LOCAL_ENDPOINTS,
+        };
+        for (slot, socket) in (0..).zip(slots) {
+            self.add(map, slot_key(key, slot), Value::Data(destination(socket)));
+        }
+        Verdict::Goto(list_chain(is_outside, way.affinity.is_some(), class))
+    }
+
+    fn assign(
+        &self,
+        key: &WayKey,
+        destinations: &[Destination],
+        is_outside: bool,
+    ) -> Vec<SocketAddr> {
+        let observed = self.slots[usize::from(is_outside)];
+        let way = way_key(key);
+        let from = observed.range::<[u8], _>((
+            std::ops::Bound::Included(&*slot_key(key, 0)),
+            std::ops::Bound::Unbounded,
+        ));
+        let of_way = from.take_while(|(slot, _)| slot.starts_with(&way));
+        let before = of_way.filter_map(|(slot, value)| {
+            let number = slot.get(way.len()..)?.first_chunk().copied()?;
+            let Value::Data(data) = value else {
+                return None;
+            };
+            let socket = read_destination(self.family, data)?;
+            Some((u32::from_ne_bytes(number), socket))
+        });
+        assign(&before.collect(), destinations)
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What is to be done besides a transaction, and numbers of objects.
+
+use portolan_model::{Family, Protocol};
+use portolan_netlink::nftables::{Request, TableContent};
+
+use crate::layout::{ENDPOINTS, LOCAL_ENDPOINTS, SERVICES, address_len};
+
+/// Whether requests change where UDP connections of any way go: flows in conntrack may be stale then.
+#[must_use]
+pub fn changes_udp(family: Family, requests: &[Request]) -> bool {
+    let udp = Protocol::Udp.number();
+    requests.iter().any(|request| match request {
+        Request::AddElements(set, elements) | Request::DelElements(set, elements) => {
+            let is_of_ways = [ENDPOINTS, LOCAL_ENDPOINTS, SERVICES].contains(&&**set);
+            let protocol = |key: &[u8]| key.get(address_len(family)).copied();
+            is_of_ways && elements.iter().any(|(key, _)| protocol(key) == Some(udp))
+        }
+        _ => false,
+    })
+}
+
+/// Whether requests take a destination out of a list: clients may be remembered with it.
+#[must_use]
+pub fn deletes_endpoints(requests: &[Request]) -> bool {
+    requests.iter().any(|request| match request {
+        Request::DelElements(set, _) => [ENDPOINTS, LOCAL_ENDPOINTS].contains(&&**set),
+        _ => false,
+    })
+}
+
+/// Numbers of ways, and of slots of their lists, in a table.
+#[must_use]
+pub fn numbers(content: &TableContent) -> (usize, usize) {
+    let len = |set: &str| content.sets.get(set).map_or(0, |(_, there)| there.len());
+    (len(SERVICES), len(ENDPOINTS) + len(LOCAL_ENDPOINTS))
+}

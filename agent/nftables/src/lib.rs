@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Desired nftables of a node's table, and the requests that lead there.
+//!
+//! Pure: no I/O, no clock. Each family has one table. Its rules never name a Service: what the node answers
+//! for is in maps, so that a change of a Service is a change of elements. Only nat chains decide, so that
+//! rules see the first packet of a connection and no other.
+
+#![forbid(unsafe_code)]
+
+mod advance;
+mod desire;
+mod effects;
+mod layout;
+mod plan;
+mod rules;
+mod slots;
+#[cfg(test)]
+mod tests;
+mod ways;
+
+pub use advance::advance;
+pub use desire::{Desired, desire, everything};
+pub use effects::{changes_udp, deletes_endpoints, numbers};
+pub use layout::{AFFINITY, TABLE, affinity_of};
+pub use plan::{Surplus, plan};
+pub use ways::{Hairpin, List, Masquerade, Refused, Way, WayKey, Ways};

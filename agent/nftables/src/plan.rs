@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Difference of two tables, as the requests of one transaction.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portolan_netlink::nftables::{Chain, Elements, Key, Request, Rule, Set, TableContent, Value};
+
+use crate::layout::{CLUSTER_IPS, HAIRPIN, SERVICES};
+
+/// Treatment of elements in the kernel that are not desired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Surplus {
+    /// They are deleted.
+    Delete,
+    /// They stay, and so does all of a way that is there: for a table that may be older than the kernel's.
+    Keep,
+}
+
+/// The requests that make a table the desired one; `None` stands for no table. Everything in our table is
+/// ours. Reordering them is wrong: chains come before what leads to them.
+#[must_use]
+pub fn plan(
+    desired: &TableContent,
+    observed: Option<&TableContent>,
+    surplus: Surplus,
+) -> Vec<Request> {
+    let empty = TableContent::default();
+    let mut plan = Plan::default();
+    let observed = match observed {
+        Some(observed) if has_other_types(desired, observed) => {
+            // A set cannot change its type: the table is made anew, within the transaction.
+            plan.requests.push(Request::DelTable);
+            plan.requests.push(Request::AddTable);
+            &empty
+        }
+        Some(observed) => observed,
+        None => {
+            plan.requests.push(Request::AddTable);
+            &empty
+        }
+    };
+    plan.create(desired, observed);
+    plan.flush(desired, observed);
+    plan.elements(desired, observed, surplus);
+    plan.rules(desired);
+    plan.delete(desired, observed);
+    plan.requests
+}
+
+fn has_other_types(desired: &TableContent, observed: &TableContent) -> bool {
+    let differs = |(name, (set, _)): (&Arc<str>, &(Set, Elements))| {
+        let theirs = observed.sets.get(name);
+        theirs.is_some_and(|(theirs, _)| theirs != set)
+    };
+    desired.sets.iter().any(differs)
+}
+
+/// Whether rules in the kernel are these.
+fn is_dumped_as(wanted: &[Rule], dumped: &[Rule]) -> bool {
+    let is_same = |(wanted, dumped): (&Rule, &Rule)| {
+        wanted.len() == dumped.len() && wanted.iter().zip(dumped).all(|(w, d)| w.is_dumped_as(d))
+    };
+    wanted.len() == dumped.len() && wanted.iter().zip(dumped).all(is_same)
+}
+
+#[derive(Default)]
+struct Plan {
+    requests: Vec<Request>,
+    /// Chains whose rules are written anew.
+    rewritten: BTreeSet<Arc<str>>,
+}
+
+impl Plan {
+    fn create(&mut self, desired: &TableContent, observed: &TableContent) {
+        for (name, (set, _)) in &desired.sets {
+            if !observed.sets.contains_key(name) {
+                self.requests.push(Request::AddSet(set.clone()));
+            }
+        }
+        for (name, (chain, rules)) in &desired.chains {
+            match observed.chains.get(name) {
+                None => {
+                    self.requests.push(Request::AddChain(chain.clone()));
+                    self.rewritten.insert(Arc::clone(name));
+                }
+                Some((theirs, there)) => {
+                    if chain.base != theirs.base || !is_dumped_as(rules, there) {
+                        self.rewritten.insert(Arc::clone(name));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Empties chains that are rewritten or surplus; base chains with another hook are made anew.
+    fn flush(&mut self, desired: &TableContent, observed: &TableContent) {
+        for (name, (chain, rules)) in &observed.chains {
+            let wanted = desired.chains.get(name);
+            if wanted.is_some() && !self.rewritten.contains(name) {
+                continue;
+            }
+            if !rules.is_empty() {
+                self.requests.push(Request::FlushChain(Arc::clone(name)));
+            }
+            if let Some((wanted, _)) = wanted.filter(|(wanted, _)| wanted.base != chain.base) {
+                self.requests.push(Request::DelChain(Arc::clone(name)));
+                self.requests.push(Request::AddChain(Chain::clone(wanted)));
+            }
+        }
+    }
+
+    fn elements(&mut self, desired: &TableContent, observed: &TableContent, surplus: Surplus) {
+        let none = Elements::new();
+        let of = |content: &'_ TableContent, name: &str| -> Elements {
+            let set = content.sets.get(name);
+            set.map(|(_, elements)| elements.clone())
+                .unwrap_or_default()
+        };
+        let held = match surplus {
+            Surplus::Delete => Elements::new(),
+            Surplus::Keep => of(observed, SERVICES),
+        };
+        for (name, (set, wanted)) in &desired.sets {
+            if set.dynamic.is_some() {
+                continue;
+            }
+            let there = observed.sets.get(name).map_or(&none, |(_, there)| there);
+            let is_shared = [CLUSTER_IPS, HAIRPIN].contains(&&**name);
+            let (deleted, added) = difference(there, wanted);
+            let (deleted, added) = match surplus {
+                Surplus::Delete => (deleted, added),
+                Surplus::Keep => {
+                    let is_new = |key: &Key| is_shared || !is_of_way(key, &held);
+                    let added = added.into_iter().filter(|(key, _)| is_new(key)).collect();
+                    (Vec::new(), added)
+                }
+            };
+            if !deleted.is_empty() {
+                self.requests
+                    .push(Request::DelElements(Arc::clone(name), deleted));
+            }
+            if !added.is_empty() {
+                self.requests
+                    .push(Request::AddElements(Arc::clone(name), added));
+            }
+        }
+    }
+
+    fn rules(&mut self, desired: &TableContent) {
+        for name in &self.rewritten {
+            let rules = desired.chains.get(name).into_iter();
+            let rules = rules.flat_map(|(_, rules)| rules);
+            let add = |rule: &Rule| Request::AddRule(Arc::clone(name), rule.clone());
+            self.requests.extend(rules.map(add));
+        }
+    }
+
+    fn delete(&mut self, desired: &TableContent, observed: &TableContent) {
+        let chains = observed.chains.keys();
+        for name in chains.filter(|name| !desired.chains.contains_key(*name)) {
+            self.requests.push(Request::DelChain(Arc::clone(name)));
+        }
+        let sets = observed.sets.keys();
+        for name in sets.filter(|name| !desired.sets.contains_key(*name)) {
+            self.requests.push(Request::DelSet(Arc::clone(name)));
+        }
+    }
+}
+
+/// Whether a key begins with that of a way.
+fn is_of_way(key: &[u8], ways: &Elements) -> bool {
+    let len = ways.keys().next().map_or(usize::MAX, |way| way.len());
+    key.get(..len).is_some_and(|way| ways.contains_key(way))
+}
+
+type Pairs = Vec<(Key, Value)>;
+
+/// Elements to delete, with those that get another value, and elements to add, in one walk over both.
+fn difference(there: &Elements, wanted: &Elements) -> (Pairs, Pairs) {
+    let (mut deleted, mut added) = (Vec::new(), Vec::new());
+    let pair = |(key, value): (&Key, &Value)| (key.clone(), value.clone());
+    let mut there = there.iter().peekable();
+    for (key, value) in wanted {
+        while let Some(surplus) = there.next_if(|(theirs, _)| *theirs < key) {
+            deleted.push(pair(surplus));
+        }
+        match there.next_if(|(theirs, _)| *theirs == key) {
+            Some((_, theirs)) if theirs == value => {}
+            Some(changed) => {
+                deleted.push(pair(changed));
+                added.push(pair((key, value)));
+            }
+            None => added.push(pair((key, value))),
+        }
+    }
+    deleted.extend(there.map(pair));
+    (deleted, added)
+}

@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use portolan_model::{
+    Affinity, Destination, Families, Family, Frontend, FrontendAddress, FrontendKind, Lists,
+    NodeOverlay, NodeTable, Protocol, Record, RecordKey,
+};
+use portolan_netlink::nftables::{Request, TableContent, Value, Verdict};
+use portolan_plan::{Config, DetectLocal, NodeFacts};
+use proptest::prelude::*;
+
+use crate::layout::{self, way_key};
+use crate::{List, Surplus, WayKey, Ways, advance, desire, plan};
+
+fn key(service: &str) -> RecordKey {
+    RecordKey {
+        cluster: "".into(),
+        namespace: "ns".into(),
+        service: service.into(),
+        port: "".into(),
+        protocol: Protocol::Tcp,
+    }
+}
+
+fn vip(text: &str, kind: FrontendKind, lists: Lists) -> Frontend {
+    let address = FrontendAddress::Vip(text.parse().unwrap());
+    Frontend {
+        lists,
+        ..Frontend::new(kind, address, 80)
+    }
+}
+
+fn destinations(count: u8) -> Vec<Destination> {
+    let destination = |n| Destination::new(SocketAddr::from(([10, 244, 0, n], 8080)));
+    (1..=count).map(destination).collect()
+}
+
+fn record(service: &str, frontends: Vec<Frontend>, endpoints: u8) -> Record {
+    let available = match endpoints {
+        0 => Families::NONE,
+        _ => [Family::V4].into_iter().collect(),
+    };
+    Record {
+        frontends,
+        destinations: destinations(endpoints),
+        available,
+        ..Record::new(key(service))
+    }
+}
+
+fn table(records: impl IntoIterator<Item = Record>) -> NodeTable {
+    let records = records.into_iter();
+    NodeTable {
+        records: records.map(|r| (r.key.clone(), Arc::new(r))).collect(),
+        ..NodeTable::default()
+    }
+}
+
+fn config() -> Config {
+    Config {
+        detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse().unwrap()]),
+        ..Config::default()
+    }
+}
+
+fn way(address: &str) -> WayKey {
+    WayKey {
+        address: address.parse().unwrap(),
+        protocol: Protocol::Tcp,
+        port: 80,
+    }
+}
+
+fn desired(table: &NodeTable, observed: Option<&TableContent>) -> TableContent {
+    let ways = Ways::new(table, &NodeFacts::default());
+    desire(Family::V4, &ways, &config(), &table.node, observed).content
+}
+
+fn verdict(content: &TableContent, map: &str, address: &str) -> Option<Verdict> {
+    match content.sets[map].1.get(&way_key(&way(address)))? {
+        Value::Verdict(verdict) => Some(verdict.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn goto(chain: &str) -> Option<Verdict> {
+    Some(Verdict::Goto(chain.into()))
+}
+
+#[test]
+fn a_way_leads_to_its_list() {
+    use FrontendKind::{ClusterIp, LoadBalancer};
+    let local = |text, kind| vip(text, kind, Lists::Local);
+    let mut held = record(
+        "held",
+        vec![
+            local("10.96.0.3", ClusterIp),
+            local("1.2.3.4", LoadBalancer),
+        ],
+        3,
+    );
+    held.frontends[1].bind = true;
+    let mut sticky = record(
+        "sticky",
+        vec![vip("10.96.0.4", ClusterIp, Lists::Cluster)],
+        1,
+    );
+    sticky.affinity = Some(Affinity {
+        timeout_seconds: 60,
+    });
+    let table = table([
+        record("five", vec![vip("10.96.0.1", ClusterIp, Lists::Cluster)], 5),
+        record("none", vec![vip("10.96.0.2", ClusterIp, Lists::Cluster)], 0),
+        held,
+        sticky,
+    ]);
+    let content = desired(&table, None);
+    let inside = |address| verdict(&content, layout::SERVICES, address);
+    assert_eq!(inside("10.96.0.1"), goto("pick-3"));
+    assert_eq!(inside("10.96.0.2"), goto("refusal"));
+    assert_eq!(
+        inside("10.96.0.3"),
+        Some(Verdict::Drop),
+        "policy Local, nobody here"
+    );
+    assert_eq!(
+        inside("1.2.3.4"),
+        goto("pick-2"),
+        "the node and its pods have all"
+    );
+    assert_eq!(inside("10.96.0.4"), goto("stick-0"));
+    assert_eq!(
+        verdict(&content, layout::OUTSIDE, "1.2.3.4"),
+        Some(Verdict::Drop)
+    );
+    assert_eq!(verdict(&content, layout::OUTSIDE, "10.96.0.3"), None);
+    assert_eq!(
+        verdict(&content, layout::STICKY, "10.96.0.4"),
+        goto("remember-60")
+    );
+    assert_eq!(content.sets[layout::ENDPOINTS].1.len(), 5 + 3 + 1);
+    assert_eq!(content.sets[layout::CLUSTER_IPS].1.len(), 4);
+    assert_eq!(content.sets[layout::MASQUERADED_OWN].1.len(), 1);
+}
+
+#[test]
+fn a_held_way_has_the_nodes_own_list() {
+    let frontend = vip("1.2.3.4", FrontendKind::LoadBalancer, Lists::Local);
+    let mut table = table([record("held", vec![frontend], 3)]);
+    let own = NodeOverlay {
+        local: destinations(2),
+        own: destinations(2).iter().map(|d| d.address).collect(),
+        ..NodeOverlay::default()
+    };
+    table.lists.insert(key("held"), Arc::new(own));
+    let content = desired(&table, None);
+    assert_eq!(
+        verdict(&content, layout::OUTSIDE, "1.2.3.4"),
+        goto("local-pick-1")
+    );
+    assert_eq!(content.sets[layout::LOCAL_ENDPOINTS].1.len(), 2);
+    assert_eq!(content.sets[layout::HAIRPIN].1.len(), 2);
+}
+
+#[test]
+fn the_first_record_has_an_address_that_two_want() {
+    let frontend = || vec![vip("10.96.0.1", FrontendKind::ExternalIp, Lists::Cluster)];
+    let table = table([record("b", frontend(), 1), record("a", frontend(), 2)]);
+    let ways = Ways::new(&table, &NodeFacts::default());
+    let held = &ways.ways[&way("10.96.0.1")];
+    assert_eq!(held.record.key, key("a"));
+    assert_eq!(held.inside, List::To(destinations(2)));
+    let refused = &ways.refused[..];
+    assert_eq!(refused.len(), 1);
+    assert_eq!(
+        refused[0].to_string(),
+        format!(
+            "{}: TCP 10.96.0.1:80 already belongs to {}",
+            key("b"),
+            key("a")
+        )
+    );
+}
+
+#[test]
+fn an_address_of_another_node_is_no_way() {
+    let mut frontend = vip("192.0.2.7", FrontendKind::ExternalIp, Lists::Cluster);
+    frontend.bind = false;
+    let table = table([record("a", vec![frontend], 1)]);
+    assert!(Ways::new(&table, &NodeFacts::default()).ways.is_empty());
+    let address: IpAddr = "192.0.2.7".parse().unwrap();
+    let facts = NodeFacts {
+        addresses: [address].into(),
+        ..NodeFacts::default()
+    };
+    assert_eq!(Ways::new(&table, &facts).ways.len(), 1);
+}
+
+#[test]
+fn ranges_are_merged_and_one_of_all_addresses_opens_all() {
+    let with = |ranges: &[&str]| {
+        let mut frontend = vip("1.2.3.4", FrontendKind::LoadBalancer, Lists::Cluster);
+        frontend.source_ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        desired(&table([record("a", vec![frontend], 1)]), None)
+    };
+    let content = with(&[
+        "10.0.0.0/8",
+        "10.1.0.0/16",
+        "192.0.2.0/25",
+        "192.0.2.128/25",
+    ]);
+    assert_eq!(content.sets[layout::ALLOWED].1.len(), 2);
+    assert_eq!(content.sets[layout::RANGED].1.len(), 1);
+    let content = with(&["10.0.0.0/8", "0.0.0.0/0"]);
+    assert!(content.sets[layout::ALLOWED].1.is_empty());
+    assert!(content.sets[layout::RANGED].1.is_empty());
+}
+
+/// All names that rules and elements of a table refer to are in it.
+fn check_references(content: &TableContent) {
+    let lead = |value: &Value| match value {
+        Value::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) => Some(Arc::clone(chain)),
+        _ => None,
+    };
+    let elements = content
+        .sets
+        .values()
+        .flat_map(|(_, elements)| elements.values());
+    for chain in elements.filter_map(lead) {
+        assert!(content.chains.contains_key(&chain), "{chain}");
+    }
+}
+
+#[test]
+fn one_endpoint_more_or_less_is_a_few_elements() {
+    let of = |endpoints| {
+        let frontend = vip("10.96.0.1", FrontendKind::ClusterIp, Lists::Cluster);
+        table([record("a", vec![frontend], endpoints)])
+    };
+    let before = desired(&of(5), None);
+    let more = desired(&of(6), Some(&before));
+    let requests = plan(&more, Some(&before), Surplus::Delete);
+    assert_eq!(requests.len(), 1, "{requests:?}");
+    assert_eq!(requests[0].objects(), 1);
+    let mut fewer = of(6);
+    let record = fewer.records.get_mut(&key("a")).unwrap();
+    Arc::make_mut(record).destinations.remove(0);
+    let after = desired(&fewer, Some(&more));
+    let requests = plan(&after, Some(&more), Surplus::Delete);
+    let objects: Vec<_> = requests.iter().map(Request::objects).collect();
+    assert_eq!(
+        objects,
+        [2, 1],
+        "the hole and the last slot go, the hole is filled"
+    );
+}
+
+#[test]
+fn a_table_that_may_be_old_changes_no_way_that_is_there() {
+    let at = |address| vec![vip(address, FrontendKind::ClusterIp, Lists::Cluster)];
+    let now = desired(
+        &table([
+            record("a", at("10.96.0.1"), 5),
+            record("b", at("10.96.0.2"), 1),
+        ]),
+        None,
+    );
+    let old = table([
+        record("a", at("10.96.0.1"), 2),
+        record("c", at("10.96.0.3"), 3),
+    ]);
+    let wanted = desired(&old, Some(&now));
+    let requests = plan(&wanted, Some(&now), Surplus::Keep);
+    let mut content = Some(now.clone());
+    advance(&mut content, &requests);
+    let content = content.unwrap();
+    for address in ["10.96.0.1", "10.96.0.2"] {
+        let of = |content| verdict(content, layout::SERVICES, address);
+        assert_eq!(of(&content), of(&now));
+    }
+    assert_eq!(content.sets[layout::ENDPOINTS].1.len(), 5 + 1 + 3);
+    assert_eq!(content.sets[layout::CLUSTER_IPS].1.len(), 3);
+}
+
+#[test]
+fn what_somebody_else_changed_in_our_table_is_mended() {
+    let frontend = vip("10.96.0.1", FrontendKind::ClusterIp, Lists::Cluster);
+    let table = table([record("a", vec![frontend], 3)]);
+    let wanted = desired(&table, None);
+    let mut broken = wanted.clone();
+    broken.sets.remove(layout::RANGED);
+    broken.chains.remove("pick-1");
+    broken
+        .sets
+        .get_mut(layout::ENDPOINTS)
+        .unwrap()
+        .1
+        .pop_first();
+    let (chain, rules) = broken.chains.get_mut("nat-in").unwrap();
+    chain.base.as_mut().unwrap().priority = 0;
+    rules.pop();
+    let stray = broken.chains["refusal"].clone();
+    broken.chains.insert("stray".into(), stray);
+    let again = desired(&table, Some(&broken));
+    let requests = plan(&again, Some(&broken), Surplus::Delete);
+    let mut content = Some(broken);
+    advance(&mut content, &requests);
+    assert_eq!(content.as_ref(), Some(&again));
+    assert_eq!(again, wanted);
+
+    let mut retyped = wanted.clone();
+    retyped.sets.get_mut(layout::RANGED).unwrap().0.is_interval = true;
+    let requests = plan(&wanted, Some(&retyped), Surplus::Delete);
+    assert_eq!(requests[0], Request::DelTable);
+    let mut content = Some(retyped);
+    advance(&mut content, &requests);
+    assert_eq!(content, Some(wanted));
+}
+
+#[derive(Debug, Clone)]
+struct Service {
+    endpoints: u8,
+    local: u8,
+    is_held: bool,
+    is_sticky: bool,
+    is_ranged: bool,
+}
+
+fn service() -> impl Strategy<Value = Service> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (0u8..40, 0u8..4, flags).prop_map(|(endpoints, local, (is_held, is_sticky, is_ranged))| {
+        Service {
+            endpoints,
+            local,
+            is_held,
+            is_sticky,
+            is_ranged,
+        }
+    })
+}
+
+fn table_of(services: &BTreeMap<u8, Service>) -> NodeTable {
+    let mut all = NodeTable::default();
+    for (number, service) in services {
+        let name = number.to_string();
+        let lists = if service.is_held {
+            Lists::Local
+        } else {
+            Lists::Cluster
+        };
+        let mut balancer = vip(
+            &format!("192.0.2.{number}"),
+            FrontendKind::LoadBalancer,
+            lists,
+        );
+        balancer.masquerade = !service.is_held;
+        if service.is_ranged {
+            balancer.source_ranges = vec!["10.0.0.0/8".parse().unwrap()];
+        }
+        let cluster_ip = vip(
+            &format!("10.96.0.{number}"),
+            FrontendKind::ClusterIp,
+            Lists::Cluster,
+        );
+        let mut record = record(&name, vec![cluster_ip, balancer], service.endpoints);
+        let timeout_seconds = 10 + u32::from(number % 2);
+        record.affinity = service.is_sticky.then_some(Affinity { timeout_seconds });
+        let own = NodeOverlay {
+            local: destinations(service.local.min(service.endpoints)),
+            own: destinations(service.local)
+                .iter()
+                .map(|d| d.address)
+                .collect(),
+            ..NodeOverlay::default()
+        };
+        all.lists.insert(record.key.clone(), Arc::new(own));
+        all.records.insert(record.key.clone(), Arc::new(record));
+    }
+    all
+}
+
+proptest! {
+    #[test]
+    fn tables_follow_each_other(
+        states in prop::collection::vec(prop::collection::btree_map(1u8..9, service(), 0..8), 1..5),
+    ) {
+        let mut kernel: Option<TableContent> = None;
+        for services in &states {
+            let table = table_of(services);
+            let wanted = desired(&table, kernel.as_ref());
+            check_references(&wanted);
+            let requests = plan(&wanted, kernel.as_ref(), Surplus::Delete);
+            advance(&mut kernel, &requests);
+            prop_assert_eq!(kernel.as_ref(), Some(&wanted));
+            let again = desired(&table, kernel.as_ref());
+            prop_assert_eq!(&again, &wanted, "slots are stable");
+            prop_assert_eq!(plan(&again, kernel.as_ref(), Surplus::Delete), []);
+            // Each list has exactly its destinations.
+            let ways = Ways::new(&table, &NodeFacts::default());
+            for (key, way) in &ways.ways {
+                let List::To(list) = &way.inside else { continue };
+                let prefix = way_key(key);
+                let slots = wanted.sets[layout::ENDPOINTS].1.iter();
+                let of_way = slots.filter(|(slot, _)| slot.starts_with(&prefix));
+                let found: BTreeSet<_> = of_way.map(|(_, value)| value.clone().into_data()).collect();
+                let expected: BTreeSet<_> = list.iter().map(|d| layout::destination(d.address)).collect();
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+}
+
+trait IntoData {
+    fn into_data(self) -> Box<[u8]>;
+}
+
+impl IntoData for Value {
+    fn into_data(self) -> Box<[u8]> {
+        match self {
+            Self::Data(data) => data,
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What the node answers for: addresses, protocols and ports, and what becomes of their connections.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use portolan_model::{
+    Destination, Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Protocol,
+    Record, RecordKey,
+};
+use portolan_plan::NodeFacts;
+
+/// One address, protocol and port that the node answers for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WayKey {
+    /// The address.
+    pub address: IpAddr,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port.
+    pub port: u16,
+}
+
+impl std::fmt::Display for WayKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let socket = std::net::SocketAddr::new(self.address, self.port);
+        write!(f, "{} {socket}", self.protocol)
+    }
+}
+
+/// What becomes of the connections of one way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// The record that it belongs to.
+    pub record: Arc<Record>,
+    /// Kind of the address.
+    pub kind: FrontendKind,
+    /// Destinations of connections, but for those that have a list of their own.
+    pub inside: List,
+    /// Destinations of connections that come neither from the node's own pods nor from the node.
+    pub outside: Option<List>,
+    /// Whose connections are masqueraded.
+    pub masquerade: Masquerade,
+    /// Permitted sources, none of which contains another; empty for all.
+    pub ranges: Vec<IpNet>,
+    /// Time for which a client stays with its destination, in seconds.
+    pub affinity: Option<u32>,
+}
+
+/// Where connections go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum List {
+    /// To one of these destinations, at least one of which has a weight.
+    To(Vec<Destination>),
+    /// Nowhere: other nodes have endpoints.
+    Drop,
+    /// Back: no node has an endpoint.
+    Refuse,
+}
+
+/// Whose connections get the node's address as their source, besides those to cluster IPs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Masquerade {
+    /// Nobody's.
+    None,
+    /// The node's own, and those of pods of other nodes that leave the node again.
+    Own,
+    /// Everybody's.
+    All,
+}
+
+/// An endpoint of this node, which may connect to itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hairpin(pub WayKey);
+
+/// A frontend that is left out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{record}: {key} already belongs to {holder}")]
+pub struct Refused {
+    /// The record.
+    pub record: RecordKey,
+    /// The way.
+    pub key: WayKey,
+    /// The record that has it.
+    pub holder: RecordKey,
+}
+
+/// All ways of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// The ways.
+    pub ways: BTreeMap<WayKey, Way>,
+    /// The endpoints of this node.
+    pub hairpins: BTreeSet<Hairpin>,
+    /// Frontends that are left out. The first record, in order of keys, has the way.
+    pub refused: Vec<Refused>,
+}
+
+impl Ways {
+    /// The ways of a table on a node with these addresses.
+    #[must_use]
+    pub fn new(table: &NodeTable, facts: &NodeFacts) -> Self {
+        let mut this = Self::default();
+        for record in table.records.values() {
+            for frontend in &record.frontends {
+                this.frontend(table, facts, record, frontend);
+            }
+            let own = table.lists.get(&record.key).into_iter();
+            for socket in own.flat_map(|lists| &lists.own) {
+                let key = WayKey {
+                    address: socket.ip(),
+                    protocol: record.key.protocol,
+                    port: socket.port(),
+                };
+                this.hairpins.insert(Hairpin(key));
+            }
+        }
+        this
+    }
+
+    fn frontend(
+        &mut self,
+        table: &NodeTable,
+        facts: &NodeFacts,
+        record: &Arc<Record>,
+        frontend: &Frontend,
+    ) {
+        let addresses = addresses(facts, frontend);
+        if addresses.is_empty() {
+            return;
+        }
+        let way = way(table, record, frontend);
+        for address in addresses {
+            let key = WayKey {
+                address,
+                protocol: record.key.protocol,
+                port: frontend.port,
+            };
+            match self.ways.get(&key) {
+                None => {
+                    self.ways.insert(key, way.clone());
+                }
+                Some(held) => self.refused.push(Refused {
+                    record: record.key.clone(),
+                    key,
+                    holder: held.record.key.clone(),
+                }),
+            }
+        }
+    }
+}
+
+/// The addresses of a frontend on this node. Packets to the address of another Node only pass.
+fn addresses(facts: &NodeFacts, frontend: &Frontend) -> Vec<IpAddr> {
+    match frontend.address {
+        FrontendAddress::Vip(ip) if !frontend.bind && !facts.addresses.contains(&ip) => Vec::new(),
+        FrontendAddress::Vip(ip) => vec![ip],
+        FrontendAddress::NodeAddresses(family) => {
+            let addresses = facts.node_port_addresses.iter().copied();
+            addresses.filter(|ip| Family::of(*ip) == family).collect()
+        }
+    }
+}
+
+fn way(table: &NodeTable, record: &Arc<Record>, frontend: &Frontend) -> Way {
+    let family = frontend.family();
+    let held = || {
+        let is_elsewhere = record.available.contains(family);
+        let empty = if is_elsewhere {
+            List::Drop
+        } else {
+            List::Refuse
+        };
+        list(table, record, family, Lists::Local, empty)
+    };
+    let cluster = || list(table, record, family, Lists::Cluster, List::Refuse);
+    let (inside, outside) = match frontend.lists {
+        Lists::Cluster => (cluster(), None),
+        Lists::Local if frontend.has_short_circuit() => (cluster(), Some(held())),
+        Lists::Local => (held(), None),
+    };
+    let masquerade = match frontend.kind {
+        FrontendKind::ClusterIp => Masquerade::None,
+        _ if frontend.masquerade => Masquerade::All,
+        _ => Masquerade::Own,
+    };
+    let ranges = frontend.source_ranges.iter().copied();
+    let ranges: Vec<_> = ranges
+        .filter(|range| Family::of(range.addr()) == family)
+        .collect();
+    Way {
+        record: Arc::clone(record),
+        kind: frontend.kind,
+        inside,
+        outside,
+        masquerade,
+        ranges: IpNet::aggregate(&ranges),
+        affinity: record.affinity.map(|affinity| affinity.timeout_seconds),
+    }
+}
+
+fn list(table: &NodeTable, record: &Record, family: Family, lists: Lists, empty: List) -> List {
+    let mut list = table.list(record, family, lists);
+    list.retain(|destination| destination.weight > 0);
+    if list.is_empty() {
+        empty
+    } else {
+        List::To(list)
+    }
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Reconciliation of the kernel's nftables with a table.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_dataplane::{DataplaneError, Flow, NftablesKernel};
+use portolan_model::{Families, Family, NodeInfo, NodeTable};
+use portolan_netlink::nftables::{CommitError, Request, TableContent, Value};
+use portolan_nftables::{
+    AFFINITY, List, Surplus, TABLE, Ways, advance, affinity_of, changes_udp, deletes_endpoints,
+    desire, everything, numbers, plan,
+};
+use portolan_plan::{Config, NodeFacts};
+
+use crate::{Counts, Outcome, StaleFlows};
+
+/// Transactions that lost against others, before one is made whatever others do.
+const ATTEMPTS: usize = 3;
+
+/// Name of the table of checks, which is never made.
+const PROBE: &str = "portolan-probe";
+
+/// Our tables in the kernel.
+#[derive(Debug, Clone, Default)]
+struct Observed {
+    tables: BTreeMap<Family, Option<TableContent>>,
+    /// The generation in which they were so; `None` if others made one meanwhile.
+    generation: Option<u32>,
+}
+
+/// Reconciles the kernel's nftables with one table.
+#[derive(Debug)]
+pub struct NftablesReconciler {
+    kernel: NftablesKernel,
+    config: Config,
+    facts: Option<NodeFacts>,
+    /// Our tables, updated with every transaction; `None` at start and after an error.
+    observed: Option<Observed>,
+    /// Our tables as they were before others may have changed them, to count what others changed.
+    forgotten: Option<Observed>,
+    ways: Ways,
+    /// Families whose UDP flows may be stale.
+    flows_due: Families,
+    /// Families in which clients may be remembered with destinations that are gone.
+    clients_due: Families,
+}
+
+impl NftablesReconciler {
+    /// Creates a reconciler that has not read the kernel.
+    pub fn new(kernel: NftablesKernel, config: Config) -> Self {
+        // An agent that was killed may have left some.
+        let due: Families = config.families.iter().copied().collect();
+        Self {
+            kernel,
+            config,
+            facts: None,
+            observed: None,
+            forgotten: None,
+            ways: Ways::default(),
+            flows_due: due,
+            clients_due: due,
+        }
+    }
+
+    /// Whether the kernel can do all that a family needs. Nothing is changed, but modules are loaded.
+    ///
+    /// # Errors
+    /// With what the kernel refused.
+    pub fn probe(
+        kernel: &mut NftablesKernel,
+        config: &Config,
+        family: Family,
+    ) -> Result<(), CommitError> {
+        let table = everything(family, config, &NodeInfo::default());
+        let requests = plan(&table, None, Surplus::Delete);
+        let checked = kernel.check(family, PROBE, &requests);
+        checked.inspect_err(|error| describe(family, error, &requests))
+    }
+
+    /// Deletes our tables; returns how many there were.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read, or refuses.
+    pub fn remove(kernel: &mut NftablesKernel) -> Result<usize, DataplaneError> {
+        let (tables, _) = kernel.observe(&Family::ALL, TABLE)?;
+        let mut removed = 0;
+        for (family, _) in tables.iter().filter(|(_, content)| content.is_some()) {
+            let deleted = kernel.commit(*family, TABLE, &[Request::DelTable], None);
+            deleted.map_err(|error| DataplaneError::Io(std::io::Error::other(error)))?;
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    /// Facts about the node, if they have been read.
+    pub fn facts(&self) -> Option<&NodeFacts> {
+        self.facts.as_ref()
+    }
+
+    /// Numbers of ways and of slots of their lists, if the kernel's state is certain.
+    pub fn counts(&self) -> Option<Counts> {
+        let tables = self.observed.as_ref()?.tables.values().flatten();
+        let mut counts = Counts::default();
+        for (ways, slots) in tables.map(numbers) {
+            counts.virtual_servers += ways;
+            counts.real_servers += slots;
+        }
+        Some(counts)
+    }
+
+    /// Forgets what was read, so that the next reconciliation reads it.
+    pub fn forget(&mut self) {
+        self.forgotten = self.observed.take().or(self.forgotten.take());
+        self.facts = None;
+    }
+
+    /// Checks cheaply whether anybody has changed a table, and compares ours if so. Returns the first
+    /// difference, and forgets what was read then.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
+        let Some(generation) = self.observed.as_ref().map(|observed| observed.generation) else {
+            return Ok(None);
+        };
+        if generation == Some(self.kernel.generation()?) {
+            return Ok(None);
+        }
+        let now = self.read()?;
+        let Some(observed) = &self.observed else {
+            return Ok(None);
+        };
+        let differs = |family: &Family| !is_alike(&now.tables[family], &observed.tables[family]);
+        let found = now.tables.keys().find(|family| differs(family)).copied();
+        match found {
+            None => self.observed = Some(now),
+            Some(_) => self.forget(),
+        }
+        Ok(found.map(|family| format!("the {family} table {TABLE}")))
+    }
+
+    fn read(&mut self) -> Result<Observed, DataplaneError> {
+        let families: Vec<_> = self.config.families.iter().copied().collect();
+        let (tables, generation) = self.kernel.observe(&families, TABLE)?;
+        Ok(Observed {
+            tables: tables.into_iter().collect(),
+            generation: Some(generation),
+        })
+    }
+
+    /// Reads the facts alone; returns whether they differ from those of the last reconciliation.
+    ///
+    /// # Errors
+    /// If they cannot be read. The next reconciliation reads them then.
+    pub async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
+        let before = self.facts.take();
+        self.facts = Some(self.kernel.facts().await?);
+        Ok(before.is_some() && before != self.facts)
+    }
+
+    /// Makes the kernel equal to a table. A table that may be older than the kernel's state deletes
+    /// nothing, with [`Surplus::Keep`].
+    ///
+    /// # Errors
+    /// If the kernel cannot be read. Nothing was changed then.
+    pub async fn reconcile(
+        &mut self,
+        table: &Arc<NodeTable>,
+        surplus: Surplus,
+    ) -> Result<Outcome, DataplaneError> {
+        let start = Instant::now();
+        let facts = match self.facts.take() {
+            Some(facts) => facts,
+            None => self.kernel.facts().await?,
+        };
+        let is_full = self.observed.is_none();
+        self.ways = Ways::new(table, &facts);
+        self.facts = Some(facts);
+        let refused = self.ways.refused.iter();
+        let mut outcome = Outcome {
+            errors: refused
+                .map(|refused| (Some(refused.record.clone()), refused.to_string()))
+                .collect(),
+            is_full,
+            ..Outcome::default()
+        };
+        let families: Vec<_> = self.config.families.iter().copied().collect();
+        for family in families {
+            if let Err(error) = self.family(family, table, surplus, &mut outcome)? {
+                outcome.errors.push((None, format!("{family}: {error}")));
+                outcome.broken.insert(family);
+                outcome.again = true;
+                self.observed = None;
+            }
+        }
+        self.forgotten = None;
+        outcome.duration = start.elapsed();
+        Ok(outcome)
+    }
+
+    /// Programs one family. The outer error means that the kernel cannot be read.
+    fn family(
+        &mut self,
+        family: Family,
+        table: &NodeTable,
+        surplus: Surplus,
+        outcome: &mut Outcome,
+    ) -> Result<Result<(), CommitError>, DataplaneError> {
+        for attempt in 0..=ATTEMPTS {
+            let mut observed = match self.observed.take() {
+                Some(observed) => observed,
+                None => self.read()?,
+            };
+            let there = observed.tables.entry(family).or_default();
+            let requests = self.plan(family, table, there.as_ref(), surplus);
+            if attempt == 0 {
+                outcome.repaired += self.repaired(family, table, surplus, &requests);
+            }
+            if requests.is_empty() {
+                self.observed = Some(observed);
+                return Ok(Ok(()));
+            }
+            // The last attempt relies on the content of our table alone.
+            let generation = observed.generation.filter(|_| attempt < ATTEMPTS);
+            let made = self.kernel.commit(family, TABLE, &requests, generation);
+            match made {
+                Err(CommitError::Outdated) => continue,
+                Err(error) => {
+                    describe(family, &error, &requests);
+                    return Ok(Err(error));
+                }
+                Ok(()) => {}
+            }
+            advance(there, &requests);
+            // The kernel counts without 0.
+            let next = |generation: u32| generation.checked_add(1).unwrap_or(1);
+            let now = self.kernel.generation()?;
+            observed.generation = generation.filter(|before| next(*before) == now).map(next);
+            self.observed = Some(observed);
+            outcome.objects += requests.iter().map(Request::objects).sum::<usize>();
+            if changes_udp(family, &requests) {
+                self.flows_due.insert(family);
+            }
+            if deletes_endpoints(&requests) {
+                self.clients_due.insert(family);
+            }
+            return Ok(Ok(()));
+        }
+        Ok(Err(CommitError::Outdated))
+    }
+
+    fn plan(
+        &self,
+        family: Family,
+        table: &NodeTable,
+        there: Option<&TableContent>,
+        surplus: Surplus,
+    ) -> Vec<Request> {
+        let desired = desire(family, &self.ways, &self.config, &table.node, there);
+        plan(&desired.content, there, surplus)
+    }
+
+    /// Number of objects that requests repair after changes of others: all but those that our tables
+    /// lacked before.
+    fn repaired(
+        &self,
+        family: Family,
+        table: &NodeTable,
+        surplus: Surplus,
+        requests: &[Request],
+    ) -> usize {
+        let objects = |requests: &[Request]| requests.iter().map(Request::objects).sum::<usize>();
+        let forgotten = self.forgotten.as_ref().filter(|_| !requests.is_empty());
+        forgotten.map_or(0, |forgotten| {
+            let before = forgotten.tables.get(&family).and_then(Option::as_ref);
+            let lacked = self.plan(family, table, before, surplus);
+            objects(requests).saturating_sub(objects(&lacked))
+        })
+    }
+
+    /// Completes a reconciliation: forgets clients that are remembered with destinations that are gone.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read or written. The next call tries again.
+    pub fn settle(&mut self) -> Result<(), DataplaneError> {
+        for family in self.clients_due.iter() {
+            self.forget_clients(family)?;
+        }
+        self.clients_due = Families::NONE;
+        Ok(())
+    }
+
+    fn forget_clients(&mut self, family: Family) -> Result<(), DataplaneError> {
+        let tables = self.observed.as_ref().map(|observed| &observed.tables);
+        let content = tables.and_then(|tables| tables.get(&family)?.as_ref());
+        if !content.is_some_and(|content| content.sets.contains_key(AFFINITY)) {
+            return Ok(());
+        }
+        let clients = self.kernel.elements(family, TABLE, AFFINITY)?;
+        for client in clients {
+            if self.is_served(family, &client) {
+                continue;
+            }
+            // Each on its own: one may expire meanwhile, and then is an error.
+            let request = Request::DelElements(AFFINITY.into(), vec![client]);
+            match self.kernel.commit(family, TABLE, &[request], None) {
+                Ok(()) | Err(CommitError::Refused(_)) => {}
+                Err(error) => tracing::warn!(%family, %error, "clients cannot be forgotten"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the destination that a client is remembered with is still one of its way.
+    fn is_served(&self, family: Family, (key, value): &(Box<[u8]>, Value)) -> bool {
+        let Value::Data(value) = value else {
+            return false;
+        };
+        let Some((way, socket)) = affinity_of(family, key, value) else {
+            return false;
+        };
+        let Some(way) = self.ways.ways.get(&way).filter(|w| w.affinity.is_some()) else {
+            return false;
+        };
+        let lists = [Some(&way.inside), way.outside.as_ref()];
+        lists.into_iter().flatten().any(|list| match list {
+            List::To(list) => list.iter().any(|destination| destination.address == socket),
+            List::Drop | List::Refuse => false,
+        })
+    }
+
+    /// Deletes UDP flows to endpoints that no longer serve from conntrack, if changes since the last call
+    /// may have left any; returns how many.
+    ///
+    /// # Errors
+    /// If the flows cannot be read or deleted. The next call tries again.
+    pub fn forget_stale_flows(
+        &mut self,
+        table: &NodeTable,
+    ) -> Result<Option<usize>, DataplaneError> {
+        if self.flows_due.is_empty() {
+            return Ok(None);
+        }
+        let mut deleted = 0;
+        for family in self.flows_due.iter() {
+            let stale = StaleFlows::new(table, family);
+            let is_stale = |flow: &Flow| stale.is_stale(flow);
+            deleted += self.kernel.delete_flows(family, &is_stale)?;
+        }
+        self.flows_due = Families::NONE;
+        Ok(Some(deleted))
+    }
+}
+
+/// Logs what the kernel refused.
+fn describe(family: Family, error: &CommitError, requests: &[Request]) {
+    if let CommitError::Refused(refused) = error {
+        for (index, errno) in refused.iter().take(8) {
+            let request = requests.get(*index);
+            tracing::debug!(%family, %errno, ?request, "the kernel refused a request");
+        }
+    }
+}
+
+/// Whether two contents are the same table. Rules that the kernel dumps have more attributes than those
+/// that were written.
+fn is_alike(now: &Option<TableContent>, before: &Option<TableContent>) -> bool {
+    match (now, before) {
+        (None, None) => true,
+        (Some(now), Some(before)) => plan(before, Some(now), Surplus::Delete).is_empty(),
+        _ => false,
+    }
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What the sync loop needs of a reconciler, whatever programs the kernel.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_dataplane::{Dataplane, DataplaneError, KubeProxyObjects};
+use portolan_model::NodeTable;
+use portolan_nftables::Surplus;
+use portolan_plan::NodeFacts;
+use portolan_reconcile::{NftablesReconciler, SharedDesired};
+
+use super::{Counts, Draining, Outcome, Reconciler};
+use crate::kube_proxy::{Takeover, TakeoverError};
+
+/// A reconciler that the sync loop runs. What a kind of dataplane does not have, such as drains, is left at
+/// its default.
+pub trait Engine: Send {
+    /// Compares the kernel cheaply; returns the first difference.
+    fn glance(&mut self) -> impl Future<Output = Result<Option<String>, DataplaneError>> + Send;
+
+    /// Reads the facts alone; returns whether they differ.
+    fn refresh_facts(&mut self) -> impl Future<Output = Result<bool, DataplaneError>> + Send;
+
+    /// Facts about the node, if they have been read.
+    fn facts(&self) -> Option<&NodeFacts>;
+
+    /// Forgets what was read, so that the next reconciliation reads it.
+    fn forget(&mut self);
+
+    /// Makes the kernel equal to a table. One from disk deletes nothing.
+    fn reconcile(
+        &mut self,
+        table: &Arc<NodeTable>,
+        is_from_disk: bool,
+    ) -> impl Future<Output = Result<Outcome, DataplaneError>> + Send;
+
+    /// Completes a reconciliation with deferred work.
+    fn settle(&mut self) -> impl Future<Output = Result<(), DataplaneError>> + Send;
+
+    /// Deletes stale UDP flows, if there may be any; returns how many.
+    fn forget_stale_flows(
+        &mut self,
+        table: &NodeTable,
+    ) -> impl Future<Output = Result<Option<usize>, DataplaneError>> + Send;
+
+    /// Numbers of objects in the kernel.
+    fn counts(&mut self) -> Option<Counts>;
+
+    /// Whether the state of the kernel is certain.
+    fn is_certain(&mut self) -> bool;
+
+    /// Numbers of desired iptables rules, by iptables table.
+    fn rule_counts(&self) -> BTreeMap<String, usize> {
+        BTreeMap::new()
+    }
+
+    /// Desired state for debug dumps.
+    fn desired(&self) -> Option<SharedDesired> {
+        None
+    }
+
+    /// Lets the next reconciliation retry refused records that are due.
+    fn try_again(&mut self, _now: Instant) {}
+
+    /// Time of the next retry of a refused record.
+    fn next_attempt(
+        &mut self,
+        _now: Instant,
+        _first: Duration,
+        _longest: Duration,
+    ) -> Option<Instant> {
+        None
+    }
+
+    /// Destinations that drain, with the seconds that each may at most.
+    fn draining(&mut self, _table: &NodeTable) -> Option<BTreeMap<Draining, Option<u32>>> {
+        None
+    }
+
+    /// Whether deletions wait for room in the kernel.
+    fn has_put_off(&self) -> bool {
+        false
+    }
+
+    /// Deletes destinations that have drained, or whose deadline has passed.
+    fn finish_drains(
+        &mut self,
+        _has_passed: impl Fn(&Draining) -> bool + Send + Sync,
+    ) -> impl Future<Output = Result<(), DataplaneError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Begins a takeover from a kube-proxy, if one is due.
+    fn begin_takeover(
+        &mut self,
+        _takeover: &mut Takeover,
+        _table: &NodeTable,
+    ) -> impl Future<Output = Result<(), TakeoverError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// Removes a piece of a kube-proxy's leftovers; returns whether there are more.
+    fn continue_takeover(&mut self, _takeover: &mut Takeover) -> impl Future<Output = bool> + Send {
+        std::future::ready(false)
+    }
+}
+
+impl<D: Dataplane + KubeProxyObjects> Engine for Reconciler<D> {
+    async fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
+        self.glance().await
+    }
+
+    async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
+        self.refresh_facts().await
+    }
+
+    fn facts(&self) -> Option<&NodeFacts> {
+        self.facts()
+    }
+
+    fn forget(&mut self) {
+        self.forget();
+    }
+
+    async fn reconcile(
+        &mut self,
+        table: &Arc<NodeTable>,
+        is_from_disk: bool,
+    ) -> Result<Outcome, DataplaneError> {
+        match is_from_disk {
+            true => self.reconcile_additions(table).await,
+            false => self.reconcile(table).await,
+        }
+    }
+
+    async fn settle(&mut self) -> Result<(), DataplaneError> {
+        self.settle().await
+    }
+
+    async fn forget_stale_flows(
+        &mut self,
+        table: &NodeTable,
+    ) -> Result<Option<usize>, DataplaneError> {
+        self.forget_stale_flows(table).await
+    }
+
+    fn counts(&mut self) -> Option<Counts> {
+        self.counts()
+    }
+
+    fn is_certain(&mut self) -> bool {
+        self.observed().is_some()
+    }
+
+    fn rule_counts(&self) -> BTreeMap<String, usize> {
+        self.rule_counts()
+    }
+
+    fn desired(&self) -> Option<SharedDesired> {
+        Some(self.desired().clone())
+    }
+
+    fn try_again(&mut self, now: Instant) {
+        self.try_again(now);
+    }
+
+    fn next_attempt(
+        &mut self,
+        now: Instant,
+        first: Duration,
+        longest: Duration,
+    ) -> Option<Instant> {
+        self.next_attempt(now, first, longest)
+    }
+
+    fn draining(&mut self, table: &NodeTable) -> Option<BTreeMap<Draining, Option<u32>>> {
+        self.draining(table)
+    }
+
+    fn has_put_off(&self) -> bool {
+        self.has_put_off()
+    }
+
+    async fn finish_drains(
+        &mut self,
+        has_passed: impl Fn(&Draining) -> bool + Send + Sync,
+    ) -> Result<(), DataplaneError> {
+        self.finish_drains(has_passed).await.map(drop)
+    }
+
+    async fn begin_takeover(
+        &mut self,
+        takeover: &mut Takeover,
+        table: &NodeTable,
+    ) -> Result<(), TakeoverError> {
+        takeover.begin(self, table).await
+    }
+
+    async fn continue_takeover(&mut self, takeover: &mut Takeover) -> bool {
+        takeover.proceed(self).await
+    }
+}
+
+impl Engine for NftablesReconciler {
+    async fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
+        self.glance()
+    }
+
+    async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
+        self.refresh_facts().await
+    }
+
+    fn facts(&self) -> Option<&NodeFacts> {
+        self.facts()
+    }
+
+    fn forget(&mut self) {
+        self.forget();
+    }
+
+    async fn reconcile(
+        &mut self,
+        table: &Arc<NodeTable>,
+        is_from_disk: bool,
+    ) -> Result<Outcome, DataplaneError> {
+        let surplus = if is_from_disk {
+            Surplus::Keep
+        } else {
+            Surplus::Delete
+        };
+        self.reconcile(table, surplus).await
+    }
+
+    async fn settle(&mut self) -> Result<(), DataplaneError> {
+        self.settle()
+    }
+
+    async fn forget_stale_flows(
+        &mut self,
+        table: &NodeTable,
+    ) -> Result<Option<usize>, DataplaneError> {
+        self.forget_stale_flows(table)
+    }
+
+    fn counts(&mut self) -> Option<Counts> {
+        Self::counts(self)
+    }
+
+    fn is_certain(&mut self) -> bool {
+        Self::counts(self).is_some()
+    }
+}

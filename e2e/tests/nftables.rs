@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Agents that program nftables, on this machine's own kernel: the conformance table, affinity, repairs.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use portolan_e2e::ask::{PROMPT, address, answers, ways};
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::conformance::{Patience, Row, Stage, report};
+use portolan_e2e::figure::figure;
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::objects::{service, slices};
+use portolan_e2e::rig::{Host, Protocol, has_sctp};
+use portolan_e2e::wait::wait_for;
+use portolan_model::Family;
+use portolan_netlink::nftables::{Nftables, TableContent};
+use serde_json::{Value, json};
+
+const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+const TABLE: &str = "portolan";
+
+fn skip(test: &str) -> bool {
+    !lane::provides(test, &[Need::Root, Need::Nftables])
+}
+
+#[test]
+fn every_row_of_the_table() {
+    if skip("every_row_of_the_table") {
+        return;
+    }
+    let is_playable = |row: &Row| row.protocol != Protocol::Sctp || has_sctp();
+    let rows: Vec<Row> = Row::all().into_iter().filter(is_playable).collect();
+    let cluster = Cluster::on("nftables").unwrap();
+    let stage = Stage::new(&cluster.rig).unwrap();
+    let objects = stage.objects(&cluster.rig, &rows);
+    cluster.put("table.json", &objects).unwrap();
+    let start = Instant::now();
+    let outcomes = stage.play(&rows, Patience::of_lane()).unwrap();
+    let seconds = start.elapsed().as_secs_f64();
+    let wrong = report(&outcomes);
+    for line in &wrong {
+        println!("wrong {line}");
+    }
+    figure("conformance_rows_of_nftables_played_in", seconds, "s", None);
+    assert!(wrong.is_empty(), "{} rows went wrong", wrong.len());
+}
+
+/// Three pods behind the Service `web`.
+fn web(spec: &Value) -> (Cluster, Vec<EchoPod>) {
+    let cluster = Cluster::on("nftables").unwrap();
+    let pod = |(name, node): (&&str, usize)| cluster.add_pod(node, name).unwrap();
+    let pods: Vec<_> = ["a", "b", "c"].iter().zip([0, 1, 0]).map(pod).collect();
+    put(
+        &cluster,
+        spec,
+        &[(&pods[0], 0), (&pods[1], 1), (&pods[2], 0)],
+    );
+    (cluster, pods)
+}
+
+fn put(cluster: &Cluster, spec: &Value, pods: &[(&EchoPod, usize)]) {
+    let objects = [vec![service("web", WEB, spec.clone())], slices("web", pods)].concat();
+    cluster.put("web.json", &objects).unwrap();
+}
+
+/// Our tables on a node, as the kernel has them.
+fn ours(node: &Host) -> [Option<TableContent>; 2] {
+    let read =
+        || Family::ALL.map(|family| Nftables::open().unwrap().content(family, TABLE).unwrap());
+    node.namespace().run(read).unwrap()
+}
+
+/// Changes of all tables of a node so far.
+fn generation(node: &Host) -> u32 {
+    let read = || Nftables::open().unwrap().generation().unwrap();
+    node.namespace().run(read).unwrap()
+}
+
+#[test]
+fn a_client_stays_with_the_pod_that_was_drawn_for_it() {
+    if skip("a_client_stays_with_the_pod_that_was_drawn_for_it") {
+        return;
+    }
+    let spec = json!({ "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 600 } } });
+    let (cluster, pods) = web(&spec);
+    let node = |name: &str| usize::from(name == "b");
+    let mut drawn = BTreeSet::new();
+    for number in 0..8 {
+        let visitor = cluster.add_pod(0, &format!("v{number}")).unwrap();
+        for (family, protocol) in ways() {
+            let web = address(WEB, family, 80);
+            let ask = || visitor.pod.request(protocol, web, PROMPT).unwrap().name;
+            let first = ask();
+            for _ in 0..10 {
+                assert_eq!(ask(), first, "{family:?} {protocol:?} {number}");
+            }
+            drawn.insert(first);
+        }
+    }
+    assert!(
+        drawn.len() > 1,
+        "32 clients and ways have all drawn {drawn:?}"
+    );
+
+    // A pod that goes leaves its clients to the others.
+    let visitor = cluster.add_pod(0, "last").unwrap();
+    for (family, protocol) in ways() {
+        let web = address(WEB, family, 80);
+        let ask = || visitor.pod.request(protocol, web, PROMPT).unwrap().name;
+        let first = ask();
+        let stays: Vec<_> = pods
+            .iter()
+            .filter(|pod| pod.pod.name() != first)
+            .map(|pod| (pod, node(pod.pod.name())))
+            .collect();
+        put(&cluster, &spec, &stays);
+        let second = wait_for("another pod to answer", PATIENT, || {
+            Some(ask()).filter(|name| *name != first)
+        });
+        assert_eq!(ask(), second.unwrap());
+        let all: Vec<_> = pods.iter().map(|pod| (pod, node(pod.pod.name()))).collect();
+        put(&cluster, &spec, &all);
+    }
+}
+
+#[test]
+fn an_agent_that_restarts_changes_nothing_and_mends_what_others_changed() {
+    if skip("an_agent_that_restarts_changes_nothing_and_mends_what_others_changed") {
+        return;
+    }
+    let (mut cluster, _pods) = web(&json!({}));
+    let visitor = cluster.add_pod(0, "v").unwrap();
+    let before = ours(cluster.rig.node(0));
+    assert!(before.iter().all(Option::is_some));
+    let programmed = generation(cluster.rig.node(0));
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    cluster.start_agent_with(0, &["--check-period=1s"]).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    let node = cluster.rig.node(0);
+    assert_eq!(generation(node), programmed, "nothing was to be done");
+
+    node.exec(&["nft", "add table ip somebody; add chain ip somebody else"])
+        .unwrap();
+    for command in [
+        "delete element ip portolan cluster-ips { 10.96.0.10 }",
+        "flush map ip6 portolan services",
+        "flush chain ip portolan nat-in",
+        "add chain ip portolan stray",
+        "delete table ip6 portolan",
+        "flush ruleset",
+    ] {
+        node.exec(&["nft", command]).unwrap();
+        wait_for(&format!("{command:?} to be repaired"), PATIENT, || {
+            (ours(node) == before).then_some(())
+        })
+        .unwrap();
+        for (family, protocol) in ways() {
+            let web = address(WEB, family, 80);
+            answers(&visitor.pod, protocol, web, &["a", "b", "c"]);
+        }
+    }
+
+    node.exec(&["nft", "add table ip somebody"]).unwrap();
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    cluster.clean_up(0).unwrap();
+    let node = cluster.rig.node(0);
+    assert_eq!(ours(node), [None, None]);
+    let listed = node.exec(&["nft", "list tables"]).unwrap();
+    assert_eq!(listed.trim(), "table ip somebody");
+}
