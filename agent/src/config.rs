@@ -3,7 +3,7 @@
 //! `portolan-agent config`: checks, imports and explains files of load balancers.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use crate::args::{ConfigCommand, ImportArgs, ImportProgram};
 /// Runs a command; prints its answer.
 ///
 /// # Errors
-/// If a file cannot be read.
+/// If a file cannot be read, or the answer not be written.
 pub fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
     let answer = match command {
         ConfigCommand::Schema => Answer {
@@ -31,14 +31,14 @@ pub fn run(command: &ConfigCommand) -> anyhow::Result<ExitCode> {
         })?,
         ConfigCommand::Import(args) => {
             let import = import(args)?;
-            eprint!("{}", import.report());
+            std::io::stderr().write_all(import.report().as_bytes())?;
             Answer {
                 text: import.to_yaml(),
                 code: import.exit_code(),
             }
         }
     };
-    print!("{}", answer.text);
+    std::io::stdout().write_all(answer.text.as_bytes())?;
     Ok(ExitCode::from(answer.code))
 }
 

@@ -223,6 +223,8 @@ fn real_servers_are_reached_directly_and_by_tunnels() {
     }
     let world = World::new(1);
     let (director, real) = (world.director(), world.real(0));
+    let modules = ["modprobe", "--all", "ipip", "fou", "ip_gre"];
+    director.exec(&modules).unwrap();
     let mut text = String::new();
     for (number, (address, forwarding, commands)) in METHODS.iter().enumerate() {
         let _ = std::fmt::Write::write_fmt(

@@ -54,7 +54,7 @@ pub(crate) struct StepFailure {
     /// Missing entries; empty if the whole step failed.
     pub(crate) entries: Vec<SetEntry>,
     /// The part of the step that the kernel executed.
-    pub(crate) done: Option<Step>,
+    pub(crate) done: Option<Box<Step>>,
     pub(crate) doubt: Doubt,
 }
 
@@ -83,7 +83,7 @@ impl StepFailure {
         }
         Self {
             entries,
-            done: Some(rest),
+            done: Some(Box::new(rest)),
             ..Self::default()
         }
     }
@@ -105,7 +105,7 @@ impl StepFailure {
         let doubts = refused.iter().map(|(_, errno)| doubt(step, *errno));
         Self {
             message: shown.join("; "),
-            done: Some(rest),
+            done: Some(Box::new(rest)),
             doubt: doubts.max().unwrap_or_default(),
             ..Self::default()
         }
@@ -205,7 +205,7 @@ pub(crate) async fn apply(kernel: &mut impl ApplyRun, steps: &[Step]) -> Vec<Ste
                 kind: StepErrorKind::Failed,
                 message: failure.message,
                 entries,
-                done: failure.done,
+                done: failure.done.map(|rest| *rest),
                 doubt: failure.doubt,
             });
         }

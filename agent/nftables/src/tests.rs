@@ -425,3 +425,17 @@ impl IntoData for Value {
         }
     }
 }
+
+#[test]
+fn load_balancers_are_left_out_by_name() {
+    let mut balanced = record(
+        "web",
+        vec![vip("192.0.2.1", FrontendKind::Balanced, Lists::Cluster)],
+        1,
+    );
+    balanced.balancing = Some(Arc::default());
+    let ways = Ways::new(&table([balanced]), &NodeFacts::default());
+    assert!(ways.ways.is_empty());
+    let expected = format!("{}: a load balancer needs --dataplane ipvs", key("web"));
+    assert_eq!(ways.refused[0].to_string(), expected);
+}

@@ -76,16 +76,35 @@ pub enum Masquerade {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hairpin(pub WayKey);
 
-/// A frontend that is left out.
+/// What is left out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{record}: {key} already belongs to {holder}")]
-pub struct Refused {
-    /// The record.
-    pub record: RecordKey,
-    /// The way.
-    pub key: WayKey,
-    /// The record that has it.
-    pub holder: RecordKey,
+pub enum Refused {
+    /// A way that another record has.
+    #[error("{record}: {key} already belongs to {holder}")]
+    Taken {
+        /// The record.
+        record: RecordKey,
+        /// The way.
+        key: WayKey,
+        /// The record that has it.
+        holder: RecordKey,
+    },
+    /// A load balancer, whose schedulers and forwarding methods are those of IPVS.
+    #[error("{record}: a load balancer needs --dataplane ipvs")]
+    Balanced {
+        /// The record.
+        record: RecordKey,
+    },
+}
+
+impl Refused {
+    /// The affected record.
+    #[must_use]
+    pub fn record(&self) -> &RecordKey {
+        match self {
+            Self::Taken { record, .. } | Self::Balanced { record } => record,
+        }
+    }
 }
 
 /// All ways of a node.
@@ -95,7 +114,7 @@ pub struct Ways {
     pub ways: BTreeMap<WayKey, Way>,
     /// The endpoints of this node.
     pub hairpins: BTreeSet<Hairpin>,
-    /// Frontends that are left out. The first record, in order of keys, has the way.
+    /// What is left out. The first record, in order of keys, has a way.
     pub refused: Vec<Refused>,
 }
 
@@ -105,6 +124,11 @@ impl Ways {
     pub fn new(table: &NodeTable, facts: &NodeFacts) -> Self {
         let mut this = Self::default();
         for record in table.records.values() {
+            if record.balancing.is_some() {
+                let record = record.key.clone();
+                this.refused.push(Refused::Balanced { record });
+                continue;
+            }
             for frontend in &record.frontends {
                 this.frontend(table, facts, record, frontend);
             }
@@ -143,7 +167,7 @@ impl Ways {
                 None => {
                     self.ways.insert(key, way.clone());
                 }
-                Some(held) => self.refused.push(Refused {
+                Some(held) => self.refused.push(Refused::Taken {
                     record: record.key.clone(),
                     key,
                     holder: held.record.key.clone(),

@@ -182,7 +182,7 @@ impl NftablesReconciler {
         let refused = self.ways.refused.iter();
         let mut outcome = Outcome {
             errors: refused
-                .map(|refused| (Some(refused.record.clone()), refused.to_string()))
+                .map(|refused| (Some(refused.record().clone()), refused.to_string()))
                 .collect(),
             is_full,
             ..Outcome::default()

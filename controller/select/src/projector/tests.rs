@@ -171,7 +171,7 @@ fn a_generation_of_load_balancers_replaces_the_one_before() {
     assert_eq!(deliver(&[web.clone(), dns.clone()]), [].into());
     let moved = balanced("web", 2);
     assert_eq!(
-        deliver(&[moved.clone()]),
+        deliver(std::slice::from_ref(&moved)),
         [put(&moved), (dns.0, None)].into()
     );
 }

@@ -279,7 +279,7 @@ fn the_sorry_server_serves_when_it_is_told_to() {
     let of = |record: &Record, is_sorry| {
         let judged = health(&[("10.0.0.1:80", Some(0))], is_sorry);
         let desired = desired(record, Some(judged), &KernelState::default());
-        let last = weights(&desired, VIP).into_iter().skip(1).next();
+        let last = weights(&desired, VIP).into_iter().nth(1);
         last.map(|(_, weight)| weight)
     };
     assert_eq!((of(&record, true), of(&record, false)), (Some(1), None));
