@@ -199,6 +199,8 @@ const (
 	Frontend_KIND_EXTERNAL_IP   Frontend_Kind = 2
 	Frontend_KIND_LOAD_BALANCER Frontend_Kind = 3
 	Frontend_KIND_NODE_PORT     Frontend_Kind = 4
+	// An address of a load balancer.
+	Frontend_KIND_BALANCED Frontend_Kind = 5
 )
 
 // Enum value maps for Frontend_Kind.
@@ -209,6 +211,7 @@ var (
 		2: "KIND_EXTERNAL_IP",
 		3: "KIND_LOAD_BALANCER",
 		4: "KIND_NODE_PORT",
+		5: "KIND_BALANCED",
 	}
 	Frontend_Kind_value = map[string]int32{
 		"KIND_UNSPECIFIED":   0,
@@ -216,6 +219,7 @@ var (
 		"KIND_EXTERNAL_IP":   2,
 		"KIND_LOAD_BALANCER": 3,
 		"KIND_NODE_PORT":     4,
+		"KIND_BALANCED":      5,
 	}
 )
 
@@ -1825,8 +1829,12 @@ type Record struct {
 	DrainSeconds *uint32 `protobuf:"varint,11,opt,name=drain_seconds,json=drainSeconds,proto3,oneof" json:"drain_seconds,omitempty"`
 	// Port at which each node reports its number of local endpoints to load balancers; 0 for none.
 	HealthCheckPort uint32 `protobuf:"varint,12,opt,name=health_check_port,json=healthCheckPort,proto3" json:"health_check_port,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What a load balancer's record has beyond a Service's: persistence, and of each destination the
+	// forwarding method, thresholds and health checks. JSON; docs/protocol.md has its fields. Empty for a
+	// Service's record. Its frontends have KIND_BALANCED, so that an older agent programs none of them.
+	Balancing     []byte `protobuf:"bytes,13,opt,name=balancing,proto3" json:"balancing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Record) Reset() {
@@ -1943,6 +1951,13 @@ func (x *Record) GetHealthCheckPort() uint32 {
 	return 0
 }
 
+func (x *Record) GetBalancing() []byte {
+	if x != nil {
+		return x.Balancing
+	}
+	return nil
+}
+
 type Frontend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  Frontend_Kind          `protobuf:"varint,1,opt,name=kind,proto3,enum=portolan.v1.Frontend_Kind" json:"kind,omitempty"`
@@ -1952,7 +1967,7 @@ type Frontend struct {
 	//	*Frontend_V6
 	//	*Frontend_NodeAddresses
 	Address isFrontend_Address `protobuf_oneof:"address"`
-	// 1 to 65,535.
+	// 1 to 65,535; 0 for all ports of a load balancer.
 	Port  uint32         `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
 	Lists Frontend_Lists `protobuf:"varint,6,opt,name=lists,proto3,enum=portolan.v1.Frontend_Lists" json:"lists,omitempty"`
 	// Whether every connection gets the node's address as its source.
@@ -2192,7 +2207,7 @@ type Destinations struct {
 	V4    []uint32               `protobuf:"fixed32,1,rep,packed,name=v4,proto3" json:"v4,omitempty"`
 	// 16 bytes each.
 	V6 []byte `protobuf:"bytes,2,opt,name=v6,proto3" json:"v6,omitempty"`
-	// One for all, or one each; 1 to 65,535.
+	// One for all, or one each; 1 to 65,535, of a load balancer also 0.
 	Ports []uint32 `protobuf:"varint,3,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	// Empty if all are 1, else one each.
 	Weights       []uint32 `protobuf:"varint,4,rep,packed,name=weights,proto3" json:"weights,omitempty"`
@@ -2463,7 +2478,7 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\tR\x04port\x121\n" +
-	"\bprotocol\x18\x04 \x01(\x0e2\x15.portolan.v1.ProtocolR\bprotocol\"\x95\x04\n" +
+	"\bprotocol\x18\x04 \x01(\x0e2\x15.portolan.v1.ProtocolR\bprotocol\"\xb3\x04\n" +
 	"\x06Record\x12(\n" +
 	"\x03key\x18\x01 \x01(\v2\x16.portolan.v1.RecordKeyR\x03key\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x123\n" +
@@ -2478,9 +2493,10 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\x0fscheduler_flags\x18\n" +
 	" \x01(\rH\x00R\x0eschedulerFlags\x88\x01\x01\x12(\n" +
 	"\rdrain_seconds\x18\v \x01(\rH\x01R\fdrainSeconds\x88\x01\x01\x12*\n" +
-	"\x11health_check_port\x18\f \x01(\rR\x0fhealthCheckPortB\x12\n" +
+	"\x11health_check_port\x18\f \x01(\rR\x0fhealthCheckPort\x12\x1c\n" +
+	"\tbalancing\x18\r \x01(\fR\tbalancingB\x12\n" +
 	"\x10_scheduler_flagsB\x10\n" +
-	"\x0e_drain_seconds\"\x9c\x04\n" +
+	"\x0e_drain_seconds\"\xb0\x04\n" +
 	"\bFrontend\x12.\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1a.portolan.v1.Frontend.KindR\x04kind\x12\x10\n" +
 	"\x02v4\x18\x02 \x01(\aH\x00R\x02v4\x12\x10\n" +
@@ -2492,13 +2508,14 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"masquerade\x18\a \x01(\bR\n" +
 	"masquerade\x129\n" +
 	"\rsource_ranges\x18\b \x03(\v2\x14.portolan.v1.NetworkR\fsourceRanges\x12\x18\n" +
-	"\aunbound\x18\t \x01(\bR\aunbound\"s\n" +
+	"\aunbound\x18\t \x01(\bR\aunbound\"\x86\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fKIND_CLUSTER_IP\x10\x01\x12\x14\n" +
 	"\x10KIND_EXTERNAL_IP\x10\x02\x12\x16\n" +
 	"\x12KIND_LOAD_BALANCER\x10\x03\x12\x12\n" +
-	"\x0eKIND_NODE_PORT\x10\x04\"B\n" +
+	"\x0eKIND_NODE_PORT\x10\x04\x12\x11\n" +
+	"\rKIND_BALANCED\x10\x05\"B\n" +
 	"\x05Lists\x12\x15\n" +
 	"\x11LISTS_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLISTS_CLUSTER\x10\x01\x12\x0f\n" +
