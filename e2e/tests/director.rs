@@ -162,16 +162,14 @@ fn requests_follow_the_health_of_the_backends() {
 
     // A bad file changes nothing, and says so.
     let before = world.ipvsadm();
-    world.write(
-        &text
-            .replace("rr", "nosuch")
-            .replace(&b.v4().to_string(), "10.9.9.9"),
-    );
-    let log = agent.wait_for_log("not applied: 1 error", PATIENT).unwrap();
-    assert!(log.contains("spec.scheduler: \"nosuch\""), "{log}");
+    world.write(&text.replace("scheduler: rr", "scheduler: nosuch"));
+    for text in ["not applied: 1 error", "7:14: spec.scheduler: \"nosuch\""] {
+        agent.wait_for_log(text, PATIENT).unwrap();
+    }
     assert_eq!(world.ipvsadm(), before);
-    world.write(&text.replace("web", "www"));
-    agent.wait_for_log("revision=2", PATIENT).unwrap();
+    world.write(&text.replace("scheduler: rr", "scheduler: wrr"));
+    let is_changed = || world.ipvsadm().contains("-s wrr").then_some(());
+    wait_for("the next good file", PATIENT, is_changed).unwrap();
     world.wait_for_answers(&[a.name(), b.name()]);
 }
 

@@ -55,7 +55,11 @@ fn set_in_turn(
         apply(ipvs, &[set]);
         let expected = BTreeMap::from([(real_server, config)]);
         assert_eq!(*dumped(ipvs)[&key].real_servers, expected, "{key}");
-        assert_eq!(ipvs.connections(&key).expect("reads").len(), 1, "{config:?}");
+        assert_eq!(
+            ipvs.connections(&key).expect("reads").len(),
+            1,
+            "{config:?}"
+        );
     }
     apply(ipvs, &[Request::DelService { key }]);
 }

@@ -276,7 +276,11 @@ impl<'a> Builder<'a> {
         };
         let before = self.desired.state.routes.insert(address, source);
         self.count(Want::Route(address), before.is_none());
-        self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));
+        // The rules of this set refuse connections to other ports of the address. A load balancer shares it with
+        // the host's own programs, as with keepalived.
+        if record.balancing.is_none() {
+            self.entry(SetName::IpvsIps, family, SetEntry::Ip(address));
+        }
     }
 
     /// Reports a foreign route, which takes precedence over ours while it exists.

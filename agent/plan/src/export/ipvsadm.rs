@@ -138,21 +138,21 @@ fn real_server(key: &VirtualServerKey, address: SocketAddr, config: RealServerCo
     text
 }
 
-/// Options of a tunnel; none for IP in IP.
+/// Options of a tunnel.
 fn encapsulation(tunnel: Tunnel) -> String {
     match tunnel {
-        Tunnel::Ipip => String::new(),
+        Tunnel::Ipip => " --tun-type ipip".to_owned(),
         Tunnel::Gue { port, checksum } => {
             let checksum = match checksum {
-                GueChecksum::None => "",
+                GueChecksum::None => " --tun-nocsum",
                 GueChecksum::Full => " --tun-csum",
                 GueChecksum::Remote => " --tun-remcsum",
             };
             format!(" --tun-type gue --tun-port {port}{checksum}")
         }
         Tunnel::Gre { checksum } => {
-            let checksum = if checksum { " --tun-csum" } else { "" };
-            format!(" --tun-type gre{checksum}")
+            let checksum = if checksum { "csum" } else { "nocsum" };
+            format!(" --tun-type gre --tun-{checksum}")
         }
     }
 }
@@ -241,12 +241,15 @@ mod tests {
             checksum,
         };
         for (tunnel, options) in [
-            (Tunnel::Ipip, ""),
+            (Tunnel::Ipip, " --tun-type ipip"),
             (
                 gue(GueChecksum::Remote),
                 " --tun-type gue --tun-port 6080 --tun-remcsum",
             ),
-            (gue(GueChecksum::None), " --tun-type gue --tun-port 6080"),
+            (
+                gue(GueChecksum::None),
+                " --tun-type gue --tun-port 6080 --tun-nocsum",
+            ),
             (Tunnel::Gre { checksum: true }, " --tun-type gre --tun-csum"),
         ] {
             let address = "10.0.0.11:5060".parse().unwrap();

@@ -144,18 +144,13 @@ fn settings_reach_the_virtual_server_and_need_no_rule() {
         "each family has its own"
     );
     assert_eq!(desired.state.routes.len(), 2);
-    // Only the record of ownership, and the addresses with routes.
+    // Only the record of ownership.
     let entries = desired.state.sets.iter();
     let used: Vec<_> = entries
         .filter(|(_, set)| !set.entries.is_empty())
         .map(|(name, _)| name.as_str())
         .collect();
-    let expected = [
-        "KUBE-6-IPVS-IPS",
-        "KUBE-6-PORTOLAN-OWNED",
-        "KUBE-IPVS-IPS",
-        "KUBE-PORTOLAN-OWNED",
-    ];
+    let expected = ["KUBE-6-PORTOLAN-OWNED", "KUBE-PORTOLAN-OWNED"];
     assert_eq!(used, expected);
 }
 
