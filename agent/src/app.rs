@@ -237,7 +237,7 @@ fn check_backends(
         checkups,
         state_file,
         overrides,
-    } = backends::start(tables, &args.state_dir);
+    } = backends::start(tables, args.source, &args.state_dir);
     vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     registry.register_collector(Box::new(BackendCollector(handle)));

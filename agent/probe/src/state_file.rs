@@ -94,6 +94,10 @@ impl StateFile {
         let mut fails = false;
         while states.changed().await.is_ok() {
             let (file, saved) = (self.clone(), Arc::clone(&states.borrow_and_update()));
+            // A host without load balancers gets no file.
+            if saved.balancers.is_empty() && !self.directory.join(NAME).exists() {
+                continue;
+            }
             let written = tokio::task::spawn_blocking(move || file.write(&saved)).await;
             match written.map_err(io::Error::other).flatten() {
                 Ok(()) => fails = false,

@@ -17,16 +17,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_health::{State, Verdicts};
+use futures_util::future::BoxFuture;
+use portolan_health::{Outcome, State, Verdicts};
+use portolan_model::check::{Check, Probe};
 use portolan_model::{ByRecord, NodeTable, RecordHealth, RecordKey};
 use portolan_probe::{
-    Clock, Context, Engine, Handle, Inputs, Overrides, Settings, StateFile, Wanted,
+    Clock, Context, Engine, Handle, Inputs, Overrides, Prober, Settings, StateFile, Target, Wanted,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use metrics::BackendCollector;
 
+use crate::args::Source;
 use crate::subscribe::Subscribed;
 
 type Tables = watch::Receiver<Option<Arc<Subscribed>>>;
@@ -62,8 +65,9 @@ pub(crate) struct Started {
     pub(crate) overrides: watch::Sender<Overrides<RecordKey>>,
 }
 
-/// Prepares the checks of the tables' backends. States of the last run are in `state_dir`.
-pub(crate) fn start(tables: Tables, state_dir: &Path) -> Started {
+/// Prepares the checks of the tables' backends. States of the last run are in `state_dir`. Only tables from files of
+/// this host may start programs.
+pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started {
     let (wanted, wanted_receiver) = watch::channel(Wanted::new());
     let (overrides, overrides_receiver) = watch::channel(Overrides::new());
     let (checked, checked_receiver) = watch::channel(None);
@@ -77,7 +81,10 @@ pub(crate) fn start(tables: Tables, state_dir: &Path) -> Started {
         wanted: wanted_receiver,
         overrides: overrides_receiver,
     };
-    let prober = Context::new(None);
+    let prober = HostProber {
+        context: Context::new(None),
+        source,
+    };
     let (engine, handle) = Engine::new(prober, Settings::default(), clock, inputs, saved);
     let checkups = Checkups {
         tables,
@@ -93,6 +100,25 @@ pub(crate) fn start(tables: Tables, state_dir: &Path) -> Started {
         checkups,
         state_file,
         overrides,
+    }
+}
+
+/// Runs probes, but no program and no file of a controller's choice.
+#[derive(Debug, Clone)]
+struct HostProber {
+    context: Context,
+    source: Source,
+}
+
+impl Prober for HostProber {
+    fn probe(&self, check: Arc<Check>, target: Target) -> BoxFuture<'static, Outcome> {
+        let is_local = matches!(check.probe, Probe::Exec(_) | Probe::File(_));
+        if is_local && self.source != Source::File {
+            let refused =
+                Outcome::fail("exec and file checks are only run from files of this host");
+            return Box::pin(std::future::ready(refused));
+        }
+        self.context.probe(check, target)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use portolan_health::{BackendStatus, Presence, Verdict};
-use portolan_model::check::{Check, Probe, TcpProbe};
+use portolan_model::check::{ExecProbe, TcpProbe, WeightFrom};
 use portolan_model::ipvs::{ForwardingMethod, Thresholds};
 use portolan_model::{
     AdministrativeState, Balancing, Destination, Frontend, FrontendAddress, FrontendKind, Profile,
@@ -188,4 +188,28 @@ fn without_any_result_the_sorry_server_does_not_come_in() {
     let mut down = Verdicts::clone(&verdicts(State::Down, 0));
     down.sorry = true;
     assert!(health(&down).is_sorry);
+}
+
+#[tokio::test]
+async fn a_controller_starts_no_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let mark = directory.path().join("ran");
+    let touch = ["/usr/bin/touch".to_owned(), mark.display().to_string()];
+    let check = Arc::new(Check::new(Probe::Exec(ExecProbe {
+        command: touch.into(),
+        weight_from: WeightFrom::None,
+    })));
+    let prober = |source| HostProber {
+        context: Context::new(None),
+        source,
+    };
+    let target = || Target::at(backend(1));
+    let outcome = prober(Source::Controller)
+        .probe(Arc::clone(&check), target())
+        .await;
+    assert!(matches!(outcome, Outcome::Fail(_)), "{outcome:?}");
+    assert!(!mark.exists());
+    let outcome = prober(Source::File).probe(check, target()).await;
+    assert_eq!(outcome, Outcome::pass());
+    assert!(mark.exists());
 }
