@@ -144,6 +144,8 @@ impl Checkups {
 
     /// Passes on the newest table with the newest health.
     fn pass_on(&mut self, is_table: bool) {
+        // Both may have changed.
+        let is_table = is_table || self.tables.has_changed().unwrap_or(false);
         let Some(table) = self.tables.borrow_and_update().clone() else {
             return;
         };

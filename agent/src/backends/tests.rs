@@ -213,3 +213,18 @@ async fn a_controller_starts_no_program() {
     assert_eq!(outcome, Outcome::pass());
     assert!(mark.exists());
 }
+
+#[tokio::test]
+async fn a_table_that_comes_with_a_verdict_is_not_missed() {
+    // Which of both is noticed first is random.
+    for _ in 0..20 {
+        let mut rig = rig();
+        rig.health.send_modify(|health| {
+            health.insert(key("web"), verdicts(State::Down, 0));
+        });
+        rig.tables
+            .send_replace(Some(subscribed(1, vec![balanced("web")])));
+        assert_eq!(rig.next().await.table.health.len(), 1);
+        assert_eq!(rig.wanted.borrow_and_update().len(), 1);
+    }
+}
