@@ -40,7 +40,7 @@ pub struct NotOurs {
     pub file: String,
     /// The place of the document.
     pub at: Position,
-    /// Its `apiVersion`.
+    /// Its `apiVersion`; empty if it has none.
     pub api_version: String,
     /// Its `kind`; empty if it has none.
     pub kind: String,
@@ -98,6 +98,15 @@ impl Reader {
                     at: document.at,
                     api_version: version.to_owned(),
                     kind: kind.unwrap_or_default().to_owned(),
+                });
+            }
+            // Lists of Kubernetes objects have none at times.
+            (None, Some(kind)) if !["LoadBalancer", "Director"].contains(&kind) => {
+                self.not_ours.push(NotOurs {
+                    file: file.to_owned(),
+                    at: document.at,
+                    api_version: String::new(),
+                    kind: kind.to_owned(),
                 });
             }
             (Some(API_VERSION), Some("LoadBalancer")) => self.load_balancer(file, document),

@@ -19,9 +19,15 @@ pub(super) fn is_ours(api_version: &str) -> bool {
     api_version.starts_with(API_GROUP)
 }
 
-/// Whether a text may have a director's objects.
-pub(super) fn may_have_ours(text: &str) -> bool {
-    text.contains(API_GROUP)
+/// Whether a text has a director's objects: an `apiVersion` of its group. Annotations of Kubernetes objects have the
+/// group in their names too.
+pub(super) fn has_ours(text: &str) -> bool {
+    let is_punctuation = |c: char| c.is_whitespace() || matches!(c, ':' | '"' | '\'');
+    let mut mentions = text.match_indices(API_GROUP);
+    mentions.any(|(at, _)| {
+        let before = text[..at].trim_end_matches(is_punctuation);
+        before.ends_with("apiVersion")
+    })
 }
 
 /// The last good generation.

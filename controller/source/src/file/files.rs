@@ -292,7 +292,7 @@ impl Reader {
             return false;
         }
         self.seen = Some(seen);
-        self.text = balancers::may_have_ours(text).then(|| text.into());
+        self.text = balancers::has_ours(text).then(|| text.into());
         let before = std::mem::replace(&mut self.contents, contents);
         if self.contents.torn {
             for (object, mut entry) in before.entries {

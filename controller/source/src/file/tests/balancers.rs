@@ -70,7 +70,7 @@ fn with_an_error_in_any_file_nothing_changes() {
     let found = problems(&report);
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(
-        found[0].contains("a.yaml:5:54: spec.frontends[0].port: 70000"),
+        found[0].contains("a.yaml:5:47: spec.frontends[0].port: 70000"),
         "{found:?}"
     );
     assert!(
@@ -98,4 +98,26 @@ fn what_cannot_be_programmed_is_refused_by_name() {
         report.problems
     );
     assert_eq!(backends(&rig), [""; 0]);
+}
+
+#[test]
+fn annotations_of_our_group_are_no_load_balancers() {
+    let mut rig = Rig::new();
+    let list = r#"{"kind": "List", "items": [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a",
+        "namespace": "prod", "annotations": {"portolan.dev/scheduler": "mh"}}, "spec": {"clusterIPs": ["10.96.0.1"],
+        "ports": [{"port": 80}]}}]}"#;
+    rig.write("list.json", list);
+    let report = rig.refresh();
+    assert_eq!((report.changes.len(), problems(&report)), (1, vec![]));
+    // Nor are they beside one.
+    rig.write("lb.yaml", WEB);
+    rig.write(
+        "b.yaml",
+        &format!("{}---\n{list}\n---\n{WEB}", service("b"))
+            .replace("name: web", "name: www")
+            .replace("2.10", "2.11"),
+    );
+    let report = rig.refresh();
+    assert_eq!(problems(&report), [""; 0]);
+    assert_eq!(backends(&rig), ["10.0.0.11:80", "10.0.0.11:80"]);
 }
