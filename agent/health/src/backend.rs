@@ -328,7 +328,7 @@ impl Checked {
         self.reason = Some(reason.clone());
     }
 
-    /// What a word leaves out stays as it was. A backend that has said nothing yet is not down.
+    /// Takes a word; absent parts stay as they were. A backend that has said nothing yet is not down.
     fn hear(&mut self, word: &Word, rise: u32, fall: u32) {
         self.weight = word.weight.or(self.weight);
         self.administrative = word.administrative.unwrap_or(self.administrative);

@@ -33,7 +33,7 @@ pub struct Balancer {
     quorum: Option<bool>,
 }
 
-/// What came of one outcome.
+/// Effect of one outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     /// The change of state, if there was one.
@@ -66,7 +66,7 @@ impl Balancer {
         }
     }
 
-    /// What is checked.
+    /// The load balancer that is checked.
     #[must_use]
     pub fn wanted(&self) -> &Arc<LoadBalancer> {
         &self.wanted

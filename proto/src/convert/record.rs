@@ -3,7 +3,9 @@
 //! Shared records.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use portolan_model::check::Timers;
 use portolan_model::ipvs::Flags;
 use portolan_model::{Affinity, Balancing, ContentHash, Frontend, Record, Scheduling, ZoneMask};
 
@@ -14,6 +16,8 @@ use super::network::{decode_families, encode_families};
 use super::{DecodeError, DecodeErrorKind, decode_hash, encode_key};
 use crate::v1;
 
+/// The shortest time between two probes of a backend.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest affinity that Kubernetes allows, in seconds: a day.
 const MAX_AFFINITY_SECONDS: u32 = 86_400;
 /// The longest name of a scheduler, in bytes (`IP_VS_SCHEDNAME_MAXLEN` less the NUL).
@@ -122,7 +126,24 @@ fn decode_balancing(json: &[u8], count: usize) -> Result<Option<Arc<Balancing>>,
         let found = balancing.profile_of.len();
         return Err(DecodeError::length("balancing.profile_of", count, found));
     }
+    let mut checks = balancing
+        .profiles
+        .iter()
+        .flat_map(|profile| &profile.checks);
+    if !checks.all(|check| is_bounded(check.timers)) {
+        let field = "balancing.profiles.checks.timers";
+        return Err(DecodeError::new(field, DecodeErrorKind::Range(0)));
+    }
     Ok(Some(Arc::new(balancing)))
+}
+
+/// Whether timers keep the bounds of files, so that no sender makes a node probe without a pause.
+fn is_bounded(timers: Timers) -> bool {
+    timers.interval >= MIN_INTERVAL
+        && timers.fast_interval >= MIN_INTERVAL
+        && !timers.timeout.is_zero()
+        && timers.rise > 0
+        && timers.fall > 0
 }
 
 fn decode_zone_mask(

@@ -214,6 +214,16 @@ fn a_load_balancer_survives_the_wire() {
         error.to_string(),
         "balancing.profile_of: 2 elements instead of 1"
     );
+    let mut restless = Check::new(Probe::Icmp);
+    restless.timers.interval = std::time::Duration::ZERO;
+    let mut balancing = Balancing::clone(record.balancing.as_ref().unwrap());
+    balancing.profiles[0].checks = vec![Arc::new(restless)];
+    let unbounded = v1::Record {
+        balancing: balancing.to_json(),
+        ..sent.clone()
+    };
+    let error = decode_record(&unbounded, &cluster()).unwrap_err();
+    assert_eq!(error.field, "balancing.profiles.checks.timers");
     let broken = v1::Record {
         balancing: b"{".to_vec(),
         ..sent

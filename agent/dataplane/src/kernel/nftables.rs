@@ -17,7 +17,7 @@ use crate::{DataplaneError, Flow};
 /// Attempts to read tables that another program keeps changing.
 const ATTEMPTS: usize = 5;
 
-/// What the kernel knows by the name of one table, in each family, and the generation of all tables.
+/// Content of the tables of one name in the kernel, by family, and the generation of all tables.
 pub type Observed = (Vec<(Family, Option<TableContent>)>, u32);
 
 /// The kernel as a node without IPVS needs it.
