@@ -115,6 +115,9 @@ impl Server {
             .arg("--port-file")
             .arg(&ports)
             .args(args)
+            // The allocator returns freed pages at once, so that resident memory is what the server
+            // holds. By default it keeps them for 10 s, which counts every short peak of a busy machine.
+            .env("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
