@@ -14,7 +14,7 @@ pub use encoded_frame::Frame;
 #[derive(Clone, PartialEq, Message)]
 pub struct EncodedFrame {
     /// The content of the frame.
-    #[prost(oneof = "encoded_frame::Frame", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "encoded_frame::Frame", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub frame: Option<Frame>,
 }
 
@@ -49,6 +49,9 @@ pub mod encoded_frame {
         /// Confirmation of a held table.
         #[prost(message, tag = "8")]
         Confirm(v1::Confirm),
+        /// The newest versions of the sources, to a relay that asked.
+        #[prost(message, tag = "9")]
+        Versions(v1::Versions),
     }
 }
 
@@ -221,6 +224,9 @@ mod tests {
         same_bytes(Frame::AskBuckets(ask), v1::frame::Frame::AskBuckets(ask));
         let confirm = v1::Confirm { revision: 7 };
         same_bytes(Frame::Confirm(confirm), v1::frame::Frame::Confirm(confirm));
+        let versions = v1::Versions { newest: vec![7, 8] };
+        let plain = v1::frame::Frame::Versions(versions.clone());
+        same_bytes(Frame::Versions(versions), plain);
         same_bytes(
             Frame::Compressed(Bytes::from_static(b"zstd")),
             v1::frame::Frame::Compressed(b"zstd".to_vec()),

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod acks;
+mod doubts;
 mod pace;
 mod relay;
 
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use portolan_serve::Registry;
 use portolan_subscription::{GuardConfig, Security, StreamStats};
-use portolan_tablelog::{ClusterIdentity, Forwarder};
+use portolan_tablelog::{ClusterIdentity, Forwarder, SourceDoubts};
 use tonic::transport::Uri;
 
 pub use relay::run;
@@ -53,6 +54,8 @@ pub struct Outlets {
     pub forwarder: Forwarder,
     /// Sets the identity of the upstream's cluster, for the relay's agents too.
     pub identity: ClusterIdentity,
+    /// Doubts of the relay's agents about the versions of the sources, which the upstream answers.
+    pub doubts: SourceDoubts,
     /// The relay's own agents.
     pub sessions: Arc<Registry>,
     /// Counts.

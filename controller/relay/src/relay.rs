@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_proto::encoded::{EncodedFrame, Frame};
+use portolan_proto::v1::agent_message::Message;
 use portolan_proto::{VERSION, v1};
 use portolan_subscription::{
     Client, Controllers, DeletionGuard, Dialer, InflateError, Subscriber, Taken, at, inflate,
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 
 use crate::acks::Acks;
+use crate::doubts::Doubts;
 use crate::pace::Pace;
 use crate::{Outlets, RelayConfig};
 
@@ -43,6 +45,7 @@ where
         guard: DeletionGuard::new(config.guard),
         pace: Pace::default(),
         acks: Acks::default(),
+        doubts: Doubts::new(),
         epoch: 0,
         looks,
         refused_cluster: None,
@@ -61,6 +64,7 @@ struct Relay<P> {
     guard: DeletionGuard,
     pace: Pace,
     acks: Acks,
+    doubts: Doubts,
     /// The epoch of the controller.
     epoch: u64,
     looks: Interval,
@@ -162,6 +166,7 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
 
     fn connected(&mut self) {
         self.acks = Acks::default();
+        self.doubts.connected();
     }
 
     fn take_frame(&mut self, frame: EncodedFrame) -> Result<Taken, RelayError> {
@@ -181,6 +186,7 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
                 self.commit(commit)?;
                 return Ok(Taken::Commit { is_snapshot });
             }
+            Some(Frame::Versions(versions)) => self.doubts.answered(&self.outlets.doubts, versions),
             // Buckets are asked of agents only.
             Some(Frame::AskBuckets(_)) => {}
             None => return Ok(Taken::Unknown),
@@ -212,10 +218,14 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
     }
 
     fn has_message(&self) -> bool {
-        self.acks.has_message()
+        self.acks.has_message() || self.doubts.is_due()
     }
 
     fn next_message(&mut self) -> Option<v1::AgentMessage> {
+        if let Some(question) = self.doubts.take_question() {
+            let message = Some(Message::AskVersions(question));
+            return Some(v1::AgentMessage { message });
+        }
         self.acks.next_message()
     }
 
@@ -224,6 +234,7 @@ impl<P: FnMut(u64, Duration) + Send> Subscriber for Relay<P> {
         tokio::select! {
             biased;
             () = at(due) => self.publish(),
+            () = self.doubts.doubted(&self.outlets.doubts) => {}
             _ = self.looks.tick(), if self.acks.is_waiting() => self.look(),
         }
     }

@@ -73,9 +73,11 @@ pub(crate) fn start(
     vital
         .tasks
         .spawn(ready(parts.tables.clone(), parts.unready, ending));
+    let doubts = parts.publisher.source_doubts();
     let outlets = Outlets {
         forwarder: Forwarder::new(&args.cluster, parts.publisher, parts.tables),
         identity: parts.identity,
+        doubts,
         sessions: parts.sessions,
         stats,
     };

@@ -11,6 +11,7 @@ use std::sync::{Arc, RwLockReadGuard};
 use portolan_model::{Destination, NodeKey, NodeTable};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::feed::Feed;
 use crate::log::{Differences, TableHashes, TableLog};
@@ -71,6 +72,15 @@ impl TableReader {
     /// than these. [`raised`](Self::raised) completes when they have.
     pub fn doubt_sources(&self) {
         self.shared.stated.doubt();
+    }
+
+    /// The newest versions of the sources, in the order of [`Origin::source_versions`], if they
+    /// stated them when they were asked at `since` or later.
+    ///
+    /// [`Origin::source_versions`]: crate::Origin::source_versions
+    #[must_use]
+    pub fn stated_versions(&self, since: Instant) -> Option<Vec<u64>> {
+        self.shared.stated.since(since)
     }
 
     /// The state that the streams of a cluster share.

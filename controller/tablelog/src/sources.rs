@@ -24,6 +24,13 @@ impl StatedVersions {
         self.doubted.notify_one();
     }
 
+    /// The versions that the sources stated when they were asked at `since` or later.
+    pub(crate) fn since(&self, since: Instant) -> Option<Vec<u64>> {
+        let last = self.last.read().unwrap_or_else(PoisonError::into_inner);
+        let (asked, versions) = last.as_ref()?;
+        (*asked >= since).then(|| versions.clone())
+    }
+
     /// Whether the sources were asked after `since`, and had not reached the higher ones of these
     /// versions: such a version is from before a restore. Versions that are not higher than `ours`
     /// need no proof.

@@ -250,12 +250,13 @@ fn wrong() -> v1::Frame {
     }))
 }
 
-fn others() -> [v1::Frame; 4] {
+fn others() -> [v1::Frame; 5] {
     [
         welcome(1),
         frame(Frame::AskBuckets(v1::AskBuckets { count: 64 })),
         frame(Frame::Confirm(v1::Confirm { revision: 1 })),
         frame(Frame::Goaway(v1::Goaway { spread_ms: 1 })),
+        frame(Frame::Versions(v1::Versions { newest: vec![1, 2] })),
     ]
 }
 

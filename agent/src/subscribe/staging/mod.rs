@@ -190,8 +190,9 @@ impl Staging {
             Some(Frame::Goaway(goaway)) => return Ok(Taken::Goaway(goaway)),
             Some(Frame::AskBuckets(ask)) => return self.answer(ask).map(Taken::Asked),
             Some(Frame::Confirm(confirm)) => return Ok(Taken::Confirmed(confirm)),
-            // Another node's: for relays.
+            // For relays: another node's overlay, and the answer to their question.
             Some(Frame::Own(own)) if !own.of_node.is_empty() => return Ok(Taken::Unknown),
+            Some(Frame::Versions(_)) => return Ok(Taken::Unknown),
             Some(Frame::Records(records)) => self.stage_records(records)?,
             Some(Frame::Compressed(compressed)) => self.stage_compressed(&compressed)?,
             Some(Frame::Own(own)) => self.stage_own(own),

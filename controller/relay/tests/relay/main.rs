@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use portolan_model::NodeTable;
 use portolan_subscription::GuardConfig;
+use portolan_tablelog::{Origin, Update};
+use tokio::time::Instant;
 
-use support::{Agent, Relay, Root, any_port, delete, node, own, put, until};
+use support::{Agent, Relay, Root, any_port, delete, node, own, patiently, put, until};
 
 fn some() -> [portolan_select::TableDelta; 3] {
     [
@@ -107,6 +109,38 @@ async fn an_agent_outlives_its_relay() {
     agent.has(&root.table("a")).await;
 
     assert_eq!(agent.stats.stream.streams.load(Ordering::Relaxed), 2);
+}
+
+/// The API server was restored while no controller ran: its versions are lower than the agents'.
+#[tokio::test]
+async fn agents_of_relays_take_the_tables_of_a_restored_source_at_once() {
+    let from = |delta: &portolan_select::TableDelta, version| {
+        Update::from(delta).from_origin(Origin {
+            source_versions: vec![version, 3],
+            ..Origin::default()
+        })
+    };
+    let mut root = Root::start(any_port(), &[]);
+    root.publisher.publish(from(&put(&["before"], 2), 9));
+    let first = Relay::start(any_port(), &[root.server.address]);
+    let second = Relay::start(any_port(), &[first.server.address]);
+    let mut agent = Agent::start("a", &[second.server.address]);
+    agent.has(&root.table("a")).await;
+    let addresses = [&root.server, &first.server, &second.server].map(|server| server.address);
+    second.stop().await;
+    first.stop().await;
+    root.stop().await;
+
+    let mut root = Root::start(addresses[0], &[]);
+    root.publisher.publish(from(&put(&["restored"], 2), 5));
+    let doubts = root.publisher.source_doubts();
+    let (_first, _second) = (
+        Relay::start(addresses[1], &addresses[..1]),
+        Relay::start(addresses[2], &addresses[1..2]),
+    );
+    patiently(doubts.doubted()).await;
+    doubts.stated(Instant::now(), vec![5, 3]);
+    agent.has(&root.table("a")).await;
 }
 
 #[tokio::test]

@@ -149,6 +149,7 @@ impl Relay {
         };
         let outlets = Outlets {
             identity: publisher.identity(),
+            doubts: publisher.source_doubts(),
             forwarder: Forwarder::new("", publisher, tables),
             sessions: Arc::clone(&server.registry),
             stats: Arc::clone(&stats),

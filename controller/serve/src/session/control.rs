@@ -25,6 +25,8 @@ pub(crate) struct SessionControl {
     answer: Mutex<Option<BucketHashes>>,
     /// The revision to confirm, plus one; 0 for none.
     confirm: AtomicU64,
+    /// The sources' versions for a relay that asked.
+    versions: Mutex<Option<Vec<u64>>>,
     /// Number of polls of the outbound half, doubled. Odd if the last one yielded something.
     polls: AtomicU64,
     outbound: Mutex<Option<Waker>>,
@@ -65,6 +67,18 @@ impl SessionControl {
             return None;
         }
         self.confirm.swap(0, Ordering::AcqRel).checked_sub(1)
+    }
+
+    /// Makes the outbound half state the sources' versions.
+    pub(crate) fn state_versions(&self, versions: Vec<u64>) {
+        *self.versions.lock().unwrap_or_else(PoisonError::into_inner) = Some(versions);
+        self.wake();
+    }
+
+    /// Takes the versions to state; each statement is returned once.
+    pub(crate) fn take_versions(&self) -> Option<Vec<u64>> {
+        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        versions.take()
     }
 
     pub(crate) fn ask(&self, count: u32) {

@@ -11,8 +11,9 @@ use portolan_auth::{Refusal, Reviewed, revoked};
 use portolan_listener::{Admission, Peer};
 use portolan_proto::v1;
 use portolan_proto::v1::agent_message::Message;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tonic::Status;
 use tracing::debug;
 
@@ -60,6 +61,8 @@ pub(super) struct InboundTask {
     pub(super) remaining: Option<Duration>,
     /// The review of the token, if the agent has one that is reviewed.
     pub(super) reviewed: Option<Reviewed>,
+    /// A relay's questions for the versions of the sources; `None` for an agent.
+    pub(super) questions: Option<Notify>,
 }
 
 /// Spawns the task that reads until the stream ends, and enforces the end.
@@ -103,6 +106,7 @@ impl InboundTask {
             }
             result = self.read(messages) => result,
             () = self.shut_down() => Ok(()),
+            () = self.state_versions() => Ok(()),
             () = self.control.stalled(self.context.config.stall_timeout) => {
                 self.context.registry.count(Counter::Stalled, 1);
                 self.cut();
@@ -136,6 +140,14 @@ impl InboundTask {
             Some(Message::Received(received)) => session.received(received),
             Some(Message::Programmed(programmed)) => session.programmed(programmed),
             Some(Message::Buckets(buckets)) => return self.control.answer(&buckets.hashes),
+            Some(Message::AskVersions(_)) => {
+                let Some(questions) = &self.questions else {
+                    let message = "versions: only relays may ask for them";
+                    return Err(Status::invalid_argument(message));
+                };
+                questions.notify_one();
+                true
+            }
         };
         if known || session.is_replaced() {
             Ok(())
@@ -157,6 +169,29 @@ impl InboundTask {
                 self.control.confirm(revision);
             }
             self.session.news().await;
+        }
+    }
+
+    /// Answers a relay's questions for the versions of the sources. Never completes.
+    async fn state_versions(&self) {
+        let Some(questions) = &self.questions else {
+            return pending().await;
+        };
+        let tables = &self.context.tables;
+        let mut asked = None;
+        loop {
+            let raised = tables.raised();
+            if let Some(versions) = asked.and_then(|asked| tables.stated_versions(asked)) {
+                self.control.state_versions(versions);
+                asked = None;
+            }
+            tokio::select! {
+                () = questions.notified() => {
+                    asked.get_or_insert_with(Instant::now);
+                    tables.doubt_sources();
+                }
+                () = raised, if asked.is_some() => {}
+            }
         }
     }
 

@@ -22,8 +22,8 @@ use portolan_listener::{Admission, Peer};
 use portolan_proto::reason::Reason;
 use portolan_proto::v1;
 use portolan_runtime::{ConnectionSlots, Origin, Rate, Readiness, SlotLimits};
-use portolan_tablelog::TableReader;
-use tokio::sync::Semaphore;
+use portolan_tablelog::{Scope, TableReader};
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Status, Streaming};
@@ -256,6 +256,7 @@ pub(crate) async fn sync(
         admission,
         remaining: identity.remaining(context.config.credential_grace),
         reviewed: identity.into_reviewed(),
+        questions: matches!(hello.scope, Scope::AllNodes(_)).then(Notify::new),
     };
     let inbound = inbound::spawn(messages, task);
     let outbound = Outbound::new(context, session, control, inbound, hello);

@@ -150,6 +150,10 @@ impl Outbound {
                 let confirm = Frame::Confirm(v1::Confirm { revision });
                 return Poll::Ready(Ok(Some(single(confirm))));
             }
+            if let Some(newest) = self.control.take_versions() {
+                let versions = Frame::Versions(v1::Versions { newest });
+                return Poll::Ready(Ok(Some(single(versions))));
+            }
             if let Some(chunk) = self.next_chunk() {
                 return Poll::Ready(Ok(Some(chunk)));
             }

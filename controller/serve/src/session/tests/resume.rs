@@ -182,6 +182,33 @@ async fn an_agent_of_a_restored_source_is_served_at_once() {
 }
 
 #[tokio::test]
+async fn a_relay_is_told_versions_that_were_read_after_its_question() {
+    let server = Server::synced(&[]).await;
+    let doubts = server.publisher.source_doubts();
+    let mut relay = server
+        .connect(v1::Hello {
+            want: v1::hello::Want::AllNodes.into(),
+            ..hello("r")
+        })
+        .await;
+    relay.batch().await;
+    doubts.stated(tokio::time::Instant::now(), vec![4, 4]);
+    relay.say(Message::AskVersions(v1::AskVersions {})).await;
+    doubts.doubted().await;
+    doubts.stated(tokio::time::Instant::now(), vec![5, 5]);
+    match relay.next().await.unwrap() {
+        Some(Frame::Versions(versions)) => assert_eq!(versions.newest, [5, 5]),
+        other => panic!("{other:?}"),
+    }
+
+    let mut agent = server.connect(hello("a")).await;
+    agent.batch().await;
+    agent.say(Message::AskVersions(v1::AskVersions {})).await;
+    let status = agent.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+}
+
+#[tokio::test]
 async fn one_answer_serves_all_agents_with_the_same_records() {
     let (server, table) = moved(ServeConfig::default()).await;
     let mut first = server.connect(with(&table)).await;

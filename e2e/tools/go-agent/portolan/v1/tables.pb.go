@@ -247,7 +247,7 @@ func (x Frontend_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Frontend_Kind.Descriptor instead.
 func (Frontend_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{20, 0}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{22, 0}
 }
 
 type Frontend_Lists int32
@@ -298,7 +298,7 @@ func (x Frontend_Lists) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Frontend_Lists.Descriptor instead.
 func (Frontend_Lists) EnumDescriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{20, 1}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{22, 1}
 }
 
 type AgentMessage struct {
@@ -309,6 +309,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Received
 	//	*AgentMessage_Programmed
 	//	*AgentMessage_Buckets
+	//	*AgentMessage_AskVersions
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -387,6 +388,15 @@ func (x *AgentMessage) GetBuckets() *Buckets {
 	return nil
 }
 
+func (x *AgentMessage) GetAskVersions() *AskVersions {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_AskVersions); ok {
+			return x.AskVersions
+		}
+	}
+	return nil
+}
+
 type isAgentMessage_Message interface {
 	isAgentMessage_Message()
 }
@@ -407,6 +417,10 @@ type AgentMessage_Buckets struct {
 	Buckets *Buckets `protobuf:"bytes,4,opt,name=buckets,proto3,oneof"`
 }
 
+type AgentMessage_AskVersions struct {
+	AskVersions *AskVersions `protobuf:"bytes,5,opt,name=ask_versions,json=askVersions,proto3,oneof"`
+}
+
 func (*AgentMessage_Hello) isAgentMessage_Message() {}
 
 func (*AgentMessage_Received) isAgentMessage_Message() {}
@@ -414,6 +428,8 @@ func (*AgentMessage_Received) isAgentMessage_Message() {}
 func (*AgentMessage_Programmed) isAgentMessage_Message() {}
 
 func (*AgentMessage_Buckets) isAgentMessage_Message() {}
+
+func (*AgentMessage_AskVersions) isAgentMessage_Message() {}
 
 // First message of a stream.
 type Hello struct {
@@ -598,6 +614,45 @@ func (x *Buckets) GetHashes() []byte {
 	return nil
 }
 
+// Question of a relay: one of its agents has a table of later source versions than the relay's. Answered
+// by Versions, once the sources have stated their newest ones; not at all while they cannot be asked. Only
+// relays may ask.
+type AskVersions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskVersions) Reset() {
+	*x = AskVersions{}
+	mi := &file_portolan_v1_tables_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskVersions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskVersions) ProtoMessage() {}
+
+func (x *AskVersions) ProtoReflect() protoreflect.Message {
+	mi := &file_portolan_v1_tables_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskVersions.ProtoReflect.Descriptor instead.
+func (*AskVersions) Descriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{3}
+}
+
 // A Commit was received and staged.
 type Received struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -616,7 +671,7 @@ type Received struct {
 
 func (x *Received) Reset() {
 	*x = Received{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[3]
+	mi := &file_portolan_v1_tables_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +683,7 @@ func (x *Received) String() string {
 func (*Received) ProtoMessage() {}
 
 func (x *Received) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[3]
+	mi := &file_portolan_v1_tables_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +696,7 @@ func (x *Received) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Received.ProtoReflect.Descriptor instead.
 func (*Received) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{3}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Received) GetRevision() uint64 {
@@ -686,7 +741,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[4]
+	mi := &file_portolan_v1_tables_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +753,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[4]
+	mi := &file_portolan_v1_tables_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +766,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{4}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Held) GetDeleted() uint32 {
@@ -745,7 +800,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[5]
+	mi := &file_portolan_v1_tables_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -757,7 +812,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[5]
+	mi := &file_portolan_v1_tables_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -770,7 +825,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{5}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Refusal) GetKey() *RecordKey {
@@ -807,7 +862,7 @@ type Programmed struct {
 
 func (x *Programmed) Reset() {
 	*x = Programmed{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[6]
+	mi := &file_portolan_v1_tables_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +874,7 @@ func (x *Programmed) String() string {
 func (*Programmed) ProtoMessage() {}
 
 func (x *Programmed) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[6]
+	mi := &file_portolan_v1_tables_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +887,7 @@ func (x *Programmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Programmed.ProtoReflect.Descriptor instead.
 func (*Programmed) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{6}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Programmed) GetRevision() uint64 {
@@ -888,7 +943,7 @@ type RecordError struct {
 
 func (x *RecordError) Reset() {
 	*x = RecordError{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[7]
+	mi := &file_portolan_v1_tables_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -900,7 +955,7 @@ func (x *RecordError) String() string {
 func (*RecordError) ProtoMessage() {}
 
 func (x *RecordError) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[7]
+	mi := &file_portolan_v1_tables_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -913,7 +968,7 @@ func (x *RecordError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordError.ProtoReflect.Descriptor instead.
 func (*RecordError) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{7}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RecordError) GetKey() *RecordKey {
@@ -942,6 +997,7 @@ type Frame struct {
 	//	*Frame_Compressed
 	//	*Frame_AskBuckets
 	//	*Frame_Confirm
+	//	*Frame_Versions
 	Frame         isFrame_Frame `protobuf_oneof:"frame"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -949,7 +1005,7 @@ type Frame struct {
 
 func (x *Frame) Reset() {
 	*x = Frame{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[8]
+	mi := &file_portolan_v1_tables_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1017,7 @@ func (x *Frame) String() string {
 func (*Frame) ProtoMessage() {}
 
 func (x *Frame) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[8]
+	mi := &file_portolan_v1_tables_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1030,7 @@ func (x *Frame) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frame.ProtoReflect.Descriptor instead.
 func (*Frame) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{8}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Frame) GetFrame() isFrame_Frame {
@@ -1056,6 +1112,15 @@ func (x *Frame) GetConfirm() *Confirm {
 	return nil
 }
 
+func (x *Frame) GetVersions() *Versions {
+	if x != nil {
+		if x, ok := x.Frame.(*Frame_Versions); ok {
+			return x.Versions
+		}
+	}
+	return nil
+}
+
 type isFrame_Frame interface {
 	isFrame_Frame()
 }
@@ -1093,6 +1158,10 @@ type Frame_Confirm struct {
 	Confirm *Confirm `protobuf:"bytes,8,opt,name=confirm,proto3,oneof"`
 }
 
+type Frame_Versions struct {
+	Versions *Versions `protobuf:"bytes,9,opt,name=versions,proto3,oneof"`
+}
+
 func (*Frame_Welcome) isFrame_Frame() {}
 
 func (*Frame_Records) isFrame_Frame() {}
@@ -1108,6 +1177,8 @@ func (*Frame_Compressed) isFrame_Frame() {}
 func (*Frame_AskBuckets) isFrame_Frame() {}
 
 func (*Frame_Confirm) isFrame_Frame() {}
+
+func (*Frame_Versions) isFrame_Frame() {}
 
 // First frame of a stream.
 type Welcome struct {
@@ -1126,7 +1197,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[9]
+	mi := &file_portolan_v1_tables_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1209,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[9]
+	mi := &file_portolan_v1_tables_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1222,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{9}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Welcome) GetVersion() uint32 {
@@ -1187,7 +1258,7 @@ type AskBuckets struct {
 
 func (x *AskBuckets) Reset() {
 	*x = AskBuckets{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[10]
+	mi := &file_portolan_v1_tables_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1270,7 @@ func (x *AskBuckets) String() string {
 func (*AskBuckets) ProtoMessage() {}
 
 func (x *AskBuckets) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[10]
+	mi := &file_portolan_v1_tables_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1283,7 @@ func (x *AskBuckets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AskBuckets.ProtoReflect.Descriptor instead.
 func (*AskBuckets) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{10}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AskBuckets) GetCount() uint32 {
@@ -1233,7 +1304,7 @@ type Confirm struct {
 
 func (x *Confirm) Reset() {
 	*x = Confirm{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[11]
+	mi := &file_portolan_v1_tables_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1316,7 @@ func (x *Confirm) String() string {
 func (*Confirm) ProtoMessage() {}
 
 func (x *Confirm) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[11]
+	mi := &file_portolan_v1_tables_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1329,7 @@ func (x *Confirm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirm.ProtoReflect.Descriptor instead.
 func (*Confirm) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{11}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Confirm) GetRevision() uint64 {
@@ -1266,6 +1337,52 @@ func (x *Confirm) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+// Answer to AskVersions: the newest versions that the sources themselves have, in the order of a Commit's
+// source versions, read after the question. An agent's table of later versions is from before a restore.
+type Versions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Newest        []uint64               `protobuf:"fixed64,1,rep,packed,name=newest,proto3" json:"newest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Versions) Reset() {
+	*x = Versions{}
+	mi := &file_portolan_v1_tables_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Versions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Versions) ProtoMessage() {}
+
+func (x *Versions) ProtoReflect() protoreflect.Message {
+	mi := &file_portolan_v1_tables_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Versions.ProtoReflect.Descriptor instead.
+func (*Versions) Descriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Versions) GetNewest() []uint64 {
+	if x != nil {
+		return x.Newest
+	}
+	return nil
 }
 
 // Shared records: equal for all nodes of a cluster. The fields apply in their order.
@@ -1284,7 +1401,7 @@ type Records struct {
 
 func (x *Records) Reset() {
 	*x = Records{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[12]
+	mi := &file_portolan_v1_tables_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1413,7 @@ func (x *Records) String() string {
 func (*Records) ProtoMessage() {}
 
 func (x *Records) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[12]
+	mi := &file_portolan_v1_tables_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1426,7 @@ func (x *Records) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Records.ProtoReflect.Descriptor instead.
 func (*Records) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{12}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Records) GetPut() []*Record {
@@ -1369,7 +1486,7 @@ type RecordPatch struct {
 
 func (x *RecordPatch) Reset() {
 	*x = RecordPatch{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[13]
+	mi := &file_portolan_v1_tables_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1381,7 +1498,7 @@ func (x *RecordPatch) String() string {
 func (*RecordPatch) ProtoMessage() {}
 
 func (x *RecordPatch) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[13]
+	mi := &file_portolan_v1_tables_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1394,7 +1511,7 @@ func (x *RecordPatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordPatch.ProtoReflect.Descriptor instead.
 func (*RecordPatch) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{13}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RecordPatch) GetKey() *RecordKey {
@@ -1456,7 +1573,7 @@ type Own struct {
 
 func (x *Own) Reset() {
 	*x = Own{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[14]
+	mi := &file_portolan_v1_tables_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1585,7 @@ func (x *Own) String() string {
 func (*Own) ProtoMessage() {}
 
 func (x *Own) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[14]
+	mi := &file_portolan_v1_tables_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1598,7 @@ func (x *Own) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Own.ProtoReflect.Descriptor instead.
 func (*Own) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{14}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Own) GetPut() []*NodeLists {
@@ -1537,7 +1654,7 @@ type NodeInfo struct {
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[15]
+	mi := &file_portolan_v1_tables_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1549,7 +1666,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[15]
+	mi := &file_portolan_v1_tables_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1562,7 +1679,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{15}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *NodeInfo) GetZone() string {
@@ -1617,7 +1734,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[16]
+	mi := &file_portolan_v1_tables_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1629,7 +1746,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[16]
+	mi := &file_portolan_v1_tables_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1642,7 +1759,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{16}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Commit) GetRevision() uint64 {
@@ -1698,7 +1815,7 @@ type Goaway struct {
 
 func (x *Goaway) Reset() {
 	*x = Goaway{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[17]
+	mi := &file_portolan_v1_tables_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1827,7 @@ func (x *Goaway) String() string {
 func (*Goaway) ProtoMessage() {}
 
 func (x *Goaway) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[17]
+	mi := &file_portolan_v1_tables_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +1840,7 @@ func (x *Goaway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goaway.ProtoReflect.Descriptor instead.
 func (*Goaway) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{17}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Goaway) GetSpreadMs() uint32 {
@@ -1747,7 +1864,7 @@ type RecordKey struct {
 
 func (x *RecordKey) Reset() {
 	*x = RecordKey{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[18]
+	mi := &file_portolan_v1_tables_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +1876,7 @@ func (x *RecordKey) String() string {
 func (*RecordKey) ProtoMessage() {}
 
 func (x *RecordKey) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[18]
+	mi := &file_portolan_v1_tables_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +1889,7 @@ func (x *RecordKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordKey.ProtoReflect.Descriptor instead.
 func (*RecordKey) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{18}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RecordKey) GetNamespace() string {
@@ -1839,7 +1956,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[19]
+	mi := &file_portolan_v1_tables_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1968,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[19]
+	mi := &file_portolan_v1_tables_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1981,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{19}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Record) GetKey() *RecordKey {
@@ -1982,7 +2099,7 @@ type Frontend struct {
 
 func (x *Frontend) Reset() {
 	*x = Frontend{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[20]
+	mi := &file_portolan_v1_tables_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2111,7 @@ func (x *Frontend) String() string {
 func (*Frontend) ProtoMessage() {}
 
 func (x *Frontend) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[20]
+	mi := &file_portolan_v1_tables_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2124,7 @@ func (x *Frontend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frontend.ProtoReflect.Descriptor instead.
 func (*Frontend) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{20}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Frontend) GetKind() Frontend_Kind {
@@ -2125,7 +2242,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[21]
+	mi := &file_portolan_v1_tables_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2137,7 +2254,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[21]
+	mi := &file_portolan_v1_tables_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2150,7 +2267,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{21}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Network) GetNetwork() isNetwork_Network {
@@ -2217,7 +2334,7 @@ type Destinations struct {
 
 func (x *Destinations) Reset() {
 	*x = Destinations{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[22]
+	mi := &file_portolan_v1_tables_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2346,7 @@ func (x *Destinations) String() string {
 func (*Destinations) ProtoMessage() {}
 
 func (x *Destinations) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[22]
+	mi := &file_portolan_v1_tables_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2359,7 @@ func (x *Destinations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Destinations.ProtoReflect.Descriptor instead.
 func (*Destinations) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{22}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Destinations) GetV4() []uint32 {
@@ -2292,7 +2409,7 @@ type NodeLists struct {
 
 func (x *NodeLists) Reset() {
 	*x = NodeLists{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[23]
+	mi := &file_portolan_v1_tables_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2304,7 +2421,7 @@ func (x *NodeLists) String() string {
 func (*NodeLists) ProtoMessage() {}
 
 func (x *NodeLists) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[23]
+	mi := &file_portolan_v1_tables_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2317,7 +2434,7 @@ func (x *NodeLists) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLists.ProtoReflect.Descriptor instead.
 func (*NodeLists) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{23}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeLists) GetKey() *RecordKey {
@@ -2366,14 +2483,15 @@ var File_portolan_v1_tables_proto protoreflect.FileDescriptor
 
 const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\n" +
-	"\x18portolan/v1/tables.proto\x12\vportolan.v1\"\xe7\x01\n" +
+	"\x18portolan/v1/tables.proto\x12\vportolan.v1\"\xa6\x02\n" +
 	"\fAgentMessage\x12*\n" +
 	"\x05hello\x18\x01 \x01(\v2\x12.portolan.v1.HelloH\x00R\x05hello\x123\n" +
 	"\breceived\x18\x02 \x01(\v2\x15.portolan.v1.ReceivedH\x00R\breceived\x129\n" +
 	"\n" +
 	"programmed\x18\x03 \x01(\v2\x17.portolan.v1.ProgrammedH\x00R\n" +
 	"programmed\x120\n" +
-	"\abuckets\x18\x04 \x01(\v2\x14.portolan.v1.BucketsH\x00R\abucketsB\t\n" +
+	"\abuckets\x18\x04 \x01(\v2\x14.portolan.v1.BucketsH\x00R\abuckets\x12=\n" +
+	"\fask_versions\x18\x05 \x01(\v2\x18.portolan.v1.AskVersionsH\x00R\vaskVersionsB\t\n" +
 	"\amessage\"\x84\x03\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
@@ -2393,7 +2511,8 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\tWANT_NODE\x10\x00\x12\x12\n" +
 	"\x0eWANT_ALL_NODES\x10\x01\"!\n" +
 	"\aBuckets\x12\x16\n" +
-	"\x06hashes\x18\x01 \x01(\fR\x06hashes\"\xa2\x01\n" +
+	"\x06hashes\x18\x01 \x01(\fR\x06hashes\"\r\n" +
+	"\vAskVersions\"\xa2\x01\n" +
 	"\bReceived\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x06R\brevision\x12.\n" +
 	"\arefused\x18\x02 \x03(\v2\x14.portolan.v1.RefusalR\arefused\x12#\n" +
@@ -2417,7 +2536,7 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\ferrors_total\x18\x06 \x01(\rR\verrorsTotal\"Q\n" +
 	"\vRecordError\x12(\n" +
 	"\x03key\x18\x01 \x01(\v2\x16.portolan.v1.RecordKeyR\x03key\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\x88\x03\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xbd\x03\n" +
 	"\x05Frame\x120\n" +
 	"\awelcome\x18\x01 \x01(\v2\x14.portolan.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\arecords\x18\x02 \x01(\v2\x14.portolan.v1.RecordsH\x00R\arecords\x12$\n" +
@@ -2429,7 +2548,8 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"compressed\x12:\n" +
 	"\vask_buckets\x18\a \x01(\v2\x17.portolan.v1.AskBucketsH\x00R\n" +
 	"askBuckets\x120\n" +
-	"\aconfirm\x18\b \x01(\v2\x14.portolan.v1.ConfirmH\x00R\aconfirmB\a\n" +
+	"\aconfirm\x18\b \x01(\v2\x14.portolan.v1.ConfirmH\x00R\aconfirm\x123\n" +
+	"\bversions\x18\t \x01(\v2\x15.portolan.v1.VersionsH\x00R\bversionsB\a\n" +
 	"\x05frame\"X\n" +
 	"\aWelcome\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
@@ -2440,7 +2560,9 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"AskBuckets\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\rR\x05count\"%\n" +
 	"\aConfirm\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x06R\brevision\"\xdc\x01\n" +
+	"\brevision\x18\x01 \x01(\x06R\brevision\"\"\n" +
+	"\bVersions\x12\x16\n" +
+	"\x06newest\x18\x01 \x03(\x06R\x06newest\"\xdc\x01\n" +
 	"\aRecords\x12%\n" +
 	"\x03put\x18\x01 \x03(\v2\x13.portolan.v1.RecordR\x03put\x12.\n" +
 	"\x06delete\x18\x02 \x03(\v2\x16.portolan.v1.RecordKeyR\x06delete\x12'\n" +
@@ -2563,7 +2685,7 @@ func file_portolan_v1_tables_proto_rawDescGZIP() []byte {
 }
 
 var file_portolan_v1_tables_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_portolan_v1_tables_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_portolan_v1_tables_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_portolan_v1_tables_proto_goTypes = []any{
 	(Protocol)(0),        // 0: portolan.v1.Protocol
 	(Family)(0),          // 1: portolan.v1.Family
@@ -2573,77 +2695,81 @@ var file_portolan_v1_tables_proto_goTypes = []any{
 	(*AgentMessage)(nil), // 5: portolan.v1.AgentMessage
 	(*Hello)(nil),        // 6: portolan.v1.Hello
 	(*Buckets)(nil),      // 7: portolan.v1.Buckets
-	(*Received)(nil),     // 8: portolan.v1.Received
-	(*Held)(nil),         // 9: portolan.v1.Held
-	(*Refusal)(nil),      // 10: portolan.v1.Refusal
-	(*Programmed)(nil),   // 11: portolan.v1.Programmed
-	(*RecordError)(nil),  // 12: portolan.v1.RecordError
-	(*Frame)(nil),        // 13: portolan.v1.Frame
-	(*Welcome)(nil),      // 14: portolan.v1.Welcome
-	(*AskBuckets)(nil),   // 15: portolan.v1.AskBuckets
-	(*Confirm)(nil),      // 16: portolan.v1.Confirm
-	(*Records)(nil),      // 17: portolan.v1.Records
-	(*RecordPatch)(nil),  // 18: portolan.v1.RecordPatch
-	(*Own)(nil),          // 19: portolan.v1.Own
-	(*NodeInfo)(nil),     // 20: portolan.v1.NodeInfo
-	(*Commit)(nil),       // 21: portolan.v1.Commit
-	(*Goaway)(nil),       // 22: portolan.v1.Goaway
-	(*RecordKey)(nil),    // 23: portolan.v1.RecordKey
-	(*Record)(nil),       // 24: portolan.v1.Record
-	(*Frontend)(nil),     // 25: portolan.v1.Frontend
-	(*Network)(nil),      // 26: portolan.v1.Network
-	(*Destinations)(nil), // 27: portolan.v1.Destinations
-	(*NodeLists)(nil),    // 28: portolan.v1.NodeLists
+	(*AskVersions)(nil),  // 8: portolan.v1.AskVersions
+	(*Received)(nil),     // 9: portolan.v1.Received
+	(*Held)(nil),         // 10: portolan.v1.Held
+	(*Refusal)(nil),      // 11: portolan.v1.Refusal
+	(*Programmed)(nil),   // 12: portolan.v1.Programmed
+	(*RecordError)(nil),  // 13: portolan.v1.RecordError
+	(*Frame)(nil),        // 14: portolan.v1.Frame
+	(*Welcome)(nil),      // 15: portolan.v1.Welcome
+	(*AskBuckets)(nil),   // 16: portolan.v1.AskBuckets
+	(*Confirm)(nil),      // 17: portolan.v1.Confirm
+	(*Versions)(nil),     // 18: portolan.v1.Versions
+	(*Records)(nil),      // 19: portolan.v1.Records
+	(*RecordPatch)(nil),  // 20: portolan.v1.RecordPatch
+	(*Own)(nil),          // 21: portolan.v1.Own
+	(*NodeInfo)(nil),     // 22: portolan.v1.NodeInfo
+	(*Commit)(nil),       // 23: portolan.v1.Commit
+	(*Goaway)(nil),       // 24: portolan.v1.Goaway
+	(*RecordKey)(nil),    // 25: portolan.v1.RecordKey
+	(*Record)(nil),       // 26: portolan.v1.Record
+	(*Frontend)(nil),     // 27: portolan.v1.Frontend
+	(*Network)(nil),      // 28: portolan.v1.Network
+	(*Destinations)(nil), // 29: portolan.v1.Destinations
+	(*NodeLists)(nil),    // 30: portolan.v1.NodeLists
 }
 var file_portolan_v1_tables_proto_depIdxs = []int32{
 	6,  // 0: portolan.v1.AgentMessage.hello:type_name -> portolan.v1.Hello
-	8,  // 1: portolan.v1.AgentMessage.received:type_name -> portolan.v1.Received
-	11, // 2: portolan.v1.AgentMessage.programmed:type_name -> portolan.v1.Programmed
+	9,  // 1: portolan.v1.AgentMessage.received:type_name -> portolan.v1.Received
+	12, // 2: portolan.v1.AgentMessage.programmed:type_name -> portolan.v1.Programmed
 	7,  // 3: portolan.v1.AgentMessage.buckets:type_name -> portolan.v1.Buckets
-	2,  // 4: portolan.v1.Hello.want:type_name -> portolan.v1.Hello.Want
-	10, // 5: portolan.v1.Received.refused:type_name -> portolan.v1.Refusal
-	9,  // 6: portolan.v1.Received.held:type_name -> portolan.v1.Held
-	23, // 7: portolan.v1.Refusal.key:type_name -> portolan.v1.RecordKey
-	12, // 8: portolan.v1.Programmed.errors:type_name -> portolan.v1.RecordError
-	23, // 9: portolan.v1.RecordError.key:type_name -> portolan.v1.RecordKey
-	14, // 10: portolan.v1.Frame.welcome:type_name -> portolan.v1.Welcome
-	17, // 11: portolan.v1.Frame.records:type_name -> portolan.v1.Records
-	19, // 12: portolan.v1.Frame.own:type_name -> portolan.v1.Own
-	21, // 13: portolan.v1.Frame.commit:type_name -> portolan.v1.Commit
-	22, // 14: portolan.v1.Frame.goaway:type_name -> portolan.v1.Goaway
-	15, // 15: portolan.v1.Frame.ask_buckets:type_name -> portolan.v1.AskBuckets
-	16, // 16: portolan.v1.Frame.confirm:type_name -> portolan.v1.Confirm
-	24, // 17: portolan.v1.Records.put:type_name -> portolan.v1.Record
-	23, // 18: portolan.v1.Records.delete:type_name -> portolan.v1.RecordKey
-	18, // 19: portolan.v1.Records.patch:type_name -> portolan.v1.RecordPatch
-	23, // 20: portolan.v1.RecordPatch.key:type_name -> portolan.v1.RecordKey
-	27, // 21: portolan.v1.RecordPatch.put:type_name -> portolan.v1.Destinations
-	27, // 22: portolan.v1.RecordPatch.remove:type_name -> portolan.v1.Destinations
-	28, // 23: portolan.v1.Own.put:type_name -> portolan.v1.NodeLists
-	23, // 24: portolan.v1.Own.delete:type_name -> portolan.v1.RecordKey
-	20, // 25: portolan.v1.Own.node:type_name -> portolan.v1.NodeInfo
-	26, // 26: portolan.v1.NodeInfo.pod_cidrs:type_name -> portolan.v1.Network
-	0,  // 27: portolan.v1.RecordKey.protocol:type_name -> portolan.v1.Protocol
-	23, // 28: portolan.v1.Record.key:type_name -> portolan.v1.RecordKey
-	25, // 29: portolan.v1.Record.frontends:type_name -> portolan.v1.Frontend
-	27, // 30: portolan.v1.Record.destinations:type_name -> portolan.v1.Destinations
-	1,  // 31: portolan.v1.Record.available:type_name -> portolan.v1.Family
-	3,  // 32: portolan.v1.Frontend.kind:type_name -> portolan.v1.Frontend.Kind
-	1,  // 33: portolan.v1.Frontend.node_addresses:type_name -> portolan.v1.Family
-	4,  // 34: portolan.v1.Frontend.lists:type_name -> portolan.v1.Frontend.Lists
-	26, // 35: portolan.v1.Frontend.source_ranges:type_name -> portolan.v1.Network
-	23, // 36: portolan.v1.NodeLists.key:type_name -> portolan.v1.RecordKey
-	27, // 37: portolan.v1.NodeLists.cluster:type_name -> portolan.v1.Destinations
-	27, // 38: portolan.v1.NodeLists.local:type_name -> portolan.v1.Destinations
-	27, // 39: portolan.v1.NodeLists.own:type_name -> portolan.v1.Destinations
-	1,  // 40: portolan.v1.NodeLists.terminating:type_name -> portolan.v1.Family
-	5,  // 41: portolan.v1.Tables.Sync:input_type -> portolan.v1.AgentMessage
-	13, // 42: portolan.v1.Tables.Sync:output_type -> portolan.v1.Frame
-	42, // [42:43] is the sub-list for method output_type
-	41, // [41:42] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	8,  // 4: portolan.v1.AgentMessage.ask_versions:type_name -> portolan.v1.AskVersions
+	2,  // 5: portolan.v1.Hello.want:type_name -> portolan.v1.Hello.Want
+	11, // 6: portolan.v1.Received.refused:type_name -> portolan.v1.Refusal
+	10, // 7: portolan.v1.Received.held:type_name -> portolan.v1.Held
+	25, // 8: portolan.v1.Refusal.key:type_name -> portolan.v1.RecordKey
+	13, // 9: portolan.v1.Programmed.errors:type_name -> portolan.v1.RecordError
+	25, // 10: portolan.v1.RecordError.key:type_name -> portolan.v1.RecordKey
+	15, // 11: portolan.v1.Frame.welcome:type_name -> portolan.v1.Welcome
+	19, // 12: portolan.v1.Frame.records:type_name -> portolan.v1.Records
+	21, // 13: portolan.v1.Frame.own:type_name -> portolan.v1.Own
+	23, // 14: portolan.v1.Frame.commit:type_name -> portolan.v1.Commit
+	24, // 15: portolan.v1.Frame.goaway:type_name -> portolan.v1.Goaway
+	16, // 16: portolan.v1.Frame.ask_buckets:type_name -> portolan.v1.AskBuckets
+	17, // 17: portolan.v1.Frame.confirm:type_name -> portolan.v1.Confirm
+	18, // 18: portolan.v1.Frame.versions:type_name -> portolan.v1.Versions
+	26, // 19: portolan.v1.Records.put:type_name -> portolan.v1.Record
+	25, // 20: portolan.v1.Records.delete:type_name -> portolan.v1.RecordKey
+	20, // 21: portolan.v1.Records.patch:type_name -> portolan.v1.RecordPatch
+	25, // 22: portolan.v1.RecordPatch.key:type_name -> portolan.v1.RecordKey
+	29, // 23: portolan.v1.RecordPatch.put:type_name -> portolan.v1.Destinations
+	29, // 24: portolan.v1.RecordPatch.remove:type_name -> portolan.v1.Destinations
+	30, // 25: portolan.v1.Own.put:type_name -> portolan.v1.NodeLists
+	25, // 26: portolan.v1.Own.delete:type_name -> portolan.v1.RecordKey
+	22, // 27: portolan.v1.Own.node:type_name -> portolan.v1.NodeInfo
+	28, // 28: portolan.v1.NodeInfo.pod_cidrs:type_name -> portolan.v1.Network
+	0,  // 29: portolan.v1.RecordKey.protocol:type_name -> portolan.v1.Protocol
+	25, // 30: portolan.v1.Record.key:type_name -> portolan.v1.RecordKey
+	27, // 31: portolan.v1.Record.frontends:type_name -> portolan.v1.Frontend
+	29, // 32: portolan.v1.Record.destinations:type_name -> portolan.v1.Destinations
+	1,  // 33: portolan.v1.Record.available:type_name -> portolan.v1.Family
+	3,  // 34: portolan.v1.Frontend.kind:type_name -> portolan.v1.Frontend.Kind
+	1,  // 35: portolan.v1.Frontend.node_addresses:type_name -> portolan.v1.Family
+	4,  // 36: portolan.v1.Frontend.lists:type_name -> portolan.v1.Frontend.Lists
+	28, // 37: portolan.v1.Frontend.source_ranges:type_name -> portolan.v1.Network
+	25, // 38: portolan.v1.NodeLists.key:type_name -> portolan.v1.RecordKey
+	29, // 39: portolan.v1.NodeLists.cluster:type_name -> portolan.v1.Destinations
+	29, // 40: portolan.v1.NodeLists.local:type_name -> portolan.v1.Destinations
+	29, // 41: portolan.v1.NodeLists.own:type_name -> portolan.v1.Destinations
+	1,  // 42: portolan.v1.NodeLists.terminating:type_name -> portolan.v1.Family
+	5,  // 43: portolan.v1.Tables.Sync:input_type -> portolan.v1.AgentMessage
+	14, // 44: portolan.v1.Tables.Sync:output_type -> portolan.v1.Frame
+	44, // [44:45] is the sub-list for method output_type
+	43, // [43:44] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_portolan_v1_tables_proto_init() }
@@ -2656,8 +2782,9 @@ func file_portolan_v1_tables_proto_init() {
 		(*AgentMessage_Received)(nil),
 		(*AgentMessage_Programmed)(nil),
 		(*AgentMessage_Buckets)(nil),
+		(*AgentMessage_AskVersions)(nil),
 	}
-	file_portolan_v1_tables_proto_msgTypes[8].OneofWrappers = []any{
+	file_portolan_v1_tables_proto_msgTypes[9].OneofWrappers = []any{
 		(*Frame_Welcome)(nil),
 		(*Frame_Records)(nil),
 		(*Frame_Own)(nil),
@@ -2666,14 +2793,15 @@ func file_portolan_v1_tables_proto_init() {
 		(*Frame_Compressed)(nil),
 		(*Frame_AskBuckets)(nil),
 		(*Frame_Confirm)(nil),
+		(*Frame_Versions)(nil),
 	}
-	file_portolan_v1_tables_proto_msgTypes[19].OneofWrappers = []any{}
-	file_portolan_v1_tables_proto_msgTypes[20].OneofWrappers = []any{
+	file_portolan_v1_tables_proto_msgTypes[21].OneofWrappers = []any{}
+	file_portolan_v1_tables_proto_msgTypes[22].OneofWrappers = []any{
 		(*Frontend_V4)(nil),
 		(*Frontend_V6)(nil),
 		(*Frontend_NodeAddresses)(nil),
 	}
-	file_portolan_v1_tables_proto_msgTypes[21].OneofWrappers = []any{
+	file_portolan_v1_tables_proto_msgTypes[23].OneofWrappers = []any{
 		(*Network_V4)(nil),
 		(*Network_V6)(nil),
 	}
@@ -2683,7 +2811,7 @@ func file_portolan_v1_tables_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_portolan_v1_tables_proto_rawDesc), len(file_portolan_v1_tables_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
