@@ -22,6 +22,7 @@ use tower::ServiceExt as _;
 use super::arrivals::Arrivals;
 use super::register_latency;
 use crate::args::{Cli, Source};
+use crate::backends::metrics::tests::sample;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
@@ -36,7 +37,7 @@ fn the_reference_of_flags_is_that_of_the_code() {
 }
 
 /// Everything that [`super::run`] registers.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_reference_of_metrics_is_that_of_the_code() {
     let mut registry = Registry::default();
     register_process(&mut registry);
@@ -62,6 +63,7 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     ours.register_collector(Box::new(StreamCollector(stats)));
     let settings = settings(&Tuning::default());
     ours.register_collector(Box::new(SettingsCollector(settings)));
+    ours.register_collector(Box::new(sample().await));
     let credentials = vec![("tls", Arc::default())];
     ours.register_collector(Box::new(CredentialCollector(credentials)));
     ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));

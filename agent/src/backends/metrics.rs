@@ -116,3 +116,85 @@ fn backend_labels(key: &RecordKey, address: &std::net::SocketAddr) -> BackendLab
         backend: address.to_string(),
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use futures_util::future::BoxFuture;
+    use portolan_health::{Administrative, Assigned, Backend, LoadBalancer, Outcome};
+    use portolan_model::Protocol;
+    use portolan_model::check::{Check, HealthPolicy, Probe, TcpProbe};
+    use portolan_probe::{Clock, Engine, Inputs, Overrides, Prober, Settings, Target, Wanted};
+    use prometheus_client::registry::Registry;
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    /// Finds every backend well.
+    struct Well;
+
+    impl Prober for Well {
+        fn probe(&self, _: Arc<Check>, _: Target) -> BoxFuture<'static, Outcome> {
+            Box::pin(std::future::ready(Outcome::pass()))
+        }
+    }
+
+    /// The collector of an engine that has checked one backend.
+    pub(crate) async fn sample() -> BackendCollector {
+        let address = ([10, 0, 0, 11], 8080).into();
+        let key = RecordKey {
+            cluster: "".into(),
+            namespace: "default".into(),
+            service: "web".into(),
+            port: "http".into(),
+            protocol: Protocol::Tcp,
+        };
+        let backend = Backend {
+            weight: 1,
+            checks: [Assigned::direct(Check::new(
+                Probe::Tcp(TcpProbe::default()),
+            ))]
+            .into(),
+            administrative: Administrative::Enabled,
+            serves_already: false,
+        };
+        let balancer = LoadBalancer {
+            name: "default/web".into(),
+            frontend: "TCP/192.0.2.10:80".into(),
+            policy: HealthPolicy::default(),
+            has_sorry_server: false,
+            backends: [(address, backend)].into(),
+        };
+        let (_wanted, wanted) = watch::channel(Wanted::from_iter([(key, Arc::new(balancer))]));
+        let (_overrides, overrides) = watch::channel(Overrides::new());
+        let inputs = Inputs { wanted, overrides };
+        let clock = Clock::new("boot", std::time::Duration::ZERO);
+        let (engine, mut handle) = Engine::new(Well, Settings::default(), clock, inputs, None);
+        tokio::spawn(engine.run(CancellationToken::new()));
+        let has_quorum = |health: &portolan_probe::Health<RecordKey>| {
+            health.values().any(|verdicts| verdicts.quorum)
+        };
+        handle.health.wait_for(has_quorum).await.unwrap();
+        BackendCollector(handle)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_state_of_each_backend_is_told() {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(sample().await));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let of_frontend = r#"namespace="default",name="web",frontend="http""#;
+        for line in [
+            format!(r#"backend_up{{{of_frontend},backend="10.0.0.11:8080"}} 1"#),
+            format!("quorum{{{of_frontend}}} 1"),
+            format!("sorry_server_active{{{of_frontend}}} 0"),
+            r#"checks_total{kind="tcp",result="pass"} 1"#.to_owned(),
+            "backend_rises_total 1".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line}: {text}");
+        }
+    }
+}

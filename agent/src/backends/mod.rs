@@ -10,7 +10,7 @@
 //!                            engine
 //! ```
 
-mod metrics;
+pub(crate) mod metrics;
 mod wanted;
 
 use std::path::Path;
@@ -228,7 +228,7 @@ fn boot_id() -> String {
 }
 
 /// Time since boot, suspended time included.
-fn since_boot() -> std::time::Duration {
+pub(crate) fn since_boot() -> std::time::Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
