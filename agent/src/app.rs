@@ -36,6 +36,7 @@ use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
 use crate::metrics::{ReconcileMetrics, SettingsCollector};
+use crate::overview::{self, Overviews};
 use crate::reload::Reload;
 use crate::state_lock::StateLock;
 use crate::status::Status;
@@ -184,7 +185,12 @@ async fn start<E: Engine + 'static>(
     };
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
-    let tables = check_backends(args, tables, &mut metrics, vital);
+    let (tables, verdicts) = check_backends(args, tables, &mut metrics, vital);
+    let overviews = Overviews::new(overview::Inputs {
+        tables: tables.clone(),
+        health: verdicts,
+        reports: reports.clone(),
+    });
     let takeover = TakeoverConfig {
         search: ports.others(args.kube_proxy_search()),
         ..args.takeover()
@@ -215,7 +221,7 @@ async fn start<E: Engine + 'static>(
         metrics: Arc::new(metrics),
         readiness,
         liveness: Liveness::default(),
-        debug: status.dumps(),
+        debug: status.dumps().merge(overviews.dumps()),
         actions: status.actions().merge(reload.actions()),
         token: args.debug.token()?,
     };
@@ -223,13 +229,16 @@ async fn start<E: Engine + 'static>(
     Ok(())
 }
 
-/// Starts the health checks of load balancers' backends; returns the tables with their results.
+/// Starts the health checks of load balancers' backends; returns the tables with their results, and the verdicts.
 fn check_backends(
     args: &RunArgs,
     tables: watch::Receiver<Option<Arc<Subscribed>>>,
     metrics: &mut Registry,
     vital: &Vital,
-) -> watch::Receiver<Option<Arc<Subscribed>>> {
+) -> (
+    watch::Receiver<Option<Arc<Subscribed>>>,
+    watch::Receiver<backends::Health>,
+) {
     let backends::Started {
         tables,
         engine,
@@ -240,6 +249,7 @@ fn check_backends(
     } = backends::start(tables, args.source, &args.state_dir);
     vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
+    let verdicts = handle.health.clone();
     registry.register_collector(Box::new(BackendCollector(handle)));
     let ending = vital.ending.clone();
     vital.spawn("health checks", async move {
@@ -247,7 +257,7 @@ fn check_backends(
         drop(overrides);
     });
     vital.spawn("health of backends", checkups.run(vital.ending.clone()));
-    tables
+    (tables, verdicts)
 }
 
 /// Opens the kernel, and determines the families that are served.

@@ -7,6 +7,7 @@ mod config_file;
 mod kernel;
 mod kube_proxy;
 mod run;
+mod status;
 mod tune;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ pub use config_file::StartError;
 pub use kernel::{DataplaneKind, KernelArgs};
 pub use kube_proxy::KubeProxyArgs;
 pub use run::{RunArgs, Source};
+pub use status::{StatusArgs, StatusOutput};
 pub use tune::TuneArgs;
 
 /// Keeps a node's kernel equal to the node's service table.
@@ -66,6 +68,10 @@ pub enum Command {
     /// Let the running agent read its files at once, and wait until the kernel is programmed. The exit
     /// code is 1 if a file or an object is bad, or if something could not be programmed.
     Reload(ReloadArgs),
+
+    /// Show the load balancers of the running agent: which backends are up, connections, and rates. The
+    /// first answer takes two seconds, in which the rates are measured.
+    Status(StatusArgs),
 
     /// Print the virtual servers of files in another program's format. The kernel is read for the
     /// node's addresses, and not changed.

@@ -7,6 +7,7 @@
 pub mod addresses;
 pub mod app;
 pub mod args;
+mod ask;
 mod backends;
 pub mod check_config;
 pub mod cleanup;
@@ -20,6 +21,7 @@ pub mod identity;
 pub mod kube_proxy;
 pub mod metrics;
 pub mod once;
+pub mod overview;
 pub mod prepare;
 pub mod reload;
 pub mod standalone;

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use portolan_agent::args::{Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
-use portolan_agent::{app, cleanup, config, once, prepare, reload};
+use portolan_agent::{app, cleanup, config, once, overview, prepare, reload};
 
 /// Exit code of `--check-config` with an error.
 const BAD_CONFIG: u8 = 2;
@@ -52,7 +52,11 @@ async fn main() -> ExitCode {
         Some(Command::Prepare(args)) => prepare::run(*args).await,
         Some(Command::Plan(args)) => return once::plan(*args).await,
         Some(Command::Apply(args)) => once::apply(*args).await,
-        Some(Command::Reload(args)) => reload::ask(&args.address).await,
+        Some(Command::Reload(args)) => reload::run(&args.address).await,
+        Some(Command::Status(args)) => match overview::run(&args).await {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Some(Command::Export(args)) => once::export(*args).await,
         Some(Command::Config(command)) => match config::run(&command) {
             Ok(code) => return code,

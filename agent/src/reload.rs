@@ -4,26 +4,21 @@
 //!
 //! A request is answered when the kernel has what was read, with everything that is wrong.
 
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use axum::body::Bytes;
+use anyhow::ensure;
 use axum::extract::State;
-use axum::http::{Request, StatusCode, header};
+use axum::http::{Method, StatusCode};
 use axum::routing::post;
 use axum::{Json, Router};
-use http_body_util::{BodyExt as _, Empty};
-use hyper::client::conn::http1::handshake;
-use hyper_util::rt::TokioIo;
 use portolan_source::file::ReadRequests;
 use serde::{Deserialize, Serialize};
-use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::args::Source;
+use crate::ask::ask;
 use crate::standalone::Reading;
 use crate::subscribe::Report;
 
@@ -181,12 +176,8 @@ async fn reload(State(reload): State<Reload>) -> (StatusCode, Json<serde_json::V
 ///
 /// # Errors
 /// If the agent does not answer, or anything is wrong.
-pub async fn ask(address: &str) -> anyhow::Result<()> {
-    let path = address.strip_prefix("unix://").map(Path::new);
-    let Some(path) = path.filter(|path| path.is_absolute()) else {
-        bail!("--address {address:?}: expected unix:///PATH");
-    };
-    let outcome = request(path).await.with_context(|| address.to_owned())?;
+pub async fn run(address: &str) -> anyhow::Result<()> {
+    let outcome: Outcome = ask(address, Method::POST, "/debug/reload", Vec::new()).await?;
     for text in outcome.problems.iter().chain(&outcome.errors) {
         tracing::error!("{text}");
     }
@@ -202,30 +193,9 @@ pub async fn ask(address: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn request(path: &Path) -> anyhow::Result<Outcome> {
-    let stream = UnixStream::connect(path).await;
-    let stream = stream.context("no agent answers")?;
-    let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
-    // Its errors are those of the request.
-    let connection = tokio::spawn(connection);
-    let request = Request::post("/debug/reload").header(header::HOST, "localhost");
-    let response = sender.send_request(request.body(Empty::<Bytes>::new())?);
-    let (head, body) = response.await?.into_parts();
-    let body = body.collect().await?.to_bytes();
-    connection.abort();
-    ensure!(
-        head.status.is_success(),
-        "{}",
-        serde_json::from_slice::<serde_json::Value>(&body)
-            .ok()
-            .and_then(|value| Some(value["error"].as_str()?.to_owned()))
-            .unwrap_or_else(|| head.status.to_string())
-    );
-    Ok(serde_json::from_slice(&body)?)
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::http::header;
     use axum::response::Response;
 
     use super::*;
@@ -279,7 +249,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.sock");
         let address = format!("unix://{}", path.display());
-        let error = ask(&address).await.unwrap_err();
+        let error = run(&address).await.unwrap_err();
         assert!(
             format!("{error:#}").contains("no agent answers"),
             "{error:#}"
@@ -295,11 +265,11 @@ mod tests {
             );
         let router = Router::new().nest("/debug", actions).layer(closing);
         tokio::spawn(async move { axum::serve(listener, router).await });
-        let error = ask(&address).await.unwrap_err();
+        let error = run(&address).await.unwrap_err();
         assert!(
             format!("{error:#}").contains("from controllers"),
             "{error:#}"
         );
-        assert!(ask("/run/x").await.is_err());
+        assert!(run("/run/x").await.is_err());
     }
 }

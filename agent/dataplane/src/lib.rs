@@ -32,10 +32,10 @@ pub use fake::{FakeKernel, Fault};
 pub use kernel::{
     ConntrackTuning, Consequence, IptablesMode, Kernel, KernelConfig, Modprobe, Modules,
     NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning, Unusable,
-    VIP_DEVICE, WrongSetting, load_modules, settings, settings_without_ipvs,
+    UsageOf, VIP_DEVICE, WrongSetting, load_modules, read_usage, settings, settings_without_ipvs,
 };
 pub use kube_proxy::KubeProxyObjects;
-pub use portolan_netlink::ipvs::Timeouts;
+pub use portolan_netlink::ipvs::{Timeouts, Usage};
 pub use portolan_netlink::nftables;
 
 /// Reason the kernel could not be read or prepared.

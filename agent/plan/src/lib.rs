@@ -22,7 +22,7 @@ mod rules;
 mod state;
 
 pub use config::{Config, DetectLocal, InvalidMask, MarkMask, NodeFacts, VipBinding};
-pub use desire::{Desired, IncrementalDesired, Note, Refused, Touched, desire};
+pub use desire::{Desired, IncrementalDesired, Note, Refused, Touched, desire, is_behind};
 pub use mark_users::{MarkUsers, MaskError};
 pub use names::{Names, SetName, ownership_entry};
 pub use plan::{plan, plan_additions, plan_touched};

@@ -22,6 +22,7 @@ mod schedulers;
 mod settings;
 mod sysctl;
 mod tuning;
+mod usage;
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +49,7 @@ pub use probe::Unusable;
 pub use routes::ROUTE_MARK;
 pub use settings::{Consequence, Setting, WrongSetting, settings};
 pub use tuning::{ConntrackTuning, Tuning};
+pub use usage::{UsageOf, read_usage};
 
 use binding::VipDevice;
 use blocking::blocking;

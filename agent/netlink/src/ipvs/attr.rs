@@ -38,6 +38,8 @@ pub(super) mod dest {
     pub(in crate::ipvs) const INACTIVE: u16 = 8;
     pub(in crate::ipvs) const PERSISTENT: u16 = 9;
     pub(in crate::ipvs) const ADDRESS_FAMILY: u16 = 11;
+    /// `IPVS_DEST_ATTR_STATS64`, a nest of [`super::counters`].
+    pub(in crate::ipvs) const COUNTERS: u16 = 12;
     pub(in crate::ipvs) const TUNNEL_TYPE: u16 = 13;
     pub(in crate::ipvs) const TUNNEL_PORT: u16 = 14;
     pub(in crate::ipvs) const TUNNEL_FLAGS: u16 = 15;
@@ -47,4 +49,11 @@ pub(super) mod dest {
 pub(super) mod info {
     pub(in crate::ipvs) const VERSION: u16 = 1;
     pub(in crate::ipvs) const TABLE_SIZE: u16 = 2;
+}
+
+/// `IPVS_STATS_ATTR_*`.
+pub(super) mod counters {
+    pub(in crate::ipvs) const CONNECTIONS: u16 = 1;
+    pub(in crate::ipvs) const BYTES_IN: u16 = 4;
+    pub(in crate::ipvs) const BYTES_OUT: u16 = 5;
 }

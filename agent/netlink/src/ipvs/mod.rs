@@ -16,6 +16,7 @@ mod sockopt;
 mod tests;
 mod timeouts;
 mod tunnel;
+mod usage;
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ pub use glimpse::Glimpse;
 pub use reply::Info;
 pub use request::Request;
 pub use timeouts::Timeouts;
+pub use usage::Usage;
 
 use crate::socket::{Bus, Socket, SocketError};
 use crate::wire::Writer;

@@ -182,11 +182,7 @@ pub(super) fn read_dest(dests: &mut Dests, payload: &[u8]) -> Result<(), Malform
         },
         tunnel::read(&nest)?,
     );
-    let connections = Connections {
-        active: nest.get(attr::dest::ACTIVE)?.u32()?,
-        inactive: nest.get(attr::dest::INACTIVE)?.u32()?,
-        persistent: nest.get(attr::dest::PERSISTENT)?.u32()?,
-    };
+    let connections = connections(&nest)?;
     let dest = config.map(|config| Dest {
         config,
         connections,
@@ -197,6 +193,15 @@ pub(super) fn read_dest(dests: &mut Dests, payload: &[u8]) -> Result<(), Malform
             .map(|(address, dest)| (SocketAddr::new(address, port), dest)),
     );
     Ok(())
+}
+
+/// Connections of a real server.
+pub(super) fn connections(nest: &Attributes<'_>) -> Result<Connections, Malformed> {
+    Ok(Connections {
+        active: nest.get(attr::dest::ACTIVE)?.u32()?,
+        inactive: nest.get(attr::dest::INACTIVE)?.u32()?,
+        persistent: nest.get(attr::dest::PERSISTENT)?.u32()?,
+    })
 }
 
 /// `None` for a forwarding method without a type here, which is bypass or an unknown tunnel.
@@ -229,7 +234,7 @@ pub(super) fn read_info(info: &mut Info, payload: &[u8]) -> Result<(), Malformed
 }
 
 /// `union nf_inet_addr`; `None` for an address family that IPVS did not have.
-fn address(attribute: Attribute<'_>, family: u16) -> Result<Option<IpAddr>, Malformed> {
+pub(super) fn address(attribute: Attribute<'_>, family: u16) -> Result<Option<IpAddr>, Malformed> {
     let bytes: [u8; 16] = attribute.exact()?;
     Ok(match family {
         attr::AF_INET => Some(IpAddr::V4(Ipv4Addr::from(array::<4>(&bytes, 0)?))),

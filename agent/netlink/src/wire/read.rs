@@ -152,6 +152,10 @@ impl<'a> Attribute<'a> {
         self.exact().map(u32::from_ne_bytes)
     }
 
+    pub(crate) fn u64(self) -> Result<u64, Malformed> {
+        self.exact().map(u64::from_ne_bytes)
+    }
+
     pub(crate) fn be16(self) -> Result<u16, Malformed> {
         self.exact().map(u16::from_be_bytes)
     }

@@ -59,7 +59,8 @@ impl Builder<'_> {
 
 /// Whether a backend serves a frontend: one of its family does; one of the other family does by a tunnel if the
 /// load balancer has no frontend of that family.
-fn is_behind(
+#[must_use]
+pub fn is_behind(
     record: &Record,
     frontend: &Frontend,
     backend: SocketAddr,

@@ -18,6 +18,7 @@ use portolan_model::{
     Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeTable, Record, RecordKey,
 };
 
+pub use backends::is_behind;
 pub use incremental::{IncrementalDesired, Touched};
 pub use outcome::{Desired, Note, Refused};
 

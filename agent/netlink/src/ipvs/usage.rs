@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Counters of real servers, in 64 bits (since Linux 4.1; socket options give 32).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use portolan_model::ipvs::{Connections, VirtualServerKey};
+
+use super::request::{self, GET_DEST};
+use super::{Ipvs, IpvsError, attr, family, reply};
+use crate::wire::{Attributes, Malformed, Writer};
+
+/// What a real server has done since it was added, and its connections of now. The kernel brings all but the
+/// connections of now up to date every 2 s (`ip_vs_est.c`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Connections of now.
+    pub connections: Connections,
+    /// Connections since it was added.
+    pub total_connections: u64,
+    /// Bytes from clients since it was added, headers of IP included.
+    pub bytes_in: u64,
+    /// Bytes to clients since it was added; 0 with methods whose answers pass the director by.
+    pub bytes_out: u64,
+}
+
+impl Ipvs {
+    /// Reads the use of all real servers of a virtual server; empty if there is none of that key.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`].
+    pub fn usage(
+        &mut self,
+        key: &VirtualServerKey,
+    ) -> Result<BTreeMap<SocketAddr, Usage>, IpvsError> {
+        let fill = |writer: &mut Writer| {
+            request::write_header(writer, GET_DEST);
+            request::write_service(writer, key, None);
+        };
+        Ok(self.socket.dump(self.family, fill, read)?)
+    }
+}
+
+/// Adds the real server of a reply. Kernels before 4.1 count nothing in 64 bits: 0.
+pub(super) fn read(
+    used: &mut BTreeMap<SocketAddr, Usage>,
+    payload: &[u8],
+) -> Result<(), Malformed> {
+    let nest = Attributes::new(payload, family::HEADER_LEN)?
+        .get(attr::DEST)?
+        .nested();
+    let address_family = nest.get(attr::dest::ADDRESS_FAMILY)?.u16()?;
+    let address = reply::address(nest.get(attr::dest::ADDRESS)?, address_family)?;
+    let port = nest.get(attr::dest::PORT)?.be16()?;
+    let mut usage = Usage {
+        connections: reply::connections(&nest)?,
+        ..Usage::default()
+    };
+    if let Some(counters) = nest.find(attr::dest::COUNTERS)? {
+        let counters = counters.nested();
+        usage.total_connections = counters.get(attr::counters::CONNECTIONS)?.u64()?;
+        usage.bytes_in = counters.get(attr::counters::BYTES_IN)?.u64()?;
+        usage.bytes_out = counters.get(attr::counters::BYTES_OUT)?.u64()?;
+    }
+    if let Some(address) = address {
+        used.insert(SocketAddr::new(address, port), usage);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(counters: Option<[u64; 3]>) -> Vec<u8> {
+        let mut writer = Writer::default();
+        request::write_header(&mut writer, GET_DEST);
+        writer.nest(attr::DEST, |nest| {
+            let mut address = [0; 16];
+            address[..4].copy_from_slice(&[10, 0, 0, 1]);
+            nest.attribute(attr::dest::ADDRESS, &address);
+            nest.attribute(attr::dest::PORT, &8080_u16.to_be_bytes());
+            nest.u16(attr::dest::ADDRESS_FAMILY, attr::AF_INET);
+            for (kind, value) in [
+                (attr::dest::ACTIVE, 4),
+                (attr::dest::INACTIVE, 5),
+                (attr::dest::PERSISTENT, 6),
+            ] {
+                nest.u32(kind, value);
+            }
+            if let Some([connections, bytes_in, bytes_out]) = counters {
+                nest.nest(attr::dest::COUNTERS, |nest| {
+                    for (kind, value) in [
+                        (attr::counters::CONNECTIONS, connections),
+                        (attr::counters::BYTES_IN, bytes_in),
+                        (attr::counters::BYTES_OUT, bytes_out),
+                    ] {
+                        nest.attribute(kind, &value.to_ne_bytes());
+                    }
+                });
+            }
+        });
+        writer.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn counters_are_read_in_64_bits() {
+        let expected = Usage {
+            connections: Connections {
+                active: 4,
+                inactive: 5,
+                persistent: 6,
+            },
+            total_connections: 1 << 40,
+            bytes_in: 2 << 40,
+            bytes_out: 3 << 40,
+        };
+        let address: SocketAddr = "10.0.0.1:8080".parse().unwrap();
+        let read_all = |payload: &[u8]| {
+            let mut used = BTreeMap::new();
+            read(&mut used, payload).map(|()| used)
+        };
+        let full = reply(Some([1 << 40, 2 << 40, 3 << 40]));
+        assert_eq!(read_all(&full).unwrap(), [(address, expected)].into());
+        let old = read_all(&reply(None)).unwrap()[&address];
+        assert_eq!((old.connections, old.bytes_in), (expected.connections, 0));
+        // A reply that ends anywhere is an error, and no panic.
+        for end in 0..full.len() {
+            assert!(read_all(&full[..end]).is_err(), "{end}");
+        }
+    }
+}
