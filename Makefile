@@ -1,11 +1,11 @@
-# Targets that people and CI use. `make demo` and `make test` install what they need.
+# Targets that people and CI use. `make demo`, `make demo-director` and `make test` install what they need.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 .PHONY: setup
 setup: ## Install the needs of demo and tests (as root; quick when all is installed)
@@ -19,6 +19,10 @@ build: ## Build both programs, optimised
 .PHONY: demo
 demo: setup ## Show the main job: two nodes, a controller, two agents, two Services
 	@e2e/demo
+
+.PHONY: demo-director
+demo-director: setup ## Show the agent alone: a file becomes a load balancer, a real server dies, requests follow
+	@e2e/demo director
 
 .PHONY: test
 test: setup ## Run the tests in all lanes; CI=true forbids skipping

@@ -6,6 +6,7 @@
 pub mod ask;
 pub mod cluster;
 pub mod conformance;
+pub mod director_demo;
 #[cfg(test)]
 mod documents;
 pub mod figure;

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use portolan_e2e::ask::{PROMPT, answers, sources};
 use portolan_e2e::cluster::{PATIENT, program};
+use portolan_e2e::director_demo;
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::rig::{EchoServer, Host, Process, Protocol, Rig, RigConfig};
 use portolan_e2e::wait::wait_for;
@@ -171,6 +172,32 @@ fn requests_follow_the_health_of_the_backends() {
     let is_changed = || world.ipvsadm().contains("-s wrr").then_some(());
     wait_for("the next good file", PATIENT, is_changed).unwrap();
     world.wait_for_answers(&[a.name(), b.name()]);
+}
+
+#[test]
+fn the_demo_shows_what_it_promises() {
+    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../examples/director/demo.yaml"
+    );
+    let mut shown = String::new();
+    let demo = director_demo::run(file.as_ref(), |text| {
+        shown.push_str(text);
+        Ok(())
+    });
+    println!("{shown}");
+    demo.unwrap();
+    assert!(shown.contains("TCP 192.0.2.10:80"), "{shown}");
+    // Rates are measured at once.
+    let lines = shown
+        .lines()
+        .filter(|line| line.contains("TCP 192.0.2.10:80"));
+    for line in lines {
+        assert!(!line.contains(" - "), "{line}");
+    }
 }
 
 #[test]
