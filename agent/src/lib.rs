@@ -13,6 +13,7 @@ pub mod check_config;
 pub mod cleanup;
 pub mod config;
 pub mod dns;
+pub mod docs;
 pub mod families;
 pub mod health;
 pub mod health_check;

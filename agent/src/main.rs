@@ -7,10 +7,9 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
 use portolan_agent::args::{Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
-use portolan_agent::{app, cleanup, config, once, overview, prepare, reload};
+use portolan_agent::{app, cleanup, config, docs, once, overview, prepare, reload};
 
 /// Exit code of `--check-config` with an error.
 const BAD_CONFIG: u8 = 2;
@@ -63,7 +62,7 @@ async fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Some(Command::Forget(args)) => app::forget(&args),
-        Some(Command::Docs(docs)) => docs.run(Cli::command()).map_err(Into::into),
+        Some(Command::Docs(command)) => docs::run(&command).map_err(Into::into),
         None => app::run(cli.run).await,
     };
     match result {
