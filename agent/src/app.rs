@@ -36,6 +36,7 @@ use crate::health_check::HealthChecks;
 use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
 use crate::metrics::{ReconcileMetrics, SettingsCollector};
+use crate::notify;
 use crate::overview::{self, Overviews};
 use crate::reload::Reload;
 use crate::state_lock::StateLock;
@@ -182,6 +183,7 @@ async fn start<E: Engine + 'static>(
         ),
         health: health.clone(),
         ready: Ready::new(readiness.clone(), families),
+        watchdog: notify::start(vital, readiness.subscribe(), reports.clone()),
     };
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));

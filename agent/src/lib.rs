@@ -21,6 +21,7 @@ pub mod healthz;
 pub mod identity;
 pub mod kube_proxy;
 pub mod metrics;
+pub mod notify;
 pub mod once;
 pub mod overview;
 pub mod prepare;

@@ -17,6 +17,7 @@ use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::kube_proxy::{Takeover, TakeoverConfig};
 use crate::metrics::ReconcileMetrics;
+use crate::notify::Watchdog;
 use crate::status::Status;
 use crate::subscribe::{Report, Subscribed};
 
@@ -85,6 +86,8 @@ pub struct SyncOutputs {
     pub health_checks: HealthChecks,
     /// Readiness of the agent.
     pub ready: Ready,
+    /// Signs of life for the service manager.
+    pub watchdog: Watchdog,
 }
 
 /// Keeps the kernel equal to the newest table until the token is cancelled. Changes nothing before the
@@ -101,7 +104,7 @@ pub async fn run<E: Engine>(
     sync.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut check = interval_at(Instant::now() + timing.check_period, timing.check_period);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut beat = interval(BEAT);
+    let mut beat = interval(outputs.watchdog.interval(BEAT));
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut this = SyncLoop {
         reconciler,
@@ -143,6 +146,7 @@ pub async fn run<E: Engine>(
             Some(Wake::Takeover) => this.continue_takeover().await,
         }
         this.outputs.health.beat(Instant::now());
+        this.outputs.watchdog.alive(Instant::now());
     }
     this.drainer.close().await;
 }

@@ -13,6 +13,7 @@ mod descriptors;
 mod docs;
 mod duration;
 mod http;
+mod journal;
 mod listen;
 mod liveness;
 mod logs;

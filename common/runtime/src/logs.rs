@@ -7,6 +7,8 @@ use std::io::IsTerminal as _;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
+use crate::journal::LogWriter;
+
 /// The environment variable that selects log lines where no flag does.
 const FILTER_VARIABLE: &str = "RUST_LOG";
 
@@ -55,13 +57,13 @@ fn parse_filter(text: &str) -> Result<String, ParseError> {
 
 impl LogArgs {
     /// Starts logging. A second call has no effect. Colours are left out where standard error is not
-    /// a terminal, or where `NO_COLOR` is set.
+    /// a terminal, or where `NO_COLOR` is set. Lines have priorities where systemd's journal reads them.
     pub fn init(&self) {
         let environment = std::env::var(FILTER_VARIABLE).ok();
         let filter = filter(self.log_level.as_deref(), environment.as_deref());
         let builder = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_writer(std::io::stderr)
+            .with_writer(LogWriter::of_environment())
             .with_ansi(std::io::stderr().is_terminal() && !is_set("NO_COLOR"));
         // Fails only if logging was started before.
         let _ = match self.log_format {

@@ -23,6 +23,7 @@ use crate::kube_proxy::Search;
 use crate::sync::Reconciler;
 
 mod disk;
+mod hung;
 mod others;
 
 /// A kernel shared by the test and the loop.
@@ -142,6 +143,16 @@ impl Rig {
         clock: BootClock,
         search: Search,
     ) -> Self {
+        Self::watched(kernel, state, clock, search, Watchdog::default())
+    }
+
+    fn watched(
+        kernel: Shared,
+        state: tempfile::TempDir,
+        clock: BootClock,
+        search: Search,
+        watchdog: Watchdog,
+    ) -> Self {
         let (tables, receiver) = watch::channel(None);
         let (reports_out, reports) = watch::channel(None);
         let addresses = Arc::new(Notify::new());
@@ -170,6 +181,7 @@ impl Rig {
             health,
             health_checks,
             ready: Ready::new(Readiness::default(), Family::ALL.into_iter().collect()),
+            watchdog,
         };
         let drainer = Drainer::open(state.path(), Duration::from_secs(900), clock);
         let reconciler = Reconciler::new(kernel.clone(), Config::default());
