@@ -16,6 +16,10 @@ build: ## Build both programs, optimised
 	PORTOLAN_REVISION=$$(git rev-parse --short=12 HEAD 2>/dev/null) \
 	cargo build --release -p portolan-controller -p portolan-agent
 
+.PHONY: deb
+deb: ## Build the Debian package of the agent into target/debian, and check it in a fresh root (as root)
+	deb=$$(agent/debian/build | tail -n 1) && e2e/package/check "$$deb"
+
 .PHONY: demo
 demo: setup ## Show the main job: two nodes, a controller, two agents, two Services
 	@e2e/demo
