@@ -33,7 +33,7 @@ test: setup ## Run the tests in all lanes; CI=true forbids skipping
 	@e2e/test
 
 .PHONY: test-all
-test-all: setup ## Run the long tests too: kube-proxy side by side, long chaos, all of 6.12, soak
+test-all: setup ## Run the long tests too: kube-proxy side by side, long chaos, all of 6.12, the package, soak
 	@e2e/test --all
 
 .PHONY: soak
