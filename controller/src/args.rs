@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand, ValueEnum};
+use portolan_etcd::EtcdArgs;
 use portolan_runtime::{
     DebugArgs, DocsCommand, LogArgs, duration_within, milliseconds_within, parse_duration,
 };
@@ -69,7 +70,7 @@ pub(crate) enum Command {
 /// Flags of a run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Source of Services, EndpointSlices and Nodes; with `controller`, of complete tables.
+    /// Source of Services, EndpointSlices, Nodes and LoadBalancers; with `controller`, of complete tables.
     #[arg(long, env = "PORTOLAN_SOURCE", default_value = "kubernetes", help_heading = SOURCE)]
     pub(crate) source: Source,
 
@@ -119,7 +120,7 @@ pub(crate) struct Args {
 
     /// Identity of the cluster: agents whose node belongs to another one refuse the table. Default:
     /// with `--source kubernetes` the UID of the namespace kube-system, which needs permission to
-    /// `get` it; with `--source file` none, so that every agent accepts the table; on a relay the
+    /// `get` it; with `--source file` and `--source etcd` none, so that every agent accepts the table; on a relay the
     /// identity of the controller behind it.
     #[arg(long, env = "PORTOLAN_CLUSTER_ID", value_parser = cluster_id, help_heading = TABLES)]
     pub(crate) cluster_id: Option<String>,
@@ -152,8 +153,8 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_PLAINTEXT", help_heading = AGENTS)]
     pub(crate) plaintext: bool,
 
-    /// Serve agents whose node has no Node object. Default: true with `--source file`, false with
-    /// `--source kubernetes`, where such a node was deleted or never existed. Relays have no Nodes
+    /// Serve agents whose node has no Node object. Default: true with `--source file` and
+    /// `--source etcd`, false with `--source kubernetes`, where such a node was deleted or never existed. Relays have no Nodes
     /// to check.
     #[arg(long, env = "PORTOLAN_ALLOW_UNKNOWN_NODES", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", help_heading = AGENTS)]
@@ -208,6 +209,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) guard: SourceGuardArgs,
 
+    /// Flags of etcd.
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
+
     /// Flags of DNS.
     #[command(flatten, next_help_heading = "DNS")]
     pub(crate) dns: DnsArgs,
@@ -236,7 +241,7 @@ impl Args {
     /// Whether agents of nodes without a Node object are refused.
     pub(crate) fn refuses_unknown_nodes(&self) -> bool {
         let allowed = self.allow_unknown_nodes;
-        !allowed.unwrap_or(self.source == Source::File)
+        !allowed.unwrap_or(matches!(self.source, Source::File | Source::Etcd))
     }
 
     /// Checks the flags of TLS, identity and publication without reading files.
@@ -296,6 +301,8 @@ pub(crate) enum Source {
     Kubernetes,
     /// Files.
     File,
+    /// An etcd with the objects of a fleet of directors.
+    Etcd,
     /// Another controller; this one is a relay.
     Controller,
 }

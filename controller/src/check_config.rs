@@ -28,6 +28,10 @@ pub(crate) async fn problems(args: &Args) -> Vec<String> {
                 .and_then(|()| open().map_err(Into::into)),
         );
     }
+    if args.source == Source::Etcd {
+        let access = args.etcd.access();
+        note(args.etcd.validate().and_then(|()| access.check_files()));
+    }
     if has_identity {
         args.identity.check_files().into_iter().for_each(&mut note);
         note(args.check_authorities());

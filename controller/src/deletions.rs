@@ -106,11 +106,12 @@ pub(crate) struct HoldCollector(pub(crate) Arc<HeldDeletions>);
 
 impl Collector for HoldCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        const KINDS: [Kind; 4] = [
+        const KINDS: [Kind; 5] = [
             Kind::Service,
             Kind::EndpointSlice,
             Kind::Node,
             Kind::Namespace,
+            Kind::LoadBalancer,
         ];
         let held = self.0.held();
         let of = |kind| held.get(&kind).map(|held| held.lost).unwrap_or_default();

@@ -18,12 +18,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 6] = [
     Kind::Service,
     Kind::EndpointSlice,
     Kind::Node,
     Kind::Pod,
     Kind::Namespace,
+    Kind::LoadBalancer,
 ];
 
 /// Label of a kind of objects.

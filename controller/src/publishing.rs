@@ -9,9 +9,10 @@ use std::time::Duration;
 use portolan_runtime::{BlockReady, Liveness, Readiness, Vital};
 use portolan_serve::Registry as Sessions;
 use portolan_source::{
-    ContactCollector, HeldDeletions, ProblemLog, Sink, file, kubernetes, watch_contact,
+    ContactCollector, HeldDeletions, ProblemLog, Sink, etcd, file, kubernetes, watch_contact,
 };
 use portolan_tablelog::{ClusterIdentity, Publisher, SourceDoubts, TableReader};
+use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -92,8 +93,17 @@ impl Publishing {
                     report_events(&client, &stats, &mut self.problems, vital);
                 }
                 let doubts = self.publisher.source_doubts();
-                vital.spawn_endless("doubted versions", answer_doubts(client.clone(), doubts));
+                let asked = client.clone();
+                let newest = move || {
+                    let client = asked.clone();
+                    async move { kubernetes::newest_versions(&client).await }
+                };
+                vital.spawn_endless("doubted versions", answer_doubts(newest, doubts));
                 watch_objects(client, args, sink, names, &stats, vital);
+            }
+            Source::Etcd => {
+                let doubts = self.publisher.source_doubts();
+                watch_etcd(args, sink, &stats, doubts, vital)?;
             }
             // A relay has no objects.
             Source::Controller => {}
@@ -143,16 +153,20 @@ fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(1)
 }
 
-/// Asks the API server for its newest versions when an agent has later ones. If it has not reached them,
+/// Asks the source for its newest versions when an agent has later ones. If it has not reached them,
 /// it was restored from a backup, and the agent is served at once.
-async fn answer_doubts(client: kube::Client, doubts: SourceDoubts) {
+async fn answer_doubts<F, E>(newest: impl Fn() -> F, doubts: SourceDoubts)
+where
+    F: Future<Output = Result<Vec<u64>, E>>,
+    E: std::fmt::Display,
+{
     loop {
         doubts.doubted().await;
         let asked = Instant::now();
-        match kubernetes::newest_versions(&client).await {
+        match newest().await {
             Ok(versions) => doubts.stated(asked, versions),
             Err(error) => {
-                tracing::warn!(%error, "cannot compare the versions of agents with the API server's");
+                tracing::warn!(%error, "cannot compare the versions of agents with the source's");
             }
         }
         sleep(DOUBTS_PAUSE).await;
@@ -195,6 +209,43 @@ fn watch_files(
     let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
     let watch = file::watch(args.file.clone(), cluster, sink, options, token);
     vital.spawn("source", watch);
+}
+
+/// Starts to follow an etcd.
+fn watch_etcd(
+    args: &Args,
+    sink: Sink,
+    stats: &Arc<kubernetes::Stats>,
+    doubts: SourceDoubts,
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    args.etcd.validate()?;
+    let (prefix, token) = (args.etcd.prefix()?, vital.ending.clone());
+    let mut connection = args.etcd.access().open()?;
+    if let Some(files) = connection.credentials.take() {
+        let follow = files.follow(POLL, token.clone());
+        vital.spawn("credentials for etcd", follow);
+    }
+    let asked = Arc::new(etcd::Connection {
+        endpoints: connection.endpoints.clone(),
+        user: connection.user.clone(),
+        credentials: None,
+    });
+    let asked_prefix = prefix.clone();
+    let newest = move || {
+        let (connection, prefix) = (Arc::clone(&asked), asked_prefix.clone());
+        async move { etcd::newest_versions(&connection, &prefix).await }
+    };
+    vital.spawn_endless("doubted versions", answer_doubts(newest, doubts));
+    let options = etcd::Options {
+        connection,
+        prefix,
+        cluster: args.cluster.as_str().into(),
+        guard: args.guard.config(),
+        stats: Arc::clone(stats),
+    };
+    vital.spawn("source", etcd::watch(options, sink, token));
+    Ok(())
 }
 
 async fn client(args: &Args) -> anyhow::Result<kube::Client> {

@@ -36,7 +36,9 @@ fn meaning(reason: Reason) -> &'static str {
         }
         Reason::InvalidValue => "A field has an unusable value. The rest of the object is used.",
         Reason::WrongFamily => "An address is of another family than its field asks for.",
-        Reason::Conflict => "Another Service has this address and port. The message names it.",
+        Reason::Conflict => {
+            "Another Service or load balancer has this address and port. The message names it."
+        }
         Reason::TooMany => "The object has more of something than a table can hold.",
         Reason::NodeAddress => {
             "An external or load-balancer IP is an address of a Node. It is served, and bound nowhere else."

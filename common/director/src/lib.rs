@@ -53,5 +53,5 @@ pub use manual::manual;
 pub use object::{ObjectName, Tags};
 pub use problem::{Position, Problem, not_applied};
 pub use records::{records, unsupported, unsupported_of_director};
-pub use rules::Already;
+pub use rules::{Already, Claims, taken};
 pub use schema::{schema, schema_text};

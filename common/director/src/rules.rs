@@ -10,7 +10,7 @@ mod scheduling;
 mod servers;
 mod together;
 
-pub use together::Already;
+pub use together::{Already, Claims, taken};
 pub(crate) use together::{Placed, together};
 
 use crate::balancer::LoadBalancer;

@@ -45,7 +45,8 @@ impl Catalog {
                     Object::Pod(pod) => self.put_pod(&pod, dirty),
                 }
             }
-            ObjectChange::Refused { object, problems } => self.note(object, problems, dirty),
+            ObjectChange::Refused { object, problems }
+            | ObjectChange::Problems { object, problems } => self.note(object, problems, dirty),
             ObjectChange::Delete(object) => self.delete(object, dirty),
             ObjectChange::Retain {
                 kind,
@@ -264,7 +265,7 @@ impl Catalog {
             Kind::EndpointSlice => self.remove_slice(&object.key, dirty),
             Kind::Node => self.remove_node(&object.key, dirty),
             Kind::Pod => self.remove_pod(&object.key, dirty),
-            Kind::Namespace => {}
+            Kind::Namespace | Kind::LoadBalancer | Kind::Director => {}
         }
         self.note(object, Vec::new(), dirty);
     }
@@ -275,7 +276,7 @@ impl Catalog {
             Kind::EndpointSlice => 1,
             Kind::Node => 2,
             // Weights are no reason to turn an agent away.
-            Kind::Pod | Kind::Namespace => return,
+            Kind::Pod | Kind::Namespace | Kind::LoadBalancer | Kind::Director => return,
         };
         let versions = self.cluster(cluster).versions.get_or_insert_default();
         versions[index] = versions[index].max(version);

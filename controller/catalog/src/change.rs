@@ -38,6 +38,14 @@ pub enum ObjectChange {
         /// The objects of the listing.
         keep: BTreeSet<ObjectKey>,
     },
+    /// The problems of an object whose content comes in another change, in place of those before; none if
+    /// empty.
+    Problems {
+        /// The object.
+        object: ObjectRef,
+        /// All of its problems.
+        problems: Vec<FieldProblem>,
+    },
     /// All load balancers of the source, in place of those before: one generation of them takes effect at
     /// once.
     LoadBalancers(ByRecord<Record>),

@@ -21,6 +21,10 @@ pub enum Kind {
     Pod,
     /// `v1` Namespace. The catalog has none: DNS does.
     Namespace,
+    /// `portolan.dev/v1alpha1` LoadBalancer. The catalog has the records of all of them, and their problems.
+    LoadBalancer,
+    /// `portolan.dev/v1alpha1` Director. The catalog has their problems only.
+    Director,
 }
 
 impl fmt::Display for Kind {
@@ -31,6 +35,8 @@ impl fmt::Display for Kind {
             Self::Node => "Node",
             Self::Pod => "Pod",
             Self::Namespace => "Namespace",
+            Self::LoadBalancer => "LoadBalancer",
+            Self::Director => "Director",
         })
     }
 }
@@ -60,7 +66,7 @@ pub enum Reason {
     InvalidValue,
     /// An address is of another family than the field asks for.
     WrongFamily,
-    /// Another Service has this address and port.
+    /// Another Service or load balancer has this address and port.
     Conflict,
     /// More than the tables can hold.
     TooMany,

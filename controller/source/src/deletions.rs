@@ -116,7 +116,9 @@ impl<P> DeletionGuard<P> {
     /// Takes in a deletion of a watch. Returns the event if it may be passed on now.
     pub fn delete(&mut self, key: ObjectKey, news: P, now: Instant) -> Option<P> {
         let is_guarded = !self.config.is_off()
-            && (self.size().objects >= self.config.least || self.size().ready >= self.config.least);
+            && (self.config.doubts_emptiness
+                || self.size().objects >= self.config.least
+                || self.size().ready >= self.config.least);
         if self.in_force.contains_key(&key) && (is_guarded || self.is_held()) {
             self.withhold(key, Loss { left: None, news }, now);
             return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Sources of objects: a Kubernetes API server, files.
+//! Sources of objects: a Kubernetes API server, files, an etcd.
 //!
 //! A source watches, decodes and sends changes to a [`Sink`]; it decides nothing. One bad object
 //! never stops the others: it is refused with the field's name, and its last good version stays.
@@ -9,6 +9,8 @@
 
 mod contact;
 pub mod deletions;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod file;
 mod held;
 #[cfg(feature = "kubernetes")]

@@ -128,6 +128,11 @@ pub fn convert(kind: Kind, value: &Value, scope: &Scope) -> Converted {
         Kind::Node => convert_as::<Node>(value, scope),
         Kind::Pod => convert_as::<Pod>(value, scope),
         Kind::Namespace => convert_as::<Namespace>(value, scope),
+        Kind::LoadBalancer | Kind::Director => {
+            let message = "is read with all others of its kind";
+            let problem = FieldProblem::new("kind", Reason::Unsupported, message);
+            Converted::refused(reference(kind, value, &scope.cluster), problem)
+        }
     }
 }
 
@@ -139,7 +144,7 @@ pub fn names(kind: Kind, value: &Value) -> Names {
         Kind::EndpointSlice => names_as::<EndpointSlice>(value),
         Kind::Pod => names_as::<Pod>(value),
         Kind::Namespace => names_as::<Namespace>(value),
-        Kind::Node => Names::default(),
+        Kind::Node | Kind::LoadBalancer | Kind::Director => Names::default(),
     }
 }
 
@@ -157,7 +162,7 @@ fn convert_as<T: Manifest>(value: &Value, scope: &Scope) -> Converted {
 /// Whether objects of this kind live in a namespace.
 #[must_use]
 pub fn is_namespaced(kind: Kind) -> bool {
-    !matches!(kind, Kind::Node | Kind::Namespace)
+    !matches!(kind, Kind::Node | Kind::Namespace | Kind::Director)
 }
 
 /// `apiVersion` of this kind.
@@ -166,6 +171,7 @@ pub fn api_version(kind: Kind) -> &'static str {
     match kind {
         Kind::Service | Kind::Node | Kind::Pod | Kind::Namespace => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
+        Kind::LoadBalancer | Kind::Director => portolan_director::document::API_VERSION,
     }
 }
 

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use portolan_dns::{DnsServerArgs, MAX_TTL, PodMode, ServiceKey, ZoneConfig};
 use portolan_runtime::duration_within;
 
-use super::etcd::EtcdArgs;
+use super::etcd::ExportArgs;
 use crate::args::Source;
 
 /// Flags of zones, records and exports.
@@ -96,7 +96,7 @@ pub(crate) struct DnsArgs {
     zone_interval: Duration,
 
     #[command(flatten)]
-    pub(super) etcd: EtcdArgs,
+    pub(super) etcd: ExportArgs,
 }
 
 /// `--dns-pods`.
@@ -141,6 +141,10 @@ impl DnsArgs {
             ensure!(
                 source != Source::Controller,
                 "--dns-zone: a relay has no names; use the controllers behind it"
+            );
+            ensure!(
+                source != Source::Etcd,
+                "--dns-zone: --source etcd has no names"
             );
             self.zone_config()?;
         }

@@ -84,34 +84,59 @@ fn same_names<T>(objects: &[Placed<T>], name: impl Fn(&T) -> String, problems: &
     }
 }
 
-/// Claims by what overlapping ones share.
-type Groups<'a> = HashMap<
-    (
-        Option<std::net::IpAddr>,
-        Option<portolan_model::Protocol>,
-        Option<(u32, portolan_model::Family)>,
-    ),
-    Vec<(Claim, String)>,
->;
+/// What overlapping claims share.
+type Group = (
+    Option<std::net::IpAddr>,
+    Option<portolan_model::Protocol>,
+    Option<(u32, portolan_model::Family)>,
+);
+
+/// The virtual servers that are taken, and whose they are. No two overlap.
+#[derive(Debug, Clone, Default)]
+pub struct Claims(HashMap<Group, Vec<(Claim, String)>>);
+
+impl From<&Already> for Claims {
+    fn from(already: &Already) -> Self {
+        let mut claims = Self::default();
+        for (claim, owner) in &already.claims {
+            claims.take(*claim, owner.clone());
+        }
+        claims
+    }
+}
+
+impl Claims {
+    /// The owner of a virtual server that overlaps this one.
+    #[must_use]
+    pub fn owner(&self, claim: &Claim) -> Option<&str> {
+        let group = self.0.get(&claim.group())?;
+        let found = group.iter().find(|(other, _)| other.overlaps(claim));
+        found.map(|(_, owner)| owner.as_str())
+    }
+
+    /// Takes a virtual server, which nobody has.
+    pub fn take(&mut self, claim: Claim, owner: String) {
+        let group = self.0.entry(claim.group()).or_default();
+        group.push((claim, owner));
+    }
+}
+
+/// What is wrong with the claim of a virtual server that somebody has.
+#[must_use]
+pub fn taken(claim: &Claim, owner: &str) -> String {
+    format!("{claim} is of {owner} already: expected once")
+}
 
 fn claims(balancers: &[Placed<LoadBalancer>], already: &Already, problems: &mut Vec<Problem>) {
-    let mut taken: Groups<'_> = HashMap::new();
-    for (claim, owner) in &already.claims {
-        let group = taken.entry(claim.group()).or_default();
-        group.push((*claim, owner.clone()));
-    }
+    let mut claims = Claims::from(already);
     for placed in balancers {
         for (index, frontend) in placed.object.frontends.iter().enumerate() {
             let path = Path::default().field("spec").field("frontends").item(index);
             let owner = format!("{} ({})", placed.object.name, placed.place(&path));
             for claim in frontend.claims() {
-                let group = taken.entry(claim.group()).or_default();
-                match group.iter().find(|(other, _)| other.overlaps(&claim)) {
-                    Some((_, owner)) => {
-                        let message = format!("{claim} is of {owner} already: expected once");
-                        problems.push(placed.problem(&path, message));
-                    }
-                    None => group.push((claim, owner.clone())),
+                match claims.owner(&claim) {
+                    Some(owner) => problems.push(placed.problem(&path, taken(&claim, owner))),
+                    None => claims.take(claim, owner.clone()),
                 }
             }
         }

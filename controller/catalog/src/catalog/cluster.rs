@@ -119,7 +119,9 @@ impl Namespace {
                 Box::new(slices.map(|slice| slice.name().into()))
             }
             Kind::Pod => Box::new(self.pods.keys().cloned()),
-            Kind::Node | Kind::Namespace => Box::new(std::iter::empty()),
+            Kind::Node | Kind::Namespace | Kind::LoadBalancer | Kind::Director => {
+                Box::new(std::iter::empty())
+            }
         }
     }
 

@@ -91,14 +91,25 @@ impl Catalog {
     /// The number of objects of a kind.
     #[must_use]
     pub fn count(&self, kind: Kind) -> usize {
+        if kind == Kind::LoadBalancer {
+            return self.count_load_balancers();
+        }
         let clusters = self.clusters.values();
         let counts = clusters.map(|cluster| match kind {
             Kind::Service => cluster.counts.services,
             Kind::EndpointSlice => cluster.counts.slices,
             Kind::Node => cluster.nodes.len(),
             Kind::Pod => cluster.counts.pods,
-            Kind::Namespace => 0,
+            Kind::Namespace | Kind::LoadBalancer | Kind::Director => 0,
         });
         counts.sum()
+    }
+
+    /// The objects that the records are of; those of one object are neighbours.
+    fn count_load_balancers(&self) -> usize {
+        let objects = self.load_balancers.keys();
+        let mut objects: Vec<_> = objects.map(|key| (&key.namespace, &key.service)).collect();
+        objects.dedup();
+        objects.len()
     }
 }

@@ -24,6 +24,7 @@ fn survivors(changes: &[ObjectChange]) -> BTreeMap<ObjectRef, Object> {
                 left.retain(|object, _| object.kind != *kind || keep.contains(&object.key));
             }
             ObjectChange::Refused { .. }
+            | ObjectChange::Problems { .. }
             | ObjectChange::Reached { .. }
             | ObjectChange::LoadBalancers(_) => {}
         }

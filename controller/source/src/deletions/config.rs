@@ -19,6 +19,8 @@ pub struct GuardConfig {
     pub least: usize,
     /// The time after which a held loss counts as confirmed; `None` for never.
     pub hold: Option<Duration>,
+    /// Whether the loss of everything is doubted, however little it was.
+    pub doubts_emptiness: bool,
 }
 
 impl Default for GuardConfig {
@@ -28,6 +30,7 @@ impl Default for GuardConfig {
             watch_percent: 80,
             least: 50,
             hold: Some(Duration::from_secs(30 * 60)),
+            doubts_emptiness: false,
         }
     }
 }
@@ -39,6 +42,7 @@ impl GuardConfig {
         watch_percent: 100,
         least: usize::MAX,
         hold: None,
+        doubts_emptiness: false,
     };
 
     pub(super) fn is_off(&self) -> bool {
@@ -49,6 +53,7 @@ impl GuardConfig {
         let is = |lost: usize, of: usize| {
             lost >= self.least && lost.saturating_mul(100) > of.saturating_mul(percent.into())
         };
-        !self.is_off() && (is(lost.objects, of.objects) || is(lost.ready, of.ready))
+        let is_all = self.doubts_emptiness && lost.objects > 0 && lost.objects >= of.objects;
+        !self.is_off() && (is_all || is(lost.objects, of.objects) || is(lost.ready, of.ready))
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Found {
 }
 
 impl FileProblem {
-    pub(super) fn new(
+    pub(crate) fn new(
         file: impl Into<PathBuf>,
         position: Option<Position>,
         field: String,

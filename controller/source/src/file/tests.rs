@@ -95,6 +95,7 @@ fn describe(change: &ObjectChange) -> String {
         ObjectChange::Delete(object) => format!("delete {object}"),
         ObjectChange::Retain { kind, .. } => format!("retain {kind}"),
         ObjectChange::Reached { .. } => panic!("files have no versions"),
+        ObjectChange::Problems { object, .. } => format!("problems of {object}"),
         ObjectChange::LoadBalancers(records) => format!("{} load balancers", records.len()),
     }
 }

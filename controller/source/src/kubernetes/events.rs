@@ -116,6 +116,9 @@ fn resource(kind: Kind) -> ApiResource {
         Kind::Node => ("", "nodes"),
         Kind::Pod => ("", "pods"),
         Kind::Namespace => ("", "namespaces"),
+        // An API server has none yet.
+        Kind::LoadBalancer => ("portolan.dev", "loadbalancers"),
+        Kind::Director => ("portolan.dev", "directors"),
     };
     let api_version = match group {
         "" => "v1".to_owned(),

@@ -20,6 +20,8 @@ pub struct Stats {
     nodes: KindStats,
     pods: KindStats,
     namespaces: KindStats,
+    balancers: KindStats,
+    directors: KindStats,
 }
 
 impl Stats {
@@ -29,7 +31,7 @@ impl Stats {
         &self.holds
     }
 
-    /// The last contact with the files, for the source `file`.
+    /// The last contact with the files or with etcd, for the sources `file` and `etcd`.
     #[must_use]
     pub fn files(&self) -> &Arc<Contact> {
         &self.files
@@ -59,6 +61,8 @@ impl Stats {
             Kind::Node => &self.nodes,
             Kind::Pod => &self.pods,
             Kind::Namespace => &self.namespaces,
+            Kind::LoadBalancer => &self.balancers,
+            Kind::Director => &self.directors,
         }
     }
 }
@@ -108,7 +112,7 @@ impl KindStats {
         self.contact.note();
     }
 
-    pub(super) fn count_listing(&self) {
+    pub(crate) fn count_listing(&self) {
         self.listings.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -116,11 +120,11 @@ impl KindStats {
         self.streamed_listings.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_watch_error(&self) {
+    pub(crate) fn count_watch_error(&self) {
         self.watch_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_malformed(&self) {
+    pub(crate) fn count_malformed(&self) {
         self.malformed.fetch_add(1, Ordering::Relaxed);
     }
 }

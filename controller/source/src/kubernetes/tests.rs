@@ -28,6 +28,7 @@ const NODES: &str = "/api/v1/nodes";
 const PODS: &str = "/api/v1/pods";
 
 const GUARD: GuardConfig = GuardConfig {
+    doubts_emptiness: false,
     listing_percent: 20,
     watch_percent: 80,
     least: 50,
@@ -142,7 +143,9 @@ fn describe(change: &ObjectChange) -> String {
             cluster,
             version,
         } => format!("reach {kind} {cluster} {version}"),
-        ObjectChange::LoadBalancers(_) => panic!("an API server has none"),
+        ObjectChange::LoadBalancers(_) | ObjectChange::Problems { .. } => {
+            panic!("an API server has none")
+        }
     }
 }
 

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Reasons for failed requests and ended watches.
+
+use std::time::Duration;
+
+/// The reason for a failed request, or for the end of a watch.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EtcdError {
+    /// etcd cannot be reached, or refused.
+    #[error(transparent)]
+    Request(#[from] etcd_client::Error),
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// An answer without a revision.
+    #[error("an answer without a revision")]
+    NoRevision,
+    /// The revisions from which the watch should begin are compacted.
+    #[error("etcd has compacted the revisions before {0}")]
+    Compacted(i64),
+    /// The watch was cancelled.
+    #[error("etcd has cancelled the watch: {0}")]
+    Cancelled(String),
+    /// The stream of a watch has ended.
+    #[error("the watch has ended")]
+    Ended,
+    /// etcd has an earlier revision than before: it was restored from a backup, or is another one.
+    #[error("etcd is at revision {theirs}, and was at {ours} before")]
+    WentBack {
+        /// The last revision seen before.
+        ours: i64,
+        /// Its revision now.
+        theirs: i64,
+    },
+}
+
+impl EtcdError {
+    /// Whether another member may do better.
+    #[must_use]
+    pub fn is_of_member(&self) -> bool {
+        !matches!(self, Self::Compacted(_) | Self::WentBack { .. })
+    }
+}

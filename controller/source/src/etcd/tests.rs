@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use portolan_catalog::{Catalog, DirtySet, Kind, ObjectChange};
+use portolan_etcd::{Change, Listing, News, Pair};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::{Event, HeldDeletions};
+
+const WEB: &str = "loadbalancers/default/web";
+const DNS: &str = "loadbalancers/default/dns";
+
+/// A feed whose consumer is a catalog.
+struct Rig {
+    feed: Feed,
+    events: mpsc::Receiver<Event>,
+    catalog: Catalog,
+    keys: BTreeMap<String, (i64, String)>,
+    revision: i64,
+    synced: usize,
+    strays: Vec<String>,
+    generations: usize,
+    holds: Arc<HeldDeletions>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (sink, events) = Sink::channel(64);
+        let stats = Arc::new(Stats::default());
+        let holds = Arc::clone(stats.holds());
+        let prefix = "/portolan".parse().unwrap();
+        let feed = Feed::new(prefix, "".into(), GuardConfig::default(), sink, stats);
+        Self {
+            feed,
+            events,
+            catalog: Catalog::default(),
+            keys: BTreeMap::new(),
+            revision: 1,
+            synced: 0,
+            strays: Vec::new(),
+            generations: 0,
+            holds,
+        }
+    }
+
+    fn apply(&mut self) {
+        let mut dirty = DirtySet::default();
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                Event::Changes(changes) => {
+                    for change in changes {
+                        let is_new = matches!(change, ObjectChange::LoadBalancers(_));
+                        self.generations += usize::from(is_new);
+                        self.catalog.apply(change, &mut dirty);
+                    }
+                }
+                Event::FileProblems(problems) => {
+                    self.strays = problems.iter().map(ToString::to_string).collect();
+                }
+                Event::Synced => self.synced += 1,
+                Event::Read(_) => {}
+            }
+        }
+    }
+
+    /// Stores a value without telling.
+    fn store(&mut self, key: &str, value: &str) -> Pair {
+        self.revision += 1;
+        let created = self.keys.get(key).map_or(self.revision, |found| found.0);
+        self.keys
+            .insert(key.to_owned(), (created, value.to_owned()));
+        pair(key, created, self.revision, value)
+    }
+
+    async fn list(&mut self) {
+        let pairs = self.keys.iter();
+        let pairs = pairs.map(|(key, (created, value))| pair(key, *created, *created, value));
+        let listing = Listing {
+            revision: self.revision,
+            pairs: pairs.collect(),
+        };
+        self.feed.listed(listing).await.unwrap();
+        self.apply();
+    }
+
+    async fn put(&mut self, key: &str, value: &str) {
+        let pair = self.store(key, value);
+        self.tell(vec![Change::Put(pair)]).await;
+    }
+
+    async fn delete(&mut self, keys: &[&str]) {
+        self.revision += 1;
+        let mut changes = Vec::new();
+        for key in keys {
+            self.keys.remove(*key).unwrap();
+            changes.push(Change::Delete(full(key).into_bytes()));
+        }
+        self.tell(changes).await;
+    }
+
+    async fn tell(&mut self, changes: Vec<Change>) {
+        let revision = self.revision;
+        let news = News { changes, revision };
+        self.feed.changed(news).await.unwrap();
+        self.apply();
+    }
+
+    /// Lets the guard's next decision come.
+    async fn wait(&mut self) {
+        self.feed.wait().await;
+        self.feed.look().await.unwrap();
+        self.apply();
+    }
+
+    /// The load balancers in force with the weight of the first backend.
+    fn in_force(&self) -> String {
+        let mut text = String::new();
+        for record in self.catalog.load_balancers().values() {
+            let weight = record.destinations[0].weight;
+            let _ = write!(text, "{}={weight} ", record.key.service);
+        }
+        text.trim_end().to_owned()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let problems = self.catalog.problems().iter();
+        problems
+            .flat_map(|(object, found)| found.iter().map(move |one| format!("{object}: {one}")))
+            .collect()
+    }
+}
+
+fn full(key: &str) -> String {
+    format!("/portolan/v1alpha1/{key}")
+}
+
+fn pair(key: &str, created: i64, modified: i64, value: &str) -> Pair {
+    Pair {
+        key: full(key).into_bytes(),
+        value: value.as_bytes().to_vec(),
+        created,
+        modified,
+    }
+}
+
+fn balancer(name: &str, address: &str, weight: u16) -> String {
+    format!(
+        r#"{{"apiVersion":"portolan.dev/v1alpha1","kind":"LoadBalancer","metadata":{{"name":"{name}"}},
+        "spec":{{"frontends":[{{"addresses":["{address}"],"port":80}}],
+        "backends":[{{"address":"10.0.0.1","weight":{weight}}}]}}}}"#
+    )
+}
+
+fn web(weight: u16) -> String {
+    balancer("web", "192.0.2.1", weight)
+}
+
+async fn two() -> Rig {
+    let mut rig = Rig::new();
+    rig.store(WEB, &web(1));
+    rig.store(DNS, &balancer("dns", "192.0.2.2", 1));
+    rig.list().await;
+    assert_eq!(rig.in_force(), "dns=1 web=1");
+    rig
+}
+
+#[tokio::test]
+async fn keys_become_records_at_the_revision_of_the_store() {
+    let mut rig = two().await;
+    assert_eq!((rig.synced, rig.generations), (1, 1));
+    assert_eq!(rig.catalog.source_versions(), [3, 3, 3]);
+    rig.put(WEB, &web(2)).await;
+    assert_eq!(rig.in_force(), "dns=1 web=2");
+    assert_eq!(rig.catalog.source_versions(), [4, 4, 4]);
+    // A sign of life.
+    rig.revision = 9;
+    rig.tell(Vec::new()).await;
+    assert_eq!(rig.catalog.source_versions(), [9, 9, 9]);
+    rig.list().await;
+    assert_eq!((rig.synced, rig.generations), (1, 2), "once, and no news");
+}
+
+#[tokio::test]
+async fn a_bad_value_is_named_and_the_last_good_one_stays() {
+    let mut rig = two().await;
+    let bad = web(1).replace("\"weight\":1", "\"weight\":70000");
+    rig.put(WEB, &bad).await;
+    assert_eq!(rig.in_force(), "dns=1 web=1");
+    let problems = rig.problems();
+    let expected = "LoadBalancer default/web: spec.backends[0].weight: 70000: expected 0 to 65535";
+    assert_eq!(problems, [expected]);
+    // So it is after all keys were read again, and for another one.
+    rig.list().await;
+    rig.put(DNS, &balancer("dns", "192.0.2.2", 5)).await;
+    assert_eq!(
+        (rig.in_force(), rig.problems()),
+        ("dns=5 web=1".to_owned(), problems)
+    );
+    rig.put(WEB, &web(3)).await;
+    assert_eq!(
+        (rig.in_force(), rig.problems().len()),
+        ("dns=5 web=3".to_owned(), 0)
+    );
+}
+
+#[tokio::test]
+async fn values_that_are_not_their_keys_are_refused() {
+    let mut rig = two().await;
+    let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
+    let marks = balancer("web", "192.0.2.1", 1)
+        .replace(r#""addresses":["192.0.2.1"],"port":80"#, r#""mark":7"#);
+    for (key, value, expected) in [
+        (
+            WEB,
+            balancer("other", "192.0.2.1", 2),
+            "LoadBalancer default/web: metadata.name: LoadBalancer default/other at the key of",
+        ),
+        (
+            WEB,
+            node.to_owned(),
+            "LoadBalancer default/web: kind: \"Node\": expected a LoadBalancer",
+        ),
+        (
+            WEB,
+            marks,
+            "LoadBalancer default/web: spec.frontends[0].mark: not supported yet",
+        ),
+        (WEB, "{".to_owned(), "LoadBalancer default/web: "),
+        (
+            "nodes/a",
+            node.to_owned(),
+            "Node a: metadata.name: Node n at the key of Node a",
+        ),
+        (
+            "nodes/a",
+            web(1),
+            "Node a: kind: \"LoadBalancer\": expected a Node",
+        ),
+        (
+            "directors/d",
+            web(1),
+            "Director d: metadata.name: LoadBalancer default/web at",
+        ),
+    ] {
+        rig.put(key, &value).await;
+        let problems = rig.problems().join("\n");
+        assert!(problems.contains(expected), "{value}: {problems}");
+        assert_eq!(rig.in_force(), "dns=1 web=1");
+    }
+    rig.delete(&["directors/d"]).await;
+    assert_eq!(rig.problems().len(), 2, "{:?}", rig.problems());
+}
+
+#[tokio::test]
+async fn a_frontend_is_of_the_load_balancer_that_was_created_first() {
+    let mut rig = two().await;
+    // The younger one wants the elder's address, and keeps its own.
+    rig.put(DNS, &balancer("dns", "192.0.2.1", 7)).await;
+    assert_eq!(rig.in_force(), "dns=1 web=1");
+    let expected = "LoadBalancer default/dns: spec.frontends[0]: TCP 192.0.2.1:80 is of \
+                    LoadBalancer default/web already: expected once";
+    assert_eq!(rig.problems(), [expected]);
+    // A restarted controller knows no earlier version.
+    let mut restarted = Rig::new();
+    restarted.keys.clone_from(&rig.keys);
+    restarted.list().await;
+    assert_eq!(restarted.in_force(), "web=1");
+    // The elder one gives it up.
+    rig.put(WEB, &balancer("web", "192.0.2.3", 1)).await;
+    assert_eq!(
+        (rig.in_force(), rig.problems().len()),
+        ("dns=7 web=1".to_owned(), 0)
+    );
+}
+
+#[tokio::test]
+async fn keys_of_no_object_are_reported_as_long_as_they_are_there() {
+    let mut rig = two().await;
+    rig.put("loadbalancers/web", &web(9)).await;
+    assert_eq!(rig.strays.len(), 1);
+    let stray = &rig.strays[0];
+    assert!(
+        stray.starts_with("/portolan/v1alpha1/loadbalancers/web: is the key of no"),
+        "{stray}"
+    );
+    rig.list().await;
+    assert_eq!(rig.strays.len(), 1);
+    rig.delete(&["loadbalancers/web"]).await;
+    assert_eq!(rig.strays.len(), 0);
+    assert_eq!(rig.in_force(), "dns=1 web=1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_prefix_is_held_until_it_is_confirmed() {
+    let mut rig = two().await;
+    let keys = std::mem::take(&mut rig.keys);
+    rig.list().await;
+    assert_eq!(rig.in_force(), "dns=1 web=1");
+    assert_eq!(rig.holds.held()[&Kind::LoadBalancer].lost.objects, 2);
+    rig.keys = keys;
+    rig.list().await;
+    assert!(rig.holds.held().is_empty(), "they are back");
+    // The same by a watch.
+    rig.delete(&[WEB, DNS]).await;
+    rig.wait().await;
+    assert_eq!(rig.in_force(), "dns=1 web=1");
+    assert_eq!(rig.holds.held()[&Kind::LoadBalancer].lost.objects, 2);
+    rig.holds.confirm();
+    rig.wait().await;
+    assert_eq!((rig.in_force(), rig.holds.held().len()), (String::new(), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_several_is_deleted_without_a_question() {
+    let mut rig = two().await;
+    rig.delete(&[WEB]).await;
+    let began = tokio::time::Instant::now();
+    rig.wait().await;
+    assert_eq!(rig.in_force(), "dns=1");
+    assert!(began.elapsed() <= Duration::from_secs(1));
+    // And while the controller was away.
+    let mut rig = two().await;
+    rig.keys.remove(DNS).unwrap();
+    rig.list().await;
+    assert_eq!(
+        (rig.in_force(), rig.holds.held().len()),
+        ("web=1".to_owned(), 0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_come_and_go() {
+    let node = |name: &str, zone: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{name}",
+            "labels":{{"topology.kubernetes.io/zone":"{zone}"}}}}}}"#
+        )
+    };
+    let mut rig = Rig::new();
+    rig.store("nodes/a", &node("a", "x"));
+    rig.store("nodes/b", &node("b", "y"));
+    rig.store(
+        "directors/a",
+        "{\"apiVersion\":\"portolan.dev/v1alpha1\",\"kind\":\"Director\",\
+        \"metadata\":{\"name\":\"a\"},\"spec\":{}}",
+    );
+    rig.list().await;
+    assert_eq!(
+        (rig.catalog.count(Kind::Node), rig.problems().len()),
+        (2, 0)
+    );
+    rig.put("nodes/c", &node("c", "x")).await;
+    rig.delete(&["nodes/b"]).await;
+    rig.wait().await;
+    let mut nodes: Vec<_> = rig
+        .catalog
+        .nodes()
+        .map(|node| node.name.to_string())
+        .collect();
+    nodes.sort();
+    assert_eq!(nodes, ["a", "c"]);
+    rig.keys.remove("nodes/c").unwrap();
+    rig.list().await;
+    assert_eq!(rig.catalog.count(Kind::Node), 1);
+}
