@@ -125,6 +125,20 @@ pub struct Metadata {
     /// Notes of tools and people.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// The version of the stored object that this one is a change of, for objects in etcd: nothing is written
+    /// if the stored one has changed since. Means nothing in files of a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 18), regex(pattern = r"^[0-9]+$"))]
+    #[schemars(extend("x-expected" = "at most 18 digits, in quotes"))]
+    pub resource_version: Option<String>,
+}
+
+impl Metadata {
+    /// The resource version as the revision of etcd that it is.
+    pub(crate) fn revision(&self) -> Option<i64> {
+        // Its digits fit, as the schema says.
+        self.resource_version.as_ref()?.parse().ok()
+    }
 }
 
 /// Whether a field need not be written.

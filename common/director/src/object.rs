@@ -27,4 +27,6 @@ pub struct Tags {
     pub labels: BTreeMap<String, String>,
     /// Notes of tools and people.
     pub annotations: BTreeMap<String, String>,
+    /// The revision of etcd of the stored object that this one is a change of.
+    pub resource_version: Option<i64>,
 }

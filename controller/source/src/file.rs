@@ -14,6 +14,7 @@ mod guard;
 mod identify;
 mod locate;
 mod merge;
+mod nodes;
 mod parse;
 mod problem;
 mod scan;
@@ -36,6 +37,7 @@ use crate::sink::Closed;
 use crate::{Contact, Event, HeldDeletions, NameSink, Sink};
 
 pub use files::{Files, Report};
+pub use nodes::nodes;
 pub use problem::FileProblem;
 pub use scan::list;
 

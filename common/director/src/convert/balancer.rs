@@ -48,6 +48,7 @@ pub(crate) fn load_balancer(
         tags: Tags {
             labels: document.metadata.labels.clone(),
             annotations: document.metadata.annotations.clone(),
+            resource_version: document.metadata.revision(),
         },
         frontends: frontend::frontends(findings, &path.field("frontends"), &spec.frontends),
         scheduler,

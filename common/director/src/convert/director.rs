@@ -32,6 +32,7 @@ pub(crate) fn director(document: &DirectorDocument, findings: &mut Findings) -> 
         tags: Tags {
             labels: document.metadata.labels.clone(),
             annotations: document.metadata.annotations.clone(),
+            resource_version: document.metadata.revision(),
         },
         vips: spec.vips.as_ref().map_or_else(Vips::default, |document| {
             vips(findings, &path.field("vips"), document)

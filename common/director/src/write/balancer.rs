@@ -25,6 +25,7 @@ pub(super) fn document(object: &LoadBalancer) -> LoadBalancerDocument {
             namespace: unless(object.name.namespace.clone(), &DEFAULT_NAMESPACE.to_owned()),
             labels: object.tags.labels.clone(),
             annotations: object.tags.annotations.clone(),
+            resource_version: object.tags.resource_version.map(|it| it.to_string()),
         },
         spec: spec(object),
     }

@@ -23,6 +23,7 @@ pub(super) fn document(object: &Director) -> DirectorDocument {
             namespace: None,
             labels: object.tags.labels.clone(),
             annotations: object.tags.annotations.clone(),
+            resource_version: object.tags.resource_version.map(|it| it.to_string()),
         },
         spec: DirectorSpec {
             vips: unless(vips(&object.vips), &VipsDocument::default()),

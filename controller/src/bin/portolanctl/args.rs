@@ -7,21 +7,25 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use portolan_etcd::EtcdArgs;
 use portolan_runtime::{DocsCommand, duration_within};
 
 use crate::agent::{AgentArgs, AgentCommand};
+use crate::fleet::{ApplyArgs, DeleteArgs, GetArgs};
 use crate::migrate::Predecessor;
 use crate::reply::Output;
 
 const HUNDRED_MS: Duration = Duration::from_millis(100);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Shows the state of controllers and nodes, and confirms deletions that are held back.
+/// Shows the state of controllers and nodes, confirms deletions that are held back, and writes the objects of a
+/// fleet to etcd.
 ///
 /// Dumps are served on a controller's loopback address and Unix socket only. Run portolanctl beside the
 /// controller, or with --kubeconfig, --context or --namespace, which forward a port to the pods of the
 /// controllers. Exit codes: 0; 1 for a difference found by diff, a timeout of wait and a failure of
-/// check; 2 for errors; 3 for settings that migrate cannot convert.
+/// check; 2 for errors; 3 for settings that migrate cannot convert; 4 for objects that have changed since the
+/// version that a write is based on.
 #[derive(Debug, Parser)]
 #[command(name = "portolanctl", version)]
 pub(crate) struct Cli {
@@ -82,6 +86,27 @@ pub(crate) struct ConnectArgs {
     pub(crate) timeout: Duration,
 }
 
+/// Arguments of `diff`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiffArgs {
+    /// The node.
+    #[arg(required_unless_present = "file")]
+    pub(crate) node: Option<String>,
+    /// The other node.
+    pub(crate) other: Option<String>,
+    /// A file or directory of objects of a fleet; may be repeated.
+    #[arg(
+        short,
+        long,
+        value_name = "PATH",
+        value_delimiter = ',',
+        conflicts_with = "node"
+    )]
+    pub(crate) file: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) etcd: EtcdArgs,
+}
+
 /// Commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -98,14 +123,17 @@ pub(crate) enum Command {
         /// The node.
         node: String,
     },
-    /// Compare the tables of two nodes; of one node, its kernel with its table. Exit code 1 if they
-    /// differ.
-    Diff {
-        /// The node.
-        node: String,
-        /// The other node.
-        other: Option<String>,
-    },
+    /// Compare the tables of two nodes; of one node, its kernel with its table; with --file, the objects of
+    /// files with those of the fleet. Exit code 1 if they differ.
+    Diff(DiffArgs),
+    /// Write objects of files to the fleet's etcd: all of them, if all are good and none has changed since the
+    /// version in its metadata.resourceVersion, else since it was read. Up to 128 objects are one
+    /// transaction. Exit code 4 if one has changed.
+    Apply(ApplyArgs),
+    /// Show objects of the fleet's etcd.
+    Get(GetArgs),
+    /// Delete objects of the fleet's etcd. Exit code 4 if one has changed since it was read.
+    Delete(DeleteArgs),
     /// Explain which endpoints a node uses for an address, and why not the others.
     Explain {
         /// `ADDRESS:PORT`, followed by `/tcp`, `/udp` or `/sctp`; TCP by default.
@@ -198,7 +226,11 @@ impl Command {
         !self.is_action()
             && !matches!(
                 self,
-                Self::Wait { .. } | Self::Migrate { .. } | Self::Docs(_)
+                Self::Wait { .. }
+                    | Self::Migrate { .. }
+                    | Self::Apply(_)
+                    | Self::Delete(_)
+                    | Self::Docs(_)
             )
     }
 }
@@ -249,11 +281,29 @@ mod tests {
             ("agent status", true),
             ("agent confirm", false),
             ("wait default/web", false),
+            ("get", true),
+            ("diff -f a.yaml", true),
+            ("apply -f a.yaml", false),
+            ("delete lb web", false),
         ] {
             let cli = parse(&format!("portolanctl {args}")).unwrap();
             assert_eq!(cli.command.can_be_watched(), expected, "{args}");
         }
-        for bad in ["confirm", "confirm a --deletions", "nodes --watch=1ms"] {
+        for bad in [
+            "confirm",
+            "confirm a --deletions",
+            "nodes --watch=1ms",
+            "diff",
+            "diff a -f b",
+            "apply",
+            "apply -f a --prune",
+            "apply -f a -l b=c",
+            "apply -f a --prune -l b",
+            "delete",
+            "delete lb",
+            "delete lb a -f b",
+            "get pods",
+        ] {
             assert!(parse(&format!("portolanctl {bad}")).is_err(), "{bad}");
         }
     }

@@ -6,11 +6,12 @@ use anyhow::Context as _;
 use portolan_model::NodeTable;
 use portolan_select::Explanation;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, DiffArgs};
 use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
-    agent, check, deletions, diff, dns, explain, nodes, problems, status, table, version, wait,
+    agent, check, deletions, diff, dns, explain, fleet, nodes, problems, status, table, version,
+    wait,
 };
 
 /// Runs a command that asks controllers.
@@ -24,6 +25,9 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
     if let Command::Agent(args) = &cli.command {
         let client = of_agent(&args.address, cli.connect.timeout)?;
         return agent::run(&client, args.command).await;
+    }
+    if let Some(reply) = Box::pin(of_fleet(cli)).await {
+        return reply;
     }
     let clients = clients(&cli.connect, cli.command.is_action()).await?;
     match &cli.command {
@@ -53,6 +57,20 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
     }
 }
 
+/// Runs a command about the objects of a fleet, which asks etcd.
+async fn of_fleet(cli: &Cli) -> Option<anyhow::Result<Reply>> {
+    let timeout = cli.connect.timeout;
+    Some(match &cli.command {
+        Command::Apply(args) => fleet::apply(args, timeout).await,
+        Command::Get(args) => fleet::get(args, cli.output, timeout).await,
+        Command::Delete(args) => fleet::delete(args, timeout).await,
+        Command::Diff(args) if !args.file.is_empty() => {
+            fleet::diff(&args.file, &args.etcd, timeout).await
+        }
+        _ => return None,
+    })
+}
+
 /// Shows a dump of which each controller has the same.
 async fn dump(client: &Client, command: &Command) -> anyhow::Result<Reply> {
     Ok(match command {
@@ -61,17 +79,22 @@ async fn dump(client: &Client, command: &Command) -> anyhow::Result<Reply> {
             let text = table::show(&table::parse(value.clone())?);
             Reply::new(value, text)
         }
-        Command::Diff {
-            node,
+        Command::Diff(DiffArgs {
+            node: Some(node),
             other: Some(other),
-        } => {
+            ..
+        }) => {
             let (a, b) = (
                 get_table(client, node).await?,
                 get_table(client, other).await?,
             );
             diff::of_two(node, &a, other, &b)
         }
-        Command::Diff { node, other: None } => {
+        Command::Diff(DiffArgs {
+            node: Some(node),
+            other: None,
+            ..
+        }) => {
             let path = format!("/debug/diff/{}", encoded(node));
             diff::of_one(node, client.get(&path).await?)?
         }

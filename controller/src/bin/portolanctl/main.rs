@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! `portolanctl`: shows the state of controllers and nodes, and confirms deletions that are held back.
+//! `portolanctl`: shows the state of controllers and nodes, confirms deletions that are held back, and writes
+//! the objects of a fleet.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod deletions;
 mod diff;
 mod dns;
 mod explain;
+mod fleet;
 mod forward;
 mod migrate;
 mod nodes;

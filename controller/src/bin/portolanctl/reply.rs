@@ -28,12 +28,26 @@ pub(crate) struct Reply {
     pub(crate) text: String,
     /// The exit code.
     pub(crate) code: u8,
+    /// Whether the items of a list are documents of their own in YAML.
+    is_documents: bool,
 }
 
 impl Reply {
     pub(crate) fn new(value: Value, text: String) -> Self {
-        let code = 0;
-        Self { value, text, code }
+        Self {
+            value,
+            text,
+            code: 0,
+            is_documents: false,
+        }
+    }
+
+    /// A list whose items are documents of their own in YAML.
+    pub(crate) fn of_documents(self) -> Self {
+        Self {
+            is_documents: true,
+            ..self
+        }
     }
 
     pub(crate) fn with_code(self, code: u8) -> Self {
@@ -44,6 +58,11 @@ impl Reply {
         Ok(match output {
             Output::Table | Output::Wide => self.text.clone(),
             Output::Json => serde_json::to_string_pretty(&self.value)? + "\n",
+            Output::Yaml if self.is_documents && self.value.is_array() => {
+                let items = self.value.as_array().into_iter().flatten();
+                let texts = items.map(serde_saphyr::to_string);
+                texts.collect::<Result<Vec<_>, _>>()?.join("---\n")
+            }
             Output::Yaml => {
                 let text = serde_saphyr::to_string(&self.value)?;
                 format!("{}\n", text.trim_end())
@@ -64,6 +83,8 @@ mod tests {
         assert_eq!(reply.format(Output::Wide).unwrap(), "NODE\na\n");
         let json = reply.format(Output::Json).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), reply.value);
+        let list = Reply::new(json!([{"a": 1}, {"b": 2}]), String::new()).of_documents();
+        assert_eq!(list.format(Output::Yaml).unwrap(), "a: 1\n---\nb: 2\n");
         let yaml = reply.format(Output::Yaml).unwrap();
         let read: Value = serde_saphyr::from_str(&yaml).unwrap();
         assert_eq!(read, reply.value, "{yaml}");

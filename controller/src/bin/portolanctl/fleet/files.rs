@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The objects of files, as they are to be stored.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use portolan_director::{Already, File, Generation, parse as parse_files};
+use portolan_etcd::Name;
+use portolan_source::file;
+use portolan_source::objects::Scope;
+use serde_json::Value;
+
+use super::args::Selector;
+use super::store::Stored;
+
+/// An object that is to be stored.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Wanted {
+    /// Its name.
+    pub(crate) name: Name,
+    /// The canonical object.
+    pub(crate) value: Value,
+    /// The version that the file says it is a change of.
+    pub(crate) based_on: Option<i64>,
+}
+
+/// A file and its text.
+pub(crate) type Text = (PathBuf, String);
+
+/// Reads files, and all YAML and JSON files of directories.
+pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Text>> {
+    let mut texts = Vec::new();
+    for path in paths {
+        let files = file::list(path).with_context(|| path.display().to_string())?;
+        for file in files {
+            let text =
+                std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            texts.push((file, text));
+        }
+    }
+    Ok(texts)
+}
+
+/// Parses files as the controller will. Frontends of stored load balancers that stay are taken.
+///
+/// # Errors
+/// All that is wrong, as `FILE:LINE:COLUMN: FIELD: MESSAGE`.
+pub(crate) fn parse(
+    texts: &[Text],
+    stored: &BTreeMap<Name, Stored>,
+    prune: Option<&Selector>,
+) -> anyhow::Result<Vec<Wanted>> {
+    let first = generation(texts, &Already::default())?;
+    let mut wanted = objects(first, texts)?;
+    let is_kept = |name: &Name, stored: &Stored| {
+        let is_pruned = prune.is_some_and(|labels| labels.selects(&stored.value));
+        !is_pruned && wanted.iter().all(|wanted| wanted.name != *name)
+    };
+    let already = already(stored.iter().filter(|(name, stored)| is_kept(name, stored)));
+    generation(texts, &already)?;
+    wanted.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(twice) = wanted.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        bail!("{}: expected once", twice[0].name);
+    }
+    Ok(wanted)
+}
+
+fn generation(texts: &[Text], already: &Already) -> anyhow::Result<Generation> {
+    let named: Vec<_> = texts
+        .iter()
+        .map(|(path, text)| (path.display().to_string(), text))
+        .collect();
+    let files: Vec<_> = named
+        .iter()
+        .map(|(name, text)| File { name, text })
+        .collect();
+    parse_files(&files, already).map_err(|problems| failed(&problems))
+}
+
+/// All problems, one a line.
+fn failed(problems: &[impl ToString]) -> anyhow::Error {
+    let lines: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    anyhow::anyhow!("not applied:\n{}", lines.join("\n"))
+}
+
+fn objects(generation: Generation, texts: &[Text]) -> anyhow::Result<Vec<Wanted>> {
+    let mut wanted = nodes(texts)?;
+    for other in &generation.not_ours {
+        if (other.api_version.as_str(), other.kind.as_str()) != ("v1", "Node") {
+            let (file, at, kind) = (&other.file, other.at, &other.kind);
+            bail!(
+                "{file}:{}:{}: kind: {kind:?}: expected LoadBalancer, Director or Node",
+                at.line,
+                at.column
+            );
+        }
+    }
+    let mut unsupported = Vec::new();
+    for mut balancer in generation.load_balancers {
+        let name = Name::LoadBalancer {
+            namespace: balancer.name.namespace.clone(),
+            name: balancer.name.name.clone(),
+        };
+        let fields = portolan_director::unsupported(&balancer).into_iter();
+        unsupported.extend(fields.map(|(field, why)| format!("{name}: {field}: {why}")));
+        let based_on = balancer.tags.resource_version.take();
+        let value = serde_json::to_value(balancer.to_document())?;
+        wanted.push(Wanted {
+            name,
+            value,
+            based_on,
+        });
+    }
+    for mut director in generation.directors {
+        let based_on = director.tags.resource_version.take();
+        wanted.push(Wanted {
+            name: Name::Director(director.name.clone()),
+            value: serde_json::to_value(director.to_document())?,
+            based_on,
+        });
+    }
+    match &unsupported[..] {
+        [] => Ok(wanted),
+        problems => Err(failed(problems)),
+    }
+}
+
+/// Nodes, without the fields of a server.
+fn nodes(texts: &[Text]) -> anyhow::Result<Vec<Wanted>> {
+    let (mut wanted, mut problems) = (Vec::new(), Vec::new());
+    for (path, text) in texts {
+        match file::nodes(Path::new(path), text, &Scope::default()) {
+            Ok(found) => wanted.extend(found),
+            Err(found) => problems.extend(found),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(failed(&problems));
+    }
+    let node = |(name, mut value): (String, Value)| {
+        let mut based_on = None;
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            let version = metadata.remove("resourceVersion");
+            based_on = version.and_then(|version| version.as_str()?.parse().ok());
+            for field in ["uid", "creationTimestamp", "managedFields", "generation"] {
+                metadata.remove(field);
+            }
+        }
+        Wanted {
+            name: Name::Node(name),
+            value,
+            based_on,
+        }
+    };
+    Ok(wanted.into_iter().map(node).collect())
+}
+
+/// The frontends of stored load balancers. Values that cannot be read have none.
+fn already<'a>(stored: impl Iterator<Item = (&'a Name, &'a Stored)>) -> Already {
+    let mut already = Already::default();
+    for (name, stored) in stored {
+        let text = stored.value.to_string();
+        let file = File {
+            name: "value.json",
+            text: &text,
+        };
+        let read = parse_files(&[file], &Already::default()).unwrap_or_default();
+        for balancer in read.load_balancers {
+            let claims = balancer.frontends.iter().flat_map(|it| it.claims());
+            let owned = claims.map(|claim| (claim, name.to_string()));
+            already.claims.extend(owned);
+        }
+    }
+    already
+}
