@@ -18,6 +18,8 @@ impl Errno {
     pub const ESRCH: Self = Self(libc::ESRCH);
     /// A virtual server, real server or set of that key exists.
     pub const EEXIST: Self = Self(libc::EEXIST);
+    /// No such network interface.
+    pub const ENODEV: Self = Self(libc::ENODEV);
     /// The kernel finds a value invalid.
     pub const EINVAL: Self = Self(libc::EINVAL);
     /// A weight or a threshold is out of range.
@@ -88,6 +90,7 @@ const NAMES: &[(i32, &str)] = &[
     (libc::EFAULT, "EFAULT"),
     (libc::EBUSY, "EBUSY"),
     (libc::EEXIST, "EEXIST"),
+    (libc::ENODEV, "ENODEV"),
     (libc::EINVAL, "EINVAL"),
     (libc::EMFILE, "EMFILE"),
     (libc::ENOSPC, "ENOSPC"),

@@ -8,10 +8,13 @@
 
 #![deny(unsafe_code)]
 
+pub mod announce;
+pub mod announced;
 pub mod conntrack;
 mod errno;
 pub mod ipset;
 pub mod ipvs;
+pub mod neighbour;
 pub mod nftables;
 pub mod route;
 mod socket;
@@ -21,3 +24,17 @@ mod wire;
 pub use errno::Errno;
 pub use socket::SocketError;
 pub use wire::Malformed;
+
+/// The index of a network interface.
+///
+/// # Errors
+/// `ENODEV` without one of this name.
+pub fn interface_index(name: &str) -> Result<u32, Errno> {
+    sys::interface_index(name)
+}
+
+/// The name of a network interface; `None` without one of this index.
+#[must_use]
+pub fn interface_name(index: u32) -> Option<String> {
+    sys::interface_name(index)
+}

@@ -108,6 +108,84 @@ pub(crate) fn receive(fd: &OwnedFd, buffer: &mut [u8], wait: bool) -> Result<usi
     usize::try_from(len).map_err(|_| Errno::last())
 }
 
+/// `if_nametoindex(3)`.
+pub(crate) fn interface_index(name: &str) -> Result<u32, Errno> {
+    let name = std::ffi::CString::new(name).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: the pointer is that of a live string that ends with NUL.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(Errno::last()),
+        index => Ok(index),
+    }
+}
+
+/// `if_indextoname(3)`.
+pub(crate) fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0_u8; libc::IF_NAMESIZE];
+    // SAFETY: the pointer is that of a live buffer of the length that the function takes for granted.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast::<libc::c_char>()) };
+    if found.is_null() {
+        return None;
+    }
+    let name = std::ffi::CStr::from_bytes_until_nul(&name).ok()?;
+    Some(name.to_string_lossy().into_owned())
+}
+
+/// The kind of an interface (`ARPHRD_*`) and its hardware address.
+pub(crate) fn hardware_address(fd: &OwnedFd, name: &str) -> Result<(u16, [u8; 6]), Errno> {
+    // SAFETY: all zeros are a valid `ifreq`: numbers, and a union of plain types.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    if name.len() > room {
+        return Err(Errno::ENODEV);
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte.cast_signed();
+    }
+    // SAFETY: the pointer is that of a live `ifreq`, which the kernel reads and fills.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) };
+    check(result)?;
+    // SAFETY: the kernel has filled this member of the union.
+    let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+    let mut octets = [0; 6];
+    for (place, octet) in octets.iter_mut().zip(address.sa_data) {
+        *place = octet.cast_unsigned();
+    }
+    Ok((address.sa_family, octets))
+}
+
+/// `sendto(2)` of one packet without its Ethernet header, by a packet socket.
+pub(crate) fn send_frame(
+    fd: &OwnedFd,
+    index: u32,
+    protocol: u16,
+    to: [u8; 6],
+    packet: &[u8],
+) -> Result<(), Errno> {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&to);
+    let address = libc::sockaddr_ll {
+        sll_family: libc::c_ushort::try_from(libc::AF_PACKET).unwrap_or_default(),
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: c_int::try_from(index).map_err(|_| Errno::ENODEV)?,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: address,
+    };
+    // SAFETY: both pointers and lengths are those of live values; the kernel only reads.
+    let sent = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            packet.as_ptr().cast::<c_void>(),
+            packet.len(),
+            0,
+            std::ptr::from_ref(&address).cast::<libc::sockaddr>(),
+            option_len(size_of::<libc::sockaddr_ll>()),
+        )
+    };
+    if sent < 0 { Err(Errno::last()) } else { Ok(()) }
+}
+
 fn check(result: c_int) -> Result<(), Errno> {
     if result < 0 {
         Err(Errno::last())

@@ -12,6 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Family, Protocol};
 
+mod sync;
+
+pub use sync::{SyncDaemon, SyncRole};
+
 /// The identity of a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum VirtualServerKey {

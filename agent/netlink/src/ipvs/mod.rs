@@ -7,6 +7,7 @@
 //! scans. The kernel sends no notifications of changes.
 
 mod attr;
+mod daemon;
 mod family;
 mod glimpse;
 mod reply;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerConfig, VirtualServerKey};
 use portolan_model::{Family, Protocol};
 
+pub use daemon::SyncDaemons;
 pub use glimpse::Glimpse;
 pub use reply::Info;
 pub use request::Request;

@@ -5,6 +5,7 @@
 mod answers;
 #[path = "../common/mod.rs"]
 mod common;
+mod daemons;
 mod objects;
 mod settings;
 mod timeouts;
