@@ -10,6 +10,7 @@
 mod addresses;
 mod fake;
 mod gate;
+mod host;
 mod kernel;
 mod kube_proxy;
 mod runs;
@@ -23,12 +24,14 @@ use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
 pub use portolan_netlink::Errno;
+pub use portolan_netlink::announce::Announcer;
 pub use portolan_netlink::conntrack::{Flow, Tuple};
 
 pub use gate::HoldReason;
 
 pub use addresses::{AddressMonitor, NodePortAddresses, NodePortAddressesError};
-pub use fake::{FakeKernel, Fault};
+pub use fake::{FakeHost, FakeKernel, Fault};
+pub use host::HostPlane;
 pub use kernel::{
     ConntrackTuning, Consequence, IptablesMode, Kernel, KernelConfig, Modprobe, Modules,
     NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning, Unusable,

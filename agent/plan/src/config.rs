@@ -31,6 +31,8 @@ pub struct Config {
     pub exclude_cidrs: Vec<IpNet>,
     /// How packets to VIPs arrive on the node.
     pub vip_binding: VipBinding,
+    /// Whether VIPs of load balancers are bound; not on standby, and not if another program binds them.
+    pub binds_balancers: bool,
 }
 
 impl Default for Config {
@@ -45,6 +47,7 @@ impl Default for Config {
             short_circuit_mask: MarkMask::default(),
             exclude_cidrs: Vec::new(),
             vip_binding: VipBinding::Route,
+            binds_balancers: true,
         }
     }
 }

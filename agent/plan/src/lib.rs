@@ -12,6 +12,7 @@ mod advance;
 mod config;
 mod desire;
 pub mod export;
+pub mod host;
 pub mod kube_proxy;
 mod mark_users;
 mod marks;

@@ -11,6 +11,7 @@ mod apply;
 mod drains;
 mod failed;
 mod flows;
+mod host;
 pub mod kube_proxy;
 mod nftables;
 mod outcome;
@@ -34,6 +35,7 @@ use portolan_plan::{
 
 pub use drains::Draining;
 pub use flows::StaleFlows;
+pub use host::{HostOutcome, HostPreview};
 pub use nftables::NftablesReconciler;
 pub use outcome::{Counts, Outcome};
 pub use preview::Preview;
@@ -41,6 +43,7 @@ pub use preview::Preview;
 use apply::PendingMerge;
 use drains::DrainingServers;
 use failed::FailedRecords;
+use host::HostKeeper;
 use outcome::{breaks, written_rules};
 use spread::PutOff;
 use trash::Trash;
@@ -112,6 +115,7 @@ pub struct Reconciler<D> {
     /// Records with refused steps, which are retried after a pause and not with every change.
     failed: FailedRecords,
     unserved: Unserved,
+    host: HostKeeper,
 }
 
 impl<D: Dataplane> Reconciler<D> {
@@ -136,6 +140,7 @@ impl<D: Dataplane> Reconciler<D> {
             forgotten: None,
             failed: FailedRecords::default(),
             unserved: Unserved::default(),
+            host: HostKeeper::default(),
         }
     }
 

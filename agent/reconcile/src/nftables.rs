@@ -13,9 +13,10 @@ use portolan_nftables::{
     AFFINITY, List, Surplus, TABLE, Ways, advance, affinity_of, changes_udp, deletes_endpoints,
     desire, everything, numbers, plan,
 };
+use portolan_plan::host::Host;
 use portolan_plan::{Config, NodeFacts};
 
-use crate::{Counts, Outcome, StaleFlows};
+use crate::{Counts, HostOutcome, Outcome, StaleFlows};
 
 /// Transactions that lost against others, before one is made whatever others do.
 const ATTEMPTS: usize = 3;
@@ -35,6 +36,8 @@ struct Observed {
 #[derive(Debug)]
 pub struct NftablesReconciler {
     kernel: NftablesKernel,
+    /// What the host's `Director` asks for.
+    host: Option<Arc<Host>>,
     config: Config,
     facts: Option<NodeFacts>,
     /// Our tables, updated with every transaction; `None` at start and after an error.
@@ -55,6 +58,7 @@ impl NftablesReconciler {
         let due: Families = config.families.iter().copied().collect();
         Self {
             kernel,
+            host: None,
             config,
             facts: None,
             observed: None,
@@ -62,6 +66,22 @@ impl NftablesReconciler {
             ways: Ways::default(),
             flows_due: due,
             clients_due: due,
+        }
+    }
+
+    /// Sets what the host's `Director` asks for.
+    pub fn set_host(&mut self, host: Option<Arc<Host>>) {
+        self.host = host;
+    }
+
+    /// What becomes of the settings of the host: they are about IPVS, and are refused.
+    #[must_use]
+    pub fn host_outcome(&self) -> HostOutcome {
+        let asks = self.host.as_deref().is_some_and(Host::asks_for_anything);
+        let error = "the settings of the host's Director need --dataplane ipvs".to_owned();
+        HostOutcome {
+            errors: asks.then_some(error).into_iter().collect(),
+            ..HostOutcome::default()
         }
     }
 

@@ -214,9 +214,11 @@ fn health(verdicts: &Verdicts) -> RecordHealth {
         (*address, is_there.then_some(u32::from(verdict.weight)))
     });
     let weights: std::collections::BTreeMap<_, _> = weights.collect();
+    // With no result at all, nothing is known about the quorum either.
+    let is_known = !weights.is_empty() || verdicts.backends.is_empty();
     RecordHealth {
-        // With no result at all, nothing is known about the quorum either.
-        is_sorry: verdicts.sorry && (!weights.is_empty() || verdicts.backends.is_empty()),
+        is_sorry: verdicts.sorry && is_known,
+        lacks_quorum: !verdicts.quorum && is_known,
         weights,
     }
 }

@@ -138,4 +138,7 @@ pub struct RecordHealth {
     pub weights: BTreeMap<SocketAddr, Option<u32>>,
     /// Whether the sorry server serves.
     pub is_sorry: bool,
+    /// Whether too little weight is healthy. Connections still go to what there is, unless the sorry server
+    /// serves.
+    pub lacks_quorum: bool,
 }

@@ -2,7 +2,10 @@
 
 //! Kernel in memory with the refusals of the real one, and with injected faults.
 
+mod host;
 mod kube_proxy;
+
+pub use host::FakeHost;
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +44,8 @@ pub enum Fault {
 pub struct FakeKernel {
     /// Its state.
     pub state: KernelState,
+    /// Settings of the host.
+    pub host: FakeHost,
     /// Facts about the node.
     pub facts: NodeFacts,
     /// Connections of real servers.
@@ -135,7 +140,9 @@ impl FakeKernel {
     }
 
     fn execute(&mut self, step: &Step) -> Result<(), StepFailure> {
-        check(&self.state, step)
+        let is_refused = self.excludes_sync_daemon(step);
+        ensure(!is_refused, Refusal::Errno(Errno::EINVAL))
+            .and_then(|()| check(&self.state, step))
             .map_err(|refusal| StepFailure::new(Doubt::Stale, refusal.to_string()))?;
         self.state.advance(step);
         Ok(())

@@ -8,6 +8,7 @@
 mod binding;
 mod blocking;
 pub(crate) mod glance;
+mod host;
 mod ipset;
 mod iptables;
 mod ipvs;

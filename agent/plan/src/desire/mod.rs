@@ -262,6 +262,9 @@ impl<'a> Builder<'a> {
     /// Adds the local route of a VIP. An address of the node itself is never bound: its other ports must
     /// stay reachable.
     fn bind(&mut self, record: &Record, address: IpAddr) {
+        if record.balancing.is_some() && !self.config.binds_balancers {
+            return;
+        }
         if self.facts.addresses.contains(&address) {
             let record = record.key.clone();
             self.desired

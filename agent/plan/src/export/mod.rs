@@ -6,4 +6,5 @@ mod ipvsadm;
 mod steps;
 
 pub use ipvsadm::save;
+pub(crate) use steps::ObjectKind;
 pub use steps::{Action, StepLine, Totals, step_lines};

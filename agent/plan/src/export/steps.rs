@@ -43,13 +43,16 @@ impl Action {
 /// Kind of an object of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum ObjectKind {
+pub(crate) enum ObjectKind {
     VirtualServer,
     RealServer,
     Set,
     SetEntry,
     Rules,
     Route,
+    Setting,
+    SyncDaemon,
+    Neighbour,
 }
 
 impl ObjectKind {
@@ -61,6 +64,9 @@ impl ObjectKind {
             Self::SetEntry => ("set entry", "set entries"),
             Self::Rules => ("family's rules", "families' rules"),
             Self::Route => ("route", "routes"),
+            Self::Setting => ("setting", "settings"),
+            Self::SyncDaemon => ("sync daemon", "sync daemons"),
+            Self::Neighbour => ("proxy neighbour", "proxy neighbours"),
         };
         format!("{count} {}", if count == 1 { one } else { many })
     }
@@ -76,7 +82,7 @@ pub struct StepLine {
     /// records share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
-    /// Arguments of `ipvsadm`, or a command of `ipset` or `ip`.
+    /// Arguments of `ipvsadm`, or a command of `ipset`, `ip`, `ipvsadm` or `sysctl`.
     pub command: String,
     /// Settings before a change.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,13 +90,21 @@ pub struct StepLine {
 }
 
 impl StepLine {
-    fn new(action: Action, kind: ObjectKind, command: String) -> Self {
+    pub(crate) fn new(action: Action, kind: ObjectKind, command: String) -> Self {
         Self {
             action,
             kind,
             record: None,
             command,
             was: None,
+        }
+    }
+
+    /// With the settings before the change.
+    pub(crate) fn after(self, was: String) -> Self {
+        Self {
+            was: Some(was),
+            ..self
         }
     }
 }

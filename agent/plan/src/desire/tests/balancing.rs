@@ -65,6 +65,7 @@ fn health(weights: &[(&str, Option<u32>)], is_sorry: bool) -> RecordHealth {
             .map(|(address, weight)| (address.parse().unwrap(), *weight))
             .collect(),
         is_sorry,
+        lacks_quorum: false,
     }
 }
 

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Settings of a director's host: what its `Director` object asks for besides virtual servers.
+//!
+//! They are few and read as a whole, so that they have a state, steps and a plan of their own beside
+//! [`KernelState`](crate::KernelState).
+
+mod lines;
+mod plan;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use portolan_model::ipvs::{SyncDaemon, SyncRole};
+use serde::{Deserialize, Serialize};
+
+pub use plan::plan_host;
+pub use state::{HostState, HostStep, Neighbour, Timeouts};
+
+use crate::VipBinding;
+
+/// What the host's `Director` asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// Timeouts of connections; 0 leaves one as it is.
+    pub timeouts: Timeouts,
+    /// What is done about settings that differ.
+    pub sysctl_mode: SysctlMode,
+    /// Values of settings by name, as `sysctl` spells it: `net.ipv4.vs.sloppy_tcp`.
+    pub sysctls: BTreeMap<String, String>,
+    /// The sync daemon, which runs in both roles.
+    pub sync: Option<SyncDaemon>,
+    /// What makes virtual addresses of load balancers the host's own; `None` if somebody else does.
+    pub binding: Option<VipBinding>,
+    /// The interface to the clients: it answers for virtual addresses, and announces them.
+    pub interface: Option<String>,
+    /// Whether this director answers for its virtual addresses. One on standby is programmed all the same.
+    pub is_active: bool,
+    /// Number of announcements of a new virtual address.
+    pub announcements: u32,
+    /// Time between two of them.
+    pub announcement_interval: Duration,
+    /// Routing table for the virtual addresses that are served; 0 for none.
+    pub announce_table: u32,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            timeouts: Timeouts::default(),
+            sysctl_mode: SysctlMode::default(),
+            sysctls: BTreeMap::new(),
+            sync: None,
+            binding: Some(VipBinding::Route),
+            interface: None,
+            is_active: true,
+            announcements: 3,
+            announcement_interval: Duration::from_millis(200),
+            announce_table: 0,
+        }
+    }
+}
+
+/// What is done about a kernel setting that differs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SysctlMode {
+    /// It is written.
+    #[default]
+    Set,
+    /// It is reported as an error.
+    Check,
+    /// Nothing.
+    Ignore,
+}
+
+/// Virtual addresses of the load balancers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Vips {
+    /// Those that the host answers for.
+    pub bound: BTreeSet<IpAddr>,
+    /// Those with a real server that takes new connections, and with their quorum.
+    pub served: BTreeSet<IpAddr>,
+}
+
+/// State of the kernel that a host asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostDesired {
+    /// Timeouts of connections; 0 leaves one as it is.
+    pub timeouts: Timeouts,
+    /// What is done about settings that differ.
+    pub sysctl_mode: SysctlMode,
+    /// Values of settings.
+    pub sysctls: BTreeMap<String, String>,
+    /// The sync daemons.
+    pub daemons: BTreeMap<SyncRole, SyncDaemon>,
+    /// Addresses that an interface answers neighbour solicitations for.
+    pub neighbours: BTreeSet<Neighbour>,
+    /// Routes of the announced addresses: table and address.
+    pub announced: BTreeSet<(u32, IpAddr)>,
+}
+
+impl HostDesired {
+    /// The state for these virtual addresses.
+    #[must_use]
+    pub fn new(host: &Host, vips: &Vips) -> Self {
+        let mut sysctls = host.sysctls.clone();
+        let mut neighbours = BTreeSet::new();
+        if let Some(interface) = host.interface.as_deref().filter(|_| host.answers()) {
+            let of_v6 = vips.bound.iter().filter(|ip| ip.is_ipv6());
+            neighbours.extend(of_v6.map(|ip| Neighbour {
+                interface: interface.to_owned(),
+                address: *ip,
+            }));
+            if !neighbours.is_empty() {
+                sysctls.insert(proxy_ndp(interface), "1".to_owned());
+            }
+        }
+        let announced = vips.served.iter().map(|ip| (host.announce_table, *ip));
+        let is_announced = host.is_active && host.announce_table != 0;
+        let daemons = host.sync.iter().flat_map(|daemon| {
+            let of_role = |role| (role, daemon.clone());
+            SyncRole::ALL.map(of_role)
+        });
+        Self {
+            timeouts: host.timeouts,
+            sysctl_mode: host.sysctl_mode,
+            sysctls,
+            daemons: daemons.collect(),
+            neighbours,
+            announced: announced.filter(|_| is_announced).collect(),
+        }
+    }
+}
+
+impl Host {
+    /// Whether it asks for anything but what every host does.
+    #[must_use]
+    pub fn asks_for_anything(&self) -> bool {
+        *self != Self::default()
+    }
+
+    /// Whether it answers for virtual addresses by itself.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        self.is_active && self.binding.is_some()
+    }
+}
+
+/// The setting that lets an interface answer for proxy neighbours. In the notation of `sysctl` the dots of a
+/// name are slashes.
+fn proxy_ndp(interface: &str) -> String {
+    let interface = interface.replace('.', "/");
+    format!("net.ipv6.conf.{interface}.proxy_ndp")
+}
+
+/// What this agent, or an earlier run of it, has made in the kernel that the kernel does not say of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owned {
+    /// The sync daemons as they were asked for.
+    pub daemons: BTreeMap<SyncRole, SyncDaemon>,
+    /// Tables with routes of announced addresses.
+    pub tables: BTreeSet<u32>,
+}
+
+impl Owned {
+    /// Notes what will be ours when the desired state is programmed. Called before that: an agent that is
+    /// killed in between still knows it.
+    #[must_use]
+    pub fn with(&self, desired: &HostDesired) -> Self {
+        let mut owned = self.clone();
+        let daemons = desired.daemons.iter();
+        owned
+            .daemons
+            .extend(daemons.map(|(role, daemon)| (*role, daemon.clone())));
+        let tables = desired.announced.iter();
+        owned.tables.extend(tables.map(|(table, _)| *table));
+        owned
+    }
+
+    /// Forgets what is no longer there.
+    #[must_use]
+    pub fn only(desired: &HostDesired) -> Self {
+        Self::default().with(desired)
+    }
+}

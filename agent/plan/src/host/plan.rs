@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Steps from the observed to the desired state of a host.
+
+use std::collections::BTreeMap;
+
+use portolan_model::ipvs::{SyncDaemon, SyncRole};
+
+use super::{HostDesired, HostState, HostStep, Owned, SysctlMode, Timeouts};
+
+/// Number of threads of a sync daemon. A running daemon keeps its own.
+const SYNC_PORTS: &str = "net.ipv4.vs.sync_ports";
+
+/// Returns the ordered steps from `observed` to `desired`, and what is wrong and is not to be changed.
+///
+/// Removals come first, then settings, then additions: a daemon that changes is stopped before it is started
+/// again, with the settings in force. A daemon that is not desired is stopped only if it is the one in `owned`.
+#[must_use]
+pub fn plan_host(
+    desired: &HostDesired,
+    observed: &HostState,
+    owned: &Owned,
+) -> (Vec<HostStep>, Vec<String>) {
+    let (settings, problems) = sysctls(desired, observed);
+    let is_threads =
+        |step: &HostStep| matches!(step, HostStep::SetSysctl { name, .. } if name == SYNC_PORTS);
+    let restart = settings.iter().any(is_threads);
+    let mut steps: Vec<HostStep> = stopped(desired, observed, owned, restart).collect();
+    let gone = observed.neighbours.difference(&desired.neighbours);
+    steps.extend(gone.cloned().map(HostStep::DelNeighbour));
+    let gone = observed.announced.difference(&desired.announced);
+    steps.extend(gone.map(|(table, vip)| HostStep::Withdraw {
+        table: *table,
+        vip: *vip,
+    }));
+    let timeouts = desired.timeouts.missing_from(&observed.timeouts);
+    if timeouts != Timeouts::default() {
+        steps.push(HostStep::SetTimeouts(timeouts));
+    }
+    steps.extend(settings);
+    let started = desired.daemons.iter();
+    let started = started.filter(|(role, daemon)| restart || !runs(observed, **role, daemon));
+    steps.extend(started.map(|(role, daemon)| HostStep::AddDaemon {
+        role: *role,
+        daemon: daemon.clone(),
+    }));
+    let new = desired.neighbours.difference(&observed.neighbours);
+    steps.extend(new.cloned().map(HostStep::AddNeighbour));
+    let new = desired.announced.difference(&observed.announced);
+    steps.extend(new.map(|(table, vip)| HostStep::Announce {
+        table: *table,
+        vip: *vip,
+    }));
+    (steps, problems)
+}
+
+fn runs(observed: &HostState, role: SyncRole, daemon: &SyncDaemon) -> bool {
+    let there = observed.daemons.get(&role);
+    there.is_some_and(|there| daemon.is_in_force(role, there))
+}
+
+/// Daemons to be stopped: those that differ, and those of ours that are not desired.
+fn stopped(
+    desired: &HostDesired,
+    observed: &HostState,
+    owned: &Owned,
+    restart: bool,
+) -> impl Iterator<Item = HostStep> {
+    let is_stopped = move |role: &SyncRole| match desired.daemons.get(role) {
+        Some(daemon) => restart || !runs(observed, *role, daemon),
+        None => {
+            let ours = owned.daemons.get(role);
+            ours.is_some_and(|ours| runs(observed, *role, ours))
+        }
+    };
+    let stopped = observed.daemons.keys().copied().filter(is_stopped);
+    stopped
+        .map(|role| HostStep::DelDaemon { role })
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+/// Settings to be written, and those that are wrong otherwise.
+fn sysctls(desired: &HostDesired, observed: &HostState) -> (Vec<HostStep>, Vec<String>) {
+    let (mut steps, mut problems) = (Vec::new(), Vec::new());
+    if desired.sysctl_mode == SysctlMode::Ignore {
+        return (steps, problems);
+    }
+    for (name, value) in wrong(&desired.sysctls, observed) {
+        match (observed.sysctls.get(name), desired.sysctl_mode) {
+            (Some(Ok(_)), SysctlMode::Set) => steps.push(HostStep::SetSysctl {
+                name: name.clone(),
+                value: value.clone(),
+            }),
+            (Some(Ok(found)), _) => {
+                problems.push(format!("{name} is {found}: expected {value}"));
+            }
+            (Some(Err(error)), _) => {
+                problems.push(format!("{name}: {error}: expected {value}"));
+            }
+            (None, _) => problems.push(format!("{name} was not read: expected {value}")),
+        }
+    }
+    (steps, problems)
+}
+
+fn wrong<'a>(
+    desired: &'a BTreeMap<String, String>,
+    observed: &'a HostState,
+) -> impl Iterator<Item = (&'a String, &'a String)> {
+    let is_right = |name: &String, value: &String| {
+        let found = observed.sysctls.get(name);
+        found.is_some_and(|found| found.as_ref() == Ok(&plain(value)))
+    };
+    desired
+        .iter()
+        .filter(move |(name, value)| !is_right(name, value))
+}
+
+/// A value with one space between its fields, as the kernel's are read.
+fn plain(value: &str) -> String {
+    value.split_whitespace().collect::<Vec<_>>().join(" ")
+}

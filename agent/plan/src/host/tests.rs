@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use portolan_model::ipvs::{SyncDaemon, SyncRole};
+use proptest::prelude::*;
+
+use super::*;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn vips(bound: &[&str], served: &[&str]) -> Vips {
+    Vips {
+        bound: bound.iter().map(|text| ip(text)).collect(),
+        served: served.iter().map(|text| ip(text)).collect(),
+    }
+}
+
+/// A host with all that there is, on a kernel with other values.
+fn all() -> (Host, HostState) {
+    let host = Host {
+        timeouts: Timeouts {
+            tcp: 600,
+            tcp_fin: 0,
+            udp: 30,
+        },
+        sysctls: [("net.ipv4.vs.sloppy_tcp".to_owned(), "1".to_owned())].into(),
+        sync: Some(SyncDaemon::new("eth1")),
+        interface: Some("eth0.7".to_owned()),
+        announce_table: 199,
+        ..Host::default()
+    };
+    let value = |name: &str| (name.to_owned(), Ok("0".to_owned()));
+    let observed = HostState {
+        timeouts: Timeouts {
+            tcp: 900,
+            tcp_fin: 120,
+            udp: 300,
+        },
+        sysctls: ["net.ipv4.vs.sloppy_tcp", "net.ipv6.conf.eth0/7.proxy_ndp"]
+            .map(value)
+            .into(),
+        ..HostState::default()
+    };
+    (host, observed)
+}
+
+const V4: &str = "192.0.2.10";
+const V6: &str = "2001:db8::10";
+
+fn planned(desired: &HostDesired, observed: &HostState, owned: &Owned) -> Vec<String> {
+    let (steps, problems) = plan_host(desired, observed, owned);
+    assert_eq!(problems, [""; 0]);
+    let lines = steps.iter().map(|step| step.line(observed).to_string());
+    lines.collect()
+}
+
+#[test]
+fn a_plan_has_all_that_differs_and_the_next_one_is_empty() {
+    let (host, mut observed) = all();
+    let desired = HostDesired::new(&host, &vips(&[V4, V6], &[V4]));
+    let lines = planned(&desired, &observed, &Owned::default());
+    let daemon = "--mcast-interface eth1 --syncid 0 --sync-maxlen 1472 --mcast-group 224.0.0.81 \
+                  --mcast-port 8848 --mcast-ttl 1";
+    let expected = [
+        "~ ipvsadm --set 600 120 30  # was ipvsadm --set 900 120 300".to_owned(),
+        "~ sysctl -w net.ipv4.vs.sloppy_tcp=1  # was 0".to_owned(),
+        "~ sysctl -w net.ipv6.conf.eth0/7.proxy_ndp=1  # was 0".to_owned(),
+        format!("+ ipvsadm --start-daemon master {daemon}"),
+        format!("+ ipvsadm --start-daemon backup {daemon}"),
+        format!("+ ip neighbour add proxy {V6} dev eth0.7 proto 99"),
+        format!("+ ip route add {V4}/32 dev lo table 199 proto 99"),
+    ];
+    assert_eq!(lines, expected);
+    let (steps, _) = plan_host(&desired, &observed, &Owned::default());
+    steps.iter().for_each(|step| observed.advance(step));
+    assert_eq!(planned(&desired, &observed, &Owned::default()), [""; 0]);
+}
+
+#[test]
+fn a_director_on_standby_answers_for_nothing_and_is_synchronised() {
+    let (host, observed) = all();
+    let host = Host {
+        is_active: false,
+        ..host
+    };
+    let desired = HostDesired::new(&host, &vips(&[V4, V6], &[V4, V6]));
+    assert!(desired.neighbours.is_empty() && desired.announced.is_empty());
+    assert_eq!(desired.daemons.len(), 2);
+    let there = HostState {
+        neighbours: [Neighbour {
+            interface: "eth0.7".to_owned(),
+            address: ip(V6),
+        }]
+        .into(),
+        announced: [(199, ip(V4))].into(),
+        ..observed
+    };
+    let (steps, _) = plan_host(&desired, &there, &Owned::default());
+    let (first, rest) = steps.split_at(2);
+    assert!(first.iter().all(HostStep::is_removal), "{first:?}");
+    assert!(!rest.iter().any(HostStep::is_removal), "{rest:?}");
+}
+
+#[test]
+fn addresses_of_somebody_else_get_no_proxy_and_are_announced() {
+    let (host, _) = all();
+    let host = Host {
+        binding: None,
+        ..host
+    };
+    let desired = HostDesired::new(&host, &vips(&[V6], &[V6]));
+    assert!(desired.neighbours.is_empty());
+    assert_eq!(desired.announced, [(199, ip(V6))].into());
+}
+
+#[test]
+fn a_daemon_that_differs_is_stopped_before_it_is_started() {
+    let (host, mut observed) = all();
+    let desired = HostDesired::new(&host, &Vips::default());
+    let other = SyncDaemon {
+        id: 9,
+        ..SyncDaemon::new("eth1")
+    };
+    observed.daemons.insert(SyncRole::Backup, other);
+    observed
+        .daemons
+        .insert(SyncRole::Master, SyncDaemon::new("eth1"));
+    let daemons = |observed: &HostState| {
+        let (steps, _) = plan_host(&desired, observed, &Owned::default());
+        let steps = steps.into_iter().filter_map(|step| match step {
+            HostStep::AddDaemon { role, .. } => Some((role, true)),
+            HostStep::DelDaemon { role } => Some((role, false)),
+            _ => None,
+        });
+        steps.collect::<Vec<_>>()
+    };
+    let (master, backup) = (SyncRole::Master, SyncRole::Backup);
+    assert_eq!(daemons(&observed), [(backup, false), (backup, true)]);
+    // The number of threads counts when a daemon starts.
+    let mut host = host.clone();
+    let ports = "net.ipv4.vs.sync_ports".to_owned();
+    host.sysctls.insert(ports.clone(), "4".to_owned());
+    observed.sysctls.insert(ports.clone(), Ok("1".to_owned()));
+    let desired = HostDesired::new(&host, &Vips::default());
+    let (steps, _) = plan_host(&desired, &observed, &Owned::default());
+    let at = |wanted: &HostStep| steps.iter().position(|step| step == wanted).unwrap();
+    let set = HostStep::SetSysctl {
+        name: ports,
+        value: "4".to_owned(),
+    };
+    let start = HostStep::AddDaemon {
+        role: master,
+        daemon: SyncDaemon::new("eth1"),
+    };
+    assert!(at(&HostStep::DelDaemon { role: master }) < at(&set) && at(&set) < at(&start));
+}
+
+#[test]
+fn only_our_own_daemons_are_stopped() {
+    let desired = HostDesired::default();
+    let ours = SyncDaemon::new("eth1");
+    let owned = Owned {
+        daemons: [(SyncRole::Master, ours.clone())].into(),
+        ..Owned::default()
+    };
+    let with = |daemon: SyncDaemon| HostState {
+        daemons: SyncRole::ALL.map(|role| (role, daemon.clone())).into(),
+        ..HostState::default()
+    };
+    let lines = planned(&desired, &with(ours), &owned);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("- ipvsadm --stop-daemon master"));
+    let theirs = SyncDaemon {
+        id: 3,
+        ..SyncDaemon::new("eth1")
+    };
+    assert_eq!(planned(&desired, &with(theirs), &owned), [""; 0]);
+}
+
+#[test]
+fn a_setting_is_written_reported_or_left() {
+    let name = "net.ipv4.vs.sync_threshold";
+    let host = |mode| Host {
+        sysctl_mode: mode,
+        sysctls: [(name.to_owned(), "2 \t 40".to_owned())].into(),
+        ..Host::default()
+    };
+    let with = |value: Result<&str, &str>| HostState {
+        sysctls: [(
+            name.to_owned(),
+            value.map(str::to_owned).map_err(str::to_owned),
+        )]
+        .into(),
+        ..HostState::default()
+    };
+    let plan = |mode, state: &HostState| {
+        let desired = HostDesired::new(&host(mode), &Vips::default());
+        let (steps, problems) = plan_host(&desired, state, &Owned::default());
+        (steps.len(), problems)
+    };
+    let wrong = with(Ok("3 50"));
+    assert_eq!(plan(SysctlMode::Set, &wrong), (1, vec![]));
+    let problem = format!("{name} is 3 50: expected 2 \t 40");
+    assert_eq!(plan(SysctlMode::Check, &wrong), (0, vec![problem]));
+    assert_eq!(plan(SysctlMode::Ignore, &wrong), (0, vec![]));
+    assert_eq!(plan(SysctlMode::Set, &with(Ok("2 40"))), (0, vec![]));
+    // What cannot be read cannot be written either.
+    let (steps, problems) = plan(SysctlMode::Set, &with(Err("no such file")));
+    assert_eq!((steps, problems.len()), (0, 1));
+    assert!(problems[0].contains("no such file"), "{problems:?}");
+}
+
+#[test]
+fn what_is_asked_for_is_known_to_be_ours_before_it_is_there() {
+    let (host, _) = all();
+    let desired = HostDesired::new(&host, &vips(&[V4], &[V4]));
+    let owned = Owned::default().with(&desired);
+    assert_eq!((owned.daemons.len(), owned.tables.len()), (2, 1));
+    let later = HostDesired::default();
+    assert_eq!(owned.with(&later), owned);
+    assert_eq!(Owned::only(&later), Owned::default());
+}
+
+fn host_of(seed: (u32, bool, bool, u32)) -> HostDesired {
+    let (udp, sync, active, table) = seed;
+    let host = Host {
+        timeouts: Timeouts {
+            udp,
+            ..Timeouts::default()
+        },
+        sync: sync.then(|| SyncDaemon::new("eth1")),
+        interface: active.then(|| "eth0".to_owned()),
+        is_active: active,
+        announce_table: table,
+        ..Host::default()
+    };
+    HostDesired::new(&host, &vips(&[V4, V6], &[V6]))
+}
+
+proptest! {
+    #[test]
+    fn the_steps_lead_from_any_host_to_any_other(
+        from in (0..3u32, any::<bool>(), any::<bool>(), 0..3u32),
+        to in (0..3u32, any::<bool>(), any::<bool>(), 0..3u32),
+    ) {
+        let proxy = "net.ipv6.conf.eth0.proxy_ndp".to_owned();
+        let mut state = HostState {
+            sysctls: [(proxy, Ok("0".to_owned()))].into(),
+            ..HostState::default()
+        };
+        let mut owned = Owned::default();
+        for desired in [host_of(from), host_of(to)] {
+            owned = owned.with(&desired);
+            let (steps, problems) = plan_host(&desired, &state, &owned);
+            prop_assert_eq!(problems, Vec::<String>::new());
+            steps.iter().for_each(|step| state.advance(step));
+            prop_assert_eq!(plan_host(&desired, &state, &owned).0, vec![]);
+            prop_assert_eq!(&state.daemons, &desired.daemons);
+            owned = Owned::only(&desired);
+        }
+    }
+}

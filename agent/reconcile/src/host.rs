@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Settings of a director's host: they follow its `Director` object and the virtual addresses.
+//!
+//! What ends, ends before virtual servers change; what begins, begins after it. So a director that goes to standby
+//! gives its addresses up first, and no address is announced before its virtual servers are there.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_dataplane::{Dataplane, HostPlane};
+use portolan_model::NodeTable;
+use portolan_plan::host::{Host, HostDesired, HostState, HostStep, Owned, Vips, plan_host};
+use portolan_plan::{Config, Desired, KernelState};
+
+use crate::Reconciler;
+
+/// The host as it was asked for and made.
+#[derive(Debug, Default)]
+pub(crate) struct HostKeeper {
+    /// What is asked for; `None` while nothing is known, and then nothing changes.
+    host: Option<Arc<Host>>,
+    owned: Owned,
+    /// Virtual addresses that the host answered for at the last time.
+    bound: BTreeSet<IpAddr>,
+}
+
+/// What became of a host's settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostOutcome {
+    /// Number of changed settings.
+    pub changed: usize,
+    /// What is wrong, or could not be changed. Everything is tried again.
+    pub errors: Vec<String>,
+    /// Virtual addresses that the host newly answers for: neighbours are to be told.
+    pub new: BTreeSet<IpAddr>,
+}
+
+/// Steps of a host that would be taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostPreview {
+    /// State of the kernel.
+    pub observed: HostState,
+    /// The steps, in order.
+    pub steps: Vec<HostStep>,
+    /// What is wrong and would not be changed.
+    pub problems: Vec<String>,
+}
+
+impl<D: Dataplane + HostPlane> Reconciler<D> {
+    /// Sets what the host's `Director` asks for, and what earlier runs have made.
+    pub fn set_host(&mut self, host: Option<Arc<Host>>, owned: Owned) {
+        if let Some(host) = &host {
+            let binds = host.answers();
+            let binding = host.binding.unwrap_or(self.config.vip_binding);
+            if (binds, binding) != (self.config.binds_balancers, self.config.vip_binding) {
+                (self.config.binds_balancers, self.config.vip_binding) = (binds, binding);
+                self.dataplane.bind_by(binding);
+                self.forget();
+            }
+        }
+        (self.host.host, self.host.owned) = (host, owned);
+    }
+
+    /// What is ours once the settings that the host asks for are in the kernel, besides what is ours already. To
+    /// be saved before [`Self::finish_host`].
+    #[must_use]
+    pub fn owned_then(&self, table: &NodeTable) -> Owned {
+        match &self.host.host {
+            Some(host) => self.host.owned.with(&self.desired_host(host, table)),
+            None => self.host.owned.clone(),
+        }
+    }
+
+    /// Ends what the host no longer does, before virtual servers change.
+    pub async fn begin_host(&mut self) -> HostOutcome {
+        let Some(host) = self.host.host.clone() else {
+            return HostOutcome::default();
+        };
+        // The addresses are not known yet: only what does not depend on them ends now.
+        let desired = HostDesired::new(&host, &Vips::default());
+        let is_final = |step: &HostStep| match step {
+            HostStep::DelDaemon { role } => !desired.daemons.contains_key(role),
+            HostStep::DelNeighbour(_) | HostStep::Withdraw { .. } => !host.is_active,
+            _ => false,
+        };
+        let (steps, mut outcome) = self.planned(&desired).await;
+        // Errors and problems are told at the end.
+        outcome.errors.clear();
+        let steps: Vec<_> = steps.into_iter().filter(is_final).collect();
+        self.take(&steps, outcome).await
+    }
+
+    /// Makes the host's settings equal to what is asked for.
+    pub async fn finish_host(&mut self, table: &NodeTable) -> HostOutcome {
+        let Some(host) = self.host.host.clone() else {
+            return HostOutcome::default();
+        };
+        let desired = self.desired_host(&host, table);
+        self.host.owned = self.host.owned.with(&desired);
+        let (steps, outcome) = self.planned(&desired).await;
+        let mut outcome = self.take(&steps, outcome).await;
+        if outcome.errors.is_empty() {
+            self.host.owned = Owned::only(&desired);
+        }
+        let bound = match host.answers() {
+            true => self.bound(),
+            false => BTreeSet::new(),
+        };
+        outcome.new = bound.difference(&self.host.bound).copied().collect();
+        self.host.bound = bound;
+        outcome
+    }
+
+    /// What is ours now.
+    #[must_use]
+    pub fn owned(&self) -> &Owned {
+        &self.host.owned
+    }
+
+    /// The steps that [`Self::finish_host`] would take for a desired state.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub async fn preview_host(
+        &mut self,
+        desired: &Desired,
+        table: &NodeTable,
+    ) -> Result<HostPreview, portolan_dataplane::DataplaneError> {
+        let Some(host) = self.host.host.clone() else {
+            return Ok(HostPreview::default());
+        };
+        let desired = HostDesired::new(&host, &vips_of(desired, table, &self.config));
+        let owned = self.host.owned.with(&desired);
+        let observed = self.dataplane.observe_host(&desired, &owned).await?;
+        let (steps, problems) = plan_host(&desired, &observed, &owned);
+        Ok(HostPreview {
+            observed,
+            steps,
+            problems,
+        })
+    }
+
+    fn desired_host(&self, host: &Host, table: &NodeTable) -> HostDesired {
+        let vips = self
+            .desired
+            .read(|desired| vips_of(desired, table, &self.config));
+        HostDesired::new(host, &vips)
+    }
+
+    async fn planned(&mut self, desired: &HostDesired) -> (Vec<HostStep>, HostOutcome) {
+        let owned = self.host.owned.clone();
+        match self.dataplane.observe_host(desired, &owned).await {
+            Ok(observed) => {
+                let (steps, errors) = plan_host(desired, &observed, &owned);
+                let outcome = HostOutcome {
+                    errors,
+                    ..HostOutcome::default()
+                };
+                (steps, outcome)
+            }
+            Err(error) => {
+                let outcome = HostOutcome {
+                    errors: vec![format!("settings of the host cannot be read: {error}")],
+                    ..HostOutcome::default()
+                };
+                (Vec::new(), outcome)
+            }
+        }
+    }
+
+    async fn take(&mut self, steps: &[HostStep], mut outcome: HostOutcome) -> HostOutcome {
+        if steps.is_empty() {
+            return outcome;
+        }
+        for step in steps {
+            tracing::debug!(%step, "step");
+        }
+        let failed = self.dataplane.apply_host(steps).await;
+        outcome.changed = steps.len() - failed.len();
+        let texts = failed
+            .iter()
+            .map(|(step, error)| format!("{step}: {error}"));
+        outcome.errors.extend(texts);
+        outcome
+    }
+
+    /// Virtual addresses of load balancers that are bound in the kernel as far as that is known.
+    fn bound(&mut self) -> BTreeSet<IpAddr> {
+        self.merge_pending();
+        let there = self.observed.as_ref().map(|observed| &observed.routes);
+        self.desired.read(|desired| {
+            let wanted = addresses(desired, |_, _| true);
+            let is_there = |ip: &IpAddr| there.is_some_and(|there| there.contains_key(ip));
+            wanted.into_iter().filter(is_there).collect()
+        })
+    }
+}
+
+/// The virtual addresses of load balancers: those that are bound, and those that serve.
+fn vips_of(desired: &Desired, table: &NodeTable, config: &Config) -> Vips {
+    let routes = &desired.state.routes;
+    let bound = match config.binds_balancers {
+        true => addresses(desired, |_, address| routes.contains_key(&address)),
+        false => BTreeSet::new(),
+    };
+    let serves = |key: &portolan_model::ipvs::VirtualServerKey| {
+        let Some(record) = desired.records.get(key) else {
+            return false;
+        };
+        let health = table.health.get(&record.key);
+        let has_quorum = health.is_none_or(|health| health.is_sorry || !health.lacks_quorum);
+        has_quorum && takes_connections(&desired.state, key)
+    };
+    Vips {
+        bound,
+        served: addresses(desired, |key, _| serves(key)),
+    }
+}
+
+/// Addresses of load balancers' virtual servers that are chosen.
+fn addresses(
+    desired: &Desired,
+    is_chosen: impl Fn(&portolan_model::ipvs::VirtualServerKey, IpAddr) -> bool,
+) -> BTreeSet<IpAddr> {
+    let of_balancers = desired
+        .records
+        .iter()
+        .filter(|(_, record)| record.balancing.is_some());
+    let chosen = of_balancers.filter_map(|(key, _)| {
+        let address = key.socket()?.ip();
+        is_chosen(key, address).then_some(address)
+    });
+    chosen.collect()
+}
+
+/// Whether a virtual server has a real server with a weight.
+fn takes_connections(state: &KernelState, key: &portolan_model::ipvs::VirtualServerKey) -> bool {
+    let server = state.virtual_servers.get(key);
+    server.is_some_and(|server| server.real_servers.values().any(|real| real.weight > 0))
+}
+
+#[cfg(test)]
+mod tests;
