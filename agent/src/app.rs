@@ -29,6 +29,7 @@ use tokio::time::timeout;
 use crate::addresses;
 use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
 use crate::backends::{self, BackendCollector};
+use crate::director::{self, HostDirector, announce};
 use crate::dns::Origin;
 use crate::families;
 use crate::health::Health;
@@ -197,7 +198,22 @@ async fn start<E: Engine + 'static>(
         search: ports.others(args.kube_proxy_search()),
         ..args.takeover()
     };
-    start_reconciling(args, reconciler, tables, takeover, outputs, vital);
+    let director = HostDirector::new(args.host_flags(), &args.state_dir);
+    let (link, announcements) = director.link();
+    let announcing = vital.ending.clone();
+    vital.spawn("announcements", async move {
+        // It ends with the agent.
+        let _ = announcing
+            .run_until_cancelled(announce(announcements))
+            .await;
+    });
+    let inputs = SyncInputs {
+        tables,
+        addresses: Arc::new(Notify::new()),
+        takeover,
+        host: link,
+    };
+    start_reconciling(args, reconciler, inputs, outputs, vital);
     let stats = Arc::new(Stats::default());
     if args.source == Source::Controller {
         register_latency(&stats, &mut metrics);
@@ -211,6 +227,7 @@ async fn start<E: Engine + 'static>(
         held: status.held().clone(),
         pin: pin.clone(),
         stats,
+        director: director.clone(),
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     registry.register_collector(Box::new(SettingsCollector(settings)));
@@ -224,7 +241,10 @@ async fn start<E: Engine + 'static>(
         readiness,
         liveness: Liveness::default(),
         debug: status.dumps().merge(overviews.dumps()),
-        actions: status.actions().merge(reload.actions()),
+        actions: status
+            .actions()
+            .merge(reload.actions())
+            .merge(director::actions(director)),
         token: args.debug.token()?,
     };
     ports.serve(admin, healthz, vital);
@@ -359,24 +379,17 @@ async fn set_older_table_aside(args: &RunArgs, kernel: &mut Kernel) -> anyhow::R
 fn start_reconciling<E: Engine + 'static>(
     args: &RunArgs,
     reconciler: E,
-    tables: watch::Receiver<Option<Arc<Subscribed>>>,
-    takeover: TakeoverConfig,
+    inputs: SyncInputs,
     outputs: SyncOutputs,
     vital: &Vital,
 ) {
     let drainer = Drainer::open(&args.state_dir, args.drain_timeout(), BootClock::system());
-    let addresses = Arc::new(Notify::new());
-    let following = addresses::follow(Arc::clone(&addresses));
+    let following = addresses::follow(Arc::clone(&inputs.addresses));
     vital.spawn_endless("address changes", following);
     let timing = Timing {
         sync_period: args.sync_period(),
         check_period: args.check_period(),
         ..Timing::default()
-    };
-    let inputs = SyncInputs {
-        tables,
-        addresses,
-        takeover,
     };
     let ending = vital.ending.clone();
     let task = reconcile(reconciler, drainer, inputs, timing, outputs, ending);

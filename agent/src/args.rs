@@ -73,6 +73,11 @@ pub enum Command {
     /// first answer takes two seconds, in which the rates are measured.
     Status(StatusArgs),
 
+    /// Let this director answer for its virtual addresses, or not, or print whether it does: for a `Director`
+    /// with `spec.vips.role: Command`. Waits until the kernel is programmed. The exit code is 1 if the agent
+    /// refuses, or something could not be programmed.
+    Director(DirectorArgs),
+
     /// Print the virtual servers of files in another program's format. The kernel is read for the
     /// node's addresses, and not changed.
     Export(Box<ExportArgs>),
@@ -147,6 +152,45 @@ pub struct ReloadArgs {
         default_value = "unix:///run/portolan/agent.sock"
     )]
     pub address: String,
+}
+
+/// Flags of `director`.
+#[derive(Debug, Args)]
+pub struct DirectorArgs {
+    /// What to do.
+    pub command: DirectorCommand,
+
+    /// Socket of the agent as unix:///PATH (its --debug-listen).
+    #[arg(
+        long,
+        env = "PORTOLAN_DEBUG_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "unix:///run/portolan/agent.sock"
+    )]
+    pub address: String,
+}
+
+/// Commands of `director`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DirectorCommand {
+    /// Answer for the virtual addresses, and announce them.
+    Active,
+    /// Answer for none of them.
+    Standby,
+    /// Print the role.
+    Show,
+}
+
+impl DirectorCommand {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Standby => "standby",
+            Self::Show => "show",
+        }
+    }
 }
 
 /// Flags of `export`.

@@ -12,6 +12,7 @@ mod backends;
 pub mod check_config;
 pub mod cleanup;
 pub mod config;
+pub mod director;
 pub mod dns;
 pub mod docs;
 pub mod families;

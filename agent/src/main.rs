@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use portolan_agent::args::{Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
-use portolan_agent::{app, cleanup, config, docs, once, overview, prepare, reload};
+use portolan_agent::{app, cleanup, config, director, docs, once, overview, prepare, reload};
 
 /// Exit code of `--check-config` with an error.
 const BAD_CONFIG: u8 = 2;
@@ -56,6 +56,7 @@ async fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Some(Command::Director(args)) => director::ask(args.command, &args.address).await,
         Some(Command::Export(args)) => once::export(*args).await,
         Some(Command::Config(command)) => match config::run(&command) {
             Ok(code) => return code,

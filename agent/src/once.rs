@@ -14,6 +14,7 @@ use anyhow::{Context as _, ensure};
 use portolan_dataplane::{Dataplane as _, Kernel};
 use portolan_model::{NodeKey, NodeTable};
 use portolan_plan::export::{StepLine, Totals, save, step_lines};
+use portolan_plan::host::Host;
 use portolan_reconcile::{Preview, Reconciler};
 use portolan_select::SelectConfig;
 use portolan_source::file::Files;
@@ -22,6 +23,7 @@ use serde_json::json;
 use crate::app::{DEFAULT_SCHEDULER, choose_marks, open_kernel};
 use crate::args::{ApplyArgs, ExportArgs, ExportFormat, PlanArgs, PlanOutput, RunArgs, Source};
 use crate::check_config::problems;
+use crate::director::{host_of, load_owned, load_role, overridden, save_owned};
 use crate::standalone::table_of;
 use crate::state_lock::StateLock;
 use crate::sync::{BootClock, Drainer};
@@ -36,15 +38,15 @@ const ROOM_PAUSE: Duration = Duration::from_millis(100);
 pub async fn plan(args: PlanArgs) -> ExitCode {
     let PlanArgs { output, mut run } = args;
     let planned = async {
-        let (table, warnings) = table_of_files(&mut run)?;
-        let preview = preview(&run, &table).await?;
+        let (table, warnings, host) = table_of_files(&mut run)?;
+        let preview = preview(&run, &table, host).await?;
         let lines = lines(&preview);
         let text = match output {
             PlanOutput::Text => text(&preview, &lines, &warnings),
             PlanOutput::Json => json_text(&preview, &lines, &warnings),
         };
         print(&text)?;
-        anyhow::Ok(!preview.steps.is_empty())
+        anyhow::Ok(!(preview.steps.is_empty() && preview.host.steps.is_empty()))
     };
     match planned.await {
         Ok(false) => ExitCode::SUCCESS,
@@ -62,11 +64,19 @@ pub async fn plan(args: PlanArgs) -> ExitCode {
 /// If a flag or a file cannot be used, an agent runs, or a step failed.
 pub async fn apply(args: ApplyArgs) -> anyhow::Result<()> {
     let mut run = args.run;
-    let (table, warnings) = table_of_files(&mut run)?;
+    let (table, warnings, host) = table_of_files(&mut run)?;
     warn(&warnings);
     let _lock = StateLock::exclusive(&run.state_dir)?;
     let mut reconciler = open(&run, true).await?;
-    let outcome = reconciler.reconcile(&table).await?;
+    reconciler.set_host(Some(host), load_owned(&run.state_dir));
+    reconciler.begin_host().await;
+    let mut outcome = reconciler.reconcile(&table).await?;
+    save_owned(&run.state_dir, &reconciler.owned_then(&table))?;
+    let of_host = reconciler.finish_host(&table).await;
+    save_owned(&run.state_dir, reconciler.owned())?;
+    outcome.objects += of_host.changed;
+    let errors = of_host.errors.into_iter().map(|error| (None, error));
+    outcome.errors.extend(errors);
     reconciler.settle().await?;
     let drained = drain(&run, &mut reconciler, &table).await;
     let flows = reconciler.forget_stale_flows(&table).await;
@@ -90,17 +100,17 @@ pub async fn apply(args: ApplyArgs) -> anyhow::Result<()> {
 /// If a flag or a file cannot be used, or the kernel cannot be read.
 pub async fn export(args: ExportArgs) -> anyhow::Result<()> {
     let mut run = args.run;
-    let (table, warnings) = table_of_files(&mut run)?;
+    let (table, warnings, host) = table_of_files(&mut run)?;
     warn(&warnings);
-    let preview = preview(&run, &table).await?;
+    let preview = preview(&run, &table, host).await?;
     warn(&refused(&preview));
     match args.format {
         ExportFormat::Ipvsadm => print(&save(&preview.desired.state)),
     }
 }
 
-/// The table of the files, and warnings about its objects.
-fn table_of_files(run: &mut RunArgs) -> anyhow::Result<(Arc<NodeTable>, Vec<String>)> {
+/// The table of the files, warnings about its objects, and the settings of the host.
+fn table_of_files(run: &mut RunArgs) -> anyhow::Result<(Arc<NodeTable>, Vec<String>, Arc<Host>)> {
     run.source = Source::File;
     run.validate()?;
     let cluster: Arc<str> = run.cluster.as_str().into();
@@ -109,6 +119,7 @@ fn table_of_files(run: &mut RunArgs) -> anyhow::Result<(Arc<NodeTable>, Vec<Stri
         name: run.node_name()?.into(),
     };
     let files = Files::new(run.file.clone(), &cluster);
+    let files = files.on_host(Arc::clone(&node.name));
     let report = files.of_proxy(run.service_proxy_name.clone()).refresh();
     let errors = problems(&report);
     for error in &errors {
@@ -122,8 +133,12 @@ fn table_of_files(run: &mut RunArgs) -> anyhow::Result<(Arc<NodeTable>, Vec<Stri
     let select = SelectConfig {
         source_ranges: run.source_ranges,
     };
-    let (table, warnings) = table_of(report.changes, &node, select);
-    Ok((Arc::new(table), warnings))
+    let (table, mut warnings) = table_of(report.changes, &node, select);
+    let director = report.director.context("the files were not read")?;
+    let flags = run.host_flags();
+    warnings.extend(overridden(&director, &flags));
+    let host = host_of(&director, &flags, load_role(&run.state_dir));
+    Ok((Arc::new(table), warnings, Arc::new(host)))
 }
 
 /// A reconciler of the kernel. `is_prepared` writes the kernel settings that a run needs.
@@ -139,8 +154,13 @@ async fn open(run: &RunArgs, is_prepared: bool) -> anyhow::Result<Reconciler<Ker
     Ok(Reconciler::new(kernel, config))
 }
 
-async fn preview(run: &RunArgs, table: &Arc<NodeTable>) -> anyhow::Result<Preview> {
+async fn preview(
+    run: &RunArgs,
+    table: &Arc<NodeTable>,
+    host: Arc<Host>,
+) -> anyhow::Result<Preview> {
     let mut reconciler = open(run, false).await?;
+    reconciler.set_host(Some(host), load_owned(&run.state_dir));
     Ok(reconciler.preview(table).await?)
 }
 
@@ -172,14 +192,19 @@ fn lines(preview: &Preview) -> Vec<StepLine> {
         observed,
         desired,
         steps,
+        host,
     } = preview;
     let of_step = |step| step_lines(step, observed, desired);
-    steps.iter().flat_map(of_step).collect()
+    let of_host = host.steps.iter().map(|step| step.line(&host.observed));
+    steps.iter().flat_map(of_step).chain(of_host).collect()
 }
 
 fn refused(preview: &Preview) -> Vec<String> {
     let refused = preview.desired.refused.iter();
-    refused.map(ToString::to_string).collect()
+    let refused = refused.map(ToString::to_string);
+    refused
+        .chain(preview.host.problems.iter().cloned())
+        .collect()
 }
 
 /// The lines, each record's below a heading.
@@ -217,7 +242,7 @@ fn warn(warnings: &[String]) {
 }
 
 /// Writes to standard output. A reader that has gone is no error.
-fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         written => written.context("standard output"),

@@ -12,6 +12,7 @@ use portolan_source::{Event, ProblemLog};
 use portolan_subscription::{GuardConfig, at};
 use tokio::sync::{mpsc, watch};
 
+use crate::director::HostDirector;
 use crate::subscribe::{
     ClusterPin, HeldView, Saved, Saver, Stats, Store, Subscribed, TableInForce, load,
 };
@@ -29,6 +30,9 @@ pub struct Standalone {
     saver: Saver,
     stats: Arc<Stats>,
     readings: watch::Sender<Reading>,
+    director: HostDirector,
+    /// Whether the host is asked for other settings than the last table's.
+    director_changed: bool,
     /// Problems of files that are not problems of one known object.
     file_problems: Vec<String>,
 }
@@ -59,6 +63,8 @@ pub struct StandaloneConfig {
     pub state_dir: std::path::PathBuf,
     /// Receives each requested reading.
     pub readings: watch::Sender<Reading>,
+    /// The director of this host.
+    pub director: HostDirector,
 }
 
 impl Standalone {
@@ -77,6 +83,7 @@ impl Standalone {
             guard,
             state_dir,
             readings,
+            director,
         } = config;
         let store = Store {
             directory: state_dir,
@@ -94,6 +101,8 @@ impl Standalone {
             saver: Saver::new(Some(Arc::new(store)), Arc::clone(&stats)),
             stats,
             readings,
+            director,
+            director_changed: false,
             file_problems: Vec::new(),
         }
     }
@@ -114,6 +123,9 @@ impl Standalone {
                     self.problems.update_files(&problems);
                     self.file_problems = problems.iter().map(ToString::to_string).collect();
                 }
+                Event::Director(director) => {
+                    self.director_changed |= self.director.follow(director);
+                }
                 Event::Synced => synced = true,
                 Event::Read(number) => read = Some(number),
             }
@@ -124,7 +136,9 @@ impl Standalone {
             if synced {
                 let delta = pipeline.flush();
                 self.problems.update(&pipeline.problems());
-                if self.revision == 0 || !delta.is_empty() {
+                // A revision of its own: a request to read the files waits until it is programmed.
+                let is_other = std::mem::take(&mut self.director_changed);
+                if self.revision == 0 || is_other || !delta.is_empty() {
                     self.commit(delta);
                 }
             }
@@ -231,6 +245,7 @@ mod tests {
     use portolan_model::{Family, Protocol};
 
     use super::*;
+    use crate::director::HostFlags;
 
     fn key(name: &str) -> ObjectKey {
         ObjectKey {
@@ -292,6 +307,7 @@ mod tests {
             guard: GuardConfig::default(),
             state_dir: directory.to_owned(),
             readings: watch::Sender::default(),
+            director: HostDirector::new(HostFlags::default(), directory),
         };
         Standalone::new(config, tables, held, Arc::default())
     }

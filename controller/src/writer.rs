@@ -125,7 +125,7 @@ impl Writer {
                     .for_each(|change| pipeline.apply(change));
             }
             // Only an agent alone asks for it.
-            Event::Read(_) => {}
+            Event::Read(_) | Event::Director(_) => {}
             Event::FileProblems(problems) => {
                 self.problems.update_files(&problems);
                 self.trouble().files = self.problems.files();

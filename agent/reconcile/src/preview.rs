@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use portolan_dataplane::{Dataplane, DataplaneError};
+use portolan_dataplane::{Dataplane, DataplaneError, HostPlane};
 use portolan_model::NodeTable;
 use portolan_plan::{Desired, KernelState, Step, desire, plan};
 
-use crate::Reconciler;
+use crate::{HostPreview, Reconciler};
 
 /// Steps from the kernel's state to a table's.
 #[derive(Debug)]
@@ -19,9 +19,11 @@ pub struct Preview {
     pub desired: Desired,
     /// The steps, in order.
     pub steps: Vec<Step>,
+    /// The steps of the host's settings.
+    pub host: HostPreview,
 }
 
-impl<D: Dataplane> Reconciler<D> {
+impl<D: Dataplane + HostPlane> Reconciler<D> {
     /// Reads the kernel and plans a complete reconciliation with a table. Changes nothing.
     ///
     /// # Errors
@@ -31,10 +33,12 @@ impl<D: Dataplane> Reconciler<D> {
         let observed = self.observe().await?;
         let desired = desire(table, &facts, &self.config, &observed);
         let steps = plan(&desired, &observed, &self.config);
+        let host = self.preview_host(&desired, table).await?;
         Ok(Preview {
             observed,
             desired,
             steps,
+            host,
         })
     }
 }

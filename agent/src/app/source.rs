@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tonic::transport::Uri;
 
 use crate::args::{RunArgs, Source};
+use crate::director::HostDirector;
 use crate::metrics::{SourceCollector, StreamCollector};
 use crate::standalone::{Reading, Standalone, StandaloneConfig};
 use crate::subscribe::{
@@ -36,6 +37,7 @@ pub(super) struct Feeds {
     /// Requests to read the files, and the readings.
     pub(super) requests: file::ReadRequests,
     pub(super) readings: watch::Sender<Reading>,
+    pub(super) director: HostDirector,
 }
 
 /// The table's source, ready to be started.
@@ -114,6 +116,7 @@ fn follow_files(
     let options = file::Options {
         proxy: args.service_proxy_name.clone(),
         requests: feeds.requests.clone(),
+        host: Some(Arc::clone(&node.name)),
         ..file::Options::new(args.file_poll())
     };
     let contact = Arc::clone(&options.contact);
@@ -130,6 +133,7 @@ fn follow_files(
         guard: args.guard(),
         state_dir: args.state_dir.clone(),
         readings: feeds.readings,
+        director: feeds.director,
     };
     let Feeds {
         tables_out,

@@ -79,9 +79,9 @@ pub struct KernelArgs {
     /// How virtual addresses are bound to the node: by a local route for each, or as addresses of the
     /// dummy device portolan-vips, for programs that rely on addresses. As addresses, they become the
     /// source of the node's own connections; adding 10,000 of them takes seconds, and removing as
-    /// many of IPv6 half a minute.
-    #[arg(long, env = "PORTOLAN_VIP_BINDING", default_value = "route")]
-    vip_binding: Binding,
+    /// many of IPv6 half a minute. Default: as the `Director` of this host says, else route.
+    #[arg(long, env = "PORTOLAN_VIP_BINDING")]
+    vip_binding: Option<Binding>,
 
     /// Variant of iptables that writes rules. With auto: that of the kubelet (its chain
     /// KUBE-IPTABLES-HINT or KUBE-KUBELET-CANARY in mangle), else the one with most rules, else the
@@ -186,7 +186,7 @@ impl KernelArgs {
         };
         Ok(KernelConfig {
             iptables,
-            vip_binding: self.vip_binding.into(),
+            vip_binding: self.vip_binding().unwrap_or_default(),
             node_ips: self.node_ip.clone(),
             ..KernelConfig::default()
         })
@@ -207,9 +207,14 @@ impl KernelArgs {
             short_circuit_mask: MarkUsers::default()
                 .choose(self.short_circuit_mask, masquerade_mark)?,
             exclude_cidrs: self.ipvs_exclude_cidrs.clone(),
-            vip_binding: self.vip_binding.into(),
+            vip_binding: self.vip_binding().unwrap_or_default(),
             ..Config::default()
         })
+    }
+
+    /// The binding of virtual addresses, if the flag says one.
+    pub(crate) fn vip_binding(&self) -> Option<VipBinding> {
+        self.vip_binding.map(Into::into)
     }
 
     fn detect_local(&self) -> anyhow::Result<DetectLocal> {

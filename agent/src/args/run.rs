@@ -11,12 +11,14 @@ use clap::{Args, ValueEnum};
 
 use portolan_dataplane::{KernelConfig, NodePortAddresses};
 use portolan_plan::Names;
+use portolan_plan::host::Timeouts;
 use portolan_runtime::{DebugArgs, duration_within, milliseconds_within};
 use portolan_select::SourceRanges;
 use portolan_source::objects::ProxyName;
 use portolan_subscription::GuardArgs;
 
 use super::{DataplaneKind, KernelArgs, KubeProxyArgs, OtherProxy, TuneArgs};
+use crate::director::HostFlags;
 use crate::dns::DnsArgs;
 use crate::families::AskedFamilies;
 use crate::identity::IdentityArgs;
@@ -345,6 +347,15 @@ impl RunArgs {
     #[must_use]
     pub fn check_period(&self) -> Duration {
         self.check_period
+    }
+
+    /// Flags that win over fields of a `Director`.
+    pub(crate) fn host_flags(&self) -> HostFlags {
+        let portolan_dataplane::Timeouts { tcp, tcp_fin, udp } = self.tune.tuning().timeouts;
+        HostFlags {
+            timeouts: Timeouts { tcp, tcp_fin, udp },
+            binding: self.kernel.vip_binding(),
+        }
     }
 
     /// Name of the node, in lower case as in Kubernetes.

@@ -7,11 +7,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Dataplane, DataplaneError, KubeProxyObjects};
+use portolan_dataplane::{Dataplane, DataplaneError, HostPlane, KubeProxyObjects};
 use portolan_model::NodeTable;
 use portolan_nftables::Surplus;
 use portolan_plan::NodeFacts;
-use portolan_reconcile::{NftablesReconciler, SharedDesired};
+use portolan_plan::host::{Host, Owned};
+use portolan_reconcile::{HostOutcome, NftablesReconciler, SharedDesired};
 
 use super::{Counts, Draining, Outcome, Reconciler};
 use crate::kube_proxy::{Takeover, TakeoverError};
@@ -94,6 +95,22 @@ pub trait Engine: Send {
         std::future::ready(Ok(()))
     }
 
+    /// Sets what the host's `Director` asks for, and what is ours already.
+    fn set_host(&mut self, host: Option<Arc<Host>>, owned: Owned);
+
+    /// What is ours now, and after the next [`Self::finish_host`].
+    fn owned(&self, _table: &NodeTable) -> (Owned, Owned) {
+        Default::default()
+    }
+
+    /// Ends what the host no longer does, before a reconciliation.
+    fn begin_host(&mut self) -> impl Future<Output = HostOutcome> + Send {
+        std::future::ready(HostOutcome::default())
+    }
+
+    /// Makes the settings of the host what is asked for, after a reconciliation.
+    fn finish_host(&mut self, table: &NodeTable) -> impl Future<Output = HostOutcome> + Send;
+
     /// Begins a takeover from a kube-proxy, if one is due.
     fn begin_takeover(
         &mut self,
@@ -109,7 +126,23 @@ pub trait Engine: Send {
     }
 }
 
-impl<D: Dataplane + KubeProxyObjects> Engine for Reconciler<D> {
+impl<D: Dataplane + HostPlane + KubeProxyObjects> Engine for Reconciler<D> {
+    fn set_host(&mut self, host: Option<Arc<Host>>, owned: Owned) {
+        self.set_host(host, owned);
+    }
+
+    fn owned(&self, table: &NodeTable) -> (Owned, Owned) {
+        (self.owned().clone(), self.owned_then(table))
+    }
+
+    async fn begin_host(&mut self) -> HostOutcome {
+        self.begin_host().await
+    }
+
+    async fn finish_host(&mut self, table: &NodeTable) -> HostOutcome {
+        self.finish_host(table).await
+    }
+
     async fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
         self.glance().await
     }
@@ -206,6 +239,14 @@ impl<D: Dataplane + KubeProxyObjects> Engine for Reconciler<D> {
 }
 
 impl Engine for NftablesReconciler {
+    fn set_host(&mut self, host: Option<Arc<Host>>, _: Owned) {
+        Self::set_host(self, host);
+    }
+
+    async fn finish_host(&mut self, _: &NodeTable) -> HostOutcome {
+        Self::host_outcome(self)
+    }
+
     async fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
         self.glance()
     }

@@ -6,13 +6,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use portolan_model::RecordKey;
+use portolan_model::{NodeTable, RecordKey};
+use portolan_reconcile::HostOutcome;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::tally::{TableChanges, Tally};
 use super::{Drainer, Engine, Outcome, Ready};
+use crate::director::{Asked, Done, HostLink, load_owned};
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::kube_proxy::{Takeover, TakeoverConfig};
@@ -69,6 +71,8 @@ pub struct SyncInputs {
     pub addresses: Arc<Notify>,
     /// Takeover from a kube-proxy.
     pub takeover: TakeoverConfig,
+    /// Settings of the host.
+    pub host: HostLink,
 }
 
 /// Outputs of the loop.
@@ -111,6 +115,7 @@ pub async fn run<E: Engine>(
         drainer,
         takeover: Takeover::new(inputs.takeover),
         takeover_at: None,
+        host: None,
         inputs,
         timing,
         outputs,
@@ -176,6 +181,8 @@ struct SyncLoop<E> {
     reconciler: E,
     drainer: Drainer,
     inputs: SyncInputs,
+    /// Settings of the host that were set last.
+    host: Option<Asked>,
     timing: Timing,
     outputs: SyncOutputs,
     backoff: Duration,
@@ -197,6 +204,7 @@ impl<E: Engine> SyncLoop<E> {
     async fn wait(&mut self, sync: &mut Interval, check: &mut Interval) -> Option<Wake> {
         tokio::select! {
             changed = self.inputs.tables.changed() => changed.ok().map(|()| Wake::Reconcile),
+            () = self.inputs.host.changed() => Some(Wake::Reconcile),
             _ = sync.tick() => Some(Wake::Sync),
             _ = check.tick() => Some(Wake::Check),
             () = at(self.retry_at) => Some(Wake::Retry),
@@ -209,7 +217,7 @@ impl<E: Engine> SyncLoop<E> {
     /// Reconciles if a cheap comparison finds a difference.
     async fn check(&mut self) {
         match self.reconciler.glance().await {
-            Ok(None) => {}
+            Ok(None) => self.check_host().await,
             Ok(Some(found)) => {
                 tracing::info!(found, "another program has changed the kernel");
                 self.outputs.metrics.observe_difference();
@@ -223,7 +231,8 @@ impl<E: Engine> SyncLoop<E> {
     /// Reconciles if the addresses have changed.
     async fn look_at_addresses(&mut self) {
         match self.reconciler.refresh_facts().await {
-            Ok(false) => {}
+            // An interface that a sync daemon waits for may be there now.
+            Ok(false) => self.check_host().await,
             Ok(true) => {
                 tracing::info!("node addresses have changed");
                 self.reconcile().await;
@@ -319,8 +328,10 @@ impl<E: Engine> SyncLoop<E> {
                 ..Outcome::default()
             };
         }
+        self.take_host();
+        self.reconciler.begin_host().await;
         let outcome = match self.reconciler.reconcile(table, target.is_from_disk).await {
-            Ok(outcome) => outcome,
+            Ok(outcome) => self.with_host(target, outcome).await,
             Err(error) => Outcome::unreadable(&error),
         };
         if self.takeover.is_begun() {
@@ -329,6 +340,69 @@ impl<E: Engine> SyncLoop<E> {
         let pending = self.takeover.is_pending();
         self.outputs.metrics.observe_takeover(pending);
         outcome
+    }
+
+    /// Takes the newest settings of the host.
+    fn take_host(&mut self) {
+        let asked = self.inputs.host.asked.borrow_and_update().clone();
+        let number = |asked: &Option<Asked>| asked.as_ref().map(|asked| asked.number);
+        if number(&asked) == number(&self.host) {
+            return;
+        }
+        let owned = match self.host {
+            None => load_owned(&self.inputs.host.state_dir),
+            Some(_) => self.reconciler.owned(&NodeTable::default()).0,
+        };
+        let host = asked.as_ref().map(|asked| Arc::clone(&asked.host));
+        self.reconciler.set_host(host, owned);
+        self.host = asked;
+    }
+
+    /// Makes the settings of the host what is asked for; a table from disk leaves them as they are.
+    async fn finish_host(&mut self, target: &Subscribed) -> HostOutcome {
+        let Some(asked) = self.host.clone().filter(|_| !target.is_from_disk) else {
+            return HostOutcome::default();
+        };
+        let (before, then) = self.reconciler.owned(&target.table);
+        self.inputs.host.save_owned(&before, &then).await;
+        let mut outcome = self.reconciler.finish_host(&target.table).await;
+        let (now, _) = self.reconciler.owned(&target.table);
+        self.inputs.host.save_owned(&then, &now).await;
+        let new = std::mem::take(&mut outcome.new);
+        self.inputs.host.announce(&asked.host, new);
+        self.inputs.host.done.send_replace(Done {
+            number: asked.number,
+            errors: outcome.errors.clone(),
+        });
+        outcome
+    }
+
+    /// An outcome with that of the host's settings.
+    async fn with_host(&mut self, target: &Subscribed, mut outcome: Outcome) -> Outcome {
+        let host = self.finish_host(target).await;
+        outcome.objects += host.changed;
+        outcome.again |= !host.errors.is_empty();
+        let errors = host.errors.into_iter().map(|error| (None, error));
+        outcome.errors.extend(errors);
+        outcome
+    }
+
+    /// Mends settings of the host that another program has changed, and tries again what could not be made.
+    async fn check_host(&mut self) {
+        let Some(target) = self.inputs.tables.borrow().clone() else {
+            return;
+        };
+        // Before the first reconciliation no address is known.
+        if self.last.is_none() {
+            return;
+        }
+        let outcome = self.finish_host(&target).await;
+        if outcome.changed > 0 {
+            tracing::info!(
+                changed = outcome.changed,
+                "settings of the host were programmed again"
+            );
+        }
     }
 
     /// Schedules the next retry: each refused record has its own pause, other errors share one.

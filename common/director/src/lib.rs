@@ -52,6 +52,6 @@ pub use generation::{File, Generation, NotOurs, parse};
 pub use manual::manual;
 pub use object::{ObjectName, Tags};
 pub use problem::{Position, Problem, not_applied};
-pub use records::{records, unsupported, unsupported_of_director};
+pub use records::{records, unsupported, unsupported_of_director, unsupported_without_host};
 pub use rules::{Already, Claims, taken};
 pub use schema::{schema, schema_text};

@@ -90,24 +90,12 @@ pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
     found
 }
 
-/// What this version reads of a director but does not follow.
+/// What this version reads of a director but does not follow on its host.
 #[must_use]
 pub fn unsupported_of_director(director: &Director) -> Vec<(String, String)> {
     let default = Director::new(director.name.as_str());
-    let differs = [
-        ("spec.vips", director.vips != default.vips),
-        ("spec.sync", director.sync != default.sync),
-        (
-            "spec.statelessFailover",
-            director.stateless_failover != default.stateless_failover,
-        ),
-        ("spec.timeouts", director.timeouts != default.timeouts),
-        ("spec.sysctls", director.sysctls != default.sysctls),
+    named(&[
         ("spec.marks", director.marks != default.marks),
-        (
-            "spec.announceTable",
-            director.announce_table != default.announce_table,
-        ),
         (
             "spec.checksOnStandby",
             director.checks_on_standby != default.checks_on_standby,
@@ -117,15 +105,36 @@ pub fn unsupported_of_director(director: &Director) -> Vec<(String, String)> {
             director.maintenance_directory != default.maintenance_directory,
         ),
         ("spec.scripts", director.scripts != default.scripts),
-    ];
-    let found = differs.into_iter().filter(|(_, differs)| *differs);
+    ])
+}
+
+/// Like [`unsupported_of_director`] in the files of a controller, which sends no settings to hosts.
+#[must_use]
+pub fn unsupported_without_host(director: &Director) -> Vec<(String, String)> {
+    let default = Director::new(director.name.as_str());
+    let mut found = named(&[
+        ("spec.vips", director.vips != default.vips),
+        ("spec.sync", director.sync != default.sync),
+        (
+            "spec.statelessFailover",
+            director.stateless_failover != default.stateless_failover,
+        ),
+        ("spec.timeouts", director.timeouts != default.timeouts),
+        ("spec.sysctls", director.sysctls != default.sysctls),
+        (
+            "spec.announceTable",
+            director.announce_table != default.announce_table,
+        ),
+    ]);
+    found.extend(unsupported_of_director(director));
     found
-        .map(|(field, _)| {
-            (
-                field.to_owned(),
-                "not supported yet: leave it out".to_owned(),
-            )
-        })
+}
+
+fn named(differs: &[(&str, bool)]) -> Vec<(String, String)> {
+    let found = differs.iter().filter(|(_, differs)| *differs);
+    let why = || "not supported yet: leave it out".to_owned();
+    found
+        .map(|(field, _)| ((*field).to_owned(), why()))
         .collect()
 }
 
@@ -429,5 +438,20 @@ spec:
             "spec.nodeSelector",
         ];
         assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn settings_of_a_director_are_refused_where_no_host_gets_them() {
+        let fields = |found: Vec<(String, String)>| -> Vec<String> {
+            found.into_iter().map(|(field, _)| field).collect()
+        };
+        let mut director = Director::new("node1");
+        assert!(unsupported_without_host(&director).is_empty());
+        director.sync = Some(crate::Sync::new("eth1"));
+        director.timeouts.udp = Some(std::time::Duration::from_secs(30));
+        director.scripts.user = Some("nobody".to_owned());
+        assert_eq!(fields(unsupported_of_director(&director)), ["spec.scripts"]);
+        let expected = ["spec.sync", "spec.timeouts", "spec.scripts"];
+        assert_eq!(fields(unsupported_without_host(&director)), expected);
     }
 }

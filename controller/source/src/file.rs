@@ -77,6 +77,9 @@ pub struct Options {
     pub proxy: Option<ProxyName>,
     /// Requests to read before the interval has passed.
     pub requests: ReadRequests,
+    /// Name of this host, whose `Director` is sent. Without one directors have no effect but for their defaults
+    /// of checks.
+    pub host: Option<Arc<str>>,
 }
 
 /// Requests to read files at once. Each is answered by [`Event::Read`] with its number or a later one.
@@ -107,6 +110,7 @@ impl Options {
             contact: Arc::default(),
             proxy: None,
             requests: ReadRequests::default(),
+            host: None,
         }
     }
 }
@@ -123,6 +127,9 @@ pub async fn watch(
     token: CancellationToken,
 ) {
     let mut files = Files::new(paths, &cluster).of_proxy(options.proxy.clone());
+    if let Some(host) = &options.host {
+        files = files.on_host(Arc::clone(host));
+    }
     if options.names.is_some() {
         files = files.with_names();
     }
@@ -137,7 +144,7 @@ async fn poll(mut files: Files, sink: Sink, options: Options) -> Result<(), Clos
     let mut ticks = tokio::time::interval(options.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut problems = Vec::new();
-    let mut synced = false;
+    let (mut synced, mut director) = (false, None);
     let (mut requests, mut answered) = (options.requests.0.subscribe(), 0);
     loop {
         tokio::select! {
@@ -155,6 +162,12 @@ async fn poll(mut files: Files, sink: Sink, options: Options) -> Result<(), Clos
             info!(changes = report.changes.len(), "files changed");
         }
         let mut names = report.names;
+        if report.director != director {
+            director.clone_from(&report.director);
+            if let Some(director) = report.director {
+                sink.send(Event::Director(director)).await?;
+            }
+        }
         sink.send_changes(report.changes).await?;
         if report.problems != problems {
             problems.clone_from(&report.problems);

@@ -3,7 +3,10 @@
 //! The sink of a source's events: a bounded channel, so that a slow reader slows the source down
 //! instead of filling memory.
 
+use std::sync::Arc;
+
 use portolan_catalog::ObjectChange;
+use portolan_director::Director;
 use tokio::sync::mpsc;
 
 use crate::FileProblem;
@@ -15,6 +18,9 @@ pub enum Event {
     Changes(Vec<ObjectChange>),
     /// All that is wrong with the files and not with one known object, whenever that changes.
     FileProblems(Vec<FileProblem>),
+    /// The `Director` of this host in the files, defaults without one. Sent by a source that was told the host's
+    /// name, before the objects that were read with it.
+    Director(Arc<Director>),
     /// All existing objects have been sent. Sent exactly once; before it, nothing may be served and
     /// nothing deleted.
     Synced,

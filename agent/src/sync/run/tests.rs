@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_dataplane::{
-    Dataplane, DataplaneError, FakeKernel, Flow, KubeProxyObjects, NodePortAddresses, StepError,
-    Tuple,
+    Dataplane, DataplaneError, FakeKernel, Flow, HostPlane, KubeProxyObjects, NodePortAddresses,
+    StepError, Tuple,
 };
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{
     Destination, Family, Frontend, FrontendAddress, FrontendKind, NodeTable, Protocol, Record,
     RecordKey,
 };
-use portolan_plan::{Config, KernelState, Names, NodeFacts, Rules, Step};
+use portolan_plan::host::{HostDesired, HostState, HostStep, Owned};
+use portolan_plan::{Config, KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 use portolan_runtime::Readiness;
 use prometheus_client::registry::Registry;
 use tokio::sync::Mutex;
@@ -29,6 +30,26 @@ mod others;
 /// A kernel shared by the test and the loop.
 #[derive(Debug, Clone, Default)]
 struct Shared(Arc<Mutex<FakeKernel>>);
+
+impl HostPlane for Shared {
+    async fn observe_host(
+        &mut self,
+        desired: &HostDesired,
+        owned: &Owned,
+    ) -> Result<HostState, DataplaneError> {
+        self.0.lock().await.observe_host(desired, owned).await
+    }
+
+    async fn apply_host(&mut self, steps: &[HostStep]) -> Vec<(HostStep, String)> {
+        self.0.lock().await.apply_host(steps).await
+    }
+
+    fn bind_by(&mut self, binding: VipBinding) {
+        if let Ok(mut kernel) = self.0.try_lock() {
+            kernel.bind_by(binding);
+        }
+    }
+}
 
 impl Dataplane for Shared {
     async fn prepare(&mut self) -> Result<(), DataplaneError> {
@@ -164,6 +185,7 @@ impl Rig {
                 search,
                 ..TakeoverConfig::default()
             },
+            host: HostLink::none(),
         };
         let mut registry = Registry::default();
         let health = Health::new(Family::ALL, Duration::from_secs(30));

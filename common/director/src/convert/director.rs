@@ -138,9 +138,14 @@ fn timeouts(findings: &mut Findings, path: &Path, document: &TimeoutsDocument) -
 
 fn sysctls(findings: &mut Findings, path: &Path, spec: &DirectorSpec) -> Sysctls {
     let document = spec.sysctls.clone().unwrap_or_default();
+    let taken = taken(spec);
     let values = document.values.into_iter().map(|(name, value)| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
-        if !name.starts_with("net.") || !name.chars().all(plain) || name.contains("..") {
+        let leads_out = name.contains("..") || name.contains("//");
+        if let Some((_, owner)) = taken.iter().find(|(taken, _)| *taken == name) {
+            let message = format!("{owner} sets it: leave it out");
+            findings.error(&path.field("values").field(&name), message);
+        } else if !name.starts_with("net.") || !name.chars().all(plain) || leads_out {
             let message = "expected a name under net., as sysctl spells it";
             findings.error(&path.field("values").field(&name), message);
         }
@@ -155,6 +160,26 @@ fn sysctls(findings: &mut Findings, path: &Path, spec: &DirectorSpec) -> Sysctls
         mode: document.mode.unwrap_or_default(),
         values,
     }
+}
+
+/// Settings with an owner already.
+fn taken(spec: &DirectorSpec) -> Vec<(&'static str, &'static str)> {
+    let mut taken = vec![
+        ("net.ipv4.vs.conntrack", "the agent"),
+        ("net.ipv4.ip_forward", "the agent"),
+    ];
+    if spec.sync.is_some() {
+        taken.extend([
+            ("net.ipv4.vs.sync_threshold", "spec.sync.threshold"),
+            ("net.ipv4.vs.sync_refresh_period", "spec.sync.refreshPeriod"),
+            ("net.ipv4.vs.sync_retries", "spec.sync.retries"),
+            ("net.ipv4.vs.sync_ports", "spec.sync.ports"),
+        ]);
+    }
+    if spec.stateless_failover {
+        taken.push(("net.ipv4.vs.sloppy_tcp", "spec.statelessFailover"));
+    }
+    taken
 }
 
 /// The kernel's own tables are 253 to 255; FRR imports no table above 252.

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use portolan_director::{Already, CheckDefaults, Generation, Problem, parse};
+use portolan_director::{Already, CheckDefaults, Director, Generation, Position, Problem, parse};
 use portolan_model::{ByRecord, Record};
 use tracing::warn;
 
@@ -34,6 +34,10 @@ pub(super) fn has_ours(text: &str) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Balancers {
     in_force: ByRecord<Record>,
+    /// Name of this host.
+    pub(super) host: Option<Arc<str>>,
+    /// The host's director in force.
+    director: Option<Arc<Director>>,
     /// When it came into force, as `2026-01-02T03:04:05Z`.
     since: Option<String>,
     warnings: Vec<Problem>,
@@ -51,8 +55,12 @@ impl Balancers {
         &mut self,
         texts: &Texts<'_>,
         cluster: &Arc<str>,
-    ) -> Result<ByRecord<Record>, Vec<FileProblem>> {
-        let generation = generation(texts)?;
+    ) -> Result<Read, Vec<FileProblem>> {
+        let mut generation = generation(texts, self.host.as_deref())?;
+        let director = self
+            .host
+            .as_deref()
+            .map(|host| director_of(&mut generation, host));
         if generation.warnings != self.warnings {
             generation
                 .warnings
@@ -60,16 +68,34 @@ impl Balancers {
                 .for_each(|found| warn!("{found}"));
             self.warnings.clone_from(&generation.warnings);
         }
-        let defaults = match &generation.directors[..] {
-            [director] => director.checks.defaults.clone(),
+        let defaults = match (&director, &generation.directors[..]) {
+            (Some(director), _) if is_declared(&generation, director) => {
+                director.checks.defaults.clone()
+            }
+            (_, [director]) => director.checks.defaults.clone(),
             _ => CheckDefaults::default(),
         };
         let balancers = &generation.load_balancers;
-        Ok(portolan_director::records(balancers, &defaults, cluster))
+        Ok(Read {
+            records: portolan_director::records(balancers, &defaults, cluster),
+            director,
+        })
     }
 
-    /// Puts a generation in force; returns it if it differs from the one before.
-    pub(super) fn replace(&mut self, generation: ByRecord<Record>) -> Option<ByRecord<Record>> {
+    /// The host's director in force.
+    pub(super) fn director(&self) -> Option<Arc<Director>> {
+        self.director.clone()
+    }
+
+    /// Puts a generation in force; returns its records if they differ from those before.
+    pub(super) fn replace(&mut self, read: Read) -> Option<ByRecord<Record>> {
+        let Read {
+            records: generation,
+            director,
+        } = read;
+        if director.as_ref() != self.director.as_deref() {
+            self.director = director.map(Arc::new);
+        }
         if generation == self.in_force {
             return None;
         }
@@ -86,7 +112,36 @@ impl Balancers {
     }
 }
 
-fn generation(texts: &Texts<'_>) -> Result<Generation, Vec<FileProblem>> {
+/// A generation as it was read.
+#[derive(Debug)]
+pub(super) struct Read {
+    records: ByRecord<Record>,
+    director: Option<Director>,
+}
+
+fn is_declared(generation: &Generation, director: &Director) -> bool {
+    let mut names = generation.directors.iter().map(|director| &director.name);
+    names.any(|name| *name == director.name)
+}
+
+/// The director of a host; the defaults without one, with a warning if there are others.
+fn director_of(generation: &mut Generation, host: &str) -> Director {
+    let mut directors = generation.directors.iter();
+    if let Some(director) = directors.find(|director| director.name == host) {
+        return director.clone();
+    }
+    if let Some(other) = generation.directors.first() {
+        generation.warnings.push(Problem {
+            file: format!("Director {}", other.name),
+            at: Position::default(),
+            field: "metadata.name".to_owned(),
+            message: format!("this host is {host}: it has no Director, and gets the defaults"),
+        });
+    }
+    Director::new(host)
+}
+
+fn generation(texts: &Texts<'_>, host: Option<&str>) -> Result<Generation, Vec<FileProblem>> {
     let named: Vec<_> = texts
         .iter()
         .map(|(path, text)| (path.display().to_string(), *text))
@@ -98,7 +153,7 @@ fn generation(texts: &Texts<'_>) -> Result<Generation, Vec<FileProblem>> {
     let generation = parse(&files, &Already::default())
         .map_err(|problems| problems.into_iter().map(file_problem).collect::<Vec<_>>())?;
     let first = texts.first().map_or(Path::new(""), |(path, _)| path);
-    let unsupported = unsupported(&generation, first);
+    let unsupported = unsupported(&generation, first, host);
     if unsupported.is_empty() {
         Ok(generation)
     } else {
@@ -112,7 +167,7 @@ fn file_problem(from: Problem) -> FileProblem {
 }
 
 /// What is right but cannot be programmed.
-fn unsupported(generation: &Generation, file: &Path) -> Vec<FileProblem> {
+fn unsupported(generation: &Generation, file: &Path, host: Option<&str>) -> Vec<FileProblem> {
     let mut found = Vec::new();
     for balancer in &generation.load_balancers {
         let object = format!("LoadBalancer {}", balancer.name);
@@ -121,10 +176,13 @@ fn unsupported(generation: &Generation, file: &Path) -> Vec<FileProblem> {
     }
     for director in &generation.directors {
         let object = format!("Director {}", director.name);
-        let fields = portolan_director::unsupported_of_director(director);
+        let fields = match host {
+            Some(_) => portolan_director::unsupported_of_director(director),
+            None => portolan_director::unsupported_without_host(director),
+        };
         found.extend(fields.into_iter().map(|field| (object.clone(), field)));
     }
-    if let [_, second, ..] = &generation.directors[..] {
+    if let ([_, second, ..], None) = (&generation.directors[..], host) {
         let object = format!("Director {}", second.name);
         let message = "the files of one host have one Director".to_owned();
         found.push((object, ("metadata.name".to_owned(), message)));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use portolan_catalog::ObjectChange;
+use portolan_director::Director;
 use portolan_model::{ByRecord, Record};
 
 use super::balancers::{self, Balancers, Texts};
@@ -25,6 +26,9 @@ use crate::objects::{ProxyName, Scope};
 pub struct Report {
     /// The changes since the last reading; everything at the first one.
     pub changes: Vec<ObjectChange>,
+    /// The `Director` in force of the named host, defaults without one; `None` before anything was read, and
+    /// without a host's name.
+    pub director: Option<Arc<Director>>,
     /// The changes for DNS, if it is on.
     pub names: Vec<portolan_dns::NamesChange>,
     /// All problems now but those of one known object, which are in the changes.
@@ -100,6 +104,13 @@ impl Files {
         self
     }
 
+    /// Reads the `Director` of this host.
+    #[must_use]
+    pub fn on_host(mut self, host: Arc<str>) -> Self {
+        self.balancers.host = Some(host);
+        self
+    }
+
     /// Also reads objects that only DNS needs: headless Services, Namespaces, all Pods.
     #[must_use]
     pub fn with_names(mut self) -> Self {
@@ -128,6 +139,7 @@ impl Files {
         Report {
             changes,
             names,
+            director: self.balancers.director().filter(|_| self.complete),
             problems: self.problems.clone(),
             complete: self.complete,
             is_readable: self.unlisted.is_empty()

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The `Director` of this host: its settings, and its role, which operators and keepalived change while it runs.
+//!
+//! ```text
+//! files ──► Director ─┐
+//! flags ──────────────┼──► Host ──► sync loop ──► kernel, neighbours
+//! command ──► role ───┘
+//! ```
+
+mod announcer;
+mod command;
+mod host;
+mod saved;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portolan_director::{Director, Role};
+use portolan_plan::host::{Host, Owned};
+use tokio::sync::{mpsc, watch};
+
+pub(crate) use announcer::{Announcement, announce};
+pub(crate) use command::actions;
+pub use command::ask;
+pub(crate) use host::{HostFlags, host_of, overridden};
+pub use saved::Activity;
+pub(crate) use saved::{load_owned, load_role, save_owned};
+
+/// Announcements that may wait; the sender does not.
+const ANNOUNCEMENTS: usize = 16;
+
+/// What the host is asked for, with a number that grows.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The number.
+    pub number: u64,
+    /// The settings.
+    pub host: Arc<Host>,
+}
+
+/// What became of the settings with a number.
+#[derive(Debug, Clone, Default)]
+pub struct Done {
+    /// The number of the last settings that were tried.
+    pub number: u64,
+    /// What is wrong with them, or could not be programmed.
+    pub errors: Vec<String>,
+}
+
+/// The director of this host. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct HostDirector(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    flags: HostFlags,
+    state_dir: PathBuf,
+    state: Mutex<State>,
+    asked: watch::Sender<Option<Asked>>,
+    done: watch::Sender<Done>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The object; `None` until the files were read.
+    director: Option<Arc<Director>>,
+    activity: Activity,
+    /// What flags hide, to be told once.
+    overridden: Vec<String>,
+}
+
+/// The sync loop's ends.
+#[derive(Debug)]
+pub struct HostLink {
+    /// The settings.
+    pub(crate) asked: watch::Receiver<Option<Asked>>,
+    /// What became of them.
+    pub(crate) done: watch::Sender<Done>,
+    /// Addresses to announce.
+    pub(crate) announcements: mpsc::Sender<Announcement>,
+    /// The state directory.
+    pub(crate) state_dir: PathBuf,
+}
+
+/// Why a role cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RoleError {
+    #[error(
+        "no Director is in force: the files have not been read, or the table comes from controllers"
+    )]
+    NoDirector,
+    #[error("the Director's role is Always: set spec.vips.role to Command")]
+    Always,
+    #[error("the role cannot be saved: {0}")]
+    Disk(std::io::Error),
+}
+
+impl HostDirector {
+    /// The director of a host whose files are not read yet.
+    pub(crate) fn new(flags: HostFlags, state_dir: &Path) -> Self {
+        Self(Arc::new(Inner {
+            flags,
+            state_dir: state_dir.to_owned(),
+            state: Mutex::new(State {
+                director: None,
+                activity: load_role(state_dir),
+                overridden: Vec::new(),
+            }),
+            asked: watch::Sender::new(None),
+            done: watch::Sender::default(),
+        }))
+    }
+
+    /// The ends for the sync loop and for the sender of announcements.
+    pub(crate) fn link(&self) -> (HostLink, mpsc::Receiver<Announcement>) {
+        let (announcements, receiver) = mpsc::channel(ANNOUNCEMENTS);
+        let link = HostLink {
+            asked: self.0.asked.subscribe(),
+            done: self.0.done.clone(),
+            announcements,
+            state_dir: self.0.state_dir.clone(),
+        };
+        (link, receiver)
+    }
+
+    /// Follows the object in the files; returns whether anything is asked for that was not.
+    pub(crate) fn follow(&self, director: Arc<Director>) -> bool {
+        let mut state = self.lock();
+        let hidden = overridden(&director, &self.0.flags);
+        if hidden != state.overridden {
+            hidden.iter().for_each(|text| tracing::warn!("{text}"));
+            state.overridden = hidden;
+        }
+        state.director = Some(director);
+        self.ask(&state)
+    }
+
+    /// Takes a role; returns the number of the settings that have it.
+    pub(crate) fn take(&self, activity: Activity) -> Result<u64, RoleError> {
+        let mut state = self.lock();
+        let director = state.director.as_ref().ok_or(RoleError::NoDirector)?;
+        if director.vips.role != Role::Command {
+            return Err(RoleError::Always);
+        }
+        // An agent that is killed now comes back in the new role.
+        saved::save_role(&self.0.state_dir, activity).map_err(RoleError::Disk)?;
+        state.activity = activity;
+        self.ask(&state);
+        drop(state);
+        Ok(self.number())
+    }
+
+    /// The role, and whether it is chosen by command.
+    pub(crate) fn role(&self) -> Result<(Activity, Role), RoleError> {
+        let state = self.lock();
+        let director = state.director.as_ref().ok_or(RoleError::NoDirector)?;
+        let role = director.vips.role;
+        Ok((activity(role, state.activity), role))
+    }
+
+    fn number(&self) -> u64 {
+        self.0
+            .asked
+            .borrow()
+            .as_ref()
+            .map_or(0, |asked| asked.number)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, state: &State) -> bool {
+        let Some(director) = &state.director else {
+            return false;
+        };
+        let host = host_of(director, &self.0.flags, state.activity);
+        self.0.asked.send_if_modified(|asked| {
+            if asked.as_ref().is_some_and(|asked| *asked.host == host) {
+                return false;
+            }
+            let number = asked.as_ref().map_or(1, |asked| asked.number + 1);
+            let host = Arc::new(host);
+            *asked = Some(Asked { number, host });
+            true
+        })
+    }
+}
+
+/// A role by command is the commanded one, on standby before the first command.
+fn activity(role: Role, commanded: Activity) -> Activity {
+    match role {
+        Role::Always => Activity::Active,
+        Role::Command => commanded,
+    }
+}
+
+impl HostLink {
+    /// Ends of a host without a director.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self {
+            asked: watch::channel(None).1,
+            done: watch::Sender::default(),
+            announcements: mpsc::channel(1).0,
+            state_dir: PathBuf::from("/proc/portolan-none"),
+        }
+    }
+
+    /// Waits for other settings; for ever without a director.
+    pub(crate) async fn changed(&mut self) {
+        if self.asked.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Saves what is ours if it differs from what is saved. A failure is logged: the next run may then take a
+    /// sync daemon of this one for an operator's.
+    pub(crate) async fn save_owned(&self, before: &Owned, now: &Owned) {
+        if before == now {
+            return;
+        }
+        let (directory, owned) = (self.state_dir.clone(), now.clone());
+        let saved = tokio::task::spawn_blocking(move || save_owned(&directory, &owned)).await;
+        if let Ok(Err(error)) = saved {
+            tracing::warn!(%error, "what the director owns in the kernel cannot be saved");
+        }
+    }
+
+    /// Tells neighbours of new addresses.
+    pub(crate) fn announce(&self, host: &Host, new: std::collections::BTreeSet<std::net::IpAddr>) {
+        let Some(interface) = host.interface.clone().filter(|_| !new.is_empty()) else {
+            return;
+        };
+        let announcement = Announcement {
+            interface,
+            addresses: new,
+            count: host.announcements,
+            interval: host.announcement_interval,
+        };
+        if self.announcements.try_send(announcement).is_err() {
+            tracing::warn!(
+                "too many announcements wait: neighbours are not told of some addresses"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

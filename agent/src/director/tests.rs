@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::time::Duration;
+
+use portolan_director::{Binding, Sync, SysctlMode};
+use portolan_plan::VipBinding;
+use portolan_plan::host::Timeouts;
+
+use super::*;
+
+fn director(change: impl FnOnce(&mut Director)) -> Arc<Director> {
+    let mut director = Director::new("node1");
+    change(&mut director);
+    Arc::new(director)
+}
+
+fn by_command(state_dir: &Path) -> HostDirector {
+    let this = HostDirector::new(HostFlags::default(), state_dir);
+    assert!(this.follow(director(|director| director.vips.role = Role::Command)));
+    this
+}
+
+fn is_active(director: &HostDirector) -> bool {
+    let asked = director.0.asked.borrow();
+    asked.as_ref().is_some_and(|asked| asked.host.is_active)
+}
+
+#[test]
+fn a_commanded_role_outlives_the_agent() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = by_command(dir.path());
+    assert!(!is_active(&first), "on standby before the first command");
+    let number = first.take(Activity::Active).unwrap();
+    assert!(is_active(&first) && number == first.number());
+    // The same role again asks for nothing new.
+    assert_eq!(first.take(Activity::Active).unwrap(), number);
+    let second = by_command(dir.path());
+    assert!(is_active(&second));
+    assert!(second.take(Activity::Standby).unwrap() > 0);
+    assert!(!is_active(&second));
+}
+
+#[test]
+fn a_role_needs_a_director_that_follows_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let this = HostDirector::new(HostFlags::default(), dir.path());
+    let error = this.take(Activity::Active).unwrap_err();
+    assert!(matches!(error, RoleError::NoDirector), "{error}");
+    assert!(this.follow(director(|_| {})));
+    assert!(is_active(&this));
+    let error = this.take(Activity::Standby).unwrap_err();
+    assert!(matches!(error, RoleError::Always), "{error}");
+    assert!(!this.follow(director(|_| {})), "nothing is new");
+}
+
+#[test]
+fn flags_win_over_fields_and_say_so() {
+    let asked = director(|director| {
+        director.timeouts.tcp = Some(Duration::from_secs(600));
+        director.timeouts.udp = Some(Duration::from_secs(30));
+        director.vips.binding = Binding::Address;
+    });
+    let flags = HostFlags {
+        timeouts: Timeouts {
+            tcp: 900,
+            ..Timeouts::default()
+        },
+        binding: Some(VipBinding::Route),
+    };
+    let host = host_of(&asked, &flags, Activity::Standby);
+    let expected = Timeouts {
+        tcp: 900,
+        tcp_fin: 0,
+        udp: 30,
+    };
+    assert_eq!(
+        (host.timeouts, host.binding),
+        (expected, Some(VipBinding::Route))
+    );
+    let expected = [
+        "Director node1: spec.timeouts.tcp: --ipvs-tcp-timeout wins",
+        "Director node1: spec.vips.binding: --vip-binding wins",
+    ];
+    assert_eq!(overridden(&asked, &flags), expected);
+    assert_eq!(overridden(&asked, &HostFlags::default()), [""; 0]);
+}
+
+#[test]
+fn settings_go_with_the_fields_that_need_them() {
+    let asked = director(|director| {
+        director.sync = Some(Sync {
+            threshold: (1, 10),
+            ports: 4,
+            ..Sync::new("eth1")
+        });
+        director.stateless_failover = true;
+        director.sysctls.mode = SysctlMode::Check;
+        director.vips.binding = Binding::External;
+    });
+    let host = host_of(&asked, &HostFlags::default(), Activity::Standby);
+    let of = |name: &str| host.sysctls.get(&format!("net.ipv4.vs.{name}")).cloned();
+    assert_eq!(of("sync_threshold").unwrap(), "1 10");
+    assert_eq!(of("sync_ports").unwrap(), "4");
+    assert_eq!(of("sloppy_tcp").unwrap(), "1");
+    assert_eq!(host.sync.unwrap().interface, "eth1");
+    assert_eq!((host.binding, host.is_active), (None, true));
+    let plain = host_of(&director(|_| {}), &HostFlags::default(), Activity::Active);
+    assert_eq!(plain, Host::default());
+}
