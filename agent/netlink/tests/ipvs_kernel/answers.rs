@@ -183,6 +183,19 @@ fn counts_connections() {
                 ipvs.connections(&key).unwrap(),
                 BTreeMap::from([(real, active)])
             );
+            assert_eq!(ipvs.usage(&key).unwrap()[&real].connections, active);
+            // Every 2 s the kernel brings its counters up to date.
+            let start = std::time::SystemTime::now();
+            let used = loop {
+                let used = ipvs.usage(&key).unwrap()[&real];
+                let waited = start.elapsed().unwrap_or_default();
+                if used.total_connections > 0 || waited.as_secs() > 60 {
+                    break used;
+                }
+                std::thread::yield_now();
+            };
+            assert_eq!(used.total_connections, 1);
+            assert!(used.bytes_in > 0 && used.bytes_out > 0, "{used:?}");
             drop((client, accepted));
             let inactive = Connections {
                 inactive: 1,
