@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use crate::addresses;
 use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
 use crate::backends::{self, BackendCollector};
-use crate::director::{self, HostDirector, announce};
+use crate::director::{self, HostDirector, HostLink, announce};
 use crate::dns::Origin;
 use crate::families;
 use crate::health::Health;
@@ -176,12 +176,7 @@ async fn start<E: Engine + 'static>(
         reports: reports_out,
         metrics: ReconcileMetrics::register(&mut metrics),
         status: status.clone(),
-        health_checks: HealthChecks::register(
-            families.iter().collect(),
-            args.node_port_addresses()?,
-            health.clone(),
-            metrics.sub_registry_with_prefix("portolan_agent"),
-        ),
+        health_checks: health_checks(args, &families, health.clone(), &mut metrics)?,
         health: health.clone(),
         ready: Ready::new(readiness.clone(), families),
         watchdog: notify::start(vital, readiness.subscribe(), reports.clone()),
@@ -194,24 +189,15 @@ async fn start<E: Engine + 'static>(
         health: verdicts,
         reports: reports.clone(),
     });
-    let takeover = TakeoverConfig {
-        search: ports.others(args.kube_proxy_search()),
-        ..args.takeover()
-    };
     let director = HostDirector::new(args.host_flags(), &args.state_dir);
-    let (link, announcements) = director.link();
-    let announcing = vital.ending.clone();
-    vital.spawn("announcements", async move {
-        // It ends with the agent.
-        let _ = announcing
-            .run_until_cancelled(announce(announcements))
-            .await;
-    });
     let inputs = SyncInputs {
         tables,
         addresses: Arc::new(Notify::new()),
-        takeover,
-        host: link,
+        takeover: TakeoverConfig {
+            search: ports.others(args.kube_proxy_search()),
+            ..args.takeover()
+        },
+        host: start_announcing(&director, vital),
     };
     start_reconciling(args, reconciler, inputs, outputs, vital);
     let stats = Arc::new(Stats::default());
@@ -249,6 +235,32 @@ async fn start<E: Engine + 'static>(
     };
     ports.serve(admin, healthz, vital);
     Ok(())
+}
+
+/// The health checks of node ports.
+fn health_checks(
+    args: &RunArgs,
+    families: &Families,
+    health: Health,
+    metrics: &mut Registry,
+) -> anyhow::Result<HealthChecks> {
+    Ok(HealthChecks::register(
+        families.iter().collect(),
+        args.node_port_addresses()?,
+        health,
+        metrics.sub_registry_with_prefix("portolan_agent"),
+    ))
+}
+
+/// Starts to announce the addresses of a director; returns its side for the reconcile loop.
+fn start_announcing(director: &HostDirector, vital: &Vital) -> HostLink {
+    let (link, announcements) = director.link();
+    let ending = vital.ending.clone();
+    vital.spawn("announcements", async move {
+        // It ends with the agent.
+        let _ = ending.run_until_cancelled(announce(announcements)).await;
+    });
+    link
 }
 
 /// Starts the health checks of load balancers' backends; returns the tables with their results, and the verdicts.

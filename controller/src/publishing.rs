@@ -205,6 +205,7 @@ fn watch_files(
         contact: Arc::clone(stats.files()),
         proxy: args.service_proxy_name.clone(),
         requests: file::ReadRequests::default(),
+        host: None,
     };
     let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
     let watch = file::watch(args.file.clone(), cluster, sink, options, token);

@@ -76,6 +76,7 @@ fn record(name: &str, last: u8) -> Record {
 fn table(records: Vec<Record>) -> NodeTable {
     let health = Arc::new(RecordHealth {
         weights: [(backend(11), Some(300)), (backend(12), Some(0))].into(),
+        lacks_quorum: false,
         is_sorry: false,
     });
     let health = records.iter().map(|r| (r.key.clone(), Arc::clone(&health)));

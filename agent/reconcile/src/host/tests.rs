@@ -45,7 +45,7 @@ fn table(health: Option<RecordHealth>) -> Arc<NodeTable> {
     };
     let record = Record {
         frontends: vec![frontend(V4), frontend(V6)],
-        destinations: vec![backend("10.0.0.1:80"), backend("[fd00::1]:80")].into(),
+        destinations: vec![backend("10.0.0.1:80"), backend("[fd00::1]:80")],
         balancing: Some(Arc::new(balancing)),
         ..Record::new(key())
     };
