@@ -108,6 +108,9 @@ async fn start_ipvs(
     kernel.prepare().await?;
     config.families = families.iter().collect();
     config.short_circuit_mask = choose_marks(args, &kernel, &config).await?;
+    if args.source == Source::File {
+        config.binds_balancers = !director::load_owned(&args.state_dir).stands_by;
+    }
     set_older_table_aside(args, &mut kernel).await?;
     tracing::info!(%node, "started");
     let parts = Parts {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! What a director tells its neighbours and its routing daemon, on a real kernel: needs root, each test has
+//! Announcements of a director to its neighbours and its routing daemon, on a real kernel: needs root, each test has
 //! network namespaces of its own.
 
 #[path = "common/mod.rs"]

@@ -31,7 +31,7 @@ pub struct Config {
     pub exclude_cidrs: Vec<IpNet>,
     /// How packets to VIPs arrive on the node.
     pub vip_binding: VipBinding,
-    /// Whether VIPs of load balancers are bound; not on standby, and not if another program binds them.
+    /// Binding of the VIPs of load balancers: off on standby, and if another program binds them.
     pub binds_balancers: bool,
 }
 

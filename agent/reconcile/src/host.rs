@@ -24,6 +24,8 @@ pub(crate) struct HostKeeper {
     owned: Owned,
     /// Virtual addresses that the host answered for at the last time.
     bound: BTreeSet<IpAddr>,
+    /// Whether a host that asks for nothing was made so. Changes of the table then cost nothing here.
+    is_settled: bool,
 }
 
 /// What became of a host's settings.
@@ -61,21 +63,25 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
             }
         }
         (self.host.host, self.host.owned) = (host, owned);
+        self.host.is_settled = false;
     }
 
     /// What is ours once the settings that the host asks for are in the kernel, besides what is ours already. To
     /// be saved before [`Self::finish_host`].
     #[must_use]
     pub fn owned_then(&self, table: &NodeTable) -> Owned {
-        match &self.host.host {
-            Some(host) => self.host.owned.with(&self.desired_host(host, table)),
+        match self.asking() {
+            Some(host) => {
+                let desired = self.desired_host(host, table);
+                self.host.owned.with(&desired).of(host)
+            }
             None => self.host.owned.clone(),
         }
     }
 
     /// Ends what the host no longer does, before virtual servers change.
     pub async fn begin_host(&mut self) -> HostOutcome {
-        let Some(host) = self.host.host.clone() else {
+        let Some(host) = self.asking().cloned() else {
             return HostOutcome::default();
         };
         // The addresses are not known yet: only what does not depend on them ends now.
@@ -94,15 +100,16 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
 
     /// Makes the host's settings equal to what is asked for.
     pub async fn finish_host(&mut self, table: &NodeTable) -> HostOutcome {
-        let Some(host) = self.host.host.clone() else {
+        let Some(host) = self.asking().cloned() else {
             return HostOutcome::default();
         };
         let desired = self.desired_host(&host, table);
-        self.host.owned = self.host.owned.with(&desired);
+        self.host.owned = self.host.owned.with(&desired).of(&host);
         let (steps, outcome) = self.planned(&desired).await;
         let mut outcome = self.take(&steps, outcome).await;
         if outcome.errors.is_empty() {
-            self.host.owned = Owned::only(&desired);
+            self.host.owned = Owned::only(&desired).of(&host);
+            self.host.is_settled = !host.asks_for_anything();
         }
         let bound = match host.answers() {
             true => self.bound(),
@@ -111,6 +118,11 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         outcome.new = bound.difference(&self.host.bound).copied().collect();
         self.host.bound = bound;
         outcome
+    }
+
+    /// What is asked for, if there is anything to do about it.
+    fn asking(&self) -> Option<&Arc<Host>> {
+        self.host.host.as_ref().filter(|_| !self.host.is_settled)
     }
 
     /// What is ours now.

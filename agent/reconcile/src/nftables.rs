@@ -36,7 +36,7 @@ struct Observed {
 #[derive(Debug)]
 pub struct NftablesReconciler {
     kernel: NftablesKernel,
-    /// What the host's `Director` asks for.
+    /// Settings that the host's `Director` asks for.
     host: Option<Arc<Host>>,
     config: Config,
     facts: Option<NodeFacts>,

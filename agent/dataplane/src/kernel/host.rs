@@ -72,9 +72,13 @@ fn announced() -> Result<AnnouncedRoutes, SocketError> {
     AnnouncedRoutes::open(ROUTE_MARK.protocol)
 }
 
+fn neighbour_socket() -> Result<ProxyNeighbours, SocketError> {
+    ProxyNeighbours::open(ROUTE_MARK.protocol)
+}
+
 /// Our proxy neighbours; those of interfaces that have just gone are gone too.
 fn neighbours() -> Result<BTreeSet<Neighbour>, SocketError> {
-    let found = ProxyNeighbours::open(ROUTE_MARK.protocol)?.read()?;
+    let found = neighbour_socket()?.read()?;
     let named = found.into_iter().filter_map(|(index, address)| {
         let interface = interface_name(index)?;
         Some(Neighbour { interface, address })
@@ -103,11 +107,21 @@ fn apply(ipvs: &mut Ipvs, step: &HostStep) -> Result<(), String> {
             result => said(result),
         },
         HostStep::AddNeighbour(neighbour) => {
-            with_index(neighbour, |socket, proxy| socket.add(proxy))
+            let Neighbour { interface, address } = neighbour;
+            match interface_index(interface) {
+                Ok(index) => said(neighbour_socket().and_then(|mut it| it.add((index, *address)))),
+                Err(_) => Err(format!("there is no interface {interface}")),
+            }
         }
-        HostStep::DelNeighbour(neighbour) => gone(with_index(neighbour, |socket, proxy| {
-            unless(Errno::ENOENT, socket.del(proxy))
-        })),
+        HostStep::DelNeighbour(neighbour) => match interface_index(&neighbour.interface) {
+            Ok(index) => {
+                let proxy = (index, neighbour.address);
+                let deleted = neighbour_socket().and_then(|mut it| it.del(proxy));
+                said(unless(Errno::ENOENT, deleted))
+            }
+            // With an interface its entries are gone.
+            Err(_) => Ok(()),
+        },
         HostStep::Announce { table, vip } => {
             said(announced().and_then(|mut routes| routes.add(*table, *vip)))
         }
@@ -128,30 +142,6 @@ fn unless(errno: Errno, result: Result<(), SocketError>) -> Result<(), SocketErr
         Err(SocketError::Refused(refused)) if refused == errno => Ok(()),
         result => result,
     }
-}
-
-const NO_INTERFACE: &str = "there is no interface ";
-
-/// With an interface its entries are gone.
-fn gone(result: Result<(), String>) -> Result<(), String> {
-    result.or_else(|error| match error.starts_with(NO_INTERFACE) {
-        true => Ok(()),
-        false => Err(error),
-    })
-}
-
-fn with_index(
-    neighbour: &Neighbour,
-    change: impl FnOnce(&mut ProxyNeighbours, (u32, std::net::IpAddr)) -> Result<(), SocketError>,
-) -> Result<(), String> {
-    let Neighbour { interface, address } = neighbour;
-    let index = interface_index(interface).map_err(|_| format!("{NO_INTERFACE}{interface}"))?;
-    let mut socket = said_of(ProxyNeighbours::open(ROUTE_MARK.protocol))?;
-    said(change(&mut socket, (index, *address)))
-}
-
-fn said_of<T>(result: Result<T, SocketError>) -> Result<T, String> {
-    result.map_err(|error| error.to_string())
 }
 
 /// The value of a setting, its fields separated by one space.

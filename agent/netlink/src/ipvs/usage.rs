@@ -11,8 +11,8 @@ use super::request::{self, GET_DEST};
 use super::{Ipvs, IpvsError, attr, family, reply};
 use crate::wire::{Attributes, Malformed, Writer};
 
-/// What a real server has done since it was added, and its connections of now. The kernel brings all but the
-/// connections of now up to date every 2 s (`ip_vs_est.c`).
+/// Counters of a real server since it was added, and its current connections. The kernel brings the counters up
+/// to date every 2 s (`ip_vs_est.c`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Connections of now.

@@ -23,7 +23,7 @@ pub use state::{HostState, HostStep, Neighbour, Timeouts};
 
 use crate::VipBinding;
 
-/// What the host's `Director` asks for.
+/// Settings that the host's `Director` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// Timeouts of connections; 0 leaves one as it is.
@@ -164,6 +164,10 @@ pub struct Owned {
     pub daemons: BTreeMap<SyncRole, SyncDaemon>,
     /// Tables with routes of announced addresses.
     pub tables: BTreeSet<u32>,
+    /// Whether the virtual addresses are left to another director or program. Before the files are read, a
+    /// table from disk then binds none of them.
+    #[serde(default)]
+    pub stands_by: bool,
 }
 
 impl Owned {
@@ -185,5 +189,14 @@ impl Owned {
     #[must_use]
     pub fn only(desired: &HostDesired) -> Self {
         Self::default().with(desired)
+    }
+
+    /// With whether a host leaves its virtual addresses to others.
+    #[must_use]
+    pub fn of(self, host: &Host) -> Self {
+        Self {
+            stands_by: !host.answers(),
+            ..self
+        }
     }
 }

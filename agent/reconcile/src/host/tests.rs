@@ -120,6 +120,16 @@ async fn an_active_director_answers_and_one_on_standby_does_not() {
     let kernel = &reconciler.dataplane;
     assert!(kernel.state.routes.is_empty() && kernel.host.state.neighbours.is_empty());
     assert!(announced(&reconciler).is_empty());
+    // After a restart, before the files are read, it binds nothing either.
+    assert!(reconciler.owned().stands_by);
+    let config = Config {
+        binds_balancers: !reconciler.owned().stands_by,
+        ..Config::default()
+    };
+    let mut restarted = Reconciler::new(FakeKernel::default(), config);
+    restarted.reconcile(&table).await.unwrap();
+    assert_eq!(restarted.dataplane.state.virtual_servers.len(), 2);
+    assert!(restarted.dataplane.state.routes.is_empty());
     // It is programmed and synchronised all the same.
     assert_eq!(kernel.state.virtual_servers.len(), 2);
     assert_eq!(kernel.host.state.daemons.len(), 2);
@@ -127,6 +137,22 @@ async fn an_active_director_answers_and_one_on_standby_does_not() {
     let outcome = program(&mut reconciler, host(), &table).await;
     assert_eq!(outcome.new, [ip(V4), ip(V6)].into());
     assert_eq!(reconciler.dataplane.state.routes.len(), 2);
+    assert!(!reconciler.owned().stands_by);
+}
+
+#[tokio::test]
+async fn a_host_that_asks_for_nothing_is_left_alone_once_it_is_so() {
+    let (mut reconciler, table) = (reconciler(), table(None));
+    program(&mut reconciler, host(), &table).await;
+    assert_eq!(reconciler.dataplane.host.state.daemons.len(), 2);
+    let outcome = program(&mut reconciler, Host::default(), &table).await;
+    assert_eq!(outcome.errors, [""; 0]);
+    assert!(reconciler.dataplane.host.state.daemons.is_empty());
+    assert!(announced(&reconciler).is_empty());
+    // Not even a kernel that cannot be read is noticed.
+    reconciler.dataplane.unreadable = 1;
+    assert_eq!(reconciler.finish_host(&table).await, HostOutcome::default());
+    assert_eq!(reconciler.dataplane.unreadable, 1);
 }
 
 #[tokio::test]

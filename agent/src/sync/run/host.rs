@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Settings of a director's host in the loop: taken with a table, and mended between tables.
+
+use std::sync::Arc;
+
+use portolan_model::NodeTable;
+use portolan_reconcile::HostOutcome;
+
+use super::SyncLoop;
+use crate::director::{Asked, Done, load_owned};
+use crate::subscribe::Subscribed;
+use crate::sync::{Engine, Outcome};
+
+impl<E: Engine> SyncLoop<E> {
+    /// Takes the newest settings of the host.
+    pub(super) fn take_host(&mut self) {
+        let asked = self.inputs.host.asked.borrow_and_update().clone();
+        let number = |asked: &Option<Asked>| asked.as_ref().map(|asked| asked.number);
+        if number(&asked) == number(&self.host) {
+            return;
+        }
+        let owned = match self.host {
+            None => load_owned(&self.inputs.host.state_dir),
+            Some(_) => self.reconciler.owned(&NodeTable::default()).0,
+        };
+        let host = asked.as_ref().map(|asked| Arc::clone(&asked.host));
+        self.reconciler.set_host(host, owned);
+        self.host = asked;
+    }
+
+    /// Makes the settings of the host what is asked for; a table from disk leaves them as they are.
+    async fn finish_host(&mut self, target: &Subscribed) -> HostOutcome {
+        let Some(asked) = self.host.clone().filter(|_| !target.is_from_disk) else {
+            return HostOutcome::default();
+        };
+        let (before, then) = self.reconciler.owned(&target.table);
+        self.inputs.host.save_owned(&before, &then).await;
+        let mut outcome = self.reconciler.finish_host(&target.table).await;
+        let (now, _) = self.reconciler.owned(&target.table);
+        self.inputs.host.save_owned(&then, &now).await;
+        let new = std::mem::take(&mut outcome.new);
+        self.inputs.host.announce(&asked.host, new);
+        self.inputs.host.done.send_replace(Done {
+            number: asked.number,
+            errors: outcome.errors.clone(),
+        });
+        outcome
+    }
+
+    /// An outcome with that of the host's settings.
+    pub(super) async fn with_host(&mut self, target: &Subscribed, mut outcome: Outcome) -> Outcome {
+        let host = self.finish_host(target).await;
+        outcome.objects += host.changed;
+        outcome.again |= !host.errors.is_empty();
+        let errors = host.errors.into_iter().map(|error| (None, error));
+        outcome.errors.extend(errors);
+        outcome
+    }
+
+    /// Mends settings of the host that another program has changed, and tries again what could not be made.
+    pub(super) async fn check_host(&mut self) {
+        let Some(target) = self.inputs.tables.borrow().clone() else {
+            return;
+        };
+        // Before the first reconciliation no address is known.
+        if self.last.is_none() {
+            return;
+        }
+        let outcome = self.finish_host(&target).await;
+        if outcome.changed > 0 {
+            tracing::info!(
+                changed = outcome.changed,
+                "settings of the host were programmed again"
+            );
+        }
+    }
+}
