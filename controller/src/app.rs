@@ -13,7 +13,7 @@ use portolan_runtime::{
     Admin, Connections, DebugSocket, Liveness, Readiness, Vital, listen, on_signal,
     register_process, serve_http,
 };
-use portolan_serve::{Registry as Sessions, ServeConfig, TablesServer};
+use portolan_serve::{Registry as Sessions, ServeConfig, ServedClusters, TablesServer};
 use portolan_source::ProblemLog;
 use portolan_tablelog::{Publisher, Retention};
 use prometheus_client::registry::Registry;
@@ -105,7 +105,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 
     let names = dns.as_ref().map(|dns| dns.replicas(&vital));
     let config = ServeConfig {
-        clusters: vec![cluster],
+        clusters: ServedClusters::new([cluster]),
         authentication: identity.authentication,
         token_checks: args.identity.token_checks(),
         readiness,

@@ -174,7 +174,11 @@ mod tests {
             let (publisher, tables) = Publisher::new(Retention::default());
             let (readiness, metrics) = (Readiness::default(), ClusterMetrics::default());
             let answer = Arc::new(Mutex::new(answer));
-            let watch = ClusterWatch::new(publisher.identity(), readiness.clone(), metrics.clone());
+            let watch = ClusterWatch::new(
+                publisher.identity(&"".into()),
+                readiness.clone(),
+                metrics.clone(),
+            );
             let given = Arc::clone(&answer);
             let watch = tokio::spawn(watch.run(move || {
                 let answer = given.lock().unwrap().clone();
@@ -200,12 +204,13 @@ mod tests {
             sleep(PERIOD * 2).await;
         }
 
-        fn id(&self) -> Option<&str> {
-            self.tables.cluster_id().map(|id| &**id)
+        fn id(&self) -> Option<Arc<str>> {
+            self.tables.feed(&"".into()).cluster_id().cloned()
         }
 
         async fn is_awaited(&self) -> bool {
-            let known = self.tables.cluster_id_known();
+            let feed = self.tables.feed(&"".into());
+            let known = self.tables.cluster_id_known(&feed);
             tokio::time::timeout(PERIOD, known).await.is_err()
         }
     }
@@ -227,7 +232,10 @@ mod tests {
         assert!(rig.is_awaited().await);
         rig.answers(known("a")).await;
         assert!(!rig.is_awaited().await);
-        assert_eq!((rig.id(), rig.metrics.known.get()), (Some("a"), 1));
+        assert_eq!(
+            (rig.id().as_deref(), rig.metrics.known.get()),
+            (Some("a"), 1)
+        );
         assert!(rig.readiness.pending().is_empty());
     }
 
@@ -236,9 +244,12 @@ mod tests {
         let rig = Rig::new(Ok(ClusterId::Unobtainable("forbidden".to_owned())));
         rig.asked().await;
         assert!(!rig.is_awaited().await);
-        assert_eq!((rig.id(), rig.metrics.known.get()), (None, 0));
+        assert_eq!((rig.id().as_deref(), rig.metrics.known.get()), (None, 0));
         rig.answers(known("a")).await;
-        assert_eq!((rig.id(), rig.metrics.known.get()), (Some("a"), 1));
+        assert_eq!(
+            (rig.id().as_deref(), rig.metrics.known.get()),
+            (Some("a"), 1)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -246,13 +257,19 @@ mod tests {
         let rig = Rig::new(known("a"));
         rig.asked().await;
         rig.answers(known("b")).await;
-        assert_eq!((rig.id(), rig.metrics.differs.get()), (Some("a"), 1));
+        assert_eq!(
+            (rig.id().as_deref(), rig.metrics.differs.get()),
+            (Some("a"), 1)
+        );
         assert_eq!(rig.readiness.pending(), ["cluster identity"]);
         // Without an answer it is still the other cluster's server.
         rig.answers(Err("connection refused")).await;
         assert_eq!(rig.readiness.pending(), ["cluster identity"]);
         rig.answers(known("a")).await;
-        assert_eq!((rig.id(), rig.metrics.differs.get()), (Some("a"), 0));
+        assert_eq!(
+            (rig.id().as_deref(), rig.metrics.differs.get()),
+            (Some("a"), 0)
+        );
         assert!(rig.readiness.pending().is_empty());
     }
 }

@@ -59,7 +59,8 @@ impl Publishing {
         registry: &mut Registry,
         vital: &Vital,
     ) -> anyhow::Result<Option<(mpsc::Sender<Question>, Arc<HeldDeletions>)>> {
-        let identity = self.publisher.identity();
+        let cluster: Arc<str> = args.cluster.as_str().into();
+        let identity = self.publisher.identity(&cluster);
         if let Some(id) = &args.cluster_id {
             // Set for the first time, so it cannot contradict.
             let _ = identity.set(Some(id));
@@ -92,7 +93,7 @@ impl Publishing {
                 if args.events {
                     report_events(&client, &stats, &mut self.problems, vital);
                 }
-                let doubts = self.publisher.source_doubts();
+                let doubts = self.publisher.source_doubts(&cluster);
                 let asked = client.clone();
                 let newest = move || {
                     let client = asked.clone();
@@ -102,7 +103,7 @@ impl Publishing {
                 watch_objects(client, args, sink, names, &stats, vital);
             }
             Source::Etcd => {
-                let doubts = self.publisher.source_doubts();
+                let doubts = self.publisher.source_doubts(&cluster);
                 watch_etcd(args, sink, &stats, doubts, vital)?;
             }
             // A relay has no objects.
@@ -116,6 +117,7 @@ impl Publishing {
         registry.register_collector(Box::new(SourceCollector { stats }));
         let writer = Writer {
             select: args.select(),
+            cluster,
             publisher: self.publisher,
             problems: self.problems,
             metrics: self.metrics,

@@ -51,6 +51,8 @@ pub(crate) struct Writer {
     pub(crate) sessions: Arc<Sessions>,
     /// Whether agents of nodes without a Node object are refused.
     pub(crate) refuses_unknown_nodes: bool,
+    /// Name of the source's cluster.
+    pub(crate) cluster: Arc<str>,
     /// Keeps the program from being ready until the source has synced.
     pub(crate) unready: Option<BlockReady>,
     /// Pause between two audits of all tables; `None` for no audits.
@@ -133,9 +135,9 @@ impl Writer {
             Event::Synced => {
                 self.flush(pipeline, origins);
                 if self.refuses_unknown_nodes {
-                    self.sessions.refuse_unknown_nodes();
+                    self.sessions.refuse_unknown_nodes(&self.cluster);
                 }
-                self.publisher.set_synced();
+                self.publisher.set_synced(&self.cluster);
                 self.unready = None;
                 let count = |kind| pipeline.catalog().count(kind);
                 tracing::info!(
@@ -150,7 +152,7 @@ impl Writer {
 
     fn flush(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) {
         let start = Instant::now();
-        let origin = origins.take_origin(pipeline, self.unready.is_none());
+        let origin = origins.take_origin(pipeline, |_| self.unready.is_none());
         let delta = pipeline.flush();
         if let Some(problems) = pipeline.changed_problems() {
             self.problems.update(&problems);

@@ -91,16 +91,27 @@ impl Identity {
         Ok(Some(name))
     }
 
-    /// Checks that the peer belongs to one of these clusters.
-    pub fn authorize_cluster(&self, clusters: &[Arc<str>]) -> Result<(), Refusal> {
-        let Self::Known(Certified { name, .. }, _) = self else {
-            return Ok(());
-        };
-        if clusters.iter().any(|cluster| **cluster == *name.cluster()) {
-            return Ok(());
+    /// Checks that the peer belongs to a cluster for which `is_served` holds.
+    ///
+    /// # Errors
+    /// If it belongs to another one.
+    pub fn authorize_cluster(&self, is_served: impl Fn(&str) -> bool) -> Result<(), Refusal> {
+        match self.cluster() {
+            Some(cluster) if !is_served(cluster) => {
+                let message = format!("cluster: yours is {cluster:?}");
+                Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
+            }
+            _ => Ok(()),
         }
-        let message = format!("cluster: yours is {:?}", name.cluster());
-        Err(Refusal::forbidden(RefusalReason::WrongCluster, message))
+    }
+
+    /// The cluster of the peer's credential, if it has one.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        match self {
+            Self::Known(Certified { name, .. }, _) => Some(name.cluster()),
+            Self::Anyone => None,
+        }
     }
 
     /// Whether the peer is authenticated.

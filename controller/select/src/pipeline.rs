@@ -3,6 +3,7 @@
 //! Catalog and projector as one: changes in, table deltas out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectChange, ObjectKey, ObjectRef};
 use portolan_model::NodeKey;
@@ -69,11 +70,14 @@ impl Pipeline {
         self.project(&dirty)
     }
 
-    /// The trigger times of the changes since the last flush, in milliseconds of Unix time; called
-    /// before the next flush.
-    pub fn take_triggers(&mut self) -> Vec<u64> {
-        let triggers = std::mem::take(&mut self.dirty.triggers);
-        triggers.into_values().flatten().collect()
+    /// The trigger times of each cluster's changes since the last flush, in milliseconds of Unix time;
+    /// called before the next flush.
+    pub fn take_triggers(&mut self) -> BTreeMap<Arc<str>, Vec<u64>> {
+        let mut times: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (service, of_service) in std::mem::take(&mut self.dirty.triggers) {
+            times.entry(service.cluster).or_default().extend(of_service);
+        }
+        times
     }
 
     fn project(&mut self, dirty: &DirtySet) -> TableDelta {

@@ -115,7 +115,8 @@ where
         let admission = peer.as_ref().map(Peer::admit);
         poll_fn(|task| self.service.poll_ready(task)).await?;
         let mut response = self.service.call(request).await?;
-        let cluster_id = context.tables.cluster_id();
+        let feed = cluster_of(&context, &identity).map(|cluster| context.tables.feed(&cluster));
+        let cluster_id = feed.as_ref().and_then(|feed| feed.cluster_id());
         if let Some(id) = cluster_id.and_then(|id| id.parse().ok()) {
             response.headers_mut().insert(CLUSTER_ID, id);
         }
@@ -143,18 +144,31 @@ async fn check(
     metadata: &MetadataMap,
 ) -> Result<Identity, Refusal> {
     let identity = context.authenticate(peer, metadata)?;
-    identity.authorize_cluster(&context.config.clusters)?;
-    let known = context.tables.cluster_id_known();
-    if timeout(IDENTITY_PATIENCE, known).await.is_err() {
-        let status = Status::unavailable("the cluster's identity is not known yet");
-        return Err(Refusal::new(RefusalReason::Starting, status));
+    identity.authorize_cluster(|cluster| context.config.clusters.get(cluster).is_some())?;
+    if let Some(cluster) = cluster_of(context, &identity) {
+        let feed = context.tables.feed(&cluster);
+        let known = context.tables.cluster_id_known(&feed);
+        if timeout(IDENTITY_PATIENCE, known).await.is_err() {
+            let status = Status::unavailable("the cluster's identity is not known yet");
+            return Err(Refusal::new(RefusalReason::Starting, status));
+        }
+        let theirs = metadata.get(CLUSTER_ID).and_then(|id| id.to_str().ok());
+        check_cluster(context, &cluster, theirs.unwrap_or_default())?;
     }
-    let theirs = metadata.get(CLUSTER_ID).and_then(|id| id.to_str().ok());
-    check_cluster(context, theirs.unwrap_or_default())?;
     if let Some(node) = identity.node() {
         check_node(context, &node).await?;
     }
     Ok(identity)
+}
+
+/// The cluster that a request concerns: that of its credential, or the only one. `None` for a peer without
+/// a credential among several clusters.
+fn cluster_of(context: &Context, identity: &Identity) -> Option<Arc<str>> {
+    let clusters = &context.config.clusters;
+    match identity.cluster() {
+        Some(cluster) => clusters.get(cluster),
+        None => clusters.only(),
+    }
 }
 
 /// Ends a stream at the end of its credential, node or server, or on a stall. Runs as a task of its

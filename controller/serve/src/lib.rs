@@ -11,6 +11,7 @@
 mod guard;
 mod health;
 mod registry;
+mod served;
 mod service;
 mod session;
 mod standing;
@@ -18,6 +19,7 @@ mod standing;
 pub use registry::{
     ConvergenceSeconds, Counters, HeldTable, NodeStatus, RecordProblem, Registry, Unconfirmed,
 };
+pub use served::ServedClusters;
 pub use service::TablesServer;
 pub use session::ServeConfig;
 pub use standing::{ChangedRecord, Standing};

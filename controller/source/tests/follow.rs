@@ -129,7 +129,7 @@ async fn follow(servers: &Servers) {
     // None was requested in pages, which the server's metrics confirm.
     assert_eq!(follower.streamed(), 3);
     assert!(streamed(servers) > before);
-    let versions = follower.catalog.source_versions();
+    let versions = follower.catalog.source_versions()[""];
     assert!(versions.iter().all(|version| *version > 0), "{versions:?}");
 
     servers
@@ -145,7 +145,7 @@ async fn follow(servers: &Servers) {
     };
     follower.until(is_gone).await;
     assert_eq!(follower.counts(), [1, 1]);
-    let later = follower.catalog.source_versions();
+    let later = follower.catalog.source_versions()[""];
     // The label and the deletion, at least.
     assert!(later[2] >= versions[2] + 2, "{versions:?} {later:?}");
     follower.token.cancel();
@@ -158,6 +158,6 @@ async fn follow(servers: &Servers) {
     follower.until(|_, event| *event == Event::Synced).await;
     assert_eq!(follower.counts(), [1, 1]);
     assert_eq!(follower.streamed(), 0);
-    assert!(follower.catalog.source_versions()[2] >= later[2]);
+    assert!(follower.catalog.source_versions()[""][2] >= later[2]);
     follower.token.cancel();
 }

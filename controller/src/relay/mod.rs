@@ -73,7 +73,7 @@ pub(crate) fn start(
     vital
         .tasks
         .spawn(ready(parts.tables.clone(), parts.unready, ending));
-    let doubts = parts.publisher.source_doubts();
+    let doubts = parts.publisher.source_doubts(&args.cluster.as_str().into());
     let outlets = Outlets {
         forwarder: Forwarder::new(&args.cluster, parts.publisher, parts.tables),
         identity: parts.identity,
@@ -93,7 +93,7 @@ pub(crate) fn start(
 /// Waits until there are tables.
 async fn ready(tables: TableReader, unready: BlockReady, token: CancellationToken) {
     let mut published = tables.published();
-    let synced = published.wait_for(|published| published.synced);
+    let synced = published.wait_for(|published| published.synced > 0);
     if let Some(Ok(_)) = token.run_until_cancelled(synced).await {
         tracing::info!("tables received, serving");
     }

@@ -26,7 +26,7 @@ impl Upstream {
     fn start(address: SocketAddr, has_tables: bool) -> Self {
         let (mut publisher, tables) = Publisher::new(Retention::default());
         if has_tables {
-            publisher.set_synced();
+            publisher.set_synced(&"".into());
         }
         let token = CancellationToken::new();
         let config = ServeConfig {
@@ -75,7 +75,7 @@ fn start_relay(upstream: SocketAddr, vital: &Vital) -> Readiness {
     let readiness = Readiness::default();
     let mut registry = Registry::default();
     let parts = RelayParts {
-        identity: publisher.identity(),
+        identity: publisher.identity(&"".into()),
         publisher,
         tables,
         sessions: Arc::default(),

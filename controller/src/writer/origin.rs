@@ -2,10 +2,12 @@
 
 //! Origins of published revisions: source versions and trigger times.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use portolan_select::Pipeline;
-use portolan_tablelog::Origin;
+use portolan_tablelog::{ClusterOrigin, Origin};
 
 /// Origins of the changes that wait to be published.
 #[derive(Debug)]
@@ -14,7 +16,7 @@ pub(super) struct Origins {
     /// measure the time that the controller was away.
     began_ms: u64,
     observed: Option<Instant>,
-    published: Vec<u64>,
+    published: BTreeMap<Arc<str>, [u64; 3]>,
 }
 
 impl Origins {
@@ -24,7 +26,7 @@ impl Origins {
         Self {
             began_ms: u64::try_from(began_ms).unwrap_or(u64::MAX),
             observed: None,
-            published: Vec::new(),
+            published: BTreeMap::new(),
         }
     }
 
@@ -40,28 +42,42 @@ impl Origins {
 
     /// The origin of the last revision without its times, for a repair.
     pub(super) fn repeat(&self) -> Origin {
+        let of_cluster = |versions: &[u64; 3]| ClusterOrigin {
+            source_versions: versions.to_vec(),
+            ..ClusterOrigin::default()
+        };
+        let clusters = self.published.iter();
         Origin {
-            source_versions: self.published.clone(),
-            ..Origin::default()
+            clusters: clusters
+                .map(|(name, versions)| (Arc::clone(name), of_cluster(versions)))
+                .collect(),
+            observed: None,
         }
     }
 
-    /// Whether the source has newer versions than the published ones.
+    /// Whether a source has newer versions than the published ones.
     pub(super) fn is_news(&self, pipeline: &Pipeline) -> bool {
         pipeline.catalog().source_versions() != self.published
     }
 
-    /// Takes the origin of the next flush; to be called before it. There are no trigger times until the
-    /// source has synced.
-    pub(super) fn take_origin(&mut self, pipeline: &mut Pipeline, synced: bool) -> Origin {
-        let mut triggers = pipeline.take_triggers();
-        triggers.retain(|trigger| synced && *trigger > self.began_ms);
+    /// Takes the origin of the next flush; to be called before it. Clusters whose source has not synced
+    /// have no trigger times.
+    pub(super) fn take_origin(
+        &mut self,
+        pipeline: &mut Pipeline,
+        synced: impl Fn(&str) -> bool,
+    ) -> Origin {
+        let triggers = pipeline.take_triggers();
         self.published = pipeline.catalog().source_versions();
-        Origin {
-            source_versions: self.published.clone(),
-            trigger_times_ms: triggers,
-            observed: self.observed.take(),
+        let mut origin = self.repeat();
+        for (cluster, mut times) in triggers {
+            times.retain(|time| synced(&cluster) && *time > self.began_ms);
+            if !times.is_empty() {
+                origin.clusters.entry(cluster).or_default().trigger_times_ms = times;
+            }
         }
+        origin.observed = self.observed.take();
+        origin
     }
 }
 
@@ -99,17 +115,23 @@ mod tests {
         let mut origins = Origins::new(began);
         let mut pipeline = Pipeline::default();
         pipeline.apply(slice("a", 2000));
-        assert_eq!(origins.take_origin(&mut pipeline, false), Origin::default());
+        assert_eq!(
+            origins.take_origin(&mut pipeline, |_| false),
+            Origin::default()
+        );
         pipeline.flush();
         let now = Instant::now();
         origins.observe(now);
         origins.observe(now + Duration::from_secs(1));
         pipeline.apply(slice("b", 1000));
         pipeline.apply(slice("c", 1001));
-        let origin = origins.take_origin(&mut pipeline, true);
-        assert_eq!(origin.trigger_times_ms, [1001]);
+        let origin = origins.take_origin(&mut pipeline, |_| true);
+        assert_eq!(origin.clusters[""].trigger_times_ms, [1001]);
         assert_eq!(origin.observed, Some(now));
-        assert_eq!(origins.take_origin(&mut pipeline, true), Origin::default());
+        assert_eq!(
+            origins.take_origin(&mut pipeline, |_| true),
+            Origin::default()
+        );
     }
 
     #[test]
@@ -124,8 +146,8 @@ mod tests {
         });
         assert!(!pipeline.is_dirty());
         assert!(origins.is_news(&pipeline));
-        let origin = origins.take_origin(&mut pipeline, true);
-        assert_eq!(origin.source_versions, [0, 0, 7]);
+        let origin = origins.take_origin(&mut pipeline, |_| true);
+        assert_eq!(origin.clusters[""].source_versions, [0, 0, 7]);
         assert!(!origins.is_news(&pipeline));
     }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The identity of the cluster that the tables belong to.
+//! The identity of a cluster that tables belong to.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use crate::feed::Feed;
 use crate::shared::Shared;
 
 /// The identity, shared by the writer and the readers.
@@ -25,14 +26,17 @@ impl KnownIdentity {
     }
 }
 
-/// A handle that sets the cluster's identity, once. The source of tables is its one owner.
+/// A handle that sets a cluster's identity, once. The cluster's source is its one owner.
 #[derive(Debug)]
-pub struct ClusterIdentity(pub(crate) Arc<Shared>);
+pub struct ClusterIdentity {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) feed: Arc<Feed>,
+}
 
 impl ClusterIdentity {
     /// Withholds the tables until [`set`](Self::set) is called.
     pub fn awaited(&self) {
-        self.0.identity.awaited.store(true, Ordering::Release);
+        self.feed.identity().awaited.store(true, Ordering::Release);
     }
 
     /// Sets the cluster's identity: agents whose nodes belong to another cluster are refused.
@@ -41,7 +45,7 @@ impl ClusterIdentity {
     /// # Errors
     /// Returns the identity that was set before, if it differs from `id`. It stays in force.
     pub fn set(&self, id: Option<&str>) -> Result<(), Arc<str>> {
-        let identity = &self.0.identity;
+        let identity = self.feed.identity();
         if let Some(id) = id.filter(|id| !id.is_empty()) {
             let known = identity.id.get_or_init(|| id.into());
             if **known != *id {
@@ -49,8 +53,8 @@ impl ClusterIdentity {
             }
         }
         if identity.awaited.swap(false, Ordering::AcqRel) {
-            self.0.wake_feeds();
-            self.0.raise();
+            self.feed.wake();
+            self.shared.raise();
         }
         Ok(())
     }

@@ -39,7 +39,7 @@ pub use feed::{ANSWERED_WITHIN, Delivery, Feed};
 pub use forward::{Committed, ForwardError, Forwarder};
 pub use identity::ClusterIdentity;
 pub use log::{Differences, Prepared, Retention, TableHashes, TablePart};
-pub use origin::Origin;
+pub use origin::{ClusterOrigin, Origin};
 pub use published::{Outcome, Published};
 pub use publisher::Publisher;
 pub use reader::{First, Have, How, Next, TableReader};

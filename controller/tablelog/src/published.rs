@@ -10,9 +10,9 @@ use std::sync::Arc;
 pub struct Published {
     /// The last revision; 0 before the first.
     pub revision: u64,
-    /// Whether every source has delivered all of its objects. The tables are withheld until then: a
-    /// table with half of the Services would make agents delete the other half.
-    pub synced: bool,
+    /// Number of clusters whose source has delivered all of its objects. The tables of others are
+    /// withheld: a table with half of the Services would make agents delete the other half.
+    pub synced: usize,
 }
 
 /// The outcome of publishing an update.

@@ -53,16 +53,23 @@ impl Publisher {
         self
     }
 
-    /// The handle that sets the cluster's identity, for the source of the tables.
+    /// The handle that sets a cluster's identity, for the cluster's source.
     #[must_use]
-    pub fn identity(&self) -> ClusterIdentity {
-        ClusterIdentity(Arc::clone(&self.shared))
+    pub fn identity(&self, cluster: &Arc<str>) -> ClusterIdentity {
+        ClusterIdentity {
+            shared: Arc::clone(&self.shared),
+            feed: self.shared.feed(cluster),
+        }
     }
 
-    /// The handle that proves to agents that the sources' versions went back, for the source.
+    /// The handle that proves to agents that the versions of a cluster's source went back, for the
+    /// source.
     #[must_use]
-    pub fn source_doubts(&self) -> SourceDoubts {
-        SourceDoubts(Arc::clone(&self.shared))
+    pub fn source_doubts(&self, cluster: &Arc<str>) -> SourceDoubts {
+        SourceDoubts {
+            shared: Arc::clone(&self.shared),
+            feed: self.shared.feed(cluster),
+        }
     }
 
     /// Publishes one update.
@@ -103,17 +110,20 @@ impl Publisher {
         }
     }
 
-    /// Begins serving: every source has delivered all of its objects.
-    pub fn set_synced(&mut self) {
-        self.shared.enter(State::Synced);
-        self.published
-            .send_if_modified(|published| !std::mem::replace(&mut published.synced, true));
+    /// Begins serving a cluster: its source has delivered all of its objects. Other clusters are not
+    /// waited for.
+    pub fn set_synced(&mut self, cluster: &Arc<str>) {
+        let is_new = self.shared.feed(cluster).set_synced();
+        self.published.send_if_modified(|published| {
+            published.synced += usize::from(is_new);
+            is_new
+        });
     }
 
     /// The newest transition, for streams at the revision before it. `None` if the tables are not
     /// served yet, or a snapshot must be sent.
     fn transition(&self, cluster: &Arc<str>, applied: &ClusterApplied) -> Option<Transition> {
-        if self.shared.state() != State::Synced {
+        if self.shared.state(&self.shared.feed(cluster)) != State::Synced {
             return None;
         }
         let from = applied.from;
@@ -168,7 +178,7 @@ impl Publisher {
 
 impl Drop for Publisher {
     fn drop(&mut self) {
-        self.shared.enter(State::Closed);
+        self.shared.close();
     }
 }
 
@@ -198,11 +208,11 @@ mod tests {
         let (mut publisher, tables) = Publisher::new(Retention::default());
         let mut published = tables.published();
         assert_eq!(publisher.publish(&zone("a")).revision, 1);
-        publisher.set_synced();
+        publisher.set_synced(&"".into());
         let seen = *published.borrow_and_update();
-        assert_eq!((seen.revision, seen.synced), (1, true));
+        assert_eq!((seen.revision, seen.synced), (1, 1));
         assert_eq!(publisher.publish(&zone("a")).revision, 1);
-        publisher.set_synced();
+        publisher.set_synced(&"".into());
         assert!(!published.has_changed().unwrap());
         assert_eq!(publisher.publish(&zone("b")).revision, 2);
         assert!(published.has_changed().unwrap());

@@ -11,7 +11,6 @@ use std::sync::{Arc, RwLockReadGuard};
 use portolan_model::{Destination, NodeKey, NodeTable};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::feed::Feed;
 use crate::log::{Differences, TableHashes, TableLog};
@@ -57,30 +56,15 @@ impl TableReader {
         self.read().of(cluster).head()
     }
 
-    /// Whether the tables are served.
+    /// Whether the tables of a feed's cluster are served.
     #[must_use]
-    pub fn state(&self) -> State {
-        self.shared.state()
+    pub fn state(&self, feed: &Feed) -> State {
+        self.shared.state(feed)
     }
 
     /// Completes when the sources advance after this call, whether or not a table changes.
     pub fn raised(&self) -> OwnedNotified {
         Arc::clone(&self.shared.raised).notified_owned()
-    }
-
-    /// Has the sources state their newest versions, because an agent has a table of later versions
-    /// than these. [`raised`](Self::raised) completes when they have.
-    pub fn doubt_sources(&self) {
-        self.shared.stated.doubt();
-    }
-
-    /// The newest versions of the sources, in the order of [`Origin::source_versions`], if they
-    /// stated them when they were asked at `since` or later.
-    ///
-    /// [`Origin::source_versions`]: crate::Origin::source_versions
-    #[must_use]
-    pub fn stated_versions(&self, since: Instant) -> Option<Vec<u64>> {
-        self.shared.stated.since(since)
     }
 
     /// The state that the streams of a cluster share.
@@ -89,17 +73,11 @@ impl TableReader {
         self.shared.feed(cluster)
     }
 
-    /// The cluster's identity, if it is known.
-    #[must_use]
-    pub fn cluster_id(&self) -> Option<&Arc<str>> {
-        self.shared.identity.id()
-    }
-
-    /// Completes when the cluster's identity is known, or known to be unobtainable.
-    pub async fn cluster_id_known(&self) {
+    /// Completes when a cluster's identity is known, or known to be unobtainable.
+    pub async fn cluster_id_known(&self, feed: &Feed) {
         loop {
             let raised = self.raised();
-            if !self.shared.identity.is_awaited() {
+            if !feed.identity().is_awaited() {
                 return;
             }
             raised.await;

@@ -3,15 +3,13 @@
 //! The state that the writer and the readers of the tables share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::Notify;
 
 use crate::feed::Feed;
-use crate::identity::KnownIdentity;
 use crate::log::{Retention, TableLog};
-use crate::sources::StatedVersions;
 
 /// The state that the writer and the readers share.
 ///
@@ -23,16 +21,14 @@ pub(crate) struct Shared {
     pub(crate) epoch: u64,
     log: RwLock<TableLog>,
     feeds: RwLock<BTreeMap<Arc<str>, Arc<Feed>>>,
-    state: AtomicU8,
+    is_closed: AtomicBool,
     pub(crate) raised: Arc<Notify>,
-    pub(crate) identity: KnownIdentity,
-    pub(crate) stated: StatedVersions,
 }
 
-/// The state of the writer.
+/// The state of one cluster's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Some source has not delivered all of its objects, or the cluster's identity is awaited.
+    /// The cluster's source has not delivered all of its objects, or the cluster's identity is awaited.
     Starting,
     /// The tables are served.
     Synced,
@@ -46,31 +42,28 @@ impl Shared {
             epoch: random_epoch(),
             log: RwLock::new(TableLog::new(retention)),
             feeds: RwLock::default(),
-            state: AtomicU8::new(State::Starting as u8),
+            is_closed: AtomicBool::new(false),
             raised: Arc::default(),
-            identity: KnownIdentity::default(),
-            stated: StatedVersions::default(),
         }
     }
 
-    pub(crate) fn state(&self) -> State {
-        let state = self.state.load(Ordering::Acquire);
-        if state == State::Synced as u8 && self.identity.is_awaited() {
-            return State::Starting;
+    pub(crate) fn state(&self, feed: &Feed) -> State {
+        if self.is_closed.load(Ordering::Acquire) {
+            return State::Closed;
         }
-        match state {
-            0 => State::Starting,
-            1 => State::Synced,
-            _ => State::Closed,
+        match feed.is_served() {
+            true => State::Synced,
+            false => State::Starting,
         }
     }
 
-    pub(crate) fn enter(&self, state: State) {
-        self.state.store(state as u8, Ordering::Release);
+    /// Ends serving: the writer was dropped.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
         self.wake_feeds();
     }
 
-    pub(crate) fn wake_feeds(&self) {
+    fn wake_feeds(&self) {
         let feeds = self.feeds.read().unwrap_or_else(PoisonError::into_inner);
         for feed in feeds.values() {
             feed.wake();

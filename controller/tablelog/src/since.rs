@@ -54,7 +54,7 @@ impl SharedPart {
         let of = log.of(cluster);
         let records = of.records_since(from, patches).ok_or(NoChange::Unknown)?;
         let hash = of.records().hash();
-        let commit = commit(of.head(), hash, None, log.source_versions());
+        let commit = commit(of.head(), hash, None, of.source_versions());
         let commit = with_triggers(commit, of, from, live);
         Self::within_bounds(records, Vec::new(), commit, of)
     }
@@ -70,7 +70,7 @@ impl SharedPart {
         let of = log.of(cluster);
         let records = of.records().since(from).ok_or(NoChange::Unknown)?;
         let nodes = of.own_of_all_since(from).ok_or(NoChange::Unknown)?;
-        let commit = full_commit(of.head(), of.hashes_of_all(), log.source_versions());
+        let commit = full_commit(of.head(), of.hashes_of_all(), of.source_versions());
         let commit = with_triggers(commit, of, from, live);
         Self::within_bounds(records, nodes, commit, of)
     }
@@ -122,7 +122,7 @@ impl OwnPart {
         if !replace && changes == OwnChanges::default() {
             return Ok(None);
         }
-        let commit = full_commit(of.head(), of.hashes(node), log.source_versions());
+        let commit = full_commit(of.head(), of.hashes(node), of.source_versions());
         Ok(Some(Self {
             changes,
             replace,

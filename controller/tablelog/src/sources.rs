@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Proof that the versions of the sources went back.
+//! Proof that the versions of a source went back.
 //!
 //! A controller that restarts after the restore of its API server has lower versions than its
 //! agents. Only the API server's own newest version tells this from a controller that is late.
@@ -10,9 +10,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::feed::Feed;
 use crate::shared::Shared;
 
-/// The newest versions that the sources stated when they were asked.
+/// The newest versions that a cluster's source stated when it was asked.
 #[derive(Debug, Default)]
 pub(crate) struct StatedVersions {
     doubted: Notify,
@@ -24,14 +25,14 @@ impl StatedVersions {
         self.doubted.notify_one();
     }
 
-    /// The versions that the sources stated when they were asked at `since` or later.
+    /// The versions that the source stated when it was asked at `since` or later.
     pub(crate) fn since(&self, since: Instant) -> Option<Vec<u64>> {
         let last = self.last.read().unwrap_or_else(PoisonError::into_inner);
         let (asked, versions) = last.as_ref()?;
         (*asked >= since).then(|| versions.clone())
     }
 
-    /// Whether the sources were asked after `since`, and had not reached the higher ones of these
+    /// Whether the source was asked after `since`, and had not reached the higher ones of these
     /// versions: such a version is from before a restore. Versions that are not higher than `ours`
     /// need no proof.
     pub(crate) fn went_back(&self, ours: &[u64], theirs: &[u64], since: Instant) -> bool {
@@ -48,23 +49,26 @@ impl StatedVersions {
     }
 }
 
-/// The source's side: it is told of doubts, and states its newest versions.
+/// The side of one cluster's source: it is told of doubts, and states its newest versions.
 #[derive(Debug)]
-pub struct SourceDoubts(pub(crate) Arc<Shared>);
+pub struct SourceDoubts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) feed: Arc<Feed>,
+}
 
 impl SourceDoubts {
     /// Completes when an agent has a table of later versions than the published ones.
     pub async fn doubted(&self) {
-        self.0.stated.doubted.notified().await;
+        self.feed.stated().doubted.notified().await;
     }
 
-    /// States the sources' newest versions, in the order of [`Origin::source_versions`]. They were
-    /// read from the sources themselves, not from a cache, by requests that began at `asked`.
+    /// States the source's newest versions, in the order of [`ClusterOrigin::source_versions`]. They
+    /// were read from the source itself, not from a cache, by requests that began at `asked`.
     ///
-    /// [`Origin::source_versions`]: crate::Origin::source_versions
+    /// [`ClusterOrigin::source_versions`]: crate::ClusterOrigin::source_versions
     pub fn stated(&self, asked: Instant, versions: Vec<u64>) {
-        let last = self.0.stated.last.write();
+        let last = self.feed.stated().last.write();
         *last.unwrap_or_else(PoisonError::into_inner) = Some((asked, versions));
-        self.0.raise();
+        self.shared.raise();
     }
 }

@@ -33,7 +33,7 @@ impl Server {
     async fn start(address: SocketAddr, services: &[&str]) -> Self {
         let mut server = Self::empty(address).await;
         server.publisher.publish(&puts(services));
-        server.publisher.set_synced();
+        server.publisher.set_synced(&"".into());
         server
     }
 

@@ -75,7 +75,7 @@ impl Server {
             ..ServeConfig::default()
         };
         let (mut publisher, tables) = Publisher::new(Retention::default());
-        publisher.set_synced();
+        publisher.set_synced(&"".into());
         let registry = Arc::new(Registry::default());
         let token = CancellationToken::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

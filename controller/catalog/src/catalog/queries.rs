@@ -65,15 +65,14 @@ impl Catalog {
         self.clusters.get(cluster)?.addresses.node(address)
     }
 
-    /// How far the sources are: of each cluster the versions of Services, EndpointSlices and
-    /// Nodes, in this order, each a number that only grows. Empty if no source has any.
+    /// How far the sources are: of each cluster the versions of Services, EndpointSlices and Nodes,
+    /// in this order, each a number that only grows. A cluster whose source has none is absent.
     #[must_use]
-    pub fn source_versions(&self) -> Vec<u64> {
-        let of_clusters = self
-            .clusters
-            .values()
-            .filter_map(|cluster| cluster.versions);
-        of_clusters.flatten().collect()
+    pub fn source_versions(&self) -> BTreeMap<Arc<str>, [u64; 3]> {
+        let clusters = self.clusters.iter();
+        clusters
+            .filter_map(|(name, cluster)| Some((Arc::clone(name), cluster.versions?)))
+            .collect()
     }
 
     /// The records of the load balancers.

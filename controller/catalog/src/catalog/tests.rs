@@ -277,7 +277,7 @@ fn versions_only_grow() {
         let mut dirty = DirtySet::default();
         catalog.apply(reached, &mut dirty);
         assert!(dirty.is_empty());
-        catalog.source_versions()
+        catalog.source_versions()[""]
     };
     assert_eq!(reach(Kind::Node, 5), [0, 0, 5]);
     assert_eq!(reach(Kind::Service, 9), [9, 0, 5]);

@@ -106,7 +106,7 @@ impl Root {
         for delta in deltas {
             publisher.publish(delta);
         }
-        publisher.set_synced();
+        publisher.set_synced(&"".into());
         let server = Server::start(address, tables, Arc::default());
         Self { publisher, server }
     }
@@ -148,8 +148,8 @@ impl Relay {
             cores: 1,
         };
         let outlets = Outlets {
-            identity: publisher.identity(),
-            doubts: publisher.source_doubts(),
+            identity: publisher.identity(&"".into()),
+            doubts: publisher.source_doubts(&"".into()),
             forwarder: Forwarder::new("", publisher, tables),
             sessions: Arc::clone(&server.registry),
             stats: Arc::clone(&stats),

@@ -267,7 +267,11 @@ async fn a_stream_that_takes_nothing_is_cut_off() {
 #[tokio::test]
 async fn an_agent_of_another_cluster_gets_no_names() {
     let server = start(Authentication::Nothing, Limits::default()).await;
-    server.publisher.identity().set(Some("ours")).unwrap();
+    server
+        .publisher
+        .identity(&"".into())
+        .set(Some("ours"))
+        .unwrap();
     let of = async |id: &str| {
         let mut client = Grpc::new(server.channel().await);
         client.ready().await.unwrap();

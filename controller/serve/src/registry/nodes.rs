@@ -2,7 +2,8 @@
 
 //! Nodes that the source reports, and the standing of agents whose node is missing.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_model::NodeKey;
@@ -29,8 +30,8 @@ pub(crate) enum NodeStanding {
 #[derive(Debug, Default)]
 pub(super) struct SourceNodes {
     present: HashSet<NodeKey>,
-    /// Whether agents of nodes that are not present are refused.
-    refuses_others: bool,
+    /// Clusters in which agents of nodes that are not present are refused.
+    refuses_others: BTreeSet<Arc<str>>,
     /// Deleted nodes, with their place in the order of deletion.
     deleted: BTreeMap<NodeKey, u64>,
     last_deletion: u64,
@@ -51,7 +52,7 @@ impl SourceNodes {
     pub(super) fn standing(&self, node: &NodeKey) -> NodeStanding {
         if self.deleted.contains_key(node) {
             NodeStanding::Deleted
-        } else if self.refuses_others
+        } else if self.refuses_others.contains(&node.cluster)
             && !self.present.contains(node)
             && !node.name.starts_with(RELAY)
         {
@@ -98,11 +99,11 @@ impl Registry {
         nodes.end_streams(node);
     }
 
-    /// Refuses agents of nodes that the source does not have, and ends their streams. Must be
-    /// called only after the source has reported all its nodes.
-    pub fn refuse_unknown_nodes(&self) {
+    /// Refuses agents of nodes that a cluster's source does not have, and ends their streams. Must
+    /// be called only after the source has reported all its nodes.
+    pub fn refuse_unknown_nodes(&self, cluster: &Arc<str>) {
         let mut nodes = self.lock();
-        nodes.known.refuses_others = true;
+        nodes.known.refuses_others.insert(Arc::clone(cluster));
         let all = nodes.entries.keys().chain(nodes.side_streams.keys());
         for stranger in all.filter(|node| !nodes.is_served(node)) {
             nodes.end_streams(stranger);
@@ -113,9 +114,9 @@ impl Registry {
         self.lock().known.standing(node)
     }
 
-    /// Whether agents of nodes that the source does not have are refused.
+    /// Whether agents of nodes that the source does not have are refused in any cluster.
     pub(crate) fn refuses_unknown_nodes(&self) -> bool {
-        self.lock().known.refuses_others
+        !self.lock().known.refuses_others.is_empty()
     }
 
     /// Same as [`standing`](Self::standing), but waits up to `patience` for an unknown node: the

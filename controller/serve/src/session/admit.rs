@@ -3,6 +3,7 @@
 //! Admission of agents.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use portolan_auth::{Identity, Refusal, RefusalReason};
 use portolan_listener::{Admission, Peer};
@@ -72,14 +73,19 @@ async fn check(
         Scope::Node(node) => identity.authorize_node(node)?,
         Scope::AllNodes(cluster) => identity.authorize_relay(cluster, &hello.name)?,
     }
-    check_cluster(context, &hello.cluster_id)?;
+    check_cluster(context, hello.scope.cluster(), &hello.cluster_id)?;
     check_node(context, &hello.entry()).await?;
     Ok((hello, identity, messages))
 }
 
 /// Refuses an agent that names another cluster. Passes if either side does not know its cluster.
-pub(crate) fn check_cluster(context: &Context, theirs: &str) -> Result<(), Refusal> {
-    let Some(ours) = context.tables.cluster_id().filter(|_| !theirs.is_empty()) else {
+pub(crate) fn check_cluster(
+    context: &Context,
+    cluster: &Arc<str>,
+    theirs: &str,
+) -> Result<(), Refusal> {
+    let feed = context.tables.feed(cluster);
+    let Some(ours) = feed.cluster_id().filter(|_| !theirs.is_empty()) else {
         return Ok(());
     };
     if **ours == *theirs {

@@ -68,15 +68,14 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
     if hello.cluster_id.len() > MAX_NAME {
         return Err(Status::invalid_argument("cluster_id: too long"));
     }
-    let cluster = config.clusters.iter().find(|name| ***name == hello.cluster);
-    let Some(cluster) = cluster else {
+    let Some(cluster) = config.clusters.get(&hello.cluster) else {
         return Err(Status::not_found("cluster: not served here"));
     };
     let mut agent_version = hello.agent_version;
     agent_version.truncate(agent_version.floor_char_boundary(MAX_AGENT_VERSION));
     let records = SetHash::from_bytes(&hello.records_hash);
     let own = SetHash::from_bytes(&hello.own_hash);
-    let (name, cluster): (Arc<str>, _) = (hello.node.into(), Arc::clone(cluster));
+    let name: Arc<str> = hello.node.into();
     let scope = match want {
         v1::hello::Want::AllNodes => Scope::AllNodes(cluster),
         _ => Scope::Node(NodeKey {

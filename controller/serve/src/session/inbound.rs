@@ -178,17 +178,18 @@ impl InboundTask {
             return pending().await;
         };
         let tables = &self.context.tables;
+        let feed = tables.feed(&self.session.node().cluster);
         let mut asked = None;
         loop {
             let raised = tables.raised();
-            if let Some(versions) = asked.and_then(|asked| tables.stated_versions(asked)) {
+            if let Some(versions) = asked.and_then(|asked| feed.stated_versions(asked)) {
                 self.control.state_versions(versions);
                 asked = None;
             }
             tokio::select! {
                 () = questions.notified() => {
                     asked.get_or_insert_with(Instant::now);
-                    tables.doubt_sources();
+                    feed.doubt_source();
                 }
                 () = raised, if asked.is_some() => {}
             }

@@ -29,8 +29,8 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Status, Streaming};
 use tracing::info;
 
-use crate::Registry;
 use crate::registry::{Connect, NodeStanding, RetryAfter};
+use crate::{Registry, ServedClusters};
 use admit::{Admitted, admit};
 pub(crate) use admit::{check_cluster, check_node};
 pub(crate) use body::StreamBody;
@@ -44,7 +44,7 @@ use outbound::Outbound;
 pub struct ServeConfig {
     /// The clusters that are served; by default the single one, of the empty name. An agent of
     /// another cluster is refused: an empty table would make it delete all its records.
-    pub clusters: Vec<Arc<str>>,
+    pub clusters: ServedClusters,
     /// Maximum time until an agent sends Hello.
     pub hello_timeout: Duration,
     /// Maximum time over which agents are told to spread their reconnects at shutdown. Streams of
@@ -79,7 +79,7 @@ pub struct ServeConfig {
 impl Default for ServeConfig {
     fn default() -> Self {
         Self {
-            clusters: vec!["".into()],
+            clusters: ServedClusters::default(),
             hello_timeout: Duration::from_secs(5),
             goaway_spread: Duration::from_secs(10),
             authentication: Authentication::Nothing,

@@ -92,14 +92,14 @@ impl Outbound {
             ..
         } = hello;
         let feed = context.tables.feed(scope.cluster());
-        let welcome = welcome(&context, version);
+        let welcome = welcome(&context, &feed, version);
         inbound.hold(true);
         Self {
             woken: Box::pin(feed.woken()),
             waker: None,
             behind: false,
             turn: Turn::new(&context.snapshots),
-            is_identified: context.tables.cluster_id().is_some(),
+            is_identified: feed.cluster_id().is_some(),
             context,
             session,
             control,
@@ -222,7 +222,7 @@ impl Outbound {
 
     /// Selects the next output. Returns `false` if there is none until an event.
     fn advance(&mut self, waker: &mut task::Context<'_>) -> Result<bool, Status> {
-        match self.context.tables.state() {
+        match self.context.tables.state(&self.feed) {
             State::Starting => {
                 self.hold(false);
                 return Ok(false);
@@ -234,11 +234,9 @@ impl Outbound {
             // The inbound half ends the stream soon. Nothing is sent until then.
             return Ok(false);
         }
-        if !std::mem::replace(&mut self.is_identified, true)
-            && self.context.tables.cluster_id().is_some()
-        {
+        if !std::mem::replace(&mut self.is_identified, true) && self.feed.cluster_id().is_some() {
             // The identity was unknown when the stream began.
-            self.say(welcome(&self.context, self.version));
+            self.say(welcome(&self.context, &self.feed, self.version));
         }
         match &self.position {
             Position::Start(have) => {
@@ -273,7 +271,7 @@ impl Outbound {
         if is_behind != self.behind {
             self.behind = is_behind;
             if is_behind {
-                self.context.tables.doubt_sources();
+                self.feed.doubt_source();
             }
             self.deadline = None;
             self.watch();
@@ -389,8 +387,8 @@ impl Outbound {
     }
 }
 
-fn welcome(context: &Context, version: u32) -> Frame {
-    let cluster_id = context.tables.cluster_id();
+fn welcome(context: &Context, feed: &Feed, version: u32) -> Frame {
+    let cluster_id = feed.cluster_id();
     Frame::Welcome(v1::Welcome {
         version,
         epoch: context.tables.epoch(),

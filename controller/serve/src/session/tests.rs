@@ -3,6 +3,7 @@
 //! Tests with real tonic over loopback. Tests wait for expected events, never for fixed times.
 
 mod backpressure;
+mod clusters;
 mod hostile;
 mod limits;
 mod nodes;

@@ -172,14 +172,14 @@ async fn two() -> Rig {
 async fn keys_become_records_at_the_revision_of_the_store() {
     let mut rig = two().await;
     assert_eq!((rig.synced, rig.generations), (1, 1));
-    assert_eq!(rig.catalog.source_versions(), [3, 3, 3]);
+    assert_eq!(rig.catalog.source_versions()[""], [3, 3, 3]);
     rig.put(WEB, &web(2)).await;
     assert_eq!(rig.in_force(), "dns=1 web=2");
-    assert_eq!(rig.catalog.source_versions(), [4, 4, 4]);
+    assert_eq!(rig.catalog.source_versions()[""], [4, 4, 4]);
     // A sign of life.
     rig.revision = 9;
     rig.tell(Vec::new()).await;
-    assert_eq!(rig.catalog.source_versions(), [9, 9, 9]);
+    assert_eq!(rig.catalog.source_versions()[""], [9, 9, 9]);
     rig.list().await;
     assert_eq!((rig.synced, rig.generations), (1, 2), "once, and no news");
 }

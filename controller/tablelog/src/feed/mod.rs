@@ -7,12 +7,15 @@ mod memo;
 mod segments;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
+use tokio::time::Instant;
 
+use crate::identity::KnownIdentity;
+use crate::sources::StatedVersions;
 use crate::wire::Chunks;
 pub use delivery::Delivery;
 pub(crate) use delivery::{commit, full_commit};
@@ -23,6 +26,10 @@ pub(crate) use segments::Segments;
 /// The shared state of one cluster's streams.
 #[derive(Debug, Default)]
 pub struct Feed {
+    /// Whether the cluster's source has delivered all of its objects.
+    is_synced: AtomicBool,
+    identity: KnownIdentity,
+    stated: StatedVersions,
     /// The revision of the last publication.
     head: AtomicU64,
     woken: Arc<Notify>,
@@ -42,6 +49,47 @@ pub(crate) struct Transition {
 }
 
 impl Feed {
+    /// Begins serving the cluster. Returns whether it was not served before.
+    pub(crate) fn set_synced(&self) -> bool {
+        let is_new = !self.is_synced.swap(true, Ordering::AcqRel);
+        self.wake();
+        is_new
+    }
+
+    /// Whether the cluster's tables are complete, and its identity is not awaited.
+    pub(crate) fn is_served(&self) -> bool {
+        self.is_synced.load(Ordering::Acquire) && !self.identity.is_awaited()
+    }
+
+    pub(crate) fn identity(&self) -> &KnownIdentity {
+        &self.identity
+    }
+
+    pub(crate) fn stated(&self) -> &StatedVersions {
+        &self.stated
+    }
+
+    /// The cluster's identity, if it is known.
+    #[must_use]
+    pub fn cluster_id(&self) -> Option<&Arc<str>> {
+        self.identity.id()
+    }
+
+    /// Has the cluster's source state its newest versions, because an agent has a table of later
+    /// versions than these. [`TableReader::raised`](crate::TableReader::raised) completes when it
+    /// has.
+    pub fn doubt_source(&self) {
+        self.stated.doubt();
+    }
+
+    /// The newest versions of the cluster's source, in the order of
+    /// [`ClusterOrigin::source_versions`](crate::ClusterOrigin::source_versions), if it stated them
+    /// when it was asked at `since` or later.
+    #[must_use]
+    pub fn stated_versions(&self, since: Instant) -> Option<Vec<u64>> {
+        self.stated.since(since)
+    }
+
     /// Publishes a new head and wakes the streams. Without a transition, the streams collect the
     /// changes themselves.
     pub(crate) fn publish(&self, head: u64, transition: Option<Transition>) {

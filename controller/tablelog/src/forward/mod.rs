@@ -19,7 +19,7 @@ use portolan_proto::encoded::{EncodedOwn, EncodedRecords};
 use portolan_proto::v1;
 
 use crate::log::{Cluster, NodeItem, TableHashes};
-use crate::{Origin, Prepared, Publisher, TableReader, Update};
+use crate::{ClusterOrigin, Origin, Prepared, Publisher, TableReader, Update};
 use staged::{Place, Staged};
 
 /// The most trigger times of a pending transition: no Commit has more.
@@ -136,7 +136,8 @@ impl Forwarder {
     pub fn begin(&mut self, hello: v1::Hello) -> v1::Hello {
         self.arriving = Staged::default();
         self.pending = None;
-        let cluster_id = self.tables.cluster_id();
+        let feed = self.tables.feed(&self.cluster);
+        let cluster_id = feed.cluster_id();
         // Sent even without a position: a controller with older tables must not serve this relay.
         let hello = v1::Hello {
             source_versions: self.source_versions.clone(),
@@ -330,15 +331,18 @@ impl Forwarder {
                     .own
             }
         };
-        let origin = Origin {
+        let of_cluster = ClusterOrigin {
             source_versions: pending.source_versions.clone(),
             trigger_times_ms: std::mem::take(&mut pending.trigger_times_ms),
+        };
+        let origin = Origin {
             observed: Some(observed),
+            ..Origin::of(&self.cluster, of_cluster)
         };
         let prepared = self.prepared(std::mem::take(&mut pending.staged));
         let update = Update::new(prepared).from_origin(origin);
         self.publisher.publish(update);
-        self.publisher.set_synced();
+        self.publisher.set_synced(&self.cluster);
         // With withheld records, the next stream must begin with a snapshot.
         let position = (committed.epoch, committed.revision);
         self.position = rest.is_none().then_some(position);

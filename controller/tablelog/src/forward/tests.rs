@@ -27,7 +27,7 @@ fn all_nodes() -> Scope {
 
 fn synced(retention: Retention) -> (Publisher, TableReader) {
     let (mut publisher, tables) = Publisher::new(retention);
-    publisher.set_synced();
+    publisher.set_synced(&CLUSTER.into());
     (publisher, tables)
 }
 

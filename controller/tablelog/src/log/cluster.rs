@@ -37,6 +37,7 @@ const MAX_TRIGGERS: usize = 64;
 pub(crate) struct Cluster {
     retention: Retention,
     head: u64,
+    source_versions: Vec<u64>,
     records: Journal<Record>,
     buckets: Buckets,
     /// The nodes, unsorted for fast lookups: each agent that connects needs several.
@@ -65,6 +66,7 @@ impl Cluster {
         Self {
             retention,
             head: 0,
+            source_versions: Vec::new(),
             records: Journal::new(0),
             buckets: Buckets::default(),
             nodes: HashMap::new(),
@@ -72,6 +74,23 @@ impl Cluster {
             idle_floor: 0,
             triggers: VecDeque::new(),
         }
+    }
+
+    /// Takes the higher of each component. A different number of components means another source:
+    /// its versions replace the known ones.
+    pub(super) fn raise(&mut self, versions: &[u64]) {
+        if versions.len() == self.source_versions.len() {
+            for (ours, theirs) in self.source_versions.iter_mut().zip(versions) {
+                *ours = (*ours).max(*theirs);
+            }
+        } else {
+            self.source_versions = versions.to_vec();
+        }
+    }
+
+    /// The versions of the cluster's source; empty if it has none.
+    pub(crate) fn source_versions(&self) -> &[u64] {
+        &self.source_versions
     }
 
     pub(super) fn put_record(

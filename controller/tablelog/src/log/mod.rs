@@ -41,7 +41,6 @@ const PATCH_FROM: usize = 32;
 pub(crate) struct TableLog {
     retention: Retention,
     revision: u64,
-    source_versions: Vec<u64>,
     clusters: BTreeMap<Arc<str>, Cluster>,
     /// The empty tables of a cluster that is not in `clusters`.
     nothing: Cluster,
@@ -78,7 +77,6 @@ impl TableLog {
         Self {
             retention,
             revision: 0,
-            source_versions: Vec::new(),
             clusters: BTreeMap::new(),
             nothing: Cluster::new(retention),
         }
@@ -86,7 +84,11 @@ impl TableLog {
 
     /// Applies one transition.
     pub(crate) fn apply(&mut self, prepared: Prepared, origin: &Origin) -> Applied {
-        self.raise(&origin.source_versions);
+        for (name, origin) in &origin.clusters {
+            if !origin.source_versions.is_empty() {
+                self.cluster(name).raise(&origin.source_versions);
+            }
+        }
         let revision = self.revision + 1;
         let mut applied = Applied::default();
         for (key, item) in prepared.records {
@@ -118,28 +120,12 @@ impl TableLog {
             self.revision = revision;
         }
         for name in applied.clusters.keys() {
-            self.cluster(name)
-                .finish(revision, &origin.trigger_times_ms);
+            let times = origin.clusters.get(name);
+            let times = times.map_or(&[][..], |origin| &origin.trigger_times_ms);
+            self.cluster(name).finish(revision, times);
         }
         applied.revision = self.revision;
         applied
-    }
-
-    /// Takes the higher of each component. A different number of components means different
-    /// sources: their versions replace the known ones.
-    fn raise(&mut self, versions: &[u64]) {
-        if versions.len() == self.source_versions.len() {
-            for (ours, theirs) in self.source_versions.iter_mut().zip(versions) {
-                *ours = (*ours).max(*theirs);
-            }
-        } else if !versions.is_empty() {
-            self.source_versions = versions.to_vec();
-        }
-    }
-
-    /// The versions of the sources; empty if they have none.
-    pub(crate) fn source_versions(&self) -> &[u64] {
-        &self.source_versions
     }
 
     /// The tables of a cluster.

@@ -3,6 +3,7 @@
 use portolan_model::{NodeTable, SetHash};
 
 use super::*;
+use crate::ClusterOrigin;
 use crate::testing::{TestChange, delta};
 
 const RETENTION: Retention = Retention {
@@ -112,12 +113,10 @@ fn sums_of_buckets_follow_the_records() {
 fn source_versions_only_grow() {
     let mut log = TableLog::default();
     let mut from = |versions: &[u64]| {
-        let origin = Origin {
-            source_versions: versions.to_vec(),
-            ..Origin::default()
-        };
+        let origin = Origin::versions(&"c0".into(), versions.to_vec());
         log.apply(Prepared::from(&delta(&[])), &origin);
-        log.source_versions().to_vec()
+        assert_eq!(log.of("c1").source_versions(), [0; 0]);
+        log.of("c0").source_versions().to_vec()
     };
     assert_eq!(from(&[1, 5, 3]), [1, 5, 3]);
     assert_eq!(from(&[2, 4, 3]), [2, 5, 3]);
@@ -129,10 +128,11 @@ fn source_versions_only_grow() {
 fn triggers_are_known_of_recent_revisions() {
     let mut log = TableLog::default();
     for revision in 1..100 {
-        let origin = Origin {
+        let of_cluster = ClusterOrigin {
             trigger_times_ms: vec![revision],
-            ..Origin::default()
+            ..ClusterOrigin::default()
         };
+        let origin = Origin::of(&"c0".into(), of_cluster);
         let value = u16::try_from(revision).unwrap();
         log.apply(
             Prepared::from(&delta(&[TestChange::Record(0, 0, Some(value))])),

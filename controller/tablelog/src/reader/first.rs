@@ -26,8 +26,9 @@ impl TableReader {
     #[must_use]
     pub fn first(&self, feed: &Feed, scope: &Scope, have: &Have) -> First {
         let log = self.read();
-        let (known, claimed) = (log.source_versions(), &have.source_versions);
-        let went_back = |since| self.shared.stated.went_back(known, claimed, since);
+        let of = log.of(scope.cluster());
+        let (known, claimed) = (of.source_versions(), &have.source_versions);
+        let went_back = |since| feed.stated().went_back(known, claimed, since);
         let is_behind = is_behind(known, claimed) && !have.since.is_some_and(went_back);
         let Some(theirs) = have.hashes else {
             // The agent dropped its table, but the versions of that table are known.
@@ -36,9 +37,8 @@ impl TableReader {
                 false => First::Snapshot,
             };
         };
-        let of = log.of(scope.cluster());
         let ours = of.hashes_of(scope);
-        let last = || full_commit(of.head(), ours, log.source_versions());
+        let last = || full_commit(of.head(), ours, of.source_versions());
         if theirs == ours {
             let nothing = OwnChanges::default();
             let delivery = Delivery::with_own(&Arc::default(), nothing, false, last());
@@ -102,7 +102,7 @@ impl TableReader {
         drop(memo);
         match answer {
             Some(shared) => {
-                let last = full_commit(of.head(), of.hashes(&node.name), log.source_versions());
+                let last = full_commit(of.head(), of.hashes(&node.name), of.source_versions());
                 let (own, replace) = of.own_unless(&node.name, theirs.own);
                 let delivery = Delivery::with_own(shared, own, replace, last);
                 First::Deliver(delivery, How::Buckets)
@@ -140,7 +140,7 @@ impl TableReader {
             share(None);
             return None;
         }
-        let last = full_commit(of.head(), of.hashes(&node.name), log.source_versions());
+        let last = full_commit(of.head(), of.hashes(&node.name), of.source_versions());
         let (own, replace) = of.own_unless(&node.name, theirs.own);
         let question = Question::Buckets {
             buckets: buckets.clone(),

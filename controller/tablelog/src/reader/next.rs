@@ -71,7 +71,7 @@ impl TableReader {
         let log = self.read();
         let of = log.of(scope.cluster());
         let revision = of.head();
-        let mut last = full_commit(revision, of.hashes_of(scope), log.source_versions());
+        let mut last = full_commit(revision, of.hashes_of(scope), of.source_versions());
         last.snapshot = true;
         let own = of.own_parts_of(scope);
         let work = segments.work(revision, of.records());

@@ -43,7 +43,7 @@ fn all_anew(port: u16) -> TableDelta {
 fn readers_and_the_writer_never_wait_for_each_other_in_a_circle() {
     let (mut publisher, tables) = Publisher::new(Retention::default());
     publisher.publish(&all_anew(1));
-    publisher.set_synced();
+    publisher.set_synced(&"".into());
     let node = NodeKey {
         cluster: "".into(),
         name: "a".into(),

@@ -19,7 +19,7 @@ use agent::{Agent, all};
 use super::*;
 use crate::feed::Delivery;
 use crate::testing::{Oracle, TestChange, change, decode, delta, node};
-use crate::{Origin, Publisher, Retention, Update};
+use crate::{ClusterOrigin, Origin, Publisher, Retention, Update};
 
 const RETENTION: Retention = Retention {
     record_tombstones: 2,
@@ -27,9 +27,14 @@ const RETENTION: Retention = Retention {
     idle_nodes: 1,
 };
 
+/// The clusters of the tests.
+const CLUSTERS: [&str; 2] = ["c0", "c1"];
+
 fn synced(retention: Retention) -> (Publisher, TableReader) {
     let (mut publisher, tables) = Publisher::new(retention);
-    publisher.set_synced();
+    for cluster in CLUSTERS {
+        publisher.set_synced(&cluster.into());
+    }
     (publisher, tables)
 }
 
@@ -321,10 +326,11 @@ fn triggers_are_told_to_live_streams_only() {
     let node = node(0, 0);
     let feed = tables.feed(&node.cluster);
     let mut publish = |value: u16| {
-        let origin = Origin {
+        let of_cluster = ClusterOrigin {
             trigger_times_ms: vec![u64::from(value)],
-            ..Origin::default()
+            ..ClusterOrigin::default()
         };
+        let origin = Origin::of(&"c0".into(), of_cluster);
         publisher.publish(Update::from(&delta(&put([1], value))).from_origin(origin));
     };
     let triggers = |delivery: Delivery| {

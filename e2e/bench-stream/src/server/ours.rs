@@ -33,7 +33,7 @@ pub(super) fn start(
     let (mut publisher, tables) = Publisher::new(Retention::default());
     let registry = Arc::new(Registry::default());
     publisher.publish(&world.whole());
-    publisher.set_synced();
+    publisher.set_synced(&"".into());
     let mut config = ServeConfig::default();
     let mut tls = None;
     if let Some(dir) = tls_dir {

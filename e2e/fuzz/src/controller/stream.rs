@@ -130,7 +130,7 @@ impl Server {
     pub(super) fn new(config: ServeConfig) -> Self {
         let (mut publisher, tables) = Publisher::new(Retention::default());
         publisher.publish(&*TABLE);
-        publisher.set_synced();
+        publisher.set_synced(&"".into());
         let registry = Arc::new(Registry::default());
         let shutdown = CancellationToken::new();
         let config = ServeConfig {

@@ -81,7 +81,7 @@ async fn alone(agent: &mut impl Agent, worlds: &[World], held: bool) {
 
 fn publish(server: &mut Server, from: &World, to: &World) {
     server.publisher.publish(&from.delta(to));
-    server.publisher.set_synced();
+    server.publisher.set_synced(&"".into());
 }
 
 /// Waits until the controller has the acknowledgement of a revision.

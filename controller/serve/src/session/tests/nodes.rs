@@ -27,7 +27,7 @@ async fn a_certificate_without_a_node_is_of_no_use() {
     let secure = Secure::new().await;
     let registry = &secure.server.registry;
     registry.node_present(&node("b"));
-    registry.refuse_unknown_nodes();
+    registry.refuse_unknown_nodes(&"".into());
     let status = secure.connect("a").await.err().unwrap();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
     assert!(status.message().contains("no Node"), "{status}");
@@ -39,7 +39,7 @@ async fn a_certificate_without_a_node_is_of_no_use() {
 async fn a_node_that_joins_is_served_as_soon_as_it_is_known() {
     let secure = Arc::new(Secure::new().await);
     let registry = Arc::clone(&secure.server.registry);
-    registry.refuse_unknown_nodes();
+    registry.refuse_unknown_nodes(&"".into());
     let mut joining = {
         let secure = Arc::clone(&secure);
         tokio::spawn(async move { secure.connect("a").await.map(|_| Instant::now()) })
@@ -60,8 +60,8 @@ async fn streams_of_unknown_nodes_end_when_all_nodes_are_known() {
     let mut b = server.connect(hello("b")).await;
     server.registry.node_present(&node("b"));
     server.publisher.publish(&put(&["x"]));
-    server.registry.refuse_unknown_nodes();
-    server.publisher.set_synced();
+    server.registry.refuse_unknown_nodes(&"".into());
+    server.publisher.set_synced(&"".into());
     let status = a.next().await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
     assert_eq!(b.batch().await.put, ["x"]);
@@ -74,7 +74,11 @@ async fn streams_of_unknown_nodes_end_when_all_nodes_are_known() {
 #[tokio::test]
 async fn an_agent_of_another_cluster_is_told_which_one_this_is() {
     let server = Server::synced(&[put(&["x"])]).await;
-    server.publisher.identity().set(Some("ours")).unwrap();
+    server
+        .publisher
+        .identity(&"".into())
+        .set(Some("ours"))
+        .unwrap();
     let of = |cluster_id: &str| {
         let mut hello = hello("a");
         hello.cluster_id = cluster_id.to_owned();
@@ -89,18 +93,28 @@ async fn an_agent_of_another_cluster_is_told_which_one_this_is() {
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(status.metadata().get(CLUSTER_ID).unwrap(), "ours");
     assert_eq!(refused(&server.registry, RefusalReason::WrongCluster), 1);
-    assert!(server.publisher.identity().set(Some("theirs")).is_err());
+    assert!(
+        server
+            .publisher
+            .identity(&"".into())
+            .set(Some("theirs"))
+            .is_err()
+    );
 }
 
 #[tokio::test]
 async fn nothing_is_served_before_the_cluster_is_known_if_it_will_be() {
     let mut server = Server::start().await;
-    server.publisher.identity().awaited();
+    server.publisher.identity(&"".into()).awaited();
     server.publisher.publish(&put(&["x"]));
-    server.publisher.set_synced();
+    server.publisher.set_synced(&"".into());
     let mut client = server.connect(hello("a")).await;
     assert_eq!(client.cluster_id, "");
-    server.publisher.identity().set(Some("ours")).unwrap();
+    server
+        .publisher
+        .identity(&"".into())
+        .set(Some("ours"))
+        .unwrap();
     let Some(Frame::Welcome(welcome)) = client.next().await.unwrap() else {
         panic!("no second Welcome");
     };

@@ -31,7 +31,7 @@ async fn with_tokens(signer: &Signer, token_checks: Rate) -> Server {
     };
     let mut server = Server::with(config, None, Limits::default()).await;
     server.publisher.publish(&put(&["x"]));
-    server.publisher.set_synced();
+    server.publisher.set_synced(&"".into());
     server
 }
 

@@ -108,10 +108,7 @@ async fn an_agent_that_does_not_answer_gets_a_snapshot() {
 }
 
 fn from(version: u64) -> Origin {
-    Origin {
-        source_versions: vec![version, 1, 1],
-        ..Origin::default()
-    }
+    Origin::versions(&"".into(), vec![version, 1, 1])
 }
 
 #[tokio::test]
@@ -173,7 +170,7 @@ async fn an_agent_of_a_restored_source_is_served_at_once() {
         ..with(&NodeTable::default())
     };
     let mut client = server.connect(ahead).await;
-    let doubts = server.publisher.source_doubts();
+    let doubts = server.publisher.source_doubts(&"".into());
     doubts.doubted().await;
     doubts.stated(tokio::time::Instant::now(), vec![5, 5, 5]);
     let batch = client.batch().await;
@@ -184,7 +181,7 @@ async fn an_agent_of_a_restored_source_is_served_at_once() {
 #[tokio::test]
 async fn a_relay_is_told_versions_that_were_read_after_its_question() {
     let server = Server::synced(&[]).await;
-    let doubts = server.publisher.source_doubts();
+    let doubts = server.publisher.source_doubts(&"".into());
     let mut relay = server
         .connect(v1::Hello {
             want: v1::hello::Want::AllNodes.into(),

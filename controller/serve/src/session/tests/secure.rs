@@ -77,7 +77,7 @@ impl Secure {
         };
         let mut server = Server::with(config, Some(tls), limits).await;
         server.publisher.publish(&put(&["x"]));
-        server.publisher.set_synced();
+        server.publisher.set_synced(&"".into());
         let period = Duration::from_millis(10);
         tokio::spawn(files.follow(period, server.shutdown.clone()));
         Self {

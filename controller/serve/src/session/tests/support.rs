@@ -86,7 +86,7 @@ impl Server {
         for delta in deltas {
             server.publisher.publish(delta);
         }
-        server.publisher.set_synced();
+        server.publisher.set_synced(&"".into());
         server
     }
 

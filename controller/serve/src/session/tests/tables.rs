@@ -59,7 +59,7 @@ async fn nothing_is_served_before_everything_is_synced() {
     server.publisher.publish(&put(&["y"]));
     server.connect(hello("c")).await;
     assert_eq!(server.registry.counters().commits, 0);
-    server.publisher.set_synced();
+    server.publisher.set_synced(&"".into());
     let batch = client.batch().await;
     assert_eq!((batch.put.len(), batch.commit.revision), (2, 2));
 }

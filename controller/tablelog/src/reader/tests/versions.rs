@@ -14,10 +14,7 @@ fn agents_with_later_versions_are_sent_nothing() {
     let (mut publisher, tables) = synced(Retention::default());
     let node = node(0, 0);
     let feed = tables.feed(&node.cluster);
-    let from = |versions: &[u64]| Origin {
-        source_versions: versions.to_vec(),
-        ..Origin::default()
-    };
+    let from = |versions: &[u64]| Origin::versions(&node.cluster, versions.to_vec());
     publisher.publish(Update::from(&delta(&put([1], 0))).from_origin(from(&[5, 5, 5])));
     let agent = Agent {
         at: Some((1, 1)),
@@ -51,10 +48,7 @@ async fn later_versions_than_the_source_has_itself_are_from_before_a_restore() {
     let (mut publisher, tables) = synced(RETENTION);
     let node = node(0, 0);
     let feed = tables.feed(&node.cluster);
-    let origin = Origin {
-        source_versions: vec![5, 5, 5],
-        ..Origin::default()
-    };
+    let origin = Origin::versions(&node.cluster, vec![5, 5, 5]);
     publisher.publish(Update::from(&delta(&put([1], 0))).from_origin(origin));
     let agent = Agent {
         at: Some((1, 1)),
@@ -71,8 +65,8 @@ async fn later_versions_than_the_source_has_itself_are_from_before_a_restore() {
         matches!(first, First::Behind)
     };
     assert!(is_behind());
-    tables.doubt_sources();
-    let doubts = publisher.source_doubts();
+    feed.doubt_source();
+    let doubts = publisher.source_doubts(&node.cluster);
     doubts.doubted().await;
     let raised = tables.raised();
     // The source was asked before the agent spoke: another controller may have seen more since.
