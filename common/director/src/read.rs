@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! From the text of a file to documents that have the right structure.
+//!
+//! Files of other kinds of objects of `portolan.dev` are read by the same code, so that all problems
+//! look alike.
 
 mod node;
 mod path;
@@ -8,8 +11,8 @@ mod prune;
 mod split;
 mod structure;
 
-pub(crate) use node::Node;
-pub(crate) use path::Path;
+pub use node::{Key, Node, SyntaxError, Value};
+pub use path::Path;
 pub(crate) use prune::without;
-pub(crate) use split::{Format, documents};
-pub(crate) use structure::check;
+pub use split::{Format, documents};
+pub use structure::{Misfit, check};

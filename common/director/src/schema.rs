@@ -15,10 +15,11 @@ use serde_json::{Map, Value, json};
 use crate::document::{DirectorDocument, LoadBalancerDocument};
 
 /// The schema of a `LoadBalancer`.
-pub(crate) static LOAD_BALANCER: LazyLock<Value> = LazyLock::new(of::<LoadBalancerDocument>);
+pub(crate) static LOAD_BALANCER: LazyLock<Value> =
+    LazyLock::new(strict_schema::<LoadBalancerDocument>);
 
 /// The schema of a `Director`.
-pub(crate) static DIRECTOR: LazyLock<Value> = LazyLock::new(of::<DirectorDocument>);
+pub(crate) static DIRECTOR: LazyLock<Value> = LazyLock::new(strict_schema::<DirectorDocument>);
 
 /// The schema of a document of either kind (JSON Schema 2020-12).
 #[must_use]
@@ -49,7 +50,10 @@ pub fn schema_text() -> String {
     format!("{:#}\n", schema())
 }
 
-fn of<T: JsonSchema>() -> Value {
+/// The JSON schema of a type, as [`read::check`](crate::read::check) takes it: without null, and with
+/// bounds for all integers.
+#[must_use]
+pub fn strict_schema<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with_transform(RecursiveTransform(Strict));
     settings
         .into_generator()

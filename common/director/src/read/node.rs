@@ -12,9 +12,11 @@ use crate::problem::Position;
 
 /// Broken YAML or JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SyntaxError {
-    pub(crate) at: Position,
-    pub(crate) message: String,
+pub struct SyntaxError {
+    /// The place in the file.
+    pub at: Position,
+    /// What is wrong.
+    pub message: String,
 }
 
 impl SyntaxError {
@@ -26,14 +28,17 @@ impl SyntaxError {
 
 /// A value and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) at: Position,
-    pub(crate) value: Value,
+pub struct Node {
+    /// The place in the file.
+    pub at: Position,
+    /// The value.
+    pub value: Value,
 }
 
-/// A value.
+/// A value of YAML or JSON.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Value {
+#[expect(missing_docs, reason = "the notations' own kinds of values")]
+pub enum Value {
     Null,
     Bool(bool),
     Integer(i128),
@@ -45,9 +50,11 @@ pub(crate) enum Value {
 
 /// A field's name and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Key {
-    pub(crate) at: Position,
-    pub(crate) name: String,
+pub struct Key {
+    /// The place in the file.
+    pub at: Position,
+    /// The name.
+    pub name: String,
 }
 
 impl Node {
@@ -106,7 +113,8 @@ impl Node {
     }
 
     /// A field of a map.
-    pub(crate) fn get(&self, name: &str) -> Option<&Self> {
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Self> {
         let Value::Map(fields) = &self.value else {
             return None;
         };
@@ -117,7 +125,8 @@ impl Node {
     }
 
     /// The text, if it is one.
-    pub(crate) fn text(&self) -> Option<&str> {
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
             _ => None,
@@ -125,7 +134,8 @@ impl Node {
     }
 
     /// The place of the field with this path, or of the innermost value around it that is there.
-    pub(crate) fn locate(&self, path: &str) -> Position {
+    #[must_use]
+    pub fn locate(&self, path: &str) -> Position {
         self.find(path).at
     }
 
@@ -155,7 +165,8 @@ impl Node {
     }
 
     /// The value without places.
-    pub(crate) fn to_json(&self) -> serde_json::Value {
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
         use serde_json::Value as Json;
         match &self.value {
             Value::Null => Json::Null,

@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 
 /// The path of a field, as in `spec.backends[1].port`.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Path(String);
+pub struct Path(String);
 
 impl Path {
     /// A field of the value here.
     #[must_use]
-    pub(crate) fn field(&self, name: &str) -> Self {
+    pub fn field(&self, name: &str) -> Self {
         let plain = |c: char| c.is_ascii_alphanumeric() || "_-<".contains(c);
         let path = if !name.is_empty() && name.chars().all(plain) {
             let dot = if self.0.is_empty() { "" } else { "." };
@@ -24,14 +24,15 @@ impl Path {
 
     /// An item of the list here.
     #[must_use]
-    pub(crate) fn item(&self, index: usize) -> Self {
+    pub fn item(&self, index: usize) -> Self {
         let mut path = self.0.clone();
         let _ = write!(path, "[{index}]");
         Self(path)
     }
 
     /// Its text.
-    pub(crate) fn as_str(&self) -> &str {
+    #[must_use]
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 }

@@ -7,7 +7,7 @@ use crate::problem::Position;
 
 /// The notation of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
     /// Any number of YAML documents.
     Yaml,
     /// One JSON value.
@@ -16,7 +16,8 @@ pub(crate) enum Format {
 
 impl Format {
     /// By the end of the file's name: JSON for `.json`, else YAML.
-    pub(crate) fn of(file: &str) -> Self {
+    #[must_use]
+    pub fn of(file: &str) -> Self {
         let end = file.rsplit_once('.').map_or("", |(_, end)| end);
         if end.eq_ignore_ascii_case("json") {
             Self::Json
@@ -27,7 +28,8 @@ impl Format {
 }
 
 /// The documents of a text, without empty ones.
-pub(crate) fn documents(text: &str, format: Format) -> Vec<Result<Node, SyntaxError>> {
+#[must_use]
+pub fn documents(text: &str, format: Format) -> Vec<Result<Node, SyntaxError>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match format {
         Format::Json => vec![Node::json(text)],

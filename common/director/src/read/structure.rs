@@ -17,14 +17,20 @@ use crate::problem::{Position, alternatives};
 
 /// A field whose structure is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Misfit {
-    pub(crate) at: Position,
-    pub(crate) field: String,
-    pub(crate) message: String,
+pub struct Misfit {
+    /// The place in the file.
+    pub at: Position,
+    /// The path of the field.
+    pub field: String,
+    /// What is wrong, and what is expected.
+    pub message: String,
 }
 
-/// All that is wrong with a document's structure.
-pub(crate) fn check(schema: &Json, document: &Node) -> Vec<Misfit> {
+/// All that is wrong with a document's structure, by a schema of [`strict_schema`].
+///
+/// [`strict_schema`]: crate::strict_schema
+#[must_use]
+pub fn check(schema: &Json, document: &Node) -> Vec<Misfit> {
     let mut checker = Checker {
         root: schema,
         misfits: Vec::new(),
