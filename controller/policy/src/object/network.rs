@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The networks of a cluster, and what may be exported from them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use portolan_director::read::Path;
+use portolan_model::Family;
+
+use crate::PolicyError;
+use crate::faults::Faults;
+use crate::selector::Selector;
+use crate::spec::{AddressType, GatewaySpec, NetworkMode, NetworkSpec};
+
+/// The networks of a cluster. None has bits of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    /// How pods of other clusters reach those of this one.
+    pub mode: NetworkMode,
+    /// The networks of pods, at least one.
+    pub pods: Vec<IpNet>,
+    /// The networks of nodes; at least one in mode Gateway.
+    pub nodes: Vec<IpNet>,
+    /// The networks of cluster IPs.
+    pub services: Vec<IpNet>,
+    /// The ranges of the imports' virtual addresses in this cluster, at most one of each family.
+    pub cluster_set_ips: Vec<IpNet>,
+    /// The gateways; present in mode Gateway.
+    pub gateway: Option<Gateway>,
+}
+
+/// The gateways of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// The nodes.
+    pub nodes: Selector,
+    /// The type of their addresses.
+    pub address: AddressType,
+    /// Their ports.
+    pub ports: PortRange,
+}
+
+/// Ports from the first to the last one, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortRange {
+    /// The first port, at least 1.
+    pub first: u16,
+    /// The last port, at least the first.
+    pub last: u16,
+}
+
+/// A text that is not a [`PortRange`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected a range of ports such as 20000-29999")]
+pub struct PortRangeError;
+
+impl FromStr for PortRange {
+    type Err = PortRangeError;
+
+    fn from_str(text: &str) -> Result<Self, PortRangeError> {
+        let (first, last) = text.split_once('-').ok_or(PortRangeError)?;
+        let port = |text: &str| {
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            is_number.then(|| text.parse::<u16>().ok()).flatten()
+        };
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first > 0 && first <= last => Ok(Self { first, last }),
+            _ => Err(PortRangeError),
+        }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// Why an endpoint's address may not be exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum NotAdmitted {
+    /// It is unspecified, loopback, link-local, multicast, broadcast, or IPv4 within IPv6.
+    #[error("no address that another cluster can reach")]
+    Special,
+    /// It is outside the networks that the operator declared.
+    #[error("outside the cluster's networks")]
+    Outside,
+    /// It is a virtual address of imports, or a cluster IP.
+    #[error("an address of Services")]
+    ServiceAddress,
+}
+
+impl Network {
+    /// Whether an endpoint with this address may be exported: it lies in the networks of pods, or
+    /// for host-network pods of nodes, and is no virtual address.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn admits(&self, address: IpAddr) -> Result<(), NotAdmitted> {
+        if is_special(address) {
+            return Err(NotAdmitted::Special);
+        }
+        let is_in = |networks: &[IpNet]| networks.iter().any(|network| network.contains(&address));
+        if is_in(&self.services) || is_in(&self.cluster_set_ips) {
+            return Err(NotAdmitted::ServiceAddress);
+        }
+        if is_in(&self.pods) || is_in(&self.nodes) {
+            Ok(())
+        } else {
+            Err(NotAdmitted::Outside)
+        }
+    }
+
+    /// The range of virtual addresses of a family.
+    #[must_use]
+    pub fn cluster_set_range(&self, family: Family) -> Option<IpNet> {
+        let mut ranges = self.cluster_set_ips.iter();
+        ranges
+            .find(|range| Family::of(range.addr()) == family)
+            .copied()
+    }
+
+    pub(crate) fn new(spec: &NetworkSpec, path: &Path, faults: &mut Faults) -> Self {
+        let ranges = networks(&spec.cluster_set_ips, &path.field("clusterSetIPs"), faults);
+        let mut networks = |name, texts: &Vec<String>| {
+            let networks = networks(texts, &path.field(name), faults);
+            networks.into_iter().map(|(_, network)| network).collect()
+        };
+        let network = Self {
+            mode: spec.mode,
+            pods: networks("podCIDRs", &spec.pod_cidrs),
+            nodes: networks("nodeCIDRs", &spec.node_cidrs),
+            services: networks("serviceCIDRs", &spec.service_cidrs),
+            cluster_set_ips: ranges.iter().map(|(_, range)| *range).collect(),
+            gateway: spec
+                .gateway
+                .as_ref()
+                .map(|gateway| gateway_of(gateway, &path.field("gateway"), faults)),
+        };
+        let family = |range: &IpNet| Family::of(range.addr());
+        for (number, (index, range)) in ranges.iter().enumerate() {
+            let mut before = ranges[..number].iter();
+            if let Some((_, other)) = before.find(|(_, other)| family(other) == family(range)) {
+                let error = PolicyError::FamilyTwice {
+                    found: range.to_string(),
+                    other: other.to_string(),
+                };
+                faults.add(&path.field("clusterSetIPs").item(*index), error);
+            }
+        }
+        if spec.pod_cidrs.is_empty() {
+            faults.add(&path.field("podCIDRs"), PolicyError::NoPodNetwork);
+        }
+        if spec.mode == NetworkMode::Gateway {
+            if spec.gateway.is_none() {
+                faults.add(&path.field("gateway"), PolicyError::NoGateway);
+            }
+            if spec.node_cidrs.is_empty() {
+                faults.add(&path.field("nodeCIDRs"), PolicyError::NoNodeNetwork);
+            }
+        }
+        network
+    }
+}
+
+/// The networks that texts spell, with their indexes.
+fn networks(texts: &[String], path: &Path, faults: &mut Faults) -> Vec<(usize, IpNet)> {
+    let parsed = texts.iter().enumerate().filter_map(|(index, text)| {
+        let path = path.item(index);
+        let Ok(network) = text.parse::<IpNet>() else {
+            faults.add(&path, PolicyError::NetworkText(text.clone()));
+            return None;
+        };
+        if network.trunc() != network {
+            let error = PolicyError::HostBits {
+                found: text.clone(),
+                network: network.trunc().to_string(),
+            };
+            faults.add(&path, error);
+        }
+        Some((index, network))
+    });
+    parsed.collect()
+}
+
+fn gateway_of(spec: &GatewaySpec, path: &Path, faults: &mut Faults) -> Gateway {
+    let ports = spec.ports.parse().unwrap_or_else(|_| {
+        faults.add(
+            &path.field("ports"),
+            PolicyError::PortRange(spec.ports.clone()),
+        );
+        PortRange { first: 1, last: 1 }
+    });
+    Gateway {
+        nodes: Selector::new(&spec.nodes, &path.field("nodes"), faults),
+        address: spec.address,
+        ports,
+    }
+}
+
+fn is_special(address: IpAddr) -> bool {
+    let of_family = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast() || v4.octets()[0] == 0,
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
+    };
+    of_family || address.is_unspecified() || address.is_loopback() || address.is_multicast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_declared_networks_may_be_exported() {
+        let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
+        let spec = NetworkSpec {
+            pod_cidrs: texts(&["10.0.0.0/8", "fd00::/16"]),
+            node_cidrs: texts(&["192.168.1.0/24", "127.0.0.0/8", "169.254.0.0/16"]),
+            service_cidrs: texts(&["10.96.0.0/16"]),
+            cluster_set_ips: texts(&["10.112.0.0/16", "fd00:112::/108"]),
+            ..NetworkSpec::default()
+        };
+        let mut faults = Faults::default();
+        let network = Network::new(&spec, &Path::default(), &mut faults);
+        let network = faults.into_result(network).unwrap();
+        let cases = [
+            ("10.1.2.3", Ok(())),
+            ("192.168.1.7", Ok(())),
+            ("192.168.2.7", Err(NotAdmitted::Outside)),
+            ("10.96.0.1", Err(NotAdmitted::ServiceAddress)),
+            ("10.112.0.1", Err(NotAdmitted::ServiceAddress)),
+            ("127.0.0.1", Err(NotAdmitted::Special)),
+            ("169.254.169.254", Err(NotAdmitted::Special)),
+            ("0.0.0.1", Err(NotAdmitted::Special)),
+            ("224.0.0.1", Err(NotAdmitted::Special)),
+            ("fd00::1", Ok(())),
+            ("fd01::1", Err(NotAdmitted::Outside)),
+            ("fd00:112::1", Err(NotAdmitted::ServiceAddress)),
+            ("fe80::1", Err(NotAdmitted::Special)),
+            ("::ffff:10.1.2.3", Err(NotAdmitted::Special)),
+        ];
+        for (address, expected) in cases {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(network.admits(address), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn a_range_of_ports_goes_upwards() {
+        let range = |first, last| Ok(PortRange { first, last });
+        let cases = [
+            ("20000-29999", range(20_000, 29_999)),
+            ("1-1", range(1, 1)),
+            ("0-1", Err(PortRangeError)),
+            ("2-1", Err(PortRangeError)),
+            ("1", Err(PortRangeError)),
+            ("+1-2", Err(PortRangeError)),
+            ("1-65536", Err(PortRangeError)),
+            ("1-2-3", Err(PortRangeError)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(text.parse(), expected, "{text}");
+        }
+    }
+}

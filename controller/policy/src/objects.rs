@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! All policy objects, and what holds among them.
+
+use std::collections::BTreeMap;
+
+use crate::object::{Member, Meta, Tier};
+use crate::selector::{Patterns, Selector};
+use crate::{
+    Cluster, ClusterSet, ExportPolicy, Fault, ImportPolicy, Kind, ObjectName, PolicyError,
+    TrafficPolicy,
+};
+
+/// Policy objects by name. Ids of clusters are all different, and there is one ClusterSet at most.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// The set.
+    pub set: Option<ClusterSet>,
+    /// Its members.
+    pub clusters: BTreeMap<String, Cluster>,
+    /// Policies of exports.
+    pub exports: BTreeMap<String, ExportPolicy>,
+    /// Policies of imports.
+    pub imports: BTreeMap<String, ImportPolicy>,
+    /// Policies of traffic.
+    pub traffic: BTreeMap<String, TrafficPolicy>,
+}
+
+/// An object of any kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the kinds of objects")]
+pub enum Object {
+    ClusterSet(ClusterSet),
+    Cluster(Cluster),
+    ExportPolicy(ExportPolicy),
+    ImportPolicy(ImportPolicy),
+    TrafficPolicy(TrafficPolicy),
+}
+
+impl Object {
+    /// Its name, age and labels.
+    #[must_use]
+    pub fn meta(&self) -> &Meta {
+        match self {
+            Self::ClusterSet(object) => &object.meta,
+            Self::Cluster(object) => &object.meta,
+            Self::ExportPolicy(object) => &object.meta,
+            Self::ImportPolicy(object) => &object.meta,
+            Self::TrafficPolicy(object) => &object.meta,
+        }
+    }
+
+    /// Its kind and name.
+    #[must_use]
+    pub fn name(&self) -> ObjectName {
+        let kind = match self {
+            Self::ClusterSet(_) => Kind::ClusterSet,
+            Self::Cluster(_) => Kind::Cluster,
+            Self::ExportPolicy(_) => Kind::ExportPolicy,
+            Self::ImportPolicy(_) => Kind::ImportPolicy,
+            Self::TrafficPolicy(_) => Kind::TrafficPolicy,
+        };
+        ObjectName::new(kind, &self.meta().name)
+    }
+}
+
+/// An object that is not in force, or with a warning that is, and why.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectFault {
+    /// The object.
+    pub object: ObjectName,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+impl Objects {
+    /// An object.
+    #[must_use]
+    pub fn get(&self, name: &ObjectName) -> Option<Object> {
+        let key = &name.name;
+        match name.kind {
+            Kind::ClusterSet => {
+                let set = self.set.clone().filter(|set| set.meta.name == *key);
+                set.map(Object::ClusterSet)
+            }
+            Kind::Cluster => self.clusters.get(key).cloned().map(Object::Cluster),
+            Kind::ExportPolicy => self.exports.get(key).cloned().map(Object::ExportPolicy),
+            Kind::ImportPolicy => self.imports.get(key).cloned().map(Object::ImportPolicy),
+            Kind::TrafficPolicy => self.traffic.get(key).cloned().map(Object::TrafficPolicy),
+        }
+    }
+
+    /// The objects that these make together. An object that cannot be in force with the others is
+    /// left out, and its fault is returned: of two ClusterSets, or Clusters with the same id, the
+    /// younger; of two objects of the same name the second.
+    #[must_use]
+    pub fn together(objects: Vec<Object>) -> (Self, Vec<ObjectFault>) {
+        let mut all = Self::default();
+        let mut faults = Vec::new();
+        let mut by_age = objects;
+        by_age.sort_by(|one, other| one.meta().by_age().cmp(&other.meta().by_age()));
+        for object in by_age {
+            let name = object.name();
+            if let Err(fault) = all.insert(object) {
+                faults.push(ObjectFault {
+                    object: name,
+                    fault,
+                });
+            }
+        }
+        (all, faults)
+    }
+
+    /// These objects, and of those that were refused the last version that was in force. A Cluster
+    /// whose id has changed stays as it was.
+    #[must_use]
+    pub fn or_last_good(self, refused: &[ObjectName], last: &Self) -> (Self, Vec<ObjectFault>) {
+        let mut faults = Vec::new();
+        let mut objects: Vec<Object> = self.into_objects();
+        for object in &mut objects {
+            if let Object::Cluster(cluster) = object
+                && let Some(earlier) = last.clusters.get(&cluster.meta.name)
+                && let Err(fault) = cluster.may_replace(earlier)
+            {
+                faults.push(ObjectFault {
+                    object: ObjectName::new(Kind::Cluster, &cluster.meta.name),
+                    fault,
+                });
+                *cluster = earlier.clone();
+            }
+        }
+        let kept = refused.iter().filter_map(|name| last.get(name));
+        let present: Vec<ObjectName> = objects.iter().map(Object::name).collect();
+        objects.extend(kept.filter(|object| !present.contains(&object.name())));
+        let (all, further) = Self::together(objects);
+        faults.extend(further);
+        (all, faults)
+    }
+
+    fn into_objects(self) -> Vec<Object> {
+        let set = self.set.into_iter().map(Object::ClusterSet);
+        let clusters = self.clusters.into_values().map(Object::Cluster);
+        let exports = self.exports.into_values().map(Object::ExportPolicy);
+        let imports = self.imports.into_values().map(Object::ImportPolicy);
+        let traffic = self.traffic.into_values().map(Object::TrafficPolicy);
+        set.chain(clusters)
+            .chain(exports)
+            .chain(imports)
+            .chain(traffic)
+            .collect()
+    }
+
+    fn insert(&mut self, object: Object) -> Result<(), Fault> {
+        let fault = |field: &str, error| {
+            Err(Fault {
+                field: field.to_owned(),
+                error,
+            })
+        };
+        let name = object.name();
+        if self.get(&name).is_some() {
+            return fault("metadata.name", PolicyError::DefinedTwice(name));
+        }
+        match object {
+            Object::ClusterSet(set) => {
+                if let Some(first) = &self.set {
+                    let first = ObjectName::new(Kind::ClusterSet, &first.meta.name);
+                    return fault("metadata.name", PolicyError::SecondClusterSet(first));
+                }
+                self.set = Some(set);
+            }
+            Object::Cluster(cluster) => {
+                let mut others = self.clusters.values();
+                if let Some(other) = others.find(|other| other.id == cluster.id) {
+                    let error = PolicyError::DuplicateId {
+                        id: cluster.id,
+                        other: other.meta.name.clone(),
+                    };
+                    return fault("spec.id", error);
+                }
+                self.clusters.insert(name.name, cluster);
+            }
+            Object::ExportPolicy(policy) => {
+                self.exports.insert(name.name, policy);
+            }
+            Object::ImportPolicy(policy) => {
+                self.imports.insert(name.name, policy);
+            }
+            Object::TrafficPolicy(policy) => {
+                self.traffic.insert(name.name, policy);
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of clusters that no Cluster has, in policies. The rest of these policies holds.
+    #[must_use]
+    pub fn unknown_clusters(&self) -> Vec<ObjectFault> {
+        let mut found = Vec::new();
+        let mut look = |kind, name: &str, field: &str, names: &Patterns| {
+            for (index, cluster) in names.exact() {
+                if !self.clusters.contains_key(cluster) {
+                    found.push(ObjectFault {
+                        object: ObjectName::new(kind, name),
+                        fault: Fault {
+                            field: format!("spec.{field}.names[{index}]"),
+                            error: PolicyError::UnknownCluster(cluster.to_owned()),
+                        },
+                    });
+                }
+            }
+        };
+        for (name, policy) in &self.exports {
+            look(
+                Kind::ExportPolicy,
+                name,
+                "clusters",
+                policy.clusters.names(),
+            );
+            look(Kind::ExportPolicy, name, "to", policy.to.names());
+        }
+        for (name, policy) in &self.imports {
+            look(
+                Kind::ImportPolicy,
+                name,
+                "clusters",
+                policy.clusters.names(),
+            );
+            look(Kind::ImportPolicy, name, "from", policy.from.names());
+        }
+        for (name, policy) in &self.traffic {
+            look(
+                Kind::TrafficPolicy,
+                name,
+                "clusters",
+                policy.clusters.names(),
+            );
+            for (field, selector) in members(policy) {
+                look(Kind::TrafficPolicy, name, &field, selector.names());
+            }
+        }
+        found
+    }
+}
+
+/// The selectors of a policy's tiers, with the paths of their fields.
+fn members(policy: &TrafficPolicy) -> Vec<(String, &Selector)> {
+    let mut found = Vec::new();
+    for (tier_index, tier) in policy.tiers.iter().enumerate() {
+        let members: Vec<&Member> = match tier {
+            Tier::Clusters(members) => members.iter().collect(),
+            Tier::Weighted(members) => members.iter().map(|(member, _)| member).collect(),
+            Tier::SameAs(_) | Tier::Rest => Vec::new(),
+        };
+        for (index, member) in members.into_iter().enumerate() {
+            if let Member::Selected(selector) = member {
+                found.push((format!("tiers[{tier_index}].clusters[{index}]"), selector));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Selectors of clusters, nodes and Services.
+
+use std::collections::BTreeMap;
+
+use portolan_director::read::Path;
+
+use crate::PolicyError;
+use crate::faults::Faults;
+use crate::spec::{ExpressionSpec, Operator, SelectorSpec, ServicesSpec};
+
+/// Labels or properties by key.
+pub type Labels = BTreeMap<String, String>;
+
+/// A name, or the beginning of names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pattern {
+    /// This name.
+    Exact(String),
+    /// All names with this beginning.
+    Prefix(String),
+}
+
+impl Pattern {
+    /// Whether it stands for a name.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Exact(exact) => exact == name,
+            Self::Prefix(prefix) => name.starts_with(prefix.as_str()),
+        }
+    }
+
+    fn is_all(&self) -> bool {
+        matches!(self, Self::Prefix(prefix) if prefix.is_empty())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let prefix = text.strip_suffix('*');
+        let plain = prefix.unwrap_or(text);
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+        let fits = plain.chars().all(allowed) && text.len() <= 253 && !text.is_empty();
+        fits.then(|| match prefix {
+            Some(prefix) => Self::Prefix(prefix.to_owned()),
+            None => Self::Exact(text.to_owned()),
+        })
+    }
+}
+
+/// Patterns, of which one must match. Without any, or with `*` among them, they restrict nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Patterns(Vec<Pattern>);
+
+impl Patterns {
+    /// Whether a name is among them.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        !self.restricts() || self.0.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// Whether there is a name that does not match.
+    #[must_use]
+    pub fn restricts(&self) -> bool {
+        !self.0.is_empty() && !self.0.iter().any(Pattern::is_all)
+    }
+
+    /// The names among them that stand for themselves alone.
+    pub fn exact(&self) -> impl Iterator<Item = (usize, &str)> {
+        let numbered = self.0.iter().enumerate();
+        numbered.filter_map(|(index, pattern)| match pattern {
+            Pattern::Exact(name) => Some((index, name.as_str())),
+            Pattern::Prefix(_) => None,
+        })
+    }
+
+    fn new(texts: &[String], path: &Path, faults: &mut Faults) -> Self {
+        let parsed = texts.iter().enumerate().filter_map(|(index, text)| {
+            let pattern = Pattern::parse(text);
+            if pattern.is_none() {
+                faults.add(&path.item(index), PolicyError::NamePattern(text.clone()));
+            }
+            pattern
+        });
+        Self(parsed.collect())
+    }
+}
+
+/// A requirement of one label or property.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    key: String,
+    operator: Operator,
+    values: Vec<String>,
+}
+
+impl Requirement {
+    fn holds(&self, labels: &Labels) -> bool {
+        let value = labels.get(&self.key);
+        let is_among = || value.is_some_and(|value| self.values.contains(value));
+        match self.operator {
+            Operator::In => is_among(),
+            Operator::NotIn => !is_among(),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+/// How closely a selector describes what it selects, the widest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Closeness {
+    /// It selects all.
+    All,
+    /// By namespace; of Services only.
+    Namespace,
+    /// By labels or properties.
+    Selector,
+    /// By name.
+    Names,
+}
+
+/// Selects clusters or nodes. All its parts must hold; an empty one selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selector {
+    names: Patterns,
+    requirements: Vec<Requirement>,
+}
+
+impl Selector {
+    /// Whether it selects what has this name and these labels and properties.
+    #[must_use]
+    pub fn selects(&self, name: &str, labels: &Labels) -> bool {
+        self.names.matches(name) && self.requirements.iter().all(|one| one.holds(labels))
+    }
+
+    /// How closely it describes what it selects.
+    #[must_use]
+    pub fn closeness(&self) -> Closeness {
+        if self.names.restricts() {
+            Closeness::Names
+        } else if self.requirements.is_empty() {
+            Closeness::All
+        } else {
+            Closeness::Selector
+        }
+    }
+
+    /// Its names.
+    #[must_use]
+    pub fn names(&self) -> &Patterns {
+        &self.names
+    }
+
+    /// The selector that a field spells.
+    pub(crate) fn new(spec: &SelectorSpec, path: &Path, faults: &mut Faults) -> Self {
+        let names = Patterns::new(&spec.names, &path.field("names"), faults);
+        let labels_path = path.field("matchLabels");
+        let mut requirements = Vec::new();
+        for (key, value) in &spec.match_labels {
+            check_key(key, &labels_path.field(key), faults);
+            requirements.push(Requirement {
+                key: key.clone(),
+                operator: Operator::In,
+                values: vec![value.clone()],
+            });
+        }
+        for (index, expression) in spec.match_expressions.iter().enumerate() {
+            let path = path.field("matchExpressions").item(index);
+            requirements.push(requirement(expression, &path, faults));
+        }
+        Self {
+            names,
+            requirements,
+        }
+    }
+}
+
+fn requirement(spec: &ExpressionSpec, path: &Path, faults: &mut Faults) -> Requirement {
+    check_key(&spec.key, &path.field("key"), faults);
+    let count = spec.values.len();
+    let (operator, fits, expected) = match spec.operator {
+        Operator::In => ("In", count > 0, "at least one"),
+        Operator::NotIn => ("NotIn", count > 0, "at least one"),
+        Operator::Exists => ("Exists", count == 0, "none"),
+        Operator::DoesNotExist => ("DoesNotExist", count == 0, "none"),
+    };
+    if !fits {
+        let error = PolicyError::OperatorValues {
+            operator,
+            count,
+            expected,
+        };
+        faults.add(&path.field("values"), error);
+    }
+    Requirement {
+        key: spec.key.clone(),
+        operator: spec.operator,
+        values: spec.values.clone(),
+    }
+}
+
+/// The keys of labels, and the names of properties: those have no `/`, and may be longer.
+fn check_key(key: &str, path: &Path, faults: &mut Faults) {
+    let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let part = |text: &str| {
+        is_end(text.chars().next()) && is_end(text.chars().last()) && text.chars().all(is_inner)
+    };
+    let fits = match key.split_once('/') {
+        Some((prefix, name)) => part(prefix) && part(name) && prefix.len() <= 253,
+        None => part(key),
+    };
+    if !fits || key.len() > 317 {
+        faults.add(path, PolicyError::LabelKey(key.to_owned()));
+    }
+}
+
+/// Selects Services. All its parts must hold; an empty one selects all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Services {
+    namespaces: Patterns,
+    names: Patterns,
+    labels: Selector,
+}
+
+impl Services {
+    /// Whether it selects a Service.
+    #[must_use]
+    pub fn selects(&self, service: &ServiceFacts<'_>) -> bool {
+        self.namespaces.matches(service.namespace)
+            && self.names.matches(service.name)
+            && self.labels.selects("", service.labels)
+    }
+
+    /// How closely it describes what it selects: names before labels before namespaces before all.
+    #[must_use]
+    pub fn closeness(&self) -> Closeness {
+        if self.names.restricts() {
+            Closeness::Names
+        } else if self.labels.closeness() != Closeness::All {
+            Closeness::Selector
+        } else if self.namespaces.restricts() {
+            Closeness::Namespace
+        } else {
+            Closeness::All
+        }
+    }
+
+    pub(crate) fn new(spec: &ServicesSpec, path: &Path, faults: &mut Faults) -> Self {
+        let labels_path = path.field("selector");
+        if !spec.selector.names.is_empty() {
+            faults.add(&labels_path.field("names"), PolicyError::NamesOfServices);
+        }
+        Self {
+            namespaces: Patterns::new(&spec.namespaces, &path.field("namespaces"), faults),
+            names: Patterns::new(&spec.names, &path.field("names"), faults),
+            labels: Selector::new(&spec.selector, &labels_path, faults),
+        }
+    }
+}
+
+/// What selectors read of a Service.
+#[derive(Debug, Clone, Copy)]
+pub struct ServiceFacts<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its labels.
+    pub labels: &'a Labels,
+}
+
+/// What selectors read of a cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterFacts<'a> {
+    /// The name of the Cluster object.
+    pub name: &'a str,
+    /// Its labels and properties together ([`Cluster::labels`](crate::Cluster::labels)).
+    pub labels: &'a Labels,
+}
+
+impl Selector {
+    /// Whether it selects a cluster.
+    #[must_use]
+    pub fn selects_cluster(&self, cluster: &ClusterFacts<'_>) -> bool {
+        self.selects(cluster.name, cluster.labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selector(spec: &SelectorSpec) -> Selector {
+        let mut faults = Faults::default();
+        let selector = Selector::new(spec, &Path::default(), &mut faults);
+        faults.into_result(selector).unwrap()
+    }
+
+    fn names(names: &[&str]) -> SelectorSpec {
+        SelectorSpec {
+            names: names.iter().map(ToString::to_string).collect(),
+            ..SelectorSpec::default()
+        }
+    }
+
+    fn expression(operator: Operator, values: &[&str]) -> SelectorSpec {
+        SelectorSpec {
+            match_expressions: vec![ExpressionSpec {
+                key: "tier".into(),
+                operator,
+                values: values.iter().map(ToString::to_string).collect(),
+            }],
+            ..SelectorSpec::default()
+        }
+    }
+
+    #[test]
+    fn all_parts_of_a_selector_must_hold() {
+        let prod = Labels::from([("tier".into(), "prod".into())]);
+        let both = SelectorSpec {
+            match_labels: prod.clone(),
+            ..names(&["eu-*", "us-1"])
+        };
+        let cases = [
+            (SelectorSpec::default(), "x", &Labels::new(), true),
+            (names(&["eu-*"]), "eu-1", &prod, true),
+            (names(&["eu-*"]), "us-1", &prod, false),
+            (names(&["eu-1"]), "eu-12", &prod, false),
+            (names(&["a", "*"]), "b", &prod, true),
+            (both.clone(), "us-1", &prod, true),
+            (both.clone(), "us-1", &Labels::new(), false),
+            (both, "us-2", &prod, false),
+            (
+                expression(Operator::In, &["test", "prod"]),
+                "x",
+                &prod,
+                true,
+            ),
+            (expression(Operator::In, &["test"]), "x", &prod, false),
+            (
+                expression(Operator::In, &["test"]),
+                "x",
+                &Labels::new(),
+                false,
+            ),
+            (expression(Operator::NotIn, &["test"]), "x", &prod, true),
+            (expression(Operator::NotIn, &["prod"]), "x", &prod, false),
+            (
+                expression(Operator::NotIn, &["prod"]),
+                "x",
+                &Labels::new(),
+                true,
+            ),
+            (expression(Operator::Exists, &[]), "x", &prod, true),
+            (
+                expression(Operator::Exists, &[]),
+                "x",
+                &Labels::new(),
+                false,
+            ),
+            (expression(Operator::DoesNotExist, &[]), "x", &prod, false),
+            (
+                expression(Operator::DoesNotExist, &[]),
+                "x",
+                &Labels::new(),
+                true,
+            ),
+        ];
+        for (spec, name, labels, expected) in cases {
+            assert_eq!(
+                selector(&spec).selects(name, labels),
+                expected,
+                "{spec:?} {name} {labels:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_star_alone_is_no_name() {
+        assert_eq!(selector(&names(&["*"])).closeness(), Closeness::All);
+        assert_eq!(selector(&names(&["a", "*"])).closeness(), Closeness::All);
+        assert_eq!(selector(&names(&["a*"])).closeness(), Closeness::Names);
+        assert_eq!(
+            selector(&expression(Operator::Exists, &[])).closeness(),
+            Closeness::Selector
+        );
+    }
+}

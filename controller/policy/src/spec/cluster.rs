@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The fields of a `Cluster`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::SelectorSpec;
+
+/// `Cluster.spec`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterSpec {
+    /// The id, which DNS names and the label `source-cluster` show: a DNS label. Default: the
+    /// object's name. It never changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[schemars(extend("x-expected" = "at most 63 lower-case letters, digits and \"-\""))]
+    pub id: Option<String>,
+    /// The property `region.topology.k8s.io`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// Further properties, for selectors and `sameAs`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub properties: BTreeMap<String, String>,
+    /// How the cluster is reached.
+    #[serde(default)]
+    pub access: AccessSpec,
+    /// Its networks.
+    pub network: NetworkSpec,
+    /// Its loss, where it differs from the set's.
+    #[serde(default)]
+    pub loss: ClusterLossSpec,
+    /// The operator's drain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainSpec>,
+    /// Bounds.
+    #[serde(default)]
+    pub quota: ClusterQuotaSpec,
+}
+
+/// How a cluster is reached: exactly one field.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AccessSpec {
+    /// A Secret in the controller's namespace with a kubeconfig.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig_secret: Option<SecretKeySpec>,
+    /// A file with a kubeconfig.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig_file: Option<String>,
+    /// A controller in the cluster connects to this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge: Option<EmptySpec>,
+    /// Files with the cluster's objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub files: Option<Vec<String>>,
+    /// The cluster that the controller runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<EmptySpec>,
+}
+
+/// A key of a Secret.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecretKeySpec {
+    /// The name of the Secret.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// The key. Default `kubeconfig`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub key: Option<String>,
+}
+
+/// No fields.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EmptySpec {}
+
+/// Networks of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NetworkSpec {
+    /// How pods of other clusters reach those of this one.
+    #[serde(default)]
+    pub mode: NetworkMode,
+    /// The networks of pods: with those of nodes, the bound on what may be exported.
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Vec<String>,
+    /// The networks of nodes.
+    #[serde(default, rename = "nodeCIDRs", skip_serializing_if = "Vec::is_empty")]
+    pub node_cidrs: Vec<String>,
+    /// The networks of cluster IPs.
+    #[serde(
+        default,
+        rename = "serviceCIDRs",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub service_cidrs: Vec<String>,
+    /// The ranges of the imports' virtual addresses in this cluster, one for each family.
+    #[serde(
+        default,
+        rename = "clusterSetIPs",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub cluster_set_ips: Vec<String>,
+    /// The gateways; needed in mode Gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewaySpec>,
+}
+
+/// How pods of other clusters reach those of one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum NetworkMode {
+    /// Pods of other Flat clusters have a route here, and back.
+    #[default]
+    Flat,
+    /// By addresses of nodes alone.
+    Gateway,
+}
+
+/// Gateways of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GatewaySpec {
+    /// The nodes.
+    #[serde(default)]
+    pub nodes: SelectorSpec,
+    /// The type of their addresses.
+    #[serde(default)]
+    pub address: AddressType,
+    /// The range of their ports, as in `20000-29999`.
+    pub ports: String,
+}
+
+/// A type of a Node's addresses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum AddressType {
+    /// Within the cluster's network.
+    #[default]
+    #[serde(rename = "InternalIP")]
+    Internal,
+    /// From elsewhere.
+    #[serde(rename = "ExternalIP")]
+    External,
+}
+
+/// The loss of a cluster, where it differs from the set's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterLossSpec {
+    /// Time after which the cluster is lost once it is stale; 0s for never.
+    #[serde(default, rename = "staleTTL", skip_serializing_if = "Option::is_none")]
+    pub stale_ttl: Option<String>,
+    /// Time that the cluster is in contact before it returns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub return_after: Option<String>,
+    /// Time over which its share rises again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ramp_up: Option<String>,
+}
+
+/// A drain by the operator.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DrainSpec {
+    /// The percentage of its load that the cluster keeps.
+    #[serde(default)]
+    pub to: i64,
+    /// The time that this takes. Default 0s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
+}
+
+/// Bounds of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterQuotaSpec {
+    /// Exports. Default: the set's `exportsPerCluster`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exports: Option<u32>,
+    /// Endpoints of all exports. Default 50000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<u32>,
+}

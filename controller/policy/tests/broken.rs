@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Broken objects, each with all its problems.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use portolan_policy::{File, Reading, read};
+
+/// An object, and its problems: reason, and the text after the file's name.
+type Case = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str)],
+);
+
+const SELECTORS: &[Case] = &[
+    (
+        "ExportPolicy",
+        "{clusters: {names: [e*u, EU, '']}}",
+        &[
+            (
+                "InvalidSelector",
+                "4:27: spec.clusters.names[0]: \"e*u\": expected a name, or its beginning and \"*\"",
+            ),
+            (
+                "InvalidSelector",
+                "4:32: spec.clusters.names[1]: \"EU\": expected a name, or its beginning and \"*\"",
+            ),
+            (
+                "InvalidSelector",
+                "4:36: spec.clusters.names[2]: \"\": expected a name, or its beginning and \"*\"",
+            ),
+        ],
+    ),
+    (
+        "ImportPolicy",
+        "{from: {matchLabels: {a/b/c: x}, matchExpressions: [{key: a, operator: In}, {key: a-, operator: Exists, values: [b]}]}}",
+        &[
+            (
+                "InvalidSelector",
+                "4:36: spec.from.matchLabels[a/b/c]: \"a/b/c\": expected a label's key, as in \"example.org/tier\"",
+            ),
+            (
+                "InvalidSelector",
+                "4:59: spec.from.matchExpressions[0].values: In has 0 values: expected at least one",
+            ),
+            (
+                "InvalidSelector",
+                "4:89: spec.from.matchExpressions[1].key: \"a-\": expected a label's key, as in \"example.org/tier\"",
+            ),
+            (
+                "InvalidSelector",
+                "4:119: spec.from.matchExpressions[1].values: Exists has 1 values: expected none",
+            ),
+        ],
+    ),
+    (
+        "TrafficPolicy",
+        "{services: {selector: {names: [web]}}}",
+        &[(
+            "InvalidSelector",
+            "4:37: spec.services.selector.names: \"names\" means nothing in the labels of Services: expected \"services.names\"",
+        )],
+    ),
+    (
+        "ExportPolicy",
+        "{clusters: {matchExpressions: [{key: a, operator: Is}]}}",
+        &[(
+            "InvalidStructure",
+            "4:57: spec.clusters.matchExpressions[0].operator: \"Is\": expected In, NotIn, Exists or DoesNotExist",
+        )],
+    ),
+];
+
+const TIERS: &[Case] = &[
+    (
+        "TrafficPolicy",
+        "{tiers: [{clusters: [{names: [a*], weight: 1001}, {names: [b*], weight: -1}, {names: [c*]}]}]}",
+        &[
+            (
+                "InvalidWeight",
+                "4:50: spec.tiers[0].clusters[0].weight: 1001: expected a weight of 0 to 1000",
+            ),
+            (
+                "InvalidWeight",
+                "4:79: spec.tiers[0].clusters[1].weight: -1: expected a weight of 0 to 1000",
+            ),
+            (
+                "InvalidWeight",
+                "4:84: spec.tiers[0].clusters[2].weight: missing: other members of the tier have a weight: expected all of them to, or none",
+            ),
+        ],
+    ),
+    (
+        "TrafficPolicy",
+        "{tiers: [{sameAs: [a], rest: true}]}",
+        &[(
+            "InvalidTier",
+            "4:16: spec.tiers[0]: sameAs and rest: expected exactly one of \"clusters\", \"sameAs\" and \"rest\"",
+        )],
+    ),
+    (
+        "TrafficPolicy",
+        "{tiers: [{}, {clusters: []}, {sameAs: []}, {rest: false}]}",
+        &[
+            (
+                "InvalidTier",
+                "4:16: spec.tiers[0]: none: expected exactly one of \"clusters\", \"sameAs\" and \"rest\"",
+            ),
+            (
+                "InvalidTier",
+                "4:31: spec.tiers[1].clusters: empty: expected at least one member",
+            ),
+            (
+                "InvalidTier",
+                "4:45: spec.tiers[2].sameAs: empty: expected at least one property",
+            ),
+            (
+                "InvalidTier",
+                "4:50: spec.tiers[3]: none: expected exactly one of \"clusters\", \"sameAs\" and \"rest\"",
+            ),
+        ],
+    ),
+    (
+        "TrafficPolicy",
+        "{tiers: [{clusters: [{local: true, names: [a*]}]}]}",
+        &[(
+            "InvalidTier",
+            "4:28: spec.tiers[0].clusters[0]: expected either \"local\" or a selector",
+        )],
+    ),
+    (
+        "TrafficPolicy",
+        "{tiers: [{rest: true}, {sameAs: [a]}]}",
+        &[(
+            "InvalidTier",
+            "4:30: spec.tiers[1]: \"rest\" is in tier 0: expected it in the last tier",
+        )],
+    ),
+    (
+        "TrafficPolicy",
+        "{tiers: [{sameAs: [a]}, {sameAs: [b]}, {sameAs: [c]}, {sameAs: [d]}, {sameAs: [e]}, {sameAs: [f]}, {sameAs: [g]}, {sameAs: [h]}, {sameAs: [i]}]}",
+        &[(
+            "InvalidTier",
+            "4:15: spec.tiers: 9 tiers: expected at most 8",
+        )],
+    ),
+    (
+        "TrafficPolicy",
+        "{tiers: [{local: true}]}",
+        &[(
+            "InvalidStructure",
+            "4:17: spec.tiers[0].local: unknown field: expected clusters, rest or sameAs",
+        )],
+    ),
+];
+
+const THRESHOLDS: &[Case] = &[
+    (
+        "TrafficPolicy",
+        "{minHealthy: 0%, panicThreshold: 101}",
+        &[
+            (
+                "InvalidThreshold",
+                "4:20: spec.minHealthy: \"0%\": expected a number of at least 1, or a percentage of \"1%\" to \"100%\"",
+            ),
+            (
+                "InvalidThreshold",
+                "4:40: spec.panicThreshold: 101: expected a percentage of 0 to 100",
+            ),
+        ],
+    ),
+    (
+        "TrafficPolicy",
+        "{minHealthy: 101%, panicThreshold: -1}",
+        &[
+            (
+                "InvalidThreshold",
+                "4:20: spec.minHealthy: \"101%\": expected a number of at least 1, or a percentage of \"1%\" to \"100%\"",
+            ),
+            (
+                "InvalidThreshold",
+                "4:42: spec.panicThreshold: -1: expected a percentage of 0 to 100",
+            ),
+        ],
+    ),
+    (
+        "TrafficPolicy",
+        "{minHealthy: -3}",
+        &[(
+            "InvalidThreshold",
+            "4:20: spec.minHealthy: -3: expected a number of at least 1, or a percentage of \"1%\" to \"100%\"",
+        )],
+    ),
+    (
+        "TrafficPolicy",
+        "{minHealthy: \"+7%\", maxEndpoints: 4001}",
+        &[(
+            "InvalidStructure",
+            "4:41: spec.maxEndpoints: 4001: expected 1 to 4000",
+        )],
+    ),
+    (
+        "TrafficPolicy",
+        "{minHealthy: \"+7%\"}",
+        &[(
+            "InvalidThreshold",
+            "4:20: spec.minHealthy: \"+7%\": expected a number of at least 1, or a percentage of \"1%\" to \"100%\"",
+        )],
+    ),
+    (
+        "ClusterSet",
+        "{loss: {massLoss: 101, staleTTL: 5, returnAfter: 90}}",
+        &[
+            (
+                "InvalidStructure",
+                "4:40: spec.loss.staleTTL: 5: expected a text",
+            ),
+            (
+                "InvalidStructure",
+                "4:56: spec.loss.returnAfter: 90: expected a text",
+            ),
+        ],
+    ),
+    (
+        "ClusterSet",
+        "{loss: {massLoss: 101, staleTTL: 5 m, returnAfter: 32d, rampUp: 1h30m}}",
+        &[
+            (
+                "InvalidThreshold",
+                "4:25: spec.loss.massLoss: 101: expected a percentage of 0 to 100",
+            ),
+            (
+                "InvalidDuration",
+                "4:40: spec.loss.staleTTL: \"5 m\": expected a duration such as 500ms, 5s or 2m",
+            ),
+            (
+                "InvalidDuration",
+                "4:58: spec.loss.returnAfter: 32d: expected at most 31d",
+            ),
+            (
+                "InvalidDuration",
+                "4:71: spec.loss.rampUp: \"1h30m\": expected a duration such as 500ms, 5s or 2m",
+            ),
+        ],
+    ),
+];
+
+const CLUSTERS: &[Case] = &[
+    (
+        "Cluster",
+        "{access: {}, network: {podCIDRs: []}}",
+        &[
+            (
+                "AccessNotOne",
+                "4:16: spec.access: none: expected exactly one of kubeconfigSecret, kubeconfigFile, edge, files and local",
+            ),
+            (
+                "InvalidNetwork",
+                "4:40: spec.network.podCIDRs: empty: expected at least one network of pods",
+            ),
+        ],
+    ),
+    (
+        "Cluster",
+        "{access: {edge: {}, local: {}}, network: {podCIDRs: [10.0.0.1/16, pods], clusterSetIPs: [x, 10.1.0.0/16, 10.2.0.0/16]}}",
+        &[
+            (
+                "AccessNotOne",
+                "4:16: spec.access: edge and local: expected exactly one of kubeconfigSecret, kubeconfigFile, edge, files and local",
+            ),
+            (
+                "InvalidNetwork",
+                "4:60: spec.network.podCIDRs[0]: 10.0.0.1/16 has bits of a host: expected 10.0.0.0/16",
+            ),
+            (
+                "InvalidNetwork",
+                "4:73: spec.network.podCIDRs[1]: \"pods\": expected a network such as 10.1.0.0/16",
+            ),
+            (
+                "InvalidNetwork",
+                "4:96: spec.network.clusterSetIPs[0]: \"x\": expected a network such as 10.1.0.0/16",
+            ),
+            (
+                "InvalidNetwork",
+                "4:112: spec.network.clusterSetIPs[2]: 10.2.0.0/16: 10.1.0.0/16 is of the same family: expected one range for each family",
+            ),
+        ],
+    ),
+    (
+        "Cluster",
+        "{access: {edge: {}}, network: {mode: Gateway, podCIDRs: [10.0.0.0/16]}}",
+        &[
+            (
+                "InvalidNetwork",
+                "4:37: spec.network.gateway: missing: expected the gateways of a cluster in mode Gateway",
+            ),
+            (
+                "InvalidNetwork",
+                "4:37: spec.network.nodeCIDRs: empty: expected the networks of nodes of a cluster in mode Gateway",
+            ),
+        ],
+    ),
+    (
+        "Cluster",
+        "{access: {edge: {}}, drain: {to: 120, over: soon}, network: {podCIDRs: [10.0.0.0/16], gateway: {ports: 29999-20000}}}",
+        &[
+            (
+                "InvalidThreshold",
+                "4:40: spec.drain.to: 120: expected a percentage of 0 to 100",
+            ),
+            (
+                "InvalidDuration",
+                "4:51: spec.drain.over: \"soon\": expected a duration such as 500ms, 5s or 2m",
+            ),
+            (
+                "InvalidPortRange",
+                "4:110: spec.network.gateway.ports: \"29999-20000\": expected a range of ports from 1 to 65535 such as 20000-29999",
+            ),
+        ],
+    ),
+    (
+        "Cluster",
+        "{id: EU, access: {edge: {}}, network: {podCidrs: [10.0.0.0/16]}}",
+        &[
+            (
+                "InvalidStructure",
+                "4:12: spec.id: \"EU\": expected at most 63 lower-case letters, digits and \"-\"",
+            ),
+            (
+                "InvalidStructure",
+                "4:45: spec.network.podCIDRs: missing: expected a list",
+            ),
+            (
+                "InvalidStructure",
+                "4:46: spec.network.podCidrs: unknown field: did you mean \"podCIDRs\"?",
+            ),
+        ],
+    ),
+];
+
+fn reading(text: &str) -> Reading {
+    read(&[File {
+        name: "p.yaml",
+        text,
+    }])
+}
+
+#[test]
+fn broken_objects_have_exactly_these_problems() {
+    for (kind, spec, expected) in [SELECTORS, TIERS, THRESHOLDS, CLUSTERS].concat() {
+        let text = format!(
+            "apiVersion: portolan.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n"
+        );
+        let reading = reading(&text);
+        let found: Vec<(String, String)> = reading
+            .problems
+            .iter()
+            .map(|problem| {
+                let reason = problem.fault.error.reason().to_string();
+                let text = problem.to_string();
+                (reason, text.strip_prefix("p.yaml:").unwrap().to_owned())
+            })
+            .collect();
+        let found: Vec<(&str, &str)> = found
+            .iter()
+            .map(|(reason, text)| (reason.as_str(), text.as_str()))
+            .collect();
+        assert_eq!(found, expected, "{kind} {spec}");
+        let refused: Vec<String> = reading.refused().iter().map(ToString::to_string).collect();
+        assert_eq!(refused, [format!("{kind} x")]);
+    }
+}
+
+const BASE: &str = include_str!("good.yaml");
+
+#[test]
+fn documents_that_are_no_objects_are_named_by_place() {
+    let cases = [
+        ("a: [", "19:1: ", None),
+        (
+            "apiVersion: portolan.dev/v2\nkind: Cluster\n",
+            "1:13: apiVersion: \"portolan.dev/v2\": expected portolan.dev/v1alpha1",
+            None,
+        ),
+        (
+            "kind: Cluster\n",
+            "1:1: apiVersion: missing: expected portolan.dev/v1alpha1",
+            None,
+        ),
+        (
+            "apiVersion: portolan.dev/v1alpha1\nkind: Clusters\n",
+            "2:7: kind: \"Clusters\": expected ClusterSet, Cluster, ExportPolicy, ImportPolicy or TrafficPolicy",
+            None,
+        ),
+        (
+            "apiVersion: portolan.dev/v1alpha1\nkind: ExportPolicy\nspec: {}\n",
+            "1:1: metadata: missing: expected fields",
+            None,
+        ),
+        (
+            "apiVersion: portolan.dev/v1alpha1\nkind: ExportPolicy\nmetadata: {name: a.b}\nspec: {}\n",
+            "3:18: metadata.name: \"a.b\": expected at most 63 lower-case letters, digits and \"-\"",
+            Some("ExportPolicy a.b"),
+        ),
+    ];
+    for (text, expected, object) in &cases[1..] {
+        let reading = reading(text);
+        let found: Vec<String> = reading.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(found, [format!("p.yaml:{expected}")]);
+        let named = reading.problems[0].object.as_ref().map(ToString::to_string);
+        assert_eq!(named.as_deref(), *object);
+        assert_eq!(reading.is_incomplete(), object.is_none());
+    }
+    let broken = reading(cases[0].0);
+    assert_eq!(broken.problems.len(), 1);
+    assert!(broken.is_incomplete());
+}
+
+#[test]
+fn a_bad_object_loses_no_other() {
+    let good = reading(BASE);
+    assert_eq!(good.problems, [], "{:#?}", good.problems);
+    assert_eq!(good.objects.clusters.len(), 2);
+    let broken = BASE.replace("minHealthy: 70%", "minHealthy: 700%") + "---\na: [\n";
+    let broken = reading(&broken);
+    let refused: Vec<String> = broken.refused().iter().map(ToString::to_string).collect();
+    assert_eq!(refused, ["TrafficPolicy web"]);
+    assert!(broken.objects.traffic.is_empty());
+    let mut expected = good.objects.clone();
+    expected.traffic.clear();
+    assert_eq!(broken.objects, expected);
+    let refused = broken.refused();
+    let (kept, faults) = broken.objects.or_last_good(&refused, &good.objects);
+    assert_eq!((kept, faults), (good.objects, Vec::new()));
+}
+
+#[test]
+fn other_apis_and_other_readers_documents_are_left_alone() {
+    let text = "apiVersion: v1\nkind: Service\n---\napiVersion: portolan.dev/v1alpha1\nkind: LoadBalancer\n";
+    let reading = reading(text);
+    assert_eq!(reading.problems, []);
+    let kinds: Vec<&str> = reading
+        .not_ours
+        .iter()
+        .map(|one| one.kind.as_str())
+        .collect();
+    assert_eq!(kinds, ["Service", "LoadBalancer"]);
+}
+
+fn cluster(name: &str, id: &str) -> String {
+    format!(
+        "---\napiVersion: portolan.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\nspec: {{id: {id}, access: {{edge: {{}}}}, network: {{podCIDRs: [10.0.0.0/16]}}}}\n"
+    )
+}
+
+#[test]
+fn objects_that_cannot_be_together_are_refused() {
+    let set = "apiVersion: portolan.dev/v1alpha1\nkind: ClusterSet\nmetadata: {name: b}\nspec: {}\n---\napiVersion: portolan.dev/v1alpha1\nkind: ClusterSet\nmetadata: {name: a}\nspec: {}\n";
+    let policy = "---\napiVersion: portolan.dev/v1alpha1\nkind: ExportPolicy\nmetadata: {name: p}\nspec: {to: {names: [one, two, t*]}}\n";
+    let text = [
+        set,
+        &cluster("one", "x"),
+        &cluster("other", "x"),
+        &cluster("one", "y"),
+        policy,
+    ]
+    .concat();
+    let reading = reading(&text);
+    let found: Vec<(String, String)> = reading
+        .problems
+        .iter()
+        .map(|problem| {
+            (
+                problem.fault.error.reason().to_string(),
+                problem.to_string(),
+            )
+        })
+        .collect();
+    let expected = [
+        (
+            "DuplicateID",
+            "p.yaml:3:18: metadata.name: ClusterSet a is in force: expected one ClusterSet",
+        ),
+        (
+            "DuplicateID",
+            "p.yaml:19:12: spec.id: Cluster \"one\" has the id \"x\" too",
+        ),
+        (
+            "DuplicateID",
+            "p.yaml:23:18: metadata.name: Cluster one is defined twice",
+        ),
+        (
+            "UnknownCluster",
+            "p.yaml:29:26: spec.to.names[1]: no Cluster \"two\": the rest of the object is in force",
+        ),
+    ];
+    let expected: Vec<(String, String)> = expected
+        .map(|(reason, text)| (reason.to_owned(), text.to_owned()))
+        .into();
+    assert_eq!(found, expected);
+    assert_eq!(reading.objects.clusters["one"].id, "x");
+    assert!(reading.objects.exports.contains_key("p"));
+    let refused: Vec<String> = reading.refused().iter().map(ToString::to_string).collect();
+    assert_eq!(refused, ["ClusterSet b", "Cluster other"]);
+}
+
+#[test]
+fn the_id_of_a_cluster_never_changes() {
+    let before = reading(&cluster("one", "x")).objects;
+    let after = reading(&cluster("one", "y")).objects;
+    let (kept, faults) = after.or_last_good(&[], &before);
+    assert_eq!(kept, before);
+    let texts: Vec<String> = faults.iter().map(|fault| fault.fault.to_string()).collect();
+    assert_eq!(
+        texts,
+        ["spec.id: \"y\": expected \"x\": the id of a cluster never changes"]
+    );
+}
