@@ -11,8 +11,8 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use portolan_catalog::Kind;
 use portolan_runtime::{Scrape, gauge_value, parse_duration};
-use portolan_source::HeldDeletions;
-use portolan_source::deletions::{GuardConfig, HeldLoss};
+use portolan_source::deletions::{GuardConfig, HeldLoss, Size};
+use portolan_source::{HeldDeletions, HeldKey};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use serde_json::{Value, json};
@@ -79,16 +79,17 @@ async fn held(State(holds): State<Arc<HeldDeletions>>) -> Json<Value> {
 async fn confirm(State(holds): State<Arc<HeldDeletions>>) -> Json<Value> {
     let confirmed = holds.confirm();
     if !confirmed.is_empty() {
-        tracing::warn!(kinds = ?confirmed.keys(), "an operator confirmed deletions");
+        tracing::warn!(of = ?confirmed.keys(), "an operator confirmed deletions");
     }
     Json(show(&confirmed))
 }
 
-fn show(held: &BTreeMap<Kind, HeldLoss>) -> Value {
+fn show(held: &BTreeMap<HeldKey, HeldLoss>) -> Value {
     let now = Instant::now();
-    let kinds = held.iter().map(|(kind, held)| {
+    let kinds = held.iter().map(|((cluster, kind), held)| {
         let remaining = held.until.map(|until| until.saturating_duration_since(now));
         json!({
+            "cluster": cluster,
             "kind": kind.to_string(),
             "objects": held.lost.objects,
             "ofObjects": held.of.objects,
@@ -114,7 +115,13 @@ impl Collector for HoldCollector {
             Kind::LoadBalancer,
         ];
         let held = self.0.held();
-        let of = |kind| held.get(&kind).map(|held| held.lost).unwrap_or_default();
+        let of = |kind| {
+            let clusters = held.iter().filter(|((_, of), _)| *of == kind);
+            let (objects, ready) = clusters.fold((0, 0), |(objects, ready), (_, held)| {
+                (objects + held.lost.objects, ready + held.lost.ready)
+            });
+            Size { objects, ready }
+        };
         let mut scrape = Scrape::new(encoder);
         scrape.gauges(
             "source_deletions_held",

@@ -14,7 +14,7 @@ use portolan_source::{
 use portolan_tablelog::{ClusterIdentity, Publisher, SourceDoubts, TableReader};
 use portolan_tls::POLL;
 use prometheus_client::registry::Registry;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use crate::args::{Args, Source};
@@ -210,7 +210,8 @@ fn watch_files(
         host: None,
     };
     let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
-    let watch = file::watch(args.file.clone(), cluster, sink, options, token);
+    let (_, paths) = watch::channel(args.file.clone());
+    let watch = file::watch(paths, cluster, sink, options, token);
     vital.spawn("source", watch);
 }
 

@@ -122,7 +122,8 @@ fn follow_files(
     let contact = Arc::clone(&options.contact);
     registry.register_collector(Box::new(ContactCollector(move || contact.silence())));
     let ending = vital.ending.clone();
-    let watch = file::watch(args.file.clone(), cluster, sink, options, ending);
+    let (_, paths) = watch::channel(args.file.clone());
+    let watch = file::watch(paths, cluster, sink, options, ending);
     vital.spawn("source", watch);
     let config = StandaloneConfig {
         node,

@@ -59,9 +59,8 @@ impl Catalog {
                     }
                 }
             }
-            ObjectChange::LoadBalancers(records) => {
-                dirty.load_balancers |= self.load_balancers != records;
-                self.load_balancers = records;
+            ObjectChange::LoadBalancers { cluster, records } => {
+                self.replace_load_balancers(&cluster, records, dirty);
             }
             ObjectChange::Reached {
                 kind,
@@ -69,6 +68,23 @@ impl Catalog {
                 version,
             } => self.reach(kind, &cluster, version),
         }
+    }
+
+    fn replace_load_balancers(
+        &mut self,
+        cluster: &str,
+        records: ByRecord<Record>,
+        dirty: &mut DirtySet,
+    ) {
+        let others = self.load_balancers.iter();
+        let others = others.filter(|(key, _)| *key.cluster != *cluster);
+        let others: Vec<_> = others
+            .map(|(key, record)| (key.clone(), Arc::clone(record)))
+            .collect();
+        let mut all = records;
+        all.extend(others);
+        dirty.load_balancers |= self.load_balancers != all;
+        self.load_balancers = all;
     }
 
     fn note(&mut self, object: ObjectRef, problems: Vec<FieldProblem>, dirty: &mut DirtySet) {

@@ -46,9 +46,14 @@ pub enum ObjectChange {
         /// All of its problems.
         problems: Vec<FieldProblem>,
     },
-    /// All load balancers of the source, in place of those before: one generation of them takes effect at
+    /// All load balancers of a cluster, in place of those before: one generation of them takes effect at
     /// once.
-    LoadBalancers(ByRecord<Record>),
+    LoadBalancers {
+        /// The cluster that was read.
+        cluster: Arc<str>,
+        /// Its records, whose keys have the cluster's name.
+        records: ByRecord<Record>,
+    },
     /// After the changes so far, this kind is at this version of the source.
     Reached {
         /// The kind that was watched.

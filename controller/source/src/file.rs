@@ -117,16 +117,20 @@ impl Options {
 
 /// Reads files periodically until `token` is cancelled or the sink's reader is gone.
 ///
+/// The paths may change: others are read as soon as all of them can be listed, and only then are
+/// objects that they lack deleted.
+///
 /// [`Event::Synced`] follows the first time that every path could be read: before that, a mount may
 /// be late, and missing files are not deleted ones.
 pub async fn watch(
-    paths: Vec<PathBuf>,
+    mut paths: watch::Receiver<Vec<PathBuf>>,
     cluster: Arc<str>,
     sink: Sink,
     options: Options,
     token: CancellationToken,
 ) {
-    let mut files = Files::new(paths, &cluster).of_proxy(options.proxy.clone());
+    let first = paths.borrow_and_update().clone();
+    let mut files = Files::new(first, &cluster).of_proxy(options.proxy.clone());
     if let Some(host) = &options.host {
         files = files.on_host(Arc::clone(host));
     }
@@ -137,10 +141,17 @@ pub async fn watch(
         files = files.guarded(*config, held);
     }
     // Ends early only with the sink's reader, whose owner deals with its end.
-    let _ = token.run_until_cancelled(poll(files, sink, options)).await;
+    let _ = token
+        .run_until_cancelled(poll(files, paths, sink, options))
+        .await;
 }
 
-async fn poll(mut files: Files, sink: Sink, options: Options) -> Result<(), Closed> {
+async fn poll(
+    mut files: Files,
+    mut paths: watch::Receiver<Vec<PathBuf>>,
+    sink: Sink,
+    options: Options,
+) -> Result<(), Closed> {
     let mut ticks = tokio::time::interval(options.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut problems = Vec::new();
@@ -151,6 +162,8 @@ async fn poll(mut files: Files, sink: Sink, options: Options) -> Result<(), Clos
             _ = ticks.tick() => {}
             // The options hold the sender, so that it is never gone.
             _ = requests.changed() => {}
+            // Without a sender the paths never change.
+            Ok(()) = paths.changed() => files.set_paths(paths.borrow_and_update().clone()),
         }
         let number = *requests.borrow_and_update();
         let report;

@@ -15,10 +15,13 @@ use tracing::{info, warn};
 use crate::deletions::{DeletionGuard, Facts, GuardConfig, HeldLoss, Verdict};
 use crate::objects::{Converted, Names};
 
-/// The held deletions of one source, shared by its guards and the admin server.
+/// Objects whose deletions are held: those of a kind in a cluster.
+pub type HeldKey = (Arc<str>, Kind);
+
+/// The held deletions of all sources, shared by their guards and the admin server.
 #[derive(Debug, Default)]
 pub struct HeldDeletions {
-    held: watch::Sender<BTreeMap<Kind, HeldLoss>>,
+    held: watch::Sender<BTreeMap<HeldKey, HeldLoss>>,
     begun: Mutex<BTreeMap<Kind, u64>>,
     confirmations: watch::Sender<u64>,
 }
@@ -26,13 +29,13 @@ pub struct HeldDeletions {
 impl HeldDeletions {
     /// The losses that are held now.
     #[must_use]
-    pub fn held(&self) -> BTreeMap<Kind, HeldLoss> {
+    pub fn held(&self) -> BTreeMap<HeldKey, HeldLoss> {
         self.held.borrow().clone()
     }
 
     /// The losses that are held, and their changes.
     #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<BTreeMap<Kind, HeldLoss>> {
+    pub fn subscribe(&self) -> watch::Receiver<BTreeMap<HeldKey, HeldLoss>> {
         self.held.subscribe()
     }
 
@@ -44,7 +47,7 @@ impl HeldDeletions {
     }
 
     /// Confirms all held losses; the guards release them soon. Returns them.
-    pub fn confirm(&self) -> BTreeMap<Kind, HeldLoss> {
+    pub fn confirm(&self) -> BTreeMap<HeldKey, HeldLoss> {
         let held = self.held();
         if !held.is_empty() {
             self.confirmations.send_modify(|count| *count += 1);
@@ -52,10 +55,10 @@ impl HeldDeletions {
         held
     }
 
-    fn report(&self, kind: Kind, held: Option<HeldLoss>) {
+    fn report(&self, key: &HeldKey, held: Option<HeldLoss>) {
         self.held.send_if_modified(|all| match held {
-            Some(held) => all.insert(kind, held) != Some(held),
-            None => all.remove(&kind).is_some(),
+            Some(held) => all.insert(key.clone(), held) != Some(held),
+            None => all.remove(key).is_some(),
         });
     }
 
@@ -68,8 +71,7 @@ impl HeldDeletions {
 /// The guard of one kind, with clock, log and report.
 #[derive(Debug)]
 pub(crate) struct KindGuard<P> {
-    kind: Kind,
-    cluster: Arc<str>,
+    key: HeldKey,
     guard: DeletionGuard<P>,
     holds: Arc<HeldDeletions>,
     confirmations: watch::Receiver<u64>,
@@ -83,8 +85,7 @@ impl<P> KindGuard<P> {
         holds: Arc<HeldDeletions>,
     ) -> Self {
         Self {
-            kind,
-            cluster,
+            key: (cluster, kind),
             guard: DeletionGuard::new(config),
             confirmations: holds.confirmations.subscribe(),
             holds,
@@ -118,7 +119,7 @@ impl<P> KindGuard<P> {
     pub(crate) fn complete(&mut self, is_sure: bool, gone: impl Fn(&ObjectKey) -> P) -> Verdict<P> {
         let verdict = self.guard.complete(is_sure, gone, now());
         if let Verdict::Doubted { lost, of } = &verdict {
-            let (cluster, kind) = (&self.cluster, self.kind);
+            let (cluster, kind) = (&self.key.0, self.key.1);
             warn!(%cluster, %kind, lost = lost.objects, of = of.objects,
                 lost_ready_endpoints = lost.ready, of_ready_endpoints = of.ready,
                 "too much is absent from the listing; listing again");
@@ -157,8 +158,8 @@ impl<P> KindGuard<P> {
 
     fn report(&mut self) {
         let held = self.guard.held();
-        let was_held = self.holds.held.borrow().contains_key(&self.kind);
-        let (cluster, kind) = (&self.cluster, self.kind);
+        let was_held = self.holds.held.borrow().contains_key(&self.key);
+        let (cluster, kind) = (&self.key.0, self.key.1);
         match &held {
             Some(held) if !was_held => {
                 self.holds.count(kind);
@@ -175,8 +176,15 @@ impl<P> KindGuard<P> {
             _ => {}
         }
         if was_held || held.is_some() {
-            self.holds.report(kind, held);
+            self.holds.report(&self.key, held);
         }
+    }
+}
+
+/// A guard that ends, with its source, holds nothing.
+impl<P> Drop for KindGuard<P> {
+    fn drop(&mut self) {
+        self.holds.report(&self.key, None);
     }
 }
 

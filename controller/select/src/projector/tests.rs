@@ -26,7 +26,7 @@ fn survivors(changes: &[ObjectChange]) -> BTreeMap<ObjectRef, Object> {
             ObjectChange::Refused { .. }
             | ObjectChange::Problems { .. }
             | ObjectChange::Reached { .. }
-            | ObjectChange::LoadBalancers(_) => {}
+            | ObjectChange::LoadBalancers { .. } => {}
         }
     }
     left
@@ -157,7 +157,10 @@ fn a_generation_of_load_balancers_replaces_the_one_before() {
     let (mut catalog, mut dirty) = (Catalog::default(), DirtySet::default());
     let mut projector = Projector::default();
     let mut deliver = |records: &[(RecordKey, Arc<Record>)]| {
-        let generation = ObjectChange::LoadBalancers(records.iter().cloned().collect());
+        let generation = ObjectChange::LoadBalancers {
+            cluster: "".into(),
+            records: records.iter().cloned().collect(),
+        };
         catalog.apply(generation, &mut dirty);
         projector
             .update(&catalog, &std::mem::take(&mut dirty))

@@ -143,7 +143,8 @@ impl Objects {
         self.told_problems.clone_from(&self.problems);
         if self.told.as_ref() != Some(&records) {
             self.told = Some(records.clone());
-            changes.push(ObjectChange::LoadBalancers(records));
+            let cluster = Arc::clone(&self.scope.cluster);
+            changes.push(ObjectChange::LoadBalancers { cluster, records });
         }
         changes
     }

@@ -9,7 +9,7 @@ use portolan_etcd::{Change, Listing, News, Pair};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::{Event, HeldDeletions};
+use crate::{Event, HeldDeletions, HeldKey};
 
 const WEB: &str = "loadbalancers/default/web";
 const DNS: &str = "loadbalancers/default/dns";
@@ -53,7 +53,7 @@ impl Rig {
             match event {
                 Event::Changes(changes) => {
                     for change in changes {
-                        let is_new = matches!(change, ObjectChange::LoadBalancers(_));
+                        let is_new = matches!(change, ObjectChange::LoadBalancers { .. });
                         self.generations += usize::from(is_new);
                         self.catalog.apply(change, &mut dirty);
                     }
@@ -132,6 +132,11 @@ impl Rig {
             .flat_map(|(object, found)| found.iter().map(move |one| format!("{object}: {one}")))
             .collect()
     }
+}
+
+/// Key of the held deletions of a kind.
+fn of(kind: Kind) -> HeldKey {
+    ("".into(), kind)
 }
 
 fn full(key: &str) -> String {
@@ -300,7 +305,7 @@ async fn an_empty_prefix_is_held_until_it_is_confirmed() {
     let keys = std::mem::take(&mut rig.keys);
     rig.list().await;
     assert_eq!(rig.in_force(), "dns=1 web=1");
-    assert_eq!(rig.holds.held()[&Kind::LoadBalancer].lost.objects, 2);
+    assert_eq!(rig.holds.held()[&of(Kind::LoadBalancer)].lost.objects, 2);
     rig.keys = keys;
     rig.list().await;
     assert!(rig.holds.held().is_empty(), "they are back");
@@ -308,7 +313,7 @@ async fn an_empty_prefix_is_held_until_it_is_confirmed() {
     rig.delete(&[WEB, DNS]).await;
     rig.wait().await;
     assert_eq!(rig.in_force(), "dns=1 web=1");
-    assert_eq!(rig.holds.held()[&Kind::LoadBalancer].lost.objects, 2);
+    assert_eq!(rig.holds.held()[&of(Kind::LoadBalancer)].lost.objects, 2);
     rig.holds.confirm();
     rig.wait().await;
     assert_eq!((rig.in_force(), rig.holds.held().len()), (String::new(), 0));

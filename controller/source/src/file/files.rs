@@ -43,6 +43,8 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Files {
     roots: Vec<Root>,
+    /// Paths to read in place of the roots.
+    next: Option<Vec<PathBuf>>,
     scope: Scope,
     files: BTreeMap<PathBuf, Reader>,
     told: Told,
@@ -85,6 +87,7 @@ impl Files {
         let root = |path| Root { path, files: None };
         Self {
             roots: paths.into_iter().map(root).collect(),
+            next: None,
             scope: Scope::new(cluster),
             files: BTreeMap::new(),
             told: Told::new(),
@@ -95,6 +98,11 @@ impl Files {
             problems: Vec::new(),
             complete: false,
         }
+    }
+
+    /// Reads other paths from now on: once all of them can be listed, in place of those before.
+    pub(super) fn set_paths(&mut self, paths: Vec<PathBuf>) {
+        self.next = Some(paths);
     }
 
     /// Serves the Services of this proxy; by default, those of the default one.
@@ -149,7 +157,7 @@ impl Files {
 
     /// Lists the files. A path that cannot be listed keeps its files.
     fn list(&mut self) -> Vec<FileProblem> {
-        let mut problems = Vec::new();
+        let mut problems = self.list_next();
         for root in &mut self.roots {
             match scan::list(&root.path) {
                 Ok(files) => root.files = Some(files),
@@ -158,6 +166,24 @@ impl Files {
                     problems.push(FileProblem::new(&root.path, None, String::new(), why));
                 }
             }
+        }
+        problems
+    }
+
+    /// Takes the next paths if all of them can be listed, and else says why not.
+    fn list_next(&mut self) -> Vec<FileProblem> {
+        let mut problems = Vec::new();
+        for path in self.next.iter().flatten() {
+            if let Err(error) = scan::list(path) {
+                let why = format!("{error}; the paths before stay in use");
+                problems.push(FileProblem::new(path, None, String::new(), why));
+            }
+        }
+        if problems.is_empty()
+            && let Some(paths) = self.next.take()
+        {
+            let root = |path| Root { path, files: None };
+            self.roots = paths.into_iter().map(root).collect();
         }
         problems
     }
@@ -185,7 +211,8 @@ impl Files {
             }
         };
         let (mut changes, names) = self.merge_objects();
-        changes.extend(generation.map(ObjectChange::LoadBalancers));
+        let cluster = Arc::clone(&self.scope.cluster);
+        changes.extend(generation.map(|records| ObjectChange::LoadBalancers { cluster, records }));
         (changes, names)
     }
 

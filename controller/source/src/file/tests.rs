@@ -96,7 +96,7 @@ fn describe(change: &ObjectChange) -> String {
         ObjectChange::Retain { kind, .. } => format!("retain {kind}"),
         ObjectChange::Reached { .. } => panic!("files have no versions"),
         ObjectChange::Problems { object, .. } => format!("problems of {object}"),
-        ObjectChange::LoadBalancers(records) => format!("{} load balancers", records.len()),
+        ObjectChange::LoadBalancers { records, .. } => format!("{} load balancers", records.len()),
     }
 }
 

@@ -9,12 +9,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use portolan_catalog::Kind;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info};
 
-use crate::HeldDeletions;
 use crate::deletions::HeldLoss;
+use crate::{HeldDeletions, HeldKey};
 
 /// The least time between two Events.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -40,7 +39,7 @@ pub async fn report_held(client: Client, held: Arc<HeldDeletions>, instance: Opt
     let mut is_refused = false;
     while changes.changed().await.is_ok() {
         let held = changes.borrow_and_update().clone();
-        let kinds: Vec<_> = held.keys().copied().collect();
+        let kinds: Vec<_> = held.keys().cloned().collect();
         if kinds == told {
             continue;
         }
@@ -59,7 +58,7 @@ pub async fn report_held(client: Client, held: Arc<HeldDeletions>, instance: Opt
     }
 }
 
-fn event(held: &BTreeMap<Kind, HeldLoss>) -> Event {
+fn event(held: &BTreeMap<HeldKey, HeldLoss>) -> Event {
     let is_held = !held.is_empty();
     let (type_, reason) = match is_held {
         true => (EventType::Warning, "DeletionsHeld"),
@@ -74,11 +73,11 @@ fn event(held: &BTreeMap<Kind, HeldLoss>) -> Event {
     }
 }
 
-fn note(held: &BTreeMap<Kind, HeldLoss>) -> String {
+fn note(held: &BTreeMap<HeldKey, HeldLoss>) -> String {
     if held.is_empty() {
         return "Deletions are no longer held.".to_owned();
     }
-    let kinds = held.iter().map(|(kind, held)| match held.lost.ready {
+    let kinds = held.iter().map(|((_, kind), held)| match held.lost.ready {
         0 => format!("{} of {} {kind}s", held.lost.objects, held.of.objects),
         ready => format!(
             "{} of {} {kind}s with {ready} of {} ready endpoints",
@@ -94,6 +93,8 @@ fn note(held: &BTreeMap<Kind, HeldLoss>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use portolan_catalog::Kind;
+
     use super::*;
     use crate::deletions::Size;
 
@@ -108,8 +109,8 @@ mod tests {
             until: None,
         };
         let held = BTreeMap::from([
-            (Kind::Service, held(90, 0)),
-            (Kind::EndpointSlice, held(80, 240)),
+            (("".into(), Kind::Service), held(90, 0)),
+            (("".into(), Kind::EndpointSlice), held(80, 240)),
         ]);
         let text = note(&held);
         assert!(

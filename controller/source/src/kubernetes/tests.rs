@@ -143,7 +143,7 @@ fn describe(change: &ObjectChange) -> String {
             cluster,
             version,
         } => format!("reach {kind} {cluster} {version}"),
-        ObjectChange::LoadBalancers(_) | ObjectChange::Problems { .. } => {
+        ObjectChange::LoadBalancers { .. } | ObjectChange::Problems { .. } => {
             panic!("an API server has none")
         }
     }

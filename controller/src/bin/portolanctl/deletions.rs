@@ -11,9 +11,17 @@ pub(crate) fn show(answer: &Value, state: &str) -> String {
     let mut text = String::new();
     for held in answer["held"].as_array().into_iter().flatten() {
         let kind = held["kind"].as_str().unwrap_or_default();
+        let cluster = held["cluster"].as_str().unwrap_or_default();
+        let place = match cluster {
+            "" => String::new(),
+            cluster => format!("{cluster}: "),
+        };
         let (objects, of) = (&held["objects"], &held["ofObjects"]);
         // Writing to a String cannot fail.
-        let _ = write!(text, "{kind}: the deletion of {objects} of {of} {state}");
+        let _ = write!(
+            text,
+            "{place}{kind}: the deletion of {objects} of {of} {state}"
+        );
         if held["ofReadyEndpoints"].as_u64() > Some(0) {
             let (ready, of) = (&held["readyEndpoints"], &held["ofReadyEndpoints"]);
             let _ = write!(text, ", with {ready} of {of} ready endpoints");
@@ -36,12 +44,12 @@ mod tests {
     fn each_kind_has_a_line() {
         let slices = json!({"kind": "EndpointSlice", "objects": 90, "ofObjects": 100,
             "readyEndpoints": 170, "ofReadyEndpoints": 200});
-        let services = json!({"kind": "Service", "objects": 60, "ofObjects": 70,
+        let services = json!({"cluster": "eu-1", "kind": "Service", "objects": 60, "ofObjects": 70,
             "readyEndpoints": 0, "ofReadyEndpoints": 0});
         let text = show(&json!({"held": [services, slices]}), "is held back");
         assert_eq!(
             text,
-            "Service: the deletion of 60 of 70 is held back\n\
+            "eu-1: Service: the deletion of 60 of 70 is held back\n\
              EndpointSlice: the deletion of 90 of 100 is held back, with 170 of 200 ready endpoints\n"
         );
         assert_eq!(

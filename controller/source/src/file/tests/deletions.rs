@@ -3,7 +3,13 @@
 //! Files that lose most of their objects.
 
 use super::*;
+use crate::HeldKey;
 use crate::deletions::GuardConfig;
+
+/// Key of the held deletions of a kind.
+fn of(kind: Kind) -> HeldKey {
+    ("".into(), kind)
+}
 
 fn services(range: std::ops::Range<u32>) -> String {
     let one = |i| service(&format!("s{i}"), "80");
@@ -46,14 +52,14 @@ fn a_directory_that_is_emptied_keeps_its_objects_until_that_is_confirmed() {
         "new objects"
     );
     assert_eq!(rig.catalog.count(Kind::Service), 101);
-    assert_eq!(holds.held()[&Kind::Service].lost.objects, 100);
+    assert_eq!(holds.held()[&of(Kind::Service)].lost.objects, 100);
     assert!(rig.told().is_empty());
 
     // Some of it comes back, and changes.
     rig.write("c.yaml", &service("s7", "81"));
     assert_eq!(rig.told(), ["put Service prod/s7"]);
     assert_eq!(rig.port_of("s7"), Some(81));
-    assert_eq!(holds.held()[&Kind::Service].lost.objects, 99);
+    assert_eq!(holds.held()[&of(Kind::Service)].lost.objects, 99);
 
     holds.confirm();
     let report = rig.refresh();
@@ -86,7 +92,7 @@ fn endpoints_that_are_no_longer_ready_count_too() {
     assert_eq!(rig.refresh().changes.len(), 10);
     rig.write("a.yaml", &slices(0));
     assert!(rig.told().is_empty());
-    assert_eq!(holds.held()[&Kind::EndpointSlice].lost.ready, 100);
+    assert_eq!(holds.held()[&of(Kind::EndpointSlice)].lost.ready, 100);
     holds.confirm();
     assert_eq!(rig.told().len(), 10);
 }

@@ -4,6 +4,7 @@
 
 use portolan_catalog::ObjectChange;
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch::channel;
 
 use super::*;
 
@@ -21,6 +22,7 @@ fn start_with_contact(
     let (sink, events) = Sink::channel(1);
     let token = CancellationToken::new();
     let paths = paths.iter().map(|path| dir.path().join(path)).collect();
+    let (_, paths) = channel(paths);
     let options = Options::new(INTERVAL);
     let contact = Arc::clone(&options.contact);
     tokio::spawn(watch(paths, Arc::from("c"), sink, options, token.clone()));
@@ -118,7 +120,8 @@ async fn a_requested_reading_comes_at_once_and_follows_its_changes() {
     let (sink, mut events) = Sink::channel(1);
     let options = Options::new(DAY);
     let requests = options.requests.clone();
-    let (paths, token) = (vec![dir.path().to_owned()], CancellationToken::new());
+    let (_, paths) = channel(vec![dir.path().to_owned()]);
+    let token = CancellationToken::new();
     tokio::spawn(watch(paths, Arc::from("c"), sink, options, token));
     assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
     assert_eq!(events.recv().await, Some(Event::Synced));
@@ -131,4 +134,41 @@ async fn a_requested_reading_comes_at_once_and_follows_its_changes() {
     assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
     assert_eq!(events.recv().await, Some(Event::Read(3)));
     assert!(start.elapsed() < DAY);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_paths_take_the_place_of_the_first_ones_once_they_can_be_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        let directory = dir.path().join(name);
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("x.yaml"), service(name, "1")).unwrap();
+    }
+    let at = |names: &[&str]| names.iter().map(|name| dir.path().join(name)).collect();
+    let (sink, mut events) = Sink::channel(1);
+    let (set, paths) = channel(at(&["a"]));
+    let token = CancellationToken::new();
+    tokio::spawn(watch(
+        paths,
+        Arc::from("c"),
+        sink,
+        Options::new(INTERVAL),
+        token,
+    ));
+    assert_eq!(changes(&mut events).await, ["put Service c/prod/a"]);
+    assert_eq!(events.recv().await, Some(Event::Synced));
+    // A path that does not exist yet deletes nothing.
+    set.send_replace(at(&["b", "late"]));
+    match events.recv().await {
+        Some(Event::FileProblems(found)) => {
+            assert!(found[0].to_string().contains("late"), "{found:?}")
+        }
+        other => panic!("expected problems: {other:?}"),
+    }
+    fs::create_dir(dir.path().join("late")).unwrap();
+    let moved = ["delete Service c/prod/a", "put Service c/prod/b"];
+    let mut found = changes(&mut events).await;
+    found.sort();
+    assert_eq!(found, moved);
+    assert_eq!(events.recv().await, Some(Event::FileProblems(Vec::new())));
 }

@@ -42,7 +42,7 @@ async fn an_emptied_server_is_listed_again_and_then_its_deletions_are_held() {
     call.answer_list(&services(0..3), "21", None);
     apply(&mut left, &rig.until("retain").await);
     assert_eq!(left.len(), 100);
-    let held = holds.held()[&Kind::Service];
+    let held = holds.held()[&("c".into(), Kind::Service)];
     assert_eq!((held.lost.objects, held.of.objects), (97, 100));
     assert_eq!(holds.begun(Kind::Service), 1);
 
@@ -52,7 +52,7 @@ async fn an_emptied_server_is_listed_again_and_then_its_deletions_are_held() {
     watch.send("ADDED", service("s50", "23", json!(1))).await;
     apply(&mut left, &rig.until("put Service c/prod/s50").await);
     assert_eq!(left.len(), 101);
-    assert_eq!(holds.held()[&Kind::Service].lost.objects, 96);
+    assert_eq!(holds.held()[&("c".into(), Kind::Service)].lost.objects, 96);
 
     // Confirmed.
     holds.confirm();
