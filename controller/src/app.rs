@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Args, Source};
+use crate::clusters::{ClusterSources, ClustersArgs};
 use crate::debug::Debug;
 use crate::dns::Dns;
 use crate::identity;
@@ -44,6 +45,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     args.validate_identity()?;
     args.review.validate(args.source)?;
+    ClustersArgs::validate(&args)?;
     if args.source == Source::Controller {
         args.upstream.validate()?;
     }
@@ -68,10 +70,18 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let identity = identity::open(&args, registry, &readiness, &vital).await?;
     registry.register_collector(Box::new(identity.metrics));
     let mut dns = Dns::start(&args, registry, &vital).await?;
+    let cluster: Arc<str> = args.cluster.as_str().into();
+    let clusters = ServedClusters::new(match args.source {
+        Source::Clusters => None,
+        _ => Some(Arc::clone(&cluster)),
+    });
+    let sources = ClusterSources::default();
     let publishing = Publishing {
         publisher,
         tables: tables.clone(),
         sessions: Arc::clone(&sessions),
+        clusters: clusters.clone(),
+        sources: Arc::clone(&sources),
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),
@@ -83,9 +93,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let asked = publishing.start(&args, names, registry, &vital).await?;
     let (questions, holds) = asked.unzip();
 
-    let cluster: Arc<str> = args.cluster.as_str().into();
     let debug = Debug {
-        cluster: Arc::clone(&cluster),
+        cluster,
+        clusters: clusters.clone(),
+        sources,
         tables: tables.clone(),
         sessions: Arc::clone(&sessions),
         trouble,
@@ -105,7 +116,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 
     let names = dns.as_ref().map(|dns| dns.replicas(&vital));
     let config = ServeConfig {
-        clusters: ServedClusters::new([cluster]),
+        clusters,
         authentication: identity.authentication,
         token_checks: args.identity.token_checks(),
         readiness,

@@ -17,6 +17,7 @@ use portolan_source::objects::ProxyName;
 
 use crate::authority::SelfManagedArgs;
 use crate::certs::CertsArgs;
+use crate::clusters::ClustersArgs;
 use crate::deletions::SourceGuardArgs;
 use crate::dns::DnsArgs;
 use crate::identity::IdentityArgs;
@@ -181,6 +182,10 @@ pub(crate) struct Args {
         action = clap::ArgAction::Set, help_heading = SOURCE)]
     pub(crate) events: bool,
 
+    /// Flags of several clusters.
+    #[command(flatten)]
+    pub(crate) clusters: ClustersArgs,
+
     /// Flags of the debug socket.
     #[command(flatten)]
     pub(crate) debug: DebugArgs,
@@ -241,7 +246,10 @@ impl Args {
     /// Whether agents of nodes without a Node object are refused.
     pub(crate) fn refuses_unknown_nodes(&self) -> bool {
         let allowed = self.allow_unknown_nodes;
-        !allowed.unwrap_or(matches!(self.source, Source::File | Source::Etcd))
+        !allowed.unwrap_or(matches!(
+            self.source,
+            Source::File | Source::Etcd | Source::Clusters
+        ))
     }
 
     /// Checks the flags of TLS, identity and publication without reading files.
@@ -301,6 +309,8 @@ pub(crate) enum Source {
     Kubernetes,
     /// Files.
     File,
+    /// Several clusters, each with a source of its own.
+    Clusters,
     /// An etcd with the objects of a fleet of directors.
     Etcd,
     /// Another controller; this one is a relay.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use portolan_source::{file, kubernetes};
 
 use crate::args::{Args, Source};
+use crate::clusters::ClustersArgs;
 
 /// All that a run with these flags would refuse before its first connection. Blocks to read files.
 pub(crate) async fn problems(args: &Args) -> Vec<String> {
@@ -41,6 +42,10 @@ pub(crate) async fn problems(args: &Args) -> Vec<String> {
         let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
         let check = kubernetes::check_kubeconfig(kubeconfig, context).await;
         note(check.map_err(Into::into));
+    }
+    note(ClustersArgs::validate(args));
+    if args.source == Source::Clusters {
+        found.extend(args.clusters.check_files());
     }
     if args.source == Source::File {
         let cluster: Arc<str> = args.cluster.as_str().into();

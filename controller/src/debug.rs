@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Dumps of the controller below `/debug`: `nodes`, `table/NODE`, `diff/NODE`, `programmed`, `explain`,
-//! `problems`; and the action `confirm/NODE`, which needs a credential.
+//! Dumps of the controller below `/debug`: `clusters`, `nodes`, `table/NODE`, `diff/NODE`, `programmed`,
+//! `explain`, `problems`; and the action `confirm/NODE`, which needs a credential. With several clusters
+//! the parameter `cluster` names one.
 
+mod clusters;
 mod failure;
 mod inquiry;
 mod programmed;
+mod scoped;
 
 use std::sync::{Arc, PoisonError};
 
@@ -14,20 +17,26 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use portolan_model::{NodeInfo, NodeKey, NodeTable};
 use portolan_select::Explanation;
-use portolan_serve::{NodeStatus, Registry, Standing};
+use portolan_serve::{NodeStatus, Registry, ServedClusters, Standing};
 use portolan_source::HeldDeletions;
 use portolan_tablelog::TableReader;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::clusters::ClusterSources;
 use crate::deletions;
 use crate::writer::{Question, SharedTrouble};
 pub(crate) use failure::Failure;
+use scoped::Scoped;
 
 /// The state that dumps show.
 #[derive(Debug, Clone)]
 pub(crate) struct Debug {
+    /// The cluster that a request asks for.
     pub(crate) cluster: Arc<str>,
+    pub(crate) clusters: ServedClusters,
+    /// Contacts with the clusters' sources; empty for a single cluster.
+    pub(crate) sources: ClusterSources,
     pub(crate) tables: TableReader,
     pub(crate) sessions: Arc<Registry>,
     pub(crate) trouble: SharedTrouble,
@@ -41,6 +50,7 @@ impl Debug {
     /// Routes of dumps.
     pub(crate) fn dumps(&self) -> Router {
         Router::new()
+            .route("/clusters", get(clusters::clusters))
             .route("/nodes", get(nodes))
             .route("/table/{node}", get(table))
             .route("/diff/{node}", get(diff))
@@ -84,17 +94,19 @@ impl Debug {
 }
 
 /// The newest revision, and the status of each node's agent.
-async fn nodes(State(debug): State<Debug>) -> Json<Value> {
+async fn nodes(Scoped(debug): Scoped) -> Json<Value> {
+    let mut nodes = debug.sessions.snapshot();
+    nodes.retain(|status| *status.cluster == *debug.cluster);
     Json(json!({
         "epoch": format!("{:016x}", debug.tables.epoch()),
         "revision": debug.tables.head(&debug.cluster),
-        "nodes": debug.sessions.snapshot(),
+        "nodes": nodes,
     }))
 }
 
 /// The current table of a node, whether its agent has it or not.
 async fn table(
-    State(debug): State<Debug>,
+    Scoped(debug): Scoped,
     Path(node): Path<String>,
 ) -> Result<Json<NodeTable>, Failure> {
     let key = debug.key(&node);
@@ -109,10 +121,7 @@ async fn table(
 }
 
 /// The difference between a node's kernel, as its agent reported it, and its table.
-async fn diff(
-    State(debug): State<Debug>,
-    Path(node): Path<String>,
-) -> Result<Json<Standing>, Failure> {
+async fn diff(Scoped(debug): Scoped, Path(node): Path<String>) -> Result<Json<Standing>, Failure> {
     let agent = debug
         .agent(&debug.key(&node))
         .ok_or_else(|| Failure::not_found(format!("node {node}: its agent has not connected")))?;
@@ -121,7 +130,7 @@ async fn diff(
 
 /// The endpoints that a node uses for an address, with reasons.
 async fn explain(
-    State(debug): State<Debug>,
+    Scoped(debug): Scoped,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Explanation>, Failure> {
     let Some(questions) = &debug.questions else {
@@ -142,10 +151,7 @@ async fn explain(
 }
 
 /// Confirms the table that a node's agent holds back.
-async fn confirm(
-    State(debug): State<Debug>,
-    Path(node): Path<String>,
-) -> Result<Json<Value>, Failure> {
+async fn confirm(Scoped(debug): Scoped, Path(node): Path<String>) -> Result<Json<Value>, Failure> {
     let confirmed = debug.sessions.confirm(&debug.key(&node));
     let revision =
         confirmed.map_err(|error| Failure::not_found(format!("node {node}: {error}")))?;

@@ -10,6 +10,7 @@ mod authority;
 mod certs;
 mod check_config;
 mod cluster;
+mod clusters;
 mod debug;
 mod deletions;
 mod dns;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_runtime::{BlockReady, Liveness, Readiness, Vital};
-use portolan_serve::Registry as Sessions;
+use portolan_serve::{Registry as Sessions, ServedClusters};
 use portolan_source::{
     ContactCollector, HeldDeletions, ProblemLog, Sink, etcd, file, kubernetes, watch_contact,
 };
@@ -19,10 +19,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::args::{Args, Source};
 use crate::cluster::{ClusterMetrics, ClusterWatch};
+use crate::clusters::{ClusterCollector, ClusterSources, Supervisor};
 use crate::deletions::HoldCollector;
 use crate::metrics::{CatalogMetrics, SourceCollector};
 use crate::relay;
-use crate::writer::{Question, SharedTrouble, Writer};
+use crate::writer::{ClusterChange, Inbox, Known, Question, SharedTrouble, Writer};
 
 /// Length of the queue of events from the source to the writer.
 const EVENTS: usize = 64;
@@ -40,6 +41,9 @@ pub(crate) struct Publishing {
     pub(crate) publisher: Publisher,
     pub(crate) tables: TableReader,
     pub(crate) sessions: Arc<Sessions>,
+    pub(crate) clusters: ServedClusters,
+    /// Contacts with the sources of several clusters.
+    pub(crate) sources: ClusterSources,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,
@@ -81,8 +85,16 @@ impl Publishing {
             return Ok(None);
         }
         let (sink, events) = Sink::channel(EVENTS);
+        let mut inbox = Inbox::single(Arc::clone(&cluster), events);
         let stats = Arc::new(kubernetes::Stats::default());
         match args.source {
+            Source::Clusters => {
+                let changes;
+                (changes, inbox) = Inbox::several();
+                let sources = Arc::clone(&self.sources);
+                registry.register_collector(Box::new(ClusterCollector(self.sources)));
+                watch_clusters(args, changes, sources, &stats, vital);
+            }
             Source::File => watch_files(args, sink, names, &stats, vital),
             Source::Kubernetes => {
                 let client = client(args).await?;
@@ -111,13 +123,15 @@ impl Publishing {
         }
         let holds = Arc::clone(stats.holds());
         registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
-        let source = Arc::clone(&stats);
-        let silence = move || source.silence();
-        follow_contact(silence, args, self.readiness, registry, vital);
+        if args.source != Source::Clusters {
+            let source = Arc::clone(&stats);
+            let silence = move || source.silence();
+            follow_contact(silence, args, self.readiness, registry, vital);
+        }
         registry.register_collector(Box::new(SourceCollector { stats }));
         let writer = Writer {
             select: args.select(),
-            cluster,
+            clusters: self.clusters,
             publisher: self.publisher,
             problems: self.problems,
             metrics: self.metrics,
@@ -127,9 +141,10 @@ impl Publishing {
             unready: Some(self.unready),
             audit_period: args.audit_period(),
             cores: cores(),
+            known: Known::default(),
         };
         let (questions, asked) = mpsc::channel(QUESTIONS);
-        let work = writer.run(events, asked);
+        let work = writer.run(inbox, asked);
         let watched = async move { self.liveness.watch("writer", WRITER_STUCK, work).await };
         vital.spawn("writer", watched);
         Ok(Some((questions, holds)))
@@ -213,6 +228,21 @@ fn watch_files(
     let (_, paths) = watch::channel(args.file.clone());
     let watch = file::watch(paths, cluster, sink, options, token);
     vital.spawn("source", watch);
+}
+
+/// Starts a source for each cluster of the policy. A cluster that is silent is seen by its metric, and
+/// does not make the controller unready: it serves the others.
+fn watch_clusters(
+    args: &Args,
+    changes: mpsc::Sender<ClusterChange>,
+    sources: ClusterSources,
+    stats: &Arc<kubernetes::Stats>,
+    vital: &Vital,
+) {
+    let policy = args.clusters.policy_file.clone();
+    let guard = (args.guard.config(), Arc::clone(stats.holds()));
+    let supervisor = Supervisor::new(policy, args.file_poll(), guard, changes, sources);
+    vital.spawn("clusters", supervisor.run(vital.ending.clone()));
 }
 
 /// Starts to follow an etcd.

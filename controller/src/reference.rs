@@ -12,11 +12,12 @@ use portolan_reference::samples;
 use portolan_runtime::{CredentialCollector, register_process};
 use portolan_serve::{RecordProblem as AgentProblem, Registry as Sessions};
 use portolan_source::kubernetes::Stats;
-use portolan_source::{ContactCollector, ProblemLog};
+use portolan_source::{Contact, ContactCollector, ProblemLog};
 use prometheus_client::registry::Registry;
 
 use crate::args::Cli;
 use crate::cluster::ClusterMetrics;
+use crate::clusters::{ClusterCollector, ClusterSources};
 use crate::deletions::HoldCollector;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay::RelayCollector;
@@ -189,6 +190,11 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     ours.register_collector(Box::new(HoldCollector(holds)));
     ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));
     ours.register_collector(Box::new(SourceCollector { stats }));
+    let sources = ClusterSources::default();
+    let contact = Arc::new(Contact::default());
+    contact.note();
+    sources.lock().unwrap().insert("eu-1".into(), contact);
+    ours.register_collector(Box::new(ClusterCollector(sources)));
     ours.register_collector(Box::new(RelayCollector(Arc::default())));
     let config = ZoneConfig::new("cluster.local").unwrap();
     let zone = Arc::new(SharedZone::new(Zone::new(config, 1).unwrap()));

@@ -3,17 +3,19 @@
 //! The task that owns the catalog: it applies events and publishes tables.
 
 mod audit;
+mod inbox;
 mod origin;
 mod questions;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use portolan_catalog::Kind;
+use portolan_catalog::{Kind, ObjectChange};
+use portolan_model::ByRecord;
 use portolan_runtime::BlockReady;
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
-use portolan_serve::Registry as Sessions;
+use portolan_serve::{Registry as Sessions, ServedClusters};
 use portolan_source::{Event, ProblemLog};
 use portolan_tablelog::{Debounce, Origin, Publisher, Update};
 use serde::Serialize;
@@ -22,6 +24,8 @@ use tokio::time::sleep_until;
 
 use crate::metrics::CatalogMetrics;
 use audit::Auditor;
+use inbox::Input;
+pub(crate) use inbox::{ClusterChange, Inbox};
 use origin::Origins;
 pub(crate) use questions::Question;
 
@@ -51,23 +55,33 @@ pub(crate) struct Writer {
     pub(crate) sessions: Arc<Sessions>,
     /// Whether agents of nodes without a Node object are refused.
     pub(crate) refuses_unknown_nodes: bool,
-    /// Name of the source's cluster.
-    pub(crate) cluster: Arc<str>,
-    /// Keeps the program from being ready until the source has synced.
+    /// The clusters that are served. The writer adds and removes those that come and go.
+    pub(crate) clusters: ServedClusters,
+    /// Keeps the program from being ready until the source of some cluster has synced: none waits for
+    /// another.
     pub(crate) unready: Option<BlockReady>,
     /// Pause between two audits of all tables; `None` for no audits.
     pub(crate) audit_period: Option<Duration>,
     /// Number of cores for streams, at least 1.
     pub(crate) cores: u32,
+    /// What the writer remembers of its inputs.
+    pub(crate) known: Known,
+}
+
+/// What the writer remembers of its inputs.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// The clusters whose source has sent all of its objects.
+    synced: BTreeSet<Arc<str>>,
+    /// All that is wrong with the files of each cluster, and not with one known object.
+    file_problems: BTreeMap<Arc<str>, Vec<String>>,
+    /// All that is wrong with the policy's files.
+    policy_problems: Vec<String>,
 }
 
 impl Writer {
     /// Runs until the source ends.
-    pub(crate) async fn run(
-        mut self,
-        mut events: mpsc::Receiver<Event>,
-        mut questions: mpsc::Receiver<Question>,
-    ) {
+    pub(crate) async fn run(mut self, mut inbox: Inbox, mut questions: mpsc::Receiver<Question>) {
         let mut pipeline = Pipeline::new(self.select);
         let mut debounce = Debounce::default();
         let mut origins = Origins::new(SystemTime::now());
@@ -88,30 +102,27 @@ impl Writer {
                     debounce.flushed(Instant::now(), self.fan_out());
                     due = None;
                 }
-                event = events.recv() => match event {
-                    None => return,
-                    Some(event) => {
-                        origins.observe(Instant::now());
-                        self.apply(&mut pipeline, &mut origins, event);
-                        // Nothing is published before the source has synced.
-                        if self.unready.is_some() {
-                            continue;
-                        }
-                        if pipeline.is_dirty() {
-                            let urgent = pipeline.is_urgent();
-                            due = Some(debounce.changed(Instant::now(), urgent));
-                        } else if origins.is_news(&pipeline) {
-                            // Only the versions of the source changed: no agent is sent anything.
-                            self.flush(&mut pipeline, &mut origins);
-                        } else {
-                            origins.forget();
-                        }
+                input = inbox.next() => {
+                    let Some(input) = input else { return };
+                    origins.observe(Instant::now());
+                    if !self.take(&mut pipeline, &mut origins, input) {
+                        continue;
+                    }
+                    if pipeline.is_dirty() {
+                        let urgent = pipeline.is_urgent();
+                        due = Some(debounce.changed(Instant::now(), urgent));
+                    } else if origins.is_news(&pipeline) {
+                        // Only the versions of a source changed: no agent is sent anything.
+                        self.flush(&mut pipeline, &mut origins);
+                    } else {
+                        origins.forget();
                     }
                 },
                 Some(question) = questions.recv() => {
-                    question.put_to(self.unready.is_none().then_some(&pipeline));
+                    let is_synced = self.known.synced.contains(&question.inquiry.node.cluster);
+                    question.put_to(is_synced.then_some(&pipeline));
                 }
-                () = auditor.due(), if self.unready.is_none() => {
+                () = auditor.due(), if !self.known.synced.is_empty() => {
                     let found = auditor.look(&mut pipeline);
                     self.repair(&pipeline, &found, &mut origins);
                 }
@@ -119,7 +130,41 @@ impl Writer {
         }
     }
 
-    fn apply(&mut self, pipeline: &mut Pipeline, origins: &mut Origins, event: Event) {
+    /// Takes one input. Returns whether its changes may be published: nothing is before the cluster's
+    /// source has synced.
+    fn take(&mut self, pipeline: &mut Pipeline, origins: &mut Origins, input: Input) -> bool {
+        match input {
+            Input::Event(cluster, event) => {
+                self.apply(pipeline, origins, &cluster, event);
+                self.known.synced.contains(&cluster)
+            }
+            Input::Joined(cluster) => {
+                self.clusters.insert(cluster);
+                false
+            }
+            Input::Left(cluster) => {
+                self.leave(pipeline, &cluster);
+                true
+            }
+            Input::Problems(problems) => {
+                self.known.policy_problems = problems;
+                self.report_files();
+                false
+            }
+            Input::NoClusters => {
+                self.unready = None;
+                false
+            }
+        }
+    }
+
+    fn apply(
+        &mut self,
+        pipeline: &mut Pipeline,
+        origins: &mut Origins,
+        cluster: &Arc<str>,
+        event: Event,
+    ) {
         match event {
             Event::Changes(changes) => {
                 changes
@@ -129,30 +174,73 @@ impl Writer {
             // Only an agent alone asks for it.
             Event::Read(_) | Event::Director(_) => {}
             Event::FileProblems(problems) => {
-                self.problems.update_files(&problems);
-                self.trouble().files = self.problems.files();
+                let problems = problems.iter().map(ToString::to_string).collect();
+                self.known
+                    .file_problems
+                    .insert(Arc::clone(cluster), problems);
+                self.report_files();
             }
-            Event::Synced => {
-                self.flush(pipeline, origins);
-                if self.refuses_unknown_nodes {
-                    self.sessions.refuse_unknown_nodes(&self.cluster);
-                }
-                self.publisher.set_synced(&self.cluster);
-                self.unready = None;
-                let count = |kind| pipeline.catalog().count(kind);
-                tracing::info!(
-                    services = count(Kind::Service),
-                    endpoint_slices = count(Kind::EndpointSlice),
-                    nodes = count(Kind::Node),
-                    "source synced, serving"
-                );
-            }
+            Event::Synced => self.serve(pipeline, origins, cluster),
         }
+    }
+
+    /// Begins to serve a cluster, whose source has sent all of its objects.
+    fn serve(&mut self, pipeline: &mut Pipeline, origins: &mut Origins, cluster: &Arc<str>) {
+        self.flush(pipeline, origins);
+        if self.refuses_unknown_nodes {
+            self.sessions.refuse_unknown_nodes(cluster);
+        }
+        self.publisher.set_synced(cluster);
+        self.known.synced.insert(Arc::clone(cluster));
+        self.unready = None;
+        let count = |kind| pipeline.catalog().count(kind);
+        tracing::info!(
+            %cluster,
+            services = count(Kind::Service),
+            endpoint_slices = count(Kind::EndpointSlice),
+            nodes = count(Kind::Node),
+            "source synced, serving"
+        );
+    }
+
+    /// Forgets a cluster. Its agents are refused first, so that no deletion reaches them.
+    fn leave(&mut self, pipeline: &mut Pipeline, cluster: &Arc<str>) {
+        self.clusters.remove(cluster);
+        self.publisher.withhold(cluster);
+        self.sessions.cluster_withdrawn(cluster);
+        self.known.synced.remove(cluster);
+        self.known.file_problems.remove(cluster);
+        self.report_files();
+        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::Pod] {
+            pipeline.apply(ObjectChange::Retain {
+                kind,
+                cluster: Arc::clone(cluster),
+                keep: BTreeSet::new(),
+            });
+        }
+        pipeline.apply(ObjectChange::LoadBalancers {
+            cluster: Arc::clone(cluster),
+            records: ByRecord::new(),
+        });
+    }
+
+    /// Reports all that is wrong with files.
+    fn report_files(&mut self) {
+        let of_clusters = self.known.file_problems.values().flatten();
+        let all: Vec<_> = self
+            .known
+            .policy_problems
+            .iter()
+            .chain(of_clusters)
+            .cloned()
+            .collect();
+        self.problems.update_files(&all);
+        self.trouble().files = self.problems.files();
     }
 
     fn flush(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) {
         let start = Instant::now();
-        let origin = origins.take_origin(pipeline, |_| self.unready.is_none());
+        let origin = origins.take_origin(pipeline, |cluster| self.known.synced.contains(cluster));
         let delta = pipeline.flush();
         if let Some(problems) = pipeline.changed_problems() {
             self.problems.update(&problems);

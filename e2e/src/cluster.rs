@@ -109,6 +109,12 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Has the agents that start from now on program another dataplane.
+    #[must_use]
+    pub fn programming(self, dataplane: &'static str) -> Self {
+        Self { dataplane, ..self }
+    }
+
     /// The name of a node, by number.
     #[must_use]
     pub fn node_name(number: usize) -> String {

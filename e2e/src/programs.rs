@@ -41,6 +41,8 @@ pub enum Source {
     Files(PathBuf),
     /// A real API server, by its kubeconfig.
     Kubernetes(PathBuf),
+    /// Several clusters, by the file or directory of their policy.
+    Clusters(PathBuf),
 }
 
 /// The authentication between the programs.
@@ -102,6 +104,10 @@ pub fn controller(source: &Source, port: u16) -> Result<Command> {
         Source::Kubernetes(kubeconfig) => {
             command.args(["--source=kubernetes", "--kubeconfig"]);
             command.arg(kubeconfig);
+        }
+        Source::Clusters(policy) => {
+            command.args(["--source=clusters", "--file-poll=20ms"]);
+            command.arg("--policy-file").arg(policy);
         }
     }
     Ok(command)

@@ -48,6 +48,12 @@ impl ServedClusters {
         self.read(|clusters| clusters.first().filter(|_| clusters.len() == 1).cloned())
     }
 
+    /// All clusters, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<Arc<str>> {
+        self.read(|clusters| clusters.iter().cloned().collect())
+    }
+
     fn read<T>(&self, look: impl FnOnce(&BTreeSet<Arc<str>>) -> T) -> T {
         look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

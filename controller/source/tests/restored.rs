@@ -115,7 +115,7 @@ async fn restore(servers: &mut Servers, aside: &std::path::Path) {
     let held = || {
         holds
             .held()
-            .get(&Kind::Service)
+            .get(&("".into(), Kind::Service))
             .map(|held| held.lost.objects)
     };
     let all_held = |_: &Catalog| held() == Some(SERVICES);

@@ -9,11 +9,12 @@ use portolan_model::{NodeKey, Protocol};
 use portolan_select::Inquiry;
 
 use super::failure::Failure;
+use super::scoped::parameters;
 
 /// Parses a query. The protocol is TCP by default.
 pub(super) fn parse(cluster: &Arc<str>, query: &str) -> Result<Inquiry, Failure> {
     let (mut address, mut protocol, mut node) = (None, Protocol::Tcp, None);
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+    for (name, value) in parameters(query) {
         match &*name {
             "address" => address = Some(parse_address(&value)?),
             "protocol" => {

@@ -8,12 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{RawQuery, State};
+use axum::extract::RawQuery;
 use portolan_model::Destination;
 use portolan_serve::{NodeStatus, RELAY, RecordProblem, Standing};
 use portolan_tablelog::Scope;
 use serde::Serialize;
 
+use super::scoped::{Scoped, parameters};
 use super::{Debug, Failure};
 
 /// The subject of the question.
@@ -65,7 +66,7 @@ struct NodeProgress {
 
 /// Tells which nodes have programmed the target, among those whose agent has connected.
 pub(super) async fn programmed(
-    State(debug): State<Debug>,
+    Scoped(debug): Scoped,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Answer>, Failure> {
     let target = Target::parse(&query.unwrap_or_default())?;
@@ -159,7 +160,7 @@ fn has_programmed_service(standing: &Standing, prefix: &str) -> bool {
 impl Target {
     fn parse(query: &str) -> Result<Self, Failure> {
         let (mut target, mut excluded) = (None, None);
-        for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        for (key, value) in parameters(query) {
             let wrong =
                 |expected| Failure::bad_request(format!("{key}: {value:?}: expected {expected}"));
             let parsed = match &*key {

@@ -120,6 +120,16 @@ impl Publisher {
         });
     }
 
+    /// Stops serving a cluster: its streams are sent nothing more, until [`set_synced`](Self::set_synced)
+    /// is called again.
+    pub fn withhold(&mut self, cluster: &Arc<str>) {
+        let was_served = self.shared.feed(cluster).withhold();
+        self.published.send_if_modified(|published| {
+            published.synced -= usize::from(was_served);
+            was_served
+        });
+    }
+
     /// The newest transition, for streams at the revision before it. `None` if the tables are not
     /// served yet, or a snapshot must be sent.
     fn transition(&self, cluster: &Arc<str>, applied: &ClusterApplied) -> Option<Transition> {

@@ -110,6 +110,20 @@ impl Registry {
         }
     }
 
+    /// Ends all streams of a cluster that is not served any more, and forgets its nodes. To be called
+    /// after [`ServedClusters::remove`](crate::ServedClusters::remove).
+    pub fn cluster_withdrawn(&self, cluster: &str) {
+        let mut nodes = self.lock();
+        let known = &mut nodes.known;
+        known.refuses_others.remove(cluster);
+        known.present.retain(|node| *node.cluster != *cluster);
+        known.deleted.retain(|node, _| *node.cluster != *cluster);
+        let all = nodes.entries.keys().chain(nodes.side_streams.keys());
+        for node in all.filter(|node| *node.cluster == *cluster) {
+            nodes.end_streams(node);
+        }
+    }
+
     pub(crate) fn standing(&self, node: &NodeKey) -> NodeStanding {
         self.lock().known.standing(node)
     }

@@ -10,7 +10,7 @@ use portolan_tablelog::{Have, Scope, TableHashes};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::ServeConfig;
+use super::{ServeConfig, not_served};
 use crate::RELAY;
 
 /// The longest name of a Kubernetes object.
@@ -69,7 +69,7 @@ pub(super) fn accept(message: v1::AgentMessage, config: &ServeConfig) -> Result<
         return Err(Status::invalid_argument("cluster_id: too long"));
     }
     let Some(cluster) = config.clusters.get(&hello.cluster) else {
-        return Err(Status::not_found("cluster: not served here"));
+        return Err(not_served());
     };
     let mut agent_version = hello.agent_version;
     agent_version.truncate(agent_version.floor_char_boundary(MAX_AGENT_VERSION));

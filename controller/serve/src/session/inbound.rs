@@ -18,7 +18,7 @@ use tonic::Status;
 use tracing::debug;
 
 use super::control::SessionControl;
-use super::{Context, Messages, node_end};
+use super::{Context, Messages};
 use crate::registry::{Counter, Session};
 
 /// The inbound task. It is aborted on drop.
@@ -162,8 +162,8 @@ impl InboundTask {
             if self.session.is_replaced() {
                 return Status::aborted("a newer stream of this node has begun");
             }
-            if self.session.is_deleted() && self.context.looks_at_nodes() {
-                return node_end(self.context.registry.standing(self.session.node()));
+            if let Some(end) = self.context.end_of(&self.session) {
+                return end;
             }
             if let Some(revision) = self.session.take_confirmed() {
                 self.control.confirm(revision);

@@ -29,7 +29,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Status, Streaming};
 use tracing::info;
 
-use crate::registry::{Connect, NodeStanding, RetryAfter};
+use crate::registry::{Connect, NodeStanding, RetryAfter, Session};
 use crate::{Registry, ServedClusters};
 use admit::{Admitted, admit};
 pub(crate) use admit::{check_cluster, check_node};
@@ -183,6 +183,26 @@ impl Context {
         matches!(self.config.authentication, Authentication::Required(_))
             || self.registry.refuses_unknown_nodes()
     }
+}
+
+impl Context {
+    /// The status that ends a session whose node or cluster is served no longer; `None` while both are.
+    fn end_of(&self, session: &Session) -> Option<Status> {
+        if !session.is_deleted() {
+            return None;
+        }
+        let node = session.node();
+        if self.config.clusters.get(&node.cluster).is_none() {
+            return Some(not_served());
+        }
+        self.looks_at_nodes()
+            .then(|| node_end(self.registry.standing(node)))
+    }
+}
+
+/// The status of agents of clusters that are not served.
+fn not_served() -> Status {
+    Status::not_found("cluster: not served here")
 }
 
 /// The refusal for a node's standing; `None` if the node is served.

@@ -230,7 +230,7 @@ impl Outbound {
             State::Synced => {}
             State::Closed => return Err(Status::unavailable("nothing is published any more")),
         }
-        if self.session.is_deleted() && self.context.looks_at_nodes() {
+        if self.context.end_of(&self.session).is_some() {
             // The inbound half ends the stream soon. Nothing is sent until then.
             return Ok(false);
         }

@@ -80,6 +80,10 @@ pub(crate) struct ConnectArgs {
     #[arg(short, long, global = true)]
     pub(crate) namespace: Option<String>,
 
+    /// The cluster, of a controller that serves several. Not required for a single one.
+    #[arg(long, env = "PORTOLANCTL_CLUSTER", value_name = "NAME", global = true)]
+    pub(crate) cluster: Option<String>,
+
     /// Time limit of a request, and of wait as a whole.
     #[arg(long, default_value = "30s", global = true,
         value_parser = duration_within(HUNDRED_MS, DAY))]
@@ -107,6 +111,14 @@ pub(crate) struct DiffArgs {
     pub(crate) etcd: EtcdArgs,
 }
 
+/// Commands about clusters.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// List the clusters: whether they are served, the newest revision, the last contact with the source, and
+    /// the agents that are connected and have programmed that revision.
+    List,
+}
+
 /// Commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -117,6 +129,12 @@ pub(crate) enum Command {
         /// Only nodes that have not programmed the newest revision.
         #[arg(long)]
         behind: bool,
+    },
+    /// Show the clusters of a controller that serves several.
+    Cluster {
+        /// The command.
+        #[command(subcommand)]
+        command: ClusterCommand,
     },
     /// Show the table of a node.
     Table {

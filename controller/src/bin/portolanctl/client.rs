@@ -2,6 +2,7 @@
 
 //! HTTP requests to a controller: over TCP, its Unix socket, or a port forwarded to its pod.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ const SOCKET: &str = "unix:///run/portolan/controller.sock";
 pub(crate) struct Client {
     address: Address,
     token_file: Option<PathBuf>,
+    cluster: Option<String>,
     timeout: Duration,
 }
 
@@ -48,6 +50,7 @@ pub(crate) async fn clients(args: &ConnectArgs, is_action: bool) -> anyhow::Resu
     let client = |address| Client {
         address,
         token_file: args.token_file.clone(),
+        cluster: args.cluster.clone(),
         timeout: args.timeout,
     };
     if args.wants_pods() {
@@ -86,6 +89,7 @@ impl ConnectArgs {
         Ok(Client {
             address: address(text).with_context(|| flag.to_owned())?,
             token_file: self.token_file.clone(),
+            cluster: self.cluster.clone(),
             timeout: self.timeout,
         })
     }
@@ -96,6 +100,7 @@ pub(crate) fn of_agent(text: &str, timeout: Duration) -> anyhow::Result<Client> 
     Ok(Client {
         address: address(text).context("--address")?,
         token_file: None,
+        cluster: None,
         timeout,
     })
 }
@@ -162,12 +167,29 @@ impl Client {
         })
     }
 
+    /// A path with the cluster that dumps and actions are about.
+    fn in_cluster<'p>(&self, path: &'p str) -> Cow<'p, str> {
+        let Some(cluster) = self
+            .cluster
+            .as_ref()
+            .filter(|_| path.starts_with("/debug/"))
+        else {
+            return Cow::Borrowed(path);
+        };
+        let mark = if path.contains('?') { '&' } else { '?' };
+        let start = format!("{path}{mark}");
+        let length = start.len();
+        let mut serializer = form_urlencoded::Serializer::for_suffix(start, length);
+        Cow::Owned(serializer.append_pair("cluster", cluster).finish())
+    }
+
     fn build(&self, method: Method, path: &str) -> anyhow::Result<Request<Empty<Bytes>>> {
         let host = match &self.address {
             Address::Tcp(authority) => authority,
             Address::Unix(_) | Address::Pod(_) => "localhost",
         };
-        let mut request = Request::builder().method(method).uri(path);
+        let path = self.in_cluster(path);
+        let mut request = Request::builder().method(method).uri(&*path);
         request = request.header(header::HOST, host);
         if let Some(path) = &self.token_file {
             let token = std::fs::read_to_string(path);
@@ -223,6 +245,7 @@ mod tests {
             let (token_file, timeout) = (None, Duration::from_secs(1));
             Client {
                 address,
+                cluster: None,
                 token_file,
                 timeout,
             }
@@ -253,10 +276,28 @@ mod tests {
         let (token_file, timeout) = (None, Duration::from_millis(50));
         let client = Client {
             address,
+            cluster: None,
             token_file,
             timeout,
         };
         let error = client.get("/debug/nodes").await.unwrap_err().to_string();
         assert!(error.contains("no answer in 50ms"), "{error}");
+    }
+
+    #[test]
+    fn dumps_and_actions_name_the_cluster() {
+        let mut client = of_agent("http://127.0.0.1:1", Duration::ZERO).unwrap();
+        assert_eq!(client.in_cluster("/debug/nodes"), "/debug/nodes");
+        client.cluster = Some("eu 1".to_owned());
+        for (path, expected) in [
+            ("/debug/nodes", "/debug/nodes?cluster=eu+1"),
+            (
+                "/debug/explain?node=a",
+                "/debug/explain?node=a&cluster=eu+1",
+            ),
+            ("/readyz", "/readyz"),
+        ] {
+            assert_eq!(client.in_cluster(path), expected);
+        }
     }
 }

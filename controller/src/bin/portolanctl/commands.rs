@@ -6,12 +6,12 @@ use anyhow::Context as _;
 use portolan_model::NodeTable;
 use portolan_select::Explanation;
 
-use crate::args::{Cli, Command, DiffArgs};
+use crate::args::{Cli, ClusterCommand, Command, DiffArgs};
 use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
-    agent, check, deletions, diff, dns, explain, fleet, nodes, problems, status, table, version,
-    wait,
+    agent, check, clusters, deletions, diff, dns, explain, fleet, nodes, problems, status, table,
+    version, wait,
 };
 
 /// Runs a command that asks controllers.
@@ -119,6 +119,9 @@ async fn dump(client: &Client, command: &Command) -> anyhow::Result<Reply> {
             let text = dns::show(&value);
             Reply::new(value, text)
         }
+        Command::Cluster {
+            command: ClusterCommand::List,
+        } => clusters::show(client.get("/debug/clusters").await?)?,
         Command::Problems => problems::show(client.get("/debug/problems").await?),
         Command::Deletions => {
             let value = client.get("/debug/deletions").await?;

@@ -9,6 +9,7 @@ mod agent;
 mod args;
 mod check;
 mod client;
+mod clusters;
 mod columns;
 mod commands;
 mod deletions;

@@ -56,6 +56,11 @@ impl Feed {
         is_new
     }
 
+    /// Sends nothing more of the cluster. Returns whether it was served before.
+    pub(crate) fn withhold(&self) -> bool {
+        self.is_synced.swap(false, Ordering::AcqRel)
+    }
+
     /// Whether the cluster's tables are complete, and its identity is not awaited.
     pub(crate) fn is_served(&self) -> bool {
         self.is_synced.load(Ordering::Acquire) && !self.identity.is_awaited()

@@ -136,6 +136,20 @@ async fn clusters_come_and_go_and_their_nodes_are_known_one_by_one() {
     let mut eu = open("eu", server.address).await.unwrap();
     assert_eq!(eu.batch().await.put, ["x"]);
     clusters.remove("us");
+    server.publisher.withhold(&"us".into());
+    server.registry.cluster_withdrawn("us");
+    // Its tables may be emptied now: the agent is sent nothing, and keeps what it has.
+    let mut gone = put_in("us", &["x"]);
+    gone.records.values_mut().for_each(|record| *record = None);
+    server.publisher.publish(&gone);
+    let status = us.next().await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound, "{status}");
     let status = open("us", server.address).await.err().unwrap();
     assert_eq!(status.code(), Code::NotFound, "{status}");
+    // It returns.
+    server.publisher.publish(&put_in("us", &["y"]));
+    clusters.insert("us".into());
+    server.publisher.set_synced(&"us".into());
+    let mut us = open("us", server.address).await.unwrap();
+    assert_eq!(us.batch().await.put, ["y"]);
 }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! `portolanctl cluster list`.
+
+use anyhow::Context as _;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::columns::columns;
+use crate::reply::Reply;
+
+const TITLES: [&str; 6] = [
+    "CLUSTER",
+    "SERVED",
+    "REVISION",
+    "CONTACT",
+    "CONNECTED",
+    "PROGRAMMED",
+];
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cluster {
+    name: String,
+    served: bool,
+    revision: u64,
+    last_contact_seconds: Option<f64>,
+    connected: usize,
+    programmed: usize,
+}
+
+/// Shows the answer of `/debug/clusters`, a line for each cluster.
+pub(crate) fn show(answer: Value) -> anyhow::Result<Reply> {
+    let clusters: Vec<Cluster> = serde_json::from_value(answer["clusters"].clone())
+        .context("the controller's answer has no clusters")?;
+    let mut rows = vec![TITLES.map(str::to_owned).to_vec()];
+    rows.extend(clusters.iter().map(row));
+    Ok(Reply::new(answer, columns(&rows)))
+}
+
+fn row(cluster: &Cluster) -> Vec<String> {
+    let contact = cluster.last_contact_seconds;
+    vec![
+        match cluster.name.as_str() {
+            "" => "-".to_owned(),
+            name => name.to_owned(),
+        },
+        if cluster.served { "yes" } else { "no" }.to_owned(),
+        cluster.revision.to_string(),
+        contact.map_or_else(|| "-".to_owned(), |silence| format!("{silence:.0}s ago")),
+        cluster.connected.to_string(),
+        format!("{}/{}", cluster.programmed, cluster.connected),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_cluster_has_a_line() {
+        let eu = json!({"name": "eu-1", "served": true, "revision": 12, "lastContactSeconds": 0.6,
+            "connected": 3, "programmed": 2});
+        let us = json!({"name": "us-1", "served": false, "revision": 0, "connected": 1, "programmed": 0});
+        let reply = show(json!({"clusters": [eu, us]})).unwrap();
+        assert_eq!(
+            reply.text,
+            "CLUSTER  SERVED  REVISION  CONTACT  CONNECTED  PROGRAMMED\n\
+             eu-1     yes     12        1s ago   3          2/3\n\
+             us-1     no      0         -        1          0/1\n"
+        );
+        assert!(show(json!({})).is_err());
+    }
+}

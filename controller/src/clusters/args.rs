@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Flags of the source `clusters`.
+
+use std::path::PathBuf;
+
+use anyhow::ensure;
+
+use super::policy::PolicyFiles;
+use crate::args::{Args, Source};
+
+/// Flags of several clusters.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Several clusters")]
+pub(crate) struct ClustersArgs {
+    /// A file or directory of policy objects (YAML or JSON): a Cluster for each cluster that is served, for
+    /// `--source clusters`; may be repeated.
+    #[arg(
+        long,
+        env = "PORTOLAN_POLICY_FILE",
+        value_name = "PATH",
+        value_delimiter = ',',
+        required_if_eq("source", "clusters")
+    )]
+    pub(crate) policy_file: Vec<PathBuf>,
+}
+
+impl ClustersArgs {
+    /// Checks that clap cannot make.
+    ///
+    /// # Errors
+    /// If a flag of a single cluster is set too.
+    pub(crate) fn validate(args: &Args) -> anyhow::Result<()> {
+        if args.source != Source::Clusters {
+            return Ok(());
+        }
+        for (flag, is_set) in [
+            ("--cluster", !args.cluster.is_empty()),
+            ("--cluster-id", args.cluster_id.is_some()),
+            ("--dns-zone", args.dns.is_on()),
+            ("--service-proxy-name", args.service_proxy_name.is_some()),
+        ] {
+            ensure!(
+                !is_set,
+                "{flag} is for a single cluster, and cannot be used with --source clusters"
+            );
+        }
+        Ok(())
+    }
+
+    /// All that is wrong with the policy's files. Blocks.
+    pub(crate) fn check_files(&self) -> Vec<String> {
+        let mut files = PolicyFiles::new(self.policy_file.clone());
+        files.refresh();
+        files.problems().to_vec()
+    }
+}

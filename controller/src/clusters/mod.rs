@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The source `clusters`: one source for each Cluster of the policy.
+
+mod args;
+mod metrics;
+mod policy;
+mod supervisor;
+
+pub(crate) use args::ClustersArgs;
+pub(crate) use metrics::ClusterCollector;
+pub(crate) use supervisor::{ClusterSources, Supervisor};

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Tests of the sources that a policy starts and stops, with paused time.
+
+use std::fs;
+use std::path::Path;
+
+use portolan_source::Event;
+use tempfile::TempDir;
+
+use super::*;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+struct Rig {
+    dir: TempDir,
+    changes: mpsc::Receiver<ClusterChange>,
+    sources: ClusterSources,
+    _stop: DropGuard,
+}
+
+impl Rig {
+    /// A supervisor of a policy with these clusters, each with the Service `web` in a file of its own.
+    fn new(clusters: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let policy = dir.path().join("policy.yaml");
+        fs::write(&policy, policy_of(dir.path(), clusters)).unwrap();
+        for cluster in clusters {
+            fs::write(dir.path().join(format!("{cluster}.yaml")), service()).unwrap();
+        }
+        let (sender, changes) = mpsc::channel(8);
+        let (token, sources) = (CancellationToken::new(), ClusterSources::default());
+        let guard = (GuardConfig::default(), Arc::default());
+        let shared = Arc::clone(&sources);
+        let supervisor = Supervisor::new(vec![policy], INTERVAL, guard, sender, shared);
+        tokio::spawn(supervisor.run(token.clone()));
+        Self {
+            dir,
+            changes,
+            sources,
+            _stop: token.drop_guard(),
+        }
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(self.dir.path().join("policy.yaml"), text).unwrap();
+    }
+
+    async fn joined(&mut self) -> (Arc<str>, mpsc::Receiver<Event>) {
+        match self.changes.recv().await {
+            Some(ClusterChange::Joined { cluster, events }) => (cluster, events),
+            other => panic!("no cluster joined: {other:?}"),
+        }
+    }
+
+    async fn problems(&mut self) -> Vec<String> {
+        match self.changes.recv().await {
+            Some(ClusterChange::Problems(problems)) => problems,
+            other => panic!("no problems: {other:?}"),
+        }
+    }
+}
+
+fn policy_of(dir: &Path, clusters: &[&str]) -> String {
+    let of = |(index, name): (usize, &&str)| {
+        let path = dir.join(format!("{name}.yaml"));
+        cluster(name, &format!("{{files: [{}]}}", path.display()), index)
+    };
+    clusters.iter().enumerate().map(of).collect()
+}
+
+fn cluster(name: &str, access: &str, index: usize) -> String {
+    format!(
+        "apiVersion: portolan.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\nspec:\n  \
+         access: {access}\n  network: {{podCIDRs: [10.{index}.0.0/16]}}\n---\n"
+    )
+}
+
+fn service() -> &'static str {
+    "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: prod}\n\
+     spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}\n"
+}
+
+/// The objects that a source has sent until it synced.
+async fn synced(events: &mut mpsc::Receiver<Event>) -> usize {
+    let mut objects = 0;
+    loop {
+        match events.recv().await {
+            Some(Event::Changes(changes)) => objects += changes.len(),
+            Some(Event::Synced) => return objects,
+            other => panic!("not synced: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_cluster_has_a_source_that_starts_and_stops_with_it() {
+    let mut rig = Rig::new(&["eu-1", "us-1"]);
+    let (eu, mut of_eu) = rig.joined().await;
+    let (us, mut of_us) = rig.joined().await;
+    assert_eq!((&*eu, &*us), ("eu-1", "us-1"));
+    assert_eq!((synced(&mut of_eu).await, synced(&mut of_us).await), (1, 1));
+    assert_eq!(rig.sources.lock().unwrap().len(), 2);
+
+    rig.write(&policy_of(rig.dir.path(), &["us-1", "ap-1"]));
+    match rig.changes.recv().await {
+        Some(ClusterChange::Left(cluster)) => assert_eq!(&*cluster, "eu-1"),
+        other => panic!("nobody left: {other:?}"),
+    }
+    assert!(of_eu.recv().await.is_none(), "its source goes on");
+    // The new one waits for its file; the other one goes on.
+    let (ap, mut of_ap) = rig.joined().await;
+    assert_eq!(&*ap, "ap-1");
+    assert!(matches!(of_ap.recv().await, Some(Event::FileProblems(_))));
+    fs::write(rig.dir.path().join("ap-1.yaml"), service()).unwrap();
+    fs::write(rig.dir.path().join("us-1.yaml"), "# none\n").unwrap();
+    assert!(matches!(of_us.recv().await, Some(Event::Changes(_))));
+    let known: Vec<_> = rig.sources.lock().unwrap().keys().cloned().collect();
+    assert_eq!(known, ["ap-1".into(), "us-1".into()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_access_that_cannot_be_used_is_named_and_the_source_goes_on() {
+    let mut rig = Rig::new(&["eu-1"]);
+    let (_, mut events) = rig.joined().await;
+    synced(&mut events).await;
+    rig.write(&cluster("eu-1", "{edge: {}}", 0));
+    let problems = rig.problems().await;
+    assert!(
+        problems[0].contains("Cluster eu-1: spec.access.edge"),
+        "{problems:?}"
+    );
+    fs::write(rig.dir.path().join("eu-1.yaml"), "# none\n").unwrap();
+    assert!(matches!(events.recv().await, Some(Event::Changes(_))));
+    rig.write(&policy_of(rig.dir.path(), &["eu-1"]));
+    assert_eq!(rig.problems().await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_without_clusters_is_nothing_to_wait_for() {
+    let mut rig = Rig::new(&[]);
+    let text = rig.changes.recv().await;
+    assert!(matches!(text, Some(ClusterChange::None)), "{text:?}");
+}
