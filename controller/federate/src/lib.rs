@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The decisions about several clusters: which endpoints of which cluster serve a Service of the
+//! set, with what share.
+//!
+//! Pure: values in, values out; no I/O, no clock. Time is an argument where it matters. Equal inputs
+//! give equal results in any order, so that all replicas of a controller decide alike.
+//!
+//! * [`shares`]: weights of the endpoints of one import from tiers, weights and health of clusters.
+
+#![forbid(unsafe_code)]
+
+pub mod shares;

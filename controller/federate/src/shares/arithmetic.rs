@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Whole numbers.
+
+/// The greatest common divisor; 0 of nothing but zeroes.
+pub(super) fn gcd(numbers: impl IntoIterator<Item = u128>) -> u128 {
+    numbers.into_iter().fold(0, |mut one, mut other| {
+        while other != 0 {
+            (one, other) = (other, one % other);
+        }
+        one
+    })
+}
+
+/// Numbers without their common divisor.
+pub(super) fn reduced(numbers: &mut [u128]) {
+    let divisor = gcd(numbers.iter().copied());
+    if divisor > 1 {
+        for number in numbers {
+            *number /= divisor;
+        }
+    }
+}

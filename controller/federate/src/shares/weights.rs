@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Steps 7 and 8, and the bound on real servers: the weight of each endpoint.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::arithmetic::gcd;
+use super::split::Sharer;
+use super::{Input, order_of};
+
+/// Keeps of each cluster's endpoints its part of the most real servers, at least one.
+pub(super) fn limited<'a>(mut sharers: Vec<Sharer<'a>>, input: &Input<'_>) -> Vec<Sharer<'a>> {
+    let count: usize = sharers
+        .iter()
+        .map(|sharer| sharer.candidate.endpoints.len())
+        .sum();
+    let limit = usize::try_from(input.max_endpoints.max(1)).unwrap_or(usize::MAX);
+    if count <= limit {
+        return sharers;
+    }
+    for sharer in &mut sharers {
+        let endpoints = &mut sharer.candidate.endpoints;
+        let kept = (limit * endpoints.len() / count).max(1);
+        endpoints.sort_by_cached_key(|(address, _)| (order(input, *address), *address));
+        endpoints.truncate(kept);
+    }
+    sharers
+}
+
+/// The weights of each cluster's endpoints, and whether they differ. An endpoint of weight 0 is left
+/// out.
+pub(super) fn weights(
+    sharers: &[Sharer<'_>],
+    totals: &[u128],
+    input: &Input<'_>,
+) -> (Vec<BTreeMap<SocketAddr, u32>>, bool) {
+    let weighed: Vec<Vec<(SocketAddr, u128)>> = sharers
+        .iter()
+        .zip(totals)
+        .map(|(sharer, total)| distributed(sharer, *total, input))
+        .collect();
+    let all = || weighed.iter().flatten().map(|(_, weight)| *weight);
+    let divisor = gcd(all()).max(1);
+    let unequal = all().any(|weight| weight != divisor);
+    let reduced = weighed.into_iter().map(|weights| {
+        let weights = weights.into_iter();
+        weights
+            .map(|(address, weight)| {
+                // At most 255, by the bound on totals.
+                let weight = u32::try_from(weight / divisor).unwrap_or(u32::MAX);
+                (address, weight)
+            })
+            .collect()
+    });
+    (reduced.collect(), unequal)
+}
+
+/// The total in proportion to the endpoints' own weights: rounded down, and what is left in units to
+/// the largest remainders.
+fn distributed(sharer: &Sharer<'_>, total: u128, input: &Input<'_>) -> Vec<(SocketAddr, u128)> {
+    let endpoints = &sharer.candidate.endpoints;
+    let sum: u128 = endpoints.iter().map(|(_, own)| u128::from(*own)).sum();
+    let mut weights: Vec<(SocketAddr, u128, u128)> = endpoints
+        .iter()
+        .map(|(address, own)| {
+            let share = total * u128::from(*own);
+            (*address, share / sum, share % sum)
+        })
+        .collect();
+    let given: u128 = weights.iter().map(|(_, weight, _)| *weight).sum();
+    let left = usize::try_from(total - given).unwrap_or(usize::MAX);
+    if left > 0 {
+        weights.sort_by_cached_key(|(address, _, remainder)| {
+            (Reverse(*remainder), order(input, *address), *address)
+        });
+        for (_, weight, _) in weights.iter_mut().take(left) {
+            *weight += 1;
+        }
+    }
+    let used = weights.into_iter().filter(|(_, weight, _)| *weight > 0);
+    used.map(|(address, weight, _)| (address, weight)).collect()
+}
+
+fn order(input: &Input<'_>, address: SocketAddr) -> u64 {
+    order_of(input.importing, input.record, address)
+}
