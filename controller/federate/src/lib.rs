@@ -6,8 +6,10 @@
 //! Pure: values in, values out; no I/O, no clock. Time is an argument where it matters. Equal inputs
 //! give equal results in any order, so that all replicas of a controller decide alike.
 //!
+//! * [`merge`]: exports of several clusters as one import, and their conflicts;
 //! * [`shares`]: weights of the endpoints of one import from tiers, weights and health of clusters.
 
 #![forbid(unsafe_code)]
 
+pub mod merge;
 pub mod shares;
