@@ -7,9 +7,15 @@
 //! give equal results in any order, so that all replicas of a controller decide alike.
 //!
 //! * [`merge`]: exports of several clusters as one import, and their conflicts;
-//! * [`shares`]: weights of the endpoints of one import from tiers, weights and health of clusters.
+//! * [`shares`]: weights of the endpoints of one import from tiers, weights and health of clusters;
+//! * [`vip`]: virtual addresses of imports.
 
 #![forbid(unsafe_code)]
 
 pub mod merge;
+mod moment;
 pub mod shares;
+mod stable;
+pub mod vip;
+
+pub use moment::Moment;
