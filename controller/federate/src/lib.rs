@@ -8,6 +8,7 @@
 //!
 //! * [`merge`]: exports of several clusters as one import, and their conflicts;
 //! * [`shares`]: weights of the endpoints of one import from tiers, weights and health of clusters;
+//! * [`state`]: contact with clusters, their loss, return and drain;
 //! * [`vip`]: virtual addresses of imports.
 
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod merge;
 mod moment;
 pub mod shares;
 mod stable;
+pub mod state;
 pub mod vip;
 
 pub use moment::Moment;
