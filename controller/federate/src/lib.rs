@@ -6,6 +6,7 @@
 //! Pure: values in, values out; no I/O, no clock. Time is an argument where it matters. Equal inputs
 //! give equal results in any order, so that all replicas of a controller decide alike.
 //!
+//! * [`imports`]: which imports exist in which clusters, and why others do not;
 //! * [`merge`]: exports of several clusters as one import, and their conflicts;
 //! * [`shares`]: weights of the endpoints of one import from tiers, weights and health of clusters;
 //! * [`state`]: contact with clusters, their loss, return and drain;
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod imports;
 pub mod merge;
 mod moment;
 pub mod shares;

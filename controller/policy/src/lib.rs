@@ -38,7 +38,7 @@ pub use object::{
 };
 pub use objects::{Object, ObjectFault, Objects};
 pub use overlap::{Overlap, overlaps};
-pub use portolan_director::{File, NotOurs, Position};
+pub use portolan_director::{File, NotOurs, Position, SchedulerName};
 pub use precedence::{
     Because, ExportDecision, ImportDecision, ResolvedTier, Rule, TrafficDecision, export_decision,
     import_decision, resolve_tiers, traffic_decision,

@@ -248,17 +248,17 @@ pub enum ResolvedTier {
     Weighted(Vec<(String, u16)>),
 }
 
-/// The tiers of a policy, as names of those `clusters` that are in them; the importing one may be
+/// Tiers as names of those `clusters` that are in them, and all of these alike without any tier; the importing one may be
 /// among these. A cluster is in the first tier that names it, with the weight of the first member that
 /// does. A property that the importing cluster lacks makes no cluster the same. A tier may be empty.
 #[must_use]
 pub fn resolve_tiers(
-    policy: &TrafficPolicy,
+    tiers: &[Tier],
     importing: &ClusterFacts<'_>,
     clusters: &[ClusterFacts<'_>],
 ) -> Vec<ResolvedTier> {
     let mut left: Vec<&ClusterFacts<'_>> = clusters.iter().collect();
-    if policy.tiers.is_empty() {
+    if tiers.is_empty() {
         let names = left.iter().map(|cluster| cluster.name.to_owned());
         return vec![ResolvedTier::Alike(names.collect())];
     }
@@ -275,7 +275,7 @@ pub fn resolve_tiers(
         Member::Local => cluster.name == importing.name,
         Member::Selected(selector) => selector.selects_cluster(cluster),
     };
-    let tiers = policy.tiers.iter().map(|tier| match tier {
+    let tiers = tiers.iter().map(|tier| match tier {
         Tier::Clusters(members) => ResolvedTier::Alike(taken(&|cluster| {
             members.iter().any(|member| is_member(member, cluster))
         })),

@@ -201,7 +201,7 @@ fn requirement(spec: &ExpressionSpec, path: &Path, faults: &mut Faults) -> Requi
 }
 
 /// The keys of labels, and the names of properties: those have no `/`, and may be longer.
-fn check_key(key: &str, path: &Path, faults: &mut Faults) {
+pub(crate) fn check_key(key: &str, path: &Path, faults: &mut Faults) {
     let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     let is_inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let part = |text: &str| {

@@ -147,6 +147,14 @@ const TIERS: &[Case] = &[
     ),
     (
         "TrafficPolicy",
+        "{tiers: [{sameAs: [region.topology.k8s.io, a b]}]}",
+        &[(
+            "InvalidSelector",
+            "4:50: spec.tiers[0].sameAs[1]: \"a b\": expected a label's key, as in \"example.org/tier\"",
+        )],
+    ),
+    (
+        "TrafficPolicy",
         "{tiers: [{local: true}]}",
         &[(
             "InvalidStructure",

@@ -7,7 +7,7 @@ use portolan_director::read::Path;
 
 use super::{Meta, spec};
 use crate::faults::Faults;
-use crate::selector::{Selector, Services};
+use crate::selector::{Selector, Services, check_key};
 use crate::spec::{
     MemberSpec, SelectorSpec, SpillOver, ThresholdSpec, TierSpec, TrafficPolicySpec,
 };
@@ -166,8 +166,12 @@ fn tier_of(given: &TierSpec, path: &Path, faults: &mut Faults) -> Option<Tier> {
     match (&given.clusters, &given.same_as, rest) {
         (Some(members), None, false) => Some(members_of(members, &path.field("clusters"), faults)),
         (None, Some(properties), false) => {
+            let path = path.field("sameAs");
             if properties.is_empty() {
-                faults.add(&path.field("sameAs"), PolicyError::TierEmpty("property"));
+                faults.add(&path, PolicyError::TierEmpty("property"));
+            }
+            for (index, property) in properties.iter().enumerate() {
+                check_key(property, &path.item(index), faults);
             }
             Some(Tier::SameAs(properties.clone()))
         }

@@ -317,7 +317,7 @@ fn tiers_of(yaml: &str, importing: &str) -> Vec<ResolvedTier> {
             .map(|(name, labels)| ClusterFacts { name, labels })
             .into();
     let own = clusters.iter().find(|cluster| cluster.name == importing);
-    resolve_tiers(&reading.objects.traffic["x"], own.unwrap(), &clusters)
+    resolve_tiers(&reading.objects.traffic["x"].tiers, own.unwrap(), &clusters)
 }
 
 #[test]

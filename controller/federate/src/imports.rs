@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Which imports exist in which clusters: policies, exports and namespaces together.
+//!
+//! An export is visible in a cluster if it is good, ExportPolicies allow it and that cluster,
+//! ImportPolicies of that cluster allow it, and the namespace that it has there exists. The visible
+//! exports of one name are merged into the import of that cluster. So imports of one name may differ
+//! from cluster to cluster.
+//!
+//! [`imports`] computes everything anew.
+
+mod reason;
+mod traffic;
+mod visible;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_model::{Families, Family};
+use portolan_policy::spec::Action;
+use portolan_policy::{
+    ClusterFacts, ClusterSet, ExportDecision, Labels, Objects, Selector, ServiceFacts,
+    export_decision,
+};
+
+pub use crate::vip::ImportName;
+pub use reason::{Invisible, Ready, Valid};
+pub use traffic::{Traffic, TrafficReason};
+pub use visible::Explained;
+
+use crate::merge::{Conflict, Export, Import, ImportKind, merge};
+
+/// Everything that the imports depend on.
+#[derive(Debug, Clone)]
+pub struct World<'a> {
+    /// The set.
+    pub set: &'a ClusterSet,
+    /// The policies.
+    pub objects: &'a Objects,
+    /// The clusters that may be members, by the name of their Cluster object.
+    pub members: BTreeMap<Arc<str>, Member>,
+}
+
+/// What is known of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Member {
+    /// Its id.
+    pub id: Arc<str>,
+    /// Labels and properties together ([`portolan_policy::Cluster::labels`]).
+    pub labels: Labels,
+    /// The namespaces that exist there.
+    pub namespaces: BTreeSet<Arc<str>>,
+    /// The families that it has ranges of virtual addresses of.
+    pub ranges: Families,
+    /// Whether it is lost.
+    pub lost: bool,
+    /// Why other clusters cannot use its exports, if they cannot: an overlap of networks.
+    pub unreachable: Option<String>,
+    /// The most exports; the newest ones beyond it are refused.
+    pub max_exports: u32,
+    /// The Services with a ServiceExport, and where policies export without one all Services.
+    pub exports: BTreeMap<ImportName, Candidate>,
+    /// The ids of winning clusters, from annotations of its present ServiceImports.
+    pub winners: BTreeMap<ImportName, Arc<str>>,
+}
+
+/// A Service that is exported, or may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Whether there is a ServiceExport.
+    pub requested: bool,
+    /// The type of the Service; none if it does not exist.
+    pub service: Option<ServiceType>,
+    /// The labels of the Service.
+    pub labels: Labels,
+    /// The weight that its owner gives the cluster (annotation `portolan.dev/cluster-weight`), 0 to
+    /// 1000.
+    pub weight: Option<u16>,
+    /// What becomes part of imports.
+    pub export: Export,
+}
+
+/// The type of a Service, as far as exports are concerned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServiceType {
+    /// With a cluster IP.
+    ClusterIp,
+    /// Without.
+    Headless,
+    /// A name alone: it cannot be exported.
+    ExternalName,
+}
+
+/// An import in one cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportHere {
+    /// What the exports that are visible here make together.
+    pub import: Import,
+    /// The families that it needs virtual addresses of, in order; none if it is headless. An import
+    /// with addresses that has none is not supported here (`IPFamilyNotSupported`).
+    pub families: Vec<Family>,
+    /// By name of the exporting cluster, the name that the Service has there.
+    pub sources: BTreeMap<Arc<str>, ImportName>,
+    /// The nodes that get the virtual addresses; all if none.
+    pub nodes: Option<Selector>,
+    /// How connections are shared.
+    pub traffic: Traffic,
+}
+
+impl ImportHere {
+    /// Whether the cluster has no range for the import.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        self.import.kind == ImportKind::ClusterSetIp && self.families.is_empty()
+    }
+}
+
+/// What the status of a ServiceExport says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportStatus {
+    /// The condition `Valid`.
+    pub valid: Valid,
+    /// The condition `Ready`.
+    pub ready: Ready,
+    /// The condition `Conflict`: of each reason the conflict in the first importing cluster that has
+    /// it.
+    pub conflicts: Vec<Conflict>,
+    /// The names of the clusters that import it.
+    pub importers: BTreeSet<Arc<str>>,
+}
+
+/// All imports and the statuses of all exports, by name of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Federation {
+    /// By importing cluster.
+    pub imports: BTreeMap<Arc<str>, BTreeMap<ImportName, ImportHere>>,
+    /// By exporting cluster.
+    pub exports: BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>,
+}
+
+/// All imports and the statuses of all exports.
+#[must_use]
+pub fn imports(world: &World<'_>) -> Federation {
+    let mut federation = Federation::default();
+    for (name, member) in &world.members {
+        let statuses = statuses(world, name, member);
+        federation.exports.insert(Arc::clone(name), statuses);
+    }
+    for name in world.members.keys() {
+        let here = here(world, name, &federation.exports);
+        for import in here.values() {
+            note(&mut federation.exports, name, import);
+        }
+        federation.imports.insert(Arc::clone(name), here);
+    }
+    federation
+}
+
+/// The statuses of a cluster's exports, before anybody imports them.
+fn statuses(world: &World<'_>, name: &str, member: &Member) -> BTreeMap<ImportName, ExportStatus> {
+    let decisions = member.exports.iter().filter_map(|(service, candidate)| {
+        let decision = decision(world, name, member, service, candidate);
+        let exported = candidate.requested || decision.automatic;
+        exported.then_some((service, candidate, decision))
+    });
+    let decisions: Vec<_> = decisions.collect();
+    let mut allowed: Vec<(&ImportName, &Candidate)> = decisions
+        .iter()
+        .filter(|(_, candidate, decision)| {
+            validity(candidate) == Valid::Valid && decision.action == Action::Allow
+        })
+        .map(|(service, candidate, _)| (*service, *candidate))
+        .collect();
+    allowed.sort_by_key(|(service, candidate)| {
+        let created = candidate.export.created;
+        (created.is_none(), created, *service)
+    });
+    let most = usize::try_from(member.max_exports).unwrap_or(usize::MAX);
+    let beyond: BTreeSet<&ImportName> = allowed
+        .iter()
+        .skip(most)
+        .map(|(service, _)| *service)
+        .collect();
+    let statuses = decisions.into_iter().map(|(service, candidate, decision)| {
+        let valid = validity(candidate);
+        let ready = match decision.action {
+            _ if valid != Valid::Valid => Ready::Failed,
+            Action::Deny => Ready::DeniedByPolicy,
+            Action::Allow if beyond.contains(service) => Ready::QuotaExceeded,
+            Action::Allow => Ready::Exported,
+        };
+        let status = ExportStatus {
+            valid,
+            ready,
+            conflicts: Vec::new(),
+            importers: BTreeSet::new(),
+        };
+        (service.clone(), status)
+    });
+    statuses.collect()
+}
+
+fn validity(candidate: &Candidate) -> Valid {
+    match candidate.service {
+        None => Valid::NoService,
+        Some(ServiceType::ExternalName) => Valid::InvalidServiceType,
+        // The order of clusters means nothing where DNS names all endpoints.
+        Some(ServiceType::Headless) if !candidate.export.cluster_selectors.is_empty() => {
+            Valid::InvalidServiceType
+        }
+        Some(_) => Valid::Valid,
+    }
+}
+
+fn decision<'w>(
+    world: &World<'w>,
+    name: &str,
+    member: &Member,
+    service: &ImportName,
+    candidate: &Candidate,
+) -> ExportDecision<'w> {
+    let cluster = ClusterFacts {
+        name,
+        labels: &member.labels,
+    };
+    let service = ServiceFacts {
+        namespace: &service.namespace,
+        name: &service.name,
+        labels: &candidate.labels,
+    };
+    export_decision(
+        world.set,
+        world.objects.exports.values(),
+        &cluster,
+        &service,
+    )
+}
+
+/// The imports of one cluster.
+fn here(
+    world: &World<'_>,
+    importing: &Arc<str>,
+    statuses: &BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>,
+) -> BTreeMap<ImportName, ImportHere> {
+    let Some(member) = world.members.get(importing) else {
+        return BTreeMap::new();
+    };
+    let mut groups: BTreeMap<ImportName, BTreeMap<Arc<str>, visible::Visible>> = BTreeMap::new();
+    for (exporting, exports) in statuses {
+        for service in exports.keys() {
+            let Ok(visible) = visible::visible(world, statuses, importing, exporting, service)
+            else {
+                continue;
+            };
+            let group = groups.entry(visible.name.clone()).or_default();
+            // A cluster has a name once: its own namespace before one that is given that name.
+            let is_first = group
+                .get(exporting)
+                .is_none_or(|other| visible.rank() < other.rank());
+            if is_first {
+                group.insert(Arc::clone(exporting), visible);
+            }
+        }
+    }
+    let imports = groups.into_iter().filter_map(|(name, group)| {
+        let here = import_here(world, importing, member, &name, group)?;
+        Some((name, here))
+    });
+    imports.collect()
+}
+
+fn import_here(
+    world: &World<'_>,
+    importing: &Arc<str>,
+    member: &Member,
+    name: &ImportName,
+    group: BTreeMap<Arc<str>, visible::Visible>,
+) -> Option<ImportHere> {
+    let candidates: BTreeMap<&Arc<str>, &Candidate> = group
+        .iter()
+        .filter_map(|(exporting, visible)| {
+            let exports = &world.members.get(exporting)?.exports;
+            Some((exporting, exports.get(&visible.source)?))
+        })
+        .collect();
+    let exports: Vec<Export> = candidates
+        .values()
+        .map(|candidate| candidate.export.clone())
+        .collect();
+    let last_winner = member.winners.get(name).map(|id| &**id);
+    let import = merge(&exports, last_winner)?;
+    let traffic = traffic::traffic(world, importing, name, &import, &candidates);
+    let nodes = group.iter().find_map(|(exporting, visible)| {
+        let is_winner = world.members.get(exporting)?.id == import.winner;
+        is_winner.then(|| visible.nodes.clone())?
+    });
+    let families = match import.kind {
+        ImportKind::ClusterSetIp => import.families_in(member.ranges),
+        ImportKind::Headless => Vec::new(),
+    };
+    let sources = group.into_iter();
+    Some(ImportHere {
+        families,
+        sources: sources
+            .map(|(exporting, visible)| (exporting, visible.source))
+            .collect(),
+        nodes,
+        traffic,
+        import,
+    })
+}
+
+/// Notes an import in the statuses of its exports.
+fn note(
+    exports: &mut BTreeMap<Arc<str>, BTreeMap<ImportName, ExportStatus>>,
+    importing: &Arc<str>,
+    here: &ImportHere,
+) {
+    for (exporting, source) in &here.sources {
+        let status = exports
+            .get_mut(exporting)
+            .and_then(|exports| exports.get_mut(source));
+        let Some(status) = status else {
+            continue;
+        };
+        status.importers.insert(Arc::clone(importing));
+        for conflict in &here.import.conflicts {
+            let mut known = status.conflicts.iter();
+            if !known.any(|known| known.reason == conflict.reason) {
+                status.conflicts.push(conflict.clone());
+            }
+        }
+        status.conflicts.sort_by_key(|conflict| conflict.reason);
+    }
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Reasons of conditions, and why an export is not visible in a cluster.
+
+use std::fmt;
+
+use portolan_model::Family;
+use portolan_policy::Because;
+
+use super::ImportName;
+
+/// The condition `Valid` of a ServiceExport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Valid {
+    /// It is.
+    Valid,
+    /// There is no such Service.
+    NoService,
+    /// The Service cannot be exported.
+    InvalidServiceType,
+}
+
+impl Valid {
+    /// The reason.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Valid => "Valid",
+            Self::NoService => "NoService",
+            Self::InvalidServiceType => "InvalidServiceType",
+        }
+    }
+}
+
+/// The condition `Ready` of a ServiceExport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ready {
+    /// It is exported.
+    Exported,
+    /// It is not valid.
+    Failed,
+    /// A policy denies it.
+    DeniedByPolicy,
+    /// The cluster has as many older exports as it may.
+    QuotaExceeded,
+}
+
+impl Ready {
+    /// The reason.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exported => "Exported",
+            Self::Failed => "Failed",
+            Self::DeniedByPolicy => "DeniedByPolicy",
+            Self::QuotaExceeded => "QuotaExceeded",
+        }
+    }
+}
+
+/// Why a Service of one cluster is not visible in another: the first reason, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Invisible {
+    /// There is no ServiceExport, and no policy exports the Service without one.
+    NoExport,
+    /// There is no such Service.
+    NoService,
+    /// The Service cannot be exported.
+    WrongType,
+    /// An ExportPolicy, or the set's default, denies the export.
+    ExportDenied(Because),
+    /// The ExportPolicy does not name the importing cluster in `to`.
+    NotTo(Because),
+    /// An ImportPolicy, or the set's default, denies the import.
+    ImportDenied(Because),
+    /// The importing cluster has no such namespace.
+    NoNamespace(String),
+    /// The exporting cluster has as many older exports as it may.
+    Quota(u32),
+    /// The exporting cluster cannot be reached: why.
+    Unreachable(String),
+    /// The exporting cluster exports another Service that has this name here.
+    NameTaken(ImportName),
+    /// The importing cluster has no range of virtual addresses for the Service.
+    NoFamily,
+    /// No virtual address of this family is left.
+    NoVip(Family),
+    /// The exporting cluster is lost.
+    Lost,
+}
+
+impl fmt::Display for Invisible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoExport => f.write_str("not exported: no ServiceExport"),
+            Self::NoService => f.write_str("not exported: no such Service"),
+            Self::WrongType => f.write_str("not exported: a Service of this type cannot be"),
+            Self::ExportDenied(because) => {
+                write!(f, "not exported: {}", denied("ExportPolicy", because))
+            }
+            Self::NotTo(because) => {
+                let policy = because.policy().unwrap_or_default();
+                write!(f, "not exported to this cluster: ExportPolicy {policy}")
+            }
+            Self::ImportDenied(because) => {
+                write!(f, "not imported: {}", denied("ImportPolicy", because))
+            }
+            Self::NoNamespace(namespace) => {
+                write!(f, "not imported: no namespace {namespace} in this cluster")
+            }
+            Self::Quota(most) => write!(f, "not exported: {most} older exports are the most"),
+            Self::Unreachable(why) => write!(f, "not imported: {why}"),
+            Self::NameTaken(other) => write!(f, "not imported: {other} has this name here"),
+            Self::NoFamily => f.write_str("not imported: no clusterSetIPs of its families"),
+            Self::NoVip(family) => {
+                write!(
+                    f,
+                    "not imported: no address of family {family} is left in clusterSetIPs"
+                )
+            }
+            Self::Lost => f.write_str("the cluster is lost"),
+        }
+    }
+}
+
+fn denied(kind: &str, because: &Because) -> String {
+    match because {
+        Because::Default => String::from("denied by the default of the ClusterSet"),
+        because => format!("denied by {kind} {because}"),
+    }
+}
