@@ -28,7 +28,7 @@ use portolan_policy::{
 
 pub use crate::vip::ImportName;
 pub use reason::{Invisible, Ready, Valid};
-pub use traffic::{Traffic, TrafficReason};
+pub use traffic::{ImportRecord, Traffic, TrafficReason};
 pub use visible::Explained;
 
 use crate::merge::{Conflict, Export, Import, ImportKind, merge};

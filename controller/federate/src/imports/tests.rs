@@ -246,6 +246,33 @@ fn a_namespace_may_be_another_here_and_is_merged_with_its_own() {
     let web = &found.imports["a"][&import_name("shop/web")];
     assert_eq!(&*web.import.winner, "id-b");
     assert!(!web.nodes.as_ref().unwrap().selects("n2", &Labels::new()));
+    let world = policies.world([
+        member("a", &[("shop/web", created(1))]),
+        member("b", &[("other/web", created(9))]),
+    ]);
+    assert_eq!(
+        imports(&world).imports["a"][&import_name("shop/web")].nodes,
+        None
+    );
+}
+
+#[test]
+fn import_policies_see_exported_labels_alone() {
+    let policy =
+        "{from: {names: [b]}, services: {selector: {matchLabels: {tier: secret}}}, action: Deny}";
+    let policies = policies("{}", &[("ImportPolicy", policy)]);
+    let secret = Labels::from([("tier".to_owned(), "secret".to_owned())]);
+    let mut exported = service();
+    exported.export.labels.clone_from(&secret);
+    let own = Candidate {
+        labels: secret,
+        ..service()
+    };
+    let b = member("b", &[("shop/own", own), ("shop/exported", exported)]);
+    let world = policies.world([member("a", &[]), b]);
+    let found = imports(&world);
+    let names: Vec<String> = found.imports["a"].keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["shop/own"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use portolan_policy::{
 
 use super::{Candidate, ImportName, World};
 use crate::merge::Import;
-use crate::shares::Tier;
+use crate::shares::{Cluster, Input, Scheduling, Shares, Tier, shares};
 
 /// How connections to an import are shared among the clusters that export it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +34,49 @@ pub struct Traffic {
     pub max_endpoints: u32,
     /// The scheduler that the policy names.
     pub scheduler: Option<SchedulerName>,
+}
+
+/// A record of an import: one port in one importing cluster and family.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ImportRecord<'a> {
+    /// The id of the importing cluster.
+    pub importing: &'a str,
+    /// The bytes of the record's key.
+    pub key: &'a [u8],
+    /// Whether clients stay with their endpoint.
+    pub affinity: bool,
+    /// The scheduler that the Service names.
+    pub scheduler: Option<&'a str>,
+}
+
+impl Traffic {
+    /// The shares of clusters in the connections to a record, and the weights of its real servers.
+    /// `clusters` are those that expose its port, by id. A scheduler of the policy comes before one
+    /// of the Service, and that before what affinity needs.
+    #[must_use]
+    pub fn shares(
+        &self,
+        record: ImportRecord<'_>,
+        clusters: &BTreeMap<Arc<str>, Cluster>,
+    ) -> Shares {
+        let named = self.scheduler.map(SchedulerName::as_str);
+        let scheduling = match named.or(record.scheduler) {
+            Some(name) => Scheduling::Named(name),
+            None if record.affinity => Scheduling::Affinity,
+            None => Scheduling::Default,
+        };
+        shares(&Input {
+            importing: record.importing,
+            record: record.key,
+            tiers: &self.tiers,
+            clusters,
+            min_healthy: self.min_healthy,
+            spill_over: self.spill_over,
+            panic_threshold: self.panic_threshold,
+            max_endpoints: self.max_endpoints,
+            scheduling,
+        })
+    }
 }
 
 /// Where the tiers of an import come from.

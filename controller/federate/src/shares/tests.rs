@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+mod cases;
 mod properties;
 mod vectors;
 mod wrr;

@@ -222,6 +222,12 @@ fn a_lost_cluster_is_listed_before_it_returns() {
         world.pass(1);
     }
     assert_eq!(world.shown("a"), (Phase::Lost, 0));
+    // The wait begins when it is listed.
+    world.join("a");
+    world.pass(59);
+    assert_eq!(world.shown("a"), (Phase::Lost, 0));
+    world.pass(1);
+    assert_eq!(world.shown("a"), (Phase::Returning, 1));
 }
 
 #[test]
@@ -263,7 +269,8 @@ fn each_loss_within_an_hour_doubles_the_wait() {
     world.join("a");
     world.pass(60);
     assert_eq!(world.shown("a"), (Phase::Returning, 1));
-    assert_eq!(world.fleet.status("a").unwrap().losses, 6);
+    let status = world.fleet.status("a").unwrap();
+    assert_eq!((status.losses, status.recent_losses.len()), (6, 1));
 }
 
 #[test]

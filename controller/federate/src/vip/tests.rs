@@ -205,6 +205,17 @@ fn a_full_range_and_no_range_are_problems_of_those_without_an_address() {
     assert_eq!(found[&name("c")].problems, problems);
 }
 
+#[test]
+fn all_addresses_of_a_range_are_given() {
+    let mut vips = Vips::new([range("10.112.0.0/26")]);
+    let claims: Vec<Claim> = (0..62)
+        .map(|number| claim(&number.to_string(), number, &[]))
+        .collect();
+    let found = vips.allocate(&claims, at(0));
+    let given: BTreeSet<IpAddr> = found.values().flat_map(|one| one.ips.clone()).collect();
+    assert_eq!(given.len(), 62);
+}
+
 /// What happens between two allocations.
 #[derive(Debug, Clone)]
 enum Event {

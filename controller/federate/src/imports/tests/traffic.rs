@@ -72,6 +72,39 @@ fn the_closest_policy_gives_tiers_and_thresholds() {
     assert_eq!(found.tiers, [alike(&["id-a"]), alike(&["id-b", "id-c"])]);
 }
 
+#[test]
+fn the_policys_scheduler_comes_first() {
+    let scheduler = |specs, of_service, affinity| {
+        let traffic = traffic("{}", specs, plain());
+        let endpoint = |last| crate::shares::Endpoint {
+            address: ([10, 0, 0, last], 80).into(),
+            weight: u32::from(last),
+            usable: true,
+        };
+        let cluster = crate::shares::Cluster {
+            endpoints: vec![endpoint(1), endpoint(2)],
+            ready: 2,
+            expected: 2,
+            step: 20,
+            ..Default::default()
+        };
+        let record = ImportRecord {
+            importing: "id-a",
+            key: b"key",
+            affinity,
+            scheduler: of_service,
+        };
+        let shares = traffic.shares(record, &BTreeMap::from([("id-b".into(), cluster)]));
+        shares.scheduler
+    };
+    let policy = &[("TrafficPolicy", SPLIT)][..];
+    let named = |name: &str| Some(name.to_owned());
+    assert_eq!(scheduler(policy, Some("lc"), true), named("wlc"));
+    assert_eq!(scheduler(&[], Some("lc"), true), named("lc"));
+    assert_eq!(scheduler(&[], None, true), named("mh"));
+    assert_eq!(scheduler(&[], None, false), named("wrr"));
+}
+
 fn with_hints() -> [Candidate; 3] {
     let tiers = portolan_policy::read(&[File {
         name: "p.yaml",

@@ -6,9 +6,12 @@ use super::*;
 fn a_stopped_process_takes_no_cluster_out() {
     let mut world = World::new(3);
     for _ in 0..10 {
-        world.now += 3600;
-        let now = world.moment();
-        world.fleet.advance(now, 50);
+        for _ in 0..2 {
+            world.now += 3600;
+            let now = world.moment();
+            world.fleet.advance(now, 50);
+        }
+        assert_eq!(world.shown("a"), (Phase::Ready, 20));
         world.pass(1);
         assert_eq!(world.shown("a"), (Phase::Ready, 20));
     }
