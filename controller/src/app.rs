@@ -43,12 +43,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// # Errors
 /// If a flag cannot be used, a port cannot be bound, or the source cannot be opened.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    args.validate_identity()?;
-    args.review.validate(args.source)?;
-    ClustersArgs::validate(&args)?;
-    if args.source == Source::Controller {
-        args.upstream.validate()?;
-    }
+    validate(&args)?;
     let token = on_signal()?;
     let listeners = Listeners::bind(&args).await?;
 
@@ -70,11 +65,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let identity = identity::open(&args, registry, &readiness, &vital).await?;
     registry.register_collector(Box::new(identity.metrics));
     let mut dns = Dns::start(&args, registry, &vital).await?;
-    let cluster: Arc<str> = args.cluster.as_str().into();
-    let clusters = ServedClusters::new(match args.source {
-        Source::Clusters => None,
-        _ => Some(Arc::clone(&cluster)),
-    });
+    let clusters = ServedClusters::new(args.cluster());
     let sources = ClusterSources::default();
     let publishing = Publishing {
         publisher,
@@ -94,7 +85,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let (questions, holds) = asked.unzip();
 
     let debug = Debug {
-        cluster,
+        cluster: args.cluster().unwrap_or_default(),
         clusters: clusters.clone(),
         sources,
         tables: tables.clone(),
@@ -134,6 +125,17 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     token.cancel();
     end(serving, &vital).await;
     result
+}
+
+/// Checks of flags that clap cannot make.
+fn validate(args: &Args) -> anyhow::Result<()> {
+    args.validate_identity()?;
+    args.review.validate(args.source)?;
+    ClustersArgs::validate(args)?;
+    match args.source {
+        Source::Controller => args.upstream.validate(),
+        _ => Ok(()),
+    }
 }
 
 /// The listeners, bound before anything else starts.

@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
@@ -228,6 +229,11 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// The cluster of the source; `None` for several.
+    pub(crate) fn cluster(&self) -> Option<Arc<str>> {
+        (self.source != Source::Clusters).then(|| self.cluster.as_str().into())
+    }
+
     pub(crate) fn source_timeout(&self) -> Duration {
         let poll = (self.source == Source::File).then(|| self.file_poll());
         self.guard.source_timeout(poll)

@@ -193,7 +193,7 @@ impl Writer {
         self.publisher.set_synced(cluster);
         self.known.synced.insert(Arc::clone(cluster));
         self.unready = None;
-        let count = |kind| pipeline.catalog().count(kind);
+        let count = |kind| pipeline.catalog().count_in(cluster, kind);
         tracing::info!(
             %cluster,
             services = count(Kind::Service),

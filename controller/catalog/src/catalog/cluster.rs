@@ -62,6 +62,17 @@ pub(super) struct KnownNode {
 }
 
 impl Cluster {
+    /// The number of objects of a kind.
+    pub(super) fn count(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Service => self.counts.services,
+            Kind::EndpointSlice => self.counts.slices,
+            Kind::Node => self.nodes.len(),
+            Kind::Pod => self.counts.pods,
+            Kind::Namespace | Kind::LoadBalancer | Kind::Director => 0,
+        }
+    }
+
     /// The names of all objects of a kind, by namespace; those of Nodes in none.
     pub(super) fn names(&self, kind: Kind) -> BTreeSet<(Arc<str>, Arc<str>)> {
         if kind == Kind::Node {

@@ -94,20 +94,22 @@ impl Catalog {
             return self.count_load_balancers();
         }
         let clusters = self.clusters.values();
-        let counts = clusters.map(|cluster| match kind {
-            Kind::Service => cluster.counts.services,
-            Kind::EndpointSlice => cluster.counts.slices,
-            Kind::Node => cluster.nodes.len(),
-            Kind::Pod => cluster.counts.pods,
-            Kind::Namespace | Kind::LoadBalancer | Kind::Director => 0,
-        });
-        counts.sum()
+        clusters.map(|cluster| cluster.count(kind)).sum()
+    }
+
+    /// The number of Services, EndpointSlices, Nodes or Pods of a cluster; 0 for other kinds.
+    #[must_use]
+    pub fn count_in(&self, cluster: &str, kind: Kind) -> usize {
+        let cluster = self.clusters.get(cluster);
+        cluster.map_or(0, |cluster| cluster.count(kind))
     }
 
     /// The objects that the records are of; those of one object are neighbours.
     fn count_load_balancers(&self) -> usize {
         let objects = self.load_balancers.keys();
-        let mut objects: Vec<_> = objects.map(|key| (&key.namespace, &key.service)).collect();
+        let mut objects: Vec<_> = objects
+            .map(|key| (&key.cluster, &key.namespace, &key.service))
+            .collect();
         objects.dedup();
         objects.len()
     }

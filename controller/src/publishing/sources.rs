@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Starts the source of the flags.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use portolan_runtime::{Readiness, Vital};
+use portolan_source::{ProblemLog, Sink, etcd, file, kubernetes};
+use portolan_tablelog::{ClusterIdentity, SourceDoubts};
+use portolan_tls::POLL;
+use prometheus_client::registry::Registry;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use super::Publishing;
+use crate::args::{Args, Source};
+use crate::cluster::{ClusterMetrics, ClusterWatch};
+use crate::clusters::{ClusterCollector, ClusterSources, Supervisor};
+use crate::writer::{ClusterChange, Inbox};
+
+/// Length of the queue of events from the source to the writer.
+const EVENTS: usize = 64;
+/// Pause between two questions for the newest versions of the API server.
+const DOUBTS_PAUSE: Duration = Duration::from_secs(1);
+
+impl Publishing {
+    /// Starts the source, and returns the inbox of its events.
+    pub(super) async fn start_source(
+        &mut self,
+        args: &Args,
+        names: Option<kubernetes::NameOptions>,
+        stats: &Arc<kubernetes::Stats>,
+        registry: &mut Registry,
+        vital: &Vital,
+    ) -> anyhow::Result<Inbox> {
+        let Some(cluster) = args.cluster() else {
+            let (changes, inbox) = Inbox::several();
+            let sources = Arc::clone(&self.sources);
+            registry.register_collector(Box::new(ClusterCollector(Arc::clone(&sources))));
+            watch_clusters(args, changes, sources, stats, vital);
+            return Ok(inbox);
+        };
+        let (sink, events) = Sink::channel(EVENTS);
+        match args.source {
+            Source::File => watch_files(args, sink, names, stats, vital),
+            Source::Kubernetes => {
+                let client = client(args).await?;
+                if args.cluster_id.is_none() {
+                    let identity = self.publisher.identity(&cluster);
+                    let metrics = ClusterMetrics::register(registry);
+                    watch_cluster(&client, identity, self.readiness.clone(), metrics, vital);
+                }
+                if args.events {
+                    report_events(&client, stats, &mut self.problems, vital);
+                }
+                let doubts = self.publisher.source_doubts(&cluster);
+                let asked = client.clone();
+                let newest = move || {
+                    let client = asked.clone();
+                    async move { kubernetes::newest_versions(&client).await }
+                };
+                vital.spawn_endless("doubted versions", answer_doubts(newest, doubts));
+                watch_objects(client, args, sink, names, stats, vital);
+            }
+            Source::Etcd => {
+                let doubts = self.publisher.source_doubts(&cluster);
+                watch_etcd(args, sink, stats, doubts, vital)?;
+            }
+            // A relay has no objects, and several clusters have sources of their own.
+            Source::Controller | Source::Clusters => {}
+        }
+        Ok(Inbox::single(cluster, events))
+    }
+}
+
+/// Asks the source for its newest versions when an agent has later ones. If it has not reached them,
+/// it was restored from a backup, and the agent is served at once.
+async fn answer_doubts<F, E>(newest: impl Fn() -> F, doubts: SourceDoubts)
+where
+    F: Future<Output = Result<Vec<u64>, E>>,
+    E: std::fmt::Display,
+{
+    loop {
+        doubts.doubted().await;
+        let asked = Instant::now();
+        match newest().await {
+            Ok(versions) => doubts.stated(asked, versions),
+            Err(error) => {
+                tracing::warn!(%error, "cannot compare the versions of agents with the source's");
+            }
+        }
+        sleep(DOUBTS_PAUSE).await;
+    }
+}
+
+/// Writes Kubernetes Events about problems with objects and held deletions.
+fn report_events(
+    client: &kube::Client,
+    stats: &kubernetes::Stats,
+    problems: &mut ProblemLog,
+    vital: &Vital,
+) {
+    let instance = std::env::var("HOSTNAME").ok();
+    let held = Arc::clone(stats.holds());
+    let report = kubernetes::report_held(client.clone(), held, instance.clone());
+    vital.spawn_endless("Events of held deletions", report);
+    let (reporter, reported) = kubernetes::problem_channel();
+    problems.report_to(reporter);
+    let report = kubernetes::report_problems(client.clone(), reported, instance);
+    vital.spawn_endless("Events of problems", report);
+}
+
+/// Starts to read the files.
+fn watch_files(
+    args: &Args,
+    sink: Sink,
+    names: Option<kubernetes::NameOptions>,
+    stats: &Arc<kubernetes::Stats>,
+    vital: &Vital,
+) {
+    let options = file::Options {
+        interval: args.file_poll(),
+        names: names.map(|names| names.sink),
+        guard: Some((args.guard.config(), Arc::clone(stats.holds()))),
+        contact: Arc::clone(stats.files()),
+        proxy: args.service_proxy_name.clone(),
+        requests: file::ReadRequests::default(),
+        host: None,
+    };
+    let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
+    let (_, paths) = watch::channel(args.file.clone());
+    let watch = file::watch(paths, cluster, sink, options, token);
+    vital.spawn("source", watch);
+}
+
+/// Starts a source for each cluster of the policy. A cluster that is silent is seen by its metric, and
+/// does not make the controller unready: it serves the others.
+fn watch_clusters(
+    args: &Args,
+    changes: mpsc::Sender<ClusterChange>,
+    sources: ClusterSources,
+    stats: &Arc<kubernetes::Stats>,
+    vital: &Vital,
+) {
+    let policy = args.clusters.policy_file.clone();
+    let guard = (args.guard.config(), Arc::clone(stats.holds()));
+    let supervisor = Supervisor::new(policy, args.file_poll(), guard, changes, sources);
+    vital.spawn("clusters", supervisor.run(vital.ending.clone()));
+}
+
+/// Starts to follow an etcd.
+fn watch_etcd(
+    args: &Args,
+    sink: Sink,
+    stats: &Arc<kubernetes::Stats>,
+    doubts: SourceDoubts,
+    vital: &Vital,
+) -> anyhow::Result<()> {
+    args.etcd.validate()?;
+    let (prefix, token) = (args.etcd.prefix()?, vital.ending.clone());
+    let mut connection = args.etcd.access().open()?;
+    if let Some(files) = connection.credentials.take() {
+        let follow = files.follow(POLL, token.clone());
+        vital.spawn("credentials for etcd", follow);
+    }
+    let asked = Arc::new(etcd::Connection {
+        endpoints: connection.endpoints.clone(),
+        user: connection.user.clone(),
+        credentials: None,
+    });
+    let asked_prefix = prefix.clone();
+    let newest = move || {
+        let (connection, prefix) = (Arc::clone(&asked), asked_prefix.clone());
+        async move { etcd::newest_versions(&connection, &prefix).await }
+    };
+    vital.spawn_endless("doubted versions", answer_doubts(newest, doubts));
+    let options = etcd::Options {
+        connection,
+        prefix,
+        cluster: args.cluster.as_str().into(),
+        guard: args.guard.config(),
+        stats: Arc::clone(stats),
+    };
+    vital.spawn("source", etcd::watch(options, sink, token));
+    Ok(())
+}
+
+async fn client(args: &Args) -> anyhow::Result<kube::Client> {
+    let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+    Ok(kubernetes::client(kubeconfig, context).await?)
+}
+
+/// Starts to watch the objects of an API server.
+fn watch_objects(
+    client: kube::Client,
+    args: &Args,
+    sink: Sink,
+    names: Option<kubernetes::NameOptions>,
+    stats: &Arc<kubernetes::Stats>,
+    vital: &Vital,
+) {
+    let options = kubernetes::Options {
+        pods: args.pod_weights,
+        guard: args.guard.config(),
+        proxy: args.service_proxy_name.clone(),
+        ..kubernetes::Options::default()
+    };
+    let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
+    let stats = Arc::clone(stats);
+    let watch = kubernetes::watch_names(client, cluster, options, sink, names, stats, token);
+    vital.spawn("source", watch);
+}
+
+/// Starts to ask the API server for the identity of its cluster. No agent is served before the first
+/// answer.
+fn watch_cluster(
+    client: &kube::Client,
+    identity: ClusterIdentity,
+    readiness: Readiness,
+    metrics: ClusterMetrics,
+    vital: &Vital,
+) {
+    let watch = ClusterWatch::new(identity, readiness, metrics);
+    let client = client.clone();
+    let ask = move || {
+        let client = client.clone();
+        async move { kubernetes::cluster_id(&client).await }
+    };
+    vital.spawn_endless("identity of the cluster", watch.run(ask));
+}
