@@ -2,7 +2,7 @@
 
 //! All policy objects, and what holds among them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::object::{Member, Meta, Tier};
 use crate::selector::{Patterns, Selector};
@@ -90,6 +90,19 @@ impl Objects {
         }
     }
 
+    /// The kinds and names of all objects, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<ObjectName> {
+        let of = |kind| move |name: &String| ObjectName::new(kind, name);
+        let set = self.set.iter().map(|set| &set.meta.name);
+        set.map(of(Kind::ClusterSet))
+            .chain(self.clusters.keys().map(of(Kind::Cluster)))
+            .chain(self.exports.keys().map(of(Kind::ExportPolicy)))
+            .chain(self.imports.keys().map(of(Kind::ImportPolicy)))
+            .chain(self.traffic.keys().map(of(Kind::TrafficPolicy)))
+            .collect()
+    }
+
     /// The objects that these make together. An object that cannot be in force with the others is
     /// left out, and its fault is returned: of two ClusterSets, or Clusters with the same id, the
     /// younger; of two objects of the same name the second.
@@ -129,7 +142,8 @@ impl Objects {
                 *cluster = earlier.clone();
             }
         }
-        let kept = refused.iter().filter_map(|name| last.get(name));
+        let refused: BTreeSet<&ObjectName> = refused.iter().collect();
+        let kept = refused.into_iter().filter_map(|name| last.get(name));
         let present: Vec<ObjectName> = objects.iter().map(Object::name).collect();
         objects.extend(kept.filter(|object| !present.contains(&object.name())));
         let (all, further) = Self::together(objects);

@@ -2,9 +2,10 @@
 
 //! Reads files of policy objects.
 
+use std::sync::LazyLock;
+
 use portolan_director::read::{Format, Node, check, documents};
 use portolan_director::{File, NotOurs, Position, strict_schema};
-use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use crate::object::Meta;
@@ -25,7 +26,7 @@ pub struct FileProblem {
     pub file: String,
     /// The place in the file.
     pub at: Position,
-    /// The object; none if the document has no name, or is no YAML.
+    /// The object; none if the document has no proper name, or is no YAML.
     pub object: Option<ObjectName>,
     /// What is wrong with it.
     pub fault: Fault,
@@ -70,8 +71,21 @@ impl Reading {
         names
     }
 
-    /// Whether some text could not even be told to be an object. Nothing may be deleted then because
-    /// it is missing: it may be what the text was to be.
+    /// The objects that are in force from now on, after `last`: the good ones, and in place of bad
+    /// ones their last good versions. If there is a bad one that was not in force before, or a text
+    /// that could not even be told to be an object, all that is missing stays: it may be what was
+    /// meant. Faults come from objects that cannot take the place of their earlier version.
+    #[must_use]
+    pub fn in_force(self, last: &Objects) -> (Objects, Vec<ObjectFault>) {
+        let mut kept = self.refused();
+        let is_new = |name: &ObjectName| last.get(name).is_none();
+        if self.is_incomplete() || kept.iter().any(is_new) {
+            kept.extend(last.names());
+        }
+        self.objects.or_last_good(&kept, last)
+    }
+
+    /// Whether some text could not even be told to be an object.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         let mut errors = self.problems.iter();
@@ -162,7 +176,14 @@ impl Reader {
         let metadata = document.get("metadata");
         let name = metadata.and_then(|metadata| metadata.get("name")?.text());
         let name = name.map(|name| ObjectName::new(kind, name));
-        match object(kind, &document) {
+        let object = object(kind, &document);
+        // What no object can be named is no name: it may be any object that is meant.
+        let is_named = object
+            .as_ref()
+            .err()
+            .is_none_or(|faults| faults.iter().all(|one| !is_of_name(&one.fault.field)));
+        let name = name.filter(|_| is_named);
+        match object {
             Ok(object) => self.placed.push(Placed {
                 object,
                 file: file.to_owned(),
@@ -215,37 +236,63 @@ impl Reader {
     }
 }
 
+/// Whether a field is the name of an object, or has it.
+fn is_of_name(field: &str) -> bool {
+    field == "metadata" || field == "metadata.name"
+}
+
 /// A fault, and its place where that is not the field's.
 struct PlacedFault {
     at: Option<Position>,
     fault: Fault,
 }
 
+/// Schemas of objects, made once.
+macro_rules! schemas {
+    ($($name:ident: $spec:ty),* $(,)?) => {
+        $(static $name: LazyLock<serde_json::Value> =
+            LazyLock::new(strict_schema::<Document<$spec>>);)*
+    };
+}
+
+schemas! {
+    CLUSTER_SET: ClusterSetSpec,
+    CLUSTER: ClusterSpec,
+    EXPORT_POLICY: ExportPolicySpec,
+    IMPORT_POLICY: ImportPolicySpec,
+    TRAFFIC_POLICY: TrafficPolicySpec,
+}
+
 fn object(kind: Kind, document: &Node) -> Result<Object, Vec<PlacedFault>> {
     match kind {
-        Kind::ClusterSet => typed(document, |meta, spec: ClusterSetSpec| {
+        Kind::ClusterSet => typed(document, &CLUSTER_SET, |meta, spec: ClusterSetSpec| {
             ClusterSet::new(meta, &spec).map(Object::ClusterSet)
         }),
-        Kind::Cluster => typed(document, |meta, spec: ClusterSpec| {
+        Kind::Cluster => typed(document, &CLUSTER, |meta, spec: ClusterSpec| {
             Cluster::new(meta, &spec).map(Object::Cluster)
         }),
-        Kind::ExportPolicy => typed(document, |meta, spec: ExportPolicySpec| {
+        Kind::ExportPolicy => typed(document, &EXPORT_POLICY, |meta, spec: ExportPolicySpec| {
             ExportPolicy::new(meta, &spec).map(Object::ExportPolicy)
         }),
-        Kind::ImportPolicy => typed(document, |meta, spec: ImportPolicySpec| {
+        Kind::ImportPolicy => typed(document, &IMPORT_POLICY, |meta, spec: ImportPolicySpec| {
             ImportPolicy::new(meta, &spec).map(Object::ImportPolicy)
         }),
-        Kind::TrafficPolicy => typed(document, |meta, spec: TrafficPolicySpec| {
-            TrafficPolicy::new(meta, &spec).map(Object::TrafficPolicy)
-        }),
+        Kind::TrafficPolicy => typed(
+            document,
+            &TRAFFIC_POLICY,
+            |meta, spec: TrafficPolicySpec| {
+                TrafficPolicy::new(meta, &spec).map(Object::TrafficPolicy)
+            },
+        ),
     }
 }
 
-fn typed<S: DeserializeOwned + JsonSchema>(
+fn typed<S: DeserializeOwned>(
     document: &Node,
+    schema: &serde_json::Value,
     convert: impl FnOnce(Meta, S) -> Result<Object, Vec<Fault>>,
 ) -> Result<Object, Vec<PlacedFault>> {
-    let misfits = check(&strict_schema::<Document<S>>(), document);
+    let misfits = check(schema, document);
     if !misfits.is_empty() {
         let faults = misfits.into_iter().map(|misfit| PlacedFault {
             at: Some(misfit.at),

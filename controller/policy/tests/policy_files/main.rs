@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Broken objects, each with all its problems.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod cases;
+mod damage;
+
+use portolan_policy::{File, Reading, read};
+
+use cases::{CLUSTERS, SELECTORS, THRESHOLDS, TIERS};
+
+fn reading(text: &str) -> Reading {
+    read(&[File {
+        name: "p.yaml",
+        text,
+    }])
+}
+
+#[test]
+fn broken_objects_have_exactly_these_problems() {
+    for (kind, spec, expected) in [SELECTORS, TIERS, THRESHOLDS, CLUSTERS].concat() {
+        let text = format!(
+            "apiVersion: portolan.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n"
+        );
+        let reading = reading(&text);
+        let found: Vec<(String, String)> = reading
+            .problems
+            .iter()
+            .map(|problem| {
+                let reason = problem.fault.error.reason().to_string();
+                let text = problem.to_string();
+                (reason, text.strip_prefix("p.yaml:").unwrap().to_owned())
+            })
+            .collect();
+        let found: Vec<(&str, &str)> = found
+            .iter()
+            .map(|(reason, text)| (reason.as_str(), text.as_str()))
+            .collect();
+        assert_eq!(found, expected, "{kind} {spec}");
+        let refused: Vec<String> = reading.refused().iter().map(ToString::to_string).collect();
+        assert_eq!(refused, [format!("{kind} x")]);
+    }
+}
+
+const BASE: &str = include_str!("good.yaml");
+
+#[test]
+fn documents_that_are_no_objects_are_named_by_place() {
+    let cases = [
+        (
+            "apiVersion: portolan.dev/v2\nkind: Cluster\n",
+            "1:13: apiVersion: \"portolan.dev/v2\": expected portolan.dev/v1alpha1",
+        ),
+        (
+            "kind: Cluster\n",
+            "1:1: apiVersion: missing: expected portolan.dev/v1alpha1",
+        ),
+        (
+            "apiVersion: portolan.dev/v1alpha1\nkind: Clusters\n",
+            "2:7: kind: \"Clusters\": expected ClusterSet, Cluster, ExportPolicy, ImportPolicy or TrafficPolicy",
+        ),
+        (
+            "apiVersion: portolan.dev/v1alpha1\nkind: ExportPolicy\nspec: {}\n",
+            "1:1: metadata: missing: expected fields",
+        ),
+        (
+            "apiVersion: portolan.dev/v1alpha1\nkind: ExportPolicy\nmetadata: {name: a.b}\nspec: {}\n",
+            "3:18: metadata.name: \"a.b\": expected at most 63 lower-case letters, digits and \"-\"",
+        ),
+    ];
+    for (text, expected) in cases {
+        let reading = reading(text);
+        let found: Vec<String> = reading.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(found, [format!("p.yaml:{expected}")]);
+        assert_eq!(reading.problems[0].object, None);
+        assert!(reading.is_incomplete());
+    }
+    let broken = reading("a: [");
+    assert_eq!(broken.problems.len(), 1);
+    assert!(broken.is_incomplete());
+}
+
+#[test]
+fn a_bad_object_loses_no_other() {
+    let good = reading(BASE);
+    assert_eq!(good.problems, [], "{:#?}", good.problems);
+    assert_eq!(good.objects.clusters.len(), 2);
+    let broken = BASE.replace("minHealthy: 70%", "minHealthy: 700%") + "---\na: [\n";
+    let broken = reading(&broken);
+    let refused: Vec<String> = broken.refused().iter().map(ToString::to_string).collect();
+    assert_eq!(refused, ["TrafficPolicy web"]);
+    assert!(broken.objects.traffic.is_empty());
+    let mut expected = good.objects.clone();
+    expected.traffic.clear();
+    assert_eq!(broken.objects, expected);
+    let (kept, faults) = broken.in_force(&good.objects);
+    assert_eq!((kept, faults), (good.objects.clone(), Vec::new()));
+    // An object that nobody wants any more goes, unless it may be what a broken text was to be.
+    let fewer = BASE.replace("name: payments", "name: wages");
+    let (kept, _) = reading(&fewer).in_force(&good.objects);
+    assert!(!kept.exports.contains_key("payments"));
+    let (kept, _) = reading(&(fewer + "---\na: [\n")).in_force(&good.objects);
+    assert!(kept.exports.contains_key("payments"));
+}
+
+#[test]
+fn other_apis_and_other_readers_documents_are_left_alone() {
+    let text = "apiVersion: v1\nkind: Service\n---\napiVersion: portolan.dev/v1alpha1\nkind: LoadBalancer\n";
+    let reading = reading(text);
+    assert_eq!(reading.problems, []);
+    let kinds: Vec<&str> = reading
+        .not_ours
+        .iter()
+        .map(|one| one.kind.as_str())
+        .collect();
+    assert_eq!(kinds, ["Service", "LoadBalancer"]);
+}
+
+fn cluster(name: &str, id: &str) -> String {
+    format!(
+        "---\napiVersion: portolan.dev/v1alpha1\nkind: Cluster\nmetadata: {{name: {name}}}\nspec: {{id: {id}, access: {{edge: {{}}}}, network: {{podCIDRs: [10.0.0.0/16]}}}}\n"
+    )
+}
+
+#[test]
+fn objects_that_cannot_be_together_are_refused() {
+    let set = "apiVersion: portolan.dev/v1alpha1\nkind: ClusterSet\nmetadata: {name: b}\nspec: {}\n---\napiVersion: portolan.dev/v1alpha1\nkind: ClusterSet\nmetadata: {name: a}\nspec: {}\n";
+    let policy = "---\napiVersion: portolan.dev/v1alpha1\nkind: ExportPolicy\nmetadata: {name: p}\nspec: {to: {names: [one, two, t*]}}\n";
+    let text = [
+        set,
+        &cluster("one", "x"),
+        &cluster("other", "x"),
+        &cluster("one", "y"),
+        policy,
+    ]
+    .concat();
+    let reading = reading(&text);
+    let found: Vec<(String, String)> = reading
+        .problems
+        .iter()
+        .map(|problem| {
+            (
+                problem.fault.error.reason().to_string(),
+                problem.to_string(),
+            )
+        })
+        .collect();
+    let expected = [
+        (
+            "DuplicateID",
+            "p.yaml:3:18: metadata.name: ClusterSet a is in force: expected one ClusterSet",
+        ),
+        (
+            "DuplicateID",
+            "p.yaml:19:12: spec.id: Cluster \"one\" has the id \"x\" too",
+        ),
+        (
+            "DuplicateID",
+            "p.yaml:23:18: metadata.name: Cluster one is defined twice",
+        ),
+        (
+            "UnknownCluster",
+            "p.yaml:29:26: spec.to.names[1]: no Cluster \"two\": the rest of the object is in force",
+        ),
+    ];
+    let expected: Vec<(String, String)> = expected
+        .map(|(reason, text)| (reason.to_owned(), text.to_owned()))
+        .into();
+    assert_eq!(found, expected);
+    assert_eq!(reading.objects.clusters["one"].id, "x");
+    assert!(reading.objects.exports.contains_key("p"));
+    let refused: Vec<String> = reading.refused().iter().map(ToString::to_string).collect();
+    assert_eq!(refused, ["ClusterSet b", "Cluster other"]);
+}
+
+#[test]
+fn the_id_of_a_cluster_never_changes() {
+    let before = reading(&cluster("one", "x")).objects;
+    let after = reading(&cluster("one", "y")).objects;
+    let (kept, faults) = after.or_last_good(&[], &before);
+    assert_eq!(kept, before);
+    let texts: Vec<String> = faults.iter().map(|fault| fault.fault.to_string()).collect();
+    assert_eq!(
+        texts,
+        ["spec.id: \"y\": expected \"x\": the id of a cluster never changes"]
+    );
+}
