@@ -3,7 +3,7 @@
 //! The objects as YAML and the API server spell them: the source of their schemas.
 //!
 //! These types take any value of the right structure. What the values mean, and whether they mean
-//! anything, is for [`crate::object`].
+//! anything, is for [`Cluster`](crate::Cluster) and the other checked objects.
 
 mod cluster;
 mod cluster_set;

@@ -132,6 +132,14 @@ fn of_export_policies_the_highest_priority_applies_and_of_equal_ones_one_that_de
 }
 
 #[test]
+fn an_unknown_age_comes_last() {
+    let mut unknown = export("a", 0, 5, Action::Allow);
+    unknown.meta.created = None;
+    let (_, _, reason) = exported(&[unknown, export("b", 9, 5, Action::Allow)]);
+    assert_eq!(reason, "b: is older than a");
+}
+
+#[test]
 fn an_export_policy_says_who_may_import() {
     let none = Labels::new();
     let spec = ExportPolicySpec {
@@ -348,6 +356,11 @@ fn a_cluster_is_in_the_first_tier_that_names_it() {
                 alike(&[]),
                 alike(&["eu-1", "eu-2", "us-1"]),
             ],
+        ),
+        (
+            "[{sameAs: [region]}, {rest: true}]",
+            "ap-1",
+            vec![alike(&[]), alike(&["ap-1", "eu-1", "eu-2", "us-1"])],
         ),
         (
             "[{clusters: [{names: [us-1]}]}]",

@@ -7,7 +7,8 @@
 mod cases;
 mod damage;
 
-use portolan_policy::{File, Reading, read};
+use portolan_policy::spec::SpillOver;
+use portolan_policy::{File, Labels, Reading, Threshold, read};
 
 use cases::{CLUSTERS, SELECTORS, THRESHOLDS, TIERS};
 
@@ -186,4 +187,44 @@ fn the_id_of_a_cluster_never_changes() {
         texts,
         ["spec.id: \"y\": expected \"x\": the id of a cluster never changes"]
     );
+}
+
+#[test]
+fn what_a_cluster_reports_never_hides_what_the_operator_says() {
+    let objects = reading(BASE).objects;
+    let of = |pairs: &[(&str, &str)]| -> Labels {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    };
+    let reported = of(&[
+        ("tier", "forged"),
+        ("region.topology.k8s.io", "forged"),
+        ("zone", "z"),
+    ]);
+    let expected = of(&[
+        ("tier", "prod"),
+        ("region.topology.k8s.io", "eu"),
+        ("example.org/cost", "low"),
+        ("zone", "z"),
+    ]);
+    assert_eq!(objects.clusters["eu-1"].labels(&reported), expected);
+}
+
+#[test]
+fn load_is_given_away_in_proportion_where_a_threshold_is_given() {
+    let of = |spec: &str| {
+        let text = format!(
+            "apiVersion: portolan.dev/v1alpha1\nkind: TrafficPolicy\nmetadata: {{name: x}}\nspec: {spec}\n"
+        );
+        let policy = reading(&text).objects.traffic["x"].clone();
+        (policy.min_healthy, policy.spill_over)
+    };
+    let one = Threshold::Number(1);
+    assert_eq!(of("{}"), (one, SpillOver::AllAtOnce));
+    assert_eq!(of("{minHealthy: 1}"), (one, SpillOver::Proportional));
+    let seventy = Threshold::Percent(70);
+    let spec = "{minHealthy: 70%, spillOver: AllAtOnce}";
+    assert_eq!(of(spec), (seventy, SpillOver::AllAtOnce));
 }
