@@ -7,6 +7,7 @@ mod config_file;
 mod kernel;
 mod kube_proxy;
 mod run;
+mod socket;
 mod status;
 mod tune;
 
@@ -20,6 +21,7 @@ pub use config_file::StartError;
 pub use kernel::{DataplaneKind, KernelArgs};
 pub use kube_proxy::KubeProxyArgs;
 pub use run::{RunArgs, Source};
+pub use socket::SocketArgs;
 pub use status::{StatusArgs, StatusOutput};
 pub use tune::TuneArgs;
 
@@ -144,14 +146,9 @@ pub struct ApplyArgs {
 /// Flags of `reload`.
 #[derive(Debug, Args)]
 pub struct ReloadArgs {
-    /// Socket of the agent as unix:///PATH (its --debug-listen).
-    #[arg(
-        long,
-        env = "PORTOLAN_DEBUG_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "unix:///run/portolan/agent.sock"
-    )]
-    pub address: String,
+    /// The running agent.
+    #[command(flatten)]
+    pub agent: SocketArgs,
 }
 
 /// Flags of `director`.
@@ -160,14 +157,9 @@ pub struct DirectorArgs {
     /// What to do.
     pub command: DirectorCommand,
 
-    /// Socket of the agent as unix:///PATH (its --debug-listen).
-    #[arg(
-        long,
-        env = "PORTOLAN_DEBUG_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "unix:///run/portolan/agent.sock"
-    )]
-    pub address: String,
+    /// The running agent.
+    #[command(flatten)]
+    pub agent: SocketArgs,
 }
 
 /// Commands of `director`.

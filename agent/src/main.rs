@@ -51,12 +51,12 @@ async fn main() -> ExitCode {
         Some(Command::Prepare(args)) => prepare::run(*args).await,
         Some(Command::Plan(args)) => return once::plan(*args).await,
         Some(Command::Apply(args)) => once::apply(*args).await,
-        Some(Command::Reload(args)) => reload::run(&args.address).await,
+        Some(Command::Reload(args)) => reload::run(&args.agent.address).await,
         Some(Command::Status(args)) => match overview::run(&args).await {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
-        Some(Command::Director(args)) => director::ask(args.command, &args.address).await,
+        Some(Command::Director(args)) => director::ask(args.command, &args.agent.address).await,
         Some(Command::Export(args)) => once::export(*args).await,
         Some(Command::Config(command)) => match config::run(&command) {
             Ok(code) => return code,

@@ -4,6 +4,8 @@
 
 use clap::{Args, ValueEnum};
 
+use super::SocketArgs;
+
 /// Flags of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -20,14 +22,9 @@ pub struct StatusArgs {
     #[arg(long, conflicts_with = "output")]
     pub healthy: bool,
 
-    /// Socket of the agent as unix:///PATH (its --debug-listen).
-    #[arg(
-        long,
-        env = "PORTOLAN_DEBUG_LISTEN",
-        value_name = "ADDRESS",
-        default_value = "unix:///run/portolan/agent.sock"
-    )]
-    pub address: String,
+    /// The running agent.
+    #[command(flatten)]
+    pub agent: SocketArgs,
 }
 
 /// Formats of `status`.

@@ -55,7 +55,7 @@ pub(super) async fn request(args: &StatusArgs) -> anyhow::Result<Overview> {
     if let Some(name) = &name {
         path.push_str(&format!("&name={name}"));
     }
-    let overview: Overview = ask(&args.address, Method::GET, &path, Vec::new()).await?;
+    let overview: Overview = ask(&args.agent.address, Method::GET, &path, Vec::new()).await?;
     ensure!(
         name.is_none() || !overview.balancers.is_empty(),
         "no load balancer {}",

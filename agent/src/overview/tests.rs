@@ -309,7 +309,9 @@ async fn the_command_asks_the_agent_over_its_socket() {
         name: name.map(ToOwned::to_owned),
         output: crate::args::StatusOutput::Table,
         healthy: true,
-        address: format!("unix://{}", socket.display()),
+        agent: crate::args::SocketArgs {
+            address: format!("unix://{}", socket.display()),
+        },
     };
     let overview = command::request(&args(None)).await.unwrap();
     assert_eq!(overview.balancers.len(), 1);

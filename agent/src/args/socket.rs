@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The running agent that a command asks.
+
+use clap::Args;
+
+/// Address of the running agent.
+#[derive(Debug, Clone, Args)]
+pub struct SocketArgs {
+    /// Socket of the agent as unix:///PATH (its --debug-listen).
+    #[arg(
+        long,
+        env = "PORTOLAN_DEBUG_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "unix:///run/portolan/agent.sock"
+    )]
+    pub address: String,
+}
