@@ -3,6 +3,7 @@
 //! Wiring of the table's source, the reconcile loop and the servers.
 
 mod arrivals;
+mod checks;
 mod ports;
 #[cfg(test)]
 mod reference;
@@ -28,7 +29,6 @@ use tokio::time::timeout;
 
 use crate::addresses;
 use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
-use crate::backends::{self, BackendCollector};
 use crate::director::{self, HostDirector, HostLink, announce};
 use crate::dns::Origin;
 use crate::families;
@@ -38,7 +38,6 @@ use crate::healthz::Healthz;
 use crate::kube_proxy::TakeoverConfig;
 use crate::metrics::{ReconcileMetrics, SettingsCollector};
 use crate::notify;
-use crate::overview::{self, Overviews};
 use crate::reload::Reload;
 use crate::state_lock::StateLock;
 use crate::status::Status;
@@ -48,6 +47,7 @@ use crate::sync::{
     Timing, run as reconcile,
 };
 use arrivals::Arrivals;
+use checks::{Checked, check_backends};
 use ports::Ports;
 use source::{Feeds, TableSource, follow, open_source};
 
@@ -186,12 +186,11 @@ async fn start<E: Engine + 'static>(
     };
     let arrivals = Arrivals::register(args.source, health, &mut metrics);
     vital.spawn("arrivals", arrivals.follow(tables.clone()));
-    let (tables, verdicts) = check_backends(args, tables, &mut metrics, vital);
-    let overviews = Overviews::new(overview::Inputs {
-        tables: tables.clone(),
-        health: verdicts,
-        reports: reports.clone(),
-    });
+    let Checked {
+        tables,
+        overviews,
+        commands,
+    } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
     let director = HostDirector::new(args.host_flags(), &args.state_dir);
     let inputs = SyncInputs {
         tables,
@@ -233,7 +232,8 @@ async fn start<E: Engine + 'static>(
         actions: status
             .actions()
             .merge(reload.actions())
-            .merge(director::actions(director)),
+            .merge(director::actions(director))
+            .merge(commands.actions()),
         token: args.debug.token()?,
     };
     ports.serve(admin, healthz, vital);
@@ -264,37 +264,6 @@ fn start_announcing(director: &HostDirector, vital: &Vital) -> HostLink {
         let _ = ending.run_until_cancelled(announce(announcements)).await;
     });
     link
-}
-
-/// Starts the health checks of load balancers' backends; returns the tables with their results, and the verdicts.
-fn check_backends(
-    args: &RunArgs,
-    tables: watch::Receiver<Option<Arc<Subscribed>>>,
-    metrics: &mut Registry,
-    vital: &Vital,
-) -> (
-    watch::Receiver<Option<Arc<Subscribed>>>,
-    watch::Receiver<backends::Health>,
-) {
-    let backends::Started {
-        tables,
-        engine,
-        handle,
-        checkups,
-        state_file,
-        overrides,
-    } = backends::start(tables, args.source, &args.state_dir);
-    vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
-    let registry = metrics.sub_registry_with_prefix("portolan_agent");
-    let verdicts = handle.health.clone();
-    registry.register_collector(Box::new(BackendCollector(handle)));
-    let ending = vital.ending.clone();
-    vital.spawn("health checks", async move {
-        engine.run(ending).await;
-        drop(overrides);
-    });
-    vital.spawn("health of backends", checkups.run(vital.ending.clone()));
-    (tables, verdicts)
 }
 
 /// Opens the kernel, and determines the families that are served.

@@ -2,6 +2,7 @@
 
 //! The agent's command line. Every flag has an environment variable, for use in manifests.
 
+mod backend;
 mod config;
 mod config_file;
 mod kernel;
@@ -16,6 +17,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portolan_runtime::{DocsCommand, LogArgs};
 
+pub(crate) use backend::full_name;
+pub use backend::{BackendArgs, BackendCommand, BackendName, BadBackendName};
 pub use config::{ConfigCommand, ExplainArgs, FilesArgs, ImportArgs, ImportProgram};
 pub use config_file::StartError;
 pub use kernel::{DataplaneKind, KernelArgs};
@@ -79,6 +82,11 @@ pub enum Command {
     /// with `spec.vips.role: Command`. Waits until the kernel is programmed. The exit code is 1 if the agent
     /// refuses, or something could not be programmed.
     Director(DirectorArgs),
+
+    /// Take a backend of a load balancer out of service, or into service again, whatever the file says. The
+    /// command outlives restarts of the agent and changes of the file. Waits until the kernel is programmed. The
+    /// exit code is 1 if there is no such backend, or something could not be programmed.
+    Backend(BackendArgs),
 
     /// Print the virtual servers of files in another program's format. The kernel is read for the
     /// node's addresses, and not changed.

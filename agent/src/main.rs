@@ -9,7 +9,9 @@ use std::process::ExitCode;
 
 use portolan_agent::args::{Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
-use portolan_agent::{app, cleanup, config, director, docs, once, overview, prepare, reload};
+use portolan_agent::{
+    app, backends, cleanup, config, director, docs, once, overview, prepare, reload,
+};
 
 /// Exit code of `--check-config` with an error.
 const BAD_CONFIG: u8 = 2;
@@ -57,6 +59,7 @@ async fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Some(Command::Director(args)) => director::ask(args.command, &args.agent.address).await,
+        Some(Command::Backend(args)) => backends::command(&args).await,
         Some(Command::Export(args)) => once::export(*args).await,
         Some(Command::Config(command)) => match config::run(&command) {
             Ok(code) => return code,

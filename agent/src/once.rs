@@ -22,6 +22,8 @@ use serde_json::json;
 
 use crate::app::{DEFAULT_SCHEDULER, choose_marks, open_kernel};
 use crate::args::{ApplyArgs, ExportArgs, ExportFormat, PlanArgs, PlanOutput, RunArgs, Source};
+use crate::backends::overrides::{Now, load};
+use crate::backends::{Health, health_of};
 use crate::check_config::problems;
 use crate::director::{host_of, load_owned, load_role, overridden, save_owned};
 use crate::standalone::table_of;
@@ -133,7 +135,9 @@ fn table_of_files(run: &mut RunArgs) -> anyhow::Result<(Arc<NodeTable>, Vec<Stri
     let select = SelectConfig {
         source_ranges: run.source_ranges,
     };
-    let (table, mut warnings) = table_of(report.changes, &node, select);
+    let (mut table, mut warnings) = table_of(report.changes, &node, select);
+    let overrides = load(&run.state_dir, &Now::read()).of_records(&table.records);
+    table.health = health_of(&table, &Health::new(), &overrides);
     let director = report.director.context("the files were not read")?;
     let flags = run.host_flags();
     warnings.extend(overridden(&director, &flags));

@@ -206,6 +206,7 @@ mod tests {
             revision,
             duration: Duration::ZERO,
             errors: errors.iter().map(|e| (None, (*e).to_owned())).collect(),
+            checked: 0,
         })
     }
 

@@ -194,12 +194,14 @@ impl Balancer {
         let pairs = self.wanted.backends.iter().zip(self.machines.values());
         pairs.map(move |((address, backend), machine)| {
             let asked = backend.administrative.max(machine.administrative());
-            let administrative = self.overrides.get(address).copied().unwrap_or(asked);
+            let commanded = self.overrides.get(address).copied();
+            let administrative = commanded.unwrap_or(asked);
             View {
                 address: *address,
                 backend,
                 machine,
                 administrative,
+                commanded,
                 share: machine.share(&self.wanted.policy, now),
             }
         })
@@ -212,6 +214,7 @@ struct View<'a> {
     backend: &'a Backend,
     machine: &'a Machine,
     administrative: Administrative,
+    commanded: Option<Administrative>,
     share: u32,
 }
 
@@ -253,6 +256,8 @@ impl View<'_> {
             state: self.machine.state,
             since: self.machine.since,
             administrative: self.administrative,
+            commanded: self.commanded,
+            said: self.machine.administrative(),
             reason: self.machine.reason.clone(),
             is_kept,
             changes: self.machine.changes,

@@ -2,6 +2,7 @@
 
 //! What one probe of one backend has found.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -77,4 +78,14 @@ pub enum Administrative {
     Drain,
     /// No new connections, for maintenance. Checks go on, so its health is known when it returns.
     Disabled,
+}
+
+impl fmt::Display for Administrative {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Enabled => "enabled",
+            Self::Drain => "drain",
+            Self::Disabled => "disabled",
+        })
+    }
 }

@@ -60,8 +60,13 @@ pub struct BackendStatus {
     pub state: State,
     /// The time since boot at which it came up or went down.
     pub since: Duration,
-    /// The state that it has by will.
+    /// The state that it has by will: the commanded one, else the stronger of those that the configuration and the
+    /// backend itself ask for.
     pub administrative: Administrative,
+    /// The state that an operator's command gives it.
+    pub commanded: Option<Administrative>,
+    /// The state that the backend asks for itself.
+    pub said: Administrative,
     /// Why it is down.
     pub reason: Option<Reason>,
     /// Whether it fails, but keeps its weight because too few others are healthy.

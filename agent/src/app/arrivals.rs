@@ -108,6 +108,7 @@ mod tests {
             received_at: std::time::Instant::now(),
             trigger_times_ms: vec![],
             is_from_disk: false,
+            checked: 0,
         })));
         tokio::time::sleep(Duration::from_secs(1)).await;
         let report = health.now();

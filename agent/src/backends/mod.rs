@@ -9,16 +9,22 @@
 //!                       wanted ▼  │ verdicts
 //!                            engine
 //! ```
+//!
+//! States that operators give backends are inputs of both.
 
 pub(crate) mod metrics;
+pub(crate) mod overrides;
 mod wanted;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use portolan_health::{Outcome, State, Verdicts};
+use jiff::Timestamp;
+use portolan_health::{Administrative, BackendStatus, Outcome, Presence, State, Verdicts};
 use portolan_model::check::{Check, Probe};
 use portolan_model::{ByRecord, NodeTable, RecordHealth, RecordKey};
 use portolan_probe::{
@@ -28,9 +34,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use metrics::BackendCollector;
+pub use overrides::ask as command;
 
 use crate::args::Source;
 use crate::subscribe::Subscribed;
+use overrides::OverrideStore;
 
 type Tables = watch::Receiver<Option<Arc<Subscribed>>>;
 
@@ -46,6 +54,10 @@ pub(crate) struct Checkups {
     checked: watch::Sender<Option<Arc<Subscribed>>>,
     /// The records of the last table that was looked at.
     records: ByRecord<portolan_model::Record>,
+    overrides: OverrideStore,
+    commanded: watch::Receiver<Overrides<RecordKey>>,
+    /// Number of the last health that was passed on.
+    number: u64,
 }
 
 /// Outputs of [`start`].
@@ -61,8 +73,8 @@ pub(crate) struct Started {
     pub(crate) checkups: Checkups,
     /// States on disk, to be kept up to date.
     pub(crate) state_file: StateFile,
-    /// The sender of operators' overrides; held so that the engine's input stays open.
-    pub(crate) overrides: watch::Sender<Overrides<RecordKey>>,
+    /// States that operators give backends.
+    pub(crate) overrides: OverrideStore,
 }
 
 /// Prepares the checks of the tables' backends. States of the last run are in `state_dir`. Only tables from files of
@@ -86,12 +98,16 @@ pub(crate) fn start(tables: Tables, source: Source, state_dir: &Path) -> Started
         source,
     };
     let (engine, handle) = Engine::new(prober, Settings::default(), clock, inputs, saved);
+    let overrides = OverrideStore::open(state_dir, overrides, handle.health.clone());
     let checkups = Checkups {
         tables,
         health: handle.health.clone(),
         wanted,
         checked,
         records: ByRecord::new(),
+        commanded: overrides.in_force(),
+        overrides: overrides.clone(),
+        number: 0,
     };
     Started {
         tables: checked_receiver,
@@ -137,6 +153,8 @@ impl Checkups {
                     has_engine = changed.is_ok();
                     false
                 }
+                // The sender is a part of this stage.
+                Ok(()) = self.commanded.changed() => false,
             };
             self.pass_on(is_table);
         }
@@ -152,14 +170,22 @@ impl Checkups {
         if is_table {
             self.want(&table.table);
         }
-        let health = health_of(&table.table, &self.health.borrow_and_update());
+        let commanded = self.commanded.borrow_and_update().clone();
+        let health = health_of(&table.table, &self.health.borrow_and_update(), &commanded);
         let before = self.checked.borrow().clone();
         if !is_table && before.is_some_and(|before| before.table.health == health) {
             return;
         }
         let with_health = match health.is_empty() {
             true => table,
-            false => Arc::new(with_health(&table, health, is_table)),
+            false => {
+                self.number += 1;
+                let with_health = with_health(&table, health, is_table);
+                Arc::new(Subscribed {
+                    checked: self.number,
+                    ..with_health
+                })
+            }
         };
         self.checked.send_replace(Some(with_health));
     }
@@ -169,6 +195,8 @@ impl Checkups {
         if table.records == self.records {
             return;
         }
+        // Before the engine learns of new backends: one that is drained never gets a weight.
+        self.overrides.follow(&table.records);
         self.wanted.send_if_modified(|wanted| {
             let new = wanted::changed(&self.records, &table.records, wanted);
             let is_other = new != *wanted;
@@ -191,36 +219,90 @@ fn with_health(table: &Subscribed, health: ByRecord<RecordHealth>, is_table: boo
 }
 
 /// The health of a table's records.
-fn health_of(table: &NodeTable, verdicts: &Health) -> ByRecord<RecordHealth> {
-    let known = verdicts
-        .iter()
-        .filter(|(key, _)| table.records.contains_key(*key));
+pub(crate) fn health_of(
+    table: &NodeTable,
+    verdicts: &Health,
+    commanded: &Overrides<RecordKey>,
+) -> ByRecord<RecordHealth> {
+    let judged = verdicts.keys();
+    let keys: BTreeSet<_> = judged.chain(commanded.keys().map(|(key, _)| key)).collect();
+    let known = keys
+        .into_iter()
+        .filter(|key| table.records.contains_key(*key));
     known
-        .map(|(key, verdicts)| (key.clone(), Arc::new(health(verdicts))))
+        .map(|key| {
+            let health = health_of_record(key, verdicts.get(key).map(|each| &**each), commanded);
+            (key.clone(), Arc::new(health))
+        })
         .collect()
 }
 
+/// The health of one record.
+fn health_of_record(
+    key: &RecordKey,
+    verdicts: Option<&Verdicts>,
+    commanded: &Overrides<RecordKey>,
+) -> RecordHealth {
+    let first = (key.clone(), SocketAddr::from(([0, 0, 0, 0], 0)));
+    let own = commanded.range(first..);
+    let own = own.take_while(|((each, _), _)| each == key);
+    let own: BTreeMap<_, _> = own
+        .map(|((_, address), state)| (*address, *state))
+        .collect();
+    health(verdicts, &own)
+}
+
 /// Health of a record. A backend that no check has judged yet is left out: it keeps the weight that it has in
-/// the kernel.
-fn health(verdicts: &Verdicts) -> RecordHealth {
-    let is_judged = |address| {
-        let status = verdicts.states.get(address);
-        status.is_none_or(|status| status.state != State::Probing)
-    };
-    let judged = verdicts.backends.iter();
-    let judged = judged.filter(|(address, _)| is_judged(address));
-    let weights = judged.map(|(address, verdict)| {
-        let is_there = verdict.presence == portolan_health::Presence::Present;
-        (*address, is_there.then_some(u32::from(verdict.weight)))
+/// the kernel. A command to drain or disable one needs no check and no verdict.
+fn health(
+    verdicts: Option<&Verdicts>,
+    commanded: &BTreeMap<SocketAddr, Administrative>,
+) -> RecordHealth {
+    let judged = verdicts.iter().flat_map(|verdicts| {
+        let states = verdicts.states.iter();
+        let states = states.filter(|(address, status)| is_judged(status, commanded.get(*address)));
+        states.filter_map(|(address, status)| {
+            let verdict = verdicts.backends.get(address)?;
+            // One that is drained stays until it is disabled, or no more in the table.
+            let stays = verdict.presence == Presence::Present
+                || status.administrative == Administrative::Drain;
+            Some((*address, stays.then_some(u32::from(verdict.weight))))
+        })
     });
-    let weights: std::collections::BTreeMap<_, _> = weights.collect();
-    // With no result at all, nothing is known about the quorum either.
-    let is_known = !weights.is_empty() || verdicts.backends.is_empty();
+    let mut weights: BTreeMap<_, _> = judged.collect();
+    weights.extend(commanded.iter().filter_map(|(address, state)| match state {
+        Administrative::Enabled => None,
+        Administrative::Drain => Some((*address, Some(0))),
+        Administrative::Disabled => Some((*address, None)),
+    }));
+    let known = verdicts.filter(|verdicts| knows_quorum(verdicts));
     RecordHealth {
-        is_sorry: verdicts.sorry && is_known,
-        lacks_quorum: !verdicts.quorum && is_known,
+        is_sorry: known.is_some_and(|verdicts| verdicts.sorry),
+        lacks_quorum: known.is_some_and(|verdicts| !verdicts.quorum),
         weights,
+        commanded: commanded.keys().copied().collect(),
     }
+}
+
+/// Whether a verdict is to be followed. One from before a command is not.
+fn is_judged(status: &BackendStatus, commanded: Option<&Administrative>) -> bool {
+    let is_probed = status.state != State::Probing;
+    let is_out = status.administrative != Administrative::Enabled;
+    (is_probed || is_out) && status.commanded.as_ref() == commanded
+}
+
+/// Whether anything is known about the quorum: nothing is as long as no backend that may serve has a result.
+fn knows_quorum(verdicts: &Verdicts) -> bool {
+    let states = verdicts.states.values();
+    let may_serve = |status: &&BackendStatus| status.administrative == Administrative::Enabled;
+    let mut may_serve = states.filter(may_serve).peekable();
+    may_serve.peek().is_none() || may_serve.any(|status| status.state != State::Probing)
+}
+
+/// A time without its fraction.
+pub(crate) fn second(time: Timestamp) -> String {
+    let whole = Timestamp::from_second(time.as_second());
+    whole.unwrap_or(time).to_string()
 }
 
 /// Identifier of this boot; empty if it cannot be read, and then no saved state is believed.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portolan_health::{BackendStatus, Presence, Verdict};
+use portolan_health::Verdict;
 use portolan_model::check::{ExecProbe, TcpProbe, WeightFrom};
 use portolan_model::ipvs::{ForwardingMethod, Thresholds};
 use portolan_model::{
@@ -11,6 +11,7 @@ use portolan_model::{
 };
 
 use super::*;
+use crate::subscribe::Report;
 
 fn key(name: &str) -> RecordKey {
     RecordKey {
@@ -71,12 +72,17 @@ fn rig() -> Rig {
     let (health, health_receiver) = watch::channel(Health::new());
     let (wanted, wanted_receiver) = watch::channel(Wanted::new());
     let (checked, checked_receiver) = watch::channel(None);
+    let (commanded, commanded_receiver) = watch::channel(Overrides::new());
+    let nowhere = Path::new("/proc/portolan-none");
     let checkups = Checkups {
         tables: tables_receiver,
-        health: health_receiver,
+        health: health_receiver.clone(),
         wanted,
         checked,
         records: ByRecord::new(),
+        overrides: OverrideStore::open(nowhere, commanded, health_receiver),
+        commanded: commanded_receiver,
+        number: 0,
     };
     let token = CancellationToken::new();
     tokio::spawn(checkups.run(token.clone()));
@@ -101,7 +107,9 @@ fn verdicts(second: State, weight: u16) -> Arc<Verdicts> {
     let status = |state| BackendStatus {
         state,
         since: std::time::Duration::ZERO,
-        administrative: portolan_health::Administrative::Enabled,
+        administrative: Administrative::Enabled,
+        commanded: None,
+        said: Administrative::Enabled,
         reason: None,
         is_kept: false,
         changes: 0,
@@ -147,7 +155,7 @@ async fn verdicts_become_health_of_the_same_revision() {
         (&*wanted.name, &*wanted.frontend),
         ("default/web", "TCP/192.0.2.1:80")
     );
-    let drained = portolan_health::Administrative::Drain;
+    let drained = Administrative::Drain;
     assert_eq!(wanted.backends[&backend(1)].administrative, drained);
 
     // One that is still probed keeps its weight in the kernel.
@@ -184,10 +192,18 @@ fn without_any_result_the_sorry_server_does_not_come_in() {
     for status in probing.states.values_mut() {
         status.state = State::Probing;
     }
-    assert!(!health(&probing).is_sorry);
+    let nothing = BTreeMap::new();
+    assert!(!health(Some(&probing), &nothing).is_sorry);
     let mut down = Verdicts::clone(&verdicts(State::Down, 0));
     down.sorry = true;
-    assert!(health(&down).is_sorry);
+    assert!(health(Some(&down), &nothing).is_sorry);
+    // Nor because the only backend with a result is drained by command.
+    probing.states.get_mut(&backend(1)).unwrap().state = State::Up;
+    assert!(health(Some(&probing), &nothing).is_sorry);
+    for status in probing.states.values_mut().take(1) {
+        status.administrative = Administrative::Drain;
+    }
+    assert!(!health(Some(&probing), &nothing).is_sorry);
 }
 
 #[tokio::test]
@@ -227,4 +243,112 @@ async fn a_table_that_comes_with_a_verdict_is_not_missed() {
         assert_eq!(rig.next().await.table.health.len(), 1);
         assert_eq!(rig.wanted.borrow_and_update().len(), 1);
     }
+}
+
+#[test]
+fn a_command_counts_at_once_and_before_any_check() {
+    let of = |verdicts: Option<&Verdicts>, state| health(verdicts, &[(backend(2), state)].into());
+    let (drain, disabled) = (Administrative::Drain, Administrative::Disabled);
+    for verdicts in [
+        None,
+        Some(verdicts(State::Probing, 0)),
+        Some(verdicts(State::Up, 7)),
+    ] {
+        let drained = of(verdicts.as_deref(), drain);
+        assert_eq!(drained.weights.get(&backend(2)), Some(&Some(0)));
+        assert_eq!(drained.commanded, [backend(2)].into());
+        let disabled = of(verdicts.as_deref(), disabled);
+        assert_eq!(disabled.weights.get(&backend(2)), Some(&None));
+        // A verdict from before the command says nothing about one that is enabled.
+        let enabled = of(verdicts.as_deref(), Administrative::Enabled);
+        assert_eq!(enabled.weights.get(&backend(2)), None);
+    }
+    let mut judged = Verdicts::clone(&verdicts(State::Up, 7));
+    judged.states.get_mut(&backend(2)).unwrap().commanded = Some(Administrative::Enabled);
+    let enabled = of(Some(&judged), Administrative::Enabled);
+    assert_eq!(enabled.weights.get(&backend(2)), Some(&Some(7)));
+    // Nor does one from before the end of a command.
+    let without = health(Some(&judged), &BTreeMap::new());
+    assert_eq!(without.weights.get(&backend(2)), None);
+}
+
+/// A whole stage with its engine; the sync loop is the test's, and programs all that comes.
+#[tokio::test]
+async fn a_backend_is_drained_and_enabled_over_the_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let (tables, tables_receiver) = watch::channel(None);
+    let started = start(tables_receiver, Source::File, directory.path());
+    let token = CancellationToken::new();
+    let _stop = token.clone().drop_guard();
+    tokio::spawn(started.engine.run(token.clone()));
+    tokio::spawn(started.checkups.run(token.clone()));
+    let (reports, reports_receiver) = watch::channel(None);
+    let mut checked = started.tables.clone();
+    tokio::spawn(async move {
+        while checked.changed().await.is_ok() {
+            let number = checked.borrow_and_update().as_ref().unwrap().checked;
+            reports.send_replace(Some(Report {
+                epoch: 0,
+                revision: 1,
+                duration: std::time::Duration::ZERO,
+                errors: vec![
+                    (Some(key("other")), "not ours".to_owned()),
+                    (Some(key("web")), format!("refused {number}")),
+                ],
+                checked: number,
+            }));
+        }
+    });
+    let socket = directory.path().join("agent.sock");
+    let commands = overrides::Commands {
+        store: started.overrides,
+        health: started.handle.health.clone(),
+        tables: started.tables.clone(),
+        reports: reports_receiver,
+    };
+    let router = axum::Router::new().nest("/debug", commands.actions());
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    // Without checks they are up at once.
+    let mut web = balanced("web");
+    let balancing = Arc::make_mut(web.balancing.as_mut().unwrap());
+    balancing.profiles[0].checks.clear();
+    balancing.profiles[0].administrative_state = AdministrativeState::Enabled;
+    tables.send_replace(Some(subscribed(1, vec![web])));
+
+    let ask = async |what, backend: &str| {
+        let args = crate::args::BackendArgs {
+            command: what,
+            backend: backend.parse().unwrap(),
+            duration: None,
+            agent: crate::args::SocketArgs {
+                address: format!("unix://{}", socket.display()),
+            },
+        };
+        format!("{:#}", command(&args).await.unwrap_err())
+    };
+    let weights = || {
+        let table = started.tables.borrow().clone().unwrap();
+        let health = Arc::clone(&table.table.health[&key("web")]);
+        (health.weights.clone(), health.commanded.clone())
+    };
+    // What could not be programmed of this load balancer is an error.
+    let drain = crate::args::BackendCommand::Drain;
+    assert_eq!(ask(drain, "web/10.0.0.2").await, "1 errors");
+    let drained = [(backend(1), Some(1)), (backend(2), Some(0))].into();
+    assert_eq!(weights(), (drained, [backend(2)].into()));
+    let verdicts = started.handle.health.borrow()[&key("web")].clone();
+    assert_eq!(verdicts.healthy_weight, 1);
+    let enable = crate::args::BackendCommand::Enable;
+    assert_eq!(ask(enable, "web/10.0.0.2:80").await, "1 errors");
+    // The command about all ports holds, but for this one.
+    let both: BTreeMap<_, _> = [(backend(1), Some(1)), (backend(2), Some(1))].into();
+    assert_eq!(weights(), (both.clone(), [backend(2)].into()));
+    assert_eq!(ask(enable, "web/10.0.0.2").await, "1 errors");
+    assert_eq!(weights(), (both, [].into()));
+    let error = ask(drain, "web/10.0.0.3").await;
+    assert_eq!(
+        error,
+        "no backend default/web/10.0.0.3: there are 10.0.0.1:80, 10.0.0.2:80"
+    );
 }

@@ -6,9 +6,9 @@ use std::io;
 use std::path::Path;
 
 use portolan_plan::host::Owned;
-use portolan_runtime::AtomicFile;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::state_file::{load, save};
 
 const ROLE: &str = "role.json";
 const OWNED: &str = "director.json";
@@ -56,22 +56,4 @@ pub(crate) fn load_owned(directory: &Path) -> Owned {
 /// Saves what is ours.
 pub(crate) fn save_owned(directory: &Path, owned: &Owned) -> io::Result<()> {
     save(directory, OWNED, owned)
-}
-
-fn load<T: DeserializeOwned + Default>(directory: &Path, name: &str) -> T {
-    let path = directory.join(name);
-    let read = std::fs::read(&path);
-    let parsed = read.and_then(|bytes| serde_json::from_slice(&bytes).map_err(Into::into));
-    parsed.unwrap_or_else(|error: io::Error| {
-        if error.kind() != io::ErrorKind::NotFound {
-            tracing::warn!(file = %path.display(), %error, "cannot be read: taken for empty");
-        }
-        T::default()
-    })
-}
-
-fn save(directory: &Path, name: &str, content: &impl Serialize) -> io::Result<()> {
-    let bytes = serde_json::to_vec(content)?;
-    let path = directory.join(name);
-    AtomicFile::new(&path).creating_directory().write(&bytes)
 }

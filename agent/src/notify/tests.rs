@@ -37,6 +37,7 @@ fn report(revision: u64, errors: usize) -> Report {
         revision,
         duration: Duration::ZERO,
         errors: vec![(None, "refused".to_owned()); errors],
+        checked: 0,
     }
 }
 

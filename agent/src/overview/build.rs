@@ -7,14 +7,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use portolan_health::{Administrative, BackendStatus, State, Verdicts};
+use portolan_health::{BackendStatus, State, Verdicts};
 use portolan_model::ipvs::{ForwardingMethod, Tunnel, VirtualServerKey};
 use portolan_model::{Balancing, Frontend, FrontendAddress, NodeTable, Record};
 use portolan_plan::is_behind;
 
 use super::meter::Readings;
-use super::{Backend, Balancer, MAX_ENTRIES, Overview, Usage, VirtualServer};
-use crate::backends::Health;
+use super::{Backend, Balancer, Command, MAX_ENTRIES, Overview, Usage, VirtualServer};
+use crate::args::BackendName;
+use crate::backends::overrides::{Override, OverrideMap, balancer_name};
+use crate::backends::{Health, second};
 use crate::subscribe::Report;
 
 /// The scheduler of a load balancer that names none.
@@ -29,6 +31,8 @@ const MAX_ERRORS: usize = 16;
 pub(super) struct Sources<'a> {
     /// The verdicts about the table's records.
     pub(super) health: &'a Health,
+    /// What operators have commanded.
+    pub(super) overrides: &'a OverrideMap,
     /// The last outcome of programming.
     pub(super) report: Option<&'a Report>,
     /// Counters of the kernel, if they were read.
@@ -50,13 +54,14 @@ pub(super) struct Now {
 #[derive(Debug)]
 pub(super) struct Chosen<'a> {
     table: &'a NodeTable,
+    name: Option<&'a str>,
     records: Vec<(&'a Record, &'a Balancing)>,
     omitted: usize,
 }
 
 impl<'a> Chosen<'a> {
     /// Chooses those with a name, or all, as far as there is room.
-    pub(super) fn new(table: &'a NodeTable, name: Option<&str>) -> Self {
+    pub(super) fn new(table: &'a NodeTable, name: Option<&'a str>) -> Self {
         let balanced = table
             .records
             .values()
@@ -64,6 +69,7 @@ impl<'a> Chosen<'a> {
         let named = balanced.filter(|(record, _)| name.is_none_or(|name| name_of(record) == name));
         let mut chosen = Self {
             table,
+            name,
             records: Vec::new(),
             omitted: 0,
         };
@@ -112,8 +118,37 @@ impl<'a> Chosen<'a> {
                     balancer(record, balancing, weights, sources)
                 })
                 .collect(),
+            commands: self.commands(sources),
             omitted: self.omitted,
         }
+    }
+
+    /// What is commanded about the load balancers with the name, or about all.
+    fn commands(&self, sources: Sources<'_>) -> Vec<Command> {
+        let named = sources.overrides.iter();
+        let named =
+            named.filter(|(name, _)| self.name.is_none_or(|wanted| name.balancer == wanted));
+        let command = |(name, each): (&BackendName, &Override)| {
+            let left = each
+                .until
+                .map(|until| until.saturating_sub(sources.now.boot));
+            let left = left.and_then(|left| SignedDuration::try_from(left).ok());
+            let until = left.and_then(|left| sources.now.wall.checked_add(left).ok());
+            let mut balanced = self.table.records.values();
+            let is_used = balanced.any(|record| {
+                let mut backends = record.destinations.iter();
+                record.balancing.is_some()
+                    && name_of(record) == name.balancer
+                    && backends.any(|backend| name.covers(backend.address))
+            });
+            Command {
+                backend: name.to_string(),
+                state: each.state.to_string(),
+                until: until.map(second),
+                is_used,
+            }
+        };
+        named.map(command).collect()
     }
 }
 
@@ -274,7 +309,8 @@ fn tell(backend: &mut Backend, status: &BackendStatus, now: Now) {
     backend.since_seconds = Some(age.as_secs());
     let reason = status.reason.as_ref();
     backend.reason = reason.map(|reason| reason.chars().take(MAX_REASON).collect());
-    backend.administrative = administrative_name(status.administrative).to_owned();
+    backend.by_command = status.commanded.is_some();
+    backend.administrative = status.administrative.to_string();
     backend.kept = status.is_kept;
 }
 
@@ -296,13 +332,7 @@ fn virtual_server_of(record: &Record, frontend: &Frontend) -> Option<VirtualServ
 }
 
 fn name_of(record: &Record) -> String {
-    format!("{}/{}", record.key.namespace, record.key.service)
-}
-
-/// A time without its fraction.
-fn second(time: Timestamp) -> String {
-    let whole = Timestamp::from_second(time.as_second());
-    whole.unwrap_or(time).to_string()
+    balancer_name(&record.key)
 }
 
 fn method_name(method: ForwardingMethod) -> &'static str {
@@ -312,13 +342,5 @@ fn method_name(method: ForwardingMethod) -> &'static str {
         ForwardingMethod::Tunnel(Tunnel::Ipip) => "IPIP",
         ForwardingMethod::Tunnel(Tunnel::Gue { .. }) => "GUE",
         ForwardingMethod::Tunnel(Tunnel::Gre { .. }) => "GRE",
-    }
-}
-
-fn administrative_name(state: Administrative) -> &'static str {
-    match state {
-        Administrative::Enabled => "enabled",
-        Administrative::Drain => "drain",
-        Administrative::Disabled => "disabled",
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use axum::http::Method;
 
 use super::{Overview, table};
-use crate::args::{StatusArgs, StatusOutput};
+use crate::args::{StatusArgs, StatusOutput, full_name};
 use crate::ask::ask;
 
 /// Exit code of `--healthy` when something is not.
@@ -62,12 +62,4 @@ pub(super) async fn request(args: &StatusArgs) -> anyhow::Result<Overview> {
         name.unwrap_or_default()
     );
     Ok(overview)
-}
-
-/// A name with its namespace.
-pub(crate) fn full_name(name: &str) -> String {
-    match name.contains('/') {
-        true => name.to_owned(),
-        false => format!("default/{name}"),
-    }
 }

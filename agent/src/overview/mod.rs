@@ -32,8 +32,23 @@ pub struct Overview {
     pub unread: Option<String>,
     /// The load balancers, each frontend by itself, in the order of their names.
     pub balancers: Vec<Balancer>,
-    /// Number of those that are left out because the answer would be too long. They can be asked for by name.
+    /// What operators have commanded about backends, in the order of the backends' names.
+    pub commands: Vec<Command>,
+    /// Number of load balancers that are left out because the answer would be too long. They can be asked for by name.
     pub omitted: usize,
+}
+
+/// A state that an operator has given backends.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// `NAMESPACE/NAME/ADDRESS[:PORT]`; without a port, all backends of the address.
+    pub backend: String,
+    /// `enabled`, `drain` or `disabled`.
+    pub state: String,
+    /// When it ends (RFC 3339, UTC); `None` for never.
+    pub until: Option<String>,
+    /// Whether there is such a backend. Without one, the command waits for it.
+    pub is_used: bool,
 }
 
 /// One frontend of a load balancer.
@@ -93,6 +108,8 @@ pub struct Backend {
     pub reason: Option<String>,
     /// `enabled`, `drain` or `disabled`: what operators and the backend itself ask for.
     pub administrative: String,
+    /// Whether that is by command of an operator.
+    pub by_command: bool,
     /// Whether it fails, but keeps its weight because too few others are healthy.
     pub kept: bool,
     /// Configured weight.

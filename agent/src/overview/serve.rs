@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::Overview;
 use super::build::{Chosen, Now, Sources};
 use super::meter::Meter;
+use crate::backends::overrides::OverrideStore;
 use crate::backends::{Health, since_boot};
 use crate::subscribe::{Report, Subscribed};
 
@@ -24,6 +25,8 @@ pub(crate) struct Inputs {
     pub(crate) tables: watch::Receiver<Option<Arc<Subscribed>>>,
     /// Verdicts about its load balancers.
     pub(crate) health: watch::Receiver<Health>,
+    /// What operators command about backends.
+    pub(crate) overrides: OverrideStore,
     /// Outcomes of programming.
     pub(crate) reports: watch::Receiver<Option<Report>>,
 }
@@ -68,7 +71,9 @@ impl Overviews {
         };
         let health = self.inputs.health.borrow().clone();
         let report = self.inputs.reports.borrow().clone();
+        let overrides = self.inputs.overrides.all();
         let sources = Sources {
+            overrides: &overrides,
             health: &health,
             report: report.as_ref(),
             readings: readings.as_ref(),

@@ -2,7 +2,7 @@
 
 //! Overviews as tables for people.
 
-use super::{Backend, Balancer, Overview, Usage, VirtualServer};
+use super::{Backend, Balancer, Command, Overview, Usage, VirtualServer};
 
 /// Headings of the table of load balancers. The first five columns are text, the others numbers.
 pub(super) const HEADINGS: [&str; 11] = [
@@ -14,6 +14,9 @@ const BACKEND_HEADINGS: [&str; 12] = [
     "BACKEND", "METHOD", "STATE", "FOR", "ADMIN", "WEIGHT", "ACTIVE", "INACT", "CONN/s", "IN/s",
     "OUT/s", "REASON",
 ];
+
+/// Commands of operators that are listed below the table, at most.
+const MAX_COMMANDS: usize = 16;
 
 /// A line for each virtual server.
 pub(super) fn balancers(overview: &Overview) -> String {
@@ -83,7 +86,10 @@ fn backend_row(backend: &Backend) -> [String; 12] {
         backend.method.clone(),
         format!("{}{kept}", backend.state),
         backend.since_seconds.map(span).unwrap_or_else(dash),
-        backend.administrative.clone(),
+        match backend.by_command {
+            true => format!("{} (command)", backend.administrative),
+            false => backend.administrative.clone(),
+        },
         weight,
         active,
         inactive,
@@ -103,6 +109,26 @@ fn notes(overview: &Overview) -> String {
     if overview.omitted > 0 {
         let omitted = overview.omitted;
         notes.push_str(&format!("# {omitted} more: `portolan-agent status NAME`\n"));
+    }
+    for command in overview.commands.iter().take(MAX_COMMANDS) {
+        let Command { backend, state, .. } = command;
+        let until = command.until.as_deref();
+        let until = until.map(|until| format!(" until {until}"));
+        let missing = if command.is_used {
+            ""
+        } else {
+            "; there is no such backend"
+        };
+        let until = until.unwrap_or_default();
+        notes.push_str(&format!(
+            "# {backend}: {state} by command{until}{missing}\n"
+        ));
+    }
+    let more = overview.commands.len().saturating_sub(MAX_COMMANDS);
+    if more > 0 {
+        notes.push_str(&format!(
+            "# {more} more commands: `portolan-agent status --output json`\n"
+        ));
     }
     for fault in overview.faults() {
         notes.push_str(&format!("# {}\n", plain(&fault)));

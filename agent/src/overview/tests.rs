@@ -17,6 +17,7 @@ use super::build::{Chosen, Now, Sources};
 use super::meter::Meter;
 use super::*;
 use crate::backends::Health;
+use crate::backends::overrides::{Override, OverrideMap, OverrideStore};
 use crate::subscribe::{Report, Subscribed};
 
 fn key(name: &str) -> RecordKey {
@@ -76,8 +77,7 @@ fn record(name: &str, last: u8) -> Record {
 fn table(records: Vec<Record>) -> NodeTable {
     let health = Arc::new(RecordHealth {
         weights: [(backend(11), Some(300)), (backend(12), Some(0))].into(),
-        lacks_quorum: false,
-        is_sorry: false,
+        ..RecordHealth::default()
     });
     let health = records.iter().map(|r| (r.key.clone(), Arc::clone(&health)));
     NodeTable {
@@ -95,6 +95,8 @@ fn status(state: State, reason: Option<&str>) -> BackendStatus {
         state,
         since: Duration::from_secs(900),
         administrative: Administrative::Enabled,
+        commanded: None,
+        said: Administrative::Enabled,
         reason: reason.map(Into::into),
         is_kept: false,
         changes: 1,
@@ -125,7 +127,20 @@ fn report(errors: Vec<(Option<RecordKey>, String)>) -> Report {
         revision: 4,
         duration: Duration::ZERO,
         errors,
+        checked: 0,
     }
+}
+
+/// One of a backend, until an hour from now, and one of a backend that there is not.
+fn overrides() -> OverrideMap {
+    let of = |name: &str, until| {
+        let state = Administrative::Drain;
+        (name.parse().unwrap(), Override { state, until })
+    };
+    let until = Some(Duration::from_secs(4_600));
+    [of("web/10.0.0.12:8080", until), of("web/10.0.0.13", None)]
+        .into_iter()
+        .collect()
 }
 
 fn now() -> Now {
@@ -166,8 +181,13 @@ async fn a_table_and_its_verdicts_become_an_overview_and_lines() {
         VirtualServerKey::new(Protocol::Tcp, [192, 0, 2, 10].into(), 80)
     );
     let readings = meter().readings(keys).await.unwrap();
+    let mut judged = Verdicts::clone(&verdicts(true));
+    let drained = judged.states.get_mut(&backend(12)).unwrap();
+    drained.administrative = Administrative::Drain;
+    drained.commanded = Some(Administrative::Drain);
     let overview = chosen.overview(Sources {
-        health: &Health::from_iter([(key("web"), verdicts(true))]),
+        overrides: &overrides(),
+        health: &Health::from_iter([(key("web"), Arc::new(judged))]),
         report: Some(&report(vec![])),
         readings: Some(&readings),
         now: now(),
@@ -191,6 +211,8 @@ async fn a_table_and_its_verdicts_become_an_overview_and_lines() {
 NAME         FRONTEND              METHOD  SCHED  UP   WEIGHT  ACTIVE  INACT  CONN/s  IN/s  OUT/s
 default/web  TCP 192.0.2.10:80     NAT     wlc    1/2  300     1204    88     620     2.1M  48M
 default/web  TCP [2001:db8::10]:80  NAT     wlc    0/1  -       -       -      -       -     -
+# default/web/10.0.0.12:8080: drain by command until 2026-01-02T04:04:05Z
+# default/web/10.0.0.13: drain by command; there is no such backend
 ";
     let lines: Vec<Vec<_>> = table::balancers(&overview)
         .lines()
@@ -205,7 +227,7 @@ default/web  TCP [2001:db8::10]:80  NAT     wlc    0/1  -       -       -      -
     let line = backends
         .lines()
         .find(|line| line.starts_with("10.0.0.12:8080"));
-    let words: Vec<_> = line.unwrap().split_whitespace().take(8).collect();
+    let words: Vec<_> = line.unwrap().split_whitespace().take(9).collect();
     assert_eq!(
         words,
         [
@@ -213,7 +235,8 @@ default/web  TCP [2001:db8::10]:80  NAT     wlc    0/1  -       -       -      -
             "NAT",
             "down",
             "1m",
-            "enabled",
+            "drain",
+            "(command)",
             "0",
             "of",
             "100"
@@ -239,6 +262,7 @@ fn a_host_is_healthy_when_all_is_programmed_and_has_quorum_or_a_sorry_server() {
         });
         let chosen = Chosen::new(&table, None);
         let overview = chosen.overview(Sources {
+            overrides: &OverrideMap::default(),
             health: &Health::from_iter(health),
             report: report.as_ref(),
             readings: None,
@@ -277,6 +301,7 @@ fn an_answer_is_bounded_and_each_load_balancer_can_be_asked_for() {
     // Six entries each.
     assert_eq!(chosen.virtual_servers().len(), 2 * (MAX_ENTRIES / 6));
     let overview = chosen.overview(Sources {
+        overrides: &OverrideMap::default(),
         health: &Health::new(),
         report: None,
         readings: None,
@@ -297,7 +322,9 @@ async fn the_command_asks_the_agent_over_its_socket() {
         watch::channel(Some(Arc::new(Subscribed::new((0, 4), Arc::new(table)))));
     let (_health, health) = watch::channel(Health::from_iter([(key("web"), verdicts(false))]));
     let (_reports, reports) = watch::channel(Some(report(vec![])));
+    let (in_force, _) = watch::channel(portolan_probe::Overrides::new());
     let router = Overviews::new(Inputs {
+        overrides: OverrideStore::open(directory.path(), in_force, health.clone()),
         tables,
         health,
         reports,

@@ -89,6 +89,7 @@ mod tests {
             revision,
             duration: Duration::ZERO,
             errors: vec![],
+            checked: 0,
         }
     }
 

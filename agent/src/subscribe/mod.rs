@@ -87,6 +87,8 @@ pub struct Subscribed {
     /// Whether the table is from disk, of an earlier run. The kernel may have been programmed with
     /// a newer one since, so nothing is deleted until a controller has sent a table.
     pub is_from_disk: bool,
+    /// Number of the health in the table, which grows with each other one; 0 without health.
+    pub checked: u64,
 }
 
 impl Subscribed {
@@ -100,6 +102,7 @@ impl Subscribed {
             received_at: Instant::now(),
             trigger_times_ms: Vec::new(),
             is_from_disk: false,
+            checked: 0,
         }
     }
 }
@@ -115,6 +118,8 @@ pub struct Report {
     pub duration: Duration,
     /// The kernel's errors, each with its record if it concerns one.
     pub errors: Vec<(Option<RecordKey>, String)>,
+    /// Number of the health in the table that was tried last.
+    pub checked: u64,
 }
 
 #[cfg(test)]

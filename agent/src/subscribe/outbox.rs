@@ -189,6 +189,7 @@ mod tests {
             revision,
             duration: Duration::from_millis(3),
             errors: errors.iter().map(|e| (None, (*e).to_owned())).collect(),
+            checked: 0,
         }
     }
 

@@ -467,6 +467,7 @@ fn report(
         revision,
         duration: target.received_at.elapsed(),
         errors: outcome.errors.clone(),
+        checked: target.checked,
     });
     let before = reports.borrow().as_ref().map(|last| last.errors.clone());
     log_new_errors(&before.unwrap_or_default(), &outcome.errors);

@@ -2,7 +2,7 @@
 
 //! What a load balancer's record has beyond a Service's, and the health of its backends on one node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -136,6 +136,8 @@ pub struct RecordHealth {
     /// Weight in the kernel of each backend that its checks have judged, 0 for no new connections; `None` for
     /// no real server at all.
     pub weights: BTreeMap<SocketAddr, Option<u32>>,
+    /// Backends whose administrative state an operator has set by command: that of the record does not count.
+    pub commanded: BTreeSet<SocketAddr>,
     /// Whether the sorry server serves.
     pub is_sorry: bool,
     /// Whether too little weight is healthy. Connections still go to what there is, unless the sorry server

@@ -100,7 +100,10 @@ fn a_failing_backend_leaves_the_virtual_server_if_asked() {
         weight: 0,
         presence: Presence::Leaving,
     };
-    assert_eq!(balancer.verdicts(NOW).backends[&address(1)], verdict);
+    let verdicts = balancer.verdicts(NOW);
+    assert_eq!(verdicts.backends[&address(1)], verdict);
+    let drain = Administrative::Drain;
+    assert_eq!(verdicts.states[&address(1)].commanded, Some(drain));
 }
 
 #[test]

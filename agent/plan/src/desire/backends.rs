@@ -16,7 +16,8 @@ impl Builder<'_> {
     /// The backends behind a frontend with the weights that their health gives them, and the sorry server.
     ///
     /// A backend whose checks have no result yet keeps the weight that it has in the kernel, so that a restart of
-    /// the agent changes nothing; one that is new has its initial weight.
+    /// the agent changes nothing; one that is new has its initial weight. A state that an operator has set by
+    /// command is a part of the health, and hides that of the record.
     pub(super) fn backends(
         &self,
         record: &Record,
@@ -36,7 +37,13 @@ impl Builder<'_> {
             }
             let before = observed.and_then(|servers| servers.get(&destination.address));
             let judged = health.and_then(|health| health.weights.get(&destination.address));
-            let weight = match (profile.administrative_state, judged, before) {
+            let is_commanded =
+                health.is_some_and(|health| health.commanded.contains(&destination.address));
+            let configured = match is_commanded {
+                true => AdministrativeState::Enabled,
+                false => profile.administrative_state,
+            };
+            let weight = match (configured, judged, before) {
                 (AdministrativeState::Disabled, ..) => None,
                 (AdministrativeState::Drain, ..) => Some(0),
                 (AdministrativeState::Enabled, Some(judged), _) => *judged,

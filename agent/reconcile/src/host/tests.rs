@@ -183,6 +183,7 @@ async fn an_address_is_announced_while_there_is_a_quorum_or_a_sorry_server() {
             weights: [of("10.0.0.1:80"), of("[fd00::1]:80")].into(),
             is_sorry,
             lacks_quorum,
+            ..RecordHealth::default()
         })
     };
     for (health, expected) in [

@@ -126,6 +126,7 @@ async fn programmed_revisions_are_seen_at_the_controller() {
         revision: table.revision,
         duration: Duration::from_micros(1_234),
         errors: vec![(Some(record("x").key), "no such scheduler".to_owned())],
+        checked: 0,
     };
     agent.reports.send_replace(Some(report));
     let status = patiently(async {

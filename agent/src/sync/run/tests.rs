@@ -235,6 +235,7 @@ impl Rig {
             received_at: std::time::Instant::now(),
             trigger_times_ms: vec![],
             is_from_disk,
+            checked: 0,
         })));
         self.programmed(revision).await;
     }

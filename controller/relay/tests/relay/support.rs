@@ -247,6 +247,7 @@ impl Agent {
             revision: table.revision,
             duration: Duration::from_millis(1),
             errors: Vec::new(),
+            checked: table.checked,
         }));
     }
 }

@@ -65,7 +65,7 @@ fn health(weights: &[(&str, Option<u32>)], is_sorry: bool) -> RecordHealth {
             .map(|(address, weight)| (address.parse().unwrap(), *weight))
             .collect(),
         is_sorry,
-        lacks_quorum: false,
+        ..RecordHealth::default()
     }
 }
 
@@ -201,6 +201,47 @@ fn weights_follow_the_checks() {
         balancing.profiles[1].administrative_state = AdministrativeState::Disabled;
     });
     assert_eq!(of(&record, Some(all_well)), both(3, 0)[..1]);
+}
+
+#[test]
+fn a_command_hides_the_state_of_the_file() {
+    let backends = [masquerade("10.0.0.1:80"), masquerade("10.0.0.2:80")];
+    let mut record = balanced(&backends, &[VIP]);
+    let commanded = |weight: Option<Option<u32>>| {
+        let judged: Vec<_> = weight
+            .map(|weight| ("10.0.0.2:80", weight))
+            .into_iter()
+            .collect();
+        let mut health = health(&judged, false);
+        health.commanded.insert("10.0.0.2:80".parse().unwrap());
+        health
+    };
+    let serving = desired(
+        &record,
+        Some(health(
+            &[("10.0.0.1:80", Some(3)), ("10.0.0.2:80", Some(3))],
+            false,
+        )),
+        &KernelState::default(),
+    );
+    let of = |record: &Record, health| {
+        let weights = weights(&desired(record, Some(health), &serving.state), VIP);
+        weights.into_iter().nth(1).map(|(_, weight)| weight)
+    };
+    for state in [
+        AdministrativeState::Enabled,
+        AdministrativeState::Drain,
+        AdministrativeState::Disabled,
+    ] {
+        change(&mut record, |balancing| {
+            balancing.profiles[1].administrative_state = state;
+        });
+        assert_eq!(of(&record, commanded(Some(Some(0)))), Some(0), "{state:?}");
+        assert_eq!(of(&record, commanded(Some(None))), None, "{state:?}");
+        assert_eq!(of(&record, commanded(Some(Some(3)))), Some(3), "{state:?}");
+        // Enabled, and without a verdict: it keeps its weight.
+        assert_eq!(of(&record, commanded(None)), Some(3), "{state:?}");
+    }
 }
 
 #[test]

@@ -120,6 +120,7 @@ impl Recorded {
                 (Some(key), "no such scheduler".to_owned()),
                 (None, "a set is full".to_owned()),
             ],
+            checked: 0,
         }));
     }
 }

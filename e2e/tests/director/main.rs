@@ -4,127 +4,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
-use std::process::Command;
+mod commands;
+mod world;
 
-use portolan_e2e::ask::{PROMPT, answers, sources};
-use portolan_e2e::cluster::{PATIENT, program};
+use std::net::IpAddr;
+
+use portolan_e2e::ask::{answers, sources};
+use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::director_demo;
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::rig::{EchoServer, Host, Process, Protocol, Rig, RigConfig};
+use portolan_e2e::rig::Protocol;
 use portolan_e2e::wait::wait_for;
 
-const VIP: &str = "192.0.2.10";
-const PORT: u16 = 8080;
-/// Checks that are quick enough for a test.
-const CHECKS: &str =
-    "[{interval: 500ms, fastInterval: 200ms, timeout: 2s, rise: 2, fall: 2, tcp: {}}]";
-
-/// A director, a client and real servers, each a machine of its own on one LAN.
-struct World {
-    rig: Rig,
-    directory: tempfile::TempDir,
-}
-
-impl World {
-    fn new(real_servers: u8) -> Self {
-        let config = RigConfig {
-            nodes: 1,
-            clients: 1 + real_servers,
-        };
-        let world = Self {
-            rig: Rig::new(config).unwrap(),
-            directory: tempfile::tempdir().unwrap(),
-        };
-        let director = world.director().v4();
-        world
-            .client()
-            .add_route("192.0.2.0/24", director.into())
-            .unwrap();
-        world
-    }
-
-    fn director(&self) -> &Host {
-        self.rig.node(0)
-    }
-
-    fn client(&self) -> &Host {
-        &self.rig.clients()[0]
-    }
-
-    fn real(&self, number: usize) -> &Host {
-        &self.rig.clients()[1 + number]
-    }
-
-    fn write(&self, text: &str) {
-        // As an editor does: the agent never reads half a file.
-        let new = self.directory.path().join("new");
-        std::fs::write(&new, text).unwrap();
-        std::fs::rename(new, self.directory.path().join("lb.yaml")).unwrap();
-    }
-
-    fn start_agent(&self) -> Process {
-        let directory = self.directory.path();
-        let mut command = Command::new(program("portolan-agent").unwrap());
-        command.args(["--source=file", "--node-name=node1", "--file-poll=200ms"]);
-        command.arg("--file").arg(directory.join("lb.yaml"));
-        command.arg("--state-dir").arg(directory.join("state"));
-        let namespace = self.director().namespace();
-        Process::spawn(namespace, "agent", &mut command, directory).unwrap()
-    }
-
-    fn ipvsadm(&self) -> String {
-        self.director().exec(&["ipvsadm", "-Sn"]).unwrap()
-    }
-
-    /// Waits until all requests are answered by these servers, and by each of them.
-    fn wait_for_answers(&self, expected: &[&str]) {
-        let mut last = BTreeMap::new();
-        let all = || {
-            last = self.count(12);
-            let names: Vec<_> = last.keys().map(String::as_str).collect();
-            (names == expected).then_some(())
-        };
-        let waited = wait_for("the right servers", PATIENT, all);
-        assert!(
-            waited.is_ok(),
-            "{last:?}, expected {expected:?}: {}",
-            self.ipvsadm()
-        );
-    }
-
-    /// Answers by server; failures under an empty name.
-    fn count(&self, requests: usize) -> BTreeMap<String, usize> {
-        let mut counts = BTreeMap::new();
-        for _ in 0..requests {
-            let answer = self.client().request(Protocol::Tcp, vip(VIP), PROMPT);
-            let name = answer.map(|answer| answer.name).unwrap_or_default();
-            *counts.entry(name).or_default() += 1;
-        }
-        counts
-    }
-}
-
-fn vip(address: &str) -> SocketAddr {
-    SocketAddr::new(address.parse().unwrap(), PORT)
-}
-
-fn serve(host: &Host) -> EchoServer {
-    host.serve(Protocol::Tcp, PORT).unwrap()
-}
-
-/// A load balancer with source NAT, so that the real servers need no route to the client.
-fn balancer(spec: &str, backends: &[(&Host, &str)]) -> String {
-    let backend = |(host, rest): &(&Host, &str)| {
-        format!("  - {{address: {}, port: {PORT}{rest}}}\n", host.v4())
-    };
-    let backends: String = backends.iter().map(backend).collect();
-    format!(
-        "apiVersion: portolan.dev/v1alpha1\nkind: LoadBalancer\nmetadata: {{name: web}}\nspec:\n  \
-         frontends: [{{addresses: [{VIP}], port: {PORT}}}]\n  sourceNat: true\n{spec}  backends:\n{backends}"
-    )
-}
+use world::{CHECKS, PORT, World, balancer, serve, vip};
 
 #[test]
 fn requests_follow_the_health_of_the_backends() {

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Wiring of the health checks of load balancers' backends.
+
+use std::sync::Arc;
+
+use portolan_runtime::Vital;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+use crate::args::RunArgs;
+use crate::backends::overrides::Commands;
+use crate::backends::{self, BackendCollector};
+use crate::overview::{self, Overviews};
+use crate::subscribe::{Report, Subscribed};
+
+/// The running checks.
+pub(super) struct Checked {
+    /// The tables with the results of the checks.
+    pub(super) tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    /// What is known about load balancers, for `status`.
+    pub(super) overviews: Overviews,
+    /// Commands about backends.
+    pub(super) commands: Commands,
+}
+
+/// Starts the health checks of load balancers' backends.
+pub(super) fn check_backends(
+    args: &RunArgs,
+    tables: watch::Receiver<Option<Arc<Subscribed>>>,
+    reports: watch::Receiver<Option<Report>>,
+    metrics: &mut Registry,
+    vital: &Vital,
+) -> Checked {
+    let backends::Started {
+        tables,
+        engine,
+        handle,
+        checkups,
+        state_file,
+        overrides,
+    } = backends::start(tables, args.source, &args.state_dir);
+    let ending = || vital.ending.clone();
+    vital.spawn("states of backends", state_file.keep(handle.saved.clone()));
+    vital.spawn("health checks", engine.run(ending()));
+    vital.spawn("time of commands", overrides.clone().keep_time(ending()));
+    vital.spawn("health of backends", checkups.run(ending()));
+    let health = handle.health.clone();
+    let registry = metrics.sub_registry_with_prefix("portolan_agent");
+    registry.register_collector(Box::new(BackendCollector(handle)));
+    let overviews = Overviews::new(overview::Inputs {
+        tables: tables.clone(),
+        health: health.clone(),
+        overrides: overrides.clone(),
+        reports: reports.clone(),
+    });
+    let commands = Commands {
+        store: overrides,
+        health,
+        tables: tables.clone(),
+        reports,
+    };
+    Checked {
+        tables,
+        overviews,
+        commands,
+    }
+}

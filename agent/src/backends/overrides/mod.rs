@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! States that operators give backends while the agent runs: `portolan-agent backend drain|enable|disable`.
+//!
+//! ```text
+//! command ──► OverrideStore ──► disk
+//!                  │ by record and address
+//!                  ├──► engine: quorum and weights without the backend
+//!                  └──► Checkups: weights of the table, at once
+//! ```
+
+mod command;
+mod map;
+mod saved;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use portolan_health::Administrative;
+use portolan_model::{ByRecord, Record, RecordKey};
+use portolan_probe::Overrides;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Health;
+use crate::args::{BackendCommand, BackendName};
+use map::Place;
+
+pub(crate) use command::Commands;
+pub use command::ask;
+pub(crate) use map::{Override, OverrideMap, Refused, balancer_name};
+pub(crate) use saved::{Now, load};
+
+/// Longest sleep before an override's end: timers stand still while the machine is suspended.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// The overrides of this host. Clones are the same.
+#[derive(Debug, Clone)]
+pub(crate) struct OverrideStore(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    directory: PathBuf,
+    state: Mutex<State>,
+    /// Those of the table's backends.
+    in_force: watch::Sender<Overrides<RecordKey>>,
+    health: watch::Receiver<Health>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    overrides: OverrideMap,
+    records: ByRecord<Record>,
+}
+
+/// Why a command is not followed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandError {
+    /// It cannot be.
+    #[error("{0}")]
+    Refused(#[from] Refused),
+    /// It would not outlive a restart.
+    #[error("the state of the backend cannot be saved: {0}")]
+    Disk(#[from] io::Error),
+}
+
+impl OverrideStore {
+    /// The overrides on disk, of a table that is not known yet. Blocks.
+    pub(crate) fn open(
+        directory: &Path,
+        in_force: watch::Sender<Overrides<RecordKey>>,
+        health: watch::Receiver<Health>,
+    ) -> Self {
+        let overrides = load(directory, &Now::read());
+        Self(Arc::new(Inner {
+            directory: directory.to_owned(),
+            state: Mutex::new(State {
+                overrides,
+                records: ByRecord::new(),
+            }),
+            in_force,
+            health,
+            changed: Notify::new(),
+        }))
+    }
+
+    /// Follows the records of the table.
+    pub(crate) fn follow(&self, records: &ByRecord<Record>) {
+        let mut state = self.lock();
+        state.records = records.clone();
+        self.publish(&state);
+    }
+
+    /// The overrides of the table's backends.
+    pub(crate) fn in_force(&self) -> watch::Receiver<Overrides<RecordKey>> {
+        self.0.in_force.subscribe()
+    }
+
+    /// Whether the table has a backend.
+    fn knows(&self, (key, address): &Place) -> bool {
+        let state = self.lock();
+        let record = state.records.get(key);
+        let mut backends = record.into_iter().flat_map(|record| &record.destinations);
+        backends.any(|backend| backend.address == *address)
+    }
+
+    /// All overrides, also those of backends that the table does not have.
+    pub(crate) fn all(&self) -> OverrideMap {
+        self.lock().overrides.clone()
+    }
+
+    /// Follows a command, for a time if one is given; gives the backends, by frontend. Blocks on the disk.
+    pub(crate) fn command(
+        &self,
+        command: BackendCommand,
+        name: &BackendName,
+        duration: Option<Duration>,
+        now: &Now,
+    ) -> Result<Vec<Place>, CommandError> {
+        let health = self.0.health.borrow().clone();
+        let said = |(key, address): &Place| {
+            let status = health.get(key).and_then(|each| each.states.get(address));
+            status.map_or(Administrative::Enabled, |status| status.said)
+        };
+        let until = duration.map(|duration| now.since_boot + duration);
+        let mut state = self.lock();
+        let mut new = state.overrides.clone();
+        let places = new.command(command, name, until, &state.records, said)?;
+        if new != state.overrides {
+            // An agent that is killed now comes back with the new state.
+            saved::save(&self.0.directory, &new, now)?;
+            state.overrides = new;
+            tracing::info!(backend = %name, command = command.name(), ?duration, "commanded");
+        }
+        self.publish(&state);
+        drop(state);
+        self.0.changed.notify_one();
+        Ok(places)
+    }
+
+    /// Ends overrides when their time is over, until the token is cancelled.
+    pub(crate) async fn keep_time(self, token: CancellationToken) {
+        loop {
+            let now = Now::read();
+            let next = self.lock().overrides.next_end();
+            let left = next.map(|next| next.saturating_sub(now.since_boot));
+            if left == Some(Duration::ZERO) {
+                let this = self.clone();
+                let expired = tokio::task::spawn_blocking(move || this.expire(&now)).await;
+                if let Ok(Err(error)) = expired {
+                    // At the next start it has ended all the same.
+                    tracing::warn!(%error, "the end of a backend's state cannot be saved");
+                }
+                continue;
+            }
+            let sleep = async {
+                match left {
+                    Some(left) => tokio::time::sleep(left.min(LONGEST_SLEEP)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = token.cancelled() => return,
+                () = sleep => {}
+                () = self.0.changed.notified() => {}
+            }
+        }
+    }
+
+    /// Ends what has ended at a time.
+    fn expire(&self, now: &Now) -> io::Result<()> {
+        let mut state = self.lock();
+        if !state.overrides.expire(now.since_boot) {
+            return Ok(());
+        }
+        tracing::info!("the time of a command about backends is over");
+        self.publish(&state);
+        saved::save(&self.0.directory, &state.overrides, now)
+    }
+
+    fn publish(&self, state: &State) {
+        let new = state.overrides.of_records(&state.records);
+        self.0.in_force.send_if_modified(|in_force| {
+            let is_other = *in_force != new;
+            *in_force = new;
+            is_other
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

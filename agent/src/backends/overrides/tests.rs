@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use portolan_model::ipvs::{ForwardingMethod, Thresholds};
+use portolan_model::{
+    AdministrativeState, Balancing, Destination, Frontend, FrontendAddress, FrontendKind, Profile,
+    Protocol,
+};
+
+use super::*;
+
+fn key(name: &str, port: &str) -> RecordKey {
+    RecordKey {
+        cluster: "".into(),
+        namespace: "default".into(),
+        service: name.into(),
+        port: port.into(),
+        protocol: Protocol::Tcp,
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn name(text: &str) -> BackendName {
+    text.parse().unwrap()
+}
+
+fn record(key: RecordKey, state: AdministrativeState, backends: &[&str]) -> Record {
+    let profile = Profile {
+        forwarding: ForwardingMethod::Masquerade,
+        thresholds: Thresholds::default(),
+        checks: Vec::new(),
+        administrative_state: state,
+    };
+    let vip = FrontendAddress::Vip([192, 0, 2, 1].into());
+    let destinations = backends.iter().map(|each| Destination::new(address(each)));
+    Record {
+        frontends: vec![Frontend::new(FrontendKind::Balanced, vip, 80)],
+        destinations: destinations.collect(),
+        balancing: Some(Arc::new(Balancing {
+            profiles: vec![profile],
+            profile_of: vec![0; backends.len()],
+            ..Balancing::default()
+        })),
+        ..Record::new(key)
+    }
+}
+
+fn records_of(records: Vec<Record>) -> ByRecord<Record> {
+    let pairs = records
+        .into_iter()
+        .map(|each| (each.key.clone(), Arc::new(each)));
+    pairs.collect()
+}
+
+/// A load balancer with two frontends, whose backends have a port for each; another one, whose backend the file
+/// drains; and a Service, which has no backends of ours.
+fn records() -> ByRecord<Record> {
+    let enabled = AdministrativeState::Enabled;
+    records_of(vec![
+        record(key("web", "http"), enabled, &["10.0.0.1:80", "10.0.0.2:80"]),
+        record(
+            key("web", "tls"),
+            enabled,
+            &["10.0.0.1:443", "10.0.0.2:443"],
+        ),
+        record(
+            key("mail", "smtp"),
+            AdministrativeState::Drain,
+            &["10.0.0.1:25"],
+        ),
+        Record {
+            balancing: None,
+            ..record(key("dns", "udp"), enabled, &["10.0.0.1:53"])
+        },
+    ])
+}
+
+fn nothing_said(_: &Place) -> Administrative {
+    Administrative::Enabled
+}
+
+fn command(map: &mut OverrideMap, command: BackendCommand, text: &str) -> Result<usize, Refused> {
+    let places = map.command(command, &name(text), None, &records(), nothing_said)?;
+    Ok(places.len())
+}
+
+fn states(map: &OverrideMap) -> Vec<(String, Administrative)> {
+    let states = map.of_records(&records());
+    let states = states
+        .iter()
+        .map(|((key, address), state)| (format!("{key} {address}"), *state));
+    states.collect()
+}
+
+fn state(text: &str, state: Administrative) -> (String, Administrative) {
+    (text.to_owned(), state)
+}
+
+#[test]
+fn an_address_is_all_its_ports_and_a_port_is_stronger() {
+    let mut map = OverrideMap::default();
+    assert_eq!(
+        command(&mut map, BackendCommand::Drain, "web/10.0.0.1"),
+        Ok(2)
+    );
+    let (drain, disabled) = (Administrative::Drain, Administrative::Disabled);
+    let http = "default/web:http/TCP 10.0.0.1:80";
+    let tls = "default/web:tls/TCP 10.0.0.1:443";
+    assert_eq!(states(&map), [state(http, drain), state(tls, drain)]);
+    assert_eq!(
+        command(&mut map, BackendCommand::Disable, "web/10.0.0.1:80"),
+        Ok(1)
+    );
+    assert_eq!(states(&map), [state(http, disabled), state(tls, drain)]);
+    // One of several ports comes back against the command about all.
+    assert_eq!(
+        command(&mut map, BackendCommand::Enable, "web/10.0.0.1:80"),
+        Ok(1)
+    );
+    assert_eq!(
+        states(&map),
+        [state(http, Administrative::Enabled), state(tls, drain)]
+    );
+    // A command about all replaces those about one.
+    assert_eq!(
+        command(&mut map, BackendCommand::Drain, "web/10.0.0.1"),
+        Ok(2)
+    );
+    assert_eq!(map.iter().count(), 1);
+    assert_eq!(
+        command(&mut map, BackendCommand::Enable, "web/10.0.0.1"),
+        Ok(2)
+    );
+    assert!(map.is_empty(), "{map:?}");
+}
+
+#[test]
+fn enabling_overrides_only_who_still_asks_for_another_state() {
+    let mut map = OverrideMap::default();
+    assert_eq!(
+        command(&mut map, BackendCommand::Enable, "web/10.0.0.1"),
+        Ok(2)
+    );
+    assert!(map.is_empty(), "nothing to override");
+    assert_eq!(
+        command(&mut map, BackendCommand::Enable, "mail/10.0.0.1"),
+        Ok(1)
+    );
+    let enabled = Administrative::Enabled;
+    let mail = "default/mail:smtp/TCP 10.0.0.1:25";
+    assert_eq!(states(&map), [state(mail, enabled)]);
+    // The backend's own word.
+    let mut map = OverrideMap::default();
+    let said = |place: &Place| match place.1.port() {
+        80 => Administrative::Disabled,
+        _ => Administrative::Enabled,
+    };
+    let enable = BackendCommand::Enable;
+    map.command(enable, &name("web/10.0.0.2:443"), None, &records(), said)
+        .unwrap();
+    assert!(map.is_empty());
+    map.command(enable, &name("web/10.0.0.2:80"), None, &records(), said)
+        .unwrap();
+    assert_eq!(
+        states(&map),
+        [state("default/web:http/TCP 10.0.0.2:80", enabled)]
+    );
+}
+
+#[test]
+fn what_is_unknown_is_refused_with_what_there_is() {
+    let mut map = OverrideMap::default();
+    let mut error = |text: &str| {
+        command(&mut map, BackendCommand::Drain, text)
+            .unwrap_err()
+            .to_string()
+    };
+    assert_eq!(
+        error("wbe/10.0.0.1"),
+        "no load balancer default/wbe: there are default/mail, default/web"
+    );
+    assert_eq!(
+        error("web/10.0.0.1:81"),
+        "no backend default/web/10.0.0.1:81: there are 10.0.0.1:80, 10.0.0.1:443, 10.0.0.2:80, 10.0.0.2:443"
+    );
+    assert_eq!(
+        error("mail/10.0.0.9"),
+        "no backend default/mail/10.0.0.9: there is 10.0.0.1:25"
+    );
+    assert!(map.is_empty());
+}
+
+#[test]
+fn a_command_waits_for_a_backend_that_is_gone_until_it_is_taken_back() {
+    let mut map = OverrideMap::default();
+    command(&mut map, BackendCommand::Drain, "web/10.0.0.1").unwrap();
+    let later = records_of(vec![record(
+        key("web", "http"),
+        AdministrativeState::Enabled,
+        &["10.0.0.2:80"],
+    )]);
+    assert!(map.of_records(&later).is_empty());
+    assert_eq!(map.of_records(&records()).len(), 2);
+    let enable = BackendCommand::Enable;
+    let places = map.command(enable, &name("web/10.0.0.1"), None, &later, nothing_said);
+    assert_eq!(places, Ok(vec![]));
+    assert!(map.is_empty());
+    let again = map.command(enable, &name("web/10.0.0.1"), None, &later, nothing_said);
+    assert!(matches!(again, Err(Refused::NoBackend { .. })), "{again:?}");
+}
+
+fn now(boot: &str, since_boot: u64, wall: &str) -> Now {
+    Now {
+        boot_id: boot.to_owned(),
+        since_boot: Duration::from_secs(since_boot),
+        wall: wall.parse().unwrap(),
+    }
+}
+
+#[test]
+fn overrides_outlive_a_restart_and_a_reboot_until_their_time_is_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = now("a", 100, "2026-01-02T03:00:00Z");
+    let drain = |until: Option<u64>| Override {
+        state: Administrative::Drain,
+        until: until.map(Duration::from_secs),
+    };
+    let map: OverrideMap = [
+        (name("web/10.0.0.1"), drain(None)),
+        (name("web/10.0.0.2:80"), drain(Some(3_700))),
+    ]
+    .into_iter()
+    .collect();
+    saved::save(directory.path(), &map, &at).unwrap();
+    // A clock that is set changes nothing in the same boot.
+    assert_eq!(
+        load(directory.path(), &now("a", 3_699, "2030-01-01T00:00:00Z")),
+        map
+    );
+    assert_eq!(
+        load(directory.path(), &now("a", 3_700, "2026-01-02T03:00:00Z"))
+            .iter()
+            .count(),
+        1
+    );
+    // Half an hour later, after a reboot.
+    let rebooted = load(directory.path(), &now("b", 10, "2026-01-02T03:30:00Z"));
+    assert_eq!(rebooted.next_end(), Some(Duration::from_secs(10 + 1_800)));
+    assert_eq!(
+        load(directory.path(), &now("b", 10, "2026-01-02T04:00:00Z"))
+            .iter()
+            .count(),
+        1
+    );
+    std::fs::write(directory.path().join("overrides.json"), "{").unwrap();
+    assert!(load(directory.path(), &at).is_empty());
+}
+
+fn store(directory: &Path) -> OverrideStore {
+    let (in_force, _) = watch::channel(Overrides::new());
+    let (_, health) = watch::channel(Health::new());
+    let store = OverrideStore::open(directory, in_force, health);
+    store.follow(&records());
+    store
+}
+
+#[test]
+fn a_command_that_cannot_be_saved_is_not_in_force() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("state");
+    std::fs::write(&place, "a file in place of the directory").unwrap();
+    let store = store(&place);
+    let drain = BackendCommand::Drain;
+    let refused = store.command(drain, &name("web/10.0.0.1"), None, &Now::read());
+    assert!(matches!(refused, Err(CommandError::Disk(_))), "{refused:?}");
+    assert!(store.all().is_empty() && store.in_force().borrow().is_empty());
+    std::fs::remove_file(&place).unwrap();
+    store
+        .command(drain, &name("web/10.0.0.1"), None, &Now::read())
+        .unwrap();
+    assert_eq!(store.in_force().borrow().len(), 2);
+    assert_eq!(load(&place, &Now::read()), store.all());
+}
+
+#[tokio::test]
+async fn a_command_for_a_time_ends_by_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    let token = CancellationToken::new();
+    let keeping = tokio::spawn(store.clone().keep_time(token.clone()));
+    let mut in_force = store.in_force();
+    let name = name("web/10.0.0.1");
+    let (begun, second) = (std::time::Instant::now(), Duration::from_secs(1));
+    let commanded = store.command(BackendCommand::Drain, &name, Some(second), &Now::read());
+    assert_eq!(commanded.unwrap().len(), 2);
+    assert_eq!(in_force.borrow_and_update().len(), 2);
+    let ended = in_force.wait_for(Overrides::is_empty);
+    drop(
+        tokio::time::timeout(Duration::from_secs(20), ended)
+            .await
+            .unwrap()
+            .unwrap(),
+    );
+    assert!(begun.elapsed() >= second);
+    token.cancel();
+    keeping.await.unwrap();
+    assert!(load(directory.path(), &Now::read()).is_empty());
+}
