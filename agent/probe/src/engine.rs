@@ -97,7 +97,8 @@ pub struct Engine<K: Ord> {
     /// The values of the inputs that are in force.
     wanted: Wanted<K>,
     overrides: Overrides<K>,
-    restored: BTreeMap<K, SavedBalancer<K>>,
+    /// States of the last run, until there are load balancers: they are of no use for those that come later.
+    restored: Option<Saved<K>>,
     balancers: BTreeMap<K, Balancer>,
     runs: Runs<K>,
     timers: DelayQueue<RunId>,
@@ -115,18 +116,15 @@ impl<K: Ord> std::fmt::Debug for Engine<K> {
 }
 
 impl<K: Key> Engine<K> {
-    /// An engine that has not started. Saved states of another boot, or of more than ten minutes ago,
-    /// are ignored.
+    /// An engine that has not started. Saved states are those of the first load balancers that it is given. States of
+    /// another boot, or of more than ten minutes before that, are ignored.
     pub fn new(
         prober: impl Prober,
         settings: Settings,
         clock: Clock,
         inputs: Inputs<K>,
-        saved: Option<Saved<K>>,
+        restored: Option<Saved<K>>,
     ) -> (Self, Handle<K>) {
-        let now = clock.at(Instant::now());
-        let usable = saved.filter(|saved| saved.is_usable(clock.boot(), now));
-        let restored = usable.map(|saved| saved.balancers).unwrap_or_default();
         let counts = counts::Shared::default();
         let (publisher, health, saved) = Publisher::new(clock.clone());
         let handle = Handle {
@@ -140,10 +138,7 @@ impl<K: Key> Engine<K> {
             inputs,
             wanted: Wanted::new(),
             overrides: Overrides::new(),
-            restored: restored
-                .into_iter()
-                .map(|each| (each.key.clone(), each))
-                .collect(),
+            restored,
             balancers: BTreeMap::new(),
             runs: Runs::new(),
             timers: DelayQueue::new(),
@@ -159,8 +154,6 @@ impl<K: Key> Engine<K> {
     pub async fn run(mut self, token: CancellationToken) {
         self.take_overrides();
         self.take_wanted();
-        // States from the last run are of no use for load balancers that come later.
-        self.restored.clear();
         self.publisher.publish(&mut self.balancers);
         let mut open = (true, true);
         loop {
@@ -198,13 +191,14 @@ impl<K: Key> Engine<K> {
         let new = self.inputs.wanted.borrow_and_update().clone();
         let old = std::mem::replace(&mut self.wanted, new.clone());
         let instant = Instant::now();
+        let restored = self.restored(&new, self.clock.at(instant));
         for item in old.diff(&new) {
             let (key, before, after) = match item {
                 DiffItem::Add(key, after) => (key, None, Some(after)),
                 DiffItem::Update { old, new } => (new.0, Some(old.1), Some(new.1)),
                 DiffItem::Remove(key, before) => (key, Some(before), None),
             };
-            self.take_balancer(key, after, self.clock.at(instant));
+            self.take_balancer(key, after, restored.get(key), self.clock.at(instant));
             let (before, after) = (before.map(|each| &**each), after.map(|each| &**each));
             let changed = self.runs.change(key, before, after, instant);
             for timer in changed.removed {
@@ -220,7 +214,21 @@ impl<K: Key> Engine<K> {
         }
     }
 
-    fn take_balancer(&mut self, key: &K, new: Option<&Arc<LoadBalancer>>, now: Duration) {
+    /// The states of the last run for the first load balancers, if they are to be believed now.
+    fn restored(&mut self, new: &Wanted<K>, now: Duration) -> BTreeMap<K, SavedBalancer<K>> {
+        let saved = self.restored.take_if(|_| !new.is_empty());
+        let usable = saved.filter(|saved| saved.is_usable(self.clock.boot(), now));
+        let balancers = usable.into_iter().flat_map(|saved| saved.balancers);
+        balancers.map(|each| (each.key.clone(), each)).collect()
+    }
+
+    fn take_balancer(
+        &mut self,
+        key: &K,
+        new: Option<&Arc<LoadBalancer>>,
+        saved: Option<&SavedBalancer<K>>,
+        now: Duration,
+    ) {
         let Some(new) = new else {
             self.balancers.remove(key);
             self.publisher.note(key);
@@ -231,7 +239,6 @@ impl<K: Key> Engine<K> {
             let changes = balancer.update(new, now);
             self.note_changes(key, &changes);
         } else {
-            let saved = self.restored.get(key);
             let mut balancer = Balancer::new(new, saved, now);
             let first = (key.clone(), SocketAddr::from(([0, 0, 0, 0], 0)));
             let overrides = self.overrides.range(first..);

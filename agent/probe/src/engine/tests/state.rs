@@ -92,6 +92,35 @@ async fn states_survive_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn states_are_those_of_the_first_table_which_may_come_late() {
+    let mut rig = Rig::new([balancer(&check(), [1, 2]), balancer(&check(), [4])]);
+    rig.until(1, &[1, 1]).await;
+    rig.until(2, &[1]).await;
+    let mut saved = rig.end().await;
+    saved.at = BOOT;
+    // As in an agent: the engine starts before there is a table.
+    let empty = || {
+        let saved = Some(saved.clone());
+        Rig::with(World::default(), [], Settings::default(), saved)
+    };
+    let mut rig = empty();
+    sleep(seconds(30)).await;
+    rig.put(1, balancer(&check(), [1, 2]));
+    rig.handle.health.changed().await.unwrap();
+    assert_eq!((rig.weights(1), rig.world.all()), (vec![1, 1], vec![]));
+    // One that comes later is probed, though it is in the file.
+    rig.put(2, balancer(&check(), [4]));
+    rig.handle.health.changed().await.unwrap();
+    assert_eq!(rig.weights(2), [0]);
+    // States get old while there is no table.
+    let mut rig = empty();
+    sleep(seconds(600)).await;
+    rig.put(1, balancer(&check(), [1, 2]));
+    rig.handle.health.changed().await.unwrap();
+    assert_eq!(rig.weights(1), [0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn states_are_saved_at_most_once_a_second_and_at_least_once_a_minute() {
     let mut check = check();
     check.timers.interval = Duration::from_millis(100);
