@@ -3,6 +3,7 @@
 //! The agent's command line. Every flag has an environment variable, for use in manifests.
 
 mod backend;
+mod check;
 mod config;
 mod config_file;
 mod kernel;
@@ -19,10 +20,12 @@ use portolan_runtime::{DocsCommand, LogArgs};
 
 pub(crate) use backend::full_name;
 pub use backend::{BackendArgs, BackendCommand, BackendName, BadBackendName};
+pub use check::{BadCheckedName, CheckCommand, CheckRunArgs, CheckedName};
 pub use config::{ConfigCommand, ExplainArgs, FilesArgs, ImportArgs, ImportProgram};
 pub use config_file::StartError;
 pub use kernel::{DataplaneKind, KernelArgs};
 pub use kube_proxy::KubeProxyArgs;
+pub(crate) use run::node_name;
 pub use run::{RunArgs, Source};
 pub use socket::SocketArgs;
 pub use status::{StatusArgs, StatusOutput};
@@ -95,6 +98,10 @@ pub enum Command {
     /// Check, import and explain files of load balancers.
     #[command(subcommand)]
     Config(ConfigCommand),
+
+    /// Run the health checks of load balancers.
+    #[command(subcommand)]
+    Check(CheckCommand),
 
     /// Forget the cluster of this node. The next controller that the agent reaches determines it
     /// anew. A running agent notices.

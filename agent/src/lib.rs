@@ -10,6 +10,7 @@ pub mod args;
 mod ask;
 pub mod backends;
 pub mod check_config;
+pub mod check_run;
 pub mod cleanup;
 pub mod config;
 pub mod director;

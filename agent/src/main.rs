@@ -7,10 +7,10 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use portolan_agent::args::{Cli, Command, StartError};
+use portolan_agent::args::{CheckCommand, Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
 use portolan_agent::{
-    app, backends, cleanup, config, director, docs, once, overview, prepare, reload,
+    app, backends, check_run, cleanup, config, director, docs, once, overview, prepare, reload,
 };
 
 /// Exit code of `--check-config` with an error.
@@ -62,6 +62,10 @@ async fn main() -> ExitCode {
         Some(Command::Backend(args)) => backends::command(&args).await,
         Some(Command::Export(args)) => once::export(*args).await,
         Some(Command::Config(command)) => match config::run(&command) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Some(Command::Check(CheckCommand::Run(args))) => match check_run::run(&args).await {
             Ok(code) => return code,
             Err(error) => Err(error),
         },

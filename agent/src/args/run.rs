@@ -363,15 +363,23 @@ impl RunArgs {
     /// # Errors
     /// If the flag is missing and the host's name cannot be read.
     pub fn node_name(&self) -> anyhow::Result<String> {
-        let name = match &self.node_name {
-            Some(name) => name.clone(),
-            None => std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .context("--node-name is not set, and the host's name cannot be read")?,
-        };
-        let name = name.trim().to_ascii_lowercase();
-        if name.is_empty() {
-            bail!("--node-name is empty");
-        }
-        Ok(name)
+        node_name(self.node_name.as_deref())
     }
+}
+
+/// The name of this node: that of `--node-name`, or the host's.
+///
+/// # Errors
+/// If it is empty, or the host's name cannot be read.
+pub(crate) fn node_name(flag: Option<&str>) -> anyhow::Result<String> {
+    let name = match flag {
+        Some(name) => name.to_owned(),
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .context("--node-name is not set, and the host's name cannot be read")?,
+    };
+    let name = name.trim().to_ascii_lowercase();
+    if name.is_empty() {
+        bail!("--node-name is empty");
+    }
+    Ok(name)
 }

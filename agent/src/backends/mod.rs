@@ -24,9 +24,11 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use portolan_health::{Administrative, BackendStatus, Outcome, Presence, State, Verdicts};
+use portolan_health::{
+    Administrative, BackendStatus, LoadBalancer, Outcome, Presence, State, Verdicts,
+};
 use portolan_model::check::{Check, Probe};
-use portolan_model::{ByRecord, NodeTable, RecordHealth, RecordKey};
+use portolan_model::{ByRecord, NodeTable, Record, RecordHealth, RecordKey};
 use portolan_probe::{
     Clock, Context, Engine, Handle, Inputs, Overrides, Prober, Settings, StateFile, Target, Wanted,
 };
@@ -53,7 +55,7 @@ pub(crate) struct Checkups {
     wanted: watch::Sender<Wanted<RecordKey>>,
     checked: watch::Sender<Option<Arc<Subscribed>>>,
     /// The records of the last table that was looked at.
-    records: ByRecord<portolan_model::Record>,
+    records: ByRecord<Record>,
     overrides: OverrideStore,
     commanded: watch::Receiver<Overrides<RecordKey>>,
     /// Number of the last health that was passed on.
@@ -205,6 +207,15 @@ impl Checkups {
         });
         self.records = table.records.clone();
     }
+}
+
+/// What is to be checked of the records of load balancers, in the order of the records.
+pub(crate) fn load_balancers(records: &ByRecord<Record>) -> Vec<LoadBalancer> {
+    let balanced = records.values().filter_map(|record| {
+        let balancing = record.balancing.as_ref()?;
+        Some(wanted::load_balancer(record, balancing))
+    });
+    balanced.collect()
 }
 
 /// A table with health. One that differs from the last in its health alone arrives now.

@@ -38,7 +38,7 @@ pub(super) fn changed(
     wanted
 }
 
-fn load_balancer(record: &Record, balancing: &Balancing) -> LoadBalancer {
+pub(super) fn load_balancer(record: &Record, balancing: &Balancing) -> LoadBalancer {
     let destinations = record.destinations.iter().enumerate();
     let backends = destinations.filter_map(|(index, destination)| {
         let profile = balancing.profile(index)?;

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use command::run;
 pub(crate) use serve::{Inputs, Overviews};
+pub(crate) use table::plain;
 
 /// Backends and virtual servers of one answer together, at most. An entry takes some 500 bytes.
 const MAX_ENTRIES: usize = 10_000;

@@ -185,7 +185,7 @@ fn span(seconds: u64) -> String {
 }
 
 /// Text from elsewhere without characters that a terminal obeys.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars()
         .map(|each| if each.is_control() { ' ' } else { each })
         .collect()

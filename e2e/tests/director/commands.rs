@@ -5,7 +5,8 @@
 use portolan_e2e::ask::PROMPT;
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::lane::{self, Need};
-use portolan_e2e::rig::{Host, Protocol};
+use portolan_e2e::rig::{Connection, EchoServer, Host, Protocol};
+use portolan_e2e::wait::wait_for;
 
 use super::world::{CHECKS, PORT, VIP, World, balancer, serve, vip};
 
@@ -18,57 +19,62 @@ fn weight(world: &World, host: &Host) -> Option<u32> {
     weight.split(' ').next()?.parse().ok()
 }
 
-#[test]
-fn a_backend_is_drained_disabled_and_enabled() {
-    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
-        return;
-    }
+/// A director whose two real servers are checked and serve.
+fn two() -> (World, [EchoServer; 2], String) {
     let world = World::new(2);
-    let (a, b) = (world.real(0), world.real(1));
-    let _serving = [serve(a), serve(b)];
-    let text = balancer(
-        &format!("  scheduler: rr\n  checks: {CHECKS}\n"),
-        &[(a, ""), (b, "")],
-    );
+    let serving = [serve(world.real(0)), serve(world.real(1))];
+    let spec = format!("  scheduler: rr\n  checks: {CHECKS}\n");
+    let text = balancer(&spec, &[(world.real(0), ""), (world.real(1), "")]);
     world.write(&text);
-    let mut agent = world.start_agent();
-    world.wait_for_answers(&[a.name(), b.name()]);
+    (world, serving, text)
+}
+
+/// Runs a command about the first real server; gives what it prints.
+fn backend(world: &World, command: &str, rest: &[&str]) -> String {
+    let name = format!("web/{}", world.real(0).v4());
+    let (code, text) = world.ask_agent(&[&["backend", command, &name], rest].concat());
+    assert_eq!(code, Some(0), "{text}");
+    text
+}
+
+/// A connection to each real server.
+fn connect_to_both(world: &World) -> [Connection; 2] {
     let connect = || {
-        world
-            .client()
-            .connect(Protocol::Tcp, vip(VIP), PROMPT)
-            .unwrap()
+        let connected = world.client().connect(Protocol::Tcp, vip(VIP), PROMPT);
+        connected.unwrap()
     };
     let mut both = [connect(), connect()];
     let mut servers = both.each_mut().map(|each| each.ask().unwrap().name);
     servers.sort();
-    assert_eq!(servers, [a.name(), b.name()]);
-    let of_a = format!("web/{}", a.v4());
+    assert_eq!(servers, [world.real(0).name(), world.real(1).name()]);
+    both
+}
+
+#[test]
+fn a_backend_is_drained_until_it_is_enabled() {
+    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let (world, _serving, text) = two();
+    let (a, b) = (world.real(0), world.real(1));
+    let mut agent = world.start_agent();
+    world.wait_for_answers(&[a.name(), b.name()]);
+    let mut both = connect_to_both(&world);
     let of_b_alone = [(b.name().to_owned(), 12)].into();
 
     // The kernel has it when the command ends, and nobody is refused.
-    let backend = |command: &str, rest: &[&str]| {
-        let (code, text) = world.ask_agent(&[&["backend", command][..], rest].concat());
-        println!("backend {command} {rest:?}: {code:?}: {text}");
-        (code, text)
-    };
-    let (code, text_of_drain) = backend("drain", &[&of_a]);
-    assert_eq!(code, Some(0), "{text_of_drain}");
-    let state = format!("default/{of_a}:{PORT}: drain (by command)");
-    assert!(text_of_drain.contains(&state), "{text_of_drain}");
+    let answer = backend(&world, "drain", &[]);
+    let state = format!("default/web/{}:{PORT}: drain (by command)", a.v4());
+    assert!(answer.contains(&state), "{answer}");
     assert_eq!((weight(&world, a), weight(&world, b)), (Some(0), Some(1)));
     assert_eq!(world.count(12), of_b_alone);
     // Present connections go on.
-    for connection in &mut both {
-        connection.ask().unwrap();
-    }
+    both.iter_mut().for_each(|each| drop(each.ask().unwrap()));
     let (code, shown) = world.ask_agent(&["status", "web"]);
     assert_eq!(code, Some(0), "{shown}");
     assert!(shown.contains("drain (command)"), "{shown}");
-    assert!(
-        shown.contains(&format!("# default/{of_a}: drain by command")),
-        "{shown}"
-    );
+    let note = format!("# default/web/{}: drain by command", a.v4());
+    assert!(shown.contains(&note), "{shown}");
 
     // Neither the file nor a restart ends it.
     world.write(&text.replace("scheduler: rr", "scheduler: wrr"));
@@ -79,40 +85,82 @@ fn a_backend_is_drained_disabled_and_enabled() {
     let mut agent = world.start_agent();
     agent.wait_for_log("programmed", PATIENT).unwrap();
     assert_eq!(world.count(12), of_b_alone);
-    let (code, answer) = backend("enable", &[&of_a]);
-    assert_eq!(code, Some(0), "{answer}");
+    backend(&world, "enable", &[]);
+    assert_eq!(weight(&world, a), Some(1), "{}", world.ipvsadm());
     world.wait_for_answers(&[a.name(), b.name()]);
+}
 
-    // A disabled one leaves when its connections have ended.
-    assert_eq!(backend("disable", &[&of_a, "--for=1h"]).0, Some(0));
-    assert_eq!(world.count(12), of_b_alone);
-    for connection in &mut both {
-        connection.ask().unwrap();
+#[test]
+fn a_disabled_backend_leaves_and_a_command_wins_over_the_file() {
+    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+        return;
     }
+    let (world, _serving, text) = two();
+    let (a, b) = (world.real(0), world.real(1));
+    let _agent = world.start_agent();
+    world.wait_for_answers(&[a.name(), b.name()]);
+    let mut both = connect_to_both(&world);
+    let answer = backend(&world, "disable", &["--for=1h"]);
+    assert!(answer.contains("disabled (by command, until 2"), "{answer}");
+    assert_eq!(world.count(12), [(b.name().to_owned(), 12)].into());
+    both.iter_mut().for_each(|each| drop(each.ask().unwrap()));
     assert_eq!(weight(&world, a), Some(0), "{}", world.ipvsadm());
-    assert_eq!(backend("enable", &[&of_a]).0, Some(0));
+    let is_gone = || weight(&world, a).is_none().then_some(());
+    wait_for("the end of the drain", PATIENT, is_gone).unwrap();
+    backend(&world, "enable", &[]);
     world.wait_for_answers(&[a.name(), b.name()]);
 
-    // The command wins over the file.
-    let drained = text.replace(
-        &format!("address: {}, port", a.v4()),
-        &format!("address: {}, administrativeState: Drain, port", a.v4()),
-    );
-    world.write(&drained);
+    let address = format!("address: {}, ", a.v4());
+    let drained = format!("{address}administrativeState: Drain, ");
+    world.write(&text.replace(&address, &drained));
     assert_eq!(world.ask_agent(&["reload"]).0, Some(0));
     assert_eq!(weight(&world, a), Some(0), "{}", world.ipvsadm());
-    let (code, answer) = backend("enable", &[&of_a]);
-    assert_eq!(
-        (code, answer.contains("enabled (by command)")),
-        (Some(0), true),
-        "{answer}"
-    );
+    let answer = backend(&world, "enable", &[]);
+    assert!(answer.contains("enabled (by command)"), "{answer}");
     world.wait_for_answers(&[a.name(), b.name()]);
 
-    let (code, error) = backend("drain", &["web/192.0.2.99"]);
+    let (code, error) = world.ask_agent(&["backend", "drain", "web/192.0.2.99"]);
     assert_eq!(code, Some(1), "{error}");
     let known = format!("there are {}:{PORT}, {}:{PORT}", a.v4(), b.v4());
     assert!(error.contains(&known), "{error}");
+}
+
+#[test]
+fn checks_are_run_once_without_an_agent() {
+    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let (world, [_serving, stopped], _) = two();
+    let (a, b) = (world.real(0), world.real(1));
+    let file = world.directory.path().join("lb.yaml");
+    let run = |name: &str| world.agent(&["check", "run", file.to_str().unwrap(), name]);
+    let line = |host: &Host, result: &str, text: &str| {
+        let name = format!("default/web/{}:{PORT}", host.v4());
+        let mut lines = text.lines().map(|line| line.split_whitespace());
+        let is_it = |mut words: std::str::SplitWhitespace<'_>| {
+            (words.next(), words.next(), words.next()) == (Some(&name), Some("tcp"), Some(result))
+        };
+        lines.any(is_it)
+    };
+    let (code, text) = run("web");
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        line(a, "passes", &text) && line(b, "passes", &text),
+        "{text}"
+    );
+    stopped.stop();
+    let (code, text) = run("web");
+    assert_eq!(code, Some(3), "{text}");
+    assert!(
+        line(a, "passes", &text) && line(b, "fails", &text),
+        "{text}"
+    );
+    assert!(text.contains("refused"), "{text}");
+    let (code, text) = run(&format!("web/{}", a.v4()));
+    assert_eq!((code, text.lines().count()), (Some(0), 2), "{text}");
+    let (code, text) = run("mail");
+    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(world.ipvsadm(), "", "nothing is programmed");
 }
 
 #[test]

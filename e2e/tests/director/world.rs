@@ -69,6 +69,8 @@ impl World {
         command.arg("--file").arg(directory.join("lb.yaml"));
         command.arg("--state-dir").arg(directory.join("state"));
         command.arg(format!("--debug-listen={}", self.socket()));
+        // Connections of drained real servers end by it in a test's time.
+        command.arg("--drain-timeout=5s");
         let namespace = self.director().namespace();
         Process::spawn(namespace, "agent", &mut command, directory).unwrap()
     }
