@@ -2,9 +2,15 @@
 
 //! Flags of commands that ask the running agent.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
+use portolan_runtime::duration_within;
 
 use super::SocketArgs;
+
+/// The shortest and the longest `--interval`.
+const INTERVAL: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(3_600)];
 
 /// Flags of `status`.
 #[derive(Debug, Args)]
@@ -21,6 +27,16 @@ pub struct StatusArgs {
     /// serving sorry server, else with 3 and the reasons on standard error.
     #[arg(long, conflicts_with = "output")]
     pub healthy: bool,
+
+    /// Show a live view in this terminal until `q` or Ctrl-C: what does not serve first. `s` sorts, `/` filters by
+    /// name or address, arrows scroll. With a name, its backends too. The exit code is 2 without a terminal.
+    #[arg(long, conflicts_with_all = ["output", "healthy"])]
+    pub watch: bool,
+
+    /// Time between two looks of `--watch`.
+    #[arg(long, value_name = "DURATION", default_value = "1s", requires = "watch",
+        value_parser = duration_within(INTERVAL[0], INTERVAL[1]))]
+    pub interval: Duration,
 
     /// The running agent.
     #[command(flatten)]

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use axum::http::Method;
 
-use super::{Overview, table};
+use super::{Overview, table, watch};
 use crate::args::{StatusArgs, StatusOutput, full_name};
 use crate::ask::ask;
 
@@ -20,6 +20,9 @@ const UNHEALTHY: u8 = 3;
 /// # Errors
 /// If the agent does not answer, there is no load balancer of the name, or the answer cannot be written.
 pub async fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    if args.watch {
+        return watch::run(args).await;
+    }
     let overview = request(args).await?;
     if args.healthy {
         let faults = overview.faults();

@@ -10,6 +10,7 @@ mod command;
 mod meter;
 mod serve;
 mod table;
+mod watch;
 
 use serde::{Deserialize, Serialize};
 

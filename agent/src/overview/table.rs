@@ -10,7 +10,8 @@ pub(super) const HEADINGS: [&str; 11] = [
     "OUT/s",
 ];
 
-const BACKEND_HEADINGS: [&str; 12] = [
+/// Headings of the table of backends. The first five columns are text, and the last one; the others are numbers.
+pub(super) const BACKEND_HEADINGS: [&str; 12] = [
     "BACKEND", "METHOD", "STATE", "FOR", "ADMIN", "WEIGHT", "ACTIVE", "INACT", "CONN/s", "IN/s",
     "OUT/s", "REASON",
 ];
@@ -73,7 +74,8 @@ pub(super) fn backends(overview: &Overview) -> String {
     text
 }
 
-fn backend_row(backend: &Backend) -> [String; 12] {
+/// The cells of a backend's line, in the order of [`BACKEND_HEADINGS`].
+pub(super) fn backend_row(backend: &Backend) -> [String; 12] {
     let [active, inactive, connections, bytes_in, bytes_out] = numbers(backend.usage.as_ref());
     let configured = backend.configured_weight;
     let weight = match backend.weight {
@@ -101,7 +103,7 @@ fn backend_row(backend: &Backend) -> [String; 12] {
 }
 
 /// What the table does not say.
-fn notes(overview: &Overview) -> String {
+pub(super) fn notes(overview: &Overview) -> String {
     let mut notes = String::new();
     if let Some(unread) = &overview.unread {
         notes.push_str(&format!("# no numbers of connections: {}\n", plain(unread)));

@@ -336,6 +336,8 @@ async fn the_command_asks_the_agent_over_its_socket() {
         name: name.map(ToOwned::to_owned),
         output: crate::args::StatusOutput::Table,
         healthy: true,
+        watch: false,
+        interval: Duration::from_secs(1),
         agent: crate::args::SocketArgs {
             address: format!("unix://{}", socket.display()),
         },
