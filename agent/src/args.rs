@@ -234,6 +234,10 @@ pub struct CleanupArgs {
     #[arg(long)]
     pub hand_over: Option<OtherProxy>,
 
+    /// State directory of the agent. It has what a `Director` has made in the kernel.
+    #[arg(long, env = "PORTOLAN_STATE_DIR", default_value = "/var/lib/portolan")]
+    pub state_dir: PathBuf,
+
     /// Flags of the kernel, as the agent ran with them.
     #[command(flatten)]
     pub kernel: KernelArgs,

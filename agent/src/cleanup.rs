@@ -3,20 +3,23 @@
 //! `portolan-agent cleanup`: removal of our objects, in the reverse order of programming.
 //!
 //! Ours are the virtual servers in the ownership record, the routes with our protocol number, and the sets
-//! and chains with our names. Kernel settings stay: others may rely on them. With
+//! and chains with our names; of a `Director` the sync daemons and announced routes in the state directory, and
+//! proxy neighbours with our protocol number. Kernel settings stay: others may rely on them. With
 //! `--hand-over kube-proxy` the objects that a kube-proxy has adopted stay too.
 
 use std::collections::BTreeSet;
 
 use portolan_dataplane::{
-    Dataplane, Kernel, KubeProxyObjects, NftablesKernel, REPLACEMENT_SET, VIP_DEVICE,
+    Dataplane, HostPlane, Kernel, KubeProxyObjects, NftablesKernel, REPLACEMENT_SET, VIP_DEVICE,
 };
 use portolan_model::{Family, NodeInfo};
+use portolan_plan::host::{HostDesired, Owned, plan_host};
 use portolan_plan::kube_proxy::takeover_marker;
 use portolan_plan::{Config, Desired, SetName, plan, rules};
 use portolan_reconcile::NftablesReconciler;
 
 use crate::args::{CleanupArgs, DataplaneKind};
+use crate::director::{load_owned, save_owned};
 use crate::kube_proxy::hand_over;
 
 /// Cleans up.
@@ -47,7 +50,43 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
         config.families = removable.into_iter().collect();
         return hand_over(&mut kernel, &config).await;
     }
-    clean(&mut kernel, &config, &removable).await
+    // A director gives its addresses up before its virtual servers go.
+    let owned = load_owned(&args.state_dir);
+    let host = clean_host(&mut kernel, &owned).await;
+    if host.is_ok() {
+        let stands_by = owned.stands_by;
+        let nothing = Owned {
+            stands_by,
+            ..Owned::default()
+        };
+        if nothing != owned {
+            save_owned(&args.state_dir, &nothing)?;
+        }
+    }
+    clean(&mut kernel, &config, &removable).await?;
+    host
+}
+
+/// Removes what a `Director` has made: announced routes, proxy neighbours, and sync daemons that are still as it
+/// started them.
+async fn clean_host(kernel: &mut impl HostPlane, owned: &Owned) -> anyhow::Result<()> {
+    let nothing = HostDesired::default();
+    let observed = kernel.observe_host(&nothing, owned).await?;
+    let (steps, _) = plan_host(&nothing, &observed, owned);
+    let failed = kernel.apply_host(&steps).await;
+    for (step, error) in &failed {
+        tracing::error!("{step}: {error}");
+    }
+    anyhow::ensure!(
+        failed.is_empty(),
+        "{} of {} settings of the host could not be removed",
+        failed.len(),
+        steps.len()
+    );
+    if !steps.is_empty() {
+        tracing::info!(settings = steps.len(), "settings of the host removed");
+    }
+    Ok(())
 }
 
 /// Removes all our objects; rules only of families whose iptables work.
@@ -98,7 +137,10 @@ mod tests {
     use portolan_dataplane::FakeKernel;
     use portolan_model::Protocol;
     use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
-    use portolan_model::ipvs::{VirtualServer, VirtualServerConfig, VirtualServerKey};
+    use portolan_model::ipvs::{
+        SyncDaemon, SyncRole, VirtualServer, VirtualServerConfig, VirtualServerKey,
+    };
+    use portolan_plan::host::{HostState, Neighbour};
     use portolan_plan::ownership_entry;
 
     use super::*;
@@ -156,5 +198,43 @@ mod tests {
             ["somebody-elses"]
         );
         assert!(kernel.state.routes.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_a_director_made_goes_and_an_operators_daemon_stays() {
+        let ours = SyncDaemon::new("eth0");
+        let operators = SyncDaemon {
+            id: 7,
+            ..SyncDaemon::new("eth1")
+        };
+        let neighbour = Neighbour {
+            interface: "eth0".to_owned(),
+            address: "2001:db8::1".parse().unwrap(),
+        };
+        let mut kernel = FakeKernel::default();
+        kernel.host.state = HostState {
+            daemons: [
+                (SyncRole::Master, ours.clone()),
+                (SyncRole::Backup, operators.clone()),
+            ]
+            .into(),
+            neighbours: [neighbour].into(),
+            announced: [(199, vip())].into(),
+            ..HostState::default()
+        };
+        // The agent had started both roles; somebody has started another backup since.
+        let owned = Owned {
+            daemons: SyncRole::ALL.map(|role| (role, ours.clone())).into(),
+            tables: [199].into(),
+            stands_by: false,
+        };
+        clean_host(&mut kernel, &owned).await.unwrap();
+        let left = HostState {
+            daemons: [(SyncRole::Backup, operators)].into(),
+            ..HostState::default()
+        };
+        assert_eq!(kernel.host.state, left);
+        clean_host(&mut kernel, &Owned::default()).await.unwrap();
+        assert_eq!(kernel.host.applied.len(), 3, "{:?}", kernel.host.applied);
     }
 }

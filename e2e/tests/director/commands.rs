@@ -82,8 +82,9 @@ fn a_backend_is_drained_until_it_is_enabled() {
     assert!(world.ipvsadm().contains("-s wrr"), "{}", world.ipvsadm());
     assert_eq!(weight(&world, a), Some(0));
     agent.kill9().unwrap();
-    let mut agent = world.start_agent();
-    agent.wait_for_log("programmed", PATIENT).unwrap();
+    let _agent = world.start_agent();
+    let is_there = || (world.ask_agent(&["status", "--healthy"]).0 == Some(0)).then_some(());
+    wait_for("the next agent", PATIENT, is_there).unwrap();
     assert_eq!(world.count(12), of_b_alone);
     backend(&world, "enable", &[]);
     assert_eq!(weight(&world, a), Some(1), "{}", world.ipvsadm());
@@ -198,4 +199,61 @@ fn a_director_stands_by_and_takes_over_again() {
     assert!(!routes().contains(VIP), "{}", routes());
     role("active");
     world.wait_for_answers(&[a.name()]);
+}
+
+/// What a director leaves in the kernel besides its virtual servers.
+fn left(world: &World) -> String {
+    let show = |command: &str| {
+        let words: Vec<_> = command.split(' ').collect();
+        world.director().exec(&words).unwrap()
+    };
+    [
+        show("ip route show table all proto 99"),
+        show("ip -6 route show table all proto 99"),
+        show("ip -6 neighbour show proxy"),
+        show("ipvsadm --list --daemon"),
+        world.ipvsadm(),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_cleanup_removes_what_a_director_made() {
+    if !lane::provides("director", &[Need::Root, Need::Ipvs]) {
+        return;
+    }
+    let world = World::new(1);
+    let a = world.real(0);
+    let director = "---\napiVersion: portolan.dev/v1alpha1\nkind: Director\nmetadata: {name: node1}\nspec:\n  \
+                    vips: {interface: eth0}\n  sync: {interface: eth0, id: 1}\n  announceTable: 199\n";
+    let text = balancer("", &[(a, "")]);
+    let of_v6 = "---\napiVersion: portolan.dev/v1alpha1\nkind: LoadBalancer\nmetadata: {name: six}\nspec:\n  \
+                 frontends: [{addresses: [\"2001:db8::10\"], port: 80}]\n  \
+                 backends: [{address: \"fd00::1\"}]\n";
+    world.write(&format!("{text}{of_v6}{director}"));
+    let mut agent = world.start_agent();
+    agent.wait_for_log("programmed", PATIENT).unwrap();
+    let made = left(&world);
+    let parts = [
+        VIP,
+        "table 199",
+        "2001:db8::10 dev",
+        "master sync daemon",
+        "backup sync daemon",
+        "-A -t",
+    ];
+    for part in parts {
+        assert!(made.contains(part), "{part}: {made}");
+    }
+    agent.stop(PATIENT).unwrap();
+    assert_eq!(left(&world), made, "an agent that ends leaves the kernel");
+    let state = format!(
+        "--state-dir={}",
+        world.directory.path().join("state").display()
+    );
+    for _ in 0..2 {
+        let (code, text) = world.agent(&["cleanup", &state]);
+        assert_eq!(code, Some(0), "{text}");
+        assert_eq!(left(&world).trim(), "");
+    }
 }
