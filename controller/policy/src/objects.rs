@@ -151,16 +151,6 @@ impl Objects {
         (all, faults)
     }
 
-    /// The names of all objects.
-    #[must_use]
-    pub fn names(&self) -> Vec<ObjectName> {
-        self.clone()
-            .into_objects()
-            .iter()
-            .map(Object::name)
-            .collect()
-    }
-
     fn into_objects(self) -> Vec<Object> {
         let set = self.set.into_iter().map(Object::ClusterSet);
         let clusters = self.clusters.into_values().map(Object::Cluster);

@@ -109,11 +109,6 @@ impl PolicyFiles {
         let files = names.iter().zip(self.texts.values());
         let files: Vec<_> = files.map(|(name, text)| Text { name, text }).collect();
         let reading = read(&files);
-        let mut refused = reading.refused();
-        if reading.is_incomplete() {
-            // What cannot be told to be an object may be any of those that are missing.
-            refused.extend(self.objects.names());
-        }
         let mut problems = self.unreadable.clone();
         problems.extend(reading.problems.iter().map(ToString::to_string));
         let others = reading.not_ours.iter().map(|other| {
@@ -121,7 +116,7 @@ impl PolicyFiles {
             format!("{file}:{line}: {} is no object of the policy", other.kind)
         });
         problems.extend(others);
-        let (objects, faults) = reading.objects.or_last_good(&refused, &self.objects);
+        let (objects, faults) = reading.in_force(&self.objects);
         problems.extend(
             faults
                 .iter()
