@@ -170,8 +170,8 @@ fn text(rig: &Rig, survival: Survival) -> String {
 /// A real server with the virtual address, which it tells nobody of.
 fn real_server(host: &Host) -> EchoServer {
     let quiet = [
-        ("net.ipv4.conf.all.arp_ignore", "1"),
-        ("net.ipv4.conf.all.arp_announce", "2"),
+        ("ipv4/conf/all/arp_ignore", "1"),
+        ("ipv4/conf/all/arp_announce", "2"),
     ];
     host.namespace().sysctl(&quiet).unwrap();
     let address = format!("{VIP}/32");
