@@ -75,10 +75,7 @@ impl Node {
     pub(super) fn json(text: &str) -> Result<Self, SyntaxError> {
         if let Err(error) = serde_json::from_str::<de::IgnoredAny>(text) {
             return Err(SyntaxError {
-                at: Position {
-                    line: error.line() as u64,
-                    column: error.column() as u64,
-                },
+                at: json_position(text, &error),
                 message: without_position(&error.to_string()),
             });
         }
@@ -225,6 +222,18 @@ fn without_position(message: &str) -> String {
         .rsplit_once(" at line ")
         .map_or(message, |(message, _)| message)
         .to_owned()
+}
+
+/// The place of a syntax error. `serde_json` counts columns in bytes, and says 0 at the end of a text
+/// whose last line is empty.
+fn json_position(text: &str, error: &serde_json::Error) -> Position {
+    let line = text.split('\n').nth(error.line().saturating_sub(1));
+    let starts = line.unwrap_or_default().char_indices();
+    let characters = starts.take_while(|(start, _)| *start < error.column());
+    Position {
+        line: error.line() as u64,
+        column: characters.count().max(1) as u64,
+    }
 }
 
 fn position(location: serde_saphyr::Location) -> Position {
@@ -380,5 +389,17 @@ mod tests {
             (error.at.line, error.message.as_str()),
             (1, "key must be a string")
         );
+    }
+
+    #[test]
+    fn columns_of_broken_json_are_characters_from_1() {
+        for (text, line, column) in [
+            ("{\"ä\": 1, \"öü\": x}", 1, 16),
+            ("{\n  \"ä\": 1,\n", 3, 1),
+            ("", 1, 1),
+        ] {
+            let error = Node::json(text).unwrap_err();
+            assert_eq!(error.at, Position { line, column }, "{text:?}");
+        }
     }
 }
