@@ -125,13 +125,7 @@ fn equal_services_of_ipvsadm_are_joined_on_request() {
 
 /// Errors by text: nothing is imported, and the exit code is 1.
 fn is_refused(import: &Import, expected: &str) {
-    let errors: Vec<String> = import
-        .notes
-        .iter()
-        .filter(|note| note.class == Class::Error)
-        .map(ToString::to_string)
-        .collect();
-    assert_eq!(errors, [expected]);
+    assert_eq!(errors(import), [expected]);
     assert_eq!(import.exit_code(), 1);
     assert_eq!(import.to_yaml(), "");
 }
@@ -222,6 +216,59 @@ fn included_files_and_conditions_of_keepalived_are_read() {
         keepalived_of("include nothing\n", &include, None).exit_code(),
         2
     );
+}
+
+/// The errors of an import, each with its place.
+fn errors(import: &Import) -> Vec<String> {
+    let errors = import.notes.iter();
+    let errors = errors.filter(|note| note.class == Class::Error);
+    errors.map(ToString::to_string).collect()
+}
+
+#[test]
+fn blocks_of_keepalived_are_nested_to_a_limit() {
+    let nested = |depth: usize| "a {\n".repeat(depth) + &"}\n".repeat(depth);
+    assert_eq!(errors(&keepalived(&nested(32))), [""; 0]);
+    let expected = "keepalived.conf:33: error: {: in 32 other blocks: expected at most 31";
+    assert_eq!(errors(&keepalived(&nested(100_000))), [expected]);
+    let open = errors(&keepalived(&"a {\n".repeat(100_000)));
+    assert_eq!(open.len(), 34);
+    assert!(open.contains(&expected.to_owned()), "{open:#?}");
+}
+
+#[test]
+fn files_that_include_each_other_many_times_are_refused() {
+    let include = |pattern: &str| {
+        let next = pattern.parse::<u32>().map_or(0, |number| number + 1);
+        let text = if next < 8 {
+            format!("include {next}\n").repeat(50)
+        } else {
+            String::new()
+        };
+        vec![(pattern.to_owned(), text)]
+    };
+    let import = keepalived_of("include 0\n", &include, None);
+    assert_eq!(
+        errors(&import),
+        ["6:9: error: include: more than 4096 files are included"]
+    );
+    let itself = |_: &str| vec![("self".to_owned(), "include self\n".repeat(50))];
+    let import = keepalived_of("include self\n", &itself, None);
+    let endless = "self:1: error: include: files include each other without end";
+    assert_eq!(errors(&import), [endless]);
+}
+
+#[test]
+fn included_text_and_values_of_variables_are_limited() {
+    let expected = "included files and values of variables have more than 4 MiB";
+    let include = |_: &str| vec![("big".to_owned(), " ".repeat(1 << 20))];
+    let import = keepalived_of(&"include big\n".repeat(5), &include, None);
+    let found = format!("keepalived.conf:5: error: include: {expected}");
+    assert_eq!(errors(&import), [found]);
+    let doubled = (1..100).map(|n| format!("$V{n}=$V{0}$V{0}\n", n - 1));
+    let text = format!("$V0=ab\n{}", doubled.collect::<String>());
+    let found = format!("keepalived.conf:22: error: $: {expected}");
+    assert_eq!(errors(&keepalived(&text)), [found]);
 }
 
 #[test]

@@ -12,6 +12,16 @@ use crate::import::{Class, Draft, Origin};
 /// How deep files may include each other.
 const DEPTH: usize = 16;
 
+/// Most files that are included, one that is included twice counted twice.
+const FILES: usize = 4096;
+
+/// Most bytes of included files and of values in the place of variables. The words that become of them
+/// take a hundred times as much memory at worst.
+const TEXT: usize = 4 << 20;
+
+/// How deep blocks may be nested. keepalived has four levels; each is read by a call within another.
+const BLOCKS: usize = 32;
+
 /// One statement: a line of words and, if there is one, the block after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Statement {
@@ -43,13 +53,16 @@ pub(super) fn read(draft: &mut Draft, file: File<'_>, options: &Options<'_>) -> 
         options,
         variables: HashMap::new(),
         tokens: Vec::new(),
+        files: 0,
+        text: 0,
+        is_over: false,
     };
     lexer.file(draft, file.name, file.text, 0);
     let mut tokens = lexer.tokens.into_iter().peekable();
-    let mut statements = block(draft, &mut tokens);
+    let mut statements = block(draft, &mut tokens, 0);
     while let Some((origin, _)) = tokens.next() {
         draft.note(&origin, Class::Error, "}", "closes no block");
-        statements.extend(block(draft, &mut tokens));
+        statements.extend(block(draft, &mut tokens, 0));
     }
     statements
 }
@@ -62,10 +75,17 @@ enum Token {
     End,
 }
 
+type Tokens = Peekable<std::vec::IntoIter<(Origin, Token)>>;
+
 struct Lexer<'a> {
     options: &'a Options<'a>,
     variables: HashMap<String, String>,
     tokens: Vec<(Origin, Token)>,
+    /// Included files, and bytes of these and of values of variables.
+    files: usize,
+    text: usize,
+    /// Whether there are more of them than may be, after which nothing else is read.
+    is_over: bool,
 }
 
 impl Lexer<'_> {
@@ -79,8 +99,30 @@ impl Lexer<'_> {
                 };
                 line = format!("{start}{}", next.trim_start());
             }
+            if self.is_over {
+                return;
+            }
             self.line(draft, &origin(name, number), &line, depth);
         }
+    }
+
+    /// Notes that there is too much of something, and reads nothing else.
+    fn over(&mut self, draft: &mut Draft, origin: &Origin, setting: &str, message: &str) {
+        draft.note(origin, Class::Error, setting, message);
+        self.is_over = true;
+    }
+
+    /// Counts bytes that the first file does not have; whether they are few enough.
+    fn takes(&mut self, draft: &mut Draft, origin: &Origin, setting: &str, bytes: usize) -> bool {
+        self.text = self.text.saturating_add(bytes);
+        if self.text > TEXT {
+            let message = format!(
+                "included files and values of variables have more than {} MiB",
+                TEXT >> 20
+            );
+            self.over(draft, origin, setting, &message);
+        }
+        self.text <= TEXT
     }
 
     fn line(&mut self, draft: &mut Draft, origin: &Origin, line: &str, depth: usize) {
@@ -88,15 +130,18 @@ impl Lexer<'_> {
             return;
         };
         if let Some((name, value)) = definition(line) {
-            let value = self.substituted(value.trim());
-            self.variables.insert(name.to_owned(), value);
+            if let Some(value) = self.substituted(draft, origin, value.trim()) {
+                self.variables.insert(name.to_owned(), value);
+            }
             return;
         }
         if line.contains("~SEQ") || line.contains("~LST") {
             draft.note(origin, Class::Error, "~SEQ, ~LST", "expected written out");
             return;
         }
-        let line = self.substituted(line);
+        let Some(line) = self.substituted(draft, origin, line) else {
+            return;
+        };
         let words = match words(&line) {
             Ok(words) => words,
             Err(message) => {
@@ -132,8 +177,8 @@ impl Lexer<'_> {
         holds.then_some(rest.trim_start())
     }
 
-    /// `$NAME` and `${NAME}` by their values; unknown ones stay.
-    fn substituted(&self, line: &str) -> String {
+    /// `$NAME` and `${NAME}` by their values; unknown ones stay. Nothing if the values are too long.
+    fn substituted(&mut self, draft: &mut Draft, origin: &Origin, line: &str) -> Option<String> {
         let mut text = String::new();
         let mut rest = line;
         while let Some(at) = rest.find('$') {
@@ -150,13 +195,17 @@ impl Lexer<'_> {
                     (&after[..end], end)
                 }
             };
+            let length = self.variables.get(name).map_or(0, String::len);
+            if !self.takes(draft, origin, "$", length) {
+                return None;
+            }
             match self.variables.get(name) {
                 Some(value) => text.push_str(value),
                 None => text.push_str(&rest[at..=at + end]),
             }
             rest = &after[end..];
         }
-        text + rest
+        Some(text + rest)
     }
 
     fn include(&mut self, draft: &mut Draft, origin: &Origin, pattern: &str, depth: usize) {
@@ -171,16 +220,19 @@ impl Lexer<'_> {
             return;
         }
         if depth >= DEPTH {
-            draft.note(
-                origin,
-                Class::Error,
-                "include",
-                "files include each other without end",
-            );
-            return;
+            let message = "files include each other without end";
+            return self.over(draft, origin, "include", message);
         }
         draft.note(origin, Class::Same, "include", "");
         for (name, text) in files {
+            self.files += 1;
+            if self.files > FILES {
+                let message = format!("more than {FILES} files are included");
+                return self.over(draft, origin, "include", &message);
+            }
+            if self.is_over || !self.takes(draft, origin, "include", text.len()) {
+                return;
+            }
             self.file(draft, &name, &text, depth + 1);
         }
     }
@@ -249,11 +301,8 @@ fn quoted(
     Err("not closed: expected a closing quote in the same line")
 }
 
-/// Statements up to the end of a block, or to a `}` that closes none.
-fn block(
-    draft: &mut Draft,
-    tokens: &mut Peekable<std::vec::IntoIter<(Origin, Token)>>,
-) -> Vec<Statement> {
+/// Statements up to the end of a block within `depth` others, or to a `}` that closes none.
+fn block(draft: &mut Draft, tokens: &mut Tokens, depth: usize) -> Vec<Statement> {
     let mut statements: Vec<Statement> = Vec::new();
     let mut is_new = true;
     while let Some((origin, token)) = tokens.next_if(|(_, token)| *token != Token::Close) {
@@ -271,7 +320,15 @@ fn block(
                 }
             },
             Token::Open => {
-                let inner = block(draft, tokens);
+                let inner = if depth < BLOCKS {
+                    block(draft, tokens, depth + 1)
+                } else {
+                    let message =
+                        format!("in {depth} other blocks: expected at most {}", BLOCKS - 1);
+                    draft.note(&origin, Class::Error, "{", message);
+                    skip(tokens);
+                    Vec::new()
+                };
                 if tokens.next().is_none() {
                     draft.note(&origin, Class::Error, "{", "not closed: expected }");
                 }
@@ -285,4 +342,16 @@ fn block(
         }
     }
     statements
+}
+
+/// Passes over the rest of a block, up to its `}`.
+fn skip(tokens: &mut Tokens) {
+    let mut open = 0_usize;
+    while let Some((_, token)) = tokens.next_if(|(_, token)| open > 0 || *token != Token::Close) {
+        match token {
+            Token::Open => open += 1,
+            Token::Close => open -= 1,
+            Token::Word(_) | Token::End => {}
+        }
+    }
 }
