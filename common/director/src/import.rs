@@ -10,6 +10,7 @@ pub mod ipvsadm;
 pub mod keepalived;
 pub mod ldirectord;
 
+use std::collections::HashMap;
 use std::fmt;
 
 use crate::document::{
@@ -146,6 +147,8 @@ struct Draft {
     balancers: Vec<Drafted>,
     director: Option<DirectorDocument>,
     notes: Vec<Note>,
+    /// Names of load balancers, each with the number of its next namesake.
+    names: HashMap<String, u32>,
 }
 
 /// A load balancer and where it came from.
@@ -188,18 +191,16 @@ impl Draft {
     }
 
     /// A name that no other load balancer has.
-    fn free_name(&self, wanted: &str) -> String {
+    fn free_name(&mut self, wanted: &str) -> String {
         let wanted = object_name(wanted);
-        let is_free = |name: &String| {
-            let names = self
-                .balancers
-                .iter()
-                .map(|drafted| &drafted.document.metadata.name);
-            !names.into_iter().any(|taken| taken == name)
-        };
-        let numbered = (2..).map(|number| format!("{wanted}-{number}"));
-        let mut names = std::iter::once(wanted.clone()).chain(numbered);
-        names.find(is_free).unwrap_or(wanted)
+        let mut name = wanted.clone();
+        while self.names.contains_key(&name) {
+            let number = self.names.entry(wanted.clone()).or_insert(2);
+            name = format!("{wanted}-{number}");
+            *number += 1;
+        }
+        self.names.insert(name.clone(), 2);
+        name
     }
 
     /// Checks the objects as files are.
@@ -276,5 +277,21 @@ fn object_name(text: &str) -> String {
         String::from("imported")
     } else {
         name.trim_end_matches(['-', '.']).to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_given_once_and_without_trying_all_before() {
+        let mut draft = Draft::default();
+        let names = ["a", "a-2", "A", "a", "a-2"].map(|wanted| draft.free_name(wanted));
+        assert_eq!(names, ["a", "a-2", "a-3", "a-4", "a-2-2"]);
+        let names: HashSet<String> = (0..200_000).map(|_| draft.free_name("b")).collect();
+        assert_eq!(names.len(), 200_000);
     }
 }

@@ -61,7 +61,7 @@ pub fn import(file: File<'_>, merge: bool) -> Import {
         services = merged(services);
     }
     for service in services {
-        let document = service.document(&draft);
+        let document = service.document(&mut draft);
         draft.balancers.push(Drafted {
             document,
             origin: service.origin,
@@ -80,7 +80,7 @@ struct Service {
 }
 
 impl Service {
-    fn document(&self, draft: &Draft) -> LoadBalancerDocument {
+    fn document(&self, draft: &mut Draft) -> LoadBalancerDocument {
         LoadBalancerDocument {
             api_version: ApiVersion::V1Alpha1,
             kind: LoadBalancerKind::LoadBalancer,
