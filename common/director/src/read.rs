@@ -5,6 +5,7 @@
 //! Files of other kinds of objects of `portolan.dev` are read by the same code, so that all problems
 //! look alike.
 
+mod line;
 mod node;
 mod path;
 mod prune;

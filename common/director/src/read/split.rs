@@ -2,6 +2,7 @@
 
 //! The documents of a file, each parsed by itself: broken YAML in one hides no problem in another.
 
+use super::line::lines;
 use super::node::{Node, SyntaxError};
 use crate::problem::Position;
 
@@ -50,7 +51,7 @@ pub fn documents(text: &str, format: Format) -> Vec<Result<Node, SyntaxError>> {
 fn pieces(text: &str) -> Vec<(u64, &str)> {
     let mut pieces = Vec::new();
     let (mut start, mut lines_before, mut offset) = (0, 0, 0);
-    for (line_number, line) in (0..).zip(text.split_inclusive('\n')) {
+    for (line_number, line) in (0..).zip(lines(text)) {
         if is_separator(line) && offset > start {
             pieces.push((lines_before, &text[start..offset]));
             (start, lines_before) = (offset, line_number);
@@ -68,7 +69,7 @@ fn is_separator(line: &str) -> bool {
 }
 
 fn is_blank(piece: &str) -> bool {
-    piece.lines().all(|line| {
+    lines(piece).all(|line| {
         let content = if is_separator(line) { &line[3..] } else { line };
         let content = content.trim();
         content.is_empty() || content == "..." || content.starts_with(['#', '%'])
@@ -93,6 +94,15 @@ mod tests {
     }
 
     #[test]
+    fn carriage_returns_end_lines_as_in_yaml() {
+        let found = documents("# x\ra: 1\r\n---\rb:\r  c: 2\r", Format::Yaml);
+        let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0].locate("a"), Position { line: 2, column: 4 });
+        assert_eq!(found[1].locate("b.c"), Position { line: 5, column: 6 });
+    }
+
+    #[test]
     fn a_broken_document_leaves_the_others_alone() {
         let found = documents("a: [1\n---\nb: 2\n---\nc: }\n", Format::Yaml);
         assert_eq!(
@@ -106,5 +116,19 @@ mod tests {
     fn comments_alone_are_no_document() {
         assert!(documents("# c\n---\n\n---\n...\n", Format::Yaml).is_empty());
         assert_eq!(documents("a: |\n  ---\n  b\n", Format::Yaml).len(), 1);
+    }
+
+    #[test]
+    fn columns_of_broken_json_are_characters_from_1() {
+        for (text, line, column) in [
+            ("{\"ä\": 1, \"öü\": x}", 1, 16),
+            ("{\n  \"ä\": 1,\n", 3, 1),
+            ("{\r \"a\": 1,\r x}", 3, 2),
+            ("{\"a", 1, 3),
+            ("", 1, 1),
+        ] {
+            let error = documents(text, Format::Json).remove(0).unwrap_err();
+            assert_eq!(error.at, Position { line, column }, "{text:?}");
+        }
     }
 }
