@@ -49,7 +49,7 @@ chart-update: ## Write the schema, the table of values and the expected manifest
 	@charts/ci/update
 
 .PHONY: fuzz
-fuzz: ## Fuzz the decoders of agent and controller, 15 s each target; e2e/fuzz/run SECONDS for longer
+fuzz: ## Fuzz decoders, parsers and importers, 15 s each target; e2e/fuzz/run SECONDS for longer
 	@e2e/fuzz/run
 
 .PHONY: bench-stream

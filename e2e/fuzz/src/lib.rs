@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Fuzz targets of the agent's, the controller's and DNS's decoders.
+//! Fuzz targets of the agent's, the controller's and DNS's decoders, and of the parsers and importers
+//! of files.
 //!
 //! A target takes bytes and panics if an invariant is violated. `e2e/fuzz/run` builds the targets
 //! with coverage for libFuzzer. Without coverage their programs replay files, and a test replays
@@ -9,6 +10,7 @@
 pub mod agent;
 pub mod controller;
 pub mod dns;
+pub mod files;
 pub mod input;
 pub mod seeds;
 
@@ -51,6 +53,27 @@ mod tests {
     fn dns_holds_against_its_corpus() {
         replay("dns", |input| {
             crate::dns::check(input);
+        });
+    }
+
+    #[test]
+    fn files_of_a_director_hold_against_their_corpus() {
+        replay("director", |input| {
+            crate::files::director::check(input);
+        });
+    }
+
+    #[test]
+    fn importers_hold_against_their_corpus() {
+        replay("import", |input| {
+            crate::files::import::check(input);
+        });
+    }
+
+    #[test]
+    fn policies_hold_against_their_corpus() {
+        replay("policy", |input| {
+            crate::files::policy::check(input);
         });
     }
 }

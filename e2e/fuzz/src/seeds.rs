@@ -2,6 +2,8 @@
 
 //! Initial inputs: real messages, made from objects with a wide range of fields.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use portolan_model::{ContentHash, NodeKey, Record};
@@ -20,6 +22,23 @@ use crate::input::{join, join_bytes};
 
 /// The name of an input, and the input.
 pub type Seed = (&'static str, Vec<u8>);
+
+/// The words of texts in libFuzzer's notation of a dictionary, from which it makes its changes: it does
+/// not find a field's name by changing bytes.
+#[must_use]
+pub fn dictionary(seeds: &[Seed]) -> String {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-".contains(byte);
+    let inputs = seeds.iter().map(|(_, input)| input.as_slice());
+    let words = inputs.flat_map(|input| input.split(|byte| !is_part(byte)));
+    let words: BTreeSet<&[u8]> = words
+        .filter(|word| (3..=32).contains(&word.len()))
+        .collect();
+    let mut lines = String::new();
+    for word in words {
+        let _ = writeln!(lines, "\"{}\"", String::from_utf8_lossy(word));
+    }
+    lines
+}
 
 /// The objects of the seeds.
 ///

@@ -53,3 +53,15 @@ fn the_controllers_seeds_reach_what_they_are_for() {
     assert_eq!(outcomes["objects"].troubled, 1);
     assert!(outcomes["objects"].computed > table().records.len());
 }
+
+#[test]
+fn a_dictionary_has_the_words_of_all_texts_once() {
+    let seeds = [
+        ("a", b"yapiVersion: v1\nmh-port \xff\n".to_vec()),
+        ("b", b"mh-port: \"ping\"".to_vec()),
+    ];
+    assert_eq!(
+        dictionary(&seeds),
+        "\"mh-port\"\n\"ping\"\n\"yapiVersion\"\n"
+    );
+}
