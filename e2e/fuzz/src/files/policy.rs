@@ -62,7 +62,7 @@ fn stand_alone(name: &str, text: &str, reading: &Reading) {
 /// If an embedded file is no YAML.
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let good = include_str!("../../../../controller/policy/tests/good.yaml");
+    let good = include_str!("../../../../controller/policy/tests/policy_files/good.yaml");
     let all = documents(good, Format::Yaml);
     let all: Vec<Value> = all.iter().flatten().map(|one| one.to_json()).collect();
     let first_of = |kind: Kind| {
