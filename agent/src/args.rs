@@ -169,7 +169,7 @@ pub struct ReloadArgs {
 /// Flags of `director`.
 #[derive(Debug, Args)]
 pub struct DirectorArgs {
-    /// What to do.
+    /// New role of this host, or `show` for the role that it has.
     pub command: DirectorCommand,
 
     /// The running agent.

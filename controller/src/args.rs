@@ -155,8 +155,8 @@ pub(crate) struct Args {
     #[arg(long, env = "PORTOLAN_PLAINTEXT", help_heading = AGENTS)]
     pub(crate) plaintext: bool,
 
-    /// Serve agents whose node has no Node object. Default: true with `--source file` and
-    /// `--source etcd`, false with `--source kubernetes`, where such a node was deleted or never existed. Relays have no Nodes
+    /// Serve agents whose node has no Node object. Default: true with `--source file`,
+    /// `--source clusters` and `--source etcd`, false with `--source kubernetes`, where such a node was deleted or never existed. Relays have no Nodes
     /// to check.
     #[arg(long, env = "PORTOLAN_ALLOW_UNKNOWN_NODES", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", help_heading = AGENTS)]

@@ -24,7 +24,7 @@ pub(crate) struct HostKeeper {
     owned: Owned,
     /// Virtual addresses that the host answered for at the last time.
     bound: BTreeSet<IpAddr>,
-    /// Whether a host that asks for nothing was made so. Changes of the table then cost nothing here.
+    /// Set once a host that asks for nothing was made so. Changes of the table then cost nothing here.
     is_settled: bool,
 }
 
@@ -120,7 +120,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         outcome
     }
 
-    /// What is asked for, if there is anything to do about it.
+    /// Settings asked for, if there is anything to do about them.
     fn asking(&self) -> Option<&Arc<Host>> {
         self.host.host.as_ref().filter(|_| !self.host.is_settled)
     }

@@ -18,7 +18,7 @@ use crate::subscribe::{Report, Subscribed};
 pub(super) struct Checked {
     /// The tables with the results of the checks.
     pub(super) tables: watch::Receiver<Option<Arc<Subscribed>>>,
-    /// What is known about load balancers, for `status`.
+    /// State of load balancers, for `status`.
     pub(super) overviews: Overviews,
     /// Commands about backends.
     pub(super) commands: Commands,

@@ -19,7 +19,7 @@ const FOR: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(366 * 86
 /// Flags of `backend`.
 #[derive(Debug, Args)]
 pub struct BackendArgs {
-    /// What to do.
+    /// New state of the backend.
     pub command: BackendCommand,
 
     /// The backend: a load balancer and an address. Without a port, all ports of the address.
@@ -78,7 +78,7 @@ pub struct BackendName {
 pub struct BadBackendName;
 
 impl BackendName {
-    /// Whether it names a backend with this address of its load balancer.
+    /// True if it names a backend with this address of its load balancer.
     #[must_use]
     pub fn covers(&self, address: SocketAddr) -> bool {
         self.ip == address.ip() && self.port.is_none_or(|port| port == address.port())

@@ -164,7 +164,7 @@ pub struct Owned {
     pub daemons: BTreeMap<SyncRole, SyncDaemon>,
     /// Tables with routes of announced addresses.
     pub tables: BTreeSet<u32>,
-    /// Whether the virtual addresses are left to another director or program. Before the files are read, a
+    /// True if the virtual addresses are left to another director or program. Before the files are read, a
     /// table from disk then binds none of them.
     #[serde(default)]
     pub stands_by: bool,
