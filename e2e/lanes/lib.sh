@@ -6,10 +6,13 @@ host_has_ipvs() {
     [ -e /proc/net/ip_vs ] || modprobe -q ip_vs 2>/dev/null
 }
 
+cache() { echo "${PORTOLAN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/portolan}"; }
+
 # Where unpacked guest kernels are kept, one directory for each version.
-kernel_cache() {
-    echo "${PORTOLAN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/portolan}/kernel"
-}
+kernel_cache() { echo "$(cache)/kernel"; }
+
+# The library that User Mode Linux runs with: see xstate.c.
+xstate_library() { echo "$(cache)/xstate.so"; }
 
 # Prints the directory of the newest unpacked cloud kernel; fails if there is none.
 cloud_kernel() {
