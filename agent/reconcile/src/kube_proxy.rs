@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Takeover from a kube-proxy in IPVS mode, around the first reconciliation.
+//! Takeover from a kube-proxy, around the first reconciliation.
 //!
-//! Before it, [`Reconciler::begin_takeover`] claims the kube-proxy's virtual servers, which the
-//! reconciliation treats like any others of ours. After it, [`Reconciler::continue_takeover`] removes the
-//! leftovers piece by piece: the addresses of the device when our routes are in place, then the device,
-//! and last the chains and sets that only a kube-proxy has. Each piece is idempotent, and the marker of
+//! Before it, [`Reconciler::begin_takeover`] claims the virtual servers of a kube-proxy in IPVS mode, which
+//! the reconciliation treats like any others of ours, and keeps the rules of one in iptables mode in force.
+//! After it, [`Reconciler::continue_takeover`] removes the
+//! leftovers piece by piece: the addresses of the device when our routes are in place, then the device, the
+//! rules that rewrite packets when a virtual server is behind each of them, and last the chains and sets that
+//! only a kube-proxy has. Each piece is idempotent, and the marker of
 //! the takeover is removed last, so a crash at any point loses nothing.
 
 use portolan_dataplane::{Dataplane, DataplaneError, KubeProxyObjects};
+use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Family, NodeTable};
-use portolan_plan::Step;
+use portolan_plan::kube_proxy::packet_rules::shares_names;
 use portolan_plan::kube_proxy::{
-    Claim, VIP_DEVICE, has_kube_proxy, leftover_rules, leftover_sets, releasable,
+    Claim, PacketRules, VIP_DEVICE, has_kube_proxy, leftover_rules, leftover_sets, releasable,
+    takeover_marker,
 };
+use portolan_plan::{KernelState, Step};
 
 use crate::Reconciler;
 
@@ -44,6 +49,12 @@ pub enum TakeoverProgress {
         /// The addresses of the device that are left.
         addresses: usize,
     },
+    /// Some addresses and ports of the kube-proxy's rules have no virtual server or route yet. As
+    /// [`Self::Waiting`].
+    Unserved {
+        /// How many.
+        frontends: usize,
+    },
     /// No object of the kube-proxy is left.
     Done,
 }
@@ -64,14 +75,15 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         let facts = self.dataplane.facts().await?;
         let mut observed = self.observe().await?;
         let device = self.dataplane.vip_device(VIP_DEVICE).await?;
+        let rules = self.packet_rules(asked, &observed).await?;
         let names = &self.config.names;
-        if !has_kube_proxy(&observed, device.is_some(), asked, names) {
+        if !has_kube_proxy(&observed, device.is_some(), !rules.is_empty(), asked, names) {
             self.facts = Some(facts);
             self.set_observed(observed);
             return Ok(TakeoverStart::Nothing);
         }
         let bound = device.unwrap_or_default();
-        let claim = Claim::new(table, &facts, &self.config, &observed, &bound);
+        let claim = Claim::new(table, &facts, &self.config, &observed, &bound, &rules);
         if is_doubtful(&claim) {
             return Ok(TakeoverStart::Doubtful(claim));
         }
@@ -84,9 +96,27 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
             });
         }
         steps.iter().for_each(|step| observed.advance(step));
+        if !rules.is_empty() {
+            let families = &self.config.families;
+            self.dataplane.keep_packet_rules(families).await?;
+        }
         self.facts = Some(facts);
         self.set_observed(observed);
         Ok(TakeoverStart::Begun(claim))
+    }
+
+    /// The rules of a kube-proxy that rewrite packets, if a takeover was asked for or has begun.
+    async fn packet_rules(
+        &mut self,
+        asked: bool,
+        observed: &KernelState,
+    ) -> Result<PacketRules, DataplaneError> {
+        let names = &self.config.names;
+        let has_begun = observed.sets.contains_key(&takeover_marker(names));
+        if !shares_names(names) || !(asked || has_begun) {
+            return Ok(PacketRules::default());
+        }
+        self.dataplane.packet_rules(&self.config.families).await
     }
 
     /// Removes a piece of the leftovers, once a table is programmed.
@@ -125,6 +155,9 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         if device.is_some() {
             self.dataplane.delete_vip_device(VIP_DEVICE).await?;
         }
+        if let Some(progress) = self.delete_packet_rules().await? {
+            return Ok(progress);
+        }
         let rules = leftover_rules(&self.config);
         for family in Family::ALL {
             if self.config.families.contains(&family) {
@@ -139,6 +172,45 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         }
         Ok(TakeoverProgress::Done)
     }
+
+    /// Deletes the rules that rewrite packets, unless something must be in place first. A Service that the
+    /// kernel refuses for good holds up nothing.
+    async fn delete_packet_rules(&mut self) -> Result<Option<TakeoverProgress>, DataplaneError> {
+        if !shares_names(&self.config.names) {
+            return Ok(None);
+        }
+        let rules = self.dataplane.packet_rules(&self.config.families).await?;
+        if rules.is_empty() {
+            return Ok(None);
+        }
+        let Some(observed) = &self.observed else {
+            let frontends = rules.frontends.len();
+            return Ok(Some(TakeoverProgress::Unserved { frontends }));
+        };
+        let (frontends, ours) = self.desired.read(|desired| {
+            let is_unserved = |key: &&VirtualServerKey| {
+                let record = desired.records.get(key);
+                let is_wanted = record.is_some_and(|record| !self.failed.contains(&record.key));
+                is_wanted && !is_served(observed, &desired.state, key)
+            };
+            let unserved = rules.frontends.iter().filter(is_unserved).count();
+            (unserved, desired.state.rules.clone())
+        });
+        if frontends > 0 {
+            return Ok(Some(TakeoverProgress::Unserved { frontends }));
+        }
+        self.dataplane.delete_packet_rules(&ours).await?;
+        Ok(None)
+    }
+}
+
+/// Whether packets to a virtual server would arrive there.
+fn is_served(observed: &KernelState, desired: &KernelState, key: &VirtualServerKey) -> bool {
+    let has_route = key.socket().is_none_or(|socket| {
+        let vip = socket.ip();
+        !desired.routes.contains_key(&vip) || observed.routes.contains_key(&vip)
+    });
+    has_route && observed.virtual_servers.contains_key(key)
 }
 
 #[cfg(test)]

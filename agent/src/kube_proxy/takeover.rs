@@ -62,14 +62,14 @@ pub enum TakeoverError {
     /// The kernel cannot be read or written.
     #[error("takeover: {0}")]
     Dataplane(#[from] DataplaneError),
-    /// The table lacks too many of the kube-proxy's virtual servers.
+    /// The table lacks too many of the kube-proxy's addresses and ports.
     #[error(
-        "takeover: of the {claimed} virtual servers of kube-proxy the table lacks {lacking}, which \
+        "takeover: of the {claimed} addresses and ports of kube-proxy the table lacks {lacking}, which \
          would be deleted: it is not programmed {}; see --deletion-guard-percent",
         duration_of_doubt(*doubted_for)
     )]
     Doubtful {
-        /// Number of virtual servers that the kube-proxy has left.
+        /// Number of addresses and ports that the kube-proxy has left.
         claimed: usize,
         /// Number of them that the table lacks.
         lacking: usize,
@@ -166,6 +166,7 @@ impl Takeover {
                     adopted = claim.wanted.len(),
                     to_delete = claim.unwanted.len(),
                     left_alone = claim.foreign.len(),
+                    to_replace_rules_of = claim.wanted_rules.len(),
                     "takeover from kube-proxy has begun"
                 );
                 self.phase = Phase::Begun;
@@ -174,7 +175,7 @@ impl Takeover {
                 self.phase = Phase::Before(doubted_since.or_else(|| Some(Instant::now())));
                 return Err(TakeoverError::Doubtful {
                     claimed: claim.len(),
-                    lacking: claim.unwanted.len(),
+                    lacking: claim.lacking(),
                     doubted_for: self.config.patience,
                 });
             }
@@ -187,10 +188,10 @@ impl Takeover {
         let TakeoverConfig {
             percent, patience, ..
         } = self.config;
-        let lacking = claim.unwanted.len();
+        let lacking = claim.lacking();
         let too_much = lacking * 100 > usize::from(percent) * claim.len();
         let is_over = |patience: Duration| since.is_some_and(|since| since.elapsed() >= patience);
-        too_much && (claim.wanted.is_empty() || lacking > FEW) && !patience.is_some_and(is_over)
+        too_much && (claim.kept() == 0 || lacking > FEW) && !patience.is_some_and(is_over)
     }
 
     /// Removes a piece of the leftovers after a reconciliation; returns whether to call it again at once.
@@ -204,6 +205,13 @@ impl Takeover {
                 tracing::warn!(
                     addresses,
                     "takeover: some addresses of kube-proxy cannot be deleted yet"
+                );
+            }
+            Ok(TakeoverProgress::Unserved { frontends }) => {
+                tracing::warn!(
+                    frontends,
+                    "takeover: the rules of kube-proxy stay, since some of its addresses and ports have no \
+                     virtual server yet"
                 );
             }
             Ok(TakeoverProgress::Done) => {

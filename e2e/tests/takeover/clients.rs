@@ -2,6 +2,7 @@
 
 //! Continuous clients of the Services: new connections and connections that stay open.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -22,6 +23,26 @@ struct Kept {
     to: SocketAddr,
     connection: Connection,
     name: String,
+}
+
+impl Kept {
+    /// The name of the pod that answers.
+    fn ask(&mut self, when: &str) -> String {
+        let answer = self.connection.ask();
+        answer
+            .unwrap_or_else(|error| panic!("{when}: {self:?}: {error}"))
+            .name
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} {} -> {}, {}",
+            self.protocol, self.from, self.to, self.name
+        )
+    }
 }
 
 /// A client with affinity to one pod, which opens new connections.
@@ -57,6 +78,13 @@ impl Clients {
             kept: Vec::new(),
             regulars: Vec::new(),
         };
+        for (from, targets) in &ways {
+            for protocol in Protocol::ALL {
+                for to in targets {
+                    wait_for_answer(from, protocol, *to);
+                }
+            }
+        }
         for (from, targets) in ways {
             for protocol in Protocol::ALL {
                 this.load(from, protocol, &targets);
@@ -119,17 +147,21 @@ impl Clients {
         }
     }
 
+    /// Asserts that all connections are open. A UDP flow that the rules of a kube-proxy began may get another
+    /// pod: conntrack forgets it after 30 seconds without a packet.
+    pub(crate) fn assert_open(&mut self, when: &str) {
+        for kept in &mut self.kept {
+            let name = kept.ask(when);
+            let is_same = name == kept.name || kept.protocol == Protocol::Udp;
+            assert!(is_same, "{when}: {kept:?}: {name}");
+        }
+    }
+
     /// Asserts that all connections are open, and that clients with affinity have the same pod.
     pub(crate) fn assert_kept(&mut self, when: &str) {
         for kept in &mut self.kept {
-            let (from, protocol, to) = (&kept.from, kept.protocol, kept.to);
-            let answer = kept.connection.ask();
-            let answer = answer
-                .unwrap_or_else(|error| panic!("{when}: {protocol:?} {from} -> {to}: {error}"));
-            assert_eq!(
-                answer.name, kept.name,
-                "{when}: {protocol:?} {from} -> {to}"
-            );
+            let name = kept.ask(when);
+            assert_eq!(name, kept.name, "{when}: {kept:?}");
         }
         for Regular { from, to, name } in &self.regulars {
             for _ in 0..3 {
@@ -154,4 +186,10 @@ impl Clients {
             assert!(report.requests > 100, "{name}");
         }
     }
+}
+
+/// Waits until a kube-proxy has programmed endpoints: its first synchronization may lack some.
+fn wait_for_answer(from: &Host, protocol: Protocol, to: SocketAddr) {
+    let what = format!("an answer by {protocol:?} from {} to {to}", from.name());
+    wait_for(&what, PATIENT, || from.request(protocol, to, PROMPT).ok()).unwrap();
 }

@@ -89,6 +89,50 @@ pub(crate) fn assert_nothing_of_kube_proxy(node: &Host) {
     assert!(routes(node).contains(WEB[0]) && routes(node).contains(WEB[1]));
 }
 
+/// Asserts that a kube-proxy in this mode has programmed a node.
+pub(crate) fn assert_rules_of(mode: &str, node: &Host) {
+    match mode {
+        "nftables" => {
+            let tables = text(node, "nft list tables");
+            for table in ["table ip kube-proxy", "table ip6 kube-proxy"] {
+                assert!(tables.contains(table), "{tables}");
+            }
+        }
+        _ => assert!(rules(node).contains("-j KUBE-SVC-")),
+    }
+    let servers = text(node, "ipvsadm -Sn");
+    assert_eq!(servers, "", "IPVS is not used");
+}
+
+/// Asserts that no rules of a kube-proxy in iptables or nftables mode are left, and ours are in place.
+pub(crate) fn assert_no_rules_of_kube_proxy(node: &Host) {
+    let words = [
+        "KUBE-SVC-",
+        "KUBE-SEP-",
+        "KUBE-EXT-",
+        "KUBE-FW-",
+        "KUBE-NODEPORTS",
+        "KUBE-EXTERNAL-SERVICES",
+        "KUBE-PROXY-CANARY",
+        "PREDECESSOR",
+    ];
+    assert_without("rules", &rules(node), &words);
+    assert_without(
+        "filter",
+        &text(node, "iptables-save -t filter"),
+        &["KUBE-SERVICES"],
+    );
+    let tables = node.exec(&["nft", "list", "tables"]).unwrap_or_default();
+    assert_without("tables", &tables, &["kube-proxy"]);
+    assert_without("sets", &text(node, "ipset list -n"), &["PORTOLAN-TAKEOVER"]);
+    let servers = text(node, "ipvsadm -Ln");
+    assert!(
+        servers.contains(WEB[0]) && servers.contains(WEB[1]),
+        "{servers}"
+    );
+    assert!(routes(node).contains(WEB[0]) && routes(node).contains(WEB[1]));
+}
+
 /// Asserts that nothing of the agent is left.
 pub(crate) fn assert_nothing_of_ours(node: &Host) {
     assert_without("routes", &routes(node), &["local"]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Agents take over from a real kube-proxy in IPVS mode and hand back to one under load: no request fails, no
-//! connection ends, and clients with affinity keep their pod.
+//! Agents take over from a real kube-proxy in each of its modes under load, and hand back to one in IPVS
+//! mode: no request fails and no connection ends. From IPVS mode, clients with affinity keep their pod.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
@@ -9,10 +9,7 @@ mod clients;
 mod kernel;
 mod world;
 
-use std::time::Duration;
-
 use portolan_e2e::cluster::PATIENT;
-use portolan_e2e::wait::wait_with_pauses;
 
 use clients::Clients;
 use world::{GONE, World};
@@ -24,7 +21,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     else {
         return;
     };
-    let proxies = world.start_proxies();
+    let proxies = world.start_proxies("ipvs");
     world.print_state(0);
     let before: Vec<_> = (0..2)
         .map(|node| kernel::connections(world.node(node)))
@@ -40,19 +37,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     drop(proxies);
     world.delete_service(GONE);
     for (node, before) in before.iter().enumerate() {
-        world.cluster.wait_until_ready(node).unwrap();
-        let what = "nothing of kube-proxy's to be left";
-        let pause = Duration::from_millis(500);
-        wait_with_pauses(what, PATIENT, pause, || {
-            let metrics = world.cluster.agent_metrics(node).ok()?;
-            let lines = [
-                "portolan_agent_takeover_pending 0",
-                "portolan_agent_errors_current 0",
-            ];
-            let has = |line: &&str| metrics.lines().any(|found| found == *line);
-            lines.iter().all(has).then_some(())
-        })
-        .unwrap();
+        world.wait_until_taken_over(node);
         kernel::assert_nothing_of_kube_proxy(world.node(node));
         kernel::assert_kept(world.node(node), before);
         clients.assert_kept("taken over");
@@ -75,7 +60,7 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
         let agent = world.cluster.agent(node).unwrap();
         agent.stop(PATIENT).unwrap();
     }
-    let _proxies = world.start_proxies();
+    let _proxies = world.start_proxies("ipvs");
     clients.assert_kept("kube-proxy is back");
     for node in 0..2 {
         println!("{}", world.hand_over(node));
@@ -84,4 +69,50 @@ fn a_takeover_from_kube_proxy_and_the_way_back_fail_no_request() {
     }
     clients.assert_kept("handed over");
     clients.stop();
+}
+
+/// The rules of such a kube-proxy rewrite packets before IPVS sees them.
+fn take_over_from_rules(test: &str, mode: &str) {
+    let Some(mut world) = World::start_or_skip(test) else {
+        return;
+    };
+    world.add_routes();
+    let proxies = world.start_proxies(mode);
+    kernel::assert_rules_of(mode, world.node(0));
+    let mut clients = Clients::start(&world);
+    clients.wait_for_more("under kube-proxy");
+    world.start_waiting_agents();
+
+    drop(proxies);
+    clients.wait_for_more("beside the rules of a stopped kube-proxy");
+    for node in 0..2 {
+        world.wait_until_taken_over(node);
+        kernel::assert_no_rules_of_kube_proxy(world.node(node));
+        clients.wait_for_more("taken over");
+    }
+    world.cluster.wait_until_programmed(0).unwrap();
+    // Affinity begins anew: it was kept by the rules.
+    clients.assert_open("taken over");
+    // With the flag still set, a restarted agent finds nothing to take over.
+    world.cluster.agent(0).unwrap().kill9().unwrap();
+    let flag = ["--takeover=kube-proxy"];
+    world.cluster.start_agent_with(0, &flag).unwrap();
+    world.cluster.wait_until_ready(0).unwrap();
+    let metrics = world.cluster.agent_metrics(0).unwrap();
+    assert!(
+        metrics.contains("portolan_agent_objects_changed_total 0\n"),
+        "{metrics}"
+    );
+    clients.wait_for_more("after a restart");
+    clients.stop();
+}
+
+#[test]
+fn a_takeover_from_iptables_mode_fails_no_request() {
+    take_over_from_rules("a_takeover_from_iptables_mode_fails_no_request", "iptables");
+}
+
+#[test]
+fn a_takeover_from_nftables_mode_fails_no_request() {
+    take_over_from_rules("a_takeover_from_nftables_mode_fails_no_request", "nftables");
 }

@@ -2,12 +2,15 @@
 
 //! A control plane with Services, and kube-proxies or agents that program the nodes.
 
+use std::time::Duration;
+
 use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, program};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{merge, ports, service, slices};
 use portolan_e2e::programs::Source;
 use portolan_e2e::rig::{Family, Host, Rig, RigConfig};
 use portolan_e2e::servers::{ApiOnLan, KubeProxies, Servers};
+use portolan_e2e::wait::wait_with_pauses;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -156,9 +159,34 @@ impl World {
         self.cluster.rig.node(number)
     }
 
-    /// kube-proxies on all nodes, each through with its first synchronization.
-    pub(crate) fn start_proxies(&self) -> KubeProxies {
-        KubeProxies::start("ipvs", &self.cluster.rig, &self.api, self.directory.path()).unwrap()
+    /// Routes on the first node to a Service, which only IPVS mode brings itself: a node has a default route.
+    pub(crate) fn add_routes(&self) {
+        for (ip, family) in WEB.into_iter().zip(Family::ALL) {
+            let gateway = self.other_client().address(family);
+            self.node(0).add_route(ip, gateway).unwrap();
+        }
+    }
+
+    /// kube-proxies on all nodes in a mode, each through with its first synchronization.
+    pub(crate) fn start_proxies(&self, mode: &str) -> KubeProxies {
+        KubeProxies::start(mode, &self.cluster.rig, &self.api, self.directory.path()).unwrap()
+    }
+
+    /// Waits until a takeover is complete on a node.
+    pub(crate) fn wait_until_taken_over(&self, node: usize) {
+        self.cluster.wait_until_ready(node).unwrap();
+        let what = "nothing of kube-proxy's to be left";
+        let pause = Duration::from_millis(500);
+        wait_with_pauses(what, PATIENT, pause, || {
+            let metrics = self.cluster.agent_metrics(node).ok()?;
+            let lines = [
+                "portolan_agent_takeover_pending 0",
+                "portolan_agent_errors_current 0",
+            ];
+            let has = |line: &&str| metrics.lines().any(|found| found == *line);
+            lines.iter().all(has).then_some(())
+        })
+        .unwrap();
     }
 
     /// Starts agents beside running kube-proxies, and returns when they wait for the end of these.

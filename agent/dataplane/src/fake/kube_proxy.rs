@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Model of a kube-proxy's objects: its device. The fake has no jumps.
+//! Model of a kube-proxy's objects: its device, and its rules as a whole. The fake has no jumps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use portolan_model::Family;
 use portolan_plan::Rules;
+use portolan_plan::kube_proxy::PacketRules;
 
 use super::FakeKernel;
 use crate::{DataplaneError, KubeProxyObjects};
@@ -36,5 +37,25 @@ impl KubeProxyObjects for FakeKernel {
 
     async fn remove_second_jumps(&mut self, _: &Rules, _: Family) -> Result<(), DataplaneError> {
         self.work()
+    }
+
+    async fn packet_rules(&mut self, _: &BTreeSet<Family>) -> Result<PacketRules, DataplaneError> {
+        Ok(self.packet_rules.clone())
+    }
+
+    async fn keep_packet_rules(&mut self, _: &BTreeSet<Family>) -> Result<(), DataplaneError> {
+        self.work()?;
+        self.packet_rules_kept = true;
+        Ok(())
+    }
+
+    async fn delete_packet_rules(
+        &mut self,
+        _: &BTreeMap<Family, Rules>,
+    ) -> Result<(), DataplaneError> {
+        self.work()?;
+        self.note_unserved();
+        self.packet_rules = PacketRules::default();
+        Ok(())
     }
 }

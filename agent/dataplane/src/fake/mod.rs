@@ -19,6 +19,7 @@ use portolan_model::ipvs::{
     VirtualServerKey,
 };
 use portolan_netlink::Errno;
+use portolan_plan::kube_proxy::{PacketRules, RuleMode};
 use portolan_plan::{KernelState, Names, NodeFacts, Rules, Step};
 
 use crate::kernel::{REPLACEMENT_SET, glance};
@@ -66,6 +67,13 @@ pub struct FakeKernel {
     pub applied: Vec<Step>,
     /// Dummy devices with virtual addresses.
     pub devices: BTreeMap<String, BTreeSet<IpAddr>>,
+    /// Rules of a kube-proxy in iptables or nftables mode.
+    pub packet_rules: PacketRules,
+    /// Whether they stay in force when rules of the same names are written.
+    pub packet_rules_kept: bool,
+    /// Frontends of such rules that nothing served at some time: not the rules any more, and no virtual
+    /// server yet.
+    pub unserved_frontends: BTreeSet<VirtualServerKey>,
     /// Chains of others that rules were removed with, by family.
     pub removed_chains: BTreeSet<(Family, String)>,
     /// Number of steps after which everything fails (the agent was killed).
@@ -144,8 +152,22 @@ impl FakeKernel {
         ensure(!is_refused, Refusal::Errno(Errno::EINVAL))
             .and_then(|()| check(&self.state, step))
             .map_err(|refusal| StepFailure::new(Doubt::Stale, refusal.to_string()))?;
+        if matches!(step, Step::WriteRules { .. }) && !self.packet_rules_kept {
+            // The chains of a kube-proxy in iptables mode have the same names.
+            if self.packet_rules.modes.contains(&RuleMode::Iptables) {
+                self.note_unserved();
+            }
+        }
         self.state.advance(step);
         Ok(())
+    }
+
+    /// Notes the frontends of a kube-proxy's rules that have no virtual server.
+    fn note_unserved(&mut self) {
+        let served = &self.state.virtual_servers;
+        let frontends = self.packet_rules.frontends.iter();
+        let unserved = frontends.filter(|key| !served.contains_key(key));
+        self.unserved_frontends.extend(unserved);
     }
 
     fn refuse_entry(&mut self, step: &Step, index: usize, errno: Errno) -> Result<(), StepFailure> {

@@ -3,6 +3,7 @@
 //! Constant rules through `iptables-restore`: written at start, and after changes by others.
 
 mod choice;
+mod kube_proxy;
 mod probe;
 mod tools;
 

@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Objects of a kube-proxy: its device through rtnetlink, its jumps through the tools.
+//! Objects of a kube-proxy: its device through rtnetlink, its jumps and rules through the tools, its tables of
+//! nftables through netlink.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use futures_util::TryStreamExt as _;
 use netlink_packet_route::address::{AddressMessage, AddressScope};
 use netlink_packet_route::link::LinkAttribute;
 use portolan_model::Family;
+use portolan_model::ipvs::VirtualServerKey;
+use portolan_netlink::nftables::{CommitError, Nftables, Request};
 use portolan_plan::Rules;
+use portolan_plan::kube_proxy::packet_rules::{
+    NFTABLES_SERVICES, NFTABLES_TABLE, nftables_frontend,
+};
+use portolan_plan::kube_proxy::{PacketRules, RuleMode};
 use rtnetlink::Handle;
 
 use super::Kernel;
+use super::blocking::blocking;
 use super::routes::own_address;
 use crate::{DataplaneError, KubeProxyObjects};
 
@@ -59,6 +67,87 @@ impl KubeProxyObjects for Kernel {
     ) -> Result<(), DataplaneError> {
         self.iptables.remove_second_jumps(family, rules).await
     }
+
+    async fn packet_rules(
+        &mut self,
+        families: &BTreeSet<Family>,
+    ) -> Result<PacketRules, DataplaneError> {
+        let mut rules = PacketRules::default();
+        for family in families {
+            if let Some(frontends) = self.iptables.frontends_of_kube_proxy(*family).await? {
+                rules.modes.insert(RuleMode::Iptables);
+                rules.frontends.extend(frontends);
+            }
+        }
+        for family in Family::ALL {
+            if let Some(frontends) = blocking(|| nftables_frontends(family))? {
+                rules.modes.insert(RuleMode::Nftables);
+                rules.frontends.extend(frontends);
+            }
+        }
+        Ok(rules)
+    }
+
+    async fn keep_packet_rules(
+        &mut self,
+        families: &BTreeSet<Family>,
+    ) -> Result<(), DataplaneError> {
+        for family in families {
+            self.iptables.keep_kube_proxy(*family).await?;
+        }
+        Ok(())
+    }
+
+    async fn delete_packet_rules(
+        &mut self,
+        ours: &BTreeMap<Family, Rules>,
+    ) -> Result<(), DataplaneError> {
+        for (family, rules) in ours {
+            self.iptables.delete_kube_proxy(*family, rules).await?;
+        }
+        for family in Family::ALL {
+            blocking(|| delete_nftables(family))?;
+        }
+        Ok(())
+    }
+}
+
+/// The Services' addresses and ports in the table of a kube-proxy in nftables mode; `None` without one.
+fn nftables_frontends(
+    family: Family,
+) -> Result<Option<BTreeSet<VirtualServerKey>>, DataplaneError> {
+    if !has_nftables(family)? {
+        return Ok(None);
+    }
+    let read =
+        |nftables: &mut Nftables| nftables.elements(family, NFTABLES_TABLE, NFTABLES_SERVICES);
+    let elements = Nftables::open().and_then(|mut nftables| read(&mut nftables));
+    let elements = elements.map_err(DataplaneError::Nftables)?;
+    let keys = elements.iter().map(|(key, _)| key);
+    Ok(Some(
+        keys.filter_map(|key| nftables_frontend(family, key))
+            .collect(),
+    ))
+}
+
+fn has_nftables(family: Family) -> Result<bool, DataplaneError> {
+    let tables = portolan_netlink::nftables::tables(family).map_err(DataplaneError::Nftables)?;
+    Ok(tables.iter().any(|name| name == NFTABLES_TABLE))
+}
+
+fn delete_nftables(family: Family) -> Result<(), DataplaneError> {
+    if !has_nftables(family)? {
+        return Ok(());
+    }
+    let mut nftables = Nftables::open().map_err(DataplaneError::Nftables)?;
+    let deleted = nftables.commit(family, NFTABLES_TABLE, &[Request::DelTable], None);
+    deleted.map_err(|error| match error {
+        CommitError::Socket(error) => DataplaneError::Nftables(error),
+        error => DataplaneError::Command {
+            command: format!("deletion of table {family} {NFTABLES_TABLE}"),
+            message: error.to_string(),
+        },
+    })
 }
 
 pub(super) async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, DataplaneError> {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Takeover from a stopped kube-proxy in IPVS mode.
+//! Takeover from a stopped kube-proxy.
 //!
-//! Its virtual servers become ours by entries in the ownership record, which changes nothing in the data
+//! The virtual servers of one in IPVS mode become ours by entries in the ownership record, which changes nothing in the data
 //! path. From then on they are treated like any others of ours: desired ones are edited in place, the
 //! others are deleted after all additions. Most sets and chains have the same names as ours and need no
 //! step of their own. The leftovers have no counterpart: the dummy device with its addresses, one
-//! chain, one set.
+//! chain, one set. The rules of one in another mode are treated in
+//! [`packet_rules`](super::packet_rules).
 //!
 //! The empty set [`takeover_marker`] records in the kernel that a takeover has begun and not ended, so
 //! that an agent that starts after a crash continues it.
@@ -19,6 +20,7 @@ use portolan_model::ipset::{Set, SetEntry, SetHeader, SetKind};
 use portolan_model::ipvs::{ForwardingMethod, VirtualServer, VirtualServerKey};
 use portolan_model::{Family, NodeTable, Protocol};
 
+use super::PacketRules;
 use crate::desire::{desire, room_for};
 use crate::{Config, KernelState, Names, NodeFacts, SetName, Step, ownership_entry};
 
@@ -29,13 +31,14 @@ pub fn takeover_marker(names: &Names) -> String {
 
 /// Whether there is a kube-proxy to take over from: a takeover has begun, or it was requested and the
 /// kernel has objects of a kube-proxy. `has_device` is whether the kernel has
-/// [`VIP_DEVICE`](super::VIP_DEVICE).
+/// [`VIP_DEVICE`](super::VIP_DEVICE), `has_rules` whether it has rules of one in iptables or nftables mode.
 ///
 /// Sets alone are evidence only without an ownership record: otherwise they are our own.
 #[must_use]
 pub fn has_kube_proxy(
     observed: &KernelState,
     has_device: bool,
+    has_rules: bool,
     asked: bool,
     names: &Names,
 ) -> bool {
@@ -43,7 +46,7 @@ pub fn has_kube_proxy(
     let sets = has(SetName::ClusterIp).contains(&true);
     let ours = has(SetName::VirtualServers).contains(&true);
     observed.sets.contains_key(&takeover_marker(names))
-        || (asked && (has_device || (sets && !ours)))
+        || (asked && (has_device || has_rules || (sets && !ours)))
 }
 
 /// Virtual servers that a takeover claims.
@@ -55,6 +58,11 @@ pub struct Claim {
     pub unwanted: BTreeSet<VirtualServerKey>,
     /// Virtual servers by address that are neither ours nor a kube-proxy's: left untouched.
     pub foreign: BTreeSet<VirtualServerKey>,
+    /// Addresses and ports in the rules of a kube-proxy in another mode that are desired.
+    pub wanted_rules: BTreeSet<VirtualServerKey>,
+    /// Addresses and ports in the rules of a kube-proxy in another mode that are not desired: nothing serves
+    /// them once its rules are gone.
+    pub unwanted_rules: BTreeSet<VirtualServerKey>,
 }
 
 impl Claim {
@@ -72,6 +80,7 @@ impl Claim {
         config: &Config,
         observed: &KernelState,
         bound: &BTreeSet<IpAddr>,
+        rules: &PacketRules,
     ) -> Self {
         // An empty observed state refuses nothing as foreign.
         let wanted = desire(table, facts, config, &KernelState::default()).records;
@@ -90,6 +99,11 @@ impl Claim {
             };
             of_kind.insert(key);
         }
+        (claim.wanted_rules, claim.unwanted_rules) = rules
+            .frontends
+            .iter()
+            .copied()
+            .partition(|key| wanted.contains_key(key));
         claim
     }
 
@@ -115,13 +129,25 @@ impl Claim {
         steps
     }
 
-    /// How many virtual servers are claimed.
+    /// How many addresses and ports the kube-proxy has.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.wanted.len() + self.unwanted.len()
+        self.kept() + self.lacking()
     }
 
-    /// Whether nothing is claimed.
+    /// How many of them are desired.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.wanted.len() + self.wanted_rules.len()
+    }
+
+    /// How many of them are not desired.
+    #[must_use]
+    pub fn lacking(&self) -> usize {
+        self.unwanted.len() + self.unwanted_rules.len()
+    }
+
+    /// Whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -13,6 +13,7 @@ use portolan_model::{
     Destination, Frontend, FrontendAddress, FrontendKind, Protocol, Record, RecordKey,
 };
 use portolan_plan::Config;
+use portolan_plan::kube_proxy::RuleMode;
 
 use super::*;
 
@@ -113,7 +114,7 @@ async fn live(reconciler: &mut Reconciler<FakeKernel>, asked: bool) -> bool {
         match reconciler.continue_takeover().await {
             Ok(TakeoverProgress::More) => {}
             Ok(TakeoverProgress::Done) => return outcome.errors.is_empty(),
-            Ok(TakeoverProgress::Waiting { .. }) | Err(_) => return false,
+            Ok(_) | Err(_) => return false,
         }
     }
 }
@@ -146,6 +147,7 @@ async fn desired_virtual_servers_stay_and_leftovers_go() {
         wanted: [key(STAYS, 80)].into(),
         unwanted: [key(GONE, 80)].into(),
         foreign: [key(STAYS, 9999)].into(),
+        ..Claim::default()
     };
     assert_eq!(begun.unwrap(), TakeoverStart::Begun(claim));
     // Nothing of the data path has changed yet.
@@ -217,5 +219,82 @@ async fn without_the_flag_and_on_a_doubtful_table_nothing_is_touched() {
     let none_wanted = |claim: &Claim| claim.wanted.is_empty();
     let begin = reconciler.begin_takeover(&empty, true, none_wanted).await;
     assert!(matches!(begin.unwrap(), TakeoverStart::Doubtful(claim) if claim.len() == 2));
+    assert!(reconciler.dataplane.applied.is_empty());
+}
+
+/// What a kube-proxy in another mode leaves: rules for the Service and another one.
+fn left_rules(mode: RuleMode) -> FakeKernel {
+    FakeKernel {
+        packet_rules: PacketRules {
+            modes: [mode].into(),
+            frontends: [key(STAYS, 80), key(GONE, 80)].into(),
+        },
+        ..FakeKernel::default()
+    }
+}
+
+#[tokio::test]
+async fn rules_stay_in_force_until_virtual_servers_are_behind_them() {
+    for mode in [RuleMode::Iptables, RuleMode::Nftables] {
+        // The crash of an agent anywhere, and none.
+        for limit in (0..30).map(Some).chain([None]) {
+            let mut kernel = left_rules(mode);
+            kernel.crash_after = limit;
+            let mut first = reconciler(kernel);
+            live(&mut first, true).await;
+            let mut kernel = first.into_dataplane();
+            kernel.crash_after = None;
+            let mut second = reconciler(kernel);
+            assert!(live(&mut second, true).await, "{mode:?} after {limit:?}");
+            let kernel = &second.dataplane;
+            // The Service that the table lacks loses its rules, and nothing else does.
+            assert_eq!(
+                kernel.unserved_frontends,
+                [key(GONE, 80)].into(),
+                "{mode:?} {limit:?}"
+            );
+            assert!(kernel.packet_rules.is_empty());
+            assert!(kernel.state.virtual_servers.contains_key(&key(STAYS, 80)));
+            assert!(!kernel.state.sets.contains_key("KUBE-PORTOLAN-TAKEOVER"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn rules_wait_for_virtual_servers_that_cannot_be_added_yet() {
+    let mut kernel = left_rules(RuleMode::Iptables);
+    kernel.failures = (0..100)
+        .map(|number| (number, "ENOMEM".to_owned()))
+        .collect();
+    kernel.failures.remove(&0);
+    let mut reconciler = reconciler(kernel);
+    let begun = reconciler.begin_takeover(&table(), true, |_| false).await;
+    assert!(matches!(begun.unwrap(), TakeoverStart::Begun(claim) if claim.wanted_rules.len() == 1));
+    reconciler.reconcile(&table()).await.unwrap();
+    let progress = reconciler.continue_takeover().await.unwrap();
+    assert!(
+        matches!(
+            progress,
+            TakeoverProgress::Waiting { .. } | TakeoverProgress::Unserved { .. }
+        ),
+        "{progress:?}"
+    );
+    assert!(!reconciler.dataplane.packet_rules.is_empty());
+    reconciler.dataplane.failures.clear();
+    assert!(live(&mut reconciler, false).await);
+    assert!(reconciler.dataplane.packet_rules.is_empty());
+}
+
+#[tokio::test]
+async fn rules_are_not_touched_without_the_flag_or_on_a_doubtful_table() {
+    let mut reconciler = reconciler(left_rules(RuleMode::Iptables));
+    let begin = reconciler.begin_takeover(&table(), false, |_| false).await;
+    assert_eq!(begin.unwrap(), TakeoverStart::Nothing);
+    let none_wanted = |claim: &Claim| claim.kept() == 0;
+    let begin = reconciler
+        .begin_takeover(&NodeTable::default(), true, none_wanted)
+        .await;
+    assert!(matches!(begin.unwrap(), TakeoverStart::Doubtful(claim) if claim.lacking() == 2));
+    assert!(!reconciler.dataplane.packet_rules_kept);
     assert!(reconciler.dataplane.applied.is_empty());
 }

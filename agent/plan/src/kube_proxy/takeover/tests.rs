@@ -70,7 +70,14 @@ fn table() -> NodeTable {
 }
 
 fn claim(observed: &KernelState, bound: &BTreeSet<IpAddr>, config: &Config) -> Claim {
-    Claim::new(&table(), &facts(), config, observed, bound)
+    Claim::new(
+        &table(),
+        &facts(),
+        config,
+        observed,
+        bound,
+        &PacketRules::default(),
+    )
 }
 
 fn server(forwarding: ForwardingMethod) -> VirtualServer {
@@ -121,6 +128,7 @@ fn unlisted_virtual_server_is_claimed_if_the_table_has_it() {
         &Config::default(),
         &observed,
         &BTreeSet::new(),
+        &PacketRules::default(),
     );
     assert!(elsewhere.is_empty(), "{elsewhere:?}");
 }
@@ -162,7 +170,13 @@ fn claim_is_recorded_after_its_marker_in_sets_with_room() {
     claimed.iter().for_each(|step| observed.advance(step));
     let left = observed.foreign_virtual_servers(&config.names);
     assert!(left.is_empty(), "{left:?}");
-    assert!(has_kube_proxy(&observed, false, false, &config.names));
+    assert!(has_kube_proxy(
+        &observed,
+        false,
+        false,
+        false,
+        &config.names
+    ));
     // Small sets are replaced with their entries.
     for set in observed.sets.values_mut() {
         set.header.max_entries = 1;
@@ -174,8 +188,9 @@ fn claim_is_recorded_after_its_marker_in_sets_with_room() {
 fn kube_proxy_is_detected_only_without_our_record() {
     let names = Names::default();
     let (observed, _) = left();
-    let has =
-        |observed: &KernelState, device, asked| has_kube_proxy(observed, device, asked, &names);
+    let has = |observed: &KernelState, device, asked| {
+        has_kube_proxy(observed, device, false, asked, &names)
+    };
     assert!(has(&observed, true, true) && has(&observed, false, true));
     assert!(!has(&observed, true, false));
     assert!(!has(&KernelState::default(), false, true));
