@@ -117,6 +117,10 @@ images: ## Build the images of controller and agent into target/images, twice, a
 bench-agent: ## Measure kernel programming against its floor and other programs, in a guest
 	@e2e/bench-agent
 
+.PHONY: bench-director
+bench-director: ## Measure the agent alone beside Debian's keepalived, in a guest (about eight minutes)
+	@e2e/bench-director
+
 .PHONY: bench-dns
 bench-dns: ## Measure DNS answers beside CoreDNS's kubernetes plugin (a minute; the first time builds CoreDNS)
 	cargo build --release -p portolan-bench-dns

@@ -3,10 +3,11 @@
 //! Metrics of load balancers' backends, computed when they are scraped.
 
 use std::fmt;
+use std::time::Duration;
 
 use portolan_model::RecordKey;
-use portolan_probe::Handle;
-use portolan_runtime::{Scrape, gauge_value};
+use portolan_probe::{BUCKETS, Handle, Histogram};
+use portolan_runtime::{HistogramValues, Scrape, gauge_value};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 
@@ -31,6 +32,12 @@ struct BackendLabels {
     backend: String,
 }
 
+/// Kind of a probe.
+#[derive(Debug, Clone, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
 /// Kind and result of a probe.
 #[derive(Debug, Clone, EncodeLabelSet)]
 struct CheckLabels {
@@ -51,6 +58,18 @@ impl Collector for BackendCollector {
             "checks",
             "Health checks of backends, by kind and result",
             checks,
+        )?;
+        let kinds = counts.durations.iter();
+        let durations = kinds.map(|(kind, times)| (KindLabel { kind }, seconds(times)));
+        scrape.histograms(
+            "check_duration_seconds",
+            "Durations of health checks of backends, by kind",
+            durations,
+        )?;
+        scrape.histogram(
+            "check_lateness_seconds",
+            "How long after their time health checks of backends started",
+            &seconds(&counts.lateness),
         )?;
         scrape.counter(
             "backend_rises",
@@ -92,6 +111,16 @@ impl Collector for BackendCollector {
             "Whether a frontend's sorry server serves",
             sorry,
         )
+    }
+}
+
+/// A histogram with bounds in seconds.
+fn seconds(times: &Histogram) -> HistogramValues {
+    let bounds = BUCKETS.map(|millis| Duration::from_millis(millis).as_secs_f64());
+    let bounds = bounds.into_iter().chain([f64::INFINITY]);
+    HistogramValues {
+        sum: times.sum.as_secs_f64(),
+        buckets: bounds.zip(times.buckets).collect(),
     }
 }
 
@@ -192,6 +221,9 @@ pub(crate) mod tests {
             format!("quorum{{{of_frontend}}} 1"),
             format!("sorry_server_active{{{of_frontend}}} 0"),
             r#"checks_total{kind="tcp",result="pass"} 1"#.to_owned(),
+            r#"check_duration_seconds_bucket{le="+Inf",kind="tcp"} 1"#.to_owned(),
+            r#"check_lateness_seconds_bucket{le="0.001"} 1"#.to_owned(),
+            "check_lateness_seconds_count 1".to_owned(),
             "backend_rises_total 1".to_owned(),
         ] {
             assert!(text.contains(&line), "{line}: {text}");

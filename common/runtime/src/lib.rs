@@ -38,7 +38,7 @@ pub use liveness::Liveness;
 pub use logs::{LogArgs, LogFormat};
 pub use process::{BUILD, BuildInfo, register_process};
 pub use readiness::{BlockReady, Readiness};
-pub use scrape::{Scrape, gauge_value};
+pub use scrape::{HistogramValues, Scrape, gauge_value};
 pub use shutdown::on_signal;
 pub use sources::{ConnectionSlots, Origin, Rate, Slot, SlotError, SlotLimits, Source};
 pub use unix::{SocketAccess, SocketFile, SocketFlagError, SocketGroup, SocketMode, listen_unix};

@@ -5,11 +5,26 @@
 use std::fmt;
 
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric,
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric, NoLabelSet,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+/// The values of a histogram.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HistogramValues {
+    /// Sum of all values.
+    pub sum: f64,
+    /// Upper bounds, and the number of values of each bucket alone. The last bound is infinite.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+impl HistogramValues {
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+}
 
 /// Encodes the metrics of a collector.
 #[derive(Debug)]
@@ -81,6 +96,42 @@ impl<'a> Scrape<'a> {
         }
         Ok(())
     }
+
+    /// Encodes a histogram.
+    ///
+    /// # Errors
+    /// If the response cannot be written.
+    pub fn histogram(&mut self, name: &str, help: &str, values: &HistogramValues) -> fmt::Result {
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(values.sum, values.count(), &values.buckets, None)
+    }
+
+    /// Encodes a histogram for each of several label sets.
+    ///
+    /// # Errors
+    /// If the response cannot be written.
+    pub fn histograms<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        histograms: impl IntoIterator<Item = (L, HistogramValues)>,
+    ) -> fmt::Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, values) in histograms {
+            family
+                .encode_family(&labels)?
+                .encode_histogram::<NoLabelSet>(
+                    values.sum,
+                    values.count(),
+                    &values.buckets,
+                    None,
+                )?;
+        }
+        Ok(())
+    }
 }
 
 /// A count as the value of a gauge.
@@ -112,6 +163,13 @@ mod tests {
             scrape.gauge("volts", "Voltage", 11.5)?;
             let colours = ["red", "green"].map(|colour| ColourLabel { colour });
             scrape.gauges("lit", "Lights on", colours.into_iter().zip([1, 0]))?;
+            let times = HistogramValues {
+                sum: 7.5,
+                buckets: vec![(0.5, 2), (f64::INFINITY, 1)],
+            };
+            scrape.histogram("repair_seconds", "Times of repairs", &times)?;
+            let of_red = [(ColourLabel { colour: "red" }, times)];
+            scrape.histograms("change_seconds", "Times of changes", of_red)?;
             let colour = ColourLabel { colour: "red" };
             scrape.counters("broken", "Lights broken", [(colour, u64::MAX)])
         }
@@ -129,6 +187,11 @@ mod tests {
             "volts 11.5",
             "lit{colour=\"green\"} 0",
             "broken_total{colour=\"red\"} 18446744073709551615",
+            "repair_seconds_sum 7.5",
+            "repair_seconds_count 3",
+            "repair_seconds_bucket{le=\"0.5\"} 2",
+            "repair_seconds_bucket{le=\"+Inf\"} 3",
+            "change_seconds_bucket{le=\"+Inf\",colour=\"red\"} 3",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }

@@ -24,7 +24,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use portolan_model::ipvs::{Connections, VirtualServer, VirtualServerConfig, VirtualServerKey};
+use portolan_model::ipvs::{
+    Connections, RealServerConfig, VirtualServer, VirtualServerConfig, VirtualServerKey,
+};
 use portolan_model::{Family, Protocol};
 
 pub use daemon::SyncDaemons;
@@ -292,6 +294,22 @@ impl Ipvs {
         ];
         let refused = self.apply(&tried)?;
         Ok(refused.first().map(|error| error.errno))
+    }
+
+    /// Reads the real servers of one virtual server; empty if there is none of that key.
+    ///
+    /// # Errors
+    /// [`IpvsError::Socket`], [`IpvsError::Sockopt`].
+    pub fn real_servers(
+        &mut self,
+        key: &VirtualServerKey,
+    ) -> Result<BTreeMap<SocketAddr, RealServerConfig>, IpvsError> {
+        let dests = self.dests(key, None)?.unwrap_or_default();
+        Ok(dests
+            .known
+            .into_iter()
+            .map(|(address, dest)| (address, dest.config))
+            .collect())
     }
 
     /// Counts the connections of each real server of a virtual server; empty if there is none of
