@@ -2,12 +2,14 @@
 
 //! All objects of all files, taken together or not at all.
 
+use std::collections::HashMap;
+
 use crate::balancer::LoadBalancer;
 use crate::convert::{self, Finding, Findings};
 use crate::director::Director;
 use crate::document::API_VERSION;
 use crate::problem::{Position, Problem};
-use crate::read::{Format, Node, check, documents, without};
+use crate::read::{Format, Node, Piece, Value, check, split, without};
 use crate::rules::{Already, Placed, together};
 use crate::schema;
 
@@ -52,19 +54,45 @@ pub struct NotOurs {
 /// All problems of all files, in file order, if there is any. Warnings are no problems.
 pub fn parse(files: &[File<'_>], already: &Already) -> Result<Generation, Vec<Problem>> {
     let mut reader = Reader::default();
-    for file in files {
-        for document in documents(file.text, Format::of(file.name)) {
-            match document {
-                Ok(document) => reader.document(file.name, document),
-                Err(error) => reader.problems.push(Problem {
-                    file: file.name.to_owned(),
-                    at: error.at,
-                    field: String::new(),
-                    message: error.message,
-                }),
-            }
-        }
+    reader.files(files, &HashMap::new());
+    finish(reader, files, already)
+}
+
+/// Load balancers of the last reading by the texts of their documents.
+#[derive(Debug, Default)]
+pub struct Former(HashMap<Box<str>, LoadBalancer>);
+
+/// Like [`parse`], but does not parse the documents again that are as they were in the last reading.
+///
+/// # Errors
+/// Those of [`parse`]. The last reading stays as it was.
+pub fn parse_again(
+    files: &[File<'_>],
+    already: &Already,
+    former: &mut Former,
+) -> Result<Generation, Vec<Problem>> {
+    let mut reader = Reader::default();
+    let texts = reader.files(files, &former.0);
+    let objects = reader.balancers.iter().map(|placed| placed.object.clone());
+    let read = texts.into_iter().zip(objects).collect::<Vec<_>>();
+    let has_problems = !reader.problems.is_empty()
+        || !together(&reader.balancers, &reader.directors, already).is_empty();
+    // A document that was not parsed has no places for problems, nor its warnings.
+    if has_problems {
+        return parse(files, already);
     }
+    former.0 = read
+        .into_iter()
+        .filter_map(|(text, object)| Some((text?, object)))
+        .collect();
+    Ok(reader.generation())
+}
+
+fn finish(
+    mut reader: Reader,
+    files: &[File<'_>],
+    already: &Already,
+) -> Result<Generation, Vec<Problem>> {
     reader
         .problems
         .extend(together(&reader.balancers, &reader.directors, already));
@@ -89,6 +117,49 @@ struct Reader {
 }
 
 impl Reader {
+    /// Reads all files; `former` has what is not parsed again. Returns the text of each load balancer that has no
+    /// warning.
+    fn files(
+        &mut self,
+        files: &[File<'_>],
+        former: &HashMap<Box<str>, LoadBalancer>,
+    ) -> Vec<Option<Box<str>>> {
+        let mut texts = Vec::new();
+        for file in files {
+            for piece in split(file.text, Format::of(file.name)) {
+                let warnings = self.warnings.len();
+                match former.get(piece.text) {
+                    Some(object) => self.balancers.push(Placed {
+                        object: object.clone(),
+                        file: file.name.to_owned(),
+                        document: Node {
+                            at: Position::default(),
+                            value: Value::Null,
+                        },
+                    }),
+                    None => self.piece(file.name, piece),
+                }
+                if texts.len() < self.balancers.len() {
+                    let is_quiet = self.warnings.len() == warnings;
+                    texts.push(is_quiet.then(|| piece.text.into()));
+                }
+            }
+        }
+        texts
+    }
+
+    fn piece(&mut self, file: &str, piece: Piece<'_>) {
+        match piece.parse() {
+            Ok(document) => self.document(file, document),
+            Err(error) => self.problems.push(Problem {
+                file: file.to_owned(),
+                at: error.at,
+                field: String::new(),
+                message: error.message,
+            }),
+        }
+    }
+
     fn document(&mut self, file: &str, document: Node) {
         let text = |field| document.get(field).and_then(Node::text);
         match (text("apiVersion"), text("kind")) {
@@ -227,5 +298,96 @@ impl Reader {
             warnings: self.warnings,
             not_ours: self.not_ours,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(weights: &[u16]) -> String {
+        let one = |(number, weight): (usize, &u16)| {
+            format!(
+                "---\napiVersion: portolan.dev/v1alpha1\nkind: LoadBalancer\nmetadata: {{name: lb{number}}}\nspec:\n  \
+                 frontends: [{{addresses: [192.0.2.{number}], port: 80}}]\n  scheduler: wrr\n  \
+                 backends: [{{address: 10.0.0.1, weight: {weight}}}]\n"
+            )
+        };
+        weights
+            .iter()
+            .enumerate()
+            .map(|(number, weight)| (number + 1, weight))
+            .map(one)
+            .collect()
+    }
+
+    /// What both ways of reading make of texts, one after the other.
+    fn read(texts: &[String]) -> Vec<Result<Generation, Vec<Problem>>> {
+        let mut former = Former::default();
+        let already = Already::default();
+        let mut all = Vec::new();
+        for text in texts {
+            let file = [File {
+                name: "lb.yaml",
+                text,
+            }];
+            let again = parse_again(&file, &already, &mut former);
+            assert_eq!(again, parse(&file, &already), "{text}");
+            all.push(again);
+        }
+        all
+    }
+
+    #[test]
+    fn what_was_not_parsed_again_is_the_same() {
+        let bad = text(&[1, 2, 4]).replace("weight: 4", "weight: x");
+        let twice = text(&[1, 2, 3]).replace("lb3", "lb2");
+        // The same line is a warning each time.
+        let warned = text(&[1, 2]).replace("wrr", "rr").replace(
+            "10.0.0.1, weight: 2",
+            "10.0.0.1, weight: 2}, {address: 10.0.0.2, weight: 3",
+        );
+        let moved = format!("# one line more\n{}", text(&[1, 2, 3]));
+        let texts = [
+            text(&[1, 2, 3]),
+            text(&[1, 5, 3]),
+            bad,
+            text(&[1, 5, 3]),
+            twice,
+            moved,
+            warned.clone(),
+            warned,
+            text(&[1]),
+        ];
+        let all = read(&texts);
+        let is_good: Vec<_> = all.iter().map(Result::is_ok).collect();
+        assert_eq!(
+            is_good,
+            [true, true, false, true, false, true, true, true, true]
+        );
+        let warnings = |index: usize| all[index].as_ref().unwrap().warnings.len();
+        assert!(warnings(6) > 0);
+        assert_eq!(warnings(6), warnings(7));
+    }
+
+    #[test]
+    fn documents_as_before_are_not_parsed() {
+        let (before, after) = (text(&[1, 2]), text(&[1, 3]));
+        let file = |text| {
+            [File {
+                name: "lb.yaml",
+                text,
+            }]
+        };
+        let mut former = Former::default();
+        parse_again(&file(&before), &Already::default(), &mut former).unwrap();
+        // A sign in what is remembered of the first document shows up.
+        for object in former.0.values_mut() {
+            object.source_nat = true;
+        }
+        let read = parse_again(&file(&after), &Already::default(), &mut former).unwrap();
+        let signs = read.load_balancers.iter().map(|object| object.source_nat);
+        assert!(signs.eq([true, false]));
+        assert_eq!(former.0.len(), 2);
     }
 }

@@ -48,7 +48,7 @@ pub use document::{
 pub use explain::explain;
 pub use forwarding::{Forwarding, Persistence, Thresholds, Tunnel};
 pub use frontend::{Claim, Frontend, Packets};
-pub use generation::{File, Generation, NotOurs, parse};
+pub use generation::{File, Former, Generation, NotOurs, parse, parse_again};
 pub use manual::manual;
 pub use object::{ObjectName, Tags};
 pub use problem::{Position, Problem, not_applied};

@@ -16,4 +16,5 @@ pub use node::{Key, Node, SyntaxError, Value};
 pub use path::Path;
 pub(crate) use prune::without;
 pub use split::{Format, documents};
+pub(crate) use split::{Piece, split};
 pub use structure::{Misfit, check};

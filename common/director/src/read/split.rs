@@ -28,22 +28,51 @@ impl Format {
     }
 }
 
+/// The text of one document.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Piece<'t> {
+    pub(crate) text: &'t str,
+    lines_before: u64,
+    format: Format,
+}
+
+impl Piece<'_> {
+    /// Parses the document.
+    pub(crate) fn parse(self) -> Result<Node, SyntaxError> {
+        let Self {
+            text, lines_before, ..
+        } = self;
+        match self.format {
+            Format::Json => Node::json(text),
+            Format::Yaml => {
+                let moved = |at: &mut Position| at.line += lines_before;
+                Node::yaml(text)
+                    .map(|node| node.moved(&moved))
+                    .map_err(|error| error.moved(lines_before))
+            }
+        }
+    }
+}
+
 /// The documents of a text, without empty ones.
 #[must_use]
 pub fn documents(text: &str, format: Format) -> Vec<Result<Node, SyntaxError>> {
+    split(text, format).into_iter().map(Piece::parse).collect()
+}
+
+/// The texts of the documents of a text, without empty ones.
+pub(crate) fn split(text: &str, format: Format) -> Vec<Piece<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    match format {
-        Format::Json => vec![Node::json(text)],
-        Format::Yaml => pieces(text)
-            .into_iter()
-            .map(|(lines_before, piece)| {
-                let moved = |at: &mut Position| at.line += lines_before;
-                Node::yaml(piece)
-                    .map(|node| node.moved(&moved))
-                    .map_err(|error| error.moved(lines_before))
-            })
-            .collect(),
-    }
+    let pieces = match format {
+        Format::Json => vec![(0, text)],
+        Format::Yaml => pieces(text),
+    };
+    let piece = |(lines_before, text)| Piece {
+        text,
+        lines_before,
+        format,
+    };
+    pieces.into_iter().map(piece).collect()
 }
 
 /// The texts of the documents, each with the number of lines before it. `---` at the start of a

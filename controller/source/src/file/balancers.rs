@@ -5,7 +5,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use portolan_director::{Already, CheckDefaults, Director, Generation, Position, Problem, parse};
+use portolan_director::{
+    Already, CheckDefaults, Director, Former, Generation, Position, Problem, parse_again,
+};
 use portolan_model::{ByRecord, Record};
 use tracing::warn;
 
@@ -17,6 +19,15 @@ const API_GROUP: &str = "portolan.dev/";
 /// Whether an object with this `apiVersion` is a director's.
 pub(super) fn is_ours(api_version: &str) -> bool {
     api_version.starts_with(API_GROUP)
+}
+
+/// Whether a YAML document is a director's, without parsing it: it says so in a line of its own. It is read with those
+/// of all files.
+pub(super) fn is_document(text: &str) -> bool {
+    let mut versions = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("apiVersion:"));
+    versions.any(|version| is_ours(version.trim_start()))
 }
 
 /// Whether a text has a director's objects: an `apiVersion` of its group. Annotations of Kubernetes objects have the
@@ -41,6 +52,8 @@ pub(super) struct Balancers {
     /// When it came into force, as `2026-01-02T03:04:05Z`.
     since: Option<String>,
     warnings: Vec<Problem>,
+    /// Documents of the last good reading.
+    former: Former,
 }
 
 /// Files that may have objects of a director, in order.
@@ -56,7 +69,7 @@ impl Balancers {
         texts: &Texts<'_>,
         cluster: &Arc<str>,
     ) -> Result<Read, Vec<FileProblem>> {
-        let mut generation = generation(texts, self.host.as_deref())?;
+        let mut generation = generation(texts, self.host.as_deref(), &mut self.former)?;
         let director = self
             .host
             .as_deref()
@@ -141,7 +154,11 @@ fn director_of(generation: &mut Generation, host: &str) -> Director {
     Director::new(host)
 }
 
-fn generation(texts: &Texts<'_>, host: Option<&str>) -> Result<Generation, Vec<FileProblem>> {
+fn generation(
+    texts: &Texts<'_>,
+    host: Option<&str>,
+    former: &mut Former,
+) -> Result<Generation, Vec<FileProblem>> {
     let named: Vec<_> = texts
         .iter()
         .map(|(path, text)| (path.display().to_string(), *text))
@@ -150,7 +167,7 @@ fn generation(texts: &Texts<'_>, host: Option<&str>) -> Result<Generation, Vec<F
         .iter()
         .map(|(name, text)| portolan_director::File { name, text })
         .collect();
-    let generation = parse(&files, &Already::default())
+    let generation = parse_again(&files, &Already::default(), former)
         .map_err(|problems| problems.into_iter().map(file_problem).collect::<Vec<_>>())?;
     let first = texts.first().map_or(Path::new(""), |(path, _)| path);
     let unsupported = unsupported(&generation, first, host);

@@ -61,6 +61,9 @@ pub(super) fn parse(file: &Path, text: &str, scope: &Scope, names: bool) -> Cont
     };
     let last = documents.len();
     for (number, document) in (1..).zip(documents) {
+        if !is_json && balancers::is_document(document.text) {
+            continue;
+        }
         let place = Place {
             located: &Located::new(document),
             path: "",
