@@ -281,6 +281,10 @@ impl<K: Key> Engine<K> {
 
     /// Starts what is queued, and tells when more may start by time alone.
     fn start(&mut self) -> Option<Instant> {
+        // Reading the clock is a part of the cost of a probe.
+        if !self.starter.has_queued() {
+            return None;
+        }
         let now = Instant::now();
         while let Some(next) = self.starter.next(now) {
             let Ok(id) = next else {

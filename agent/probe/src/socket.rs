@@ -13,8 +13,16 @@ use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use crate::Target;
 use crate::fault::{Checked, Stop};
 
-/// A connection. With `aborts`, closing it sends RST, so no TIME_WAIT stays on either side.
+/// A connection for a conversation. With `aborts`, closing it sends RST, so no TIME_WAIT stays on either side.
 pub(crate) async fn connect(target: &Target, aborts: bool) -> Checked<TcpStream> {
+    let stream = connect_only(target, aborts).await?;
+    // Small writes must not wait for each other's acknowledgement. Without it they only take longer.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// As [`connect`], for a connection on which nothing is sent: the fewest system calls.
+pub(crate) async fn connect_only(target: &Target, aborts: bool) -> Checked<TcpStream> {
     let socket = match target.address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -27,10 +35,7 @@ pub(crate) async fn connect(target: &Target, aborts: bool) -> Checked<TcpStream>
     }
     set_source(&raw, &target.source)?;
     let connecting = socket.connect(target.address);
-    let stream = connecting.await?;
-    // Small writes must not wait for each other's acknowledgement. Without it they only take longer.
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
+    Ok(connecting.await?)
 }
 
 /// A connected socket for datagrams, at a port of the kernel's choice.

@@ -88,6 +88,11 @@ impl Starter {
         self.lanes[lane(probe)].queue.push_back(id);
     }
 
+    /// Whether any run waits for its start.
+    pub(super) fn has_queued(&self) -> bool {
+        self.lanes.iter().any(|lane| !lane.queue.is_empty())
+    }
+
     /// The next run to start, or when there is one; `None` if that depends on probes that end.
     pub(super) fn next(&mut self, now: Instant) -> Option<Result<RunId, Instant>> {
         let free = |lane: &&mut Lane| lane.running < lane.limit && !lane.queue.is_empty();
