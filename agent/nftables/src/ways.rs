@@ -182,6 +182,7 @@ fn addresses(facts: &NodeFacts, frontend: &Frontend) -> Vec<IpAddr> {
     match frontend.address {
         FrontendAddress::Vip(ip) if !frontend.bind && !facts.addresses.contains(&ip) => Vec::new(),
         FrontendAddress::Vip(ip) => vec![ip],
+        FrontendAddress::Mark { .. } => Vec::new(),
         FrontendAddress::NodeAddresses(family) => {
             let addresses = facts.node_port_addresses.iter().copied();
             addresses.filter(|ip| Family::of(*ip) == family).collect()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Allocation of marks to records with short circuits.
+//! Allocation of marks to records with short circuits, or with ranges of ports.
 //!
 //! A record keeps its mark while the kernel maps one of its frontends to it. So it changes neither when
 //! other records come and go nor when the agent restarts.
@@ -10,32 +10,41 @@ use std::collections::{BTreeMap, BTreeSet};
 use portolan_model::RecordKey;
 use portolan_model::ipset::SetEntry;
 
-use crate::MarkMask;
+use crate::{MarkMask, SetName};
 
-/// Allocates a mark to each record, given the frontends to map (`IpPortMark` with any mark). `mapped` are
-/// the entries of the kernel's set; `foreign` marks belong to other programs.
+/// What gets a record's mark.
+#[derive(Debug, Clone)]
+pub(crate) struct Marked {
+    /// The set that gives the mark.
+    pub(crate) set: SetName,
+    /// The frontends, as `IpPortMark` with any mark.
+    pub(crate) entries: Vec<SetEntry>,
+}
+
+/// Allocates a mark to each record, given what gets it. `mapped` are the entries of the kernel's sets; `foreign`
+/// marks belong to other programs, or to operators.
 ///
 /// A record is missing from the result if no mark is free: the mask is too small. A mark that the kernel
 /// still maps for another record is not free, since connections still get it.
 pub(crate) fn allocate(
-    wanted: &BTreeMap<RecordKey, Vec<SetEntry>>,
-    mapped: &BTreeSet<SetEntry>,
+    wanted: &BTreeMap<RecordKey, Marked>,
+    mapped: &[(SetName, &BTreeSet<SetEntry>)],
     foreign: &BTreeSet<u32>,
     mask: MarkMask,
 ) -> BTreeMap<RecordKey, u32> {
-    let mapped: BTreeMap<SetEntry, u32> = mapped
-        .iter()
-        .filter_map(|entry| match entry {
-            SetEntry::IpPortMark(.., mark) => Some((entry.identity(), *mark)),
+    let mapped = mapped.iter().flat_map(|(set, entries)| {
+        entries.iter().filter_map(|entry| match entry {
+            SetEntry::IpPortMark(.., mark) => Some(((*set, entry.identity()), *mark)),
             _ => None,
         })
-        .collect();
+    });
+    let mapped: BTreeMap<(SetName, SetEntry), u32> = mapped.collect();
     let mut taken: BTreeSet<u32> = foreign.clone();
     let mut marks = BTreeMap::new();
-    for (record, entries) in wanted {
+    for (record, Marked { set, entries }) in wanted {
         let kept = entries
             .iter()
-            .filter_map(|entry| mapped.get(&entry.identity()).copied())
+            .filter_map(|entry| mapped.get(&(*set, entry.identity())).copied())
             .find(|mark| mask.contains(*mark) && !taken.contains(mark));
         if let Some(mark) = kept {
             taken.insert(mark);
@@ -96,11 +105,23 @@ mod tests {
         SetEntry::IpPortMark([10, 0, 0, 1].into(), Protocol::Tcp, number, mark)
     }
 
-    fn wanted(numbers: impl IntoIterator<Item = u16>) -> BTreeMap<RecordKey, Vec<SetEntry>> {
-        numbers
-            .into_iter()
-            .map(|number| (record(number), vec![entry(number, 0)]))
-            .collect()
+    fn wanted(numbers: impl IntoIterator<Item = u16>) -> BTreeMap<RecordKey, Marked> {
+        let of = |number| Marked {
+            set: SetName::ShortCircuit,
+            entries: vec![entry(number, 0)],
+        };
+        let numbers = numbers.into_iter();
+        numbers.map(|number| (record(number), of(number))).collect()
+    }
+
+    /// With what the kernel's set has.
+    fn allocated(
+        wanted: &BTreeMap<RecordKey, Marked>,
+        mapped: &BTreeSet<SetEntry>,
+        foreign: &BTreeSet<u32>,
+        mask: MarkMask,
+    ) -> BTreeMap<RecordKey, u32> {
+        allocate(wanted, &[(SetName::ShortCircuit, mapped)], foreign, mask)
     }
 
     fn mask(bits: u32) -> MarkMask {
@@ -110,7 +131,7 @@ mod tests {
     fn mapping(numbers: impl IntoIterator<Item = u16>, bits: u32) -> BTreeSet<SetEntry> {
         let numbers: Vec<u16> = numbers.into_iter().collect();
         let wanted = wanted(numbers.iter().copied());
-        let marks = allocate(&wanted, &BTreeSet::new(), &BTreeSet::new(), mask(bits));
+        let marks = allocated(&wanted, &BTreeSet::new(), &BTreeSet::new(), mask(bits));
         let mapped = numbers
             .iter()
             .map(|number| entry(*number, marks[&record(*number)]));
@@ -120,10 +141,10 @@ mod tests {
     #[test]
     fn every_record_has_its_own_mark_until_none_is_left() {
         let none = BTreeSet::new();
-        let marks = allocate(&wanted(0..15), &none, &none_foreign(), mask(0xf_0000));
+        let marks = allocated(&wanted(0..15), &none, &none_foreign(), mask(0xf_0000));
         let different: BTreeSet<_> = marks.values().collect();
         assert_eq!(different.len(), 15);
-        let marks = allocate(&wanted(0..17), &none, &none_foreign(), mask(0xf_0000));
+        let marks = allocated(&wanted(0..17), &none, &none_foreign(), mask(0xf_0000));
         assert_eq!(marks.len(), 15);
     }
 
@@ -134,7 +155,7 @@ mod tests {
     #[test]
     fn a_mark_stays_when_others_come_and_go() {
         let mapped = mapping(0..10, 0x1f_0000);
-        let marks = allocate(&wanted(5..20), &mapped, &none_foreign(), mask(0x1f_0000));
+        let marks = allocated(&wanted(5..20), &mapped, &none_foreign(), mask(0x1f_0000));
         for number in 5..10 {
             assert!(mapped.contains(&entry(number, marks[&record(number)])));
         }
@@ -156,10 +177,22 @@ mod tests {
                 _ => None,
             })
             .collect();
-        let marks = allocate(&wanted(0..3), &mapped, &foreign, mask(0xf_0000));
+        let marks = allocated(&wanted(0..3), &mapped, &foreign, mask(0xf_0000));
         assert!(!foreign.contains(&marks[&record(1)]));
         assert!(mapped.contains(&entry(2, marks[&record(2)])));
-        let marks = allocate(&wanted(0..3), &mapped, &foreign, mask(0xf00_0000));
+        let marks = allocated(&wanted(0..3), &mapped, &foreign, mask(0xf00_0000));
         assert!(marks.values().all(|mark| mask(0xf00_0000).contains(*mark)));
+    }
+
+    #[test]
+    fn a_set_keeps_its_own_marks() {
+        let mapped = mapping(0..1, 0xf_0000);
+        let mut wanted = wanted(0..1);
+        for marked in wanted.values_mut() {
+            marked.set = SetName::BalancedMark;
+        }
+        let marks = allocated(&wanted, &mapped, &none_foreign(), mask(0xf_0000));
+        // The other set maps the same frontend to the mark that this record's name asks for.
+        assert!(!mapped.contains(&entry(0, marks[&record(0)])));
     }
 }

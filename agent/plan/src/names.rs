@@ -37,6 +37,8 @@ pub enum SetName {
     ShortCircuit,
     /// Frontends that forward to local destinations only and have none: other packets are dropped.
     NoLocal,
+    /// Addresses and ports of load balancers with ranges of ports, with the mark of their virtual server.
+    BalancedMark,
     /// The ownership record: our virtual servers. It has their lifetime, in the same kernel, and is
     /// written before the first and deleted after the last of them.
     VirtualServers,
@@ -44,7 +46,7 @@ pub enum SetName {
 
 impl SetName {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::LoopBack,
         Self::ClusterIp,
         Self::ExternalIp,
@@ -63,8 +65,12 @@ impl SetName {
         Self::IpvsIps,
         Self::ShortCircuit,
         Self::NoLocal,
+        Self::BalancedMark,
         Self::VirtualServers,
     ];
+
+    /// The sets whose entries give packets a mark.
+    pub(crate) const MARKS: [Self; 2] = [Self::ShortCircuit, Self::BalancedMark];
 
     /// The set's type.
     #[must_use]
@@ -77,7 +83,7 @@ impl SetName {
             | Self::NodePortLocalTcp
             | Self::NodePortLocalUdp
             | Self::HealthCheckNodePort => SetKind::BitmapPort,
-            Self::ShortCircuit => SetKind::HashIpPortMark,
+            Self::ShortCircuit | Self::BalancedMark => SetKind::HashIpPortMark,
             Self::IpvsIps => SetKind::HashIp,
             _ => SetKind::HashIpPort,
         }
@@ -103,6 +109,7 @@ impl SetName {
             Self::IpvsIps => "IPVS-IPS",
             Self::ShortCircuit => "SHORT-CIRCUIT",
             Self::NoLocal => "NO-LOCAL",
+            Self::BalancedMark => "BALANCED-MARK",
             Self::VirtualServers => "PORTOLAN-OWNED",
         }
     }

@@ -99,8 +99,9 @@ impl KernelState {
             VirtualServerKey::Mark { mark, .. } => {
                 let leads_there =
                     |entry: &SetEntry| matches!(entry, SetEntry::IpPortMark(.., of) if *of == mark);
-                let set = self.sets.get(&names.set(SetName::ShortCircuit, family));
-                return set.is_some_and(|set| set.entries.iter().any(leads_there));
+                let sets = SetName::MARKS.map(|set| self.sets.get(&names.set(set, family)));
+                let mut entries = sets.into_iter().flatten().flat_map(|set| &set.entries);
+                return entries.any(leads_there);
             }
             VirtualServerKey::Address {
                 protocol,

@@ -67,8 +67,11 @@ impl StaleFlows {
         for frontend in record.frontends.iter().filter(|f| f.family() == family) {
             match frontend.address {
                 FrontendAddress::Vip(ip) => {
-                    self.vips.insert(SocketAddr::new(ip, frontend.port), index);
+                    let places = frontend.ports().map(|port| SocketAddr::new(ip, port));
+                    self.vips.extend(places.map(|place| (place, index)));
                 }
+                // Which flows have the mark is not known.
+                FrontendAddress::Mark { .. } => {}
                 FrontendAddress::NodeAddresses(_) => {
                     self.node_ports.insert(frontend.port, index);
                 }

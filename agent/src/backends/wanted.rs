@@ -67,13 +67,14 @@ pub(super) fn load_balancer(record: &Record, balancing: &Balancing) -> LoadBalan
     }
 }
 
-/// `TCP/192.0.2.10:80`, of the first address.
+/// `TCP/192.0.2.10:80` or `FWM/7/IPv4`, of the first address or mark.
 fn frontend(record: &Record) -> String {
-    let first = record.frontends.first();
-    let socket = first.and_then(|frontend| match frontend.address {
-        FrontendAddress::Vip(ip) => Some(std::net::SocketAddr::new(ip, frontend.port)),
-        FrontendAddress::NodeAddresses(_) => None,
-    });
-    let socket = socket.map(|socket| socket.to_string());
-    format!("{}/{}", record.key.protocol, socket.unwrap_or_default())
+    let protocol = record.key.protocol;
+    match record.frontends.first() {
+        None => format!("{protocol}/"),
+        Some(frontend) => match frontend.address {
+            FrontendAddress::Mark { family, mark } => format!("FWM/{mark}/{family}"),
+            _ => format!("{protocol}/{}", frontend.place()),
+        },
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use portolan_health::{BackendStatus, State, Verdicts};
 use portolan_model::ipvs::{ForwardingMethod, Tunnel, VirtualServerKey};
-use portolan_model::{Balancing, Frontend, FrontendAddress, NodeTable, Record};
+use portolan_model::{Balancing, Frontend, FrontendAddress, FrontendKind, NodeTable, Record};
 use portolan_plan::is_behind;
 
 use super::meter::Readings;
@@ -226,10 +226,9 @@ fn virtual_server(
     frontend: &Frontend,
     judged: &Judged<'_>,
 ) -> Option<VirtualServer> {
-    let key = virtual_server_of(record, frontend)?;
-    let FrontendAddress::Vip(ip) = frontend.address else {
+    if matches!(frontend.address, FrontendAddress::NodeAddresses(_)) {
         return None;
-    };
+    }
     let destinations = record.destinations.iter().enumerate();
     let behind: Vec<_> = destinations
         .filter_map(|(index, destination)| {
@@ -250,9 +249,10 @@ fn virtual_server(
         .map(|(_, method)| method_name(*method))
         .collect();
     methods.dedup();
-    let usage = judged.used.get(&key).filter(|servers| !servers.is_empty());
+    let used = virtual_server_of(record, frontend).and_then(|key| judged.used.get(&key));
+    let usage = used.filter(|servers| !servers.is_empty());
     Some(VirtualServer {
-        address: SocketAddr::new(ip, frontend.port).to_string(),
+        address: frontend.place(),
         method: match *methods {
             [] => "-",
             [method] => method,
@@ -320,8 +320,11 @@ fn sum<'a>(all: impl Iterator<Item = &'a Usage>) -> Usage {
     sum
 }
 
+/// None for ranges of ports, whose mark the table does not have.
 fn virtual_server_of(record: &Record, frontend: &Frontend) -> Option<VirtualServerKey> {
     match frontend.address {
+        _ if frontend.kind == FrontendKind::BalancedRanges => None,
+        FrontendAddress::Mark { family, mark } => Some(VirtualServerKey::Mark { family, mark }),
         FrontendAddress::Vip(ip) => Some(VirtualServerKey::new(
             record.key.protocol,
             ip,

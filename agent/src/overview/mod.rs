@@ -79,7 +79,7 @@ pub struct Balancer {
 /// A virtual server. Sums are those of its real servers, the sorry server included.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct VirtualServer {
-    /// `ADDRESS:PORT`.
+    /// `ADDRESS:PORT`, `ADDRESS:RANGES` or `FWM MARK FAMILY`.
     pub address: String,
     /// `NAT`, `DR`, `IPIP`, `GUE`, `GRE`, or `mixed`.
     pub method: String,

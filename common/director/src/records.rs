@@ -9,8 +9,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use portolan_model::check::Via;
 use portolan_model::{
-    Balancing, ByRecord, Destination, Family, Frontend, FrontendAddress, FrontendKind, Profile,
-    Protocol, Record, RecordKey, Scheduling, ipvs,
+    Balancing, ByRecord, Destination, Family, Frontend, FrontendAddress, FrontendKind, PortRange,
+    Profile, Protocol, Record, RecordKey, Scheduling, ipvs,
 };
 
 use crate::check::CheckDefaults;
@@ -19,7 +19,7 @@ use crate::{Backend, Director, Forwarding, LoadBalancer, Packets, Tunnel};
 
 /// The records of load balancers on a host, whose director gives the defaults of checks.
 ///
-/// Frontends with ranges of ports or marks have no record: [`unsupported`] names them.
+/// A mark has any protocol; its record's key has TCP, as the kernel says of marks too.
 #[must_use]
 pub fn records(
     balancers: &[LoadBalancer],
@@ -41,8 +41,18 @@ pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
     for (index, frontend) in balancer.frontends.iter().enumerate() {
         let field = |name: &str| format!("spec.frontends[{index}].{name}");
         match &frontend.packets {
-            Packets::Ranges { .. } => add(field("ports"), "write a frontend for each port"),
-            Packets::Mark { .. } => add(field("mark"), "write addresses and a port"),
+            Packets::Ranges { .. } => {
+                if !frontend.source_ranges.is_empty() {
+                    add(field("sourceRanges"), "ports have none");
+                }
+                if balancer.source_nat {
+                    add(field("ports"), "sourceNat needs a frontend for each port");
+                }
+            }
+            Packets::Mark { .. } if balancer.source_nat => {
+                add(field("mark"), "sourceNat needs addresses and a port");
+            }
+            Packets::Mark { .. } => {}
             Packets::Port { addresses, .. } => {
                 let ranges = &frontend.source_ranges;
                 let is_open = |ip: &IpAddr| !ranges.is_empty() && of_family(ranges, *ip).is_empty();
@@ -143,31 +153,20 @@ fn records_of<'a>(
     defaults: &'a CheckDefaults,
     cluster: &'a Arc<str>,
 ) -> impl Iterator<Item = Record> + 'a {
-    balancer.frontends.iter().filter_map(move |frontend| {
-        let Packets::Port {
-            addresses,
-            protocol,
-            port,
-        } = &frontend.packets
-        else {
-            return None;
-        };
+    balancer.frontends.iter().map(move |frontend| {
+        let protocol = frontend.packets.protocol();
         let key = RecordKey {
             cluster: Arc::clone(cluster),
             namespace: balancer.name.namespace.as_str().into(),
             service: balancer.name.name.as_str().into(),
             port: frontend.name.as_str().into(),
-            protocol: *protocol,
+            protocol: protocol.unwrap_or(Protocol::Tcp),
         };
-        let at = |ip: &IpAddr| Frontend {
-            masquerade: balancer.source_nat,
-            source_ranges: of_family(&frontend.source_ranges, *ip),
-            ..Frontend::new(FrontendKind::Balanced, FrontendAddress::Vip(*ip), *port)
-        };
-        let mut frontends: Vec<_> = addresses.iter().map(at).collect();
-        frontends.sort();
-        let (destinations, balancing) = balancing(balancer, *port, defaults);
-        Some(Record {
+        let frontends = frontends(balancer, frontend);
+        // A backend of several ports or of a mark without a port of its own gets packets at the client's.
+        let port = frontend.packets.port().unwrap_or_default();
+        let (destinations, balancing) = balancing(balancer, port, defaults);
+        Record {
             frontends,
             available: destinations
                 .iter()
@@ -176,15 +175,51 @@ fn records_of<'a>(
             destinations,
             scheduling: Scheduling {
                 scheduler: Some(balancer.scheduler.as_str().into()),
-                flags: Some(flags(balancer, *protocol)),
+                flags: Some(flags(balancer, protocol)),
             },
             drain_seconds: balancer
                 .drain_timeout
                 .map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX)),
             balancing: Some(Arc::new(balancing)),
             ..Record::new(key)
-        })
+        }
     })
+}
+
+/// The addresses or marks of a frontend, sorted.
+fn frontends(balancer: &LoadBalancer, from: &crate::Frontend) -> Vec<Frontend> {
+    let (kind, port, ranges) = match &from.packets {
+        Packets::Port { port, .. } => (FrontendKind::Balanced, *port, Vec::new()),
+        Packets::Mark { .. } => (FrontendKind::Balanced, 0, Vec::new()),
+        Packets::Ranges { ports, .. } => {
+            let range = |(first, last): &(u16, u16)| PortRange {
+                first: *first,
+                last: *last,
+            };
+            let ranges = ports.iter().map(range).collect();
+            (FrontendKind::BalancedRanges, 0, ranges)
+        }
+    };
+    let at = |ip: &IpAddr| Frontend {
+        masquerade: balancer.source_nat,
+        source_ranges: of_family(&from.source_ranges, *ip),
+        ranges: ranges.clone(),
+        ..Frontend::new(kind, FrontendAddress::Vip(*ip), port)
+    };
+    let mut frontends: Vec<_> = match &from.packets {
+        Packets::Mark { mark, families } => {
+            let of_family = |family| FrontendAddress::Mark {
+                family,
+                mark: *mark,
+            };
+            let addresses = families.iter().map(of_family);
+            let by_mark = |address| Frontend::new(kind, address, port);
+            addresses.map(by_mark).collect()
+        }
+        packets => packets.addresses().iter().map(at).collect(),
+    };
+    frontends.sort();
+    frontends
 }
 
 /// The ranges of an address's family, sorted.
@@ -284,8 +319,8 @@ fn method(from: Forwarding) -> ipvs::ForwardingMethod {
     }
 }
 
-/// One-packet scheduling acts on UDP only.
-fn flags(balancer: &LoadBalancer, protocol: Protocol) -> ipvs::Flags {
+/// One-packet scheduling acts on UDP only, also by mark.
+fn flags(balancer: &LoadBalancer, protocol: Option<Protocol>) -> ipvs::Flags {
     let bit = |flag: &SchedulerFlag| match flag {
         SchedulerFlag::Fallback | SchedulerFlag::Flag1 => ipvs::Flags::SCHED1,
         SchedulerFlag::Port | SchedulerFlag::Flag2 => ipvs::Flags::SCHED2,
@@ -295,7 +330,7 @@ fn flags(balancer: &LoadBalancer, protocol: Protocol) -> ipvs::Flags {
         .scheduler_flags
         .iter()
         .fold(0, |all, flag| all | bit(flag));
-    if balancer.one_packet && protocol == Protocol::Udp {
+    if balancer.one_packet && protocol.is_none_or(|protocol| protocol == Protocol::Udp) {
         flags |= ipvs::Flags::ONE_PACKET;
     }
     ipvs::Flags(flags)
@@ -411,6 +446,54 @@ spec:
     }
 
     #[test]
+    fn ranges_of_ports_and_marks_become_records() {
+        let text = r#"
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: ftp}
+spec:
+  frontends:
+  - {addresses: ["2001:db8::21", 192.0.2.21], ports: "20000-20999,21"}
+  - {mark: 7, family: IPv6}
+  persistence: {timeout: 10m}
+  backends: [{address: 10.1.0.11}, {address: "fd00::11"}]
+"#;
+        let balancer = parsed(text);
+        assert_eq!(unsupported(&balancer), []);
+        let all = records(&[balancer], &CheckDefaults::default(), &"".into());
+        let places: Vec<_> = all
+            .values()
+            .map(|record| {
+                let places = record.frontends.iter().map(Frontend::place);
+                (record.key.to_string(), places.collect::<Vec<_>>())
+            })
+            .collect();
+        let ranged = ["192.0.2.21:21,20000-20999", "[2001:db8::21]:21,20000-20999"];
+        let expected = [
+            (
+                "default/ftp:mark-7/TCP".to_owned(),
+                vec!["FWM 7 IPv6".to_owned()],
+            ),
+            (
+                "default/ftp:tcp-21-20000-20999/TCP".to_owned(),
+                ranged.map(str::to_owned).to_vec(),
+            ),
+        ];
+        assert_eq!(places, expected);
+        for record in all.values() {
+            let kinds: Vec<_> = record
+                .frontends
+                .iter()
+                .map(|frontend| frontend.kind)
+                .collect();
+            let is_ranged = !record.frontends[0].ranges.is_empty();
+            assert_eq!(kinds.contains(&FrontendKind::BalancedRanges), is_ranged);
+            // They keep the client's port.
+            assert!(record.destinations.iter().all(|to| to.address.port() == 0));
+        }
+    }
+
+    #[test]
     fn what_cannot_be_programmed_is_named() {
         assert_eq!(unsupported(&parsed(WEB)), []);
         let text = r#"
@@ -419,8 +502,9 @@ kind: LoadBalancer
 metadata: {name: ftp}
 spec:
   frontends:
-  - {addresses: [192.0.2.21], ports: "21,20000-20999"}
+  - {addresses: [192.0.2.21], ports: "21,20000-20999", sourceRanges: [10.0.0.0/8]}
   - {addresses: [192.0.2.22, "2001:db8::22"], port: 80, sourceRanges: [10.0.0.0/8]}
+  sourceNat: true
   persistence: {timeout: 10m}
   backends: [{address: 10.1.0.11, checks: [{via: Service, tcp: {}}]}]
   hooks: {onQuorum: [/bin/true]}
@@ -431,6 +515,7 @@ spec:
             .map(|(field, _)| field)
             .collect();
         let expected = [
+            "spec.frontends[0].sourceRanges",
             "spec.frontends[0].ports",
             "spec.frontends[1].sourceRanges",
             "spec.backends[0].checks[0].via",

@@ -59,7 +59,9 @@ impl From<FrontendKind> for Right {
         match kind {
             FrontendKind::ClusterIp | FrontendKind::NodePort => Self::Allocated,
             FrontendKind::LoadBalancer => Self::Status,
-            FrontendKind::ExternalIp | FrontendKind::Balanced => Self::Spec,
+            FrontendKind::ExternalIp | FrontendKind::Balanced | FrontendKind::BalancedRanges => {
+                Self::Spec
+            }
         }
     }
 }

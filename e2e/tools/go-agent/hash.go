@@ -124,6 +124,10 @@ func (c canonical) frontend(frontend *portolanv1.Frontend) {
 		c.v6(address.V6)
 	case *portolanv1.Frontend_NodeAddresses:
 		c.text(family(address.NodeAddresses))
+	case *portolanv1.Frontend_Mark:
+		c.text("mark")
+		c.text(family(address.Mark.GetFamily()))
+		c.number(uint64(address.Mark.GetMark()))
 	}
 	c.number(uint64(frontend.GetPort()))
 	c.number(uint64(frontend.GetLists()) - 1)
@@ -131,6 +135,13 @@ func (c canonical) frontend(frontend *portolanv1.Frontend) {
 	c.networks(frontend.GetSourceRanges())
 	if frontend.GetUnbound() {
 		c.text("unbound")
+	}
+	if frontend.GetKind() == portolanv1.Frontend_KIND_BALANCED_RANGES {
+		c.number(uint64(len(frontend.GetRanges())))
+		for _, ports := range frontend.GetRanges() {
+			c.number(uint64(ports.GetFirst()))
+			c.number(uint64(ports.GetLast()))
+		}
 	}
 }
 

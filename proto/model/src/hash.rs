@@ -14,7 +14,8 @@ use ipnet::IpNet;
 use serde::{Serialize, Serializer};
 
 use crate::{
-    Destination, Families, Frontend, FrontendAddress, NodeInfo, NodeOverlay, Record, RecordKey,
+    Destination, Families, Frontend, FrontendAddress, FrontendKind, NodeInfo, NodeOverlay, Record,
+    RecordKey,
 };
 
 /// Keeps our hashes apart from any other use of BLAKE3.
@@ -245,6 +246,11 @@ impl Canonical {
         match frontend.address {
             FrontendAddress::Vip(ip) => self.ip(ip),
             FrontendAddress::NodeAddresses(family) => self.text(family.as_str()),
+            FrontendAddress::Mark { family, mark } => {
+                self.text("mark");
+                self.text(family.as_str());
+                self.number(mark.into());
+            }
         }
         self.number(frontend.port.into());
         self.number(frontend.lists as u64);
@@ -252,6 +258,12 @@ impl Canonical {
         self.list(&frontend.source_ranges, Canonical::network);
         if !frontend.bind {
             self.text("unbound");
+        }
+        if frontend.kind == FrontendKind::BalancedRanges {
+            self.list(&frontend.ranges, |this, range| {
+                this.number(range.first.into());
+                this.number(range.last.into());
+            });
         }
     }
 

@@ -27,7 +27,7 @@ pub use hash::{ContentHash, SetHash, node_hash};
 pub use key::{Families, Family, NodeKey, ParseProtocolError, Protocol, RecordKey};
 pub use node::NodeInfo;
 pub use record::{
-    Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, Record,
-    Scheduling, ZoneMask,
+    Affinity, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, PortRange,
+    Record, Scheduling, ZoneMask,
 };
 pub use table::{ByRecord, NodeTable};

@@ -2,6 +2,7 @@
 
 //! Records of Service ports, and the overlay of one node.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -83,8 +84,11 @@ pub struct Frontend {
     pub kind: FrontendKind,
     /// The address.
     pub address: FrontendAddress,
-    /// The port that clients connect to, 1 to 65,535; 0 for all ports of a load balancer with persistence.
+    /// The port that clients connect to, 1 to 65,535; 0 for all ports of a load balancer with persistence, and
+    /// where there is no single one.
     pub port: u16,
+    /// The ports of [`FrontendKind::BalancedRanges`], ascending and apart from each other; empty for any other kind.
+    pub ranges: Vec<PortRange>,
     /// List of destinations that it forwards to.
     pub lists: Lists,
     /// Whether every connection gets the node's address as its source. Connections to a cluster IP may
@@ -105,6 +109,7 @@ impl Frontend {
             kind,
             address,
             port,
+            ranges: Vec::new(),
             lists: Lists::Cluster,
             masquerade: false,
             source_ranges: Vec::new(),
@@ -125,7 +130,54 @@ impl Frontend {
     pub fn family(&self) -> Family {
         match self.address {
             FrontendAddress::Vip(ip) => Family::of(ip),
-            FrontendAddress::NodeAddresses(family) => family,
+            FrontendAddress::NodeAddresses(family) | FrontendAddress::Mark { family, .. } => family,
+        }
+    }
+
+    /// Where clients connect to: `192.0.2.10:80`, `192.0.2.10:21,20000-20999`, `NODE-IPv4:30080`, or `FWM 7 IPv4`.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let ports = match &self.ranges[..] {
+            [] => self.port.to_string(),
+            ranges => {
+                let ranges: Vec<_> = ranges.iter().map(PortRange::to_string).collect();
+                ranges.join(",")
+            }
+        };
+        match self.address {
+            FrontendAddress::Vip(IpAddr::V4(ip)) => format!("{ip}:{ports}"),
+            FrontendAddress::Vip(IpAddr::V6(ip)) => format!("[{ip}]:{ports}"),
+            FrontendAddress::NodeAddresses(family) => format!("NODE-{family}:{ports}"),
+            FrontendAddress::Mark { family, mark } => format!("FWM {mark} {family}"),
+        }
+    }
+
+    /// The ports that clients connect to; none if they are any.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
+        let single = Some(self.port).filter(|port| *port != 0);
+        let ranges = self
+            .ranges
+            .iter()
+            .flat_map(|range| range.first..=range.last);
+        single.into_iter().chain(ranges)
+    }
+}
+
+/// Ports from a first to a last one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PortRange {
+    /// The first port, at least 1.
+    pub first: u16,
+    /// The last port, at least the first.
+    pub last: u16,
+}
+
+impl fmt::Display for PortRange {
+    /// As a file has it: `80` or `20000-20999`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { first, last } if first == last => write!(f, "{first}"),
+            Self { first, last } => write!(f, "{first}-{last}"),
         }
     }
 }
@@ -141,8 +193,11 @@ pub enum FrontendKind {
     LoadBalancer,
     /// `spec.ports[].nodePort`.
     NodePort,
-    /// `spec.frontends[].addresses` of a load balancer.
+    /// `spec.frontends[].addresses` of a load balancer, with one port or all; or its `mark`.
     Balanced,
+    /// `spec.frontends[].addresses` of a load balancer, with ranges of ports. The agent marks packets to them. All
+    /// addresses of one family are one virtual server.
+    BalancedRanges,
 }
 
 /// The address of a [`Frontend`].
@@ -152,6 +207,14 @@ pub enum FrontendAddress {
     Vip(IpAddr),
     /// The node's own addresses, of one family, that accept node ports.
     NodeAddresses(Family),
+    /// Packets of a family with a firewall mark, which rules of an operator set. They have any protocol, whatever the
+    /// record's key says.
+    Mark {
+        /// The family.
+        family: Family,
+        /// The mark, never 0.
+        mark: u32,
+    },
 }
 
 /// List of destinations of a [`Frontend`].

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, Lists};
+use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, Lists, PortRange};
 
 use super::destinations::decode_port;
 use super::network::{decode_family, decode_ipv6, decode_network, encode_family, encode_network};
@@ -27,6 +27,7 @@ pub(super) fn encode_frontend(from: &Frontend) -> v1::Frontend {
         FrontendKind::LoadBalancer => frontend::Kind::LoadBalancer,
         FrontendKind::NodePort => frontend::Kind::NodePort,
         FrontendKind::Balanced => frontend::Kind::Balanced,
+        FrontendKind::BalancedRanges => frontend::Kind::BalancedRanges,
     };
     let lists = match from.lists {
         Lists::Cluster => frontend::Lists::Cluster,
@@ -38,6 +39,14 @@ pub(super) fn encode_frontend(from: &Frontend) -> v1::Frontend {
         FrontendAddress::NodeAddresses(family) => {
             frontend::Address::NodeAddresses(encode_family(family).into())
         }
+        FrontendAddress::Mark { family, mark } => frontend::Address::Mark(v1::Mark {
+            family: encode_family(family).into(),
+            mark,
+        }),
+    };
+    let range = |range: &PortRange| v1::PortRange {
+        first: range.first.into(),
+        last: range.last.into(),
     };
     v1::Frontend {
         kind: kind.into(),
@@ -47,6 +56,7 @@ pub(super) fn encode_frontend(from: &Frontend) -> v1::Frontend {
         masquerade: from.masquerade,
         source_ranges: from.source_ranges.iter().map(encode_network).collect(),
         unbound: !from.bind,
+        ranges: from.ranges.iter().map(range).collect(),
     }
 }
 
@@ -66,9 +76,10 @@ pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeErro
         kind,
         address,
         port: match kind {
-            FrontendKind::Balanced if from.port == 0 => 0,
+            FrontendKind::Balanced | FrontendKind::BalancedRanges if from.port == 0 => 0,
             _ => decode_port("frontends.port", from.port)?,
         },
+        ranges: decode_ranges(kind, &from.ranges)?,
         lists,
         masquerade: from.masquerade,
         source_ranges: Vec::new(),
@@ -97,6 +108,32 @@ pub(super) fn decode_frontend(from: &v1::Frontend) -> Result<Decoded, DecodeErro
     Ok(Decoded::Taken(taken))
 }
 
+/// Ranges of ports, where the kind has them: ascending, and apart from each other.
+fn decode_ranges(
+    kind: FrontendKind,
+    from: &[v1::PortRange],
+) -> Result<Vec<PortRange>, DecodeError> {
+    const FIELD: &str = "frontends.ranges";
+    if from.is_empty() != (kind != FrontendKind::BalancedRanges) {
+        let count = u32::try_from(from.len()).unwrap_or(u32::MAX);
+        return Err(DecodeError::new(FIELD, DecodeErrorKind::Range(count)));
+    }
+    let mut ranges: Vec<PortRange> = Vec::new();
+    for range in from {
+        let range = PortRange {
+            first: decode_port(FIELD, range.first)?,
+            last: decode_port(FIELD, range.last)?,
+        };
+        let before = ranges.last().map_or(0, |before| before.last);
+        if range.first <= before || range.last < range.first {
+            let kind = DecodeErrorKind::Range(range.first.into());
+            return Err(DecodeError::new(FIELD, kind));
+        }
+        ranges.push(range);
+    }
+    Ok(ranges)
+}
+
 fn decode_kind(number: i32) -> Option<FrontendKind> {
     match frontend::Kind::try_from(number).ok()? {
         frontend::Kind::Unspecified => None,
@@ -105,6 +142,7 @@ fn decode_kind(number: i32) -> Option<FrontendKind> {
         frontend::Kind::LoadBalancer => Some(FrontendKind::LoadBalancer),
         frontend::Kind::NodePort => Some(FrontendKind::NodePort),
         frontend::Kind::Balanced => Some(FrontendKind::Balanced),
+        frontend::Kind::BalancedRanges => Some(FrontendKind::BalancedRanges),
     }
 }
 
@@ -129,6 +167,14 @@ fn decode_address(
         }
         Some(frontend::Address::NodeAddresses(number)) => {
             decode_family(*number).map(FrontendAddress::NodeAddresses)
+        }
+        Some(frontend::Address::Mark(mark)) if mark.mark == 0 => {
+            let kind = DecodeErrorKind::Range(0);
+            return Err(DecodeError::new("frontends.mark", kind));
+        }
+        Some(frontend::Address::Mark(from)) => {
+            let mark = from.mark;
+            decode_family(from.family).map(|family| FrontendAddress::Mark { family, mark })
         }
     })
 }

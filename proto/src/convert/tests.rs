@@ -79,19 +79,35 @@ fn frontend() -> impl Strategy<Value = Frontend> {
         FrontendKind::ExternalIp,
         FrontendKind::LoadBalancer,
         FrontendKind::NodePort,
+        FrontendKind::Balanced,
+        FrontendKind::BalancedRanges,
     ]);
+    let mark = (select(Family::ALL.to_vec()), 1..=u32::MAX);
     let address = prop_oneof![
         ip().prop_map(FrontendAddress::Vip),
         select(Family::ALL.to_vec()).prop_map(FrontendAddress::NodeAddresses),
+        mark.prop_map(|(family, mark)| FrontendAddress::Mark { family, mark }),
     ];
+    let bounds = btree_set(1..=u16::MAX, 2..8);
     let lists = select(vec![Lists::Cluster, Lists::Local]);
     let ranges = btree_set((any::<u128>(), 0..=128_u8), 0..4);
-    (kind, address, port(), lists, any::<(bool, bool)>(), ranges).prop_map(
-        |(kind, address, port, lists, (masquerade, bind), ranges)| {
+    let sources = (any::<(bool, bool)>(), ranges);
+    (kind, address, port(), bounds, lists, sources).prop_map(
+        |(kind, address, port, bounds, lists, ((masquerade, bind), ranges))| {
+            let bounds: Vec<u16> = match kind {
+                FrontendKind::BalancedRanges => bounds.into_iter().collect(),
+                _ => Vec::new(),
+            };
+            let pairs = bounds.chunks_exact(2);
+            let ports = pairs.map(|pair| PortRange {
+                first: pair[0],
+                last: pair[1],
+            });
             let mut frontend = Frontend {
                 kind,
                 address,
                 port,
+                ranges: ports.collect(),
                 lists,
                 masquerade,
                 source_ranges: Vec::new(),

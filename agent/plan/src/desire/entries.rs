@@ -38,7 +38,7 @@ impl Builder<'_> {
             FrontendKind::Balanced if frontend.masquerade => {
                 self.entry(SetName::ExternalIp, family, entry);
             }
-            FrontendKind::Balanced => {}
+            FrontendKind::Balanced | FrontendKind::BalancedRanges => {}
             FrontendKind::NodePort => self.node_port_entries(frontend, record.key.protocol, entry),
             FrontendKind::ClusterIp => self.entry(SetName::ClusterIp, family, entry),
             FrontendKind::ExternalIp if frontend.masquerade => {

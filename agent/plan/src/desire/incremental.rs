@@ -14,6 +14,7 @@ use portolan_model::ipvs::VirtualServerKey;
 use portolan_model::{Family, NodeTable, RecordKey};
 
 use super::{Builder, Desired, Note, Refused, Want, build, room_for};
+use crate::marks::Marked;
 use crate::{Config, KernelState, NodeFacts, SetName, ownership_entry};
 
 /// With more changed records the state is computed from scratch, which is cheaper for each record.
@@ -198,18 +199,21 @@ impl IncrementalDesired {
             return Some(builder.desired);
         };
         builder.record(record);
-        for (family, mut wanted) in std::mem::take(&mut builder.short_circuits) {
-            let entries = wanted.remove(key).unwrap_or_default();
-            let mark = self.mark(family, &entries, config)?;
-            builder.short_circuit(record, family, mark, entries);
+        for (family, mut wanted) in std::mem::take(&mut builder.marked) {
+            let Some(marked) = wanted.remove(key) else {
+                continue;
+            };
+            let mark = self.mark(family, &marked, config)?;
+            builder.add_mark(record, family, mark, marked);
         }
         let alone = !builder.desired.notes.contains(&Note::NoMaglev);
         (alone && builder.desired.refused.is_empty()).then_some(builder.desired)
     }
 
     /// The mark that all frontends of a record already have.
-    fn mark(&self, family: Family, entries: &[SetEntry], config: &Config) -> Option<u32> {
-        let name = config.names.set(SetName::ShortCircuit, family);
+    fn mark(&self, family: Family, marked: &Marked, config: &Config) -> Option<u32> {
+        let Marked { set, entries } = marked;
+        let name = config.names.set(*set, family);
         let mapped = self.desired.state.sets.get(&name)?;
         let mark_of = |entry: &SetEntry| match mapped.of_identity(entry)? {
             SetEntry::IpPortMark(.., mark) => Some(*mark),

@@ -5,6 +5,7 @@
 mod backends;
 mod entries;
 mod incremental;
+mod marked;
 mod outcome;
 mod server;
 
@@ -22,7 +23,9 @@ pub use backends::is_behind;
 pub use incremental::{IncrementalDesired, Touched};
 pub use outcome::{Desired, Note, Refused};
 
-use crate::{Config, KernelState, NodeFacts, SetName, VipBinding, marks, ownership_entry, rules};
+use crate::{
+    Config, KernelState, NodeFacts, SetName, VipBinding, marks::Marked, ownership_entry, rules,
+};
 
 /// Computes the desired state. It depends on three parts of the observed state: foreign virtual servers
 /// (one that differs from the desired one in weights only is adopted, any other is left untouched),
@@ -50,7 +53,7 @@ fn build<'a>(
         builder.record(record);
     }
     for family in &config.families {
-        builder.add_short_circuits(*family, observed);
+        builder.add_marks(*family, observed);
         let rules = rules(*family, config, &table.node);
         builder.desired.state.rules.insert(*family, rules);
     }
@@ -83,8 +86,8 @@ struct Builder<'a> {
     desired: Desired,
     /// Names of the sets.
     names: BTreeMap<(SetName, Family), Arc<str>>,
-    /// Frontends with a short circuit, by family and record.
-    short_circuits: BTreeMap<Family, BTreeMap<RecordKey, Vec<SetEntry>>>,
+    /// Frontends to whose packets the agent gives a mark, by family and record.
+    marked: BTreeMap<Family, BTreeMap<RecordKey, Marked>>,
     /// Entries and routes of the current record.
     mine: Vec<Want>,
     /// Entries and routes of several records, with the number of records besides the first.
@@ -116,7 +119,7 @@ impl<'a> Builder<'a> {
             observed: &observed.virtual_servers,
             desired: Desired::default(),
             names: BTreeMap::new(),
-            short_circuits: BTreeMap::new(),
+            marked: BTreeMap::new(),
             mine: Vec::new(),
             shared: BTreeMap::new(),
         };
@@ -174,6 +177,9 @@ impl<'a> Builder<'a> {
     }
 
     fn frontend(&mut self, record: &Arc<Record>, frontend: &Frontend) {
+        if self.is_marked(record, frontend) {
+            return;
+        }
         let family = frontend.family();
         let config = server::of_address(record, self.config, family);
         let real_servers = server::real_servers(&self.table.destinations(record, frontend));
@@ -202,8 +208,7 @@ impl<'a> Builder<'a> {
             }
             if frontend.has_short_circuit() {
                 let entry = SetEntry::IpPortMark(address, protocol, port, 0);
-                let of_family = self.short_circuits.entry(family).or_default();
-                of_family.entry(record.key.clone()).or_default().push(entry);
+                self.mark(SetName::ShortCircuit, record, family, [entry]);
             }
             if frontend.bind && frontend.kind != FrontendKind::NodePort {
                 self.bind(record, address);
@@ -214,6 +219,7 @@ impl<'a> Builder<'a> {
     fn addresses(&self, frontend: &Frontend) -> Vec<IpAddr> {
         match frontend.address {
             FrontendAddress::Vip(ip) => vec![ip],
+            FrontendAddress::Mark { .. } => Vec::new(),
             FrontendAddress::NodeAddresses(family) => {
                 let addresses = self.facts.node_port_addresses.iter();
                 let of_family = addresses.filter(|ip| Family::of(**ip) == family);
@@ -297,52 +303,6 @@ impl<'a> Builder<'a> {
         // Once for all frontends of the record at this address.
         if !self.desired.refused.contains(&refused) {
             self.desired.refused.push(refused);
-        }
-    }
-
-    /// Adds a virtual server by mark, and the entries that set the mark, for each record with a short
-    /// circuit.
-    fn add_short_circuits(&mut self, family: Family, observed: &KernelState) {
-        let wanted = self.short_circuits.remove(&family).unwrap_or_default();
-        let name = self.config.names.set(SetName::ShortCircuit, family);
-        let none = BTreeSet::new();
-        let mapped = observed.sets.get(&name).map_or(&none, |set| &set.entries);
-        let of_family = self.foreign.keys().filter(|key| key.family() == family);
-        let foreign = of_family.filter_map(VirtualServerKey::mark).collect();
-        let marks = marks::allocate(&wanted, mapped, &foreign, self.config.short_circuit_mask);
-        for (key, entries) in wanted {
-            let table = self.table;
-            let Some(record) = table.records.get(&key) else {
-                continue;
-            };
-            match marks.get(&key) {
-                Some(mark) => self.short_circuit(record, family, *mark, entries),
-                None => self.desired.refused.push(Refused::NoMark {
-                    record: key,
-                    family,
-                }),
-            }
-        }
-    }
-
-    fn short_circuit(
-        &mut self,
-        record: &Arc<Record>,
-        family: Family,
-        mark: u32,
-        entries: Vec<SetEntry>,
-    ) {
-        let destinations = self.table.list(record, family, Lists::Cluster);
-        let server = VirtualServer {
-            config: server::of_mark(record, self.config, self.facts, family),
-            real_servers: server::real_servers(&destinations),
-        };
-        self.want(record, VirtualServerKey::Mark { family, mark }, server);
-        for entry in entries {
-            if let SetEntry::IpPortMark(ip, protocol, port, _) = entry {
-                let entry = SetEntry::IpPortMark(ip, protocol, port, mark);
-                self.entry(SetName::ShortCircuit, family, entry);
-            }
         }
     }
 }

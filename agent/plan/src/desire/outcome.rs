@@ -32,8 +32,11 @@ impl Desired {
         let servers = self.state.virtual_servers.iter();
         let needing = servers.filter(|(key, server)| match entry {
             SetEntry::IpPort(..) => ownership_entry(key) == *entry,
-            SetEntry::IpPortMark(ip, protocol, port, _)
-            | SetEntry::IpPortNet(ip, protocol, port, _) => {
+            SetEntry::IpPortMark(ip, protocol, port, mark) => {
+                let by_mark = key.mark() == Some(*mark) && key.family() == Family::of(*ip);
+                by_mark || **key == VirtualServerKey::new(*protocol, *ip, *port)
+            }
+            SetEntry::IpPortNet(ip, protocol, port, _) => {
                 **key == VirtualServerKey::new(*protocol, *ip, *port)
             }
             SetEntry::Ip(ip) => key.socket().is_some_and(|socket| socket.ip() == *ip),
@@ -99,10 +102,11 @@ pub enum Refused {
         /// The unknown name.
         name: Arc<str>,
     },
-    /// The mask has too few marks for all records with short circuits.
+    /// The mask has too few marks for all records with short circuits and ranges of ports.
     #[error(
-        "{record}: no {family} packet mark is free in --short-circuit-mask: connections of this \
-         node and its pods to external addresses are held to local destinations"
+        "{record}: no {family} packet mark is free in --short-circuit-mask: a Service's connections of this \
+         node and its pods to external addresses are held to local destinations, a load balancer's ranges of \
+         ports are not served"
     )]
     NoMark {
         /// The record.

@@ -55,6 +55,7 @@ impl HandOver {
         let alone = [
             SetName::ShortCircuit,
             SetName::NoLocal,
+            SetName::BalancedMark,
             SetName::VirtualServers,
         ];
         let of = |set: SetName| Family::ALL.map(|family| config.names.set(set, family));

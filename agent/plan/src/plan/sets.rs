@@ -13,7 +13,11 @@ use crate::{KernelState, SetName, Step};
 
 /// Sets whose entries send packets to virtual servers, or drop them. They are filled last, in this
 /// order, when the virtual servers are complete.
-const LATE: [SetName; 2] = [SetName::ShortCircuit, SetName::NoLocal];
+const LATE: [SetName; 3] = [
+    SetName::BalancedMark,
+    SetName::ShortCircuit,
+    SetName::NoLocal,
+];
 
 impl Planner<'_> {
     /// Creates and replaces sets, then fills all but the late ones.

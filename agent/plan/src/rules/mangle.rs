@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Rules of `mangle`: traffic policies. IPVS selects the virtual server later, by the packet's mark if it
+//! Rules of `mangle`: traffic policies, and marks of load balancers with ranges of ports. IPVS selects the virtual server later, by the packet's mark if it
 //! has one. So one frontend has two lists of destinations: short-circuited packets get the mark of the
 //! cluster-wide list.
 //!
@@ -24,7 +24,7 @@ const NOT_NEW: &str = "-m conntrack ! --ctstate NEW -j RETURN";
 
 /// Incoming packets. Connections of the node's own pods are not masqueraded.
 fn local_policy(writer: &mut Writer<'_>) -> Vec<String> {
-    let mut rules = vec![NOT_NEW.to_owned()];
+    let mut rules = vec![NOT_NEW.to_owned(), map_mark(writer, SetName::BalancedMark)];
     if let Some(local) = writer.local.clone() {
         let set = writer.set(SetName::ShortCircuit);
         let chain = writer.chain("SHORT-CIRCUIT");
@@ -45,6 +45,7 @@ fn local_policy_out(writer: &mut Writer<'_>) -> Vec<String> {
     );
     vec![
         NOT_NEW.to_owned(),
+        map_mark(writer, SetName::BalancedMark),
         writer.on_set(SetName::LoadBalancerFw, "dst,dst", "", &ranges),
         format!("-m set --match-set {set} dst,dst -g {chain}"),
         writer.on_set(SetName::NoLocal, "dst,dst", "", "DROP"),
@@ -61,12 +62,13 @@ fn short_circuit(writer: &mut Writer<'_>) -> Vec<String> {
         let own = "-m addrtype --dst-type LOCAL --limit-iface-in";
         rules.push(format!("{own} {connection}"));
     }
-    rules.push(map_mark(writer));
+    rules.push(map_mark(writer, SetName::ShortCircuit));
     rules
 }
 
-fn map_mark(writer: &mut Writer<'_>) -> String {
-    let set = writer.set(SetName::ShortCircuit);
+/// Gives a packet the mark that the set has for its destination, if any.
+fn map_mark(writer: &mut Writer<'_>, set: SetName) -> String {
+    let set = writer.set(set);
     format!("-j SET --map-set {set} dst,dst --map-mark")
 }
 
@@ -79,7 +81,10 @@ fn mark_connection(writer: &Writer<'_>) -> String {
 
 /// The node's own connections are masqueraded, as upstream does.
 fn short_circuit_out(writer: &mut Writer<'_>) -> Vec<String> {
-    vec![mark_connection(writer), map_mark(writer)]
+    vec![
+        mark_connection(writer),
+        map_mark(writer, SetName::ShortCircuit),
+    ]
 }
 
 /// Clears the mark after IPVS has selected the virtual server: in a tunnel the outer packet would keep

@@ -120,11 +120,11 @@ fn only_local_pods_and_the_node_itself_are_short_circuited() {
     let drop = "-m set --match-set KUBE-6-NO-LOCAL dst,dst -j DROP";
     let short = "-m set --match-set KUBE-6-SHORT-CIRCUIT dst,dst -g KUBE-SHORT-CIRCUIT";
     assert_eq!(
-        chain(&text, "mangle", "KUBE-LOCAL-POLICY")[1..],
+        chain(&text, "mangle", "KUBE-LOCAL-POLICY")[2..],
         [format!("-i veth+ {short}"), drop.to_owned()]
     );
     assert_eq!(
-        chain(&text, "mangle", "KUBE-LOCAL-POLICY-OUT")[2..],
+        chain(&text, "mangle", "KUBE-LOCAL-POLICY-OUT")[3..],
         [format!("{short}-OUT"), drop.to_owned()]
     );
 }
@@ -135,7 +135,10 @@ fn unrecognised_pods_are_not_short_circuited() {
     let rules = chain(&text, "mangle", "KUBE-LOCAL-POLICY");
     assert_eq!(
         rules[1..],
-        ["-m set --match-set KUBE-NO-LOCAL dst,dst -j DROP"]
+        [
+            "-j SET --map-set KUBE-BALANCED-MARK dst,dst --map-mark",
+            "-m set --match-set KUBE-NO-LOCAL dst,dst -j DROP"
+        ]
     );
 }
 

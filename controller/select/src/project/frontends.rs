@@ -85,7 +85,7 @@ fn open(
 fn are_held_to_ranges(config: SelectConfig, service: &Service, kind: FrontendKind) -> bool {
     match kind {
         FrontendKind::ClusterIp => false,
-        FrontendKind::LoadBalancer | FrontendKind::Balanced => true,
+        FrontendKind::LoadBalancer | FrontendKind::Balanced | FrontendKind::BalancedRanges => true,
         FrontendKind::ExternalIp | FrontendKind::NodePort => {
             config.source_ranges == SourceRanges::All && service.balancer_keeps_sources
         }
@@ -107,7 +107,9 @@ fn field(us: &Claimant) -> String {
         FrontendKind::ExternalIp => "spec.externalIPs".to_owned(),
         FrontendKind::LoadBalancer => "status.loadBalancer.ingress".to_owned(),
         FrontendKind::NodePort => format!("spec.ports[{}].nodePort", us.port),
-        FrontendKind::Balanced => format!("spec.frontends[{}]", us.port),
+        FrontendKind::Balanced | FrontendKind::BalancedRanges => {
+            format!("spec.frontends[{}]", us.port)
+        }
     }
 }
 

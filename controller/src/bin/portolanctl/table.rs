@@ -3,13 +3,10 @@
 //! `portolanctl table`, in the form of `ipvsadm -L -n`.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use portolan_model::{
-    ByRecord, Family, Frontend, FrontendAddress, NodeInfo, NodeOverlay, NodeTable, Record,
-};
+use portolan_model::{ByRecord, Frontend, NodeInfo, NodeOverlay, NodeTable, Record};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -75,10 +72,5 @@ pub(crate) fn show(table: &NodeTable) -> String {
 
 /// Address and port of a frontend.
 fn address(frontend: &Frontend) -> String {
-    let port = frontend.port;
-    match frontend.address {
-        FrontendAddress::Vip(ip) => SocketAddr::new(ip, port).to_string(),
-        FrontendAddress::NodeAddresses(Family::V4) => format!("NODE-IPv4:{port}"),
-        FrontendAddress::NodeAddresses(Family::V6) => format!("NODE-IPv6:{port}"),
-    }
+    frontend.place()
 }

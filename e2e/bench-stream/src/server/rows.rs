@@ -73,7 +73,8 @@ fn row(world: &World, service: u32) -> ServiceRow {
     let (key, record) = (record_key(service), world.record(service));
     let vips = record.frontends.iter().filter_map(|f| match f.address {
         portolan_model::FrontendAddress::Vip(ip) => Some(ip.to_string()),
-        portolan_model::FrontendAddress::NodeAddresses(_) => None,
+        portolan_model::FrontendAddress::NodeAddresses(_)
+        | portolan_model::FrontendAddress::Mark { .. } => None,
     });
     let endpoints = world.endpoints(service).map(|endpoint| EndpointRow {
         ip: endpoint.address().ip().to_string(),

@@ -19,10 +19,15 @@ fn record() -> Record {
     }
 }
 
+fn ranges(record: &mut Record, first: u16, last: u16) {
+    record.frontends[0].kind = FrontendKind::BalancedRanges;
+    record.frontends[0].ranges = vec![crate::PortRange { first, last }];
+}
+
 /// Every field takes part: a change that the hash misses would never reach a node.
 #[test]
 fn every_change_changes_the_hash() {
-    let changes: [fn(&mut Record); 20] = [
+    let changes: [fn(&mut Record); 24] = [
         |r| r.key.cluster = "other".into(),
         |r| r.key.namespace = "other".into(),
         |r| r.key.service = "other".into(),
@@ -30,7 +35,21 @@ fn every_change_changes_the_hash() {
         |r| r.key.protocol = Protocol::Udp,
         |r| r.frontends[0].kind = FrontendKind::NodePort,
         |r| r.frontends[0].address = FrontendAddress::NodeAddresses(Family::V4),
+        |r| {
+            r.frontends[0].address = FrontendAddress::Mark {
+                family: Family::V4,
+                mark: 7,
+            }
+        },
+        |r| {
+            r.frontends[0].address = FrontendAddress::Mark {
+                family: Family::V6,
+                mark: 7,
+            }
+        },
         |r| r.frontends[0].port = 81,
+        |r| ranges(r, 20, 21),
+        |r| ranges(r, 20, 22),
         |r| r.frontends[0].lists = Lists::Local,
         |r| r.frontends[0].masquerade = true,
         |r| {

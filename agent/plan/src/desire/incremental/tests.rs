@@ -5,8 +5,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use portolan_model::AdministrativeState;
+use portolan_model::ipvs::{ForwardingMethod, Thresholds};
 use portolan_model::{
-    Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, Protocol, Record,
+    Balancing, Destination, Frontend, FrontendAddress, FrontendKind, Lists, NodeOverlay, PortRange,
+    Profile, Protocol, Record,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -70,6 +73,11 @@ fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
                     health_check_port,
                     ..Record::new(key(service, protocol))
                 };
+                let record = if service == 4 {
+                    balanced(record)
+                } else {
+                    record
+                };
                 let lists = NodeOverlay {
                     own: own.into_iter().map(address).collect(),
                     ..NodeOverlay::default()
@@ -77,6 +85,36 @@ fn record() -> impl Strategy<Value = (Record, NodeOverlay)> {
                 (record, lists)
             },
         )
+}
+
+/// A load balancer's record: the first frontend has ranges of ports, the second one is a mark.
+fn balanced(mut record: Record) -> Record {
+    let port = record.frontends[0].port;
+    let address = FrontendAddress::Vip([10, 96, 0, 1].into());
+    record.frontends[0] = Frontend {
+        ranges: vec![PortRange {
+            first: port,
+            last: port + 2,
+        }],
+        ..Frontend::new(FrontendKind::BalancedRanges, address, 0)
+    };
+    if let Some(second) = record.frontends.get_mut(1) {
+        let (family, mark) = (Family::V4, second.port.into());
+        let address = FrontendAddress::Mark { family, mark };
+        *second = Frontend::new(FrontendKind::Balanced, address, 0);
+    }
+    let profile = Profile {
+        forwarding: ForwardingMethod::Direct,
+        thresholds: Thresholds::default(),
+        checks: Vec::new(),
+        administrative_state: AdministrativeState::Enabled,
+    };
+    record.balancing = Some(Arc::new(Balancing {
+        profiles: vec![profile],
+        profile_of: vec![0; record.destinations.len()],
+        ..Balancing::default()
+    }));
+    record
 }
 
 /// A record to put or to delete.

@@ -101,7 +101,7 @@ impl Port<'_> {
         for frontend in &record.frontends {
             let owned = match frontend.address {
                 FrontendAddress::Vip(ip) => self.catalog.node_with_address("", ip).is_some(),
-                FrontendAddress::NodeAddresses(_) => false,
+                FrontendAddress::NodeAddresses(_) | FrontendAddress::Mark { .. } => false,
             };
             prop_assert_eq!(frontend.bind, !owned, "{:?}", frontend);
         }

@@ -201,6 +201,9 @@ const (
 	Frontend_KIND_NODE_PORT     Frontend_Kind = 4
 	// An address of a load balancer.
 	Frontend_KIND_BALANCED Frontend_Kind = 5
+	// An address of a load balancer with ranges of ports. The agent marks packets to them; all addresses of one family
+	// are one virtual server.
+	Frontend_KIND_BALANCED_RANGES Frontend_Kind = 6
 )
 
 // Enum value maps for Frontend_Kind.
@@ -212,14 +215,16 @@ var (
 		3: "KIND_LOAD_BALANCER",
 		4: "KIND_NODE_PORT",
 		5: "KIND_BALANCED",
+		6: "KIND_BALANCED_RANGES",
 	}
 	Frontend_Kind_value = map[string]int32{
-		"KIND_UNSPECIFIED":   0,
-		"KIND_CLUSTER_IP":    1,
-		"KIND_EXTERNAL_IP":   2,
-		"KIND_LOAD_BALANCER": 3,
-		"KIND_NODE_PORT":     4,
-		"KIND_BALANCED":      5,
+		"KIND_UNSPECIFIED":     0,
+		"KIND_CLUSTER_IP":      1,
+		"KIND_EXTERNAL_IP":     2,
+		"KIND_LOAD_BALANCER":   3,
+		"KIND_NODE_PORT":       4,
+		"KIND_BALANCED":        5,
+		"KIND_BALANCED_RANGES": 6,
 	}
 )
 
@@ -2083,8 +2088,9 @@ type Frontend struct {
 	//	*Frontend_V4
 	//	*Frontend_V6
 	//	*Frontend_NodeAddresses
+	//	*Frontend_Mark
 	Address isFrontend_Address `protobuf_oneof:"address"`
-	// 1 to 65,535; 0 for all ports of a load balancer.
+	// 1 to 65,535; 0 for all ports of a load balancer, with ranges, and with a mark.
 	Port  uint32         `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
 	Lists Frontend_Lists `protobuf:"varint,6,opt,name=lists,proto3,enum=portolan.v1.Frontend_Lists" json:"lists,omitempty"`
 	// Whether every connection gets the node's address as its source.
@@ -2092,7 +2098,9 @@ type Frontend struct {
 	// Permitted sources, of the frontend's family; empty for all.
 	SourceRanges []*Network `protobuf:"bytes,8,rep,name=source_ranges,json=sourceRanges,proto3" json:"source_ranges,omitempty"`
 	// Whether the address is a Node's own: then no node binds it for this frontend.
-	Unbound       bool `protobuf:"varint,9,opt,name=unbound,proto3" json:"unbound,omitempty"`
+	Unbound bool `protobuf:"varint,9,opt,name=unbound,proto3" json:"unbound,omitempty"`
+	// Of KIND_BALANCED_RANGES alone, which has at least one: ascending, and apart from each other.
+	Ranges        []*PortRange `protobuf:"bytes,11,rep,name=ranges,proto3" json:"ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2168,6 +2176,15 @@ func (x *Frontend) GetNodeAddresses() Family {
 	return Family_FAMILY_UNSPECIFIED
 }
 
+func (x *Frontend) GetMark() *Mark {
+	if x != nil {
+		if x, ok := x.Address.(*Frontend_Mark); ok {
+			return x.Mark
+		}
+	}
+	return nil
+}
+
 func (x *Frontend) GetPort() uint32 {
 	if x != nil {
 		return x.Port
@@ -2203,6 +2220,13 @@ func (x *Frontend) GetUnbound() bool {
 	return false
 }
 
+func (x *Frontend) GetRanges() []*PortRange {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
 type isFrontend_Address interface {
 	isFrontend_Address()
 }
@@ -2222,11 +2246,124 @@ type Frontend_NodeAddresses struct {
 	NodeAddresses Family `protobuf:"varint,4,opt,name=node_addresses,json=nodeAddresses,proto3,enum=portolan.v1.Family,oneof"`
 }
 
+type Frontend_Mark struct {
+	// Packets with a firewall mark, of any protocol, whatever the record's key says.
+	Mark *Mark `protobuf:"bytes,10,opt,name=mark,proto3,oneof"`
+}
+
 func (*Frontend_V4) isFrontend_Address() {}
 
 func (*Frontend_V6) isFrontend_Address() {}
 
 func (*Frontend_NodeAddresses) isFrontend_Address() {}
+
+func (*Frontend_Mark) isFrontend_Address() {}
+
+type Mark struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Family Family                 `protobuf:"varint,1,opt,name=family,proto3,enum=portolan.v1.Family" json:"family,omitempty"`
+	// Never 0.
+	Mark          uint32 `protobuf:"fixed32,2,opt,name=mark,proto3" json:"mark,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mark) Reset() {
+	*x = Mark{}
+	mi := &file_portolan_v1_tables_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mark) ProtoMessage() {}
+
+func (x *Mark) ProtoReflect() protoreflect.Message {
+	mi := &file_portolan_v1_tables_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mark.ProtoReflect.Descriptor instead.
+func (*Mark) Descriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Mark) GetFamily() Family {
+	if x != nil {
+		return x.Family
+	}
+	return Family_FAMILY_UNSPECIFIED
+}
+
+func (x *Mark) GetMark() uint32 {
+	if x != nil {
+		return x.Mark
+	}
+	return 0
+}
+
+// Ports from the first to the last one, 1 to 65,535.
+type PortRange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         uint32                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Last          uint32                 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PortRange) Reset() {
+	*x = PortRange{}
+	mi := &file_portolan_v1_tables_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PortRange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PortRange) ProtoMessage() {}
+
+func (x *PortRange) ProtoReflect() protoreflect.Message {
+	mi := &file_portolan_v1_tables_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PortRange.ProtoReflect.Descriptor instead.
+func (*PortRange) Descriptor() ([]byte, []int) {
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PortRange) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *PortRange) GetLast() uint32 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
 
 type Network struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2242,7 +2379,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[23]
+	mi := &file_portolan_v1_tables_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2391,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[23]
+	mi := &file_portolan_v1_tables_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2404,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{23}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Network) GetNetwork() isNetwork_Network {
@@ -2334,7 +2471,7 @@ type Destinations struct {
 
 func (x *Destinations) Reset() {
 	*x = Destinations{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[24]
+	mi := &file_portolan_v1_tables_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2483,7 @@ func (x *Destinations) String() string {
 func (*Destinations) ProtoMessage() {}
 
 func (x *Destinations) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[24]
+	mi := &file_portolan_v1_tables_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2496,7 @@ func (x *Destinations) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Destinations.ProtoReflect.Descriptor instead.
 func (*Destinations) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{24}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Destinations) GetV4() []uint32 {
@@ -2409,7 +2546,7 @@ type NodeLists struct {
 
 func (x *NodeLists) Reset() {
 	*x = NodeLists{}
-	mi := &file_portolan_v1_tables_proto_msgTypes[25]
+	mi := &file_portolan_v1_tables_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2558,7 @@ func (x *NodeLists) String() string {
 func (*NodeLists) ProtoMessage() {}
 
 func (x *NodeLists) ProtoReflect() protoreflect.Message {
-	mi := &file_portolan_v1_tables_proto_msgTypes[25]
+	mi := &file_portolan_v1_tables_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2571,7 @@ func (x *NodeLists) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeLists.ProtoReflect.Descriptor instead.
 func (*NodeLists) Descriptor() ([]byte, []int) {
-	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{25}
+	return file_portolan_v1_tables_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *NodeLists) GetKey() *RecordKey {
@@ -2618,31 +2755,41 @@ const file_portolan_v1_tables_proto_rawDesc = "" +
 	"\x11health_check_port\x18\f \x01(\rR\x0fhealthCheckPort\x12\x1c\n" +
 	"\tbalancing\x18\r \x01(\fR\tbalancingB\x12\n" +
 	"\x10_scheduler_flagsB\x10\n" +
-	"\x0e_drain_seconds\"\xb0\x04\n" +
+	"\x0e_drain_seconds\"\xa3\x05\n" +
 	"\bFrontend\x12.\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1a.portolan.v1.Frontend.KindR\x04kind\x12\x10\n" +
 	"\x02v4\x18\x02 \x01(\aH\x00R\x02v4\x12\x10\n" +
 	"\x02v6\x18\x03 \x01(\fH\x00R\x02v6\x12<\n" +
-	"\x0enode_addresses\x18\x04 \x01(\x0e2\x13.portolan.v1.FamilyH\x00R\rnodeAddresses\x12\x12\n" +
+	"\x0enode_addresses\x18\x04 \x01(\x0e2\x13.portolan.v1.FamilyH\x00R\rnodeAddresses\x12'\n" +
+	"\x04mark\x18\n" +
+	" \x01(\v2\x11.portolan.v1.MarkH\x00R\x04mark\x12\x12\n" +
 	"\x04port\x18\x05 \x01(\rR\x04port\x121\n" +
 	"\x05lists\x18\x06 \x01(\x0e2\x1b.portolan.v1.Frontend.ListsR\x05lists\x12\x1e\n" +
 	"\n" +
 	"masquerade\x18\a \x01(\bR\n" +
 	"masquerade\x129\n" +
 	"\rsource_ranges\x18\b \x03(\v2\x14.portolan.v1.NetworkR\fsourceRanges\x12\x18\n" +
-	"\aunbound\x18\t \x01(\bR\aunbound\"\x86\x01\n" +
+	"\aunbound\x18\t \x01(\bR\aunbound\x12.\n" +
+	"\x06ranges\x18\v \x03(\v2\x16.portolan.v1.PortRangeR\x06ranges\"\xa0\x01\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fKIND_CLUSTER_IP\x10\x01\x12\x14\n" +
 	"\x10KIND_EXTERNAL_IP\x10\x02\x12\x16\n" +
 	"\x12KIND_LOAD_BALANCER\x10\x03\x12\x12\n" +
 	"\x0eKIND_NODE_PORT\x10\x04\x12\x11\n" +
-	"\rKIND_BALANCED\x10\x05\"B\n" +
+	"\rKIND_BALANCED\x10\x05\x12\x18\n" +
+	"\x14KIND_BALANCED_RANGES\x10\x06\"B\n" +
 	"\x05Lists\x12\x15\n" +
 	"\x11LISTS_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rLISTS_CLUSTER\x10\x01\x12\x0f\n" +
 	"\vLISTS_LOCAL\x10\x02B\t\n" +
-	"\aaddress\"]\n" +
+	"\aaddress\"G\n" +
+	"\x04Mark\x12+\n" +
+	"\x06family\x18\x01 \x01(\x0e2\x13.portolan.v1.FamilyR\x06family\x12\x12\n" +
+	"\x04mark\x18\x02 \x01(\aR\x04mark\"5\n" +
+	"\tPortRange\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\rR\x05first\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\rR\x04last\"]\n" +
 	"\aNetwork\x12\x10\n" +
 	"\x02v4\x18\x01 \x01(\aH\x00R\x02v4\x12\x10\n" +
 	"\x02v6\x18\x02 \x01(\fH\x00R\x02v6\x12#\n" +
@@ -2685,7 +2832,7 @@ func file_portolan_v1_tables_proto_rawDescGZIP() []byte {
 }
 
 var file_portolan_v1_tables_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_portolan_v1_tables_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_portolan_v1_tables_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_portolan_v1_tables_proto_goTypes = []any{
 	(Protocol)(0),        // 0: portolan.v1.Protocol
 	(Family)(0),          // 1: portolan.v1.Family
@@ -2715,9 +2862,11 @@ var file_portolan_v1_tables_proto_goTypes = []any{
 	(*RecordKey)(nil),    // 25: portolan.v1.RecordKey
 	(*Record)(nil),       // 26: portolan.v1.Record
 	(*Frontend)(nil),     // 27: portolan.v1.Frontend
-	(*Network)(nil),      // 28: portolan.v1.Network
-	(*Destinations)(nil), // 29: portolan.v1.Destinations
-	(*NodeLists)(nil),    // 30: portolan.v1.NodeLists
+	(*Mark)(nil),         // 28: portolan.v1.Mark
+	(*PortRange)(nil),    // 29: portolan.v1.PortRange
+	(*Network)(nil),      // 30: portolan.v1.Network
+	(*Destinations)(nil), // 31: portolan.v1.Destinations
+	(*NodeLists)(nil),    // 32: portolan.v1.NodeLists
 }
 var file_portolan_v1_tables_proto_depIdxs = []int32{
 	6,  // 0: portolan.v1.AgentMessage.hello:type_name -> portolan.v1.Hello
@@ -2743,33 +2892,36 @@ var file_portolan_v1_tables_proto_depIdxs = []int32{
 	25, // 20: portolan.v1.Records.delete:type_name -> portolan.v1.RecordKey
 	20, // 21: portolan.v1.Records.patch:type_name -> portolan.v1.RecordPatch
 	25, // 22: portolan.v1.RecordPatch.key:type_name -> portolan.v1.RecordKey
-	29, // 23: portolan.v1.RecordPatch.put:type_name -> portolan.v1.Destinations
-	29, // 24: portolan.v1.RecordPatch.remove:type_name -> portolan.v1.Destinations
-	30, // 25: portolan.v1.Own.put:type_name -> portolan.v1.NodeLists
+	31, // 23: portolan.v1.RecordPatch.put:type_name -> portolan.v1.Destinations
+	31, // 24: portolan.v1.RecordPatch.remove:type_name -> portolan.v1.Destinations
+	32, // 25: portolan.v1.Own.put:type_name -> portolan.v1.NodeLists
 	25, // 26: portolan.v1.Own.delete:type_name -> portolan.v1.RecordKey
 	22, // 27: portolan.v1.Own.node:type_name -> portolan.v1.NodeInfo
-	28, // 28: portolan.v1.NodeInfo.pod_cidrs:type_name -> portolan.v1.Network
+	30, // 28: portolan.v1.NodeInfo.pod_cidrs:type_name -> portolan.v1.Network
 	0,  // 29: portolan.v1.RecordKey.protocol:type_name -> portolan.v1.Protocol
 	25, // 30: portolan.v1.Record.key:type_name -> portolan.v1.RecordKey
 	27, // 31: portolan.v1.Record.frontends:type_name -> portolan.v1.Frontend
-	29, // 32: portolan.v1.Record.destinations:type_name -> portolan.v1.Destinations
+	31, // 32: portolan.v1.Record.destinations:type_name -> portolan.v1.Destinations
 	1,  // 33: portolan.v1.Record.available:type_name -> portolan.v1.Family
 	3,  // 34: portolan.v1.Frontend.kind:type_name -> portolan.v1.Frontend.Kind
 	1,  // 35: portolan.v1.Frontend.node_addresses:type_name -> portolan.v1.Family
-	4,  // 36: portolan.v1.Frontend.lists:type_name -> portolan.v1.Frontend.Lists
-	28, // 37: portolan.v1.Frontend.source_ranges:type_name -> portolan.v1.Network
-	25, // 38: portolan.v1.NodeLists.key:type_name -> portolan.v1.RecordKey
-	29, // 39: portolan.v1.NodeLists.cluster:type_name -> portolan.v1.Destinations
-	29, // 40: portolan.v1.NodeLists.local:type_name -> portolan.v1.Destinations
-	29, // 41: portolan.v1.NodeLists.own:type_name -> portolan.v1.Destinations
-	1,  // 42: portolan.v1.NodeLists.terminating:type_name -> portolan.v1.Family
-	5,  // 43: portolan.v1.Tables.Sync:input_type -> portolan.v1.AgentMessage
-	14, // 44: portolan.v1.Tables.Sync:output_type -> portolan.v1.Frame
-	44, // [44:45] is the sub-list for method output_type
-	43, // [43:44] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	28, // 36: portolan.v1.Frontend.mark:type_name -> portolan.v1.Mark
+	4,  // 37: portolan.v1.Frontend.lists:type_name -> portolan.v1.Frontend.Lists
+	30, // 38: portolan.v1.Frontend.source_ranges:type_name -> portolan.v1.Network
+	29, // 39: portolan.v1.Frontend.ranges:type_name -> portolan.v1.PortRange
+	1,  // 40: portolan.v1.Mark.family:type_name -> portolan.v1.Family
+	25, // 41: portolan.v1.NodeLists.key:type_name -> portolan.v1.RecordKey
+	31, // 42: portolan.v1.NodeLists.cluster:type_name -> portolan.v1.Destinations
+	31, // 43: portolan.v1.NodeLists.local:type_name -> portolan.v1.Destinations
+	31, // 44: portolan.v1.NodeLists.own:type_name -> portolan.v1.Destinations
+	1,  // 45: portolan.v1.NodeLists.terminating:type_name -> portolan.v1.Family
+	5,  // 46: portolan.v1.Tables.Sync:input_type -> portolan.v1.AgentMessage
+	14, // 47: portolan.v1.Tables.Sync:output_type -> portolan.v1.Frame
+	47, // [47:48] is the sub-list for method output_type
+	46, // [46:47] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_portolan_v1_tables_proto_init() }
@@ -2800,8 +2952,9 @@ func file_portolan_v1_tables_proto_init() {
 		(*Frontend_V4)(nil),
 		(*Frontend_V6)(nil),
 		(*Frontend_NodeAddresses)(nil),
+		(*Frontend_Mark)(nil),
 	}
-	file_portolan_v1_tables_proto_msgTypes[23].OneofWrappers = []any{
+	file_portolan_v1_tables_proto_msgTypes[25].OneofWrappers = []any{
 		(*Network_V4)(nil),
 		(*Network_V6)(nil),
 	}
@@ -2811,7 +2964,7 @@ func file_portolan_v1_tables_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_portolan_v1_tables_proto_rawDesc), len(file_portolan_v1_tables_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
