@@ -95,6 +95,11 @@ pub enum Command {
     /// node's addresses, and not changed.
     Export(Box<ExportArgs>),
 
+    /// Print what IPVS has in the kernel, whoever programmed it, as load balancers and the settings of a `Director`, and on
+    /// standard error what became of each setting. Changes nothing. The exit code is 0 if all of it has the same
+    /// meaning, 2 with warnings, and 1 after an error, and then nothing is printed.
+    Import(ImportKernelArgs),
+
     /// Check, import and explain files of load balancers.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -209,6 +214,28 @@ pub struct ExportArgs {
     /// Flags of a run with `--source file`. All are accepted; those of the table and the kernel count.
     #[command(flatten)]
     pub run: RunArgs,
+}
+
+/// Flags of `import`.
+#[derive(Debug, Args)]
+pub struct ImportKernelArgs {
+    /// Where from. `config import` reads files.
+    pub from: ImportFrom,
+
+    /// Name of the `Director` object, if there are settings for one. Default: the host's name.
+    #[arg(long, value_name = "NAME")]
+    pub director: Option<String>,
+
+    /// Join virtual servers that differ in nothing but their addresses and ports.
+    #[arg(long)]
+    pub merge: bool,
+}
+
+/// What `import` reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImportFrom {
+    /// IPVS in this network namespace.
+    Kernel,
 }
 
 /// Formats of `export`.

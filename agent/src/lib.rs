@@ -21,6 +21,7 @@ pub mod health;
 pub mod health_check;
 pub mod healthz;
 pub mod identity;
+pub mod import_kernel;
 pub mod kube_proxy;
 pub mod metrics;
 pub mod notify;

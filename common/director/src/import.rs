@@ -8,6 +8,7 @@
 
 pub mod ipvsadm;
 pub mod keepalived;
+pub mod kernel;
 pub mod ldirectord;
 
 use std::collections::HashMap;
@@ -163,6 +164,16 @@ struct Drafted {
 struct Origin {
     file: String,
     line: u64,
+}
+
+impl Origin {
+    /// A file as a whole.
+    fn whole(file: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: 0,
+        }
+    }
 }
 
 impl Draft {

@@ -24,6 +24,7 @@ mod settings;
 mod sysctl;
 mod tuning;
 mod usage;
+mod whole;
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +52,7 @@ pub use routes::ROUTE_MARK;
 pub use settings::{Consequence, Setting, WrongSetting, settings};
 pub use tuning::{ConntrackTuning, Tuning};
 pub use usage::{UsageOf, read_usage};
+pub use whole::{Whole, read_whole};
 
 use binding::VipDevice;
 use blocking::blocking;

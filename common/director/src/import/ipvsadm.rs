@@ -19,10 +19,7 @@ use crate::generation::File;
 #[must_use]
 pub fn import(file: File<'_>, merge: bool) -> Import {
     let mut draft = Draft::default();
-    let whole = Origin {
-        file: file.name.to_owned(),
-        line: 0,
-    };
+    let whole = Origin::whole(file.name);
     for (setting, message) in [
         ("-x, -y", "ipvsadm saves no thresholds: all are 0 here"),
         ("--set", "ipvsadm saves no timeouts: unchanged here"),
@@ -30,6 +27,12 @@ pub fn import(file: File<'_>, merge: bool) -> Import {
     ] {
         draft.note(&whole, Class::LeftOut, setting, message);
     }
+    read(&mut draft, file, merge);
+    draft.finish()
+}
+
+/// Reads commands of `ipvsadm`.
+pub(super) fn read(draft: &mut Draft, file: File<'_>, merge: bool) {
     let mut services: Vec<Service> = Vec::new();
     for (line, text) in (1..).zip(file.text.lines()) {
         let origin = Origin {
@@ -42,10 +45,10 @@ pub fn import(file: File<'_>, merge: bool) -> Import {
             [] => {}
             [first, ..] if first.starts_with('#') => {}
             ["-A" | "--add-service", options @ ..] => {
-                services.extend(service(&mut draft, &origin, options));
+                services.extend(service(draft, &origin, options));
             }
             ["-a" | "--add-server", options @ ..] => {
-                server::read(&mut draft, &origin, options, &mut services);
+                server::read(draft, &origin, options, &mut services);
             }
             [first, ..] => {
                 draft.note(
@@ -61,13 +64,12 @@ pub fn import(file: File<'_>, merge: bool) -> Import {
         services = merged(services);
     }
     for service in services {
-        let document = service.document(&mut draft);
+        let document = service.document(draft);
         draft.balancers.push(Drafted {
             document,
             origin: service.origin,
         });
     }
-    draft.finish()
 }
 
 /// A service, with the words that identify it.
