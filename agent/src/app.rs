@@ -29,7 +29,7 @@ use tokio::time::timeout;
 
 use crate::addresses;
 use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
-use crate::director::{self, HostDirector, HostLink, announce};
+use crate::director::{self, DirectorCollector, HostDirector, HostLink, announce};
 use crate::dns::Origin;
 use crate::families;
 use crate::health::Health;
@@ -219,6 +219,7 @@ async fn start<E: Engine + 'static>(
     };
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
     registry.register_collector(Box::new(SettingsCollector(settings)));
+    registry.register_collector(Box::new(DirectorCollector(feeds.director.clone())));
     let source = open_source(args, registry, vital)?;
     follow(args, node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;

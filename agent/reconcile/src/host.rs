@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_dataplane::{Dataplane, HostPlane};
-use portolan_model::NodeTable;
+use portolan_model::{Frontend, FrontendAddress, FrontendKind, NodeTable};
 use portolan_plan::host::{Host, HostDesired, HostState, HostStep, Owned, Vips, plan_host};
 use portolan_plan::{Config, Desired, KernelState};
 
@@ -37,6 +37,8 @@ pub struct HostOutcome {
     pub errors: Vec<String>,
     /// Virtual addresses that the host newly answers for: neighbours are to be told.
     pub new: BTreeSet<IpAddr>,
+    /// The kernel's settings afterwards; `None` if they were not looked at.
+    pub state: Option<HostState>,
 }
 
 /// Steps of a host that would be taken.
@@ -168,6 +170,7 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
                 let (steps, errors) = plan_host(desired, &observed, &owned);
                 let outcome = HostOutcome {
                     errors,
+                    state: Some(observed),
                     ..HostOutcome::default()
                 };
                 (steps, outcome)
@@ -191,6 +194,13 @@ impl<D: Dataplane + HostPlane> Reconciler<D> {
         }
         let failed = self.dataplane.apply_host(steps).await;
         outcome.changed = steps.len() - failed.len();
+        if let Some(state) = &mut outcome.state {
+            let is_done = |step: &&HostStep| failed.iter().all(|(other, _)| other != *step);
+            steps
+                .iter()
+                .filter(is_done)
+                .for_each(|step| state.advance(step));
+        }
         let texts = failed
             .iter()
             .map(|(step, error)| format!("{step}: {error}"));
@@ -240,9 +250,21 @@ fn addresses(
         .records
         .iter()
         .filter(|(_, record)| record.balancing.is_some());
-    let chosen = of_balancers.filter_map(|(key, _)| {
-        let address = key.socket()?.ip();
-        is_chosen(key, address).then_some(address)
+    let chosen = of_balancers.flat_map(|(key, record)| {
+        let own = key.socket().map(|socket| socket.ip());
+        // Ranges of ports have one virtual server for all addresses of a family.
+        let is_ranged = |frontend: &&Frontend| {
+            let is_family = frontend.family() == key.family();
+            key.mark().is_some() && frontend.kind == FrontendKind::BalancedRanges && is_family
+        };
+        let ranged = record.frontends.iter().filter(is_ranged);
+        let ranged = ranged.filter_map(|frontend| match frontend.address {
+            FrontendAddress::Vip(address) => Some(address),
+            _ => None,
+        });
+        let all = own.into_iter().chain(ranged);
+        all.filter(|address| is_chosen(key, *address))
+            .collect::<Vec<_>>()
     });
     chosen.collect()
 }

@@ -11,19 +11,21 @@
 mod announcer;
 mod command;
 mod host;
+pub(crate) mod metrics;
 mod saved;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan_director::{Director, Role};
-use portolan_plan::host::{Host, Owned};
+use portolan_plan::host::{Host, HostState, Owned};
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use announcer::{Announcement, announce};
 pub(crate) use command::actions;
 pub use command::ask;
 pub(crate) use host::{HostFlags, host_of, overridden};
+pub(crate) use metrics::DirectorCollector;
 pub use saved::Activity;
 pub(crate) use saved::{load_owned, load_role, save_owned};
 
@@ -46,6 +48,8 @@ pub struct Done {
     pub number: u64,
     /// What is wrong with them, or could not be programmed.
     pub errors: Vec<String>,
+    /// The kernel's settings afterwards; `None` if the director asks for none.
+    pub state: Option<HostState>,
 }
 
 /// The director of this host. Clones are the same one.

@@ -108,8 +108,10 @@ async fn an_active_director_answers_and_one_on_standby_does_not() {
     };
     assert_eq!(kernel.host.state.neighbours, [proxy].into());
     assert_eq!(announced(&reconciler), [V4, V6]);
+    assert_eq!(outcome.state.as_ref(), Some(&kernel.host.state));
     let again = program(&mut reconciler, host(), &table).await;
-    assert_eq!(again, HostOutcome::default());
+    assert_eq!((again.changed, &again.errors[..]), (0, &[][..]));
+    assert_eq!((again.new, again.state), ([].into(), outcome.state));
 
     let standby = || Host {
         is_active: false,

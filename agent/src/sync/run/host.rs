@@ -44,6 +44,7 @@ impl<E: Engine> SyncLoop<E> {
         self.inputs.host.done.send_replace(Done {
             number: asked.number,
             errors: outcome.errors.clone(),
+            state: outcome.state.clone(),
         });
         outcome
     }
