@@ -192,6 +192,9 @@ async fn start<E: Engine + 'static>(
         commands,
     } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
     let director = HostDirector::new(args.host_flags(), &args.state_dir);
+    let maintenance = commands.store.clone();
+    let maintained = maintenance.keep_maintenance(director.maintenance(), vital.ending.clone());
+    vital.spawn("maintenance of backends", maintained);
     let inputs = SyncInputs {
         tables,
         addresses: Arc::new(Notify::new()),

@@ -22,7 +22,7 @@ use serde_json::json;
 
 use crate::app::{DEFAULT_SCHEDULER, choose_marks, open_kernel};
 use crate::args::{ApplyArgs, ExportArgs, ExportFormat, PlanArgs, PlanOutput, RunArgs, Source};
-use crate::backends::overrides::{Now, load};
+use crate::backends::overrides::{Maintenance, Now, load};
 use crate::backends::{Health, health_of};
 use crate::check_config::problems;
 use crate::director::{host_of, load_owned, load_role, overridden, save_owned};
@@ -136,9 +136,14 @@ fn table_of_files(run: &mut RunArgs) -> anyhow::Result<(Arc<NodeTable>, Vec<Stri
         source_ranges: run.source_ranges,
     };
     let (mut table, mut warnings) = table_of(report.changes, &node, select);
-    let overrides = load(&run.state_dir, &Now::read()).of_records(&table.records);
-    table.health = health_of(&table, &Health::new(), &overrides);
     let director = report.director.context("the files were not read")?;
+    let mut overrides = load(&run.state_dir, &Now::read()).of_records(&table.records);
+    if let Some(directory) = &director.maintenance_directory {
+        let maintenance = Maintenance::read(directory.as_ref())
+            .with_context(|| format!("spec.maintenanceDirectory: {directory}"))?;
+        overrides = maintenance.drain(&table.records, overrides);
+    }
+    table.health = health_of(&table, &Health::new(), &overrides);
     let flags = run.host_flags();
     warnings.extend(overridden(&director, &flags));
     let host = host_of(&director, &flags, load_role(&run.state_dir));

@@ -63,6 +63,7 @@ struct Inner {
     state: Mutex<State>,
     asked: watch::Sender<Option<Asked>>,
     done: watch::Sender<Done>,
+    maintenance: watch::Sender<Option<PathBuf>>,
 }
 
 #[derive(Debug)]
@@ -113,7 +114,13 @@ impl HostDirector {
             }),
             asked: watch::Sender::new(None),
             done: watch::Sender::default(),
+            maintenance: watch::Sender::new(None),
         }))
+    }
+
+    /// The directory whose files name backends to drain.
+    pub(crate) fn maintenance(&self) -> watch::Receiver<Option<PathBuf>> {
+        self.0.maintenance.subscribe()
     }
 
     /// The ends for the sync loop and for the sender of announcements.
@@ -136,6 +143,12 @@ impl HostDirector {
             hidden.iter().for_each(|text| tracing::warn!("{text}"));
             state.overridden = hidden;
         }
+        let directory = director.maintenance_directory.as_ref().map(PathBuf::from);
+        self.0.maintenance.send_if_modified(|before| {
+            let is_other = *before != directory;
+            *before = directory;
+            is_other
+        });
         state.director = Some(director);
         self.ask(&state)
     }

@@ -110,10 +110,6 @@ pub fn unsupported_of_director(director: &Director) -> Vec<(String, String)> {
             "spec.checksOnStandby",
             director.checks_on_standby != default.checks_on_standby,
         ),
-        (
-            "spec.maintenanceDirectory",
-            director.maintenance_directory != default.maintenance_directory,
-        ),
         ("spec.scripts", director.scripts != default.scripts),
     ])
 }
@@ -134,6 +130,10 @@ pub fn unsupported_without_host(director: &Director) -> Vec<(String, String)> {
         (
             "spec.announceTable",
             director.announce_table != default.announce_table,
+        ),
+        (
+            "spec.maintenanceDirectory",
+            director.maintenance_directory != default.maintenance_directory,
         ),
     ]);
     found.extend(unsupported_of_director(director));

@@ -206,7 +206,9 @@ fn of_name<'a>(
 }
 
 /// The addresses of a load balancer's backends, with the states that the record gives them.
-fn addresses(record: &Record) -> impl Iterator<Item = (SocketAddr, Administrative)> + use<'_> {
+pub(super) fn addresses(
+    record: &Record,
+) -> impl Iterator<Item = (SocketAddr, Administrative)> + use<'_> {
     let balancing = record.balancing.as_deref();
     let destinations = record.destinations.iter().enumerate();
     destinations.filter_map(move |(index, destination)| {

@@ -10,6 +10,7 @@
 //! ```
 
 mod command;
+mod maintenance;
 mod map;
 mod saved;
 
@@ -30,6 +31,7 @@ use map::Place;
 
 pub(crate) use command::Commands;
 pub use command::ask;
+pub(crate) use maintenance::Maintenance;
 pub(crate) use map::{Override, OverrideMap, Refused, balancer_name};
 pub(crate) use saved::{Now, load};
 
@@ -53,6 +55,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     overrides: OverrideMap,
+    maintenance: Maintenance,
     records: ByRecord<Record>,
 }
 
@@ -79,6 +82,7 @@ impl OverrideStore {
             directory: directory.to_owned(),
             state: Mutex::new(State {
                 overrides,
+                maintenance: Maintenance::default(),
                 records: ByRecord::new(),
             }),
             in_force,
@@ -182,7 +186,8 @@ impl OverrideStore {
     }
 
     fn publish(&self, state: &State) {
-        let new = state.overrides.of_records(&state.records);
+        let commanded = state.overrides.of_records(&state.records);
+        let new = state.maintenance.drain(&state.records, commanded);
         self.0.in_force.send_if_modified(|in_force| {
             let is_other = *in_force != new;
             *in_force = new;

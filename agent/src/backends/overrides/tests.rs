@@ -311,3 +311,63 @@ async fn a_command_for_a_time_ends_by_itself() {
     keeping.await.unwrap();
     assert!(load(directory.path(), &Now::read()).is_empty());
 }
+
+#[test]
+fn a_backend_in_maintenance_is_drained_unless_a_command_says_otherwise() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("10.0.0.1"), "").unwrap();
+    let maintenance = Maintenance::read(directory.path()).unwrap();
+    let drained = |map: &OverrideMap| {
+        let all = maintenance.drain(&records(), map.of_records(&records()));
+        let states = all.into_iter();
+        states
+            .map(|((key, address), state)| (format!("{key} {address}"), state))
+            .collect::<Vec<_>>()
+    };
+    let mut map = OverrideMap::default();
+    let (http, tls) = (
+        "default/web:http/TCP 10.0.0.1:80",
+        "default/web:tls/TCP 10.0.0.1:443",
+    );
+    // The one that its file drains needs nothing more; a Service has no backends.
+    let drain = Administrative::Drain;
+    assert_eq!(drained(&map), [state(http, drain), state(tls, drain)]);
+    command(&mut map, BackendCommand::Disable, "web/10.0.0.1:80").unwrap();
+    let disabled = Administrative::Disabled;
+    assert_eq!(drained(&map), [state(http, disabled), state(tls, drain)]);
+}
+
+#[tokio::test]
+async fn files_come_and_go_and_a_missing_directory_changes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("maintenance");
+    std::fs::create_dir(&directory).unwrap();
+    let (in_force, mut seen) = watch::channel(Overrides::new());
+    let (_health, health) = watch::channel(Health::new());
+    let store = OverrideStore::open(root.path(), in_force, health);
+    store.follow(&records());
+    let (_path, path) = watch::channel(Some(directory.clone()));
+    let token = CancellationToken::new();
+    let keeping = tokio::spawn(store.clone().keep_maintenance(path, token.clone()));
+    std::fs::write(directory.join("10.0.0.2:80"), "").unwrap();
+    let drained = seen.wait_for(|all| !all.is_empty()).await.unwrap().clone();
+    let places: Vec<_> = drained
+        .keys()
+        .map(|(_, address)| address.to_string())
+        .collect();
+    assert_eq!(places, ["10.0.0.2:80"]);
+    std::fs::rename(&directory, root.path().join("away")).unwrap();
+    std::fs::write(root.path().join("away/10.0.0.1:80"), "").unwrap();
+    std::fs::remove_file(root.path().join("away/10.0.0.2:80")).unwrap();
+    // What comes next is the directory's new content, not nothing.
+    std::fs::rename(root.path().join("away"), &directory).unwrap();
+    let is_other = |all: &Overrides<RecordKey>| *all != drained;
+    let next = seen.wait_for(is_other).await.unwrap().clone();
+    let places: Vec<_> = next
+        .keys()
+        .map(|(_, address)| address.to_string())
+        .collect();
+    assert_eq!(places, ["10.0.0.1:80"]);
+    token.cancel();
+    keeping.await.unwrap();
+}

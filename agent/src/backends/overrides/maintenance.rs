@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Backends in maintenance: those that a file of `spec.maintenanceDirectory` is named after, as with ldirectord.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use portolan_health::Administrative;
+use portolan_model::{ByRecord, Record, RecordKey};
+use portolan_probe::Overrides;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::OverrideStore;
+use super::map::addresses;
+
+/// Time between two looks at the directory.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Files of a directory that are read, at most.
+const MOST: usize = 10_000;
+
+/// The backends in maintenance, of all load balancers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Maintenance(BTreeSet<(IpAddr, Option<u16>)>);
+
+impl Maintenance {
+    /// Reads the names of a directory's files: `ADDRESS`, or `ADDRESS:PORT`. Others are of no meaning.
+    ///
+    /// # Errors
+    /// If the directory cannot be read, or has more than 10,000 files.
+    pub(crate) fn read(directory: &Path) -> io::Result<Self> {
+        let mut all = BTreeSet::new();
+        for (number, entry) in std::fs::read_dir(directory)?.enumerate() {
+            if number >= MOST {
+                return Err(io::Error::other(format!("more than {MOST} files")));
+            }
+            all.extend(entry?.file_name().to_str().and_then(named));
+        }
+        Ok(Self(all))
+    }
+
+    fn covers(&self, address: SocketAddr) -> bool {
+        let has = |port| self.0.contains(&(address.ip(), port));
+        has(None) || has(Some(address.port()))
+    }
+
+    /// Drains the backends of records, but where an operator has given another state by command. One that its file
+    /// disables stays so.
+    pub(crate) fn drain(
+        &self,
+        records: &ByRecord<Record>,
+        mut overrides: Overrides<RecordKey>,
+    ) -> Overrides<RecordKey> {
+        if self.0.is_empty() {
+            return overrides;
+        }
+        for record in records.values() {
+            let enabled = addresses(record).filter(|(_, state)| *state < Administrative::Drain);
+            for (address, _) in enabled.filter(|(address, _)| self.covers(*address)) {
+                let place = (record.key.clone(), address);
+                overrides.entry(place).or_insert(Administrative::Drain);
+            }
+        }
+        overrides
+    }
+}
+
+/// The backend that a file is named after.
+fn named(name: &str) -> Option<(IpAddr, Option<u16>)> {
+    match name.parse::<SocketAddr>() {
+        Ok(socket) => Some((socket.ip(), Some(socket.port()))),
+        Err(_) => Some((name.parse().ok()?, None)),
+    }
+}
+
+impl OverrideStore {
+    /// Follows the files of the director's directory until the token is cancelled. One that cannot be read
+    /// changes nothing.
+    pub(crate) async fn keep_maintenance(
+        self,
+        mut directory: watch::Receiver<Option<PathBuf>>,
+        token: CancellationToken,
+    ) {
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut warned = None;
+        loop {
+            let path = directory.borrow_and_update().clone();
+            let read = match path {
+                None => Ok(Maintenance::default()),
+                Some(path) => {
+                    let read = tokio::task::spawn_blocking(move || {
+                        Maintenance::read(&path)
+                            .map_err(|error| format!("{}: {error}", path.display()))
+                    });
+                    read.await.unwrap_or_else(|error| Err(error.to_string()))
+                }
+            };
+            match read {
+                Ok(maintenance) => {
+                    warned = None;
+                    self.maintain(maintenance);
+                }
+                Err(error) if warned.as_ref() != Some(&error) => {
+                    tracing::warn!("spec.maintenanceDirectory: {error}: backends stay as they are");
+                    warned = Some(error);
+                }
+                Err(_) => {}
+            }
+            let waits = directory.borrow().is_some();
+            tokio::select! {
+                () = token.cancelled() => return,
+                changed = directory.changed() => if changed.is_err() {
+                    return;
+                },
+                _ = ticks.tick(), if waits => {}
+            }
+        }
+    }
+
+    fn maintain(&self, maintenance: Maintenance) {
+        let mut state = self.lock();
+        if state.maintenance != maintenance {
+            tracing::info!(backends = maintenance.0.len(), "maintenance changed");
+            state.maintenance = maintenance;
+            self.publish(&state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_named_after_addresses_with_or_without_a_port() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = [
+            "10.0.0.1",
+            "10.0.0.2:80",
+            "fd00::1",
+            "[fd00::2]:80",
+            "README",
+        ];
+        for name in names {
+            std::fs::write(directory.path().join(name), "").unwrap();
+        }
+        let maintenance = Maintenance::read(directory.path()).unwrap();
+        let covered = [
+            "10.0.0.1:443",
+            "10.0.0.2:80",
+            "10.0.0.2:81",
+            "[fd00::1]:1",
+            "[fd00::2]:80",
+            "[fd00::2]:81",
+        ]
+        .map(|address| maintenance.covers(address.parse().unwrap()));
+        assert_eq!(covered, [true, true, false, true, true, false]);
+        assert!(Maintenance::read(&directory.path().join("none")).is_err());
+    }
+}
