@@ -109,6 +109,14 @@ impl Balancers {
         if director.as_ref() != self.director.as_deref() {
             self.director = director.map(Arc::new);
         }
+        // The same values make later comparisons cheap: each of the stages behind compares all records.
+        let generation: ByRecord<Record> = generation
+            .into_iter()
+            .map(|(key, new)| match self.in_force.get(&key) {
+                Some(old) if *old == new => (key, Arc::clone(old)),
+                _ => (key, new),
+            })
+            .collect();
         if generation == self.in_force {
             return None;
         }
