@@ -138,7 +138,11 @@ pub(crate) fn assert_nothing_of_ours(node: &Host) {
     assert_without("routes", &routes(node), &["local"]);
     assert_without("virtual servers", &text(node, "ipvsadm -Ln"), &["FWM"]);
     let sets = text(node, "ipset list -n");
-    assert_without("sets", &sets, &["PORTOLAN", "NO-LOCAL", "SHORT-CIRCUIT"]);
+    assert_without(
+        "sets",
+        &sets,
+        &["PORTOLAN", "NO-LOCAL", "SHORT-CIRCUIT", "BALANCED-MARK"],
+    );
     let words = ["KUBE-LOCAL-POLICY", "KUBE-SHORT-CIRCUIT", "NO-LOCAL"];
     assert_without("rules", &rules(node), &words);
     // The agent's jumps have no comment; a kube-proxy has one jump of each kind, with a comment.

@@ -9,8 +9,8 @@ use portolan_model::check::{Check, HealthPolicy, Probe};
 use portolan_model::ipvs::{Flags, ForwardingMethod, GueChecksum, Thresholds, Tunnel};
 use portolan_model::{
     AdministrativeState, Affinity, Balancing, ContentHash, Destination, Families, Family, Frontend,
-    FrontendAddress, FrontendKind, Lists, NodeInfo, NodeOverlay, Persistence, Profile, Protocol,
-    Record, RecordKey, Scheduling, SorryServer, ZoneMask,
+    FrontendAddress, FrontendKind, Lists, NodeInfo, NodeOverlay, Persistence, PortRange, Profile,
+    Protocol, Record, RecordKey, Scheduling, SorryServer, ZoneMask,
 };
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
@@ -362,6 +362,7 @@ fn wild_frontend(
             prefix_length: number,
         }],
         unbound: false,
+        ranges: Vec::new(),
     }
 }
 

@@ -272,3 +272,21 @@ fn firewall_marks_of_others_are_listed() {
         },
     );
 }
+
+#[test]
+fn real_servers_of_one_virtual_server() {
+    in_netns(
+        "real_servers_of_one_virtual_server",
+        LANES,
+        Ipvs::open,
+        |mut ipvs| {
+            for family in Family::ALL {
+                let [one, other] = [7, 8].map(|number| mark(family, number));
+                let real = real_server(family, 1);
+                apply(&mut ipvs, &[add_service(one), add_dest(one, real)]);
+                assert_eq!(ipvs.real_servers(&one).unwrap(), [(real, weight(1))].into());
+                assert_eq!(ipvs.real_servers(&other).unwrap(), [].into());
+            }
+        },
+    );
+}

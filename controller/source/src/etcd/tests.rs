@@ -216,8 +216,10 @@ async fn a_bad_value_is_named_and_the_last_good_one_stays() {
 async fn values_that_are_not_their_keys_are_refused() {
     let mut rig = two().await;
     let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#;
-    let marks = balancer("web", "192.0.2.1", 1)
-        .replace(r#""addresses":["192.0.2.1"],"port":80"#, r#""mark":7"#);
+    let hooks = balancer("web", "192.0.2.1", 1).replace(
+        r#""spec":{"#,
+        r#""spec":{"hooks":{"onQuorum":["/bin/true"]},"#,
+    );
     for (key, value, expected) in [
         (
             WEB,
@@ -231,8 +233,8 @@ async fn values_that_are_not_their_keys_are_refused() {
         ),
         (
             WEB,
-            marks,
-            "LoadBalancer default/web: spec.frontends[0].mark: not supported yet",
+            hooks,
+            "LoadBalancer default/web: spec.hooks.onQuorum: not supported yet",
         ),
         (WEB, "{".to_owned(), "LoadBalancer default/web: "),
         (

@@ -102,6 +102,7 @@ fn changes_of_more_than_destinations_have_no_patch() {
         kind: FrontendKind::ClusterIp,
         address: FrontendAddress::Vip([10, 96, 0, 1].into()),
         port: 80,
+        ranges: vec![],
         lists: Lists::Cluster,
         masquerade: false,
         source_ranges: vec![],

@@ -42,6 +42,7 @@ fn valid_frontend() -> v1::Frontend {
             prefix_length: 128,
         }],
         unbound: true,
+        ranges: vec![],
     }
 }
 
@@ -171,5 +172,41 @@ fn lists_that_break_a_rule_are_refused() {
         let mut lists = good.clone();
         change(&mut lists, bad.clone());
         decode_lists(&lists, &cluster()).unwrap_err();
+    }
+}
+
+#[test]
+fn ranges_are_those_of_their_kind_and_in_order() {
+    let ranges = |kind: v1::frontend::Kind, ranges: &[(u32, u32)]| {
+        let range = |(first, last): &(u32, u32)| v1::PortRange {
+            first: *first,
+            last: *last,
+        };
+        let from = v1::Frontend {
+            kind: kind.into(),
+            port: 0,
+            ranges: ranges.iter().map(range).collect(),
+            ..valid_frontend()
+        };
+        let decoded = super::super::frontend::decode_frontend(&from);
+        decoded.map(drop).map_err(|error| error.to_string())
+    };
+    let ranged = v1::frontend::Kind::BalancedRanges;
+    assert_eq!(ranges(ranged, &[(21, 21), (2000, 2010)]), Ok(()));
+    assert_eq!(ranges(v1::frontend::Kind::Balanced, &[]), Ok(()));
+    for (kind, given) in [
+        (ranged, &[][..]),
+        (ranged, &[(0, 5)]),
+        (ranged, &[(5, 4)]),
+        (ranged, &[(5, 70_000)]),
+        (ranged, &[(5, 9), (9, 10)]),
+        (ranged, &[(20, 21), (5, 6)]),
+        (v1::frontend::Kind::Balanced, &[(5, 6)]),
+    ] {
+        let error = ranges(kind, given).unwrap_err();
+        assert!(
+            error.starts_with("frontends.ranges: "),
+            "{given:?}: {error}"
+        );
     }
 }

@@ -64,10 +64,11 @@ fn problems_have_file_line_and_column() {
     let twice = "apiVersion: v1\nkind: Node\nmetadata: {name: a}\n";
     let twice = problem(&format!("{twice}---\n{twice}"), &none);
     assert_eq!(twice, "Node a: expected once");
-    let marks = web("web", "192.0.2.1").replace("addresses: [192.0.2.1], port: 80", "mark: 7");
-    let said = problem(&marks, &none);
+    let hooks = "spec:\n  hooks: {onQuorum: [/bin/true]}\n";
+    let hooks = web("web", "192.0.2.1").replace("spec:\n", hooks);
+    let said = problem(&hooks, &none);
     assert!(
-        said.contains("spec.frontends[0].mark: not supported yet"),
+        said.contains("spec.hooks.onQuorum: not supported yet"),
         "{said}"
     );
 }
