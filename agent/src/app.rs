@@ -29,6 +29,7 @@ use tokio::time::timeout;
 
 use crate::addresses;
 use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
+use crate::backends::overrides::Commands;
 use crate::director::{self, DirectorCollector, HostDirector, HostLink, announce};
 use crate::dns::Origin;
 use crate::families;
@@ -191,10 +192,7 @@ async fn start<E: Engine + 'static>(
         overviews,
         commands,
     } = check_backends(args, tables, reports.clone(), &mut metrics, vital);
-    let director = HostDirector::new(args.host_flags(), &args.state_dir);
-    let maintenance = commands.store.clone();
-    let maintained = maintenance.keep_maintenance(director.maintenance(), vital.ending.clone());
-    vital.spawn("maintenance of backends", maintained);
+    let director = start_director(args, &commands, vital);
     let inputs = SyncInputs {
         tables,
         addresses: Arc::new(Notify::new()),
@@ -257,6 +255,15 @@ fn health_checks(
         health,
         metrics.sub_registry_with_prefix("portolan_agent"),
     ))
+}
+
+/// The director of this host, whose backends in maintenance are drained.
+fn start_director(args: &RunArgs, commands: &Commands, vital: &Vital) -> HostDirector {
+    let director = HostDirector::new(args.host_flags(), &args.state_dir);
+    let backends = commands.store.clone();
+    let maintained = backends.keep_maintenance(director.maintenance(), vital.ending.clone());
+    vital.spawn("maintenance of backends", maintained);
+    director
 }
 
 /// Starts to announce the addresses of a director; returns its side for the reconcile loop.

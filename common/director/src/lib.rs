@@ -35,6 +35,7 @@ mod records;
 mod rules;
 mod scheduler;
 mod schema;
+mod unsupported;
 mod write;
 
 pub use balancer::{Backend, Hooks, LoadBalancer, SorryServer};
@@ -52,6 +53,7 @@ pub use generation::{File, Former, Generation, NotOurs, parse, parse_again};
 pub use manual::manual;
 pub use object::{ObjectName, Tags};
 pub use problem::{Position, Problem, not_applied};
-pub use records::{records, unsupported, unsupported_of_director, unsupported_without_host};
+pub use records::records;
 pub use rules::{Already, Claims, taken};
 pub use schema::{schema, schema_text, strict_schema};
+pub use unsupported::{unsupported, unsupported_of_director, unsupported_without_host};

@@ -13,6 +13,8 @@ use portolan_model::{
 use super::*;
 use crate::{Step, plan};
 
+mod marked;
+
 const VIP: &str = "192.0.2.10";
 
 fn profile(forwarding: ForwardingMethod) -> Profile {
@@ -356,86 +358,4 @@ fn one_verdict_is_one_message() {
     );
     let steps = plan(incremental.desired(), &observed, &config);
     assert_eq!(steps.len(), 1, "{steps:?}");
-}
-
-/// A load balancer with ranges of ports at two addresses, and a mark.
-fn marked() -> Record {
-    let mut direct = profile(ForwardingMethod::Direct);
-    direct.checks.clear();
-    let mut record = balanced(&[("10.0.0.1:0", direct)], &[VIP, "192.0.2.11"]);
-    for frontend in &mut record.frontends {
-        frontend.kind = FrontendKind::BalancedRanges;
-        frontend.port = 0;
-        frontend.ranges = [(21, 21), (2000, 2001)]
-            .map(|(first, last)| portolan_model::PortRange { first, last })
-            .into();
-    }
-    let address = FrontendAddress::Mark {
-        family: Family::V6,
-        mark: 7,
-    };
-    let by_mark = Frontend::new(FrontendKind::Balanced, address, 0);
-    record.frontends.push(by_mark);
-    record
-}
-
-#[test]
-fn ranges_of_ports_are_one_virtual_server_by_a_mark_that_stays() {
-    let desired = desired(&marked(), None, &KernelState::default());
-    let keys: Vec<_> = desired.state.virtual_servers.keys().copied().collect();
-    let theirs = VirtualServerKey::Mark {
-        family: Family::V6,
-        mark: 7,
-    };
-    let [VirtualServerKey::Mark { family, mark }, last] = keys[..] else {
-        panic!("{keys:?}");
-    };
-    assert_eq!((family, last), (Family::V4, theirs));
-    let mask = Config::default().short_circuit_mask;
-    assert!(mask.contains(mark), "{mark:#x}");
-    for server in desired.state.virtual_servers.values() {
-        assert_eq!(
-            server.real_servers.len(),
-            usize::from(server == &desired.state.virtual_servers[&keys[0]])
-        );
-    }
-    let entries = &desired.state.sets["KUBE-BALANCED-MARK"].entries;
-    let expected = [VIP, "192.0.2.11"].iter().flat_map(|vip| {
-        let ip = vip.parse().unwrap();
-        [21, 2000, 2001].map(|port| SetEntry::IpPortMark(ip, Protocol::Tcp, port, mark))
-    });
-    assert_eq!(*entries, expected.collect());
-    let routes: Vec<_> = desired.state.routes.keys().map(IpAddr::to_string).collect();
-    assert_eq!(routes, [VIP, "192.0.2.11"]);
-
-    // Another record whose hash comes first does not take it, and the kernel's entries lead to the same one.
-    let mut state = KernelState::default();
-    plan(&desired, &state.clone(), &Config::default())
-        .iter()
-        .for_each(|step| state.advance(step));
-    let again = super::desire(
-        &table_with(&marked(), None),
-        &facts(),
-        &Config::default(),
-        &state,
-    );
-    assert_eq!(again.state.virtual_servers, desired.state.virtual_servers);
-    assert_eq!(plan(&again, &state, &Config::default()), []);
-    // The operator's mark is not given to ranges of ports.
-    let mut taken = marked();
-    if let Some(last) = taken.frontends.last_mut() {
-        last.address = FrontendAddress::Mark {
-            family: Family::V4,
-            mark,
-        };
-    }
-    let other = super::desire(
-        &table_with(&taken, None),
-        &facts(),
-        &Config::default(),
-        &state,
-    );
-    let entries = &other.state.sets["KUBE-BALANCED-MARK"].entries;
-    let leads = |entry: &SetEntry| matches!(entry, SetEntry::IpPortMark(.., of) if *of == mark);
-    assert!(!entries.is_empty() && !entries.iter().any(leads));
 }

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What files may say but this version does not program.
+
+use std::net::IpAddr;
+
+use portolan_model::check::Via;
+
+use crate::document::Announce;
+use crate::records::of_family;
+use crate::{Director, LoadBalancer, Packets};
+
+/// What this version reads but cannot program: the field, and what to do.
+#[must_use]
+pub fn unsupported(balancer: &LoadBalancer) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut add =
+        |field: String, why: &str| found.push((field, format!("not supported yet: {why}")));
+    for (index, frontend) in balancer.frontends.iter().enumerate() {
+        let field = |name: &str| format!("spec.frontends[{index}].{name}");
+        match &frontend.packets {
+            Packets::Ranges { .. } => {
+                if !frontend.source_ranges.is_empty() {
+                    add(field("sourceRanges"), "ports have none");
+                }
+                if balancer.source_nat {
+                    add(field("ports"), "sourceNat needs a frontend for each port");
+                }
+            }
+            Packets::Mark { .. } if balancer.source_nat => {
+                add(field("mark"), "sourceNat needs addresses and a port");
+            }
+            Packets::Mark { .. } => {}
+            Packets::Port { addresses, .. } => {
+                let ranges = &frontend.source_ranges;
+                let is_open = |ip: &IpAddr| !ranges.is_empty() && of_family(ranges, *ip).is_empty();
+                if addresses.iter().any(is_open) {
+                    let why = "a frontend of both families needs ranges of both";
+                    add(field("sourceRanges"), why);
+                }
+            }
+        }
+    }
+    let mut lists = vec![("spec.checks".to_owned(), &*balancer.checks)];
+    let backends = balancer.backends.iter().enumerate();
+    lists.extend(backends.filter_map(|(index, backend)| {
+        let checks = backend.checks.as_deref()?;
+        Some((format!("spec.backends[{index}].checks"), checks))
+    }));
+    for (list, checks) in lists {
+        for (index, check) in checks.iter().enumerate() {
+            if check.via != Via::Direct {
+                add(format!("{list}[{index}].via"), "write Direct");
+            }
+        }
+    }
+    let hooks = [
+        ("onQuorum", &balancer.hooks.on_quorum),
+        ("onBackend", &balancer.hooks.on_backend),
+    ];
+    for (name, command) in hooks {
+        if !command.is_empty() {
+            add(
+                format!("spec.hooks.{name}"),
+                "leave it out, and watch the metrics",
+            );
+        }
+    }
+    if balancer.announce != Announce::default() {
+        add("spec.announce".to_owned(), "leave it out");
+    }
+    if !balancer.node_selector.is_empty() {
+        add(
+            "spec.nodeSelector".to_owned(),
+            "give each host its own files",
+        );
+    }
+    found
+}
+
+/// What this version reads of a director but does not follow on its host.
+#[must_use]
+pub fn unsupported_of_director(director: &Director) -> Vec<(String, String)> {
+    let default = Director::new(director.name.as_str());
+    named(&[
+        ("spec.marks", director.marks != default.marks),
+        (
+            "spec.checksOnStandby",
+            director.checks_on_standby != default.checks_on_standby,
+        ),
+        ("spec.scripts", director.scripts != default.scripts),
+    ])
+}
+
+/// Like [`unsupported_of_director`] in the files of a controller, which sends no settings to hosts.
+#[must_use]
+pub fn unsupported_without_host(director: &Director) -> Vec<(String, String)> {
+    let default = Director::new(director.name.as_str());
+    let mut found = named(&[
+        ("spec.vips", director.vips != default.vips),
+        ("spec.sync", director.sync != default.sync),
+        (
+            "spec.statelessFailover",
+            director.stateless_failover != default.stateless_failover,
+        ),
+        ("spec.timeouts", director.timeouts != default.timeouts),
+        ("spec.sysctls", director.sysctls != default.sysctls),
+        (
+            "spec.announceTable",
+            director.announce_table != default.announce_table,
+        ),
+        (
+            "spec.maintenanceDirectory",
+            director.maintenance_directory != default.maintenance_directory,
+        ),
+    ]);
+    found.extend(unsupported_of_director(director));
+    found
+}
+
+fn named(differs: &[(&str, bool)]) -> Vec<(String, String)> {
+    let found = differs.iter().filter(|(_, differs)| *differs);
+    let why = || "not supported yet: leave it out".to_owned();
+    found
+        .map(|(field, _)| ((*field).to_owned(), why()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Already, File, parse};
+
+    fn parsed(text: &str) -> LoadBalancer {
+        let file = File {
+            name: "lb.yaml",
+            text,
+        };
+        let generation = parse(&[file], &Already::default()).unwrap();
+        generation.load_balancers.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_programmed_is_named() {
+        let text = r#"
+apiVersion: portolan.dev/v1alpha1
+kind: LoadBalancer
+metadata: {name: ftp}
+spec:
+  frontends:
+  - {addresses: [192.0.2.21], ports: "21,20000-20999", sourceRanges: [10.0.0.0/8]}
+  - {addresses: [192.0.2.22, "2001:db8::22"], port: 80, sourceRanges: [10.0.0.0/8]}
+  sourceNat: true
+  persistence: {timeout: 10m}
+  backends: [{address: 10.1.0.11, checks: [{via: Service, tcp: {}}]}]
+  hooks: {onQuorum: [/bin/true]}
+  nodeSelector: {a: b}
+"#;
+        let fields: Vec<_> = unsupported(&parsed(text))
+            .into_iter()
+            .map(|(field, _)| field)
+            .collect();
+        let expected = [
+            "spec.frontends[0].sourceRanges",
+            "spec.frontends[0].ports",
+            "spec.frontends[1].sourceRanges",
+            "spec.backends[0].checks[0].via",
+            "spec.hooks.onQuorum",
+            "spec.nodeSelector",
+        ];
+        assert_eq!(fields, expected);
+    }
+
+    #[test]
+    fn settings_of_a_director_are_refused_where_no_host_gets_them() {
+        let fields = |found: Vec<(String, String)>| -> Vec<String> {
+            found.into_iter().map(|(field, _)| field).collect()
+        };
+        let mut director = Director::new("node1");
+        assert!(unsupported_without_host(&director).is_empty());
+        director.sync = Some(crate::Sync::new("eth1"));
+        director.timeouts.udp = Some(std::time::Duration::from_secs(30));
+        director.scripts.user = Some("nobody".to_owned());
+        assert_eq!(fields(unsupported_of_director(&director)), ["spec.scripts"]);
+        let expected = ["spec.sync", "spec.timeouts", "spec.scripts"];
+        assert_eq!(fields(unsupported_without_host(&director)), expected);
+    }
+}
