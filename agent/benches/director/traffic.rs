@@ -130,7 +130,8 @@ fn take_turn(director: &mut Director<'_>, real: &[&Host], turn: u32) -> Result<(
     wait_for("the reload", PATIENCE, || {
         let first = director.weight(&key, address(real[0]));
         let third = director.weight(&key, address(real[2]));
-        (first == Some(first_weight(turn)) && has_third(third) == (turn % 2 == 0)).then_some(())
+        (first == Some(first_weight(turn)) && has_third(third) == turn.is_multiple_of(2))
+            .then_some(())
     })
 }
 
@@ -141,7 +142,7 @@ fn first_weight(turn: u32) -> u32 {
 /// The `keepalived.conf` of a turn.
 fn text(real: &[&Host], turn: u32) -> String {
     let weights = [first_weight(turn), 1, 1];
-    let count = if turn % 2 == 0 { 3 } else { 2 };
+    let count = if turn.is_multiple_of(2) { 3 } else { 2 };
     let servers = real.iter().zip(weights).take(count).map(|(host, weight)| {
         format!(
             "  real_server {} {PORT} {{\n    weight {weight}\n    TCP_CHECK {{\n      connect_timeout 2\n    }}\n  }}\n",
