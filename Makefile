@@ -48,6 +48,10 @@ chart: ## Check the Helm chart (the first time builds Helm and the programs that
 chart-update: ## Write the schema, the table of values and the expected manifests of the chart anew
 	@charts/ci/update
 
+.PHONY: alerts
+alerts: ## Check the alerts of the chart with promtool (the first time builds it)
+	@charts/ci/alerts
+
 .PHONY: fuzz
 fuzz: ## Fuzz decoders, parsers and importers, 15 s each target; e2e/fuzz/run SECONDS for longer
 	@e2e/fuzz/run
