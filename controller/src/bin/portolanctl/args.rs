@@ -11,6 +11,7 @@ use portolan_etcd::EtcdArgs;
 use portolan_runtime::{DocsCommand, duration_within};
 
 use crate::agent::{AgentArgs, AgentCommand};
+use crate::env::EnvArgs;
 use crate::fleet::{ApplyArgs, DeleteArgs, GetArgs};
 use crate::migrate::Predecessor;
 use crate::reply::Output;
@@ -76,7 +77,8 @@ pub(crate) struct ConnectArgs {
     #[arg(long, global = true)]
     pub(crate) context: Option<String>,
 
-    /// Forward a port to the controllers' pods in this namespace. Default: kube-system.
+    /// Forward a port to the controllers' pods in this namespace. Default: kube-system. For env, the
+    /// namespace of the pods. Default: default.
     #[arg(short, long, global = true)]
     pub(crate) namespace: Option<String>,
 
@@ -211,6 +213,9 @@ pub(crate) enum Command {
         #[arg(long, value_delimiter = ',', value_name = "HOST:PORT")]
         connect: Vec<String>,
     },
+    /// Print the environment variables that a kubelet gives the pods of --namespace for Services, as
+    /// NAME=VALUE lines (-o env), or as an object (-o json). No controller is asked.
+    Env(EnvArgs),
     /// Convert the configuration of a predecessor.
     Migrate {
         /// The predecessor.
@@ -303,6 +308,7 @@ mod tests {
             ("diff -f a.yaml", true),
             ("apply -f a.yaml", false),
             ("delete lb web", false),
+            ("env -o env --namespace shop", true),
         ] {
             let cli = parse(&format!("portolanctl {args}")).unwrap();
             assert_eq!(cli.command.can_be_watched(), expected, "{args}");

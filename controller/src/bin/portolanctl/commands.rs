@@ -10,8 +10,8 @@ use crate::args::{Cli, ClusterCommand, Command, DiffArgs};
 use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
-    agent, check, clusters, deletions, diff, dns, explain, fleet, nodes, problems, status, table,
-    version, wait,
+    agent, check, clusters, deletions, diff, dns, env, explain, fleet, nodes, problems, status,
+    table, version, wait,
 };
 
 /// Runs a command that asks controllers.
@@ -21,6 +21,9 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
     }
     if let Command::Check { agent, connect } = &cli.command {
         return check::run(&cli.connect, agent, connect).await;
+    }
+    if let Command::Env(args) = &cli.command {
+        return env::run(&cli.connect, args).await;
     }
     if let Command::Agent(args) = &cli.command {
         let client = of_agent(&args.address, cli.connect.timeout)?;

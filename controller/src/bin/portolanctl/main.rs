@@ -15,6 +15,7 @@ mod commands;
 mod deletions;
 mod diff;
 mod dns;
+mod env;
 mod explain;
 mod fleet;
 mod forward;

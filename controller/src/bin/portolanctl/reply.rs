@@ -9,7 +9,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// Columns.
-    #[value(alias = "text")]
+    #[value(aliases = ["text", "env"])]
     Table,
     /// Columns, with more of them.
     Wide,
