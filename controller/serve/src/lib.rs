@@ -17,7 +17,8 @@ mod session;
 mod standing;
 
 pub use registry::{
-    ConvergenceSeconds, Counters, HeldTable, NodeStatus, RecordProblem, Registry, Unconfirmed,
+    ConvergenceSeconds, Counters, HeldTable, NodeStatus, RecentChange, RecordProblem, Registry,
+    Unconfirmed,
 };
 pub use served::ServedClusters;
 pub use service::TablesServer;

@@ -10,6 +10,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use super::recent::Recent;
+
 /// Maximum number of open rounds. Beyond it the oldest is dropped: it waits for a stuck node.
 const MAX_ROUNDS: usize = 1_024;
 
@@ -26,6 +28,15 @@ pub(super) enum Share {
 
 impl Share {
     const IN_ORDER: [Self; 3] = [Self::Half, Self::NinetyNine, Self::All];
+
+    /// Its place in [`Share::IN_ORDER`].
+    pub(super) fn index(self) -> usize {
+        match self {
+            Self::Half => 0,
+            Self::NinetyNine => 1,
+            Self::All => 2,
+        }
+    }
 
     /// The metric's label.
     pub(super) fn as_str(self) -> &'static str {
@@ -64,6 +75,8 @@ pub(super) struct Convergence {
     /// Number of nodes at each revision after `head`: an acknowledgement may arrive before the news
     /// of the publication.
     ahead: BTreeMap<u64, usize>,
+    /// The last changes, for people.
+    recent: Recent,
 }
 
 #[derive(Debug)]
@@ -100,6 +113,7 @@ impl Convergence {
         if self.history.len() > MAX_HISTORY {
             self.history.pop_front();
         }
+        self.recent.published(revision, now);
         let later = self.ahead.split_off(&(revision + 1));
         let exactly = self.ahead.remove(&revision).unwrap_or(0);
         let done = exactly + later.values().sum::<usize>();
@@ -172,6 +186,11 @@ impl Convergence {
         self.history.get(next).map(|(_, at)| *at)
     }
 
+    /// The last changes.
+    pub(super) fn recent(&self) -> &Recent {
+        &self.recent
+    }
+
     /// The last published revision.
     pub(super) fn head(&self) -> u64 {
         self.head
@@ -200,13 +219,18 @@ impl Convergence {
 
     /// Shares newly reached by the rounds from an index on, with their durations.
     fn look(&mut self, first: usize, now: Instant) -> Vec<Reached> {
-        let took = |(share, observed)| (share, now.saturating_duration_since(observed));
-        self.advance(first).into_iter().map(took).collect()
+        let mut reached = Vec::new();
+        for (revision, share, observed) in self.advance(first) {
+            let took = now.saturating_duration_since(observed);
+            self.recent.reached(revision, share, took);
+            reached.push((share, took));
+        }
+        reached
     }
 
-    /// Shares newly reached by the rounds from an index on, with the start of each round. Drops
-    /// completed rounds at the front.
-    fn advance(&mut self, first: usize) -> Vec<(Share, Instant)> {
+    /// Shares newly reached by the rounds from an index on, with the revision and the start of each
+    /// round. Drops completed rounds at the front.
+    fn advance(&mut self, first: usize) -> Vec<(u64, Share, Instant)> {
         let mut reached = Vec::new();
         for round in self.rounds.range_mut(first..) {
             while let Some(share) = Share::IN_ORDER.get(round.reached)
@@ -214,7 +238,7 @@ impl Convergence {
                 && round.members > 0
             {
                 round.reached += 1;
-                reached.push((*share, round.observed));
+                reached.push((round.revision, *share, round.observed));
             }
         }
         let over = |round: &Round| round.members == 0 || round.reached == Share::IN_ORDER.len();
@@ -282,6 +306,10 @@ mod tests {
         let expected = [(Half, MS * 100), (NinetyNine, MS * 198), (All, MS * 200)];
         assert_eq!(reached, expected);
         assert!(world.convergence.rounds.is_empty());
+        let recent = world.convergence.recent();
+        let change = recent.changes("", world.start + MS * 400).next().unwrap();
+        assert_eq!((change.revision, change.age), (2, MS * 300));
+        assert_eq!(change.reached, expected.map(|(_, took)| Some(took)));
     }
 
     #[test]

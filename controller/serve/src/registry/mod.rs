@@ -12,6 +12,7 @@ mod entry;
 mod everybody;
 mod nodes;
 mod reason;
+mod recent;
 mod reconnects;
 mod side_stream;
 mod signals;
@@ -41,6 +42,7 @@ pub(crate) use counters::{Counter, LiveCounters};
 use entry::AgentEntry;
 pub(crate) use nodes::NodeStanding;
 use nodes::SourceNodes;
+pub use recent::RecentChange;
 pub(crate) use reconnects::RetryAfter;
 pub(crate) use side_stream::{SideStream, SideStreamEnd};
 use signals::SessionSignals;
@@ -128,6 +130,17 @@ impl Registry {
                 entry.status(node, convergence, now)
             })
             .collect()
+    }
+
+    /// The last changes of all clusters, the newest first.
+    #[must_use]
+    pub fn recent_changes(&self) -> Vec<RecentChange> {
+        let (nodes, now) = (self.lock(), Instant::now());
+        let clusters = nodes.convergence.iter();
+        let all = clusters.flat_map(|(cluster, it)| it.recent().changes(cluster, now));
+        let mut all: Vec<_> = all.collect();
+        all.sort_by_key(|change| change.age);
+        all
     }
 
     /// Histogram of convergence times, for registration.
