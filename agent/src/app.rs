@@ -237,6 +237,7 @@ async fn start<E: Engine + 'static>(
             .merge(director::actions(director))
             .merge(commands.actions()),
         token: args.debug.token()?,
+        pages: None,
     };
     ports.serve(admin, healthz, vital);
     Ok(())

@@ -29,6 +29,7 @@ use crate::dns::Dns;
 use crate::identity;
 use crate::metrics::{CatalogMetrics, SessionCollector};
 use crate::publishing::Publishing;
+use crate::status::StatusPages;
 use crate::writer::SharedTrouble;
 
 /// Default path of the debug socket.
@@ -101,6 +102,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         actions: debug.actions(),
         debug: (dns.iter()).fold(debug.dumps(), |all, dns| all.merge(dns.routes())),
         token: args.debug.token()?,
+        pages: Some(StatusPages::start(debug, readiness.clone(), &vital)),
     };
     serve_dns(dns.as_mut(), &vital, &token);
     serve_admin(admin_server, listeners.admin, listeners.debug, &vital);

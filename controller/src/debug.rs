@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::clusters::ClusterSources;
 use crate::deletions;
 use crate::writer::{Question, SharedTrouble};
+pub(crate) use clusters::ClusterStatus;
 pub(crate) use failure::Failure;
 use scoped::Scoped;
 
@@ -79,7 +80,37 @@ impl Debug {
             )
     }
 
-    fn key(&self, node: &str) -> NodeKey {
+    /// The answer to the question of a query.
+    pub(crate) async fn explain(&self, query: &str) -> Result<Explanation, Failure> {
+        let Some(questions) = &self.questions else {
+            let message = "a relay has no objects: ask the controller behind it";
+            return Err(Failure::not_found(message.to_owned()));
+        };
+        let mut inquiry = inquiry::parse(&self.cluster, query)?;
+        inquiry.has_agent = self.agent(&inquiry.node).is_some();
+        let (answer, answered) = oneshot::channel();
+        let question = Question { inquiry, answer };
+        let stopping = || Failure::unavailable("the controller is stopping");
+        questions.send(question).await.map_err(|_| stopping())?;
+        let answer = answered.await.map_err(|_| stopping())?;
+        let answer = answer.ok_or_else(|| Failure::unavailable("the source has not synced yet"))?;
+        answer.map_err(|error| Failure::not_found(error.to_string()))
+    }
+
+    /// The current table of a node, whether its agent has it or not.
+    pub(crate) fn table(&self, node: &str) -> Result<NodeTable, Failure> {
+        let key = self.key(node);
+        let table = self.tables.table(&key);
+        let is_known = table.node != NodeInfo::default() || !table.lists.is_empty();
+        if is_known || self.agent(&key).is_some() {
+            Ok(table)
+        } else {
+            let message = format!("node {node}: no Node, endpoint or agent has this name");
+            Err(Failure::not_found(message))
+        }
+    }
+
+    pub(crate) fn key(&self, node: &str) -> NodeKey {
         NodeKey {
             cluster: Arc::clone(&self.cluster),
             name: node.into(),
@@ -87,7 +118,7 @@ impl Debug {
     }
 
     /// The status of a node's agent.
-    fn agent(&self, node: &NodeKey) -> Option<NodeStatus> {
+    pub(crate) fn agent(&self, node: &NodeKey) -> Option<NodeStatus> {
         let mut all = self.sessions.snapshot().into_iter();
         all.find(|one| (&*one.cluster, &*one.node) == (&*node.cluster, &*node.name))
     }
@@ -109,15 +140,7 @@ async fn table(
     Scoped(debug): Scoped,
     Path(node): Path<String>,
 ) -> Result<Json<NodeTable>, Failure> {
-    let key = debug.key(&node);
-    let table = debug.tables.table(&key);
-    let is_known = table.node != NodeInfo::default() || !table.lists.is_empty();
-    if is_known || debug.agent(&key).is_some() {
-        Ok(Json(table))
-    } else {
-        let message = format!("node {node}: no Node, endpoint or agent has this name");
-        Err(Failure::not_found(message))
-    }
+    debug.table(&node).map(Json)
 }
 
 /// The difference between a node's kernel, as its agent reported it, and its table.
@@ -133,21 +156,7 @@ async fn explain(
     Scoped(debug): Scoped,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Explanation>, Failure> {
-    let Some(questions) = &debug.questions else {
-        let message = "a relay has no objects: ask the controller behind it";
-        return Err(Failure::not_found(message.to_owned()));
-    };
-    let mut inquiry = inquiry::parse(&debug.cluster, &query.unwrap_or_default())?;
-    inquiry.has_agent = debug.agent(&inquiry.node).is_some();
-    let (answer, answered) = oneshot::channel();
-    let question = Question { inquiry, answer };
-    let stopping = || Failure::unavailable("the controller is stopping");
-    questions.send(question).await.map_err(|_| stopping())?;
-    let answer = answered.await.map_err(|_| stopping())?;
-    let answer = answer.ok_or_else(|| Failure::unavailable("the source has not synced yet"))?;
-    answer
-        .map(Json)
-        .map_err(|error| Failure::not_found(error.to_string()))
+    debug.explain(&query.unwrap_or_default()).await.map(Json)
 }
 
 /// Confirms the table that a node's agent holds back.

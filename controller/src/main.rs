@@ -27,6 +27,7 @@ mod publishing;
 mod reference;
 mod relay;
 mod reviews;
+mod status;
 mod streams;
 mod writer;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! The admin server: `/livez`, `/readyz`, `/metrics`, and below `/debug/` dumps, which answer on this
-//! machine only, and actions, which need a credential.
+//! The admin server: `/livez`, `/readyz`, `/metrics`; pages for browsers, and below `/debug/` dumps, which
+//! answer on this machine only, and actions, which need a credential.
 
 mod access;
 
@@ -38,6 +38,17 @@ pub struct Admin {
     pub actions: Router,
     /// The token for actions over TCP.
     pub token: Option<DebugToken>,
+    /// Pages for browsers; `None` for a program without any.
+    pub pages: Option<Pages>,
+}
+
+/// Pages for browsers, which show what dumps do and answer where dumps do.
+#[derive(Debug, Clone)]
+pub struct Pages {
+    /// Their routes, from the root.
+    pub routes: Router,
+    /// The page for browsers that are not admitted, of the reason.
+    pub hint: fn(&str) -> String,
 }
 
 impl Admin {
@@ -57,7 +68,12 @@ impl Admin {
         ));
         let debug = self.debug.clone().route("/version", get(version));
         let debug = debug.merge(actions);
+        let pages = self.pages.clone().map(|pages| {
+            let layer = from_fn_with_state(pages.hint, access::pages_from_this_machine);
+            pages.routes.layer(layer)
+        });
         self.router_without_debug()
+            .merge(pages.unwrap_or_default())
             .nest("/debug", debug.layer(from_fn(access::from_this_machine)))
     }
 }

@@ -25,7 +25,7 @@ mod sources;
 mod unix;
 mod vital;
 
-pub use admin::{Admin, Metrics};
+pub use admin::{Admin, Metrics, Pages};
 pub use atomic_file::AtomicFile;
 pub use credentials::CredentialCollector;
 pub use debug::{DebugArgs, DebugSocket, DebugToken};

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use axum::Json;
 use axum::extract::State;
+use portolan_serve::NodeStatus;
 use portolan_tablelog::State as Serving;
 use serde::Serialize;
 
@@ -19,27 +20,39 @@ pub(super) struct Answer {
 /// One cluster.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ClusterStatus {
-    name: Arc<str>,
+pub(crate) struct ClusterStatus {
+    pub(crate) name: Arc<str>,
     /// Whether its source has sent all objects since the start, so that its agents are served.
-    served: bool,
+    pub(crate) served: bool,
     /// Newest revision of its tables.
-    revision: u64,
+    pub(crate) revision: u64,
     /// Time since the last contact with its source; absent before the first, and for a single cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    last_contact_seconds: Option<f64>,
+    pub(crate) last_contact_seconds: Option<f64>,
     /// Nodes whose agent is connected.
-    connected: usize,
+    pub(crate) connected: usize,
     /// Of those, the ones that have programmed the newest revision.
-    programmed: usize,
+    pub(crate) programmed: usize,
 }
 
 pub(super) async fn clusters(State(debug): State<Debug>) -> Json<Answer> {
-    let agents = debug.sessions.snapshot();
-    let status = |name: Arc<str>| {
-        let feed = debug.tables.feed(&name);
-        let revision = debug.tables.head(&name);
-        let sources = debug.sources.lock().unwrap_or_else(PoisonError::into_inner);
+    let clusters = debug.cluster_statuses(&debug.sessions.snapshot());
+    Json(Answer { clusters })
+}
+
+impl Debug {
+    /// The clusters that are served, with numbers of these agents.
+    pub(crate) fn cluster_statuses(&self, agents: &[NodeStatus]) -> Vec<ClusterStatus> {
+        let names = self.clusters.names().into_iter();
+        names
+            .map(|name| self.cluster_status(name, agents))
+            .collect()
+    }
+
+    fn cluster_status(&self, name: Arc<str>, agents: &[NodeStatus]) -> ClusterStatus {
+        let feed = self.tables.feed(&name);
+        let revision = self.tables.head(&name);
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let silence = sources.get(&name).and_then(|contact| contact.silence());
         let connected = agents.iter();
         let connected = connected.filter(|agent| agent.connected && *agent.cluster == *name);
@@ -49,14 +62,12 @@ pub(super) async fn clusters(State(debug): State<Debug>) -> Json<Answer> {
             programmed += usize::from(agent.programmed >= Some(revision));
         }
         ClusterStatus {
-            served: debug.tables.state(&feed) == Serving::Synced,
+            served: self.tables.state(&feed) == Serving::Synced,
             revision,
             last_contact_seconds: silence.map(|silence| silence.as_secs_f64()),
             connected: all,
             programmed,
             name,
         }
-    };
-    let clusters = debug.clusters.names().into_iter().map(status).collect();
-    Json(Answer { clusters })
+    }
 }

@@ -25,6 +25,10 @@ impl Failure {
         Self { status, message }
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     pub(crate) fn unavailable(message: &str) -> Self {
         let (status, message) = (StatusCode::SERVICE_UNAVAILABLE, message.to_owned());
         Self { status, message }

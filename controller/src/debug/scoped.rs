@@ -44,7 +44,7 @@ pub(super) fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow
 }
 
 impl Debug {
-    fn served(&self, wanted: Option<&str>) -> Result<Arc<str>, Failure> {
+    pub(crate) fn served(&self, wanted: Option<&str>) -> Result<Arc<str>, Failure> {
         match wanted {
             Some(name) => self.clusters.get(name).ok_or_else(|| {
                 Failure::not_found(format!("cluster {name}: not served by this controller"))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Access control below `/debug`.
+//! Access control of dumps, pages and actions.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use axum::extract::{Extension, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::{Html, IntoResponse as _, Response};
 use serde_json::json;
 
 use crate::{DebugToken, Peer};
@@ -26,16 +26,40 @@ pub(super) async fn from_this_machine(
     request: Request,
     next: Next,
 ) -> Response {
-    if let Peer::Tcp(address) = peer {
-        if !address.ip().to_canonical().is_loopback() {
-            return refused(StatusCode::FORBIDDEN, "/debug answers on loopback only");
-        }
-        if !names_this_machine(request.headers()) {
-            let message = "the header Host is neither an IP address nor localhost";
-            return refused(StatusCode::FORBIDDEN, message);
-        }
+    match elsewhere(peer, request.headers()) {
+        Some(message) => refused(StatusCode::FORBIDDEN, message),
+        None => next.run(request).await,
     }
-    next.run(request).await
+}
+
+/// Admits the same requests to pages. All others get a hint, in place of any content.
+pub(super) async fn pages_from_this_machine(
+    State(hint): State<fn(&str) -> String>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(message) = elsewhere(peer, request.headers()) else {
+        return next.run(request).await;
+    };
+    let headers = [
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (StatusCode::FORBIDDEN, headers, Html(hint(message))).into_response()
+}
+
+/// Why a request is not from this machine; `None` if it is.
+fn elsewhere(peer: Peer, headers: &HeaderMap) -> Option<&'static str> {
+    let Peer::Tcp(address) = peer else {
+        return None;
+    };
+    if !address.ip().to_canonical().is_loopback() {
+        return Some("dumps and pages answer on loopback only");
+    }
+    let is_named = names_this_machine(headers);
+    (!is_named).then_some("the header Host is neither an IP address nor localhost")
 }
 
 /// Whether every `Host` header is an IP address or `localhost`, with or without a port.

@@ -67,6 +67,31 @@ async fn nothing_below_debug_answers_beside_the_socket() {
 }
 
 #[tokio::test]
+async fn browsers_that_are_not_admitted_get_a_hint_and_nothing_else() {
+    let pages = Pages {
+        routes: Router::new().route("/status/", get(|| async { "secret" })),
+        hint: |reason| format!("<p>hint: {reason}"),
+    };
+    let admin = Admin {
+        pages: Some(pages),
+        ..admin(None)
+    };
+    let page = || Request::get("/status/");
+    for (peer, host, expected) in [
+        (NETWORK, "localhost:9444", 403),
+        ("127.0.0.1:1", "evil.example", 403),
+        ("127.0.0.1:1", "localhost:9444", 200),
+    ] {
+        let request = page().header("Host", host);
+        let (status, body) = ask(&admin, tcp(peer), request).await;
+        assert_eq!(status, expected, "{peer} {host}");
+        assert_eq!(body.contains("secret"), expected == 200, "{body}");
+        assert_eq!(body.starts_with("<p>hint: "), expected == 403, "{body}");
+    }
+    assert_eq!(ask(&admin, Peer::Unix, page()).await.0, 200);
+}
+
+#[tokio::test]
 async fn dns_rebinding_is_refused() {
     let admin = admin(None);
     for (host, expected) in [
