@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{Args, Source};
-use crate::clusters::{ClusterSources, ClustersArgs};
+use crate::clusters::{ClusterSources, ClusterStates, ClustersArgs};
 use crate::debug::Debug;
 use crate::dns::Dns;
 use crate::identity;
@@ -68,12 +68,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mut dns = Dns::start(&args, registry, &vital).await?;
     let clusters = ServedClusters::new(args.cluster());
     let sources = ClusterSources::default();
+    let states = ClusterStates::default();
     let publishing = Publishing {
         publisher,
         tables: tables.clone(),
         sessions: Arc::clone(&sessions),
         clusters: clusters.clone(),
         sources: Arc::clone(&sources),
+        states: states.clone(),
         problems,
         metrics: catalog_metrics,
         trouble: Arc::clone(&trouble),
@@ -89,6 +91,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         cluster: args.cluster().unwrap_or_default(),
         clusters: clusters.clone(),
         sources,
+        states,
         tables: tables.clone(),
         sessions: Arc::clone(&sessions),
         trouble,

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! Dumps of the controller below `/debug`: `clusters`, `nodes`, `table/NODE`, `diff/NODE`, `programmed`,
-//! `explain`, `problems`; and the action `confirm/NODE`, which needs a credential. With several clusters
+//! `explain`, `federation`, `problems`; and actions, which need a credential: `confirm/NODE`, `drain/CLUSTER`,
+//! `undrain/CLUSTER`. With several clusters
 //! the parameter `cluster` names one.
 
 mod clusters;
 mod failure;
+mod federation;
 mod inquiry;
 mod programmed;
 mod scoped;
@@ -21,9 +23,9 @@ use portolan_serve::{NodeStatus, Registry, ServedClusters, Standing};
 use portolan_source::HeldDeletions;
 use portolan_tablelog::TableReader;
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use crate::clusters::ClusterSources;
+use crate::clusters::{ClusterSources, ClusterStates};
 use crate::deletions;
 use crate::writer::{Question, SharedTrouble};
 pub(crate) use clusters::ClusterStatus;
@@ -38,6 +40,8 @@ pub(crate) struct Debug {
     pub(crate) clusters: ServedClusters,
     /// Contacts with the clusters' sources; empty for a single cluster.
     pub(crate) sources: ClusterSources,
+    /// Their states.
+    pub(crate) states: ClusterStates,
     pub(crate) tables: TableReader,
     pub(crate) sessions: Arc<Registry>,
     pub(crate) trouble: SharedTrouble,
@@ -57,6 +61,7 @@ impl Debug {
             .route("/diff/{node}", get(diff))
             .route("/programmed", get(programmed::programmed))
             .route("/explain", get(explain))
+            .route("/federation", get(federation::federation))
             .route("/problems", get(problems))
             .with_state(self.clone())
             .merge(
@@ -71,6 +76,8 @@ impl Debug {
     pub(crate) fn actions(&self) -> Router {
         Router::new()
             .route("/confirm/{node}", post(confirm))
+            .route("/drain/{cluster}", post(federation::drain))
+            .route("/undrain/{cluster}", post(federation::undrain))
             .with_state(self.clone())
             .merge(
                 self.holds
@@ -82,17 +89,10 @@ impl Debug {
 
     /// The answer to the question of a query.
     pub(crate) async fn explain(&self, query: &str) -> Result<Explanation, Failure> {
-        let Some(questions) = &self.questions else {
-            let message = "a relay has no objects: ask the controller behind it";
-            return Err(Failure::not_found(message.to_owned()));
-        };
         let mut inquiry = inquiry::parse(&self.cluster, query)?;
         inquiry.has_agent = self.agent(&inquiry.node).is_some();
-        let (answer, answered) = oneshot::channel();
-        let question = Question { inquiry, answer };
-        let stopping = || Failure::unavailable("the controller is stopping");
-        questions.send(question).await.map_err(|_| stopping())?;
-        let answer = answered.await.map_err(|_| stopping())?;
+        let asked = |answer| Question::Address { inquiry, answer };
+        let answer = self.ask(asked).await?;
         let answer = answer.ok_or_else(|| Failure::unavailable("the source has not synced yet"))?;
         answer.map_err(|error| Failure::not_found(error.to_string()))
     }

@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use portolan_runtime::{BlockReady, Liveness, Readiness, Vital};
 use portolan_serve::{Registry as Sessions, ServedClusters};
 use portolan_source::{ContactCollector, HeldDeletions, ProblemLog, kubernetes, watch_contact};
@@ -16,11 +17,11 @@ use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 
 use crate::args::{Args, Source};
-use crate::clusters::ClusterSources;
+use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver};
 use crate::deletions::HoldCollector;
 use crate::metrics::{CatalogMetrics, SourceCollector};
 use crate::relay;
-use crate::writer::{Known, Question, SharedTrouble, Writer};
+use crate::writer::{Federated, Known, Question, SharedTrouble, Writer};
 
 /// Time without yielding after which the writer counts as stuck. The first table of a large cluster
 /// takes seconds.
@@ -36,6 +37,8 @@ pub(crate) struct Publishing {
     pub(crate) clusters: ServedClusters,
     /// Contacts with the sources of several clusters.
     pub(crate) sources: ClusterSources,
+    /// Their states.
+    pub(crate) states: ClusterStates,
     pub(crate) problems: ProblemLog,
     pub(crate) metrics: CatalogMetrics,
     pub(crate) trouble: SharedTrouble,
@@ -80,6 +83,7 @@ impl Publishing {
         let inbox = self
             .start_source(args, names, &stats, registry, vital)
             .await?;
+        let federated = federated(args, &self.sources, &self.states, vital)?;
         let holds = Arc::clone(stats.holds());
         registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
         if args.source != Source::Clusters {
@@ -101,6 +105,7 @@ impl Publishing {
             audit_period: args.audit_period(),
             cores: cores(),
             known: Known::default(),
+            federated,
         };
         let (questions, asked) = mpsc::channel(QUESTIONS);
         let work = writer.run(inbox, asked);
@@ -108,6 +113,23 @@ impl Publishing {
         vital.spawn("writer", watched);
         Ok(Some((questions, holds)))
     }
+}
+
+/// What the writer knows of clusters from before, and where it keeps that.
+fn federated(
+    args: &Args,
+    sources: &ClusterSources,
+    states: &ClusterStates,
+    vital: &Vital,
+) -> anyhow::Result<Federated> {
+    let (sources, states) = (Arc::clone(sources), states.clone());
+    let Some(directory) = &args.clusters.state_dir else {
+        let (saved, saver) = Default::default();
+        return Ok(Federated::new(sources, states, saved, saver));
+    };
+    let saved = Saved::read(directory).context("--state-dir")?;
+    let saver = Saver::start(directory, vital);
+    Ok(Federated::new(sources, states, saved, saver))
 }
 
 /// Exports the time of the last contact with the source, and keeps the controller unready while the

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::CommandFactory as _;
 use portolan_catalog::{Catalog, Reason};
 use portolan_dns::{LagCollector, Metrics, Server, SharedZone, Zone, ZoneConfig};
+use portolan_federate::state::{Fleet, Settings};
 use portolan_reference::samples;
 use portolan_runtime::{CredentialCollector, register_process};
 use portolan_serve::{RecordProblem as AgentProblem, Registry as Sessions};
@@ -17,7 +18,7 @@ use prometheus_client::registry::Registry;
 
 use crate::args::Cli;
 use crate::cluster::ClusterMetrics;
-use crate::clusters::{ClusterCollector, ClusterSources};
+use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates};
 use crate::deletions::HoldCollector;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay::RelayCollector;
@@ -44,19 +45,23 @@ fn meaning(reason: Reason) -> &'static str {
         Reason::NodeAddress => {
             "An external or load-balancer IP is an address of a Node. It is served, and bound nowhere else."
         }
+        Reason::AddressOutsideNetwork => {
+            "An exported endpoint lies outside the networks of its cluster. No import uses it."
+        }
         Reason::Unsupported => {
             "The object asks for a setting that does not exist here. The rest of the object is used."
         }
     }
 }
 
-const REASONS: [Reason; 7] = [
+const REASONS: [Reason; 8] = [
     Reason::Malformed,
     Reason::InvalidValue,
     Reason::WrongFamily,
     Reason::Conflict,
     Reason::TooMany,
     Reason::NodeAddress,
+    Reason::AddressOutsideNetwork,
     Reason::Unsupported,
 ];
 
@@ -194,7 +199,19 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     let contact = Arc::new(Contact::default());
     contact.note();
     sources.lock().unwrap().insert("eu-1".into(), contact);
-    ours.register_collector(Box::new(ClusterCollector(sources)));
+    let states = ClusterStates::default();
+    let mut fleet = Fleet::default();
+    let settings = Settings {
+        stale_ttl: Duration::ZERO,
+        return_after: Duration::ZERO,
+        ramp_up: Duration::ZERO,
+        drain: None,
+        rejected: false,
+    };
+    fleet.set(&"eu-1".into(), settings);
+    states.lock().statuses = fleet.statuses();
+    states.lock().restarts.insert("eu-1".into(), 1);
+    ours.register_collector(Box::new(ClusterCollector { sources, states }));
     ours.register_collector(Box::new(RelayCollector(Arc::default())));
     let config = ZoneConfig::new("cluster.local").unwrap();
     let zone = Arc::new(SharedZone::new(Zone::new(config, 1).unwrap()));

@@ -3,6 +3,7 @@
 //! The task that owns the catalog: it applies events and publishes tables.
 
 mod audit;
+mod federation;
 mod inbox;
 mod origin;
 mod questions;
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use portolan_catalog::{Kind, ObjectChange};
+use portolan_catalog::{Kind, ObjectChange, ObjectKey};
 use portolan_model::ByRecord;
 use portolan_runtime::BlockReady;
 use portolan_select::{Pipeline, SelectConfig, TableDelta};
@@ -20,10 +21,12 @@ use portolan_source::{Event, ProblemLog};
 use portolan_tablelog::{Debounce, Origin, Publisher, Update};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio::time::sleep_until;
+use tokio::time::{MissedTickBehavior, sleep_until};
 
 use crate::metrics::CatalogMetrics;
 use audit::Auditor;
+pub(crate) use federation::Federated;
+use federation::TICK;
 use inbox::Input;
 pub(crate) use inbox::{ClusterChange, Inbox};
 use origin::Origins;
@@ -66,6 +69,45 @@ pub(crate) struct Writer {
     pub(crate) cores: u32,
     /// What the writer remembers of its inputs.
     pub(crate) known: Known,
+    /// Inputs of imports; of no effect for a single cluster.
+    pub(crate) federated: Federated,
+}
+
+/// The kinds of objects that the catalog has of a cluster.
+const KINDS: [Kind; 6] = [
+    Kind::Service,
+    Kind::EndpointSlice,
+    Kind::Node,
+    Kind::Pod,
+    Kind::Namespace,
+    Kind::ServiceExport,
+];
+
+/// The objects that a source has sent.
+#[derive(Debug, Default)]
+struct Resent(BTreeMap<Kind, BTreeSet<ObjectKey>>);
+
+impl Resent {
+    fn note(&mut self, changes: &[ObjectChange]) {
+        for change in changes {
+            let object = match change {
+                ObjectChange::Put { object, .. } => object.reference(),
+                ObjectChange::Refused { object, .. } => object.clone(),
+                _ => continue,
+            };
+            self.0.entry(object.kind).or_default().insert(object.key);
+        }
+    }
+
+    /// The changes that leave these objects of a cluster, and no others.
+    fn retained(self, cluster: &Arc<str>) -> impl Iterator<Item = ObjectChange> {
+        let (cluster, mut keep) = (Arc::clone(cluster), self.0);
+        KINDS.into_iter().map(move |kind| ObjectChange::Retain {
+            kind,
+            cluster: Arc::clone(&cluster),
+            keep: keep.remove(&kind).unwrap_or_default(),
+        })
+    }
 }
 
 /// What the writer remembers of its inputs.
@@ -77,6 +119,10 @@ pub(crate) struct Known {
     file_problems: BTreeMap<Arc<str>, Vec<String>>,
     /// All that is wrong with the policy's files.
     policy_problems: Vec<String>,
+    /// The clusters whose agents wait for the objects of another one.
+    waiting: BTreeSet<Arc<str>>,
+    /// What the source of a cluster has sent since it was started again.
+    restarted: BTreeMap<Arc<str>, Resent>,
 }
 
 impl Writer {
@@ -87,6 +133,8 @@ impl Writer {
         let mut origins = Origins::new(SystemTime::now());
         let mut auditor = Auditor::new(self.audit_period, Instant::now());
         let mut due: Option<Instant> = None;
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let flush = async {
                 match due {
@@ -119,8 +167,17 @@ impl Writer {
                     }
                 },
                 Some(question) = questions.recv() => {
-                    let is_synced = self.known.synced.contains(&question.inquiry.node.cluster);
-                    question.put_to(is_synced.then_some(&pipeline));
+                    question.put_to(&mut self, &mut pipeline);
+                    if pipeline.is_dirty() {
+                        due = Some(debounce.changed(Instant::now(), pipeline.is_urgent()));
+                    }
+                }
+                _ = ticks.tick(), if self.federated.is_on() => {
+                    self.federated.tick(&mut pipeline, &self.known.synced);
+                    self.serve_waiting(&mut pipeline, &mut origins);
+                    if pipeline.is_dirty() {
+                        due = Some(debounce.changed(Instant::now(), pipeline.is_urgent()));
+                    }
                 }
                 () = auditor.due(), if !self.known.synced.is_empty() => {
                     let found = auditor.look(&mut pipeline);
@@ -139,8 +196,19 @@ impl Writer {
                 self.known.synced.contains(&cluster)
             }
             Input::Joined(cluster) => {
-                self.clusters.insert(cluster);
+                if self.clusters.get(&cluster).is_some() {
+                    self.known.restarted.insert(cluster, Resent::default());
+                } else {
+                    self.clusters.insert(cluster);
+                }
                 false
+            }
+            Input::Policies(objects, is_complete) => {
+                self.federated
+                    .take_policies(pipeline, *objects, is_complete);
+                self.federated.tell(pipeline, &self.known.synced);
+                self.report_files();
+                true
             }
             Input::Left(cluster) => {
                 self.leave(pipeline, &cluster);
@@ -167,6 +235,8 @@ impl Writer {
     ) {
         match event {
             Event::Changes(changes) => {
+                let resent = self.known.restarted.get_mut(cluster);
+                resent.into_iter().for_each(|resent| resent.note(&changes));
                 changes
                     .into_iter()
                     .for_each(|change| pipeline.apply(change));
@@ -186,12 +256,46 @@ impl Writer {
 
     /// Begins to serve a cluster, whose source has sent all of its objects.
     fn serve(&mut self, pipeline: &mut Pipeline, origins: &mut Origins, cluster: &Arc<str>) {
+        if let Some(resent) = self.known.restarted.remove(cluster) {
+            // What went away while nobody looked.
+            let retained = resent.retained(cluster);
+            retained.for_each(|change| pipeline.apply(change));
+        }
+        self.known.synced.insert(Arc::clone(cluster));
+        self.known.waiting.insert(Arc::clone(cluster));
+        self.federated.tell(pipeline, &self.known.synced);
+        let other = self
+            .federated
+            .waits_for(pipeline, cluster, &self.known.synced);
+        if let Some(other) = other {
+            tracing::warn!(%cluster, other, "agents wait: they may need endpoints of another cluster, \
+                whose source has not synced");
+        }
+        self.serve_waiting(pipeline, origins);
+    }
+
+    /// Begins to serve those clusters that wait for no other one.
+    fn serve_waiting(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) {
+        for cluster in self.known.waiting.clone() {
+            let synced = &self.known.synced;
+            if self
+                .federated
+                .waits_for(pipeline, &cluster, synced)
+                .is_some()
+            {
+                continue;
+            }
+            self.known.waiting.remove(&cluster);
+            self.begin(pipeline, origins, &cluster);
+        }
+    }
+
+    fn begin(&mut self, pipeline: &mut Pipeline, origins: &mut Origins, cluster: &Arc<str>) {
         self.flush(pipeline, origins);
         if self.refuses_unknown_nodes {
             self.sessions.refuse_unknown_nodes(cluster);
         }
         self.publisher.set_synced(cluster);
-        self.known.synced.insert(Arc::clone(cluster));
         self.unready = None;
         let count = |kind| pipeline.catalog().count_in(cluster, kind);
         tracing::info!(
@@ -209,15 +313,14 @@ impl Writer {
         self.publisher.withhold(cluster);
         self.sessions.cluster_withdrawn(cluster);
         self.known.synced.remove(cluster);
+        self.known.waiting.remove(cluster);
+        self.known.restarted.remove(cluster);
         self.known.file_problems.remove(cluster);
+        self.federated.tell(pipeline, &self.known.synced);
         self.report_files();
-        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::Pod] {
-            pipeline.apply(ObjectChange::Retain {
-                kind,
-                cluster: Arc::clone(cluster),
-                keep: BTreeSet::new(),
-            });
-        }
+        let nothing = Resent::default();
+        let retained = nothing.retained(cluster);
+        retained.for_each(|change| pipeline.apply(change));
         pipeline.apply(ObjectChange::LoadBalancers {
             cluster: Arc::clone(cluster),
             records: ByRecord::new(),
@@ -231,6 +334,7 @@ impl Writer {
             .known
             .policy_problems
             .iter()
+            .chain(self.federated.problems())
             .chain(of_clusters)
             .cloned()
             .collect();
@@ -241,7 +345,11 @@ impl Writer {
     fn flush(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) {
         let start = Instant::now();
         let origin = origins.take_origin(pipeline, |cluster| self.known.synced.contains(cluster));
+        if self.federated.allocate(pipeline, &self.known.synced) {
+            self.report_files();
+        }
         let delta = pipeline.flush();
+        self.federated.save(pipeline);
         if let Some(problems) = pipeline.changed_problems() {
             self.problems.update(&problems);
             self.trouble().objects = problems

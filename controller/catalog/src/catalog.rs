@@ -4,6 +4,7 @@
 
 mod cluster;
 mod endpoints;
+mod exports;
 mod lookup;
 mod queries;
 #[cfg(test)]
@@ -43,6 +44,8 @@ impl Catalog {
                     Object::EndpointSlice(slice) => self.put_slice(slice, dirty),
                     Object::Node(node) => self.put_node(node, dirty),
                     Object::Pod(pod) => self.put_pod(&pod, dirty),
+                    Object::Namespace(key) => self.put_namespace(&key, dirty),
+                    Object::ServiceExport(export) => self.put_export(export, dirty),
                 }
             }
             ObjectChange::Refused { object, problems }
@@ -281,7 +284,9 @@ impl Catalog {
             Kind::EndpointSlice => self.remove_slice(&object.key, dirty),
             Kind::Node => self.remove_node(&object.key, dirty),
             Kind::Pod => self.remove_pod(&object.key, dirty),
-            Kind::Namespace | Kind::LoadBalancer | Kind::Director => {}
+            Kind::Namespace => self.remove_namespace(&object.key, dirty),
+            Kind::ServiceExport => self.remove_export(&object.key, dirty),
+            Kind::LoadBalancer | Kind::Director => {}
         }
         self.note(object, Vec::new(), dirty);
     }
@@ -292,7 +297,11 @@ impl Catalog {
             Kind::EndpointSlice => 1,
             Kind::Node => 2,
             // Weights are no reason to turn an agent away.
-            Kind::Pod | Kind::Namespace | Kind::LoadBalancer | Kind::Director => return,
+            Kind::Pod
+            | Kind::Namespace
+            | Kind::ServiceExport
+            | Kind::LoadBalancer
+            | Kind::Director => return,
         };
         let versions = self.cluster(cluster).versions.get_or_insert_default();
         versions[index] = versions[index].max(version);

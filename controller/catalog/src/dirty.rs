@@ -20,6 +20,8 @@ pub struct DirtySet {
     pub node_weights: BTreeSet<NodeKey>,
     /// Pods that have another weight now.
     pub pod_weights: BTreeSet<ObjectKey>,
+    /// Whether exports or namespaces changed, of which imports are made.
+    pub exports: bool,
     /// Whether load balancers changed.
     pub load_balancers: bool,
     /// Whether the catalog's problems changed.
@@ -41,6 +43,7 @@ impl DirtySet {
             nodes,
             node_weights,
             pod_weights,
+            exports,
             load_balancers,
             problems,
             urgent: _,
@@ -51,6 +54,7 @@ impl DirtySet {
             && nodes.is_empty()
             && node_weights.is_empty()
             && pod_weights.is_empty()
+            && !exports
             && !load_balancers
             && !problems
     }

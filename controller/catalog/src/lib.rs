@@ -23,7 +23,7 @@ pub use change::ObjectChange;
 pub use claims::{Claim, Claimant};
 pub use dirty::DirtySet;
 pub use objects::{
-    Endpoint, EndpointRef, EndpointSlice, MAX_WEIGHT, Node, Object, ObjectKey, Pod, Service,
-    ServicePort, SlicePort, TrafficPolicy,
+    Endpoint, EndpointRef, EndpointSlice, ExportPort, MAX_WEIGHT, Node, Object, ObjectKey, Pod,
+    Service, ServiceExport, ServiceFacts, ServicePort, ServiceType, SlicePort, TrafficPolicy,
 };
 pub use problem::{FieldProblem, Kind, ObjectRef, Reason};

@@ -2,6 +2,7 @@
 
 //! The objects, reduced to the fields that endpoint selection uses.
 
+mod export;
 mod node;
 mod service;
 mod slice;
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use crate::{Kind, ObjectRef};
 
+pub use export::{ExportPort, ServiceExport, ServiceFacts, ServiceType};
 pub use node::{MAX_WEIGHT, Node, Pod};
 pub use service::{Service, ServicePort};
 pub use slice::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
@@ -22,7 +24,7 @@ pub use slice::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
 pub struct ObjectKey {
     /// The cluster's name; empty for a single cluster.
     pub cluster: Arc<str>,
-    /// The namespace; empty for a Node.
+    /// The namespace; empty for a Node and a Namespace.
     pub namespace: Arc<str>,
     /// The name.
     pub name: Arc<str>,
@@ -50,6 +52,10 @@ pub enum Object {
     Node(Node),
     /// A Pod that has a weight of its own.
     Pod(Pod),
+    /// A namespace that exists, for the imports of several clusters.
+    Namespace(ObjectKey),
+    /// A Service that is exported to other clusters, or may be.
+    ServiceExport(ServiceExport),
 }
 
 impl Object {
@@ -61,6 +67,8 @@ impl Object {
             Self::EndpointSlice(slice) => (Kind::EndpointSlice, &slice.key),
             Self::Node(node) => (Kind::Node, &node.key),
             Self::Pod(pod) => (Kind::Pod, &pod.key),
+            Self::Namespace(key) => (Kind::Namespace, key),
+            Self::ServiceExport(export) => (Kind::ServiceExport, &export.key),
         };
         ObjectRef {
             kind,

@@ -19,8 +19,10 @@ pub enum Kind {
     Node,
     /// `v1` Pod.
     Pod,
-    /// `v1` Namespace. The catalog has none: DNS does.
+    /// `v1` Namespace. The catalog has those of several clusters, whose imports need them.
     Namespace,
+    /// `multicluster.x-k8s.io` ServiceExport.
+    ServiceExport,
     /// `portolan.dev/v1alpha1` LoadBalancer. The catalog has the records of all of them, and their problems.
     LoadBalancer,
     /// `portolan.dev/v1alpha1` Director. The catalog has their problems only.
@@ -35,6 +37,7 @@ impl fmt::Display for Kind {
             Self::Node => "Node",
             Self::Pod => "Pod",
             Self::Namespace => "Namespace",
+            Self::ServiceExport => "ServiceExport",
             Self::LoadBalancer => "LoadBalancer",
             Self::Director => "Director",
         })
@@ -72,6 +75,8 @@ pub enum Reason {
     TooMany,
     /// An address that clients are to reach is a Node's own.
     NodeAddress,
+    /// An exported endpoint lies outside the networks of its cluster; it is not used.
+    AddressOutsideNetwork,
     /// An unsupported setting; the rest of the object is used.
     Unsupported,
 }
@@ -87,6 +92,7 @@ impl Reason {
             Self::Conflict => "conflict",
             Self::TooMany => "too_many",
             Self::NodeAddress => "node_address",
+            Self::AddressOutsideNetwork => "address_outside_network",
             Self::Unsupported => "unsupported",
         }
     }

@@ -207,6 +207,28 @@ impl Objects {
         Ok(())
     }
 
+    /// The Clusters that are members: those beyond the set's bound, the youngest, are not. Without a
+    /// ClusterSet its defaults hold.
+    #[must_use]
+    pub fn members(&self) -> BTreeMap<&str, &Cluster> {
+        let quota = self.set.as_ref().map(|set| set.quota);
+        let most = quota.unwrap_or_default().clusters;
+        let mut by_age: Vec<&Cluster> = self.clusters.values().collect();
+        by_age.sort_by_key(|cluster| cluster.meta.by_age());
+        by_age.truncate(usize::try_from(most).unwrap_or(usize::MAX));
+        let members = by_age.into_iter();
+        members
+            .map(|cluster| (cluster.meta.name.as_str(), cluster))
+            .collect()
+    }
+
+    /// Whether some Service is exported without a ServiceExport.
+    #[must_use]
+    pub fn exports_automatically(&self) -> bool {
+        let by_policy = self.exports.values().any(|policy| policy.automatic);
+        by_policy || self.set.as_ref().is_some_and(|set| set.automatic)
+    }
+
     /// Names of clusters that no Cluster has, in policies. The rest of these policies holds.
     #[must_use]
     pub fn unknown_clusters(&self) -> Vec<ObjectFault> {

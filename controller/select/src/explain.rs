@@ -2,6 +2,7 @@
 
 //! Explanations of a node's forwarding: the rule behind the tables, in words.
 
+mod import;
 mod reason;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use portolan_catalog::{Catalog, Claim, Claimant, EndpointRef, Reason, Service};
 use portolan_model::{Family, Frontend, FrontendAddress, FrontendKind, Lists, NodeKey, Protocol};
 use serde::{Deserialize, Serialize};
 
+use crate::federation::{Federation, is_import};
 use crate::project::{Projection, project, record_key};
 use crate::rule::{Rule, Topology};
 use crate::{NodeView, SelectConfig};
@@ -93,6 +95,7 @@ pub enum NoAnswer {
 /// Answers from the catalog. Costs O(endpoints of the Service port).
 pub(crate) fn explain(
     catalog: &Catalog,
+    federation: &Federation,
     config: SelectConfig,
     inquiry: &Inquiry,
 ) -> Result<Explanation, NoAnswer> {
@@ -104,6 +107,10 @@ pub(crate) fn explain(
     let zone = info.and_then(|info| info.zone.as_deref());
     let unknown = || unknown_address(catalog, inquiry);
     let holder = holder(catalog, inquiry).ok_or_else(unknown)?;
+    if is_import(&holder.service) {
+        let import = import::explain(catalog, federation, config, inquiry, &holder);
+        return import.ok_or_else(unknown);
+    }
     let service = catalog.service(&holder.service).ok_or_else(unknown)?;
     let projection = project(catalog, config, &service, holder.port);
     let frontend = frontend(&projection, &holder, inquiry).ok_or_else(unknown)?;

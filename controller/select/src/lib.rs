@@ -11,6 +11,7 @@ mod categorize;
 mod config;
 mod delta;
 mod explain;
+mod federation;
 mod pipeline;
 mod project;
 mod projector;
@@ -22,6 +23,10 @@ pub use categorize::{Categories, NodeView, categorize};
 pub use config::{ParseSourceRangesError, SelectConfig, SourceRanges};
 pub use delta::TableDelta;
 pub use explain::{Explained, Explanation, Inquiry, NoAnswer};
+pub use federation::{
+    ClusterState, Kept, ShownCluster, ShownExport, ShownImport, ShownPort, Wanted, import_key,
+    import_name,
+};
 pub use pipeline::{Audit, Pipeline};
 pub use project::{Projection, project};
 pub use projector::Projector;

@@ -3,12 +3,18 @@
 //! Catalog and projector as one: changes in, table deltas out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectChange, ObjectKey, ObjectRef};
+use portolan_federate::imports::ImportName;
 use portolan_model::NodeKey;
+use portolan_policy::Objects;
 
 use crate::explain::explain;
+use crate::federation::{
+    ClusterState, Federation, Kept, ShownExport, ShownImport, Wanted, is_import,
+};
 use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
 
 /// The pure part between a source and the publisher of tables. Owned by one task.
@@ -16,6 +22,7 @@ use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta}
 pub struct Pipeline {
     catalog: Catalog,
     projector: Projector,
+    federation: Federation,
     dirty: DirtySet,
     problems_changed: bool,
 }
@@ -24,6 +31,8 @@ pub struct Pipeline {
 /// part at a time, so that no change waits long.
 #[derive(Debug)]
 pub struct Audit {
+    /// Whether the plan of imports is still to be computed.
+    plan: bool,
     services: BTreeSet<ObjectKey>,
     nodes: BTreeSet<NodeKey>,
 }
@@ -32,7 +41,7 @@ impl Audit {
     /// Whether the audit is complete.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.services.is_empty() && self.nodes.is_empty()
+        !self.plan && self.services.is_empty() && self.nodes.is_empty()
     }
 }
 
@@ -54,7 +63,7 @@ impl Pipeline {
     /// Whether there is anything to flush.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+        !self.dirty.is_empty() || self.federation.is_dirty()
     }
 
     /// Whether the flush is urgent: see [`DirtySet::urgent`].
@@ -65,9 +74,49 @@ impl Pipeline {
 
     /// The effect of all changes since the last flush on the tables: one atomic transition.
     pub fn flush(&mut self) -> TableDelta {
-        let dirty = std::mem::take(&mut self.dirty);
+        let mut dirty = std::mem::take(&mut self.dirty);
         self.problems_changed |= dirty.problems;
+        self.federation.refresh(&mut self.catalog, &mut dirty);
         self.project(&dirty)
+    }
+
+    /// The policy of several clusters, in place of the one before. Without a Cluster there are no imports.
+    pub fn set_policies(&mut self, objects: Objects) {
+        self.federation.set_policies(objects);
+    }
+
+    /// The members that have sent all of their objects, with their states, in place of those before.
+    pub fn set_states(&mut self, states: BTreeMap<Arc<str>, ClusterState>) {
+        self.federation.set_states(states);
+    }
+
+    /// What is kept of all imports, in place of what was, by their keys ([`crate::import_key`]).
+    pub fn set_kept(&mut self, kept: BTreeMap<ObjectKey, Kept>) {
+        self.federation.set_kept(kept);
+    }
+
+    /// Gives an import virtual addresses.
+    pub fn set_address(&mut self, import: ObjectKey, ips: Vec<IpAddr>) {
+        self.federation.set_address(import, ips);
+    }
+
+    /// Forgets what is kept of an import that is gone for good.
+    pub fn forget_import(&mut self, import: &ObjectKey) {
+        self.federation.forget(import);
+    }
+
+    /// What is kept of all imports.
+    #[must_use]
+    pub fn kept(&self) -> &BTreeMap<ObjectKey, Kept> {
+        self.federation.kept()
+    }
+
+    /// The imports that need virtual addresses as things are now, if that has changed since the last
+    /// call. To be called before a flush, so that new imports get theirs with it.
+    pub fn wanted(&mut self) -> Option<BTreeMap<Arc<str>, Vec<Wanted>>> {
+        let is_news = std::mem::take(&mut self.dirty.exports);
+        self.federation.replan(&self.catalog, is_news);
+        self.federation.take_wanted()
     }
 
     /// The trigger times of each cluster's changes since the last flush, in milliseconds of Unix time;
@@ -81,8 +130,10 @@ impl Pipeline {
     }
 
     fn project(&mut self, dirty: &DirtySet) -> TableDelta {
-        let delta = self.projector.update(&self.catalog, dirty);
+        let federation = &self.federation;
+        let delta = self.projector.update_with(&self.catalog, federation, dirty);
         self.problems_changed |= self.projector.take_problems_changed();
+        self.problems_changed |= self.federation.take_problems_changed();
         delta
     }
 
@@ -91,9 +142,14 @@ impl Pipeline {
     pub fn audit(&self) -> Audit {
         let mut services: BTreeSet<_> = self.catalog.services().collect();
         services.extend(self.projector.services().cloned());
+        services.extend(self.federation.keys());
         let mut nodes: BTreeSet<_> = self.catalog.nodes().collect();
         nodes.extend(self.projector.nodes().cloned());
-        Audit { services, nodes }
+        Audit {
+            plan: true,
+            services,
+            nodes,
+        }
     }
 
     /// Computes the next part of an audit from scratch, of at most `limit` Services and nodes. The
@@ -104,10 +160,20 @@ impl Pipeline {
             return TableDelta::default();
         }
         let mut again = DirtySet::default();
+        // Imports that wait for a flush differ for a good reason.
+        let is_planned = !self.federation.is_dirty() && !self.dirty.exports;
+        let has_plan = !std::mem::take(&mut audit.plan);
+        if !has_plan && is_planned && self.federation.plan_anew(&self.catalog) {
+            self.federation.refresh(&mut self.catalog, &mut again);
+        }
         for _ in 0..limit {
             // Dirty Services differ for a good reason.
             if let Some(service) = audit.services.pop_first() {
-                if !self.dirty.services.contains(&service) {
+                if is_import(&service) {
+                    if is_planned {
+                        self.audit_import(service, &mut again);
+                    }
+                } else if !self.dirty.services.contains(&service) {
                     again.services.insert(service);
                 }
             } else if let Some(node) = audit.nodes.pop_first()
@@ -117,6 +183,15 @@ impl Pipeline {
             }
         }
         self.project(&again)
+    }
+
+    /// Has an import computed from scratch, unless what it is made of is dirty.
+    fn audit_import(&mut self, import: ObjectKey, again: &mut DirtySet) {
+        let dirty = &self.dirty.services;
+        if !dirty.contains(&import) && !self.federation.uses_any(&import, dirty) {
+            self.federation.claim(&mut self.catalog, &import, again);
+            again.services.insert(import);
+        }
     }
 
     /// The problems of each object, from conversion and projection, if they have changed since the
@@ -129,7 +204,8 @@ impl Pipeline {
     #[must_use]
     pub fn problems(&self) -> BTreeMap<ObjectRef, Vec<FieldProblem>> {
         let mut problems = self.catalog.problems().clone();
-        for (object, found) in self.projector.problems() {
+        let of_imports = self.federation.problems();
+        for (object, found) in self.projector.problems().iter().chain(of_imports) {
             problems
                 .entry(object.clone())
                 .or_default()
@@ -143,7 +219,22 @@ impl Pipeline {
     ///
     /// # Errors If the node does not exist, or no Service has the address.
     pub fn explain(&self, inquiry: &Inquiry) -> Result<Explanation, NoAnswer> {
-        explain(&self.catalog, self.projector.config(), inquiry)
+        let config = self.projector.config();
+        explain(&self.catalog, &self.federation, config, inquiry)
+    }
+
+    /// An import of a cluster for people; none if the cluster is no member.
+    #[must_use]
+    pub fn show_import(&self, importing: &Arc<str>, name: &ImportName) -> Option<ShownImport> {
+        let config = self.projector.config();
+        self.federation
+            .show_import(&self.catalog, config, importing, name)
+    }
+
+    /// An export of a cluster for people; none if the cluster is no member.
+    #[must_use]
+    pub fn show_export(&self, exporting: &Arc<str>, name: &ImportName) -> Option<ShownExport> {
+        self.federation.show_export(&self.catalog, exporting, name)
     }
 
     /// The objects.

@@ -7,6 +7,7 @@
 
 mod candidates;
 mod frontends;
+mod import;
 mod nodes;
 mod shared;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use portolan_model::{
 
 use crate::SelectConfig;
 use candidates::Candidates;
+pub(crate) use import::{Exporter, Imported, OfFamily, project_import};
 use nodes::Nodes;
 use shared::Shared;
 

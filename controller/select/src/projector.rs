@@ -9,7 +9,8 @@ use imbl::ordmap::DiffItem;
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, Kind, ObjectKey, ObjectRef};
 use portolan_model::{ByRecord, NodeInfo, NodeKey, NodeOverlay, Record, RecordKey};
 
-use crate::project::{project, record_key};
+use crate::federation::{Federation, is_import};
+use crate::project::project;
 use crate::{Projection, SelectConfig, TableDelta};
 
 /// The published records of one Service, by port, sorted by key. Exact slices, since there is one
@@ -56,10 +57,20 @@ impl Projector {
     /// Projects dirty Services and nodes again, and returns the differences. Costs O(affected),
     /// except where weights changed ([`Catalog::weighed_by`]).
     pub fn update(&mut self, catalog: &Catalog, dirty: &DirtySet) -> TableDelta {
+        self.update_with(catalog, &Federation::default(), dirty)
+    }
+
+    /// The same with imports.
+    pub(crate) fn update_with(
+        &mut self,
+        catalog: &Catalog,
+        federation: &Federation,
+        dirty: &DirtySet,
+    ) -> TableDelta {
         let mut delta = TableDelta::default();
         let weighed = catalog.weighed_by(dirty);
         for key in dirty.services.union(&weighed) {
-            self.update_service(catalog, key, &mut delta);
+            self.update_service(catalog, federation, key, &mut delta);
         }
         for node in &dirty.nodes {
             self.update_node(catalog, node, &mut delta);
@@ -138,12 +149,24 @@ impl Projector {
             .extend(stolen.map(|stolen| (key.clone(), stolen)));
     }
 
-    fn update_service(&mut self, catalog: &Catalog, key: &ObjectKey, delta: &mut TableDelta) {
+    fn update_service(
+        &mut self,
+        catalog: &Catalog,
+        federation: &Federation,
+        key: &ObjectKey,
+        delta: &mut TableDelta,
+    ) {
         let object = ObjectRef {
             kind: Kind::Service,
             key: key.clone(),
         };
-        let (after, problems) = publish(catalog, self.config, key);
+        let projections = if is_import(key) {
+            let projected = federation.project(catalog, self.config, key).into_iter();
+            projected.map(|(projection, _)| projection).collect()
+        } else {
+            of_service(catalog, self.config, key)
+        };
+        let (after, problems) = publish(projections);
         let had = if problems.is_empty() {
             self.problems.remove(&object)
         } else {
@@ -170,24 +193,27 @@ impl Projector {
     }
 }
 
-fn publish(
-    catalog: &Catalog,
-    config: SelectConfig,
-    key: &ObjectKey,
-) -> (Published, Vec<FieldProblem>) {
+/// The projections of all ports of a Service.
+fn of_service(catalog: &Catalog, config: SelectConfig, key: &ObjectKey) -> Vec<Projection> {
+    let Some(service) = catalog.service(key) else {
+        return Vec::new();
+    };
+    let ports = 0..service.ports.len();
+    ports
+        .map(|index| project(catalog, config, &service, index))
+        .collect()
+}
+
+fn publish(projections: Vec<Projection>) -> (Published, Vec<FieldProblem>) {
     // By key: of two ports with one name and protocol, the last one counts.
     let mut published = BTreeMap::new();
     let mut problems = Vec::new();
-    let Some(service) = catalog.service(key) else {
-        return (Published::default(), problems);
-    };
-    for index in 0..service.ports.len() {
-        let record_key = record_key(&service, index);
+    for projection in projections {
         let Projection {
             record,
             lists,
             problems: of_port,
-        } = project(catalog, config, &service, index);
+        } = projection;
         // A problem with an address concerns all ports, and is reported once.
         for problem in of_port {
             if !problems.contains(&problem) {
@@ -197,11 +223,11 @@ fn publish(
         let Some(record) = record else { continue };
         let lists = lists.into_iter();
         let port = PublishedPort {
-            key: record_key.clone(),
+            key: record.key.clone(),
             record: Arc::new(record),
             lists: lists.map(|(node, of)| (node, Arc::new(of))).collect(),
         };
-        published.insert(record_key, port);
+        published.insert(port.key.clone(), port);
     }
     (published.into_values().collect(), problems)
 }

@@ -9,6 +9,7 @@
 
 mod balancers;
 mod document;
+mod exports;
 mod files;
 mod guard;
 mod identify;
@@ -80,6 +81,9 @@ pub struct Options {
     /// Name of this host, whose `Director` is sent. Without one directors have no effect but for their defaults
     /// of checks.
     pub host: Option<Arc<str>>,
+    /// Present if other clusters may import Services: then exports and namespaces are read. Whether
+    /// Services may be exported without a ServiceExport.
+    pub shares: Option<watch::Receiver<bool>>,
 }
 
 /// Requests to read files at once. Each is answered by [`Event::Read`] with its number or a later one.
@@ -111,6 +115,7 @@ impl Options {
             proxy: None,
             requests: ReadRequests::default(),
             host: None,
+            shares: None,
         }
     }
 }
@@ -133,6 +138,9 @@ pub async fn watch(
     let mut files = Files::new(first, &cluster).of_proxy(options.proxy.clone());
     if let Some(host) = &options.host {
         files = files.on_host(Arc::clone(host));
+    }
+    if options.shares.is_some() {
+        files = files.sharing();
     }
     if options.names.is_some() {
         files = files.with_names();
@@ -164,6 +172,9 @@ async fn poll(
             _ = requests.changed() => {}
             // Without a sender the paths never change.
             Ok(()) = paths.changed() => files.set_paths(paths.borrow_and_update().clone()),
+        }
+        if let Some(automatic) = &options.shares {
+            files.set_automatic(*automatic.borrow());
         }
         let number = *requests.borrow_and_update();
         let report;

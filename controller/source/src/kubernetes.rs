@@ -102,6 +102,7 @@ pub async fn watch_names(
         scope: Arc::new(Scope {
             cluster,
             proxy: options.proxy,
+            shares: false,
         }),
         sink,
         names,

@@ -8,6 +8,7 @@
 mod address;
 mod annotations;
 mod balancer;
+mod export;
 mod metadata;
 mod names;
 mod namespace;
@@ -28,14 +29,15 @@ use portolan_catalog::{FieldProblem, Kind, Object, ObjectChange, ObjectKey, Obje
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub(crate) use export::facts;
 pub use metadata::{Annotation, Metadata};
 pub use names::{Names, removed};
 pub(crate) use pod::has_weight;
 pub use schema::{
     ClientIpConfig, Conditions, Endpoint, EndpointSlice, HintName, Hints, LoadBalancerIngress,
     LoadBalancerStatus, Namespace, Node, NodeAddress, NodeSpec, NodeStatus, Pod, PodIp, PodStatus,
-    Service, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort, Taint,
-    TargetRef,
+    Service, ServiceExport, ServiceExportSpec, ServicePort, ServiceSpec, ServiceStatus,
+    SessionAffinityConfig, SlicePort, Taint, TargetRef,
 };
 pub use scope::{ProxyName, ProxyNameError, Scope};
 
@@ -128,6 +130,7 @@ pub fn convert(kind: Kind, value: &Value, scope: &Scope) -> Converted {
         Kind::Node => convert_as::<Node>(value, scope),
         Kind::Pod => convert_as::<Pod>(value, scope),
         Kind::Namespace => convert_as::<Namespace>(value, scope),
+        Kind::ServiceExport => convert_as::<ServiceExport>(value, scope),
         Kind::LoadBalancer | Kind::Director => {
             let message = "is read with all others of its kind";
             let problem = FieldProblem::new("kind", Reason::Unsupported, message);
@@ -144,7 +147,7 @@ pub fn names(kind: Kind, value: &Value) -> Names {
         Kind::EndpointSlice => names_as::<EndpointSlice>(value),
         Kind::Pod => names_as::<Pod>(value),
         Kind::Namespace => names_as::<Namespace>(value),
-        Kind::Node | Kind::LoadBalancer | Kind::Director => Names::default(),
+        Kind::Node | Kind::ServiceExport | Kind::LoadBalancer | Kind::Director => Names::default(),
     }
 }
 
@@ -165,10 +168,19 @@ pub fn is_namespaced(kind: Kind) -> bool {
     !matches!(kind, Kind::Node | Kind::Namespace | Kind::Director)
 }
 
+/// Whether objects of this kind are read in this `apiVersion`.
+#[must_use]
+pub fn is_version(kind: Kind, version: &str) -> bool {
+    // The older version has the same fields.
+    let is_older = kind == Kind::ServiceExport && version == "multicluster.x-k8s.io/v1alpha1";
+    is_older || version == api_version(kind)
+}
+
 /// `apiVersion` of this kind.
 #[must_use]
 pub fn api_version(kind: Kind) -> &'static str {
     match kind {
+        Kind::ServiceExport => "multicluster.x-k8s.io/v1beta1",
         Kind::Service | Kind::Node | Kind::Pod | Kind::Namespace => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
         Kind::LoadBalancer | Kind::Director => portolan_director::document::API_VERSION,

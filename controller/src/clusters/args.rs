@@ -23,6 +23,12 @@ pub(crate) struct ClustersArgs {
         required_if_eq("source", "clusters")
     )]
     pub(crate) policy_file: Vec<PathBuf>,
+
+    /// A directory for what must outlive a restart, for `--source clusters`: virtual addresses of imports, states
+    /// of clusters, and drains. Without it they are kept in memory, and the same objects give imports the same
+    /// addresses again as long as none has come or gone.
+    #[arg(long, env = "PORTOLAN_STATE_DIR", value_name = "DIRECTORY")]
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 impl ClustersArgs {
@@ -32,6 +38,8 @@ impl ClustersArgs {
     /// If a flag of a single cluster is set too.
     pub(crate) fn validate(args: &Args) -> anyhow::Result<()> {
         if args.source != Source::Clusters {
+            let is_set = args.clusters.state_dir.is_some();
+            ensure!(!is_set, "--state-dir is for --source clusters");
             return Ok(());
         }
         for (flag, is_set) in [

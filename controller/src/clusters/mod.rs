@@ -5,8 +5,12 @@
 mod args;
 mod metrics;
 mod policy;
+mod saved;
+mod states;
 mod supervisor;
 
 pub(crate) use args::ClustersArgs;
 pub(crate) use metrics::ClusterCollector;
+pub(crate) use saved::{Saved, Saver};
+pub(crate) use states::ClusterStates;
 pub(crate) use supervisor::{ClusterSources, Supervisor};

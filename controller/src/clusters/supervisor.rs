@@ -2,24 +2,41 @@
 
 //! Runs a source for each Cluster of the policy.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use portolan_policy::{Access, Cluster};
+use portolan_policy::spec::NetworkMode;
+use portolan_policy::{Access, Cluster, Objects, overlaps};
 use portolan_source::deletions::GuardConfig;
 use portolan_source::{Contact, HeldDeletions, Sink, file};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
+use tokio::task::{Id, JoinSet};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::ClusterStates;
 use super::policy::PolicyFiles;
 use crate::writer::ClusterChange;
 
 /// Length of the queue of one cluster's events.
 const EVENTS: usize = 8;
+
+/// Pauses before the source of a cluster is started again after a panic: each is twice the last one.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Reads a cluster's objects; [`file::watch`], but for tests.
+type Read = fn(
+    watch::Receiver<Vec<PathBuf>>,
+    Arc<str>,
+    Sink,
+    file::Options,
+    CancellationToken,
+) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The sources that run, shared with metrics.
 pub(crate) type ClusterSources = Arc<Mutex<BTreeMap<Arc<str>, Arc<Contact>>>>;
@@ -32,15 +49,26 @@ pub(crate) struct Supervisor {
     guard: (GuardConfig, Arc<HeldDeletions>),
     changes: mpsc::Sender<ClusterChange>,
     running: BTreeMap<Arc<str>, Running>,
+    read: Read,
     tasks: JoinSet<()>,
     sources: ClusterSources,
+    states: ClusterStates,
     problems: Vec<String>,
+    /// The policy as the writer has it.
+    told: Option<(Objects, bool)>,
+    /// Whether Services may be exported without a ServiceExport.
+    automatic: watch::Sender<bool>,
 }
 
 /// The source of one cluster. It stops when this is dropped.
 #[derive(Debug)]
 struct Running {
     paths: watch::Sender<Vec<PathBuf>>,
+    task: Id,
+    /// When it is started again after a panic.
+    again: Option<Instant>,
+    /// The pause before the next start.
+    pause: Duration,
     _stop: DropGuard,
 }
 
@@ -62,6 +90,7 @@ impl Supervisor {
         guard: (GuardConfig, Arc<HeldDeletions>),
         changes: mpsc::Sender<ClusterChange>,
         sources: ClusterSources,
+        states: ClusterStates,
     ) -> Self {
         Self {
             files: PolicyFiles::new(policy),
@@ -69,9 +98,15 @@ impl Supervisor {
             guard,
             changes,
             running: BTreeMap::new(),
+            read: |paths, cluster, sink, options, token| {
+                Box::pin(file::watch(paths, cluster, sink, options, token))
+            },
             tasks: JoinSet::new(),
             sources,
+            states,
             problems: Vec::new(),
+            told: None,
+            automatic: watch::Sender::new(false),
         }
     }
 
@@ -84,20 +119,67 @@ impl Supervisor {
         let mut ticks = tokio::time::interval(self.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let next_start = self.next_start();
             tokio::select! {
                 _ = ticks.tick() => {
                     if self.refresh().await {
                         self.change().await?;
                     }
                 }
-                Some(Err(error)) = self.tasks.join_next() => {
-                    // A bug, not to be hidden.
-                    if let Ok(panic) = error.try_into_panic() {
-                        std::panic::resume_unwind(panic);
+                Some(ended) = self.tasks.join_next_with_id() => {
+                    if let Err(error) = ended {
+                        let task = error.id();
+                        if let Ok(panic) = error.try_into_panic() {
+                            self.panicked(task, &*panic);
+                        }
                     }
                 }
+                () = until(next_start) => self.start_again().await?,
             }
         }
+    }
+
+    /// The source of one cluster has a bug. That cluster stays as it was, others go on.
+    fn panicked(&mut self, task: Id, panic: &(dyn Any + Send)) {
+        let mut running = self.running.iter_mut();
+        let Some((cluster, running)) = running.find(|(_, running)| running.task == task) else {
+            return;
+        };
+        let pause = running.pause;
+        tracing::error!(
+            %cluster,
+            panic = in_words(panic),
+            ?pause,
+            "the source of the cluster panicked; its objects stay as they were, and it starts again"
+        );
+        running.again = Some(Instant::now() + pause);
+        running.pause = (pause * 2).min(PAUSES[1]);
+        let mut states = self.states.lock();
+        *states.restarts.entry(Arc::clone(cluster)).or_default() += 1;
+    }
+
+    fn next_start(&self) -> Option<Instant> {
+        self.running
+            .values()
+            .filter_map(|running| running.again)
+            .min()
+    }
+
+    /// Starts the sources again whose pause is over.
+    async fn start_again(&mut self) -> Result<(), WriterGone> {
+        let now = Instant::now();
+        let is_due = |running: &Running| running.again.is_some_and(|again| again <= now);
+        let due = self.running.iter().filter(|(_, running)| is_due(running));
+        let due: Vec<_> = due
+            .map(|(name, running)| {
+                let paths = running.paths.borrow().clone();
+                (Arc::clone(name), paths, running.pause)
+            })
+            .collect();
+        for (cluster, paths, pause) in due {
+            self.start(cluster, paths, pause).await?;
+        }
+        Ok(())
     }
 
     /// Reads the policy on a thread that may block; returns whether it changed.
@@ -121,6 +203,8 @@ impl Supervisor {
     async fn change(&mut self) -> Result<(), WriterGone> {
         let clusters: Vec<_> = self.files.objects().clusters.values().cloned().collect();
         let mut problems = self.files.problems().to_vec();
+        problems.extend(of_networks(self.files.objects()));
+        self.tell_policies().await?;
         for name in self.left(&clusters) {
             self.running.remove(&name);
             self.lock().remove(&name);
@@ -146,6 +230,22 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Sends the policy to the writer, before the clusters that it adds.
+    async fn tell_policies(&mut self) -> Result<(), WriterGone> {
+        let policy = (self.files.objects().clone(), self.files.is_complete());
+        if self.told.as_ref() == Some(&policy) {
+            return Ok(());
+        }
+        let (objects, is_complete) = policy.clone();
+        self.automatic.send_replace(objects.exports_automatically());
+        self.told = Some(policy);
+        let change = ClusterChange::Policies {
+            objects: Box::new(objects),
+            is_complete,
+        };
+        Ok(self.changes.send(change).await?)
+    }
+
     /// The clusters that run and have no Cluster any more.
     fn left(&self, clusters: &[Cluster]) -> Vec<Arc<str>> {
         let is_there = |name: &str| clusters.iter().any(|cluster| cluster.meta.name == name);
@@ -164,23 +264,37 @@ impl Supervisor {
             return Ok(());
         }
         let cluster: Arc<str> = name.into();
+        tracing::info!(%cluster, "cluster joined");
+        self.start(cluster, paths, PAUSES[0]).await
+    }
+
+    /// Starts the source of a cluster, and has the writer take its events.
+    async fn start(
+        &mut self,
+        cluster: Arc<str>,
+        paths: Vec<PathBuf>,
+        pause: Duration,
+    ) -> Result<(), WriterGone> {
         let (sink, events) = Sink::channel(EVENTS);
         let (sender, paths) = watch::channel(paths);
         let options = file::Options {
             guard: Some(self.guard.clone()),
+            shares: Some(self.automatic.subscribe()),
             ..file::Options::new(self.interval)
         };
         self.lock()
             .insert(Arc::clone(&cluster), Arc::clone(&options.contact));
         let token = CancellationToken::new();
-        let watch = file::watch(paths, Arc::clone(&cluster), sink, options, token.clone());
-        self.tasks.spawn(watch);
+        let watch = (self.read)(paths, Arc::clone(&cluster), sink, options, token.clone());
+        let task = self.tasks.spawn(watch);
         let running = Running {
             paths: sender,
+            task: task.id(),
+            again: None,
+            pause,
             _stop: token.drop_guard(),
         };
         self.running.insert(Arc::clone(&cluster), running);
-        tracing::info!(%cluster, "cluster joined");
         let joined = ClusterChange::Joined { cluster, events };
         Ok(self.changes.send(joined).await?)
     }
@@ -188,6 +302,49 @@ impl Supervisor {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Arc<str>, Arc<Contact>>> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Waits for a time; for ever without one.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn in_words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}
+
+/// What is wrong with all clusters together: networks that overlap, clusters beyond the set's bound.
+fn of_networks(objects: &Objects) -> Vec<String> {
+    let overlaps = overlaps(&objects.clusters).into_iter();
+    let overlaps = overlaps.flat_map(|(name, found)| {
+        let text = move |overlap| format!("Cluster {name}: {overlap}");
+        found.into_iter().map(text)
+    });
+    let members = objects.members();
+    let beyond = objects
+        .clusters
+        .keys()
+        .filter(|name| !members.contains_key(name.as_str()));
+    let beyond = beyond.map(|name| {
+        format!(
+            "Cluster {name}: QuotaExceeded: as many older Clusters as spec.quota.clusters allows"
+        )
+    });
+    let gateways = objects.clusters.values();
+    let gateways = gateways.filter(|cluster| cluster.network.mode == NetworkMode::Gateway);
+    let gateways = gateways.map(|cluster| {
+        format!(
+            "Cluster {}: spec.network.mode: Gateway is not supported by this version: it neither exports to \
+             other clusters nor has imports",
+            cluster.meta.name
+        )
+    });
+    overlaps.chain(beyond).chain(gateways).collect()
 }
 
 fn unsupported(cluster: &Cluster, access: &Access) -> String {

@@ -29,6 +29,12 @@ pub(crate) struct ClusterStatus {
     /// Time since the last contact with its source; absent before the first, and for a single cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) last_contact_seconds: Option<f64>,
+    /// Its state, if it is one of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state: Option<&'static str>,
+    /// The part of its share that it gets in imports, in twentieths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step: Option<u8>,
     /// Nodes whose agent is connected.
     pub(crate) connected: usize,
     /// Of those, the ones that have programmed the newest revision.
@@ -54,6 +60,11 @@ impl Debug {
         let revision = self.tables.head(&name);
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let silence = sources.get(&name).and_then(|contact| contact.silence());
+        let states = self.states.lock();
+        let known = states.statuses.get(&name);
+        let known = known.map(|status| (status.phase.as_str(), status.step));
+        drop(states);
+        let (state, step) = known.unzip();
         let connected = agents.iter();
         let connected = connected.filter(|agent| agent.connected && *agent.cluster == *name);
         let (mut all, mut programmed) = (0, 0);
@@ -65,6 +76,8 @@ impl Debug {
             served: self.tables.state(&feed) == Serving::Synced,
             revision,
             last_contact_seconds: silence.map(|silence| silence.as_secs_f64()),
+            state,
+            step,
             connected: all,
             programmed,
             name,

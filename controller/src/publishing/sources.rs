@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::Publishing;
 use crate::args::{Args, Source};
 use crate::cluster::{ClusterMetrics, ClusterWatch};
-use crate::clusters::{ClusterCollector, ClusterSources, Supervisor};
+use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, Supervisor};
 use crate::writer::{ClusterChange, Inbox};
 
 /// Length of the queue of events from the source to the writer.
@@ -37,8 +37,12 @@ impl Publishing {
         let Some(cluster) = args.cluster() else {
             let (changes, inbox) = Inbox::several();
             let sources = Arc::clone(&self.sources);
-            registry.register_collector(Box::new(ClusterCollector(Arc::clone(&sources))));
-            watch_clusters(args, changes, sources, stats, vital);
+            let states = self.states.clone();
+            registry.register_collector(Box::new(ClusterCollector {
+                sources: Arc::clone(&sources),
+                states: states.clone(),
+            }));
+            watch_clusters(args, changes, (sources, states), stats, vital);
             return Ok(inbox);
         };
         let (sink, events) = Sink::channel(EVENTS);
@@ -127,6 +131,7 @@ fn watch_files(
         proxy: args.service_proxy_name.clone(),
         requests: file::ReadRequests::default(),
         host: None,
+        shares: None,
     };
     let (cluster, token) = (args.cluster.as_str().into(), vital.ending.clone());
     let (_, paths) = watch::channel(args.file.clone());
@@ -139,13 +144,13 @@ fn watch_files(
 fn watch_clusters(
     args: &Args,
     changes: mpsc::Sender<ClusterChange>,
-    sources: ClusterSources,
+    (sources, states): (ClusterSources, ClusterStates),
     stats: &Arc<kubernetes::Stats>,
     vital: &Vital,
 ) {
     let policy = args.clusters.policy_file.clone();
     let guard = (args.guard.config(), Arc::clone(stats.holds()));
-    let supervisor = Supervisor::new(policy, args.file_poll(), guard, changes, sources);
+    let supervisor = Supervisor::new(policy, args.file_poll(), guard, changes, sources, states);
     vital.spawn("clusters", supervisor.run(vital.ending.clone()));
 }
 

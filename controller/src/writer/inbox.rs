@@ -5,6 +5,7 @@
 use std::future::pending;
 use std::sync::Arc;
 
+use portolan_policy::Objects;
 use portolan_source::Event;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -16,11 +17,17 @@ const CHANGES: usize = 8;
 /// A change of the set of clusters.
 #[derive(Debug)]
 pub(crate) enum ClusterChange {
-    /// A cluster with a source of its own. The writer takes its events in turn with those of others, so
+    /// A cluster with a source of its own, or a source that was started again. The writer takes its events in turn with those of others, so
     /// that a busy source fills its own queue only.
     Joined {
         cluster: Arc<str>,
         events: mpsc::Receiver<Event>,
+    },
+    /// The policy objects in force. Until they are complete, one that is missing may be in a file that is
+    /// late.
+    Policies {
+        objects: Box<Objects>,
+        is_complete: bool,
     },
     /// The cluster is not served any more.
     Left(Arc<str>),
@@ -35,6 +42,7 @@ pub(crate) enum ClusterChange {
 pub(super) enum Input {
     Event(Arc<str>, Event),
     Joined(Arc<str>),
+    Policies(Box<Objects>, bool),
     Left(Arc<str>),
     Problems(Vec<String>),
     NoClusters,
@@ -97,6 +105,10 @@ impl Inbox {
                 self.sources.remove(&cluster);
                 Input::Left(cluster)
             }
+            ClusterChange::Policies {
+                objects,
+                is_complete,
+            } => Input::Policies(objects, is_complete),
             ClusterChange::Problems(problems) => Input::Problems(problems),
             ClusterChange::None => Input::NoClusters,
         })

@@ -2,16 +2,16 @@
 
 //! The objects of one cluster, by namespace and name: no name is kept twice for a key.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_model::NodeInfo;
 
-use crate::Kind;
 use crate::addresses::Addresses;
 use crate::claims::Claims;
 use crate::packed::{Few, PackedService, PackedSlice, cut};
+use crate::{Kind, Service, ServiceExport};
 
 /// One cluster.
 #[derive(Debug, Default)]
@@ -25,6 +25,18 @@ pub(super) struct Cluster {
     /// Of Services, EndpointSlices and Nodes; `None` before the source reports any.
     pub(super) versions: Option<[u64; 3]>,
     pub(super) counts: Counts,
+    /// What imports are made of; `None` without any.
+    pub(super) shared: Option<Box<SharedObjects>>,
+}
+
+/// The objects of a cluster that other clusters see, and its own imports.
+#[derive(Debug, Default)]
+pub(super) struct SharedObjects {
+    pub(super) namespaces: BTreeSet<Arc<str>>,
+    /// By namespace and name.
+    pub(super) exports: BTreeMap<(Arc<str>, Arc<str>), ServiceExport>,
+    /// The Services that imports are for claims, by namespace and name.
+    pub(super) imports: BTreeMap<(Arc<str>, Arc<str>), Service>,
 }
 
 /// The number of objects of each kind.
@@ -69,15 +81,26 @@ impl Cluster {
             Kind::EndpointSlice => self.counts.slices,
             Kind::Node => self.nodes.len(),
             Kind::Pod => self.counts.pods,
-            Kind::Namespace | Kind::LoadBalancer | Kind::Director => 0,
+            Kind::Namespace => self.shared().map_or(0, |shared| shared.namespaces.len()),
+            Kind::ServiceExport => self.shared().map_or(0, |shared| shared.exports.len()),
+            Kind::LoadBalancer | Kind::Director => 0,
         }
     }
 
-    /// The names of all objects of a kind, by namespace; those of Nodes in none.
+    /// The names of all objects of a kind, by namespace; those of Nodes and Namespaces in none.
     pub(super) fn names(&self, kind: Kind) -> BTreeSet<(Arc<str>, Arc<str>)> {
+        let in_none = |name| (Arc::default(), Arc::clone(name));
         if kind == Kind::Node {
-            let in_none = |name| (Arc::default(), Arc::clone(name));
             return self.nodes.keys().map(in_none).collect();
+        }
+        match (kind, self.shared()) {
+            (Kind::Namespace, Some(shared)) => {
+                return shared.namespaces.iter().map(in_none).collect();
+            }
+            (Kind::ServiceExport, Some(shared)) => {
+                return shared.exports.keys().cloned().collect();
+            }
+            _ => {}
         }
         let of_namespace = |(namespace, all): (&Arc<str>, &Namespace)| {
             let names: Vec<_> = all.names(kind).collect();
@@ -87,6 +110,10 @@ impl Cluster {
                 .map(move |name| (Arc::clone(&namespace), name))
         };
         self.namespaces.iter().flat_map(of_namespace).collect()
+    }
+
+    pub(super) fn shared(&self) -> Option<&SharedObjects> {
+        self.shared.as_deref()
     }
 
     /// The Service and slices of a name.
@@ -130,9 +157,11 @@ impl Namespace {
                 Box::new(slices.map(|slice| slice.name().into()))
             }
             Kind::Pod => Box::new(self.pods.keys().cloned()),
-            Kind::Node | Kind::Namespace | Kind::LoadBalancer | Kind::Director => {
-                Box::new(std::iter::empty())
-            }
+            Kind::Node
+            | Kind::Namespace
+            | Kind::ServiceExport
+            | Kind::LoadBalancer
+            | Kind::Director => Box::new(std::iter::empty()),
         }
     }
 

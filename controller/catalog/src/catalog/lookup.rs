@@ -20,11 +20,12 @@ impl Catalog {
         };
         let services = objects.claims.of_address(address);
         let services = services.filter_map(|(namespace, name)| {
-            self.service(&ObjectKey {
+            let key = ObjectKey {
                 cluster: Arc::clone(cluster),
                 namespace: Arc::clone(namespace),
                 name: Arc::clone(name),
-            })
+            };
+            self.service(&key).or_else(|| self.import(&key).cloned())
         });
         let ports = |service: Service| -> Vec<_> {
             let claims = service.claims().map(|(_, _, claim)| claim);

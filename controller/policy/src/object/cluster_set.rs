@@ -121,6 +121,26 @@ impl From<&QuotaSpec> for Quota {
     }
 }
 
+impl Default for ClusterSet {
+    /// The set that holds where nobody defines one.
+    fn default() -> Self {
+        let spec = ClusterSetSpec::default();
+        Self {
+            meta: Meta {
+                name: String::from("default"),
+                ..Meta::default()
+            },
+            exports: spec.exports.default,
+            automatic: spec.exports.automatic,
+            imports: spec.imports.default,
+            owner_hints: spec.owner_hints,
+            endpoint_slices: spec.endpoint_slices,
+            loss: Loss::default(),
+            quota: Quota::default(),
+        }
+    }
+}
+
 impl ClusterSet {
     /// The object that a spec describes.
     ///

@@ -55,7 +55,7 @@ proptest! {
                 let protocol = record.key.protocol;
                 let inquiry = Inquiry { node: node.clone(),
                     has_agent: false, address, protocol };
-                let got = explain(&catalog, config, &inquiry);
+                let got = explain(&catalog, &Federation::default(), config, &inquiry);
                 if catalog.node_info(&node).is_none() {
                     prop_assert_eq!(got, Err(NoAnswer::UnknownNode(node.clone())));
                     continue;
@@ -145,7 +145,12 @@ fn ask(catalog: &Catalog, node: &str, address: &str) -> Result<Explanation, NoAn
         address: address.parse().unwrap(),
         protocol: Protocol::Tcp,
     };
-    explain(catalog, SelectConfig::default(), &inquiry)
+    explain(
+        catalog,
+        &Federation::default(),
+        SelectConfig::default(),
+        &inquiry,
+    )
 }
 
 fn verdicts(explanation: &Explanation) -> Vec<(bool, &str)> {

@@ -12,6 +12,7 @@ use portolan_director::Director;
 use portolan_model::{ByRecord, Record};
 
 use super::balancers::{self, Balancers, Texts};
+use super::exports::Exports;
 use super::guard::Guards;
 use super::merge::{Merged, Told, ToldNames};
 use super::parse::{Contents, parse};
@@ -52,6 +53,8 @@ pub struct Files {
     /// The records that DNS has, if it is on.
     told_names: Option<ToldNames>,
     balancers: Balancers,
+    /// What other clusters may import; `None` if nothing is shared.
+    exports: Option<Exports>,
     /// Paths that cannot be listed.
     unlisted: Vec<FileProblem>,
     /// All problems but those of one known object.
@@ -94,6 +97,7 @@ impl Files {
             guards: None,
             told_names: None,
             balancers: Balancers::default(),
+            exports: None,
             unlisted: Vec::new(),
             problems: Vec::new(),
             complete: false,
@@ -126,6 +130,21 @@ impl Files {
         self
     }
 
+    /// Also reads what other clusters may import: ServiceExports, and Namespaces.
+    #[must_use]
+    pub fn sharing(mut self) -> Self {
+        self.scope.shares = true;
+        self.exports = Some(Exports::default());
+        self
+    }
+
+    /// Whether Services without a ServiceExport may be exported, too.
+    pub(super) fn set_automatic(&mut self, automatic: bool) {
+        if let Some(exports) = &mut self.exports {
+            exports.set_automatic(automatic);
+        }
+    }
+
     /// Guards against mass deletions.
     #[must_use]
     pub fn guarded(mut self, config: GuardConfig, holds: &Arc<HeldDeletions>) -> Self {
@@ -137,7 +156,9 @@ impl Files {
     pub fn refresh(&mut self) -> Report {
         let unlisted = self.list();
         let is_released = self.guards.as_mut().is_some_and(Guards::look);
-        let is_news = self.read() || unlisted != self.unlisted || is_released;
+        let exports = self.exports.as_mut();
+        let is_other = exports.is_some_and(Exports::take_changed);
+        let is_news = self.read() || unlisted != self.unlisted || is_released || is_other;
         self.unlisted = unlisted;
         self.complete |= self.is_complete();
         let (changes, names) = match is_news {
@@ -278,7 +299,9 @@ impl Files {
         }
         let told = self.told_names.as_mut();
         let names = told.map(|told| merged.names(told)).unwrap_or_default();
-        let changes = merged.changes(&mut self.told);
+        let exports = self.exports.as_mut();
+        let shared = exports.map(|exports| exports.of(merged.entries()));
+        let changes = merged.changes(shared.unwrap_or_default(), &mut self.told);
         // A path that is a missing file is reported twice.
         problems.sort();
         problems.dedup();

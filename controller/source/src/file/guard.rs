@@ -14,11 +14,12 @@ use crate::held::{KindGuard, facts};
 use crate::objects::{Converted, Names};
 
 /// Pods in files have weights only.
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind::Service,
     Kind::EndpointSlice,
     Kind::Node,
     Kind::Namespace,
+    Kind::ServiceExport,
 ];
 
 /// The guards of all kinds that files have. A reading of the files is a listing, and a sure one.

@@ -40,6 +40,7 @@ pub(super) fn identify(text: &str, cluster: &Arc<str>) -> Option<ObjectRef> {
         "Node" => Kind::Node,
         "Pod" => Kind::Pod,
         "Namespace" => Kind::Namespace,
+        "ServiceExport" => Kind::ServiceExport,
         _ => return None,
     };
     objects::named(kind, name.once(), namespace.once(), cluster)

@@ -71,14 +71,15 @@ impl<'f> Merged<'f> {
         changes
     }
 
-    /// The changes for the catalog from `told` to this state, which becomes `told`.
-    pub(super) fn changes(self, told: &mut Told) -> Vec<ObjectChange> {
-        let now: Told = self
+    /// The changes for the catalog from `told` to this state with `more`, which becomes `told`.
+    pub(super) fn changes(self, more: Told, told: &mut Told) -> Vec<ObjectChange> {
+        let mut now: Told = self
             .entries
             .into_iter()
             .filter(|(_, (_, entry))| !matches!(*entry.converted, Converted::NotOurs(_)))
             .map(|(object, (_, entry))| (object.clone(), entry.converted))
             .collect();
+        now.extend(more);
         let news = now
             .iter()
             .filter(|(object, converted)| told.get(*object) != Some(*converted))

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use portolan_catalog::{FieldProblem, Kind, ObjectRef, Reason};
+use portolan_catalog::{FieldProblem, Kind, ObjectRef, Reason, ServiceFacts};
 use serde_json::Value;
 use tracing::warn;
 
@@ -41,6 +41,8 @@ pub(super) struct FileEntry {
     pub(super) converted: Arc<Converted>,
     /// The object's records input, if DNS is on.
     pub(super) names: Arc<Names>,
+    /// What an export needs of a Service, if Services are shared with other clusters.
+    pub(super) facts: Option<Arc<ServiceFacts>>,
 }
 
 /// Parses a file; with `names`, also objects that only DNS needs.
@@ -159,9 +161,10 @@ impl Parser<'_> {
             "Pod" if self.names || objects::has_weight(value) => {
                 self.object_of_kind(place, value, Kind::Pod, version);
             }
-            "Namespace" if self.names => {
-                self.object_of_kind(place, value, Kind::Namespace, version)
+            "Namespace" if self.names || self.scope.shares => {
+                self.object_of_kind(place, value, Kind::Namespace, version);
             }
+            "ServiceExport" => self.object_of_kind(place, value, Kind::ServiceExport, version),
             other => {
                 if self.ignored.insert(other.to_owned()) {
                     warn!(file = %self.file.display(), kind = other, "kind is not read; ignored");
@@ -171,14 +174,18 @@ impl Parser<'_> {
     }
 
     fn object_of_kind(&mut self, place: Place<'_>, value: &Value, kind: Kind, version: &str) {
-        let expected = objects::api_version(kind);
         let mut names = Names::Refused;
-        let converted = if version == expected {
+        let mut facts = None;
+        let converted = if objects::is_version(kind, version) {
             if self.names {
                 names = objects::names(kind, value);
             }
+            if self.scope.shares && kind == Kind::Service {
+                facts = objects::facts(value, self.scope);
+            }
             objects::convert(kind, value, self.scope)
         } else {
+            let expected = objects::api_version(kind);
             let message = format!("{version:?} is not read: expected {expected}");
             Converted::Refused {
                 object: objects::reference(kind, value, &self.scope.cluster),
@@ -188,7 +195,7 @@ impl Parser<'_> {
         match converted {
             Converted::NotOurs(_) => {
                 self.note_names(place, &names);
-                self.insert(place, converted, names);
+                self.insert(place, converted, names, facts);
             }
             Converted::Refused { object, problems } => {
                 let problems = self.place(place, problems);
@@ -197,7 +204,7 @@ impl Parser<'_> {
             Converted::Put { object, problems } => {
                 let problems = self.place(place, problems);
                 let problems = self.note(Some(&object.reference()), problems);
-                self.insert(place, Converted::Put { object, problems }, names);
+                self.insert(place, Converted::Put { object, problems }, names, facts);
             }
         }
     }
@@ -227,7 +234,7 @@ impl Parser<'_> {
         self.contents.torn |= object.is_none();
         let problems = self.note(object.as_ref(), problems);
         if object.is_some() {
-            self.insert(place, Converted::Refused { object, problems }, names);
+            self.insert(place, Converted::Refused { object, problems }, names, None);
         }
     }
 
@@ -259,7 +266,13 @@ impl Parser<'_> {
     }
 
     /// The first mention counts.
-    fn insert(&mut self, place: Place<'_>, converted: Converted, names: Names) {
+    fn insert(
+        &mut self,
+        place: Place<'_>,
+        converted: Converted,
+        names: Names,
+        facts: Option<Arc<ServiceFacts>>,
+    ) {
         let Some(object) = converted.reference() else {
             return;
         };
@@ -269,6 +282,7 @@ impl Parser<'_> {
             is_carried: false,
             converted: Arc::new(converted),
             names: Arc::new(names),
+            facts,
         };
         let first = match self.contents.entries.entry(object.clone()) {
             std::collections::btree_map::Entry::Vacant(vacant) => {

@@ -5,6 +5,7 @@
 mod balancers;
 mod broken;
 mod deletions;
+mod exports;
 mod names;
 mod watching;
 

@@ -119,6 +119,7 @@ fn resource(kind: Kind) -> ApiResource {
         // An API server has none yet.
         Kind::LoadBalancer => ("portolan.dev", "loadbalancers"),
         Kind::Director => ("portolan.dev", "directors"),
+        Kind::ServiceExport => ("multicluster.x-k8s.io", "serviceexports"),
     };
     let api_version = match group {
         "" => "v1".to_owned(),
@@ -204,6 +205,7 @@ fn reason(reason: Reason) -> &'static str {
         Reason::WrongFamily => "WrongFamily",
         Reason::Conflict => "Conflict",
         Reason::TooMany => "TooMany",
+        Reason::AddressOutsideNetwork => "AddressOutsideNetwork",
         Reason::NodeAddress => "NodeAddress",
         Reason::Unsupported => "Unsupported",
     }

@@ -20,6 +20,7 @@ pub struct Stats {
     nodes: KindStats,
     pods: KindStats,
     namespaces: KindStats,
+    exports: KindStats,
     balancers: KindStats,
     directors: KindStats,
 }
@@ -61,6 +62,7 @@ impl Stats {
             Kind::Node => &self.nodes,
             Kind::Pod => &self.pods,
             Kind::Namespace => &self.namespaces,
+            Kind::ServiceExport => &self.exports,
             Kind::LoadBalancer => &self.balancers,
             Kind::Director => &self.directors,
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Namespaces: that they exist is all that counts, and only for DNS.
+//! Namespaces: that they exist is all that counts, for DNS and for imports of other clusters.
 
-use portolan_catalog::Kind;
+use portolan_catalog::{Kind, Object};
 use portolan_dns as dns;
 
 use super::{Converted, Manifest, Names, Namespace, Scope};
@@ -12,6 +12,10 @@ impl Manifest for Namespace {
 
     fn convert(self, scope: &Scope) -> Converted {
         match self.metadata.reference(Self::KIND, &scope.cluster) {
+            Ok(namespace) if scope.shares => Converted::Put {
+                object: Object::Namespace(namespace.key),
+                problems: Vec::new(),
+            },
             Ok(namespace) => Converted::NotOurs(namespace),
             Err(problem) => Converted::refused(None, problem),
         }

@@ -5,6 +5,8 @@
 //! Every field may be absent or null, as in Go. Numbers are wide, so that one out of range becomes
 //! a problem instead of refusing the whole object.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use super::Metadata;
@@ -43,6 +45,7 @@ pub struct ServiceSpec {
     pub health_check_node_port: Option<i64>,
     pub external_name: Option<String>,
     pub publish_not_ready_addresses: Option<bool>,
+    pub traffic_distribution: Option<String>,
     pub ports: Option<Vec<ServicePort>>,
 }
 
@@ -72,6 +75,7 @@ pub struct ServicePort {
     pub protocol: Option<String>,
     pub port: Option<i64>,
     pub node_port: Option<i64>,
+    pub app_protocol: Option<String>,
 }
 
 /// `status` of a Service.
@@ -256,4 +260,24 @@ pub struct PodIp {
 pub struct Namespace {
     /// `metadata`.
     pub metadata: Metadata,
+}
+
+/// `multicluster.x-k8s.io` ServiceExport.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceExport {
+    /// `metadata`.
+    pub metadata: Metadata,
+    /// `spec`.
+    pub spec: Option<ServiceExportSpec>,
+}
+
+/// `spec` of a ServiceExport.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct ServiceExportSpec {
+    /// A null value is an empty one, as in Go.
+    pub exported_labels: Option<BTreeMap<String, Option<String>>>,
+    pub exported_annotations: Option<BTreeMap<String, Option<String>>>,
 }

@@ -20,6 +20,9 @@ pub struct Scope {
     pub cluster: Arc<str>,
     /// Name of the proxy. `None`: the Services without the label are ours.
     pub proxy: Option<ProxyName>,
+    /// Whether the cluster may be one of several that share Services: only then exports and namespaces
+    /// are ours.
+    pub shares: bool,
 }
 
 impl Scope {
@@ -30,6 +33,7 @@ impl Scope {
         Self {
             cluster,
             proxy: None,
+            shares: false,
         }
     }
 

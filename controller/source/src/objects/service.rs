@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{self as catalog, Kind, Object, Reason, TrafficPolicy};
+use portolan_catalog::{self as catalog, FieldProblem, Kind, Object, Reason, TrafficPolicy};
 use portolan_model::Family;
 
 use super::address::{self, Wanted};
@@ -20,7 +20,10 @@ use super::{
 const AFFINITY_DEFAULT_SECONDS: u32 = 10_800;
 const AFFINITY_MAX_SECONDS: u32 = 86_400;
 
-const POLICIES: [(&str, TrafficPolicy); 2] = [
+/// In the names of imports.
+const IMPORT: char = '@';
+
+pub(super) const POLICIES: [(&str, TrafficPolicy); 2] = [
     ("Cluster", TrafficPolicy::Cluster),
     ("Local", TrafficPolicy::Local),
 ];
@@ -33,6 +36,14 @@ impl Manifest for Service {
             Ok(service) => service,
             Err(problem) => return Converted::refused(None, problem),
         };
+        if service.key.name.contains(IMPORT) {
+            let message = format!(
+                "{:?}: no Service has {IMPORT:?} in its name",
+                service.key.name
+            );
+            let problem = FieldProblem::new("metadata.name", Reason::Malformed, message);
+            return Converted::refused(Some(service), problem);
+        }
         let spec = self.spec.unwrap_or_default();
         if !scope.selects(self.metadata.labels.as_ref()) || !spec.has_cluster_ip() {
             return Converted::NotOurs(service);
@@ -93,7 +104,7 @@ impl ServiceSpec {
             .collect()
     }
 
-    fn has_cluster_ip(&self) -> bool {
+    pub(super) fn has_cluster_ip(&self) -> bool {
         let first = self.cluster_ip_fields()[0].1;
         let own = self.cluster_ip.as_deref().unwrap_or(first);
         let is_set = |ip: &str| !matches!(ip, "" | "None");
@@ -103,7 +114,7 @@ impl ServiceSpec {
 
 /// The addresses of the Service, one of each family at most. If `ipFamilies` is set, its length
 /// limits them, as upstream.
-fn cluster_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
+pub(super) fn cluster_ips(spec: &ServiceSpec, problems: &mut Problems) -> Vec<IpAddr> {
     let families = spec.ip_families.as_deref().unwrap_or(&[]);
     let mut fields = spec.cluster_ip_fields();
     if !families.is_empty() {
@@ -175,7 +186,7 @@ fn external_policy(spec: &ServiceSpec, problems: &mut Problems) -> TrafficPolicy
     }
 }
 
-fn affinity_seconds(spec: &ServiceSpec, problems: &mut Problems) -> Option<u32> {
+pub(super) fn affinity_seconds(spec: &ServiceSpec, problems: &mut Problems) -> Option<u32> {
     let has_affinity = problems.choose(
         "spec.sessionAffinity",
         spec.session_affinity.as_deref(),

@@ -114,11 +114,30 @@ pub(crate) struct DiffArgs {
 }
 
 /// Commands about clusters.
-#[derive(Debug, Clone, Copy, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// List the clusters: whether they are served, the newest revision, the last contact with the source, and
-    /// the agents that are connected and have programmed that revision.
+    /// List the clusters: whether they are served, their state and the part of their share that they get in
+    /// imports, the newest revision, the last contact with the source, and the agents that are connected and have
+    /// programmed that revision.
     List,
+    /// Have a cluster lose its share in imports, step by step. `spec.drain` of the policy comes first. Without
+    /// the controller's --state-dir a restart ends it.
+    Drain {
+        /// The cluster.
+        name: String,
+        /// Percentage of its share that it keeps.
+        #[arg(long, value_name = "PERCENT", default_value_t = 0,
+            value_parser = clap::value_parser!(u8).range(0..=100))]
+        to: u8,
+        /// The time that this takes.
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration_within(Duration::ZERO, DAY))]
+        over: Duration,
+    },
+    /// End the drain of a cluster: its share rises over `spec.loss.rampUp`.
+    Undrain {
+        /// The cluster.
+        name: String,
+    },
 }
 
 /// Commands.
@@ -161,6 +180,17 @@ pub(crate) enum Command {
         /// The node.
         #[arg(long)]
         node: String,
+    },
+    /// Explain an import of the cluster of --cluster: which clusters serve it with which share, and why the
+    /// others do not.
+    ExplainImport {
+        /// The import, as NAMESPACE/NAME.
+        name: String,
+    },
+    /// Explain an export of the cluster of --cluster: its conditions, and who imports it.
+    ExplainExport {
+        /// The Service, as NAMESPACE/NAME.
+        name: String,
     },
     /// List the problems of objects and files.
     Problems,
@@ -240,6 +270,7 @@ impl Command {
     pub(crate) fn is_action(&self) -> bool {
         match self {
             Self::Agent(args) => args.command == AgentCommand::Confirm,
+            Self::Cluster { command } => !matches!(command, ClusterCommand::List),
             _ => matches!(self, Self::Confirm { .. }),
         }
     }
@@ -300,6 +331,9 @@ mod tests {
             ("nodes", true),
             ("diff a", true),
             ("confirm a", false),
+            ("cluster list", true),
+            ("cluster drain eu-1 --to 50 --over 1m", false),
+            ("explain-import shop/web", true),
             ("confirm --deletions", false),
             ("agent status", true),
             ("agent confirm", false),
@@ -327,6 +361,7 @@ mod tests {
             "delete lb",
             "delete lb a -f b",
             "get pods",
+            "cluster drain eu-1 --to 101",
         ] {
             assert!(parse(&format!("portolanctl {bad}")).is_err(), "{bad}");
         }

@@ -9,9 +9,11 @@ use serde_json::Value;
 use crate::columns::columns;
 use crate::reply::Reply;
 
-const TITLES: [&str; 6] = [
+const TITLES: [&str; 8] = [
     "CLUSTER",
     "SERVED",
+    "STATE",
+    "STEP",
     "REVISION",
     "CONTACT",
     "CONNECTED",
@@ -23,6 +25,8 @@ const TITLES: [&str; 6] = [
 struct Cluster {
     name: String,
     served: bool,
+    state: Option<String>,
+    step: Option<u8>,
     revision: u64,
     last_contact_seconds: Option<f64>,
     connected: usize,
@@ -46,6 +50,10 @@ fn row(cluster: &Cluster) -> Vec<String> {
             name => name.to_owned(),
         },
         if cluster.served { "yes" } else { "no" }.to_owned(),
+        cluster.state.clone().unwrap_or_else(|| "-".to_owned()),
+        cluster
+            .step
+            .map_or_else(|| "-".to_owned(), |step| format!("{step}/20")),
         cluster.revision.to_string(),
         contact.map_or_else(|| "-".to_owned(), |silence| format!("{silence:.0}s ago")),
         cluster.connected.to_string(),
@@ -62,14 +70,15 @@ mod tests {
     #[test]
     fn each_cluster_has_a_line() {
         let eu = json!({"name": "eu-1", "served": true, "revision": 12, "lastContactSeconds": 0.6,
+            "state": "Returning", "step": 5,
             "connected": 3, "programmed": 2});
         let us = json!({"name": "us-1", "served": false, "revision": 0, "connected": 1, "programmed": 0});
         let reply = show(json!({"clusters": [eu, us]})).unwrap();
         assert_eq!(
             reply.text,
-            "CLUSTER  SERVED  REVISION  CONTACT  CONNECTED  PROGRAMMED\n\
-             eu-1     yes     12        1s ago   3          2/3\n\
-             us-1     no      0         -        1          0/1\n"
+            "CLUSTER  SERVED  STATE      STEP  REVISION  CONTACT  CONNECTED  PROGRAMMED\n\
+             eu-1     yes     Returning  5/20  12        1s ago   3          2/3\n\
+             us-1     no      -          -     0         -        1          0/1\n"
         );
         assert!(show(json!({})).is_err());
     }

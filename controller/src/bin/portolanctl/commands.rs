@@ -10,7 +10,7 @@ use crate::args::{Cli, ClusterCommand, Command, DiffArgs};
 use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
-    agent, check, clusters, deletions, diff, dns, env, explain, fleet, nodes, problems, status,
+    agent, check, clusters, deletions, diff, dns, env, explain, fleet, imports, nodes, problems, status,
     table, version, wait,
 };
 
@@ -49,6 +49,29 @@ pub(crate) async fn run(cli: &Cli) -> anyhow::Result<Reply> {
         } => {
             let target = wait::Target::new(target, without.as_deref())?;
             wait::run(&clients, &target, *skip_disconnected, cli.connect.timeout).await
+        }
+        Command::Cluster {
+            command: ClusterCommand::Drain { name, to, over },
+        } => {
+            let over = over.as_secs();
+            let path = format!("/debug/drain/{}?to={to}&over={over}s", encoded(name));
+            act(
+                &clients,
+                &path,
+                &format!("cluster {name}: drained to {to} % within {over} s\n"),
+            )
+            .await
+        }
+        Command::Cluster {
+            command: ClusterCommand::Undrain { name },
+        } => {
+            let path = format!("/debug/undrain/{}", encoded(name));
+            act(
+                &clients,
+                &path,
+                &format!("cluster {name}: no longer drained\n"),
+            )
+            .await
         }
         Command::Confirm { node, deletions: _ } => confirm(&clients, node.as_deref()).await,
         Command::Version { .. } => version::run(&clients).await,
@@ -125,6 +148,14 @@ async fn dump(client: &Client, command: &Command) -> anyhow::Result<Reply> {
         Command::Cluster {
             command: ClusterCommand::List,
         } => clusters::show(client.get("/debug/clusters").await?)?,
+        Command::ExplainImport { name } => {
+            let path = format!("/debug/federation?import={}", encoded(name));
+            imports::show(client.get(&path).await?)?
+        }
+        Command::ExplainExport { name } => {
+            let path = format!("/debug/federation?export={}", encoded(name));
+            imports::show_export(client.get(&path).await?)?
+        }
         Command::Problems => problems::show(client.get("/debug/problems").await?),
         Command::Deletions => {
             let value = client.get("/debug/deletions").await?;
@@ -133,6 +164,15 @@ async fn dump(client: &Client, command: &Command) -> anyhow::Result<Reply> {
         }
         _ => anyhow::bail!("not a dump"),
     })
+}
+
+/// Has every controller do something.
+async fn act(clients: &[Client], path: &str, done: &str) -> anyhow::Result<Reply> {
+    let mut replies = Vec::new();
+    for client in clients {
+        replies.push(client.post(path).await?);
+    }
+    Ok(Reply::new(replies.into(), done.to_owned()))
 }
 
 /// Confirms at every controller: an agent is connected to one of them, and each of several holds

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use portolan_source::Event;
 use tempfile::TempDir;
@@ -16,12 +17,20 @@ struct Rig {
     dir: TempDir,
     changes: mpsc::Receiver<ClusterChange>,
     sources: ClusterSources,
+    states: ClusterStates,
     _stop: DropGuard,
 }
 
 impl Rig {
     /// A supervisor of a policy with these clusters, each with the Service `web` in a file of its own.
     fn new(clusters: &[&str]) -> Self {
+        Self::reading(clusters, |paths, cluster, sink, options, token| {
+            Box::pin(file::watch(paths, cluster, sink, options, token))
+        })
+    }
+
+    /// The same with another source.
+    fn reading(clusters: &[&str], read: Read) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let policy = dir.path().join("policy.yaml");
         fs::write(&policy, policy_of(dir.path(), clusters)).unwrap();
@@ -31,13 +40,22 @@ impl Rig {
         let (sender, changes) = mpsc::channel(8);
         let (token, sources) = (CancellationToken::new(), ClusterSources::default());
         let guard = (GuardConfig::default(), Arc::default());
-        let shared = Arc::clone(&sources);
-        let supervisor = Supervisor::new(vec![policy], INTERVAL, guard, sender, shared);
+        let (shared, states) = (Arc::clone(&sources), ClusterStates::default());
+        let supervisor = Supervisor::new(
+            vec![policy],
+            INTERVAL,
+            guard,
+            sender,
+            shared,
+            states.clone(),
+        );
+        let supervisor = Supervisor { read, ..supervisor };
         tokio::spawn(supervisor.run(token.clone()));
         Self {
             dir,
             changes,
             sources,
+            states,
             _stop: token.drop_guard(),
         }
     }
@@ -46,15 +64,25 @@ impl Rig {
         fs::write(self.dir.path().join("policy.yaml"), text).unwrap();
     }
 
+    /// The next change but for the policy.
+    async fn change(&mut self) -> Option<ClusterChange> {
+        loop {
+            match self.changes.recv().await {
+                Some(ClusterChange::Policies { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
     async fn joined(&mut self) -> (Arc<str>, mpsc::Receiver<Event>) {
-        match self.changes.recv().await {
+        match self.change().await {
             Some(ClusterChange::Joined { cluster, events }) => (cluster, events),
             other => panic!("no cluster joined: {other:?}"),
         }
     }
 
     async fn problems(&mut self) -> Vec<String> {
-        match self.changes.recv().await {
+        match self.change().await {
             Some(ClusterChange::Problems(problems)) => problems,
             other => panic!("no problems: {other:?}"),
         }
@@ -99,11 +127,12 @@ async fn each_cluster_has_a_source_that_starts_and_stops_with_it() {
     let (eu, mut of_eu) = rig.joined().await;
     let (us, mut of_us) = rig.joined().await;
     assert_eq!((&*eu, &*us), ("eu-1", "us-1"));
-    assert_eq!((synced(&mut of_eu).await, synced(&mut of_us).await), (1, 1));
+    // The Service, and its namespace.
+    assert_eq!((synced(&mut of_eu).await, synced(&mut of_us).await), (2, 2));
     assert_eq!(rig.sources.lock().unwrap().len(), 2);
 
     rig.write(&policy_of(rig.dir.path(), &["us-1", "ap-1"]));
-    match rig.changes.recv().await {
+    match rig.change().await {
         Some(ClusterChange::Left(cluster)) => assert_eq!(&*cluster, "eu-1"),
         other => panic!("nobody left: {other:?}"),
     }
@@ -139,6 +168,36 @@ async fn an_access_that_cannot_be_used_is_named_and_the_source_goes_on() {
 #[tokio::test(start_paused = true)]
 async fn a_policy_without_clusters_is_nothing_to_wait_for() {
     let mut rig = Rig::new(&[]);
-    let text = rig.changes.recv().await;
+    let text = rig.change().await;
     assert!(matches!(text, Some(ClusterChange::None)), "{text:?}");
+}
+
+/// A source that panics at its first start, after it has sent its objects.
+fn faulty(
+    paths: watch::Receiver<Vec<PathBuf>>,
+    cluster: Arc<str>,
+    sink: Sink,
+    options: file::Options,
+    token: CancellationToken,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    static STARTS: AtomicUsize = AtomicUsize::new(0);
+    Box::pin(async move {
+        if STARTS.fetch_add(1, Ordering::Relaxed) == 0 {
+            sink.send(Event::Synced).await.unwrap();
+            panic!("a bug of a source");
+        }
+        file::watch(paths, cluster, sink, options, token).await;
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_panics_is_started_again() {
+    let mut rig = Rig::reading(&["eu-1"], faulty);
+    let (_, mut events) = rig.joined().await;
+    assert_eq!(events.recv().await, Some(Event::Synced));
+    assert_eq!(events.recv().await, None, "it panicked");
+    // The same cluster joins again, with another channel.
+    let (cluster, mut events) = rig.joined().await;
+    assert_eq!((&*cluster, synced(&mut events).await), ("eu-1", 2));
+    assert_eq!(rig.states.lock().restarts["eu-1"], 1);
 }

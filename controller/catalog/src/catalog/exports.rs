@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Exports and namespaces, and the claims of imports.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::cluster::{Cluster, SharedObjects};
+use super::{Catalog, affected};
+use crate::{DirtySet, ObjectKey, Service, ServiceExport};
+
+impl Catalog {
+    /// The exports of a cluster, in order of their names.
+    pub fn exports(&self, cluster: &str) -> impl Iterator<Item = &ServiceExport> {
+        let shared = self.shared_of(cluster);
+        shared
+            .into_iter()
+            .flat_map(|shared| shared.exports.values())
+    }
+
+    /// The export of a Service.
+    #[must_use]
+    pub fn export(&self, key: &ObjectKey) -> Option<&ServiceExport> {
+        let exports = &self.shared_of(&key.cluster)?.exports;
+        exports.get(&(Arc::clone(&key.namespace), Arc::clone(&key.name)))
+    }
+
+    /// The namespaces of a cluster that are known to exist.
+    #[must_use]
+    pub fn namespaces(&self, cluster: &str) -> Option<&BTreeSet<Arc<str>>> {
+        Some(&self.shared_of(cluster)?.namespaces)
+    }
+
+    /// The zones of a cluster's Nodes.
+    #[must_use]
+    pub fn zones(&self, cluster: &str) -> BTreeSet<Arc<str>> {
+        let nodes = self
+            .clusters
+            .get(cluster)
+            .map(|cluster| cluster.nodes.values());
+        let nodes = nodes.into_iter().flatten();
+        nodes.filter_map(|node| node.info.zone.clone()).collect()
+    }
+
+    /// Takes the addresses and ports of an import, in place of those that it had: a Service with the
+    /// import's name, its virtual addresses as cluster IPs. Services that claim the same are dirty.
+    pub fn claim_import(&mut self, import: Service, dirty: &mut DirtySet) {
+        let key = import.key.clone();
+        if self.import(&key) == Some(&import) {
+            return;
+        }
+        self.release_import(&key, dirty);
+        let cluster = self.cluster(&key.cluster);
+        let others = affected(&key, &mut dirty.services);
+        cluster.claims.insert(&import, others);
+        let name = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+        shared(cluster).imports.insert(name, import);
+        dirty.services.insert(key);
+    }
+
+    /// Gives the addresses and ports of an import back.
+    pub fn release_import(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
+        let Some(cluster) = self.clusters.get_mut(&key.cluster) else {
+            return;
+        };
+        let name = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+        let shared = cluster.shared.as_deref_mut();
+        if let Some(import) = shared.and_then(|shared| shared.imports.remove(&name)) {
+            let others = affected(key, &mut dirty.services);
+            cluster.claims.remove(&import, others);
+            dirty.services.insert(key.clone());
+        }
+    }
+
+    /// What an import claims.
+    #[must_use]
+    pub fn import(&self, key: &ObjectKey) -> Option<&Service> {
+        let imports = &self.shared_of(&key.cluster)?.imports;
+        imports.get(&(Arc::clone(&key.namespace), Arc::clone(&key.name)))
+    }
+
+    fn shared_of(&self, cluster: &str) -> Option<&SharedObjects> {
+        self.clusters.get(cluster)?.shared()
+    }
+
+    pub(super) fn put_namespace(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
+        let namespaces = &mut shared(self.cluster(&key.cluster)).namespaces;
+        dirty.exports |= namespaces.insert(Arc::clone(&key.name));
+    }
+
+    pub(super) fn remove_namespace(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
+        let shared = self.cluster(&key.cluster).shared.as_deref_mut();
+        dirty.exports |= shared.is_some_and(|shared| shared.namespaces.remove(&key.name));
+    }
+
+    pub(super) fn put_export(&mut self, export: ServiceExport, dirty: &mut DirtySet) {
+        let name = (
+            Arc::clone(&export.key.namespace),
+            Arc::clone(&export.key.name),
+        );
+        let exports = &mut shared(self.cluster(&export.key.cluster)).exports;
+        if exports.get(&name) != Some(&export) {
+            exports.insert(name, export);
+            dirty.exports = true;
+        }
+    }
+
+    pub(super) fn remove_export(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
+        let name = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+        let shared = self.cluster(&key.cluster).shared.as_deref_mut();
+        let gone = shared.and_then(|shared| shared.exports.remove(&name));
+        dirty.exports |= gone.is_some();
+    }
+}
+
+fn shared(cluster: &mut Cluster) -> &mut SharedObjects {
+    cluster.shared.get_or_insert_default()
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Explanations of the addresses of imports.
+
+use portolan_catalog::{Catalog, Claimant};
+use portolan_model::{Lists, NodeOverlay};
+
+use super::{Explained, Explanation, Inquiry, frontend};
+use crate::SelectConfig;
+use crate::federation::Federation;
+use crate::project::OfFamily;
+
+/// Where connections to an import go on a node: the endpoints of all clusters that expose the port.
+pub(super) fn explain(
+    catalog: &Catalog,
+    federation: &Federation,
+    config: SelectConfig,
+    inquiry: &Inquiry,
+    holder: &Claimant,
+) -> Option<Explanation> {
+    let mut projected = federation.project(catalog, config, &holder.service);
+    if holder.port >= projected.len() {
+        return None;
+    }
+    let (projection, families) = projected.swap_remove(holder.port);
+    let frontend = frontend(&projection, holder, inquiry)?;
+    let record = projection.record.as_ref()?;
+    let of_family = families.get(&frontend.family())?;
+    let own = projection.lists.get(&inquiry.node);
+    let mut endpoints = explained(of_family, frontend.lists, own);
+    endpoints.sort_by_key(|endpoint| endpoint.address);
+    let mut notes: Vec<String> = projection
+        .problems
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    notes.push(String::from(
+        "an import: `portolanctl explain-import` shows the shares of clusters",
+    ));
+    let info = catalog.node_info(&inquiry.node);
+    Some(Explanation {
+        record: record.key.to_string(),
+        kind: frontend.kind,
+        lists: frontend.lists,
+        node: inquiry.node.name.to_string(),
+        zone: info
+            .and_then(|info| info.zone.as_deref())
+            .map(str::to_owned),
+        endpoints,
+        notes,
+    })
+}
+
+fn explained(of_family: &OfFamily, lists: Lists, own: Option<&NodeOverlay>) -> Vec<Explained> {
+    let local = own.map(|own| own.local.as_slice()).unwrap_or_default();
+    let all = of_family.clusters.iter().flat_map(|(id, cluster)| {
+        let share = of_family.shares.clusters.get(id);
+        cluster.endpoints.iter().map(move |endpoint| {
+            let weight = match lists {
+                Lists::Cluster => share.and_then(|share| share.weights.get(&endpoint.address)),
+                Lists::Local => {
+                    let mut local = local.iter();
+                    let found = local.find(|one| one.address == endpoint.address);
+                    found.map(|one| &one.weight)
+                }
+            };
+            let reason = match (weight, lists) {
+                (Some(_), _) => format!("of cluster {id}"),
+                (None, _) if !endpoint.usable => format!("of cluster {id}: not ready"),
+                (None, Lists::Local) => {
+                    format!("of cluster {id}: not on this node, and the traffic policy is Local")
+                }
+                (None, Lists::Cluster) if share.is_none() => {
+                    format!("of cluster {id}: the cluster has no share")
+                }
+                (None, Lists::Cluster) => format!("of cluster {id}: its weight is 0"),
+            };
+            Explained {
+                address: endpoint.address,
+                weight: weight.copied().unwrap_or(0),
+                node: None,
+                zone: None,
+                ready: endpoint.usable,
+                serving: endpoint.usable,
+                terminating: false,
+                used: weight.is_some(),
+                reason,
+            }
+        })
+    });
+    all.collect()
+}

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Imports: Services of several clusters as records of the clusters that import them.
+//!
+//! An import is a Service of the importing cluster with the name `NAME@clusterset`, which no Service has,
+//! and with virtual addresses in place of cluster IPs. The plan says which imports exist; it is computed
+//! anew when exports, namespaces, policies or members change. Records are computed by import, when an
+//! endpoint, a state or an address of it changes.
+
+mod export;
+mod input;
+mod publish;
+mod shown;
+#[cfg(test)]
+mod tests;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectKey, ObjectRef};
+use portolan_federate::imports::{Federation as Plan, ImportHere, ImportName, imports};
+use portolan_federate::merge::ImportKind;
+use portolan_model::Family;
+use portolan_policy::{ClusterSet, Objects};
+
+pub use input::{ClusterState, Kept};
+pub use shown::{ShownCluster, ShownExport, ShownImport, ShownPort};
+
+/// Ends the names of imports.
+const SUFFIX: &str = "@clusterset";
+
+/// Whether a Service is an import.
+pub(crate) fn is_import(service: &ObjectKey) -> bool {
+    service.name.ends_with(SUFFIX)
+}
+
+/// The key of an import in a cluster.
+#[must_use]
+pub fn import_key(importing: &Arc<str>, name: &ImportName) -> ObjectKey {
+    ObjectKey {
+        cluster: Arc::clone(importing),
+        namespace: Arc::clone(&name.namespace),
+        name: format!("{}{SUFFIX}", name.name).into(),
+    }
+}
+
+/// The name of an import with this key; none if it is none of an import.
+#[must_use]
+pub fn import_name(key: &ObjectKey) -> Option<ImportName> {
+    Some(ImportName {
+        namespace: Arc::clone(&key.namespace),
+        name: key.name.strip_suffix(SUFFIX)?.into(),
+    })
+}
+
+/// An import that needs virtual addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// The import.
+    pub name: ImportName,
+    /// The families that it needs an address of, in order.
+    pub families: Vec<Family>,
+}
+
+/// The imports of all clusters. Without a Cluster in the policy there are none, and this costs nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Federation {
+    objects: Objects,
+    set: ClusterSet,
+    /// Why other clusters cannot use the exports of a cluster.
+    unreachable: BTreeMap<String, String>,
+    /// The members that have sent all of their objects.
+    states: BTreeMap<Arc<str>, ClusterState>,
+    /// What is kept of imports, by their keys.
+    kept: BTreeMap<ObjectKey, Kept>,
+    plan: Plan,
+    /// The imports that use an exported Service.
+    importers: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    problems: BTreeMap<ObjectRef, Vec<FieldProblem>>,
+    problems_changed: bool,
+    /// Whether the plan must be computed anew.
+    is_stale: bool,
+    wanted_changed: bool,
+    /// Imports to project again.
+    dirty: BTreeSet<ObjectKey>,
+    /// Exported Services whose endpoints must be checked again.
+    unchecked: BTreeSet<ObjectKey>,
+}
+
+impl Federation {
+    /// Whether anything waits to be projected.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.is_stale || !self.dirty.is_empty() || !self.unchecked.is_empty()
+    }
+
+    pub(crate) fn set_policies(&mut self, objects: Objects) {
+        if self.objects == objects {
+            return;
+        }
+        self.set = objects.set.clone().unwrap_or_default();
+        self.unreachable = world::unreachable(&objects);
+        self.objects = objects;
+        self.is_stale = true;
+        // Networks and bounds count in all of them.
+        self.dirty.extend(self.keys());
+        self.unchecked.extend(self.importers.keys().cloned());
+    }
+
+    pub(crate) fn set_states(&mut self, states: BTreeMap<Arc<str>, ClusterState>) {
+        let before = std::mem::replace(&mut self.states, states);
+        self.is_stale |= before.keys().ne(self.states.keys());
+        let changed: BTreeSet<&Arc<str>> = self
+            .states
+            .iter()
+            .filter(|(name, state)| before.get(*name) != Some(*state))
+            .map(|(name, _)| name)
+            .collect();
+        let importers = self.importers.iter();
+        let affected = importers.filter(|(source, _)| changed.contains(&source.cluster));
+        let affected = affected.flat_map(|(_, imports)| imports.iter().cloned());
+        self.dirty.extend(affected);
+    }
+
+    /// What is kept of all imports, in place of what was.
+    pub(crate) fn set_kept(&mut self, kept: BTreeMap<ObjectKey, Kept>) {
+        let before = std::mem::replace(&mut self.kept, kept);
+        let winner = |kept: Option<&Kept>| kept.and_then(|kept| kept.winner.clone());
+        let ips = |kept: Option<&Kept>| kept.map_or_else(Vec::new, |kept| kept.ips.clone());
+        for key in before.keys().chain(self.kept.keys()) {
+            let (was, is) = (before.get(key), self.kept.get(key));
+            self.is_stale |= winner(was) != winner(is);
+            if ips(was) != ips(is) {
+                self.dirty.insert(key.clone());
+            }
+        }
+    }
+
+    /// Gives an import virtual addresses.
+    pub(crate) fn set_address(&mut self, key: ObjectKey, ips: Vec<IpAddr>) {
+        let kept = self.kept.entry(key.clone()).or_default();
+        if kept.ips != ips {
+            kept.ips = ips;
+            self.dirty.insert(key);
+        }
+    }
+
+    /// Forgets what is kept of an import that is gone for good.
+    pub(crate) fn forget(&mut self, key: &ObjectKey) {
+        if self.here(key).is_none() && self.kept.remove(key).is_some() {
+            self.dirty.insert(key.clone());
+        }
+    }
+
+    pub(crate) fn kept(&self) -> &BTreeMap<ObjectKey, Kept> {
+        &self.kept
+    }
+
+    /// The imports of each cluster that need virtual addresses, if that has changed since the last call.
+    pub(crate) fn take_wanted(&mut self) -> Option<BTreeMap<Arc<str>, Vec<Wanted>>> {
+        if !std::mem::take(&mut self.wanted_changed) {
+            return None;
+        }
+        let wanted = self.plan.imports.iter().map(|(cluster, imports)| {
+            let of_cluster = imports.iter().filter(|(_, here)| needs_address(here));
+            let of_cluster = of_cluster.map(|(name, here)| Wanted {
+                name: name.clone(),
+                families: here.families.clone(),
+            });
+            (Arc::clone(cluster), of_cluster.collect())
+        });
+        Some(wanted.collect())
+    }
+
+    /// The keys of all imports.
+    pub(crate) fn keys(&self) -> BTreeSet<ObjectKey> {
+        let imports = self.plan.imports.iter();
+        let keys = imports.flat_map(|(cluster, imports)| {
+            imports.keys().map(move |name| import_key(cluster, name))
+        });
+        keys.collect()
+    }
+
+    pub(crate) fn problems(&self) -> &BTreeMap<ObjectRef, Vec<FieldProblem>> {
+        &self.problems
+    }
+
+    pub(crate) fn take_problems_changed(&mut self) -> bool {
+        std::mem::take(&mut self.problems_changed)
+    }
+
+    /// Computes the plan anew if anything that it depends on has changed.
+    pub(crate) fn replan(&mut self, catalog: &Catalog, is_news: bool) {
+        if std::mem::take(&mut self.is_stale) || is_news {
+            self.plan_anew(catalog);
+        }
+    }
+
+    /// Computes the plan anew. Returns whether it differs from the one in force, which it replaces.
+    pub(crate) fn plan_anew(&mut self, catalog: &Catalog) -> bool {
+        if self.objects.clusters.is_empty() && self.plan == Plan::default() {
+            return false;
+        }
+        let plan = imports(&self.world(catalog));
+        if plan == self.plan {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.plan, plan);
+        let changed: Vec<ObjectKey> = changed(&before, &self.plan).collect();
+        self.wanted_changed |= !changed.is_empty();
+        self.dirty.extend(changed);
+        self.note_winners();
+        self.importers = importers(&self.plan);
+        self.check_statuses();
+        self.unchecked.extend(self.importers.keys().cloned());
+        true
+    }
+
+    /// Finds the imports that changes of objects affect, and has their addresses claimed.
+    pub(crate) fn refresh(&mut self, catalog: &mut Catalog, dirty: &mut DirtySet) {
+        self.replan(catalog, dirty.exports);
+        if !self.importers.is_empty() {
+            let weighed = catalog.weighed_by(dirty);
+            for service in dirty.services.union(&weighed) {
+                if let Some(imports) = self.importers.get(service) {
+                    self.dirty.extend(imports.iter().cloned());
+                    self.unchecked.insert(service.clone());
+                }
+            }
+            if !dirty.nodes.is_empty() {
+                // The zone of a node may be another.
+                let zoned = self.keys().into_iter().filter(|key| self.is_zoned(key));
+                let zoned: Vec<_> = zoned.collect();
+                self.dirty.extend(zoned);
+            }
+        }
+        for service in std::mem::take(&mut self.unchecked) {
+            self.check_endpoints(catalog, &service);
+        }
+        for import in std::mem::take(&mut self.dirty) {
+            self.claim(catalog, &import, dirty);
+            dirty.services.insert(import);
+        }
+    }
+
+    /// Claims what an import has now.
+    pub(crate) fn claim(&self, catalog: &mut Catalog, key: &ObjectKey, dirty: &mut DirtySet) {
+        match self.service(catalog, key) {
+            Some(service) => catalog.claim_import(service, dirty),
+            None => catalog.release_import(key, dirty),
+        }
+    }
+
+    /// Whether an import uses any of these Services.
+    pub(crate) fn uses_any(&self, import: &ObjectKey, services: &BTreeSet<ObjectKey>) -> bool {
+        let here = self.here(import).into_iter();
+        let sources = here.flat_map(|here| &here.sources);
+        let mut keys = sources.map(|(cluster, source)| service_key(cluster, source));
+        keys.any(|key| services.contains(&key))
+    }
+
+    fn here(&self, key: &ObjectKey) -> Option<&ImportHere> {
+        self.plan.imports.get(&key.cluster)?.get(&import_name(key)?)
+    }
+
+    fn is_zoned(&self, key: &ObjectKey) -> bool {
+        let here = self.here(key);
+        here.is_some_and(|here| here.import.traffic_distribution.is_some())
+    }
+
+    /// Notes the winner of each import. One that is a member and has not sent its objects yet stays the
+    /// winner: it may still export the Service.
+    fn note_winners(&mut self) {
+        let is_awaited = |id: &str| {
+            let mut clusters = self.objects.clusters.values();
+            let cluster = clusters.find(|cluster| cluster.id == id);
+            cluster.is_some_and(|cluster| !self.states.contains_key(cluster.meta.name.as_str()))
+        };
+        let mut members = self.objects.members().into_keys();
+        let are_known = members.all(|name| self.states.contains_key(name));
+        let mut kept = BTreeMap::new();
+        for (cluster, imports) in &self.plan.imports {
+            for (name, here) in imports {
+                let key = import_key(cluster, name);
+                let mut of_import = self.kept.get(&key).cloned().unwrap_or_default();
+                // As long as a member is unknown, its export may be the oldest.
+                let is_kept = of_import.winner.as_deref().is_some_and(is_awaited);
+                if !is_kept && are_known {
+                    of_import.winner = Some(Arc::clone(&here.import.winner));
+                }
+                of_import.clusters.retain(|id| is_awaited(id));
+                of_import
+                    .clusters
+                    .extend(here.import.clusters.iter().cloned());
+                kept.insert(key, of_import);
+            }
+        }
+        // The addresses of imports that are gone, or not there yet, are the allocator's to forget.
+        for (key, old) in &self.kept {
+            if kept.contains_key(key) {
+                continue;
+            }
+            let winner = old.winner.clone().filter(|id| is_awaited(id));
+            if winner.is_some() || !old.ips.is_empty() {
+                let mut old = Kept {
+                    winner,
+                    ..old.clone()
+                };
+                old.clusters.retain(|id| is_awaited(id));
+                kept.insert(key.clone(), old);
+            }
+        }
+        self.kept = kept;
+    }
+}
+
+fn needs_address(here: &ImportHere) -> bool {
+    here.import.kind == ImportKind::ClusterSetIp && !here.families.is_empty()
+}
+
+/// The imports that differ.
+fn changed<'p>(before: &'p Plan, after: &'p Plan) -> impl Iterator<Item = ObjectKey> + 'p {
+    let gone = before.imports.iter().flat_map(|(cluster, imports)| {
+        let now = after.imports.get(cluster);
+        let gone = imports
+            .keys()
+            .filter(move |name| now.is_none_or(|now| !now.contains_key(*name)));
+        gone.map(move |name| import_key(cluster, name))
+    });
+    let news = after.imports.iter().flat_map(|(cluster, imports)| {
+        let was = before.imports.get(cluster);
+        let news = imports
+            .iter()
+            .filter(move |(name, here)| was.and_then(|was| was.get(*name)) != Some(*here));
+        news.map(move |(name, _)| import_key(cluster, name))
+    });
+    gone.chain(news)
+}
+
+fn importers(plan: &Plan) -> BTreeMap<ObjectKey, BTreeSet<ObjectKey>> {
+    let mut importers: BTreeMap<ObjectKey, BTreeSet<ObjectKey>> = BTreeMap::new();
+    for (importing, imports) in &plan.imports {
+        for (name, here) in imports {
+            for (exporting, source) in &here.sources {
+                let service = service_key(exporting, source);
+                let of_service = importers.entry(service).or_default();
+                of_service.insert(import_key(importing, name));
+            }
+        }
+    }
+    importers
+}
+
+/// The key of a Service in the cluster that exports it.
+fn service_key(exporting: &Arc<str>, source: &ImportName) -> ObjectKey {
+    ObjectKey {
+        cluster: Arc::clone(exporting),
+        namespace: Arc::clone(&source.namespace),
+        name: Arc::clone(&source.name),
+    }
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The endpoints that a cluster exports, and the problems of exports.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_catalog::{
+    Catalog, EndpointRef, FieldProblem, Kind, ObjectKey, ObjectRef, Reason, Service, ServicePort,
+};
+use portolan_federate::imports::{ExportStatus, Ready, Valid};
+use portolan_federate::merge::{ImportPort, condition};
+use portolan_model::Family;
+use portolan_policy::{Network, NotAdmitted};
+
+use super::{Federation, service_key};
+
+/// Addresses that one problem names.
+const NAMED: usize = 4;
+
+/// The port of a Service that an import has: with its name, protocol and number.
+pub(super) fn port_of<'s>(service: &'s Service, port: &ImportPort) -> Option<&'s ServicePort> {
+    let wanted = &port.port;
+    let mut ports = service.ports.iter();
+    ports.find(|one| {
+        (&one.name, one.protocol, one.port) == (&wanted.name, wanted.protocol, wanted.number)
+    })
+}
+
+/// The endpoints of a port that other clusters may use, by address: those in the networks of their
+/// cluster, at most so many of each family, the first ones.
+pub(super) fn admitted<'c>(
+    catalog: &'c Catalog,
+    network: &Network,
+    most: u32,
+    service: &Service,
+    port: &ServicePort,
+) -> BTreeMap<SocketAddr, EndpointRef<'c>> {
+    let mut endpoints = catalog.endpoints(service, port);
+    endpoints.retain(|address, _| network.admits(address.ip()).is_ok());
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let mut counts = BTreeMap::<Family, usize>::new();
+    endpoints.retain(|address, _| {
+        let count = counts.entry(Family::of(address.ip())).or_default();
+        *count += 1;
+        *count <= most
+    });
+    endpoints
+}
+
+fn object(service: &ObjectKey) -> ObjectRef {
+    ObjectRef {
+        kind: Kind::ServiceExport,
+        key: service.clone(),
+    }
+}
+
+/// The field of problems with endpoints.
+const ENDPOINTS: &str = "endpoints";
+
+impl Federation {
+    /// Notes what the plan says about exports.
+    pub(super) fn check_statuses(&mut self) {
+        let mut problems = BTreeMap::new();
+        for (cluster, exports) in &self.plan.exports {
+            for (name, status) in exports {
+                let found = of_status(status);
+                if !found.is_empty() {
+                    problems.insert(object(&service_key(cluster, name)), found);
+                }
+            }
+        }
+        // Endpoints are checked one Service at a time.
+        for (export, before) in &self.problems {
+            let of_endpoints = before.iter().filter(|problem| problem.field == ENDPOINTS);
+            let of_endpoints: Vec<_> = of_endpoints.cloned().collect();
+            if !of_endpoints.is_empty() && self.importers.contains_key(&export.key) {
+                let all: &mut Vec<_> = problems.entry(export.clone()).or_default();
+                all.extend(of_endpoints);
+            }
+        }
+        self.problems_changed |= self.problems != problems;
+        self.problems = problems;
+    }
+
+    /// Notes the endpoints of an exported Service that no import uses.
+    pub(super) fn check_endpoints(&mut self, catalog: &Catalog, service: &ObjectKey) {
+        let found = self.of_endpoints(catalog, service);
+        let object = object(service);
+        let before = self.problems.remove(&object).unwrap_or_default();
+        let others = before.iter().filter(|problem| problem.field != ENDPOINTS);
+        let after: Vec<_> = others.cloned().chain(found).collect();
+        self.problems_changed |= before != after;
+        if !after.is_empty() {
+            self.problems.insert(object, after);
+        }
+    }
+
+    fn of_endpoints(&self, catalog: &Catalog, key: &ObjectKey) -> Vec<FieldProblem> {
+        let cluster = self.objects.clusters.get(&*key.cluster);
+        let (Some(cluster), Some(service)) = (cluster, catalog.service(key)) else {
+            return Vec::new();
+        };
+        if !self.importers.contains_key(key) {
+            return Vec::new();
+        }
+        let mut refused = BTreeMap::<IpAddr, NotAdmitted>::new();
+        let mut most = 0;
+        for port in &service.ports {
+            let endpoints = catalog.endpoints(&service, port);
+            let mut counts = BTreeMap::<Family, u32>::new();
+            for address in endpoints.keys().map(SocketAddr::ip) {
+                match cluster.network.admits(address) {
+                    Ok(()) => *counts.entry(Family::of(address)).or_default() += 1,
+                    Err(why) => _ = refused.insert(address, why),
+                }
+            }
+            most = most.max(counts.into_values().max().unwrap_or(0));
+        }
+        let bound = self.set.quota.endpoints_per_export;
+        let excess = (most > bound).then(|| {
+            let message = format!("{most} of one family: imports use the first {bound}");
+            FieldProblem::new(ENDPOINTS, Reason::TooMany, message)
+        });
+        outside(&refused).into_iter().chain(excess).collect()
+    }
+}
+
+/// One problem for all addresses, so that their number is bounded.
+fn outside(refused: &BTreeMap<IpAddr, NotAdmitted>) -> Option<FieldProblem> {
+    let named = refused.iter().take(NAMED);
+    let named: Vec<String> = named.map(|(ip, why)| format!("{ip} ({why})")).collect();
+    let more = refused.len().saturating_sub(NAMED);
+    let more = if more > 0 {
+        format!(" and {more} more")
+    } else {
+        String::new()
+    };
+    (!named.is_empty()).then(|| {
+        FieldProblem::new(
+            ENDPOINTS,
+            Reason::AddressOutsideNetwork,
+            format!(
+                "AddressOutsideNetwork: {}{more}: no import uses them",
+                named.join(", ")
+            ),
+        )
+    })
+}
+
+fn of_status(status: &ExportStatus) -> Vec<FieldProblem> {
+    let problem = |reason, message: &str| Some(FieldProblem::new("", reason, message));
+    let of_validity = match status.valid {
+        Valid::Valid => None,
+        Valid::NoService => problem(Reason::InvalidValue, "NoService: there is no such Service"),
+        Valid::InvalidServiceType => {
+            let message = "InvalidServiceType: a Service of this type cannot be exported";
+            problem(Reason::Unsupported, message)
+        }
+    };
+    let of_quota = match status.ready {
+        Ready::QuotaExceeded => {
+            let message = "QuotaExceeded: the cluster has as many older exports as it may";
+            problem(Reason::TooMany, message)
+        }
+        _ => None,
+    };
+    let conflicts = (!status.conflicts.is_empty()).then(|| {
+        let (reason, message) = condition(&status.conflicts);
+        FieldProblem::new("", Reason::Conflict, format!("{reason}: {message}"))
+    });
+    of_validity
+        .into_iter()
+        .chain(of_quota)
+        .chain(conflicts)
+        .collect()
+}

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Random changes of everything that imports depend on.
+
+use portolan_catalog::ObjectRef;
+use portolan_model::Destination;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::{option, sample::select};
+
+use super::*;
+use crate::SelectConfig;
+
+const SERVICES: [&str; 2] = ["s0", "s1"];
+const NODES: [&str; 2] = ["n0", "n1"];
+
+/// One step of a test.
+#[derive(Debug, Clone)]
+enum Step {
+    Object(Box<ObjectChange>),
+    Policies(usize),
+    States(BTreeMap<Arc<str>, ClusterState>),
+    Flush,
+}
+
+fn all_policies() -> Vec<Objects> {
+    let tiers = "{services: {names: [s0]}, tiers: [{clusters: [{local: true}]}, {rest: true}], \
+                 minHealthy: 70%, spillOver: Proportional}";
+    let weights = "{tiers: [{clusters: [{names: [a], weight: 70}, {names: [b], weight: 20}]}]}";
+    let deny = "{from: {names: [b]}, action: Deny}";
+    let other = "{services: {names: [s1]}, namespaceAs: other}";
+    let small = "{quota: {endpointsPerExport: 1, exportsPerCluster: 1}}";
+    vec![
+        policies("{}", &[]),
+        policies("{}", &[("TrafficPolicy", tiers)]),
+        policies(
+            "{exports: {automatic: true}}",
+            &[("TrafficPolicy", weights)],
+        ),
+        policies("{loss: {lastResort: Refuse}}", &[("ImportPolicy", deny)]),
+        policies(small, &[("ImportPolicy", other)]),
+        policies("{quota: {clusters: 2}}", &[]),
+    ]
+}
+
+fn cluster() -> impl Strategy<Value = &'static str> {
+    select(&CLUSTERS[..])
+}
+
+fn name() -> impl Strategy<Value = &'static str> {
+    select(&SERVICES[..])
+}
+
+fn endpoint(cluster: &'static str) -> impl Strategy<Value = Endpoint> {
+    // Some are in no cluster's network.
+    let address = (prop::bool::weighted(0.9), 1..5u8);
+    let address = address
+        .prop_map(move |(is_own, number)| pod(if is_own { cluster } else { "nobody" }, number));
+    let conditions = (prop::bool::weighted(0.7), any::<bool>(), any::<bool>());
+    let node = option::weighted(0.8, select(&NODES[..]));
+    (address, conditions, node).prop_map(|(address, (ready, serving, terminating), node)| {
+        Endpoint {
+            ready,
+            serving,
+            terminating,
+            node: node.map(Arc::from),
+            ..Endpoint::new(address)
+        }
+    })
+}
+
+fn some_facts() -> impl Strategy<Value = ServiceFacts> {
+    let distribution = select(&["PreferClose", "PreferSameNode"][..]);
+    let (addressed, headless) = (ServiceType::ClusterIp, ServiceType::Headless);
+    (
+        prop::bool::weighted(0.2),
+        option::weighted(0.2, Just(10u32)),
+        option::weighted(0.4, distribution),
+        prop_oneof![5 => Just(addressed), 1 => Just(headless)],
+        prop_oneof![5 => Just(80u16), 1 => Just(81)],
+    )
+        .prop_map(
+            |(internal_local, affinity_seconds, distribution, kind, port)| {
+                let mut facts = ServiceFacts {
+                    kind,
+                    internal_local,
+                    affinity_seconds,
+                    traffic_distribution: distribution.map(Arc::from),
+                    ..facts()
+                };
+                facts.ports[0].port = port;
+                facts
+            },
+        )
+}
+
+fn of(change: ObjectChange) -> Object {
+    match change {
+        ObjectChange::Put { object, .. } => object,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn object() -> impl Strategy<Value = Object> {
+    let created = option::of(0..3i64);
+    let exports = (cluster(), name(), some_facts(), any::<bool>(), created);
+    let exports = exports.prop_map(|(cluster, name, facts, requested, created)| {
+        Object::ServiceExport(ServiceExport {
+            requested,
+            created,
+            service: Some(Arc::new(facts)),
+            ..ServiceExport::new(key(cluster, name))
+        })
+    });
+    let services = (
+        cluster(),
+        name(),
+        option::weighted(0.3, 0..3u32),
+        any::<bool>(),
+    );
+    let services = services.prop_map(|(cluster, name, drain_seconds, is_greedy)| {
+        let mut service = service(cluster, name);
+        service.drain_seconds = drain_seconds;
+        if is_greedy {
+            // The addresses of both imports.
+            service.external_ips = [b'0', b'1'].map(|last| [10, 112, 0, last].into()).into();
+        }
+        Object::Service(service)
+    });
+    let slices = (cluster(), name()).prop_flat_map(|(cluster, name)| {
+        let endpoints = vec(endpoint(cluster), 0..4);
+        endpoints.prop_map(move |endpoints| of(slice(cluster, name, endpoints)))
+    });
+    let zones = option::of(select(&["eu", "us"][..]));
+    let nodes = (cluster(), select(&NODES[..]), zones);
+    prop_oneof![
+        3 => exports,
+        3 => services,
+        6 => slices,
+        1 => nodes.prop_map(|(cluster, name, zone)| of(node(cluster, name, zone))),
+        2 => cluster().prop_map(|cluster| of(namespace(cluster))),
+    ]
+}
+
+fn states() -> impl Strategy<Value = BTreeMap<Arc<str>, ClusterState>> {
+    let state = (
+        0..21u8,
+        prop::bool::weighted(0.2),
+        prop::bool::weighted(0.2),
+    );
+    let state = state.prop_map(|(step, drained, lost)| ClusterState {
+        step: if lost { 0 } else { step },
+        drained,
+        lost,
+    });
+    let state = prop_oneof![2 => Just(ClusterState::default()), 1 => state];
+    let last = option::weighted(0.8, state.clone());
+    (state.clone(), state, last).prop_map(|(a, b, c)| {
+        let all = [("a", Some(a)), ("b", Some(b)), ("c", c)].into_iter();
+        all.filter_map(|(name, state)| Some((name.into(), state?)))
+            .collect()
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let changed = |change| Step::Object(Box::new(change));
+    prop_oneof![
+        12 => object().prop_map(move |object| changed(put(object))),
+        3 => object().prop_map(move |object| changed(ObjectChange::Delete(object.reference()))),
+        1 => (0..6usize).prop_map(Step::Policies),
+        1 => states().prop_map(Step::States),
+        4 => Just(Step::Flush),
+    ]
+}
+
+/// Members that export a Service with two pods each.
+fn start() -> Vec<Step> {
+    let objects = CLUSTERS.iter().flat_map(|name| {
+        let pods = [1, 2].map(|number| Endpoint::new(pod(name, number)));
+        [
+            namespace(name),
+            put(Object::Service(service(name, "s0"))),
+            slice(name, "s0", pods.into()),
+            export(name, "s0", facts()),
+        ]
+    });
+    let objects = objects.map(|change| Step::Object(Box::new(change)));
+    let start = [Step::Policies(0), Step::States(full())];
+    start.into_iter().chain(objects).collect()
+}
+
+/// The inputs at the end of a test.
+#[derive(Default)]
+struct Inputs {
+    objects: BTreeMap<ObjectRef, Object>,
+    policies: Objects,
+    states: BTreeMap<Arc<str>, ClusterState>,
+}
+
+impl Inputs {
+    fn take(&mut self, pipeline: &mut Pipeline, policies: &[Objects], step: Step) {
+        match step {
+            Step::Object(change) => {
+                match &*change {
+                    ObjectChange::Put { object, .. } => {
+                        self.objects.insert(object.reference(), object.clone());
+                    }
+                    ObjectChange::Delete(object) => _ = self.objects.remove(object),
+                    other => panic!("{other:?}"),
+                }
+                pipeline.apply(*change);
+            }
+            Step::Policies(number) => {
+                self.policies = policies[number].clone();
+                pipeline.set_policies(self.policies.clone());
+            }
+            Step::States(states) => {
+                self.states.clone_from(&states);
+                pipeline.set_states(states);
+            }
+            Step::Flush => {}
+        }
+    }
+
+    /// The same from scratch, with what was kept of imports.
+    fn anew(self, kept: BTreeMap<ObjectKey, Kept>) -> Pipeline {
+        let mut pipeline = Pipeline::new(SelectConfig::default());
+        pipeline.set_kept(kept);
+        pipeline.set_policies(self.policies);
+        pipeline.set_states(self.states);
+        for object in self.objects.into_values().rev() {
+            pipeline.apply(put(object));
+        }
+        pipeline
+    }
+}
+
+/// Every endpoint of an import is in a cluster's network, and none weighs nothing.
+fn are_sane(tables: &Tables) -> Result<(), TestCaseError> {
+    let records = tables.records.values();
+    for record in records.filter(|record| record.key.service.ends_with("@clusterset")) {
+        for Destination { address, weight } in &record.destinations {
+            prop_assert!(*weight > 0, "{record:?}");
+            let IpAddr::V4(ip) = address.ip() else {
+                panic!("{address}")
+            };
+            prop_assert!(ip.octets()[1] <= 3, "a forged address: {record:?}");
+        }
+        prop_assert!(!record.frontends.is_empty());
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn imports_that_follow_changes_equal_imports_from_scratch(
+        steps in vec(step(), 0..60),
+    ) {
+        let policies = all_policies();
+        let mut pipeline = Pipeline::new(SelectConfig::default());
+        let mut inputs = Inputs::default();
+        let mut tables = Tables::default();
+        for step in start().into_iter().chain(steps).chain([Step::Flush]) {
+            let is_flush = matches!(step, Step::Flush);
+            inputs.take(&mut pipeline, &policies, step);
+            if is_flush {
+                allocate(&mut pipeline);
+                tables.fold(pipeline.flush());
+                are_sane(&tables)?;
+            }
+        }
+        let mut audit = pipeline.audit();
+        while !audit.is_done() {
+            prop_assert_eq!(pipeline.continue_audit(&mut audit, 2), TableDelta::default());
+        }
+        let mut anew = inputs.anew(pipeline.kept().clone());
+        let mut from_scratch = Tables::default();
+        from_scratch.fold(anew.flush());
+        prop_assert_eq!(&tables.records, &from_scratch.records);
+        prop_assert_eq!(&tables.lists, &from_scratch.lists);
+        prop_assert_eq!(pipeline.problems(), anew.problems());
+        prop_assert!(!pipeline.is_dirty());
+    }
+}
+
+/// The generator makes imports, or the property says nothing.
+#[test]
+fn random_worlds_have_imports() {
+    use proptest::strategy::ValueTree as _;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (policies, mut found) = (all_policies(), 0);
+    for _ in 0..100 {
+        let steps = vec(step(), 60).new_tree(&mut runner).unwrap().current();
+        let mut pipeline = Pipeline::new(SelectConfig::default());
+        let mut inputs = Inputs::default();
+        for step in start().into_iter().chain(steps) {
+            inputs.take(&mut pipeline, &policies, step);
+        }
+        allocate(&mut pipeline);
+        let records = pipeline.flush().records.into_values().flatten();
+        let imports = records.filter(|record| record.key.service.ends_with("@clusterset"));
+        found += imports
+            .filter(|record| record.destinations.len() > 1)
+            .count();
+    }
+    assert!(found > 50, "{found} imports");
+}

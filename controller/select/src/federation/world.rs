@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Everything that the plan depends on, as values of `portolan_federate`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan_catalog::{Catalog, ServiceExport, ServiceFacts, ServiceType};
+use portolan_federate::imports::{self as federate, Candidate, ImportName, Member, World};
+use portolan_federate::merge::{Affinity, Export, ImportKind, Port};
+use portolan_model::{Families, Family};
+use portolan_policy::spec::NetworkMode;
+use portolan_policy::{Cluster, Labels, Objects, Overlap, overlaps};
+
+use super::{Federation, import_name};
+
+/// Why other clusters cannot use the exports of a cluster, by its name.
+pub(super) fn unreachable(objects: &Objects) -> BTreeMap<String, String> {
+    let overlaps = overlaps(&objects.clusters).into_iter();
+    let overlapping = overlaps.filter_map(|(name, found)| {
+        let mut found = found.iter();
+        let first = found.find(|overlap| !matches!(overlap, Overlap::Vips { .. }))?;
+        Some((name, first.to_string()))
+    });
+    let gateways = objects
+        .clusters
+        .values()
+        .filter(|cluster| is_gateway(cluster));
+    let gateways = gateways.map(|cluster| {
+        let why = String::from("clusters behind gateways are not supported by this version");
+        (cluster.meta.name.clone(), why)
+    });
+    overlapping.chain(gateways).collect()
+}
+
+fn is_gateway(cluster: &Cluster) -> bool {
+    cluster.network.mode == NetworkMode::Gateway
+}
+
+impl Federation {
+    /// Everything that the plan depends on.
+    pub(super) fn world(&self, catalog: &Catalog) -> World<'_> {
+        let members = self.objects.members().into_iter();
+        let members = members.filter_map(|(name, cluster)| {
+            let (name, state) = self.states.get_key_value(name)?;
+            let mut member = self.member(catalog, name, cluster);
+            member.lost = state.lost;
+            Some((Arc::clone(name), member))
+        });
+        World {
+            set: &self.set,
+            objects: &self.objects,
+            members: members.collect(),
+        }
+    }
+
+    fn member(&self, catalog: &Catalog, name: &Arc<str>, cluster: &Cluster) -> Member {
+        let id: Arc<str> = cluster.id.as_str().into();
+        let exports = catalog.exports(name).map(|export| {
+            let name = ImportName {
+                namespace: Arc::clone(&export.key.namespace),
+                name: Arc::clone(&export.key.name),
+            };
+            (name, candidate(&id, export))
+        });
+        let of_cluster = self.kept.iter().filter(|(key, _)| key.cluster == *name);
+        let winners = of_cluster
+            .filter_map(|(key, kept)| Some((import_name(key)?, Arc::clone(kept.winner.as_ref()?))));
+        let ranges = cluster.network.cluster_set_ips.iter();
+        let ranges = ranges.filter(|_| !is_gateway(cluster));
+        let quota = self.set.quota.exports_per_cluster;
+        Member {
+            labels: cluster.labels(&Labels::new()),
+            namespaces: catalog.namespaces(name).cloned().unwrap_or_default(),
+            ranges: ranges
+                .map(|range| Family::of(range.addr()))
+                .collect::<Families>(),
+            unreachable: self.unreachable.get(&**name).cloned(),
+            max_exports: cluster.quota.exports.unwrap_or(quota),
+            exports: exports.collect(),
+            winners: winners.collect(),
+            lost: false,
+            id,
+        }
+    }
+}
+
+fn candidate(id: &Arc<str>, export: &ServiceExport) -> Candidate {
+    let facts = export.service.as_deref();
+    let service = facts.map(|facts| match facts.kind {
+        ServiceType::ClusterIp => federate::ServiceType::ClusterIp,
+        ServiceType::Headless => federate::ServiceType::Headless,
+        ServiceType::ExternalName => federate::ServiceType::ExternalName,
+    });
+    let labels = facts.map(|facts| facts.labels.clone());
+    Candidate {
+        requested: export.requested,
+        service,
+        labels: labels.unwrap_or_default(),
+        weight: export.weight,
+        export: exported(id, export, facts),
+    }
+}
+
+fn exported(id: &Arc<str>, export: &ServiceExport, facts: Option<&ServiceFacts>) -> Export {
+    let is_headless = facts.is_some_and(|facts| facts.kind == ServiceType::Headless);
+    let ports = facts.into_iter().flat_map(|facts| &facts.ports);
+    let ports = ports.map(|port| Port {
+        name: Arc::clone(&port.name),
+        protocol: port.protocol,
+        number: port.port,
+        app_protocol: port.app_protocol.clone(),
+    });
+    let seconds = facts.and_then(|facts| facts.affinity_seconds);
+    Export {
+        cluster: Arc::clone(id),
+        created: export.created,
+        kind: if is_headless {
+            ImportKind::Headless
+        } else {
+            ImportKind::ClusterSetIp
+        },
+        ports: ports.collect(),
+        affinity: seconds.map_or(Affinity::None, |timeout_seconds| Affinity::ClientIp {
+            timeout_seconds,
+        }),
+        internal_local: facts.is_some_and(|facts| facts.internal_local),
+        traffic_distribution: facts.and_then(|facts| facts.traffic_distribution.clone()),
+        cluster_selectors: Vec::new(),
+        labels: export.labels.clone(),
+        annotations: export.annotations.clone(),
+        families: facts.map_or_else(Vec::new, |facts| facts.families.clone()),
+    }
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! One port of an import for all nodes of the importing cluster at once.
+//!
+//! Shares decide which endpoints of which cluster serve, and their weights. Rules of a single cluster
+//! come after that: `internalTrafficPolicy: Local` knows the importing cluster's own endpoints alone, and
+//! zones narrow down what the shares chose if all of it weighs the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_catalog::{Catalog, EndpointRef, ObjectKey, Service, TrafficPolicy};
+use portolan_federate::imports::{ImportHere, ImportRecord};
+use portolan_federate::shares::{self, Shares, Tier};
+use portolan_model::{Affinity, Destination, Families, Family, Record};
+
+use super::candidates::Candidate;
+use super::nodes::Nodes;
+use super::shared::Shared;
+use super::{Projection, frontends, record_key, scheduling};
+use crate::rule::still_serving;
+use crate::{ClusterState, SelectConfig};
+
+/// `trafficDistribution` that prefers the node.
+const SAME_NODE: &str = "PreferSameNode";
+
+/// An import in one cluster, with what it is made of.
+#[derive(Debug)]
+pub(crate) struct Imported<'a> {
+    /// The Service that the import is for clients: its virtual addresses as cluster IPs.
+    pub(crate) service: &'a Service,
+    /// What the plan says.
+    pub(crate) here: &'a ImportHere,
+    /// The id of the importing cluster.
+    pub(crate) importing: &'a str,
+    /// Whether the last known endpoints serve when all clusters are lost.
+    pub(crate) keeps_last: bool,
+    /// The zones of the importing cluster's nodes, if zones count.
+    pub(crate) zones: BTreeSet<Arc<str>>,
+}
+
+/// A cluster that exposes a port of an import.
+#[derive(Debug)]
+pub(crate) struct Exporter<'a> {
+    /// Its id.
+    pub(crate) id: Arc<str>,
+    /// The Service there.
+    pub(crate) service: ObjectKey,
+    /// Its state.
+    pub(crate) state: ClusterState,
+    /// The endpoints of the port that may be exported, by address.
+    pub(crate) endpoints: BTreeMap<SocketAddr, EndpointRef<'a>>,
+}
+
+/// What an import's port has in one family.
+#[derive(Debug)]
+pub(crate) struct OfFamily {
+    /// The clusters as the shares see them, by id.
+    pub(crate) clusters: BTreeMap<Arc<str>, shares::Cluster>,
+    /// The shares.
+    pub(crate) shares: Shares,
+}
+
+/// Projects one port of an import. Returns the shares of each family beside it.
+pub(crate) fn project_import(
+    catalog: &Catalog,
+    config: SelectConfig,
+    import: &Imported<'_>,
+    port_index: usize,
+    exporters: &[Exporter<'_>],
+) -> (Projection, BTreeMap<Family, OfFamily>) {
+    let service = import.service;
+    let mut problems = Vec::new();
+    let frontends = frontends::frontends(catalog, config, service, port_index, &mut problems);
+    if frontends.is_empty() {
+        let none = Projection {
+            problems,
+            ..Projection::default()
+        };
+        return (none, BTreeMap::new());
+    }
+    let key = record_key(service, port_index);
+    let name = key.to_string();
+    let is_local = service.internal_policy == TrafficPolicy::Local;
+    let mut nodes = Nodes::new(&service.key.cluster);
+    let mut families = BTreeMap::new();
+    let mut available = Families::NONE;
+    let mut chosen = Vec::new();
+    for family in Family::ALL {
+        if !frontends.iter().any(|frontend| frontend.family() == family) {
+            continue;
+        }
+        let found = of_family(catalog, import, name.as_bytes(), family, exporters);
+        let own = own(catalog, import, exporters, family);
+        nodes.add_own(&own);
+        if is_local {
+            nodes.add_local(family, &own);
+            if found.clusters.values().any(is_serving) {
+                available.insert(family);
+            }
+        } else {
+            let of_family = choose(catalog, import, exporters, &found.shares);
+            if !of_family.is_empty() {
+                available.insert(family);
+            }
+            chosen.push(of_family);
+        }
+        families.insert(family, found);
+    }
+    let mut shared = Hinted::default();
+    shared.add(&chosen, &mut nodes);
+    let (destinations, zone_mask) = shared.0.finish(&mut problems);
+    let lists = nodes.finish();
+    let in_lists = lists
+        .values()
+        .flat_map(|l| l.cluster.iter().chain(&l.local));
+    let weights = destinations.iter().chain(in_lists).map(|d| d.weight);
+    let mut scheduling = scheduling(service, weights);
+    let named = families
+        .values()
+        .find_map(|of| of.shares.scheduler.as_deref());
+    if let Some(named) = named.filter(|_| !is_local) {
+        scheduling.scheduler = Some(named.into());
+    }
+    let affinity = service.affinity_seconds;
+    let record = Record {
+        frontends,
+        scheduling,
+        destinations,
+        zone_mask,
+        affinity: affinity.map(|timeout_seconds| Affinity { timeout_seconds }),
+        available,
+        drain_seconds: service.drain_seconds,
+        ..Record::new(key)
+    };
+    let projection = Projection {
+        record: Some(record),
+        lists,
+        problems,
+    };
+    (projection, families)
+}
+
+fn is_serving(cluster: &shares::Cluster) -> bool {
+    cluster.step > 0 && cluster.ready > 0
+}
+
+/// The shares of a family.
+fn of_family(
+    catalog: &Catalog,
+    import: &Imported<'_>,
+    record: &[u8],
+    family: Family,
+    exporters: &[Exporter<'_>],
+) -> OfFamily {
+    let are_all_lost = exporters.iter().all(|exporter| exporter.state.lost);
+    let keeps = are_all_lost && import.keeps_last;
+    let state = |exporter: &Exporter<'_>| match keeps {
+        true => ClusterState::default(),
+        false => exporter.state,
+    };
+    let ready = exporters
+        .iter()
+        .filter(|exporter| state(exporter).step > 0 && !state(exporter).lost)
+        .flat_map(|exporter| of(exporter, family))
+        .any(|(_, endpoint)| endpoint.ready);
+    let clusters = exporters.iter().map(|exporter| {
+        let state = state(exporter);
+        let all = || of(exporter, family);
+        let is_usable = |endpoint: &EndpointRef<'_>| match ready {
+            true => endpoint.ready,
+            false => still_serving(endpoint),
+        };
+        let expected = all().filter(|(_, endpoint)| !endpoint.terminating).count();
+        let mut cluster = shares::Cluster {
+            expected: count(expected),
+            step: state.step,
+            drained: state.drained,
+            ..shares::Cluster::default()
+        };
+        if state.lost {
+            cluster.step = 0;
+        } else {
+            cluster.ready = count(all().filter(|(_, endpoint)| is_usable(endpoint)).count());
+            let endpoints = all().map(|(address, endpoint)| shares::Endpoint {
+                address: *address,
+                weight: catalog.weight(&exporter.service, endpoint),
+                usable: is_usable(endpoint),
+            });
+            cluster.endpoints = endpoints.collect();
+        }
+        (Arc::clone(&exporter.id), cluster)
+    });
+    let clusters: BTreeMap<Arc<str>, shares::Cluster> = clusters.collect();
+    let record = ImportRecord {
+        importing: import.importing,
+        key: record,
+        affinity: import.service.affinity_seconds.is_some(),
+        scheduler: import.service.scheduling.scheduler.as_deref(),
+    };
+    OfFamily {
+        shares: import.here.traffic.shares(record, &clusters),
+        clusters,
+    }
+}
+
+fn of<'e, 'a>(
+    exporter: &'e Exporter<'a>,
+    family: Family,
+) -> impl Iterator<Item = (&'e SocketAddr, &'e EndpointRef<'a>)> {
+    let all = exporter.endpoints.iter();
+    all.filter(move |(address, _)| Family::of(address.ip()) == family)
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn is_own(import: &Imported<'_>, exporter: &Exporter<'_>) -> bool {
+    exporter.service.cluster == import.service.key.cluster
+}
+
+/// The importing cluster's own endpoints of a family.
+fn own<'a>(
+    catalog: &Catalog,
+    import: &Imported<'_>,
+    exporters: &[Exporter<'a>],
+    family: Family,
+) -> Vec<Candidate<'a>> {
+    let own = exporters.iter().filter(|exporter| is_own(import, exporter));
+    let own = own.flat_map(|exporter| {
+        of(exporter, family).map(|(address, endpoint)| Candidate {
+            destination: Destination {
+                address: *address,
+                weight: catalog.weight(&exporter.service, endpoint),
+            },
+            endpoint: *endpoint,
+        })
+    });
+    own.collect()
+}
+
+/// A destination that the shares chose.
+#[derive(Debug)]
+struct Chosen<'a> {
+    destination: Destination,
+    endpoint: EndpointRef<'a>,
+    /// The zones and nodes that it is for, if such things count.
+    zones: Option<Vec<Arc<str>>>,
+    nodes: Option<Vec<Arc<str>>>,
+}
+
+/// The destinations that the shares chose, by address.
+fn choose<'a>(
+    catalog: &Catalog,
+    import: &Imported<'_>,
+    exporters: &[Exporter<'a>],
+    shares: &Shares,
+) -> Vec<Chosen<'a>> {
+    let mut chosen = BTreeMap::new();
+    for exporter in exporters {
+        let Some(share) = shares.clusters.get(&exporter.id) else {
+            continue;
+        };
+        for (address, weight) in &share.weights {
+            let Some(endpoint) = exporter.endpoints.get(address) else {
+                continue;
+            };
+            let zone = zone(catalog, exporter, endpoint);
+            let is_ours = |zone: &Arc<str>| import.zones.contains(zone);
+            let node = endpoint.node.filter(|_| is_own(import, exporter));
+            let one = Chosen {
+                destination: Destination {
+                    address: *address,
+                    weight: *weight,
+                },
+                endpoint: *endpoint,
+                zones: zone.map(|zone| Some(zone).filter(is_ours).into_iter().collect()),
+                nodes: Some(node.cloned().into_iter().collect()),
+            };
+            // Two clusters with one address are kept apart by their networks.
+            chosen.entry(*address).or_insert(one);
+        }
+    }
+    let mut chosen: Vec<_> = chosen.into_values().collect();
+    let is_weighted = |tier: &Tier| matches!(tier, Tier::Weighted(_));
+    let differ = chosen.iter().any(|one| one.destination.weight != 1);
+    let weighted = differ || import.here.traffic.tiers.iter().any(is_weighted);
+    let distribution = import.here.import.traffic_distribution.as_deref();
+    for one in &mut chosen {
+        if distribution.is_none() || weighted {
+            one.zones = None;
+        }
+        if distribution != Some(SAME_NODE) || weighted {
+            one.nodes = None;
+        }
+    }
+    chosen
+}
+
+/// The zone of an endpoint: that of its node.
+fn zone(
+    catalog: &Catalog,
+    exporter: &Exporter<'_>,
+    endpoint: &EndpointRef<'_>,
+) -> Option<Arc<str>> {
+    let node = portolan_model::NodeKey {
+        cluster: Arc::clone(&exporter.service.cluster),
+        name: Arc::clone(endpoint.node?),
+    };
+    catalog.node_info(&node)?.zone.clone()
+}
+
+/// The shared list, of destinations with hints of their own.
+#[derive(Debug, Default)]
+struct Hinted<'a>(Shared<'a>);
+
+impl<'a> Hinted<'a> {
+    /// Adds the destinations of each family, IPv4 first.
+    fn add(&mut self, chosen: &'a [Vec<Chosen<'_>>], nodes: &mut Nodes<'_>) {
+        for of_family in chosen {
+            let candidates = of_family.iter().map(|one| Candidate {
+                destination: one.destination,
+                endpoint: EndpointRef {
+                    ready: true,
+                    zone_hints: one.zones.as_deref(),
+                    node_hints: one.nodes.as_deref(),
+                    ..one.endpoint
+                },
+            });
+            let candidates: Vec<_> = candidates.collect();
+            self.0.add(&candidates);
+            nodes.add_same_node_hints(&candidates);
+        }
+    }
+}

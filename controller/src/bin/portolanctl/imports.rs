@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! `portolanctl explain-import` and `portolanctl explain-export`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Context as _;
+use portolan_select::{ShownCluster, ShownExport, ShownImport, ShownPort};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::columns::columns;
+use crate::reply::Reply;
+
+const TITLES: [&str; 9] = [
+    "TIER", "LOAD", "CLUSTER", "STATE", "READY", "HEALTH", "SHARE", "WEIGHTS", "REASON",
+];
+
+#[derive(Debug, Deserialize)]
+struct Answer {
+    import: ShownImport,
+    phases: BTreeMap<String, String>,
+    revision: u64,
+    connected: usize,
+    programmed: usize,
+}
+
+/// Shows an import: a table for each port and family, and the clusters that do not serve it.
+pub(crate) fn show(value: Value) -> anyhow::Result<Reply> {
+    let answer: Answer =
+        serde_json::from_value(value.clone()).context("the controller's answer")?;
+    let import = &answer.import;
+    let vips: Vec<_> = import.vips.iter().map(ToString::to_string).collect();
+    let mut text = format!("{}@clusterset in {}: ", import.name, import.cluster);
+    // Writing to a String cannot fail.
+    let _ = match (import.exists, vips.as_slice()) {
+        (false, _) => writeln!(text, "no such import"),
+        (true, []) => writeln!(text, "{}, no VIP; {}", import.kind, import.policy),
+        (true, vips) => writeln!(text, "VIP {}; {}", vips.join(", "), import.policy),
+    };
+    for port in &import.ports {
+        text.push_str(&of_port(port, &answer.phases));
+    }
+    for (cluster, why) in &import.hidden {
+        let state = answer.phases.get(cluster).map_or("-", String::as_str);
+        let _ = writeln!(text, "{cluster} ({state}): {why}");
+    }
+    if import.exists {
+        let (programmed, connected) = (answer.programmed, answer.connected);
+        let revision = answer.revision;
+        let _ = writeln!(
+            text,
+            "programmed on {programmed} of {connected} nodes, revision {revision}"
+        );
+    }
+    Ok(Reply::new(value, text))
+}
+
+fn of_port(port: &ShownPort, phases: &BTreeMap<String, String>) -> String {
+    let mut title = format!("port {} {}", port.port, port.family);
+    if let Some(scheduler) = &port.scheduler {
+        let _ = write!(title, ", scheduler {scheduler}");
+    }
+    if port.panic {
+        title.push_str(", panic: too few endpoints are ready, all count alike");
+    }
+    if port.error_permille > 0 {
+        let _ = write!(
+            title,
+            ", weights off by up to {} permille",
+            port.error_permille
+        );
+    }
+    let mut rows = vec![TITLES.map(str::to_owned).to_vec()];
+    rows.extend(port.clusters.iter().map(|cluster| row(cluster, phases)));
+    format!("{title}\n{}", columns(&rows))
+}
+
+fn row(cluster: &ShownCluster, phases: &BTreeMap<String, String>) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let weights = cluster.weights.iter();
+    let weights: Vec<_> = weights
+        .map(|(count, weight)| format!("{count}×{weight}"))
+        .collect();
+    vec![
+        cluster.tier.map_or_else(dash, |tier| tier.to_string()),
+        cluster.load.map_or_else(dash, |load| load.to_string()),
+        cluster.cluster.clone(),
+        phases.get(&cluster.cluster).cloned().unwrap_or_else(dash),
+        format!("{}/{}", cluster.ready, cluster.expected),
+        format!("{}/20", cluster.health),
+        cluster
+            .share_permille
+            .map_or_else(dash, |share| format!("{}.{}%", share / 10, share % 10)),
+        if weights.is_empty() {
+            dash()
+        } else {
+            weights.join("+")
+        },
+        cluster.reason.clone(),
+    ]
+}
+
+/// Shows an export: its conditions, and who imports it.
+pub(crate) fn show_export(value: Value) -> anyhow::Result<Reply> {
+    let export: ShownExport =
+        serde_json::from_value(value.clone()).context("the controller's answer")?;
+    let mut text = format!("{} of {}: ", export.name, export.cluster);
+    let _ = match (&export.valid, &export.ready) {
+        (Some(valid), Some(ready)) => writeln!(text, "{valid}, {ready}"),
+        _ => writeln!(text, "not exported"),
+    };
+    if let Some(conflicts) = &export.conflicts {
+        let _ = writeln!(text, "conflict: {conflicts}");
+    }
+    for problem in &export.problems {
+        let _ = writeln!(text, "problem: {problem}");
+    }
+    let mut rows = vec![
+        ["IMPORTER", "IMPORTS", "REASON"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    rows.extend(
+        export
+            .importers
+            .iter()
+            .map(|(cluster, answer)| match answer {
+                Ok(name) => vec![cluster.clone(), "yes".to_owned(), format!("as {name}")],
+                Err(why) => vec![cluster.clone(), "no".to_owned(), why.clone()],
+            }),
+    );
+    text.push_str(&columns(&rows));
+    Ok(Reply::new(value, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_import_has_a_line_for_each_cluster() {
+        let cluster = |name: &str, tier: u32, share: Option<u32>, reason: &str| {
+            json!({"tier": tier, "load": 14, "cluster": name, "step": 20, "ready": 5, "expected": 10,
+                "health": 14, "sharePermille": share, "weights": [[4, 10], [1, 9]], "reason": reason})
+        };
+        let eu = cluster("eu-1", 1, Some(700), "below the minimum: 6/20 go on");
+        let port = json!({"port": "http 80/TCP", "family": "IPv4", "panic": false, "errorPermille": 0,
+            "scheduler": "wrr", "clusters": [eu]});
+        let import = json!({"cluster": "eu-1", "name": "shop/web", "exists": true, "kind": "ClusterSetIP",
+            "vips": ["10.112.3.7"], "policy": "TrafficPolicy web: no other policy selects it, minHealthy 70% Proportional",
+            "ports": [port], "hidden": [["ap-1", "not imported: denied by ImportPolicy deny-ap"]]});
+        let answer = json!({"import": import, "phases": {"eu-1": "Ready"}, "revision": 812,
+            "connected": 2, "programmed": 2});
+        assert_eq!(
+            show(answer).unwrap().text,
+            "shop/web@clusterset in eu-1: VIP 10.112.3.7; TrafficPolicy web: no other policy selects it, \
+             minHealthy 70% Proportional\n\
+             port http 80/TCP IPv4, scheduler wrr\n\
+             TIER  LOAD  CLUSTER  STATE  READY  HEALTH  SHARE  WEIGHTS   REASON\n\
+             1     14    eu-1     Ready  5/10   14/20   70.0%  4×10+1×9  below the minimum: 6/20 go on\n\
+             ap-1 (-): not imported: denied by ImportPolicy deny-ap\n\
+             programmed on 2 of 2 nodes, revision 812\n"
+        );
+    }
+
+    #[test]
+    fn an_export_has_a_line_for_each_importer() {
+        let answer = json!({"cluster": "us-1", "name": "shop/web", "valid": "Valid", "ready": "Exported",
+            "conflicts": null, "problems": ["endpoints: AddressOutsideNetwork: 10.9.0.1"],
+            "importers": [["eu-1", {"Ok": "shop/web"}], ["us-1", {"Err": "no"}]]});
+        assert_eq!(
+            show_export(answer).unwrap().text,
+            "shop/web of us-1: Valid, Exported\n\
+             problem: endpoints: AddressOutsideNetwork: 10.9.0.1\n\
+             IMPORTER  IMPORTS  REASON\n\
+             eu-1      yes      as shop/web\n\
+             us-1      no       no\n"
+        );
+    }
+}

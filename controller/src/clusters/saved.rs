@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What the controller keeps of clusters and imports in `--state-dir`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use portolan_catalog::ObjectKey;
+use portolan_federate::Moment;
+use portolan_federate::imports::ImportName;
+use portolan_federate::state::{Phase, Status};
+use portolan_policy::Drain;
+use portolan_runtime::{AtomicFile, Vital};
+use portolan_select::{Kept, import_key};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+/// The file of states.
+const CLUSTERS: &str = "clusters.yaml";
+/// The file of virtual addresses.
+const ALLOCATIONS: &str = "allocations.yaml";
+/// The file of drains that no policy has.
+const DRAINS: &str = "drains.yaml";
+
+/// What was kept: everything is empty at the first start, and without a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    /// The statuses of clusters, by id.
+    pub(crate) statuses: BTreeMap<Arc<str>, Status>,
+    /// Imports, by their keys.
+    pub(crate) imports: BTreeMap<ObjectKey, Kept>,
+    /// Drains of an operator, by the name of the cluster.
+    pub(crate) drains: BTreeMap<Arc<str>, Drain>,
+}
+
+impl Saved {
+    /// Reads the files of a directory.
+    ///
+    /// # Errors
+    /// If one is there and cannot be read: to go on would give imports other addresses.
+    pub(crate) fn read(directory: &Path) -> anyhow::Result<Self> {
+        let clusters: Vec<SavedCluster> = read(&directory.join(CLUSTERS))?;
+        let imports: Vec<SavedImport> = read(&directory.join(ALLOCATIONS))?;
+        let drains: Vec<SavedDrain> = read(&directory.join(DRAINS))?;
+        Ok(Self {
+            statuses: clusters
+                .into_iter()
+                .map(SavedCluster::into_status)
+                .collect(),
+            imports: imports.into_iter().map(SavedImport::into_kept).collect(),
+            drains: drains.into_iter().map(SavedDrain::into_drain).collect(),
+        })
+    }
+}
+
+fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(T::default()),
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    serde_saphyr::from_str(&text).with_context(|| path.display().to_string())
+}
+
+/// The state of a cluster.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SavedCluster {
+    id: Arc<str>,
+    phase: String,
+    step: u8,
+    reach_step: u8,
+    drain_step: u8,
+    drained: bool,
+    last_contact_seconds: Option<u64>,
+    stale_for_milliseconds: u64,
+    recent_losses_seconds: Vec<u64>,
+    losses: u64,
+}
+
+const PHASES: [Phase; 8] = [
+    Phase::Connecting,
+    Phase::Ready,
+    Phase::Stale,
+    Phase::Lost,
+    Phase::Returning,
+    Phase::Draining,
+    Phase::Drained,
+    Phase::Rejected,
+];
+
+impl SavedCluster {
+    fn new(id: &Arc<str>, status: &Status) -> Self {
+        let losses = status.recent_losses.iter();
+        let stale = status.stale_for.as_millis();
+        Self {
+            id: Arc::clone(id),
+            phase: status.phase.to_string(),
+            step: status.step,
+            reach_step: status.reach_step,
+            drain_step: status.drain_step,
+            drained: status.drained,
+            last_contact_seconds: status.last_contact.map(|contact| contact.0.as_secs()),
+            stale_for_milliseconds: u64::try_from(stale).unwrap_or(u64::MAX),
+            recent_losses_seconds: losses.map(|loss| loss.0.as_secs()).collect(),
+            losses: status.losses,
+        }
+    }
+
+    fn into_status(self) -> (Arc<str>, Status) {
+        let moment = |seconds| Moment(Duration::from_secs(seconds));
+        let phase = PHASES
+            .into_iter()
+            .find(|phase| phase.as_str() == self.phase);
+        let losses = self.recent_losses_seconds.into_iter();
+        let status = Status {
+            // A word of a later version says nothing about contact.
+            phase: phase.unwrap_or(Phase::Connecting),
+            step: self.step,
+            reach_step: self.reach_step,
+            drain_step: self.drain_step,
+            drained: self.drained,
+            last_contact: self.last_contact_seconds.map(moment),
+            stale_for: Duration::from_millis(self.stale_for_milliseconds),
+            recent_losses: losses.map(moment).collect(),
+            losses: self.losses,
+        };
+        (self.id, status)
+    }
+}
+
+/// The addresses of an import.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SavedImport {
+    cluster: Arc<str>,
+    namespace: Arc<str>,
+    name: Arc<str>,
+    ips: Vec<IpAddr>,
+    winner: Option<Arc<str>>,
+    clusters: BTreeSet<Arc<str>>,
+}
+
+impl SavedImport {
+    fn new(key: &ObjectKey, kept: &Kept) -> Self {
+        let name = key.name.split('@').next().unwrap_or_default();
+        Self {
+            cluster: Arc::clone(&key.cluster),
+            namespace: Arc::clone(&key.namespace),
+            name: name.into(),
+            ips: kept.ips.clone(),
+            winner: kept.winner.clone(),
+            clusters: kept.clusters.clone(),
+        }
+    }
+
+    fn into_kept(self) -> (ObjectKey, Kept) {
+        let name = ImportName {
+            namespace: self.namespace,
+            name: self.name,
+        };
+        let kept = Kept {
+            ips: self.ips,
+            winner: self.winner,
+            clusters: self.clusters,
+        };
+        (import_key(&self.cluster, &name), kept)
+    }
+}
+
+/// A drain of an operator.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SavedDrain {
+    cluster: Arc<str>,
+    to: u8,
+    over_seconds: u64,
+}
+
+impl SavedDrain {
+    fn into_drain(self) -> (Arc<str>, Drain) {
+        let drain = Drain {
+            to: self.to.min(100),
+            over: Duration::from_secs(self.over_seconds),
+        };
+        (self.cluster, drain)
+    }
+}
+
+/// Writes the files, each whenever its content changes. Without a directory it does nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Saver {
+    files: BTreeMap<&'static str, watch::Sender<String>>,
+}
+
+impl Saver {
+    /// Starts to write files of a directory.
+    pub(crate) fn start(directory: &Path, vital: &Vital) -> Self {
+        let start = |name| {
+            let (sender, contents) = watch::channel(String::new());
+            let path = directory.join(name);
+            let ending = vital.ending.clone();
+            vital.spawn("state of clusters", async move {
+                follow(path, contents, ending).await;
+            });
+            (name, sender)
+        };
+        Self {
+            files: [CLUSTERS, ALLOCATIONS, DRAINS].map(start).into(),
+        }
+    }
+
+    pub(crate) fn statuses(&self, statuses: &BTreeMap<Arc<str>, Status>) {
+        let all = statuses.iter();
+        self.write(CLUSTERS, || {
+            all.map(|(id, status)| SavedCluster::new(id, status))
+                .collect::<Vec<_>>()
+        });
+    }
+
+    pub(crate) fn imports(&self, imports: &BTreeMap<ObjectKey, Kept>) {
+        let all = imports.iter();
+        self.write(ALLOCATIONS, || {
+            all.map(|(key, kept)| SavedImport::new(key, kept))
+                .collect::<Vec<_>>()
+        });
+    }
+
+    pub(crate) fn drains(&self, drains: &BTreeMap<Arc<str>, Drain>) {
+        let all = drains.iter().map(|(cluster, drain)| SavedDrain {
+            cluster: Arc::clone(cluster),
+            to: drain.to,
+            over_seconds: drain.over.as_secs(),
+        });
+        self.write(DRAINS, || all.collect::<Vec<_>>());
+    }
+
+    fn write<T: Serialize>(&self, name: &str, content: impl FnOnce() -> T) {
+        let Some(file) = self.files.get(name) else {
+            return;
+        };
+        match serde_saphyr::to_string(&content()) {
+            Ok(text) => {
+                _ = file.send_if_modified(|last| {
+                    let is_news = *last != text;
+                    *last = text;
+                    is_news
+                })
+            }
+            Err(error) => tracing::error!(%error, name, "cannot spell the state of clusters"),
+        }
+    }
+}
+
+/// Writes each content to a file, the last one also when the program ends.
+async fn follow(
+    path: PathBuf,
+    mut contents: watch::Receiver<String>,
+    ending: tokio_util::sync::CancellationToken,
+) {
+    loop {
+        let is_ending = tokio::select! {
+            changed = contents.changed() => changed.is_err(),
+            () = ending.cancelled() => true,
+        };
+        let is_news = !is_ending || contents.has_changed().unwrap_or(false);
+        if is_news {
+            let text = contents.borrow_and_update().clone();
+            let to = path.clone();
+            let written = tokio::task::spawn_blocking(move || {
+                let file = AtomicFile::new(&to).creating_directory();
+                file.write(text.as_bytes())
+            });
+            if let Ok(Err(error)) = written.await {
+                tracing::error!(%error, path = %path.display(), "cannot write the state of clusters");
+            }
+        }
+        if is_ending {
+            // The writer may be gone before the program ends.
+            ending.cancelled().await;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name| directory.path().join(name);
+        assert!(Saved::read(directory.path()).unwrap().imports.is_empty());
+        let status = Status {
+            phase: Phase::Returning,
+            step: 3,
+            reach_step: 5,
+            drain_step: 3,
+            drained: true,
+            last_contact: Some(Moment(Duration::from_secs(7))),
+            stale_for: Duration::from_millis(1500),
+            recent_losses: vec![Moment(Duration::from_secs(3))],
+            losses: 9,
+        };
+        let name = ImportName {
+            namespace: "shop".into(),
+            name: "web".into(),
+        };
+        let kept = Kept {
+            ips: vec![[10, 112, 0, 1].into(), "fd00::1".parse().unwrap()],
+            winner: Some("eu-1".into()),
+            clusters: ["eu-1".into(), "us-1".into()].into(),
+        };
+        let key = import_key(&"eu-1".into(), &name);
+        let clusters = vec![SavedCluster::new(&"eu-1".into(), &status)];
+        let imports = vec![SavedImport::new(&key, &kept)];
+        let text = serde_saphyr::to_string(&clusters).unwrap();
+        std::fs::write(path(CLUSTERS), text).unwrap();
+        let text = serde_saphyr::to_string(&imports).unwrap();
+        std::fs::write(path(ALLOCATIONS), text).unwrap();
+        let saved = Saved::read(directory.path()).unwrap();
+        assert_eq!(saved.statuses, [("eu-1".into(), status)].into());
+        assert_eq!(saved.imports, [(key, kept)].into());
+        std::fs::write(path(DRAINS), "- {cluster: eu-1, to: 50, overSeconds: 20}\n").unwrap();
+        let saved = Saved::read(directory.path()).unwrap();
+        assert_eq!(saved.drains["eu-1"].to, 50);
+        std::fs::write(path(DRAINS), "[").unwrap();
+        let error = format!("{:#}", Saved::read(directory.path()).unwrap_err());
+        assert!(error.contains(DRAINS), "{error}");
+    }
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Inputs of imports that depend on time, or are kept over restarts: states of clusters, virtual
+//! addresses, drains.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use portolan_catalog::ObjectKey;
+use portolan_federate::Moment;
+use portolan_federate::state::{Fleet, Phase, Settings, may_serve_without};
+use portolan_federate::vip::{Allocation, Claim, Range, Vips};
+use portolan_model::Family;
+use portolan_policy::{Cluster, Drain, Loss, Objects, Overlap, overlaps};
+use portolan_select::{ClusterState, Kept, Pipeline, Wanted, import_key};
+use tokio::time::Instant;
+
+use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver};
+
+/// The time between two ticks.
+pub(super) const TICK: Duration = Duration::from_secs(1);
+
+/// What the writer knows of clusters beyond their objects.
+#[derive(Debug, Default)]
+pub(crate) struct Federated {
+    sources: ClusterSources,
+    states: ClusterStates,
+    saver: Saver,
+    objects: Objects,
+    loss: Loss,
+    fleet: Fleet,
+    drains: BTreeMap<Arc<str>, Drain>,
+    vips: BTreeMap<Arc<str>, Vips>,
+    /// Imports as they were kept, until the policy is known.
+    resumed: BTreeMap<ObjectKey, Kept>,
+    ticked: Option<Instant>,
+    /// All that is wrong with virtual addresses.
+    problems: Vec<String>,
+}
+
+impl Federated {
+    pub(crate) fn new(
+        sources: ClusterSources,
+        states: ClusterStates,
+        saved: Saved,
+        saver: Saver,
+    ) -> Self {
+        Self {
+            sources,
+            states,
+            saver,
+            fleet: Fleet::resume(&saved.statuses, now()),
+            drains: saved.drains,
+            resumed: saved.imports,
+            ..Self::default()
+        }
+    }
+
+    /// Whether there are clusters at all.
+    pub(super) fn is_on(&self) -> bool {
+        !self.objects.clusters.is_empty()
+    }
+
+    pub(super) fn problems(&self) -> &[String] {
+        &self.problems
+    }
+
+    /// Takes the policy in force. Until it is `complete`, a Cluster that is missing may be in a file that
+    /// is late.
+    pub(super) fn take_policies(
+        &mut self,
+        pipeline: &mut Pipeline,
+        objects: Objects,
+        is_complete: bool,
+    ) {
+        self.loss = objects
+            .set
+            .as_ref()
+            .map_or_else(Loss::default, |set| set.loss.clone());
+        self.objects = objects;
+        self.settle();
+        if is_complete {
+            for id in self.fleet.statuses().into_keys() {
+                if !self.clusters().any(|cluster| *cluster.id == *id) {
+                    self.fleet.remove(&id);
+                }
+            }
+            let clusters = &self.objects.clusters;
+            self.drains.retain(|name, _| clusters.contains_key(&**name));
+        }
+        let resumed = std::mem::take(&mut self.resumed);
+        if !resumed.is_empty() {
+            pipeline.set_kept(resumed);
+        }
+        for (name, cluster) in &self.objects.clusters {
+            let ranges = cluster.network.cluster_set_ips.iter();
+            let ranges = ranges.map(|range| Range::new(*range));
+            self.vips
+                .entry(name.as_str().into())
+                .or_default()
+                .set_ranges(ranges);
+        }
+        pipeline.set_policies(self.objects.clone());
+    }
+
+    /// Gives the clusters their settings.
+    fn settle(&mut self) {
+        for (name, cluster) in &self.objects.clusters {
+            let mut settings = Settings::new(&self.loss, cluster);
+            // What the policy says comes before an operator's command.
+            settings.drain = settings.drain.or_else(|| self.drains.get(&**name).copied());
+            self.fleet.set(&Arc::from(cluster.id.as_str()), settings);
+        }
+    }
+
+    fn clusters(&self) -> impl Iterator<Item = &Cluster> {
+        self.objects.clusters.values()
+    }
+
+    /// Drains a cluster, or ends that. Returns an error in words if the policy has a say.
+    pub(super) fn drain(&mut self, name: &str, drain: Option<Drain>) -> Result<(), String> {
+        let Some(cluster) = self.objects.clusters.get(name) else {
+            return Err(format!("cluster {name}: no Cluster has this name"));
+        };
+        if cluster.drain.is_some() {
+            return Err(format!(
+                "Cluster {name}: spec.drain of the policy holds; change it there"
+            ));
+        }
+        match drain {
+            Some(drain) => _ = self.drains.insert(name.into(), drain),
+            None => _ = self.drains.remove(name),
+        }
+        self.saver.drains(&self.drains);
+        self.settle();
+        Ok(())
+    }
+
+    /// Lets time pass: contact, loss, return, drains.
+    pub(super) fn tick(&mut self, pipeline: &mut Pipeline, synced: &BTreeSet<Arc<str>>) {
+        let ticked = Instant::now();
+        let since = self.ticked.replace(ticked).map(|last| ticked - last);
+        let since = since.unwrap_or(TICK);
+        let heard: BTreeSet<Arc<str>> = {
+            let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            let silent = |silence: Duration| silence > since;
+            let heard = sources
+                .iter()
+                .filter(|(_, contact)| contact.silence().is_some_and(|silence| !silent(silence)));
+            heard.map(|(name, _)| Arc::clone(name)).collect()
+        };
+        let now = now();
+        for name in heard {
+            if let Some(cluster) = self.objects.clusters.get(&*name) {
+                self.fleet.contact(&cluster.id, synced.contains(&name), now);
+            }
+        }
+        for change in self.fleet.advance(now, self.loss.mass_loss) {
+            let (cluster, from, to) = (&change.cluster, change.from, change.to);
+            match to {
+                Phase::Stale | Phase::Lost => {
+                    tracing::warn!(%cluster, %from, %to, "cluster out of contact");
+                }
+                _ => tracing::info!(%cluster, %from, %to, "state of cluster"),
+            }
+        }
+        self.tell(pipeline, synced);
+    }
+
+    /// Tells the states of clusters to the pipeline, and to whoever looks.
+    pub(super) fn tell(&self, pipeline: &mut Pipeline, synced: &BTreeSet<Arc<str>>) {
+        let statuses = self.clusters().filter_map(|cluster| {
+            let status = self.fleet.status(&cluster.id)?;
+            Some((Arc::<str>::from(cluster.meta.name.as_str()), status))
+        });
+        let statuses: BTreeMap<_, _> = statuses.collect();
+        let members = statuses.iter().filter(|(name, _)| synced.contains(*name));
+        let members = members.map(|(name, status)| {
+            let state = ClusterState {
+                step: status.step,
+                drained: status.drained,
+                lost: status.phase == Phase::Lost,
+            };
+            (Arc::clone(name), state)
+        });
+        pipeline.set_states(members.collect());
+        self.saver.statuses(&self.fleet.statuses());
+        let mut shown = self.states.lock();
+        shown.statuses = statuses;
+        shown.preserving = self.fleet.is_preserving();
+    }
+
+    /// Whether the agents of a cluster must wait for another one, whose endpoints they had before this
+    /// process began and may still need. Returns the name of that.
+    pub(super) fn waits_for(
+        &self,
+        pipeline: &Pipeline,
+        name: &str,
+        synced: &BTreeSet<Arc<str>>,
+    ) -> Option<&str> {
+        let imports = pipeline.kept().iter();
+        let imports = imports.filter(|(key, _)| *key.cluster == *name);
+        let exporters = imports.flat_map(|(_, kept)| &kept.clusters);
+        let exporters: BTreeSet<&str> = exporters.map(|id| &**id).collect();
+        let mut awaited = self.clusters().filter(|cluster| {
+            let is_away = !synced.contains(cluster.meta.name.as_str());
+            is_away && cluster.meta.name != name && exporters.contains(&*cluster.id)
+        });
+        let is_needed = |cluster: &&Cluster| {
+            let status = self.fleet.status(&cluster.id);
+            let last = status.and_then(|status| status.last_contact);
+            let ttl = Settings::new(&self.loss, cluster).stale_ttl;
+            !may_serve_without(last, ttl, now())
+        };
+        awaited.find(is_needed).map(|cluster| &*cluster.meta.name)
+    }
+
+    /// Gives imports virtual addresses. Returns whether anything is wrong with them that was not before.
+    pub(super) fn allocate(
+        &mut self,
+        pipeline: &mut Pipeline,
+        synced: &BTreeSet<Arc<str>>,
+    ) -> bool {
+        let Some(wanted) = pipeline.wanted() else {
+            return false;
+        };
+        let overlapping = overlaps(&self.objects.clusters);
+        let is_frozen = |cluster: &str| {
+            let mut found = overlapping.get(cluster).into_iter().flatten();
+            found.any(|overlap| matches!(overlap, Overlap::Vips { .. }))
+        };
+        let kept = pipeline.kept().clone();
+        let are_all_here = self
+            .clusters()
+            .all(|cluster| synced.contains(cluster.meta.name.as_str()));
+        let mut problems = Vec::new();
+        let now = now();
+        for (cluster, vips) in &mut self.vips {
+            let wanted = wanted.get(cluster).map_or(&[][..], Vec::as_slice);
+            let mut claims: BTreeMap<ObjectKey, Claim> = wanted
+                .iter()
+                .map(|wanted| claim(cluster, wanted, &kept))
+                .filter(|(_, claim)| !claim.ips.is_empty() || !is_frozen(cluster))
+                .collect();
+            // Imports of clusters that have not sent their objects yet are on their way.
+            let is_here = are_all_here && synced.contains(cluster);
+            let awaited = kept
+                .iter()
+                .filter(|(key, _)| !is_here && key.cluster == *cluster);
+            for (key, kept) in awaited {
+                if let Some(claim) = kept_claim(key, kept) {
+                    claims.entry(key.clone()).or_insert(claim);
+                }
+            }
+            let given: Vec<Claim> = claims.values().cloned().collect();
+            let allocations = vips.allocate(&given, now);
+            problems.extend(found(cluster, &allocations));
+            for (key, claim) in &claims {
+                let allocation = allocations.get(&claim.name);
+                let ips = allocation.map(|allocation| allocation.ips.clone());
+                pipeline.set_address(key.clone(), ips.unwrap_or_default());
+            }
+            let gone = kept.keys().filter(|key| key.cluster == *cluster);
+            for key in gone.filter(|key| !claims.contains_key(*key)) {
+                pipeline.forget_import(key);
+            }
+        }
+        let is_news = problems != self.problems;
+        self.problems = problems;
+        is_news
+    }
+
+    /// Keeps what imports have.
+    pub(super) fn save(&self, pipeline: &Pipeline) {
+        if self.is_on() {
+            self.saver.imports(pipeline.kept());
+        }
+    }
+}
+
+fn claim(
+    cluster: &Arc<str>,
+    wanted: &Wanted,
+    kept: &BTreeMap<ObjectKey, Kept>,
+) -> (ObjectKey, Claim) {
+    let key = import_key(cluster, &wanted.name);
+    let ips = kept.get(&key).map(|kept| kept.ips.clone());
+    let claim = Claim {
+        name: wanted.name.clone(),
+        created: None,
+        families: wanted.families.clone(),
+        ips: ips.unwrap_or_default(),
+    };
+    (key, claim)
+}
+
+/// The claim of an import that is not there, on what it had.
+fn kept_claim(key: &ObjectKey, kept: &Kept) -> Option<Claim> {
+    let name = portolan_select::import_name(key)?;
+    let families = kept.ips.iter().map(|ip| Family::of(*ip));
+    Some(Claim {
+        name,
+        created: None,
+        families: families.collect(),
+        ips: kept.ips.clone(),
+    })
+}
+
+fn found<'a>(
+    cluster: &'a str,
+    allocations: &'a BTreeMap<portolan_federate::imports::ImportName, Allocation>,
+) -> impl Iterator<Item = String> + 'a {
+    allocations.iter().flat_map(move |(name, allocation)| {
+        let problems = allocation.problems.iter();
+        problems.map(move |problem| format!("Cluster {cluster}: import {name}: {problem}"))
+    })
+}
+
+/// Now, since 1970.
+fn now() -> Moment {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Moment(since.unwrap_or_default())
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Clusters out of contact: frozen, drained, back again.
+
+use std::time::Duration;
+
+use portolan_e2e::cluster::PATIENT;
+use portolan_e2e::rig::Family;
+use portolan_e2e::wait::wait_for;
+use serde_json::{Value, json};
+
+use super::world::{CLUSTERS, World, shares, skip};
+
+/// Lets one of three clusters be lost soon after it is stale, and return soon.
+fn soon() -> Value {
+    json!({"staleTTL": "2s", "returnAfter": "2s", "rampUp": "4s"})
+}
+
+/// Takes the objects of a cluster out of sight of its source, which notices, or brings them back.
+fn cut(world: &World, number: usize, cut: bool) {
+    let (there, away) = (
+        world.directory(number),
+        world
+            .files
+            .path()
+            .join(format!("away-{}", CLUSTERS[number])),
+    );
+    let (from, to) = if cut {
+        (&there, &away)
+    } else {
+        (&away, &there)
+    };
+    std::fs::rename(from, to).unwrap();
+    wait_for("the source to notice", PATIENT, || {
+        let problems = world.cluster.controller_debug("problems").ok()?["files"].to_string();
+        let path = there.to_str().unwrap();
+        (problems.contains(path) == cut).then_some(())
+    })
+    .unwrap();
+}
+
+/// What the kernels of all nodes have.
+fn kernels(world: &World) -> Vec<std::collections::BTreeSet<String>> {
+    let nodes = world.cluster.rig.nodes().iter();
+    nodes.map(|node| node.kernel_state().unwrap()).collect()
+}
+
+fn revisions(world: &World) -> [u64; 3] {
+    CLUSTERS.map(|name| world.revision(name))
+}
+
+#[test]
+fn short_cuts_change_nothing() {
+    if skip("short_cuts_change_nothing") {
+        return;
+    }
+    let world = World::new([2, 2, 2], shares(), soon());
+    world.wait_for_shares([700, 200, 100]);
+    let (before, kernel) = (revisions(&world), kernels(&world));
+    for _ in 0..20 {
+        cut(&world, 1, true);
+        cut(&world, 1, false);
+    }
+    assert_eq!(revisions(&world), before);
+    assert_eq!(kernels(&world), kernel);
+    assert_eq!(world.state("eu-2"), ("Ready".to_owned(), 20));
+}
+
+#[test]
+fn a_lost_cluster_is_frozen_then_drained_and_returns_step_by_step() {
+    if skip("a_lost_cluster_is_frozen_then_drained_and_returns_step_by_step") {
+        return;
+    }
+    let world = World::new([2, 2, 2], shares(), soon());
+    world.wait_for_shares([700, 200, 100]);
+    // Its pods live on; only its objects are out of sight.
+    let load = world.load(1_000_000, Duration::from_millis(5));
+    let before = revisions(&world);
+    cut(&world, 1, true);
+    world.wait_for_state("eu-2", "Stale");
+    assert_eq!(revisions(&world), before, "frozen");
+    world.wait_for_state("eu-2", "Lost");
+    world.wait_for_shares([875, 0, 125]);
+
+    cut(&world, 1, false);
+    let mut steps = Vec::new();
+    wait_for("eu-2 to be back", PATIENT, || {
+        let (state, step) = world.state("eu-2");
+        if steps.last() != Some(&step) {
+            steps.push(step);
+        }
+        (state == "Ready").then_some(())
+    })
+    .unwrap();
+    assert!(
+        steps.is_sorted() && steps.len() > 3,
+        "step by step: {steps:?}"
+    );
+    world.wait_for_shares([700, 200, 100]);
+    let report = load.stop();
+    assert_eq!(report.failures.len(), 0, "{:?}", report.failures);
+    assert!(report.requests > 1000, "{}", report.requests);
+}
+
+#[test]
+fn a_restart_while_a_cluster_is_away_deletes_nothing() {
+    if skip("a_restart_while_a_cluster_is_away_deletes_nothing") {
+        return;
+    }
+    let loss = json!({"staleTTL": "1h"});
+    let mut world = World::new([2, 2, 2], shares(), loss);
+    let state = world.files.path().join("state");
+    let flag = format!("--state-dir={}", state.display());
+    let restart = |world: &mut World| {
+        world.cluster.controller().unwrap().kill9().unwrap();
+        world.cluster.start_controller_with(&[&flag]).unwrap();
+    };
+    restart(&mut world);
+    world.wait_for_shares([700, 200, 100]);
+    let vips = CLUSTERS.map(|name| world.vip(name, Family::V4));
+    let kept = || std::fs::read_to_string(state.join("allocations.yaml")).unwrap_or_default();
+    wait_for("the addresses to be kept", PATIENT, || {
+        let text = kept();
+        vips.iter()
+            .all(|vip| text.contains(&vip.ip().to_string()))
+            .then_some(())
+    })
+    .unwrap();
+    wait_for("the contact to be kept", PATIENT, || {
+        let text = std::fs::read_to_string(state.join("clusters.yaml")).ok()?;
+        (text.matches("phase: Ready").count() == 3).then_some(())
+    })
+    .unwrap();
+    let kernel = kernels(&world);
+
+    std::fs::rename(world.directory(1), world.files.path().join("away")).unwrap();
+    restart(&mut world);
+    // Its endpoints are unknown, so that nobody who had them is served without them.
+    wait_for("the other clusters to be read", PATIENT, || {
+        let dump = world.cluster.controller_debug("clusters").ok()?;
+        let all = dump["clusters"].as_array()?;
+        let known = all.iter().filter(|one| one["state"] == "Ready").count();
+        (known == 2).then_some(())
+    })
+    .unwrap();
+    let log = world.cluster.controller().unwrap();
+    let waits = "may need endpoints of another cluster";
+    log.wait_for_log(waits, PATIENT).unwrap();
+    assert_eq!(kernels(&world), kernel);
+    let load = world.load(400, Duration::ZERO);
+    wait_for("the load", PATIENT, || {
+        (load.answered() + load.failed() as u64 >= 400).then_some(())
+    })
+    .unwrap();
+    assert_eq!(load.stop().failures.len(), 0);
+
+    std::fs::rename(world.files.path().join("away"), world.directory(1)).unwrap();
+    world.wait_for_shares([700, 200, 100]);
+    assert_eq!(CLUSTERS.map(|name| world.vip(name, Family::V4)), vips);
+}

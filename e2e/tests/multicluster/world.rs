@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Three clusters that export one Service.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::lane::{self, Need};
+use portolan_e2e::objects::{service, slice_of};
+use portolan_e2e::programs::Source;
+use portolan_e2e::rig::{Family, Load, LoadConfig, Protocol, Rig, RigConfig};
+use portolan_e2e::wait::wait_for;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The clusters; cluster number N is node N.
+pub(crate) const CLUSTERS: [&str; 3] = ["eu-1", "eu-2", "us-1"];
+/// The number of pods of each.
+pub(crate) const PODS: [usize; 3] = [3, 7, 11];
+/// Connections to measure shares with.
+pub(crate) const CONNECTIONS: u64 = 4_000;
+const WORKERS: u64 = 4;
+const WEB: [&str; 2] = ["10.96.0.10", "fd00:10:96::10"];
+
+pub(crate) fn skip(test: &str) -> bool {
+    !lane::provides(test, &[Need::Root, Need::Nftables])
+}
+
+/// A TrafficPolicy of 70, 20 and 10 percent.
+pub(crate) fn shares() -> Value {
+    let weights = CLUSTERS.iter().zip([70, 20, 10]);
+    let clusters = weights.map(|(name, weight)| json!({"names": [name], "weight": weight}));
+    let tier = json!({"clusters": clusters.collect::<Vec<_>>()});
+    json!({"services": {"names": ["web"]}, "tiers": [tier]})
+}
+
+/// Three clusters, their files, and a pod of `eu-1` that asks.
+pub(crate) struct World {
+    pub(crate) cluster: Cluster,
+    pub(crate) files: TempDir,
+    pub(crate) pods: [Vec<EchoPod>; 3],
+    visitor: EchoPod,
+    traffic: Value,
+    loss: Value,
+}
+
+impl World {
+    /// Clusters with these numbers of pods, a TrafficPolicy and rules of loss. All agents are ready.
+    pub(crate) fn new(pods: [usize; 3], traffic: Value, loss: Value) -> Self {
+        let files = TempDir::new().unwrap();
+        let rig = Rig::new(RigConfig {
+            nodes: 3,
+            clients: 2,
+        });
+        let source = Source::Clusters(files.path().join("policy.yaml"));
+        let cluster = Cluster::without_agents(rig.unwrap(), source).unwrap();
+        let cluster = cluster.programming("nftables");
+        let visitor = cluster.add_pod(0, "visitor").unwrap();
+        let mut node = 0;
+        let pods = pods.map(|count| {
+            let name = CLUSTERS[node];
+            let pods = (0..count).map(|number| cluster.add_pod(node, &format!("{name}-{number}")));
+            let pods = pods.map(Result::unwrap).collect();
+            node += 1;
+            pods
+        });
+        let mut world = Self {
+            cluster,
+            files,
+            pods,
+            visitor,
+            traffic,
+            loss,
+        };
+        for number in 0..CLUSTERS.len() {
+            std::fs::create_dir(world.directory(number)).unwrap();
+            world.web(number, world.pods[number].len(), &[]);
+        }
+        world.policy(&json!({}));
+        world.start_agents();
+        world
+    }
+
+    fn start_agents(&mut self) {
+        for (number, name) in CLUSTERS.iter().enumerate() {
+            let flag = format!("--cluster={name}");
+            self.cluster.start_agent_with(number, &[&flag]).unwrap();
+        }
+        for number in 0..CLUSTERS.len() {
+            self.cluster.wait_until_ready(number).unwrap();
+        }
+    }
+
+    /// The directory of a cluster's objects.
+    pub(crate) fn directory(&self, number: usize) -> PathBuf {
+        self.files.path().join(CLUSTERS[number])
+    }
+
+    /// Replaces a file atomically.
+    pub(crate) fn write(&self, path: PathBuf, text: &str) {
+        let hidden = path.with_file_name(".hidden");
+        std::fs::write(&hidden, text).unwrap();
+        std::fs::rename(hidden, path).unwrap();
+    }
+
+    /// Writes the policy; the fields are laid over the spec of `eu-1`.
+    pub(crate) fn policy(&self, of_eu: &Value) {
+        let object = |kind: &str, name: &str, spec: Value| {
+            json!({"apiVersion": "portolan.dev/v1alpha1", "kind": kind, "metadata": {"name": name},
+                "spec": spec})
+        };
+        let clusters = CLUSTERS.iter().enumerate().map(|(number, name)| {
+            let node = self.cluster.rig.node(number);
+            let network = json!({
+                "podCIDRs": [node.pod_range_v4(), node.pod_range_v6()],
+                "clusterSetIPs": ["10.112.0.0/16", "fd00:112::/108"],
+            });
+            let mut spec =
+                json!({"access": {"files": [self.directory(number)]}, "network": network});
+            if number == 0 {
+                let fields = of_eu.as_object().unwrap().clone();
+                spec.as_object_mut().unwrap().extend(fields);
+            }
+            object("Cluster", name, spec)
+        });
+        let set = object("ClusterSet", "test", json!({"loss": self.loss}));
+        let traffic = object("TrafficPolicy", "web", self.traffic.clone());
+        let all = clusters.chain([set, traffic]).map(|one| one.to_string());
+        let text = all.collect::<Vec<_>>().join("\n---\n");
+        self.write(self.files.path().join("policy.yaml"), &text);
+    }
+
+    /// The Service `web` of a cluster, exported, with so many ready pods, and endpoints at further addresses.
+    pub(crate) fn web(&self, number: usize, ready: usize, more: &[&str]) {
+        let pods = self.pods[number].iter().enumerate();
+        let endpoints = |family| {
+            let own = pods.clone().map(|(index, pod)| {
+                let mut endpoint = pod.endpoint(family, number);
+                endpoint["conditions"]["ready"] = (index < ready).into();
+                endpoint
+            });
+            let more = more.iter().filter(|_| family == Family::V4);
+            let more = more.map(|address| json!({"addresses": [address]}));
+            own.chain(more).collect::<Vec<_>>()
+        };
+        let mut items = vec![service("web", WEB, json!({}))];
+        items.extend(Family::ALL.map(|family| slice_of("web", family, &endpoints(family))));
+        items.push(
+            json!({"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+            "metadata": {"name": "web", "namespace": "default"}}),
+        );
+        let list = json!({"kind": "List", "items": items});
+        self.write(self.directory(number).join("web.json"), &list.to_string());
+    }
+
+    /// What the controller says about the import in a cluster.
+    pub(crate) fn import(&self, cluster: &str) -> Value {
+        let path = format!("federation?cluster={cluster}&import=default/web");
+        self.cluster.controller_debug(&path).unwrap_or_default()
+    }
+
+    /// The shares of clusters in the import of `eu-1`, IPv4 and TCP, in permille.
+    pub(crate) fn permille(&self) -> BTreeMap<String, u64> {
+        let answer = self.import("eu-1");
+        let ports = answer["import"]["ports"].as_array().cloned();
+        let mut ports = ports.unwrap_or_default().into_iter();
+        let tcp = ports.find(|port| port["family"] == "IPv4" && port["port"] == "http 80/TCP");
+        let clusters = tcp.unwrap_or_default()["clusters"].as_array().cloned();
+        let clusters = clusters.unwrap_or_default().into_iter();
+        clusters
+            .filter_map(|one| {
+                let name = one["cluster"].as_str()?.to_owned();
+                Some((name, one["sharePermille"].as_u64()?))
+            })
+            .collect()
+    }
+
+    /// Returns when the shares are these and programmed in all clusters.
+    pub(crate) fn wait_for_shares(&self, expected: [u64; 3]) {
+        let expected: BTreeMap<_, _> = CLUSTERS
+            .iter()
+            .zip(expected)
+            .filter(|(_, share)| *share > 0)
+            .map(|(name, share)| ((*name).to_owned(), share))
+            .collect();
+        wait_for(&format!("shares {expected:?}"), PATIENT, || {
+            let is_programmed = CLUSTERS.iter().all(|name| {
+                let import = self.import(name);
+                import["programmed"] == 1 && import["connected"] == 1
+            });
+            (is_programmed && self.permille() == expected).then_some(())
+        })
+        .unwrap_or_else(|error| panic!("{error:#}: {:?}", self.permille()));
+    }
+
+    /// The state and step of a cluster.
+    pub(crate) fn state(&self, name: &str) -> (String, u64) {
+        let dump = self.cluster.controller_debug("clusters").unwrap();
+        let all = dump["clusters"].as_array().unwrap();
+        let found = all.iter().find(|one| one["name"] == name).unwrap();
+        let state = found["state"].as_str().unwrap_or_default();
+        (state.to_owned(), found["step"].as_u64().unwrap_or_default())
+    }
+
+    pub(crate) fn wait_for_state(&self, name: &str, state: &str) {
+        wait_for(&format!("{name} to be {state}"), PATIENT, || {
+            (self.state(name).0 == state).then_some(())
+        })
+        .unwrap();
+    }
+
+    /// The virtual address of the import in a cluster.
+    pub(crate) fn vip(&self, cluster: &str, family: Family) -> SocketAddr {
+        let import = self.import(cluster);
+        let vips = import["import"]["vips"].as_array().unwrap();
+        let vips = vips.iter().map(|vip| vip.as_str().unwrap().parse());
+        let mut vips = vips.map(|vip| vip.unwrap());
+        let is_it = |vip: &IpAddr| vip.is_ipv4() == (family == Family::V4);
+        SocketAddr::new(vips.find(is_it).unwrap(), 80)
+    }
+
+    /// Asks until the load is stopped or has reached its limit.
+    pub(crate) fn load(&self, limit: u64, pause: Duration) -> Load {
+        let config = LoadConfig {
+            protocol: Protocol::Tcp,
+            workers: WORKERS,
+            limit: limit / WORKERS,
+            pause,
+            ..LoadConfig::default()
+        };
+        let vip = self.vip("eu-1", Family::V4);
+        Load::start(&self.visitor.pod, &[vip], config).unwrap()
+    }
+
+    /// The share of each cluster in [`CONNECTIONS`] connections from a pod of `eu-1`, in percent. None fails.
+    pub(crate) fn measured(&self) -> [f64; 3] {
+        let load = self.load(CONNECTIONS, Duration::ZERO);
+        wait_for("all connections", PATIENT, || {
+            (load.answered() + load.failed() as u64 >= CONNECTIONS).then_some(())
+        })
+        .unwrap();
+        let report = load.stop();
+        assert_eq!(report.failures.len(), 0, "{:?}", report.failures);
+        CLUSTERS.map(|name| {
+            let answers = report.by_name.iter();
+            let of_cluster = answers.filter(|(pod, _)| pod.starts_with(name));
+            let count: u64 = of_cluster.map(|(_, count)| count).sum();
+            100.0 * count as f64 / CONNECTIONS as f64
+        })
+    }
+
+    /// Measures shares, which must be the expected ones to within four standard deviations and a little.
+    pub(crate) fn check_shares(&self, expected: [f64; 3]) {
+        let found = self.measured();
+        println!("shares in percent: {found:.1?}, expected {expected:.1?}");
+        for (found, expected) in found.into_iter().zip(expected) {
+            let part = expected / 100.0;
+            let deviation = 100.0 * (part * (1.0 - part) / CONNECTIONS as f64).sqrt();
+            let most = 4.0 * deviation + 0.1;
+            assert!((found - expected).abs() <= most, "{found} of {expected} %");
+        }
+    }
+
+    pub(crate) fn visitor(&self) -> &portolan_e2e::rig::Host {
+        &self.visitor.pod
+    }
+
+    /// The newest revision of a cluster.
+    pub(crate) fn revision(&self, cluster: &str) -> u64 {
+        self.import(cluster)["revision"].as_u64().unwrap()
+    }
+}
