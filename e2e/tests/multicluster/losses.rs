@@ -7,6 +7,7 @@ use std::time::Duration;
 use portolan_e2e::cluster::PATIENT;
 use portolan_e2e::rig::Family;
 use portolan_e2e::wait::wait_for;
+use portolan_netlink::nftables::Nftables;
 use serde_json::{Value, json};
 
 use super::world::{CLUSTERS, World, shares, skip};
@@ -39,10 +40,11 @@ fn cut(world: &World, number: usize, cut: bool) {
     .unwrap();
 }
 
-/// What the kernels of all nodes have.
-fn kernels(world: &World) -> Vec<std::collections::BTreeSet<String>> {
+/// The generations of nftables on all nodes: every write makes another one.
+fn kernels(world: &World) -> Vec<u32> {
+    let read = || Nftables::open().unwrap().generation().unwrap();
     let nodes = world.cluster.rig.nodes().iter();
-    nodes.map(|node| node.kernel_state().unwrap()).collect()
+    nodes.map(|node| node.namespace().run(read).unwrap()).collect()
 }
 
 fn revisions(world: &World) -> [u64; 3] {
