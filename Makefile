@@ -1,4 +1,4 @@
-# Targets that people and CI use. `make demo`, `make demo-director` and `make test` install what they need.
+# Targets that people and CI use. `make demo`, `make demo-director`, `make demo-clusters` and `make test` install what they need.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -27,6 +27,10 @@ demo: setup ## Show the main job: two nodes, a controller, two agents, two Servi
 .PHONY: demo-director
 demo-director: setup ## Show the agent alone: a file becomes a load balancer, a real server dies, requests follow
 	@e2e/demo director
+
+.PHONY: demo-clusters
+demo-clusters: setup ## Show a Service of three clusters: shares, the loss of a cluster, its return
+	@e2e/demo clusters
 
 .PHONY: test
 test: setup ## Run the tests in all lanes; CI=true forbids skipping

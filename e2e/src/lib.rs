@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod cluster;
+pub mod clusters_demo;
 pub mod conformance;
 pub mod director_demo;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use portolan_catalog::ObjectKey;
 use portolan_federate::Moment;
-use portolan_federate::state::{Fleet, Phase, Settings, may_serve_without};
+use portolan_federate::state::{Fleet, Phase, Settings, Status, may_serve_without};
 use portolan_federate::vip::{Allocation, Claim, Range, Vips};
 use portolan_model::Family;
 use portolan_policy::{Cluster, Drain, Loss, Objects, Overlap, overlaps};
@@ -20,6 +20,9 @@ use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver};
 
 /// The time between two ticks.
 pub(super) const TICK: Duration = Duration::from_secs(1);
+
+/// The time after which the last contacts are written again, if nothing else changes.
+const CONTACTS: Duration = Duration::from_secs(10);
 
 /// What the writer knows of clusters beyond their objects.
 #[derive(Debug, Default)]
@@ -35,6 +38,8 @@ pub(crate) struct Federated {
     /// Imports as they were kept, until the policy is known.
     resumed: BTreeMap<ObjectKey, Kept>,
     ticked: Option<Instant>,
+    /// The statuses without contacts as they were written last, and when.
+    written: Option<(BTreeMap<Arc<str>, Status>, Instant)>,
     /// All that is wrong with virtual addresses.
     problems: Vec<String>,
 }
@@ -169,7 +174,7 @@ impl Federated {
     }
 
     /// Tells the states of clusters to the pipeline, and to whoever looks.
-    pub(super) fn tell(&self, pipeline: &mut Pipeline, synced: &BTreeSet<Arc<str>>) {
+    pub(super) fn tell(&mut self, pipeline: &mut Pipeline, synced: &BTreeSet<Arc<str>>) {
         let statuses = self.clusters().filter_map(|cluster| {
             let status = self.fleet.status(&cluster.id)?;
             Some((Arc::<str>::from(cluster.meta.name.as_str()), status))
@@ -185,10 +190,31 @@ impl Federated {
             (Arc::clone(name), state)
         });
         pipeline.set_states(members.collect());
-        self.saver.statuses(&self.fleet.statuses());
+        self.save_statuses();
         let mut shown = self.states.lock();
         shown.statuses = statuses;
         shown.preserving = self.fleet.is_preserving();
+    }
+
+    /// Keeps the statuses: at once if one is another, and otherwise for the times of contact.
+    fn save_statuses(&mut self) {
+        let all = self.fleet.statuses();
+        let without = |(id, status): (&Arc<str>, &Status)| {
+            let status = Status {
+                last_contact: None,
+                ..status.clone()
+            };
+            (Arc::clone(id), status)
+        };
+        let bare: BTreeMap<_, _> = all.iter().map(without).collect();
+        let is_fresh = self
+            .written
+            .as_ref()
+            .is_some_and(|(last, at)| *last == bare && at.elapsed() < CONTACTS);
+        if !is_fresh {
+            self.saver.statuses(&all);
+            self.written = Some((bare, Instant::now()));
+        }
     }
 
     /// Whether the agents of a cluster must wait for another one, whose endpoints they had before this

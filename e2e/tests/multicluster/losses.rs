@@ -44,7 +44,9 @@ fn cut(world: &World, number: usize, cut: bool) {
 fn kernels(world: &World) -> Vec<u32> {
     let read = || Nftables::open().unwrap().generation().unwrap();
     let nodes = world.cluster.rig.nodes().iter();
-    nodes.map(|node| node.namespace().run(read).unwrap()).collect()
+    nodes
+        .map(|node| node.namespace().run(read).unwrap())
+        .collect()
 }
 
 fn revisions(world: &World) -> [u64; 3] {

@@ -12,3 +12,19 @@
 mod losses;
 mod shares;
 mod world;
+
+/// The demo says what it shows, and fails if it is not so.
+#[test]
+fn the_demo_shows_what_it_promises() {
+    if world::skip("the_demo_shows_what_it_promises") {
+        return;
+    }
+    let mut shown = String::new();
+    portolan_e2e::clusters_demo::run(|text| {
+        shown.push_str(text);
+        Ok(())
+    })
+    .unwrap();
+    assert!(shown.contains("eu-2     yes     Lost   0/20"), "{shown}");
+    assert!(shown.contains("eu-2 0.0 %"), "{shown}");
+}
