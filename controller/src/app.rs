@@ -67,8 +67,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     registry.register_collector(Box::new(identity.metrics));
     let mut dns = Dns::start(&args, registry, &vital).await?;
     let clusters = ServedClusters::new(args.cluster());
-    let sources = ClusterSources::default();
-    let states = ClusterStates::default();
+    let (sources, states) = (ClusterSources::default(), ClusterStates::default());
     let publishing = Publishing {
         publisher,
         tables: tables.clone(),

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use portolan_e2e::cluster::PATIENT;
+use portolan_e2e::programs::program;
 use portolan_e2e::rig::Family;
 use portolan_e2e::wait::wait_for;
 use portolan_netlink::nftables::Nftables;
@@ -104,6 +105,57 @@ fn a_lost_cluster_is_frozen_then_drained_and_returns_step_by_step() {
     let report = load.stop();
     assert_eq!(report.failures.len(), 0, "{:?}", report.failures);
     assert!(report.requests > 1000, "{}", report.requests);
+}
+
+#[test]
+fn an_operators_drain_outlives_a_restart() {
+    if skip("an_operators_drain_outlives_a_restart") {
+        return;
+    }
+    let mut world = World::new([1, 1, 1], shares(), json!({"rampUp": "1s"}));
+    let path = |name: &str| world.files.path().join(name);
+    let (state, token) = (path("state"), path("token"));
+    std::fs::write(&token, "0123456789abcdef0123456789abcdef\n").unwrap();
+    let flags = [
+        format!("--state-dir={}", state.display()),
+        format!("--debug-token-file={}", token.display()),
+    ];
+    let flags = flags.each_ref().map(String::as_str);
+    let restart = |world: &mut World| {
+        world.cluster.controller().unwrap().kill9().unwrap();
+        world.cluster.start_controller_with(&flags).unwrap();
+    };
+    let ctl = program("portolanctl").unwrap();
+    let operate = |world: &World, command: &[&str]| {
+        let credential = ["--token-file", token.to_str().unwrap()];
+        let all = [&[ctl.to_str().unwrap()][..], &credential, command].concat();
+        world.cluster.control().exec(&all)
+    };
+    restart(&mut world);
+    world.wait_for_shares([700, 200, 100]);
+    let url = ["--controller", "http://127.0.0.1:9444"];
+    let drain = [&url[..], &["cluster", "drain", "eu-1", "--to", "50"]].concat();
+    let undrain = [&url[..], &["cluster", "undrain", "eu-1"]].concat();
+    operate(&world, &drain).unwrap();
+    world.wait_for_shares([538, 308, 154]);
+    wait_for("the drain to be kept", PATIENT, || {
+        let text = std::fs::read_to_string(state.join("drains.yaml")).ok()?;
+        text.contains("eu-1").then_some(())
+    })
+    .unwrap();
+    restart(&mut world);
+    world.wait_for_shares([538, 308, 154]);
+    assert_eq!(world.state("eu-1"), ("Drained".to_owned(), 10));
+
+    // The policy comes first.
+    world.policy(&json!({"drain": {"to": 0}}));
+    world.wait_for_shares([0, 667, 333]);
+    let error = format!("{:#}", operate(&world, &undrain).unwrap_err());
+    assert!(error.contains("spec.drain of the policy holds"), "{error}");
+    world.policy(&json!({}));
+    world.wait_for_shares([538, 308, 154]);
+    operate(&world, &undrain).unwrap();
+    world.wait_for_shares([700, 200, 100]);
 }
 
 #[test]

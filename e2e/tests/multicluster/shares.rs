@@ -43,7 +43,7 @@ fn connections_follow_the_weights_of_clusters() {
     world.policy(&json!({}));
     world.wait_for_shares([700, 200, 100]);
 
-    // An operator's command, which the policy does not have.
+    // What operators see.
     let control = world.cluster.control();
     let ctl = program("portolanctl").unwrap();
     let ctl = ctl.to_str().unwrap();

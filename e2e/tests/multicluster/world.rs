@@ -255,12 +255,12 @@ impl World {
     /// Measures shares, which must be the expected ones to within four standard deviations and a little.
     pub(crate) fn check_shares(&self, expected: [f64; 3]) {
         let found = self.measured();
-        println!("shares in percent: {found:.1?}, expected {expected:.1?}");
         for (found, expected) in found.into_iter().zip(expected) {
             let part = expected / 100.0;
             let deviation = 100.0 * (part * (1.0 - part) / CONNECTIONS as f64).sqrt();
             let most = 4.0 * deviation + 0.1;
-            assert!((found - expected).abs() <= most, "{found} of {expected} %");
+            let is_close = (found - expected).abs() <= most;
+            assert!(is_close, "{found} instead of {expected} % of connections");
         }
     }
 
