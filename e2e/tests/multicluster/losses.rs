@@ -61,6 +61,7 @@ fn short_cuts_change_nothing() {
     }
     let world = World::new([2, 2, 2], shares(), soon());
     world.wait_for_shares([700, 200, 100]);
+    world.wait_for_state("eu-2", "Ready");
     let (before, kernel) = (revisions(&world), kernels(&world));
     for _ in 0..20 {
         cut(&world, 1, true);

@@ -264,10 +264,6 @@ impl World {
         }
     }
 
-    pub(crate) fn visitor(&self) -> &portolan_e2e::rig::Host {
-        &self.visitor.pod
-    }
-
     /// The newest revision of a cluster.
     pub(crate) fn revision(&self, cluster: &str) -> u64 {
         self.import(cluster)["revision"].as_u64().unwrap()
