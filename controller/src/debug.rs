@@ -62,6 +62,7 @@ impl Debug {
             .route("/programmed", get(programmed::programmed))
             .route("/explain", get(explain))
             .route("/federation", get(federation::federation))
+            .route("/plan-policy", post(federation::plan_policy))
             .route("/problems", get(problems))
             .with_state(self.clone())
             .merge(

@@ -228,7 +228,8 @@ impl Writer {
         }
         self.known.synced.insert(Arc::clone(cluster));
         self.known.waiting.insert(Arc::clone(cluster));
-        self.federated.tell(pipeline, &self.known.synced);
+        // It is in contact now, not only at the next tick.
+        self.federated.tick(pipeline, &self.known.synced);
         let other = self
             .federated
             .waits_for(pipeline, cluster, &self.known.synced);

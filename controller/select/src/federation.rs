@@ -9,6 +9,7 @@
 
 mod export;
 mod input;
+mod planned;
 mod publish;
 mod shown;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use portolan_model::Family;
 use portolan_policy::{ClusterSet, Objects};
 
 pub use input::{ClusterState, Kept};
+pub use planned::{PlannedImport, PlannedShares};
 pub use shown::{ShownCluster, ShownExport, ShownImport, ShownPort};
 
 /// Ends the names of imports.

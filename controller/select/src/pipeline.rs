@@ -13,7 +13,7 @@ use portolan_policy::Objects;
 
 use crate::explain::explain;
 use crate::federation::{
-    ClusterState, Federation, Kept, ShownExport, ShownImport, Wanted, is_import,
+    ClusterState, Federation, Kept, PlannedImport, ShownExport, ShownImport, Wanted, is_import,
 };
 use crate::{Explanation, Inquiry, NoAnswer, Projector, SelectConfig, TableDelta};
 
@@ -235,6 +235,14 @@ impl Pipeline {
     #[must_use]
     pub fn show_export(&self, exporting: &Arc<str>, name: &ImportName) -> Option<ShownExport> {
         self.federation.show_export(&self.catalog, exporting, name)
+    }
+
+    /// The imports that another policy would change, with the objects and states of now.
+    #[must_use]
+    pub fn plan_policies(&self, objects: Objects) -> Vec<PlannedImport> {
+        let config = self.projector.config();
+        self.federation
+            .plan_policies(&self.catalog, config, objects)
     }
 
     /// The objects.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! `/debug/federation?cluster=C&import=NS/NAME` and `&export=NS/NAME`, and the actions `drain/CLUSTER` and
+//! `/debug/federation?cluster=C&import=NS/NAME` and `&export=NS/NAME`, `/debug/plan-policy`, and the actions `drain/CLUSTER` and
 //! `undrain/CLUSTER`, which need a credential.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use portolan_federate::imports::ImportName;
-use portolan_policy::Drain;
+use portolan_policy::{Drain, File, read};
 use portolan_runtime::parse_duration;
 use portolan_select::ShownImport;
 use serde_json::{Value, json};
@@ -82,6 +82,22 @@ fn parse(query: &str) -> Result<Asked, Failure> {
         });
     }
     asked.ok_or_else(|| Failure::bad_request(String::from("import or export: missing")))
+}
+
+/// The imports that the policy in the request's body would change. Nothing is written.
+pub(super) async fn plan_policy(
+    State(debug): State<Debug>,
+    text: String,
+) -> Result<Json<Value>, Failure> {
+    let reading = read(&[File {
+        name: "policy",
+        text: &text,
+    }]);
+    let problems: Vec<String> = reading.problems.iter().map(ToString::to_string).collect();
+    let objects = Box::new(reading.objects);
+    let asked = |answer| Question::Plan { objects, answer };
+    let planned = debug.ask(asked).await?;
+    Ok(Json(json!({"imports": planned, "problems": problems})))
 }
 
 /// Drains a cluster: `?to=PERCENT&over=DURATION`.

@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use portolan_federate::imports::ImportName;
-use portolan_policy::Drain;
-use portolan_select::{Explanation, Inquiry, NoAnswer, Pipeline, ShownExport, ShownImport};
+use portolan_policy::{Drain, Objects};
+use portolan_select::{
+    Explanation, Inquiry, NoAnswer, Pipeline, PlannedImport, ShownExport, ShownImport,
+};
 use tokio::sync::oneshot;
 
 use super::Writer;
@@ -34,6 +36,11 @@ pub(crate) enum Question {
         name: ImportName,
         answer: oneshot::Sender<Option<ShownExport>>,
     },
+    /// What another policy would change.
+    Plan {
+        objects: Box<Objects>,
+        answer: oneshot::Sender<Vec<PlannedImport>>,
+    },
     /// The drain of a cluster, or its end.
     Drain {
         cluster: Arc<str>,
@@ -60,6 +67,9 @@ impl Question {
                 name,
                 answer,
             } => _ = answer.send(pipeline.show_export(&cluster, &name)),
+            Self::Plan { objects, answer } => {
+                let _ = answer.send(pipeline.plan_policies(*objects));
+            }
             Self::Drain {
                 cluster,
                 drain,

@@ -192,6 +192,12 @@ pub(crate) enum Command {
         /// The Service, as NAMESPACE/NAME.
         name: String,
     },
+    /// Show which imports another policy would change, with the objects and states of now. Nothing is written.
+    PlanPolicy {
+        /// A file of policy objects; all files together are the whole policy.
+        #[arg(required = true, value_name = "FILE")]
+        file: Vec<PathBuf>,
+    },
     /// List the problems of objects and files.
     Problems,
     /// Wait until a Service or a revision is programmed on all nodes: those whose agent has connected

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use axum::body::Bytes;
 use axum::http::{Method, Request, Response, Uri, header};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
@@ -116,22 +116,35 @@ impl Client {
     }
 
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.request_json(Method::GET, path).await
+        self.request_json(Method::GET, path, String::new()).await
     }
 
     pub(crate) async fn post(&self, path: &str) -> anyhow::Result<Value> {
-        self.request_json(Method::POST, path).await
+        self.send(path, String::new()).await
+    }
+
+    /// POSTs a text.
+    pub(crate) async fn send(&self, path: &str, text: String) -> anyhow::Result<Value> {
+        self.request_json(Method::POST, path, text).await
     }
 
     /// Status and body of a path whose answer is plain text.
     pub(crate) async fn get_text(&self, path: &str) -> anyhow::Result<(u16, String)> {
-        let (head, body) = self.request(Method::GET, path).await?.into_parts();
+        let (head, body) = self
+            .request(Method::GET, path, String::new())
+            .await?
+            .into_parts();
         let text = String::from_utf8_lossy(&body).trim().to_owned();
         Ok((head.status.as_u16(), text))
     }
 
-    async fn request_json(&self, method: Method, path: &str) -> anyhow::Result<Value> {
-        let (head, body) = self.request(method, path).await?.into_parts();
+    async fn request_json(
+        &self,
+        method: Method,
+        path: &str,
+        text: String,
+    ) -> anyhow::Result<Value> {
+        let (head, body) = self.request(method, path, text).await?.into_parts();
         let answer: Option<Value> = serde_json::from_slice(&body).ok();
         match answer {
             Some(answer) if head.status.is_success() => Ok(answer),
@@ -147,11 +160,16 @@ impl Client {
         }
     }
 
-    async fn request(&self, method: Method, path: &str) -> anyhow::Result<Response<Bytes>> {
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        text: String,
+    ) -> anyhow::Result<Response<Bytes>> {
         let exchange = async {
             let stream = self.connect().await;
             let stream = stream.with_context(|| format!("nobody answers at {}", self.name()))?;
-            let request = self.build(method, path)?;
+            let request = self.build(method, path, text)?;
             let answer = exchange(stream, request).await;
             answer.with_context(|| self.name())
         };
@@ -183,7 +201,12 @@ impl Client {
         Cow::Owned(serializer.append_pair("cluster", cluster).finish())
     }
 
-    fn build(&self, method: Method, path: &str) -> anyhow::Result<Request<Empty<Bytes>>> {
+    fn build(
+        &self,
+        method: Method,
+        path: &str,
+        text: String,
+    ) -> anyhow::Result<Request<Full<Bytes>>> {
         let host = match &self.address {
             Address::Tcp(authority) => authority,
             Address::Unix(_) | Address::Pod(_) => "localhost",
@@ -196,7 +219,7 @@ impl Client {
             let token = token.with_context(|| format!("--token-file {}", path.display()))?;
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", token.trim()));
         }
-        Ok(request.body(Empty::new())?)
+        Ok(request.body(Full::new(Bytes::from(text)))?)
     }
 }
 
@@ -217,7 +240,7 @@ fn address(text: &str) -> anyhow::Result<Address> {
 
 async fn exchange(
     stream: Box<dyn Stream>,
-    request: Request<Empty<Bytes>>,
+    request: Request<Full<Bytes>>,
 ) -> anyhow::Result<Response<Bytes>> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await?;
     // Errors of the connection are errors of the request.

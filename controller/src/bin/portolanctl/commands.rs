@@ -156,6 +156,10 @@ async fn dump(client: &Client, command: &Command) -> anyhow::Result<Reply> {
             let path = format!("/debug/federation?export={}", encoded(name));
             imports::show_export(client.get(&path).await?)?
         }
+        Command::PlanPolicy { file } => {
+            let text = imports::read_policy(file)?;
+            imports::show_plan(client.send("/debug/plan-policy", text).await?)?
+        }
         Command::Problems => problems::show(client.get("/debug/problems").await?),
         Command::Deletions => {
             let value = client.get("/debug/deletions").await?;

@@ -4,9 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use anyhow::Context as _;
-use portolan_select::{ShownCluster, ShownExport, ShownImport, ShownPort};
+use portolan_policy::File;
+use portolan_select::{
+    PlannedImport, PlannedShares, ShownCluster, ShownExport, ShownImport, ShownPort,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -135,6 +139,59 @@ pub(crate) fn show_export(value: Value) -> anyhow::Result<Reply> {
     Ok(Reply::new(value, text))
 }
 
+/// The text of a policy.
+///
+/// # Errors
+/// If a file cannot be read, or anything is wrong with an object.
+pub(crate) fn read_policy(files: &[PathBuf]) -> anyhow::Result<String> {
+    let mut texts = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(path);
+        let text = text.with_context(|| path.display().to_string())?;
+        texts.push((path.display().to_string(), text));
+    }
+    let files = texts.iter().map(|(name, text)| File { name, text });
+    let reading = portolan_policy::read(&files.collect::<Vec<_>>());
+    let problems = reading.problems.iter();
+    let mut problems = problems.filter(|one| !one.fault.error.reason().is_warning());
+    if let Some(first) = problems.next() {
+        anyhow::bail!("{first}");
+    }
+    let texts: Vec<_> = texts.into_iter().map(|(_, text)| text).collect();
+    Ok(texts.join("\n---\n"))
+}
+
+/// Shows what another policy would change.
+pub(crate) fn show_plan(value: Value) -> anyhow::Result<Reply> {
+    let imports: Vec<PlannedImport> =
+        serde_json::from_value(value["imports"].clone()).context("the controller's answer")?;
+    if imports.is_empty() {
+        return Ok(Reply::new(value, String::from("no import would change\n")));
+    }
+    let shares = |shares: &Option<PlannedShares>| {
+        let Some(shares) = shares else {
+            return "none".to_owned();
+        };
+        if shares.permille.is_empty() {
+            return format!("of {}", shares.clusters.join(", "));
+        }
+        let parts = shares.permille.iter();
+        let parts = parts.map(|(name, share)| format!("{name} {}.{}%", share / 10, share % 10));
+        parts.collect::<Vec<_>>().join(", ")
+    };
+    let mut rows = vec![
+        ["CLUSTER", "IMPORT", "NOW", "THEN"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    rows.extend(imports.iter().map(|import| {
+        let (cluster, name) = (import.cluster.clone(), import.name.clone());
+        vec![cluster, name, shares(&import.before), shares(&import.after)]
+    }));
+    let text = columns(&rows);
+    Ok(Reply::new(value, text))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -165,6 +222,24 @@ mod tests {
              ap-1 (-): not imported: denied by ImportPolicy deny-ap\n\
              programmed on 2 of 2 nodes, revision 812\n"
         );
+    }
+
+    #[test]
+    fn a_plan_has_a_line_for_each_import_that_changes() {
+        let shares = |permille: Value| json!({"policy": "", "permille": permille, "clusters": ["eu-1", "us-1"]});
+        let changed = json!({"cluster": "eu-1", "name": "shop/web", "before": shares(json!({"eu-1": 1000})),
+            "after": shares(json!({"eu-1": 700, "us-1": 300}))});
+        let added = json!({"cluster": "us-1", "name": "shop/api", "before": null, "after": shares(json!({}))});
+        assert_eq!(
+            show_plan(json!({"imports": [changed, added]}))
+                .unwrap()
+                .text,
+            "CLUSTER  IMPORT    NOW          THEN\n\
+             eu-1     shop/web  eu-1 100.0%  eu-1 70.0%, us-1 30.0%\n\
+             us-1     shop/api  none         of eu-1, us-1\n"
+        );
+        let nothing = show_plan(json!({"imports": []})).unwrap();
+        assert_eq!(nothing.text, "no import would change\n");
     }
 
     #[test]

@@ -303,6 +303,36 @@ fn the_winner_stays_until_it_exports_no_more() {
 }
 
 #[test]
+fn another_policy_is_planned_and_changes_nothing() {
+    let world = World::new("{}", &[SHARES]);
+    let deny = (
+        "ImportPolicy",
+        "{clusters: {names: [a]}, from: {names: [b]}, action: Deny}",
+    );
+    let planned = world
+        .pipeline
+        .plan_policies(policies("{}", &[SHARES, deny]));
+    let [only] = &planned[..] else {
+        panic!("{planned:?}")
+    };
+    assert_eq!((&*only.cluster, &*only.name), ("a", "ns/web"));
+    let (before, after) = (only.before.as_ref().unwrap(), only.after.as_ref().unwrap());
+    assert_eq!(before.permille["b"], 200);
+    assert_eq!(
+        after.permille,
+        [("a".to_owned(), 875), ("c".to_owned(), 125)].into()
+    );
+    assert_eq!(after.clusters, ["a", "c"]);
+    assert!(!world.pipeline.is_dirty());
+    assert_eq!(world.weights("a")[1] * 7, world.weights("a")[0] * 2);
+    let none = world.pipeline.plan_policies(Objects::default());
+    assert_eq!(
+        none.iter().filter(|import| import.after.is_none()).count(),
+        3
+    );
+}
+
+#[test]
 fn an_explanation_names_shares_and_reasons() {
     let deny = ("ImportPolicy", "{from: {names: [c]}, action: Deny}");
     let tiers = "{tiers: [{clusters: [{local: true}]}, {rest: true}], minHealthy: 70%}";

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What another policy would change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan_catalog::Catalog;
+use portolan_federate::imports::imports;
+use portolan_policy::Objects;
+use serde::{Deserialize, Serialize};
+
+use super::{Federation, import_name, world};
+use crate::SelectConfig;
+
+/// An import that another policy would change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedImport {
+    /// The importing cluster.
+    pub cluster: String,
+    /// `NAMESPACE/NAME`.
+    pub name: String,
+    /// The import now; none if there is none.
+    pub before: Option<PlannedShares>,
+    /// The import with the other policy.
+    pub after: Option<PlannedShares>,
+}
+
+/// The shares of an import.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedShares {
+    /// Where they come from, in words.
+    pub policy: String,
+    /// The share of each cluster in permille, of the first port and family; empty before the import has an
+    /// address.
+    pub permille: BTreeMap<String, u32>,
+    /// The clusters that export it.
+    pub clusters: Vec<String>,
+}
+
+impl Federation {
+    /// The imports that another policy would change, with the objects and states of now.
+    pub(crate) fn plan_policies(
+        &self,
+        catalog: &Catalog,
+        config: SelectConfig,
+        objects: Objects,
+    ) -> Vec<PlannedImport> {
+        let mut other = Self {
+            set: objects.set.clone().unwrap_or_default(),
+            unreachable: world::unreachable(&objects),
+            objects,
+            states: self.states.clone(),
+            kept: self.kept.clone(),
+            ..Self::default()
+        };
+        other.plan = imports(&other.world(catalog));
+        let mut keys = self.keys();
+        keys.extend(other.keys());
+        let planned = keys.into_iter().filter_map(|key| {
+            let name = import_name(&key)?;
+            let of = |federation: &Self| {
+                let shown = federation.show_import(catalog, config, &key.cluster, &name)?;
+                let here = federation.here(&key)?;
+                let first = shown.ports.first();
+                let clusters = first.into_iter().flat_map(|port| &port.clusters);
+                let permille =
+                    clusters.filter_map(|one| Some((one.cluster.clone(), one.share_permille?)));
+                Some(PlannedShares {
+                    permille: permille.collect(),
+                    policy: shown.policy,
+                    clusters: here.sources.keys().map(Arc::to_string).collect(),
+                })
+            };
+            let (before, after) = (of(self), of(&other));
+            (before != after).then(|| PlannedImport {
+                cluster: key.cluster.to_string(),
+                name: name.to_string(),
+                before,
+                after,
+            })
+        });
+        planned.collect()
+    }
+}
