@@ -81,6 +81,7 @@ fn change(change: RecentChange) -> Change {
 pub(super) fn clusters(debug: &Debug, agents: &[NodeStatus]) -> Vec<ClusterRow> {
     let row = |cluster: ClusterStatus| ClusterRow {
         name: cluster.name.to_string(),
+        state: cluster.state.zip(cluster.step),
         served: cluster.served,
         revision: cluster.revision,
         silence: cluster.last_contact_seconds.map(Duration::from_secs_f64),

@@ -68,6 +68,7 @@ fn address(frontend: &Address) -> String {
     match frontend.address {
         FrontendAddress::Vip(ip) => std::net::SocketAddr::new(ip, frontend.port).to_string(),
         FrontendAddress::NodeAddresses(family) => format!("{family} node port {}", frontend.port),
+        FrontendAddress::Mark { family, mark } => format!("{family} mark {mark:#x}"),
     }
 }
 
@@ -178,7 +179,7 @@ fn port(table: &NodeTable, record: &Record, is_of_node: bool) -> Port {
         address: address(one),
         question: match one.address {
             FrontendAddress::Vip(_) => address(one),
-            FrontendAddress::NodeAddresses(_) => String::new(),
+            FrontendAddress::NodeAddresses(_) | FrontendAddress::Mark { .. } => String::new(),
         },
         protocol: record.key.protocol.to_string(),
         is_local: one.lists == Lists::Local,

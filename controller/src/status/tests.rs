@@ -38,6 +38,7 @@ impl World {
             cluster: "".into(),
             clusters: ServedClusters::default(),
             sources: Arc::default(),
+            states: Default::default(),
             tables,
             sessions,
             trouble: Arc::clone(&trouble),

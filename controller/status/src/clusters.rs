@@ -21,6 +21,8 @@ pub struct Clusters {
 pub struct ClusterRow {
     /// Its name; empty for a single one.
     pub name: String,
+    /// Its state and its step of 20, if it is one of several.
+    pub state: Option<(&'static str, u8)>,
     /// Whether its source has sent all objects, so that its agents are served.
     pub served: bool,
     /// Newest revision of its tables.
@@ -41,9 +43,12 @@ impl Clusters {
     }
 }
 
+/// The step of a cluster that has its whole share in imports.
+const FULL: u8 = 20;
+
 pub(crate) fn rows(all: &[ClusterRow]) -> Markup {
     let headings = html! {
-        (heading("Cluster")) (heading("Served")) (heading("Revision")) (heading("Last contact"))
+        (heading("Cluster")) (heading("State")) (heading("Served")) (heading("Revision")) (heading("Last contact"))
         (heading("Nodes connected")) (heading("With the newest revision")) (heading("Services"))
     };
     let rows = html! {
@@ -53,6 +58,11 @@ pub(crate) fn rows(all: &[ClusterRow]) -> Markup {
                     a href=(link("nodes", &[("cluster", &cluster.name)])) {
                         @if cluster.name.is_empty() { "the only one" } @else { (cluster.name) }
                     }
+                }
+                td {
+                    @if let Some((state, step)) = cluster.state {
+                        (state) @if step < FULL { ", " (step) " of " (FULL) }
+                    } @else { "-" }
                 }
                 td class=(if cluster.served { "good" } else { "bad" }) { @if cluster.served { "yes" } @else { "no" } }
                 td { (cluster.revision) }
@@ -66,4 +76,22 @@ pub(crate) fn rows(all: &[ClusterRow]) -> Markup {
         }
     };
     table("Clusters", &headings, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_has_a_step_while_the_share_is_not_whole() {
+        let row = |state| ClusterRow {
+            name: "eu-1".to_owned(),
+            state,
+            ..ClusterRow::default()
+        };
+        let text = |state| rows(&[row(state)]).into_string();
+        assert!(text(Some(("Ready", 20))).contains("<td>Ready</td>"));
+        assert!(text(Some(("Returning", 7))).contains("<td>Returning, 7 of 20</td>"));
+        assert!(text(None).contains("<td>-</td>"));
+    }
 }

@@ -13,6 +13,7 @@ use portolan_model::{
     RecordKey,
 };
 use portolan_plan::host::{HostDesired, HostState, HostStep, Owned};
+use portolan_plan::kube_proxy::PacketRules;
 use portolan_plan::{Config, KernelState, Names, NodeFacts, Rules, Step, VipBinding};
 use portolan_runtime::Readiness;
 use prometheus_client::registry::Registry;
@@ -127,6 +128,27 @@ impl KubeProxyObjects for Shared {
         family: Family,
     ) -> Result<(), DataplaneError> {
         self.0.lock().await.remove_second_jumps(rules, family).await
+    }
+
+    async fn packet_rules(
+        &mut self,
+        families: &BTreeSet<Family>,
+    ) -> Result<PacketRules, DataplaneError> {
+        self.0.lock().await.packet_rules(families).await
+    }
+
+    async fn keep_packet_rules(
+        &mut self,
+        families: &BTreeSet<Family>,
+    ) -> Result<(), DataplaneError> {
+        self.0.lock().await.keep_packet_rules(families).await
+    }
+
+    async fn delete_packet_rules(
+        &mut self,
+        ours: &BTreeMap<Family, Rules>,
+    ) -> Result<(), DataplaneError> {
+        self.0.lock().await.delete_packet_rules(ours).await
     }
 }
 

@@ -10,8 +10,8 @@ use crate::args::{Cli, ClusterCommand, Command, DiffArgs};
 use crate::client::{Client, clients, encoded, of_agent};
 use crate::reply::{Output, Reply};
 use crate::{
-    agent, check, clusters, deletions, diff, dns, env, explain, fleet, imports, nodes, problems, status,
-    table, version, wait,
+    agent, check, clusters, deletions, diff, dns, env, explain, fleet, imports, nodes, problems,
+    status, table, version, wait,
 };
 
 /// Runs a command that asks controllers.
