@@ -152,11 +152,17 @@ impl Pipeline {
         }
     }
 
+    /// Whether an audit can go on now. Weights that changed affect Services that only a flush finds; those of
+    /// a cluster whose source never sends all may wait for it for long.
+    #[must_use]
+    pub fn can_audit(&self) -> bool {
+        self.dirty.node_weights.is_empty() && self.dirty.pod_weights.is_empty()
+    }
+
     /// Computes the next part of an audit from scratch, of at most `limit` Services and nodes. The
     /// result is where the tables diverge from that, and repairs them; it should be empty.
     pub fn continue_audit(&mut self, audit: &mut Audit, limit: usize) -> TableDelta {
-        if !self.dirty.node_weights.is_empty() || !self.dirty.pod_weights.is_empty() {
-            // A flush finds the Services that changed weights affect.
+        if !self.can_audit() {
             return TableDelta::default();
         }
         let mut again = DirtySet::default();
