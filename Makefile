@@ -36,8 +36,12 @@ demo-clusters: setup ## Show a Service of three clusters: shares, the loss of a 
 test: setup ## Run the tests in all lanes; CI=true forbids skipping
 	@e2e/test
 
+.PHONY: browser
+browser: ## Install the browser that the long tests look at the status page with (as root)
+	@e2e/lanes/setup --browser
+
 .PHONY: test-all
-test-all: setup ## Run the long tests too: kube-proxy side by side, long chaos, all of 6.12, the package, soak
+test-all: setup browser ## Run the long tests too: kube-proxy side by side, long chaos, all of 6.12, the package, soak
 	@e2e/test --all
 
 .PHONY: soak
