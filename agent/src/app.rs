@@ -218,9 +218,7 @@ async fn start<E: Engine + 'static>(
         stats,
         director: director.clone(),
     };
-    let registry = metrics.sub_registry_with_prefix("portolan_agent");
-    registry.register_collector(Box::new(SettingsCollector(settings)));
-    registry.register_collector(Box::new(DirectorCollector(feeds.director.clone())));
+    let registry = agent_metrics(&mut metrics, settings, &feeds.director);
     let source = open_source(args, registry, vital)?;
     follow(args, node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;
@@ -256,6 +254,18 @@ fn health_checks(
         health,
         metrics.sub_registry_with_prefix("portolan_agent"),
     ))
+}
+
+/// The metrics named after the agent, with those that are read when they are asked for.
+fn agent_metrics<'m>(
+    metrics: &'m mut Registry,
+    settings: Vec<Setting>,
+    director: &HostDirector,
+) -> &'m mut Registry {
+    let registry = metrics.sub_registry_with_prefix("portolan_agent");
+    registry.register_collector(Box::new(SettingsCollector(settings)));
+    registry.register_collector(Box::new(DirectorCollector(director.clone())));
+    registry
 }
 
 /// The director of this host, whose backends in maintenance are drained.

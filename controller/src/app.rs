@@ -52,8 +52,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let sessions = Arc::new(Sessions::default());
     let (publisher, tables) = Publisher::new(Retention::default());
     let publisher = publisher.observed_by(sessions.clone());
-    let trouble = SharedTrouble::default();
-    let problems = ProblemLog::default();
+    let (trouble, problems) = (SharedTrouble::default(), ProblemLog::default());
     let mut metrics = Registry::default();
     register_process(&mut metrics);
     let registry = metrics.sub_registry_with_prefix("portolan_controller");
