@@ -77,6 +77,7 @@ pub(crate) struct Federation {
     states: BTreeMap<Arc<str>, ClusterState>,
     /// What is kept of imports, by their keys.
     kept: BTreeMap<ObjectKey, Kept>,
+    kept_changed: bool,
     plan: Plan,
     /// The imports that use an exported Service.
     importers: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
@@ -128,6 +129,7 @@ impl Federation {
     /// What is kept of all imports, in place of what was.
     pub(crate) fn set_kept(&mut self, kept: BTreeMap<ObjectKey, Kept>) {
         let before = std::mem::replace(&mut self.kept, kept);
+        self.kept_changed = true;
         let winner = |kept: Option<&Kept>| kept.and_then(|kept| kept.winner.clone());
         let ips = |kept: Option<&Kept>| kept.map_or_else(Vec::new, |kept| kept.ips.clone());
         for key in before.keys().chain(self.kept.keys()) {
@@ -144,6 +146,7 @@ impl Federation {
         let kept = self.kept.entry(key.clone()).or_default();
         if kept.ips != ips {
             kept.ips = ips;
+            self.kept_changed = true;
             self.dirty.insert(key);
         }
     }
@@ -151,8 +154,14 @@ impl Federation {
     /// Forgets what is kept of an import that is gone for good.
     pub(crate) fn forget(&mut self, key: &ObjectKey) {
         if self.here(key).is_none() && self.kept.remove(key).is_some() {
+            self.kept_changed = true;
             self.dirty.insert(key.clone());
         }
+    }
+
+    /// What is kept of imports, if that has changed since the last call.
+    pub(crate) fn changed_kept(&mut self) -> Option<&BTreeMap<ObjectKey, Kept>> {
+        std::mem::take(&mut self.kept_changed).then_some(&self.kept)
     }
 
     pub(crate) fn kept(&self) -> &BTreeMap<ObjectKey, Kept> {
@@ -313,6 +322,7 @@ impl Federation {
                 kept.insert(key.clone(), old);
             }
         }
+        self.kept_changed |= self.kept != kept;
         self.kept = kept;
     }
 }

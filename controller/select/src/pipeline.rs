@@ -105,6 +105,11 @@ impl Pipeline {
         self.federation.forget(import);
     }
 
+    /// State of imports that outlives restarts, by their keys, if it has changed since the last call.
+    pub fn changed_kept(&mut self) -> Option<&BTreeMap<ObjectKey, Kept>> {
+        self.federation.changed_kept()
+    }
+
     /// What is kept of all imports.
     #[must_use]
     pub fn kept(&self) -> &BTreeMap<ObjectKey, Kept> {

@@ -297,10 +297,12 @@ impl Federated {
         is_news
     }
 
-    /// Keeps what imports have.
-    pub(super) fn save(&self, pipeline: &Pipeline) {
-        if self.is_on() {
-            self.saver.imports(pipeline.kept());
+    /// Saves addresses and winners of imports, if any changed.
+    pub(super) fn save(&self, pipeline: &mut Pipeline) {
+        if self.is_on()
+            && let Some(kept) = pipeline.changed_kept()
+        {
+            self.saver.imports(kept);
         }
     }
 }

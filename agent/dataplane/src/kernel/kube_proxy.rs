@@ -12,6 +12,7 @@ use netlink_packet_route::link::LinkAttribute;
 use portolan_model::Family;
 use portolan_model::ipvs::VirtualServerKey;
 use portolan_netlink::nftables::{CommitError, Nftables, Request};
+use portolan_netlink::{Errno, SocketError};
 use portolan_plan::Rules;
 use portolan_plan::kube_proxy::packet_rules::{
     NFTABLES_SERVICES, NFTABLES_TABLE, nftables_frontend,
@@ -121,8 +122,11 @@ fn nftables_frontends(
     }
     let read =
         |nftables: &mut Nftables| nftables.elements(family, NFTABLES_TABLE, NFTABLES_SERVICES);
-    let elements = Nftables::open().and_then(|mut nftables| read(&mut nftables));
-    let elements = elements.map_err(DataplaneError::Nftables)?;
+    let elements = match Nftables::open().and_then(|mut nftables| read(&mut nftables)) {
+        // A kube-proxy that was stopped before its first synchronization has no such map.
+        Err(SocketError::Refused(Errno::ENOENT)) => Vec::new(),
+        read => read.map_err(DataplaneError::Nftables)?,
+    };
     let keys = elements.iter().map(|(key, _)| key);
     Ok(Some(
         keys.filter_map(|key| nftables_frontend(family, key))

@@ -98,21 +98,21 @@ pub struct PacketRules {
 }
 
 impl PacketRules {
-    /// Whether there are none.
+    /// True without any.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.modes.is_empty()
     }
 }
 
-/// Whether names are those of a kube-proxy. Under others there is nothing to take over.
+/// True for the names of a kube-proxy. Under others there is nothing to take over.
 #[must_use]
 pub fn shares_names(names: &Names) -> bool {
     names.chain("SERVICES") == SERVICES
 }
 
-/// Whether rules, as `iptables-save` prints them, have chains of a kube-proxy in iptables mode. In IPVS mode
-/// it has no `KUBE-NODEPORTS`.
+/// True if rules, as `iptables-save` prints them, have chains of a kube-proxy in iptables mode. In IPVS mode it
+/// has no `KUBE-NODEPORTS`.
 #[must_use]
 pub fn has_iptables_mode(saved: &[String]) -> bool {
     let chains = chains(saved);
