@@ -234,12 +234,18 @@ impl Pipeline {
         explain(&self.catalog, &self.federation, config, inquiry)
     }
 
-    /// An import of a cluster for people; none if the cluster is no member.
+    /// An import of a cluster for people, by the objects as they are now, published or not; none if the
+    /// cluster is no member.
     #[must_use]
     pub fn show_import(&self, importing: &Arc<str>, name: &ImportName) -> Option<ShownImport> {
         let config = self.projector.config();
-        self.federation
-            .show_import(&self.catalog, config, importing, name)
+        let shown = self
+            .federation
+            .show_import(&self.catalog, config, importing, name)?;
+        Some(ShownImport {
+            pending: self.is_dirty(),
+            ..shown
+        })
     }
 
     /// An export of a cluster for people; none if the cluster is no member.

@@ -164,7 +164,10 @@ impl World {
 
     /// The shares of clusters in the import of `eu-1`, IPv4 and TCP, in permille.
     pub(crate) fn permille(&self) -> BTreeMap<String, u64> {
-        let answer = self.import("eu-1");
+        Self::permille_of(&self.import("eu-1"))
+    }
+
+    fn permille_of(answer: &Value) -> BTreeMap<String, u64> {
         let ports = answer["import"]["ports"].as_array().cloned();
         let mut ports = ports.unwrap_or_default().into_iter();
         let tcp = ports.find(|port| port["family"] == "IPv4" && port["port"] == "http 80/TCP");
@@ -187,11 +190,13 @@ impl World {
             .map(|(name, share)| ((*name).to_owned(), share))
             .collect();
         wait_for(&format!("shares {expected:?}"), PATIENT, || {
-            let is_programmed = CLUSTERS.iter().all(|name| {
-                let import = self.import(name);
-                import["programmed"] == 1 && import["connected"] == 1
+            let imports = CLUSTERS.map(|name| self.import(name));
+            // Shares of one answer: in the next one they may be newer than what is programmed.
+            let is_programmed = imports.iter().all(|import| {
+                let is_sent = import["import"]["pending"] == false;
+                is_sent && import["programmed"] == 1 && import["connected"] == 1
             });
-            (is_programmed && self.permille() == expected).then_some(())
+            (is_programmed && Self::permille_of(&imports[0]) == expected).then_some(())
         })
         .unwrap_or_else(|error| panic!("{error:#}: {:?}", self.permille()));
     }

@@ -40,6 +40,9 @@ pub struct ShownImport {
     pub ports: Vec<ShownPort>,
     /// The clusters that do not serve it, with the first reason.
     pub hidden: Vec<(String, String)>,
+    /// Whether changes of objects wait to be published. Until they are, no node is sent what is shown.
+    #[serde(default)]
+    pub pending: bool,
 }
 
 /// One port of an import in one family.
@@ -148,6 +151,7 @@ impl Federation {
                 .unwrap_or_default(),
             vips,
             hidden,
+            pending: false,
         })
     }
 

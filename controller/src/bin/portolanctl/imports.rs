@@ -57,6 +57,9 @@ pub(crate) fn show(value: Value) -> anyhow::Result<Reply> {
             text,
             "programmed on {programmed} of {connected} nodes, revision {revision}"
         );
+        if import.pending {
+            text.push_str("changes of objects wait to be published: the nodes have not been sent all of this\n");
+        }
     }
     Ok(Reply::new(value, text))
 }

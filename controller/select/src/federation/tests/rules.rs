@@ -372,3 +372,22 @@ fn an_explanation_names_shares_and_reasons() {
     };
     assert!(!imports("a") && imports("c"), "{export:?}");
 }
+
+#[test]
+fn an_import_is_pending_until_changes_are_flushed() {
+    let mut world = World::new("{}", &[]);
+    let name = ImportName {
+        namespace: "ns".into(),
+        name: "web".into(),
+    };
+    let is_pending = |world: &World| {
+        let shown = world.pipeline.show_import(&"a".into(), &name);
+        shown.unwrap().pending
+    };
+    world.pipeline.flush();
+    assert!(!is_pending(&world));
+    world.pipeline.apply(slice("a", "web", vec![]));
+    assert!(is_pending(&world), "no node has been sent the change");
+    world.pipeline.flush();
+    assert!(!is_pending(&world));
+}
