@@ -77,6 +77,7 @@ pub(crate) struct Federation {
     states: BTreeMap<Arc<str>, ClusterState>,
     /// What is kept of imports, by their keys.
     kept: BTreeMap<ObjectKey, Kept>,
+    /// Set when `kept` changes; cleared when it is handed out to be saved.
     kept_changed: bool,
     plan: Plan,
     /// The imports that use an exported Service.
@@ -159,7 +160,7 @@ impl Federation {
         }
     }
 
-    /// What is kept of imports, if that has changed since the last call.
+    /// State of imports that outlives restarts, if it has changed since the last call.
     pub(crate) fn changed_kept(&mut self) -> Option<&BTreeMap<ObjectKey, Kept>> {
         std::mem::take(&mut self.kept_changed).then_some(&self.kept)
     }

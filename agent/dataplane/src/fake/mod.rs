@@ -69,7 +69,7 @@ pub struct FakeKernel {
     pub devices: BTreeMap<String, BTreeSet<IpAddr>>,
     /// Rules of a kube-proxy in iptables or nftables mode.
     pub packet_rules: PacketRules,
-    /// Set once they stay in force when rules of the same names are written.
+    /// Set once these rules are copied, so that writing rules of the same names does not end them.
     pub packet_rules_kept: bool,
     /// Frontends of such rules that nothing served at some time: not the rules any more, and no virtual
     /// server yet.

@@ -98,7 +98,7 @@ pub struct PacketRules {
 }
 
 impl PacketRules {
-    /// True without any.
+    /// True if there are no rules.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.modes.is_empty()

@@ -40,7 +40,7 @@ pub struct ShownImport {
     pub ports: Vec<ShownPort>,
     /// The clusters that do not serve it, with the first reason.
     pub hidden: Vec<(String, String)>,
-    /// Whether changes of objects wait to be published. Until they are, no node is sent what is shown.
+    /// True while changes of objects wait to be published. Nodes may not have been sent them.
     #[serde(default)]
     pub pending: bool,
 }

@@ -58,7 +58,9 @@ pub(crate) fn show(value: Value) -> anyhow::Result<Reply> {
             "programmed on {programmed} of {connected} nodes, revision {revision}"
         );
         if import.pending {
-            text.push_str("changes of objects wait to be published: the nodes have not been sent all of this\n");
+            text.push_str(
+                "changes of objects wait to be published; nodes may not have been sent them\n",
+            );
         }
     }
     Ok(Reply::new(value, text))
