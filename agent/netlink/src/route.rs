@@ -7,6 +7,7 @@
 //! another metric: a metric of its own leaves foreign routes unchanged. While both are there, the
 //! one with the lower metric counts.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use portolan_model::Family;
@@ -125,24 +126,45 @@ impl LocalRoutes {
         family: Family,
         each: impl Fn(&mut T, Route),
     ) -> Result<T, SocketError> {
-        let (number, _) = numbers(family);
-        let header = [number, 0, 0, 0, TABLE_LOCAL, 0, 0, 0];
-        let fill = |writer: &mut Writer| {
-            writer.raw(&header);
-            writer.raw(&[0; 4]);
-        };
         let protocol = self.mark.protocol;
-        let decode = |found: &mut T, payload: &[u8]| {
+        self.dump(family, |found: &mut T, payload: &[u8]| {
             if let Some(route) = read(payload, family, protocol)? {
                 each(found, route);
             }
             Ok(())
+        })
+    }
+
+    fn dump<T: Default>(
+        &mut self,
+        family: Family,
+        decode: impl Fn(&mut T, &[u8]) -> Result<(), Malformed>,
+    ) -> Result<T, SocketError> {
+        let (number, _) = numbers(family);
+        let fill = |writer: &mut Writer| {
+            writer.raw(&[number, 0, 0, 0, TABLE_LOCAL, 0, 0, 0]);
+            writer.raw(&[0; 4]);
         };
         match self.socket.dump(GET_ROUTE, fill, decode) {
             // The table does not exist before `lo` was up for the first time.
             Err(SocketError::Refused(Errno::ENOENT)) => Ok(T::default()),
             found => found,
         }
+    }
+
+    /// Addresses with a route that the kernel added because a device has them. The kernel adds that of an IPv6
+    /// address some time after it has acknowledged the address (`addrconf_dad_work` in `net/ipv6/addrconf.c`).
+    ///
+    /// # Errors
+    /// [`SocketError`].
+    pub fn of_addresses(&mut self, family: Family) -> Result<BTreeSet<IpAddr>, SocketError> {
+        self.dump(family, |found: &mut BTreeSet<IpAddr>, payload| {
+            let (protocol, kind) = origin(payload)?;
+            if (protocol, kind) == (PROTOCOL_KERNEL, TYPE_LOCAL) {
+                found.extend(addresses(payload, family)?.map(|(address, _)| address));
+            }
+            Ok(())
+        })
     }
 
     /// Executes requests in their order and returns those that failed, in order.
@@ -182,15 +204,36 @@ fn numbers(family: Family) -> (u8, u8) {
 
 /// The route, if it is of this family and one that is to be shown; `ours` is our protocol number.
 fn read(payload: &[u8], family: Family, ours: u8) -> Result<Option<Route>, Malformed> {
-    let [number, length, _, _, table, protocol, _, kind] = array::<8>(payload, 0)?;
-    let of_one_address = (number, length) == numbers(family) && table == TABLE_LOCAL;
-    let is_ours = (protocol, kind) == (ours, TYPE_LOCAL);
-    if !of_one_address || protocol == PROTOCOL_KERNEL {
+    let (protocol, kind) = origin(payload)?;
+    if protocol == PROTOCOL_KERNEL {
         return Ok(None);
     }
-    let attributes = Attributes::new(payload, HEADER_LEN)?;
+    let found = addresses(payload, family)?;
+    Ok(found.map(
+        |(address, source)| match (protocol, kind) == (ours, TYPE_LOCAL) {
+            true => Route::Ours { address, source },
+            false => Route::Foreign { address },
+        },
+    ))
+}
+
+/// The protocol number and the type of a route.
+fn origin(payload: &[u8]) -> Result<(u8, u8), Malformed> {
+    let [.., protocol, _, kind] = array::<8>(payload, 0)?;
+    Ok((protocol, kind))
+}
+
+/// Address and source of a route, if it is one of a single address of this family in the table of local routes.
+fn addresses(
+    payload: &[u8],
+    family: Family,
+) -> Result<Option<(IpAddr, Option<IpAddr>)>, Malformed> {
+    let [number, length, _, _, table, ..] = array::<8>(payload, 0)?;
+    if (number, length) != numbers(family) || table != TABLE_LOCAL {
+        return Ok(None);
+    }
     let (mut address, mut source) = (None, None);
-    for attribute in attributes {
+    for attribute in Attributes::new(payload, HEADER_LEN)? {
         let attribute = attribute?;
         let value = || -> Result<IpAddr, Malformed> {
             match length {
@@ -204,10 +247,7 @@ fn read(payload: &[u8], family: Family, ours: u8) -> Result<Option<Route>, Malfo
             _ => {}
         }
     }
-    Ok(address.map(|address| match is_ours {
-        true => Route::Ours { address, source },
-        false => Route::Foreign { address },
-    }))
+    Ok(address.map(|address| (address, source)))
 }
 
 /// `struct rtmsg` and attributes.

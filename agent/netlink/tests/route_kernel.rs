@@ -100,8 +100,16 @@ fn routes_of_others_stay_as_they_are() {
             let address = address(text);
             Route::Foreign { address }
         });
-        // Routes that the kernel adds for addresses are left out.
+        // Routes that the kernel adds for addresses are left out, and shown apart.
         assert_eq!(read(&mut routes), foreign);
+        for (family, ip) in [(Family::V4, "10.96.0.3"), (Family::V6, "fd00:96::3")] {
+            let found = routes.of_addresses(family).expect("routes");
+            assert!(found.contains(&address(ip)), "{found:?}");
+            assert!(
+                found.iter().all(|ip| Family::of(*ip) == family),
+                "{found:?}"
+            );
+        }
 
         let add = |vip| Request::Add(vip, source(vip, 1));
         assert_eq!(apply(&mut routes, add), []);

@@ -8,10 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use netlink_packet_route::address::AddressHeaderFlags;
+use portolan_model::Family;
 use portolan_plan::{Step, VipBinding};
 use rtnetlink::{Handle, LinkDummy};
+use tokio::time::Instant;
 
 use super::Kernel;
 use super::blocking::blocking;
@@ -22,6 +25,10 @@ use crate::{DataplaneError, Doubt, KubeProxyObjects as _};
 
 /// Name of our device. It stays down, like a kube-proxy's: its addresses are local nevertheless.
 pub const DEVICE: &str = "portolan-vips";
+
+/// Longest time that the kernel may take to add the routes of IPv6 addresses, and the pause between looks.
+const ROUTE_PATIENCE: Duration = Duration::from_secs(2);
+const ROUTE_PAUSE: Duration = Duration::from_millis(2);
 
 /// `EEXIST`, as netlink says it.
 const EXISTS: i32 = -17;
@@ -104,6 +111,7 @@ impl Kernel {
         if !deleted.is_empty() {
             self.delete_vips(DEVICE, &deleted).await?;
         }
+        self.await_routes(steps, &mut results).await?;
         // VIPs that could not be bound keep their routes.
         let bound = steps.iter().zip(&mut results).filter(|(_, r)| r.is_ok());
         let (gone, results_of): (Vec<Step>, Vec<_>) = bound
@@ -119,6 +127,54 @@ impl Kernel {
             });
         }
         Ok(results)
+    }
+}
+
+impl Kernel {
+    /// Waits until packets to each newly bound address are delivered without our route. The kernel adds the route
+    /// of an IPv6 address after it has acknowledged the address.
+    async fn await_routes(
+        &mut self,
+        steps: &[&Step],
+        results: &mut [Result<(), StepFailure>],
+    ) -> Result<(), DataplaneError> {
+        let deadline = Instant::now() + ROUTE_PATIENCE;
+        loop {
+            let missing = self.without_route(steps, results)?;
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                for index in missing {
+                    let text = "the kernel has not added the route of the address".to_owned();
+                    results[index] = Err(StepFailure::new(Doubt::Lost, text));
+                }
+                return Ok(());
+            }
+            tokio::time::sleep(ROUTE_PAUSE).await;
+        }
+    }
+
+    /// Indices of steps whose IPv6 address has no route of the kernel yet.
+    fn without_route(
+        &mut self,
+        steps: &[&Step],
+        results: &[Result<(), StepFailure>],
+    ) -> Result<Vec<usize>, DataplaneError> {
+        let added = steps.iter().zip(results).enumerate();
+        let added = added.filter(|(_, (step, result))| {
+            matches!(step, Step::AddRoute { vip, .. } | Step::SetRoute { vip, .. } if vip.is_ipv6())
+                && result.is_ok()
+        });
+        let added: Vec<(usize, IpAddr)> = added
+            .filter_map(|(index, (step, _))| Some((index, vip(step)?)))
+            .collect();
+        if added.is_empty() {
+            return Ok(Vec::new());
+        }
+        let routes = blocking(|| self.routes.of_addresses(Family::V6))?;
+        let missing = added.into_iter().filter(|(_, ip)| !routes.contains(ip));
+        Ok(missing.map(|(index, _)| index).collect())
     }
 }
 

@@ -97,6 +97,15 @@ impl Routes {
         Ok(seen)
     }
 
+    /// Addresses with a route that the kernel added because a device has them.
+    pub(crate) fn of_addresses(
+        &mut self,
+        family: Family,
+    ) -> Result<BTreeSet<IpAddr>, DataplaneError> {
+        let found = self.local.of_addresses(family);
+        found.map_err(DataplaneError::RouteSocket)
+    }
+
     /// Sum of all local routes.
     pub(crate) fn sum(&mut self) -> Result<Sum, DataplaneError> {
         let mut sums = [Sum::default(); 2];
