@@ -27,6 +27,9 @@ const ALLOCATIONS: &str = "allocations.yaml";
 /// The file of drains that no policy has.
 const DRAINS: &str = "drains.yaml";
 
+/// Pause before a content that could not be written is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
 /// What was kept: everything is empty at the first start, and without a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
@@ -257,28 +260,32 @@ impl Saver {
     }
 }
 
-/// Writes each content to a file, the last one also when the program ends.
+/// Writes each content to a file, the last one also when the program ends. A content that cannot be written, as on
+/// a full disk, is tried again.
 async fn follow(
     path: PathBuf,
     mut contents: watch::Receiver<String>,
     ending: tokio_util::sync::CancellationToken,
 ) {
+    let mut is_written = true;
     loop {
         let is_ending = tokio::select! {
             changed = contents.changed() => changed.is_err(),
+            () = tokio::time::sleep(RETRY), if !is_written => false,
             () = ending.cancelled() => true,
         };
-        let is_news = !is_ending || contents.has_changed().unwrap_or(false);
-        if is_news {
-            let text = contents.borrow_and_update().clone();
-            let to = path.clone();
-            let written = tokio::task::spawn_blocking(move || {
-                let file = AtomicFile::new(&to).creating_directory();
-                file.write(text.as_bytes())
-            });
-            if let Ok(Err(error)) = written.await {
-                tracing::error!(%error, path = %path.display(), "cannot write the state of clusters");
+        let is_news = !is_ending || !is_written || contents.has_changed().unwrap_or(true);
+        let text = contents.borrow_and_update().clone();
+        // Nothing is to be kept before the first content.
+        if is_news && !text.is_empty() {
+            let written = write(&path, text).await;
+            if let Err(error) = &written
+                && is_written
+            {
+                let path = path.display();
+                tracing::error!(%error, %path, "state of clusters cannot be written; retrying");
             }
+            is_written = written.is_ok();
         }
         if is_ending {
             // The writer may be gone before the program ends.
@@ -286,6 +293,16 @@ async fn follow(
             return;
         }
     }
+}
+
+async fn write(path: &Path, text: String) -> anyhow::Result<()> {
+    let path = path.to_owned();
+    let write = move || {
+        AtomicFile::new(&path)
+            .creating_directory()
+            .write(text.as_bytes())
+    };
+    Ok(tokio::task::spawn_blocking(write).await??)
 }
 
 #[cfg(test)]
@@ -333,5 +350,25 @@ mod tests {
         std::fs::write(path(DRAINS), "[").unwrap();
         let error = format!("{:#}", Saved::read(directory.path()).unwrap_err());
         assert!(error.contains(DRAINS), "{error}");
+    }
+    #[tokio::test(start_paused = true)]
+    async fn content_that_cannot_be_written_is_tried_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let blocked = directory.path().join("state");
+        // A file stands where the directory must be.
+        std::fs::write(&blocked, "").unwrap();
+        let path = blocked.join(DRAINS);
+        let (sender, contents) = watch::channel(String::new());
+        let ending = tokio_util::sync::CancellationToken::new();
+        let following = tokio::spawn(follow(path.clone(), contents, ending.clone()));
+        sender.send_replace("first".to_owned());
+        tokio::time::sleep(RETRY * 2).await;
+        std::fs::remove_file(&blocked).unwrap();
+        tokio::time::sleep(RETRY * 2).await;
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "first");
+        sender.send_replace("last".to_owned());
+        ending.cancel();
+        following.await.unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "last");
     }
 }
