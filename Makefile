@@ -14,7 +14,7 @@ setup: ## Install the needs of demo and tests (as root; quick when all is instal
 .PHONY: build
 build: ## Build both programs, optimised
 	PORTOLAN_REVISION=$$(git rev-parse --short=12 HEAD 2>/dev/null) \
-	cargo build --release -p portolan-controller -p portolan-agent
+	cargo build --release -p portolan-controller -p portolan-ctl -p portolan-agent
 
 .PHONY: deb
 deb: ## Build the Debian package of the agent into target/debian, and check it in a fresh root (as root)
@@ -90,7 +90,7 @@ unused: ## Check for unused dependencies (the first time builds cargo-machete)
 
 .PHONY: man
 man: ## Write manual pages and shell completions of all programs to target/man and target/completions
-	cargo build -p portolan-controller -p portolan-agent
+	cargo build -p portolan-controller -p portolan-ctl -p portolan-agent
 	mkdir -p target/completions
 	for program in portolan-agent portolan-controller portolanctl; do \
 	  target/debug/$$program man target/man && \

@@ -32,6 +32,7 @@ mod streams;
 mod writer;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -44,8 +45,22 @@ const USAGE: u8 = 2;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
+fn main() -> ExitCode {
+    match is_portolanctl() {
+        true => portolan_ctl::main(),
+        false => serve(),
+    }
+}
+
+/// Whether the program was called by the name of `portolanctl`: images have a link of this name.
+fn is_portolanctl() -> bool {
+    let name = std::env::args_os().next();
+    let name = name.as_deref().map(Path::new).and_then(Path::file_stem);
+    name.is_some_and(|name| name == "portolanctl")
+}
+
 #[tokio::main]
-async fn main() -> ExitCode {
+async fn serve() -> ExitCode {
     let cli = args::Cli::parse();
     cli.logs.init();
     let result = match cli.command {

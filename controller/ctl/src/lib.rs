@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 //! `portolanctl`: shows the state of controllers and nodes, confirms deletions that are held back, and writes
-//! the objects of a fleet.
+//! the objects of a fleet. A library, so that the controller can be this program too: an image then has the code once.
 
 #![forbid(unsafe_code)]
 
@@ -42,8 +42,10 @@ use args::{Cli, Command};
 /// Exit code of errors. 1 is a difference of `diff`, a timeout of `wait` and a failure of `check`.
 const ERROR: u8 = 2;
 
+/// Runs `portolanctl` with the arguments of the process; its exit code.
+#[must_use]
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+pub async fn main() -> ExitCode {
     match run(Cli::parse()).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
