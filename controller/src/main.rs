@@ -18,6 +18,7 @@ mod dns;
 mod fake_api;
 mod identity;
 mod keys;
+mod mcs;
 mod metrics;
 mod object_name;
 mod process_name;

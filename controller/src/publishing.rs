@@ -19,9 +19,10 @@ use tokio::sync::mpsc;
 use crate::args::{Args, Source};
 use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver};
 use crate::deletions::HoldCollector;
+use crate::mcs::Mcs;
 use crate::metrics::{CatalogMetrics, SourceCollector};
 use crate::relay;
-use crate::writer::{Federated, Known, Question, SharedTrouble, Writer};
+use crate::writer::{Federated, Known, McsPlanner, Question, SharedTrouble, Writer};
 
 /// Time without yielding after which the writer counts as stuck. The first table of a large cluster
 /// takes seconds.
@@ -80,10 +81,15 @@ impl Publishing {
             return Ok(None);
         }
         let stats = Arc::new(kubernetes::Stats::default());
+        let mcs = match args.source {
+            Source::Clusters => Some(Mcs::start(args, registry, vital).await?),
+            _ => None,
+        };
+        let planner = mcs.as_ref().map(Mcs::planner).unwrap_or_default();
         let inbox = self
-            .start_source(args, names, &stats, registry, vital)
+            .start_source(args, names, mcs, &stats, registry, vital)
             .await?;
-        let federated = federated(args, &self.sources, &self.states, vital)?;
+        let federated = federated(args, &self.sources, &self.states, planner, vital)?;
         let holds = Arc::clone(stats.holds());
         registry.register_collector(Box::new(HoldCollector(Arc::clone(&holds))));
         if args.source != Source::Clusters {
@@ -120,16 +126,17 @@ fn federated(
     args: &Args,
     sources: &ClusterSources,
     states: &ClusterStates,
+    planner: McsPlanner,
     vital: &Vital,
 ) -> anyhow::Result<Federated> {
     let (sources, states) = (Arc::clone(sources), states.clone());
     let Some(directory) = &args.clusters.state_dir else {
         let (saved, saver) = Default::default();
-        return Ok(Federated::new(sources, states, saved, saver));
+        return Ok(Federated::new(sources, states, saved, saver, planner));
     };
     let saved = Saved::read(directory).context("--state-dir")?;
     let saver = Saver::start(directory, vital);
-    Ok(Federated::new(sources, states, saved, saver))
+    Ok(Federated::new(sources, states, saved, saver, planner))
 }
 
 /// Exports the time of the last contact with the source, and keeps the controller unready while the

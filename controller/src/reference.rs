@@ -18,8 +18,9 @@ use prometheus_client::registry::Registry;
 
 use crate::args::Cli;
 use crate::cluster::ClusterMetrics;
-use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates};
+use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, SourceContact};
 use crate::deletions::HoldCollector;
+use crate::mcs::WriteCounts;
 use crate::metrics::{CatalogMetrics, SessionCollector, SourceCollector};
 use crate::relay::RelayCollector;
 use crate::reviews::ReviewMetrics;
@@ -195,9 +196,11 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     ours.register_collector(Box::new(HoldCollector(holds)));
     ours.register_collector(Box::new(ContactCollector(|| Some(Duration::ZERO))));
     ours.register_collector(Box::new(SourceCollector { stats }));
+    WriteCounts::register(ours).count("eu-1", "ServiceImport", "written");
     let sources = ClusterSources::default();
     let contact = Arc::new(Contact::default());
     contact.note();
+    let contact = SourceContact::Files(contact);
     sources.lock().unwrap().insert("eu-1".into(), contact);
     let states = ClusterStates::default();
     let mut fleet = Fleet::default();

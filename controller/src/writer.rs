@@ -5,6 +5,7 @@
 mod audit;
 mod federation;
 mod inbox;
+mod objects;
 mod origin;
 mod questions;
 mod resent;
@@ -30,6 +31,7 @@ pub(crate) use federation::Federated;
 use federation::TICK;
 use inbox::Input;
 pub(crate) use inbox::{ClusterChange, Inbox};
+pub(crate) use objects::McsPlanner;
 use origin::Origins;
 pub(crate) use questions::Question;
 use resent::Resent;
@@ -37,6 +39,11 @@ use resent::Resent;
 /// CPU time to send a small batch to one stream over TLS and to read its answer (measured: 12 to 21
 /// microseconds).
 const PER_STREAM: Duration = Duration::from_micros(20);
+
+/// Time between two plans of writes of MCS objects.
+const PLAN: Duration = Duration::from_millis(250);
+/// How often a plan is put off because changes wait to be published.
+const MOST_PUT_OFF: u32 = 8;
 
 /// Current problems of the sources, for the debug dump.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -88,6 +95,8 @@ pub(crate) struct Known {
     waiting: BTreeSet<Arc<str>>,
     /// What the source of a cluster has sent since it was started again.
     restarted: BTreeMap<Arc<str>, Resent>,
+    /// How often the last plan of MCS objects was put off.
+    put_off: u32,
 }
 
 impl Writer {
@@ -100,6 +109,8 @@ impl Writer {
         let mut due: Option<Instant> = None;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut plans = tokio::time::interval(PLAN);
+        plans.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let flush = async {
                 match due {
@@ -144,12 +155,33 @@ impl Writer {
                         due = Some(debounce.changed(Instant::now(), pipeline.is_urgent()));
                     }
                 }
+                _ = plans.tick(), if self.federated.is_on() => {
+                    if self.plan_objects(&mut pipeline, &mut origins) {
+                        due = None;
+                    }
+                }
                 () = auditor.due(), if !self.known.synced.is_empty() => {
                     let found = auditor.look(&mut pipeline);
                     self.repair(&pipeline, &found, &mut origins);
                 }
             }
         }
+    }
+
+    /// Plans the writes of MCS objects by the published tables. Returns whether it published them first, since
+    /// changes would have waited for too long.
+    fn plan_objects(&mut self, pipeline: &mut Pipeline, origins: &mut Origins) -> bool {
+        let is_dirty = pipeline.is_dirty();
+        if is_dirty && self.known.put_off < MOST_PUT_OFF {
+            self.known.put_off += 1;
+            return false;
+        }
+        self.known.put_off = 0;
+        if is_dirty {
+            self.flush(pipeline, origins);
+        }
+        self.federated.plan_objects(pipeline, &self.known.synced);
+        is_dirty
     }
 
     /// Takes one input. Returns whether its changes may be published: nothing is before the cluster's
@@ -228,6 +260,7 @@ impl Writer {
         }
         self.known.synced.insert(Arc::clone(cluster));
         self.known.waiting.insert(Arc::clone(cluster));
+        self.federated.adopt(pipeline, cluster);
         // It is in contact now, not only at the next tick.
         self.federated.tick(pipeline, &self.known.synced);
         let other = self

@@ -6,6 +6,7 @@
 
 mod config;
 mod kube_proxy;
+mod phases;
 mod process;
 mod programs;
 mod proxy;
@@ -20,6 +21,7 @@ use anyhow::{Context, Result, bail};
 
 use self::config::{Nodes, api_args, etcd_args, manager_args, write_credentials};
 pub use self::kube_proxy::{ApiOnLan, KubeProxies};
+pub use self::phases::Phases;
 use self::process::Process;
 pub use self::programs::{Binaries, Missing};
 pub use self::proxy::{ApiProxy, slice_path};
@@ -120,7 +122,11 @@ impl Servers {
     /// # Panics
     /// If the servers are available but do not start, and in CI if they are missing.
     pub fn start_or_skip(test: &str, dir: &Path) -> Option<Self> {
-        let error = match Self::start(dir) {
+        Self::or_skip(test, Self::start(dir))
+    }
+
+    fn or_skip(test: &str, started: Result<Self>) -> Option<Self> {
+        let error = match started {
             Ok(servers) => return Some(servers),
             Err(error) => error,
         };
@@ -158,12 +164,23 @@ impl Servers {
         Self::start_for(dir, Nodes::Kubelets(address), names)
     }
 
+    /// Starts the servers with RBAC and the controllers of Deployments and StatefulSets, for `test`, or prints that
+    /// it is skipped. Users with a token get a kubeconfig `NAME.kubeconfig` in `dir`; what they may do is up to the
+    /// test.
+    ///
+    /// # Panics
+    /// As [`Self::start_or_skip`].
+    pub fn start_for_workloads_or_skip(test: &str, dir: &Path, users: &[&str]) -> Option<Self> {
+        let users: Vec<String> = users.iter().map(|user| (*user).to_owned()).collect();
+        Self::or_skip(test, Self::start_for(dir, Nodes::Workloads, &users))
+    }
+
     fn start_for(dir: &Path, nodes: Nodes, names: &[String]) -> Result<Self> {
         let binaries = Self::binaries()?;
         let program = |name| binaries.program(name);
         let [etcd_port, peer_port, port] = ports::reserve()?;
         let url = format!("https://{}:{port}", nodes.api_address());
-        let kubeconfig = write_credentials(dir, &url, names)?;
+        let kubeconfig = write_credentials(dir, &url, names, nodes)?;
         let cache = dir.join("kubectl-cache");
         let kubectl = Kubectl {
             program: program("kubectl"),

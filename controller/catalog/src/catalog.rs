@@ -46,6 +46,7 @@ impl Catalog {
                     Object::Pod(pod) => self.put_pod(&pod, dirty),
                     Object::Namespace(key) => self.put_namespace(&key, dirty),
                     Object::ServiceExport(export) => self.put_export(export, dirty),
+                    Object::ServiceImport(import) => self.put_observed(import, dirty),
                 }
             }
             ObjectChange::Refused { object, problems }
@@ -286,6 +287,7 @@ impl Catalog {
             Kind::Pod => self.remove_pod(&object.key, dirty),
             Kind::Namespace => self.remove_namespace(&object.key, dirty),
             Kind::ServiceExport => self.remove_export(&object.key, dirty),
+            Kind::ServiceImport => self.remove_observed(&object.key, dirty),
             Kind::LoadBalancer | Kind::Director => {}
         }
         self.note(object, Vec::new(), dirty);
@@ -300,6 +302,7 @@ impl Catalog {
             Kind::Pod
             | Kind::Namespace
             | Kind::ServiceExport
+            | Kind::ServiceImport
             | Kind::LoadBalancer
             | Kind::Director => return,
         };

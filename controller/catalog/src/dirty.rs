@@ -22,6 +22,8 @@ pub struct DirtySet {
     pub pod_weights: BTreeSet<ObjectKey>,
     /// Whether exports or namespaces changed, of which imports are made.
     pub exports: bool,
+    /// Whether ServiceImports, or statuses of ServiceExports, changed. No table depends on them.
+    pub observed: bool,
     /// Whether load balancers changed.
     pub load_balancers: bool,
     /// Whether the catalog's problems changed.
@@ -47,6 +49,8 @@ impl DirtySet {
             load_balancers,
             problems,
             urgent: _,
+            // Whoever writes these objects looks by itself.
+            observed: _,
             // Only with a Service that is dirty.
             triggers: _,
         } = self;

@@ -3,6 +3,7 @@
 //! The objects, reduced to the fields that endpoint selection uses.
 
 mod export;
+mod import;
 mod node;
 mod service;
 mod slice;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use crate::{Kind, ObjectRef};
 
 pub use export::{ExportPort, ServiceExport, ServiceFacts, ServiceType};
+pub use import::{Condition, ExportStatus, ImportSpec, OwnImport, ServiceImport};
 pub use node::{MAX_WEIGHT, Node, Pod};
 pub use service::{Service, ServicePort};
 pub use slice::{Endpoint, EndpointRef, EndpointSlice, SlicePort};
@@ -56,6 +58,8 @@ pub enum Object {
     Namespace(ObjectKey),
     /// A Service that is exported to other clusters, or may be.
     ServiceExport(ServiceExport),
+    /// A ServiceImport as its cluster has it.
+    ServiceImport(ServiceImport),
 }
 
 impl Object {
@@ -69,6 +73,7 @@ impl Object {
             Self::Pod(pod) => (Kind::Pod, &pod.key),
             Self::Namespace(key) => (Kind::Namespace, key),
             Self::ServiceExport(export) => (Kind::ServiceExport, &export.key),
+            Self::ServiceImport(import) => (Kind::ServiceImport, &import.key),
         };
         ObjectRef {
             kind,

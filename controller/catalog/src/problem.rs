@@ -23,6 +23,9 @@ pub enum Kind {
     Namespace,
     /// `multicluster.x-k8s.io` ServiceExport.
     ServiceExport,
+    /// `multicluster.x-k8s.io` ServiceImport. The catalog has those that are there, to write them only if they
+    /// differ.
+    ServiceImport,
     /// `portolan.dev/v1alpha1` LoadBalancer. The catalog has the records of all of them, and their problems.
     LoadBalancer,
     /// `portolan.dev/v1alpha1` Director. The catalog has their problems only.
@@ -38,6 +41,7 @@ impl fmt::Display for Kind {
             Self::Pod => "Pod",
             Self::Namespace => "Namespace",
             Self::ServiceExport => "ServiceExport",
+            Self::ServiceImport => "ServiceImport",
             Self::LoadBalancer => "LoadBalancer",
             Self::Director => "Director",
         })

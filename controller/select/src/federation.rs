@@ -9,6 +9,7 @@
 
 mod export;
 mod input;
+mod mcs;
 mod planned;
 mod publish;
 mod shown;
@@ -79,6 +80,10 @@ pub(crate) struct Federation {
     kept: BTreeMap<ObjectKey, Kept>,
     /// Set when `kept` changes; cleared when it is handed out to be saved.
     kept_changed: bool,
+    /// Set when anything changes that MCS objects are made of.
+    objects_changed: bool,
+    /// Set when endpoints of an exported Service change.
+    endpoints_changed: bool,
     plan: Plan,
     /// The imports that use an exported Service.
     importers: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
@@ -107,6 +112,7 @@ impl Federation {
         self.unreachable = world::unreachable(&objects);
         self.objects = objects;
         self.is_stale = true;
+        self.objects_changed = true;
         // Networks and bounds count in all of them.
         self.dirty.extend(self.keys());
         self.unchecked.extend(self.importers.keys().cloned());
@@ -131,6 +137,7 @@ impl Federation {
     pub(crate) fn set_kept(&mut self, kept: BTreeMap<ObjectKey, Kept>) {
         let before = std::mem::replace(&mut self.kept, kept);
         self.kept_changed = true;
+        self.objects_changed = true;
         let winner = |kept: Option<&Kept>| kept.and_then(|kept| kept.winner.clone());
         let ips = |kept: Option<&Kept>| kept.map_or_else(Vec::new, |kept| kept.ips.clone());
         for key in before.keys().chain(self.kept.keys()) {
@@ -148,6 +155,7 @@ impl Federation {
         if kept.ips != ips {
             kept.ips = ips;
             self.kept_changed = true;
+            self.objects_changed = true;
             self.dirty.insert(key);
         }
     }
@@ -221,6 +229,7 @@ impl Federation {
         let before = std::mem::replace(&mut self.plan, plan);
         let changed: Vec<ObjectKey> = changed(&before, &self.plan).collect();
         self.wanted_changed |= !changed.is_empty();
+        self.objects_changed = true;
         self.dirty.extend(changed);
         self.note_winners();
         self.importers = importers(&self.plan);
@@ -247,9 +256,11 @@ impl Federation {
                 self.dirty.extend(zoned);
             }
         }
+        self.endpoints_changed |= !self.unchecked.is_empty();
         for service in std::mem::take(&mut self.unchecked) {
             self.check_endpoints(catalog, &service);
         }
+        self.objects_changed |= self.problems_changed;
         for import in std::mem::take(&mut self.dirty) {
             self.claim(catalog, &import, dirty);
             dirty.services.insert(import);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use portolan_catalog::{Catalog, DirtySet, FieldProblem, ObjectChange, ObjectKey, ObjectRef};
 use portolan_federate::imports::ImportName;
+use portolan_mcs::{Awaited, WantedSlice, Write};
 use portolan_model::NodeKey;
 use portolan_policy::Objects;
 
@@ -25,6 +26,8 @@ pub struct Pipeline {
     federation: Federation,
     dirty: DirtySet,
     problems_changed: bool,
+    /// Set when objects change that only MCS writes are compared with.
+    observed_changed: bool,
 }
 
 /// An audit, part by part: incrementally updated tables must equal tables computed from scratch. A
@@ -76,6 +79,7 @@ impl Pipeline {
     pub fn flush(&mut self) -> TableDelta {
         let mut dirty = std::mem::take(&mut self.dirty);
         self.problems_changed |= dirty.problems;
+        self.observed_changed |= dirty.observed;
         self.federation.refresh(&mut self.catalog, &mut dirty);
         self.project(&dirty)
     }
@@ -122,6 +126,35 @@ impl Pipeline {
         let is_news = std::mem::take(&mut self.dirty.exports);
         self.federation.replan(&self.catalog, is_news);
         self.federation.take_wanted()
+    }
+
+    /// Takes over what a cluster's ServiceImports record: virtual addresses, winners, exporting clusters.
+    pub fn adopt_imports(&mut self, cluster: &Arc<str>) {
+        self.federation.adopt(&self.catalog, cluster);
+    }
+
+    /// Whether anything that MCS objects are made of, or compared with, has changed since the last call.
+    pub fn take_objects_changed(&mut self) -> bool {
+        let is_observed = std::mem::take(&mut self.dirty.observed);
+        let is_observed = std::mem::take(&mut self.observed_changed) || is_observed;
+        self.federation.take_objects_changed() || is_observed
+    }
+
+    /// Whether anything that EndpointSlices of imports are made of has changed since the last call.
+    pub fn take_endpoints_changed(&mut self) -> bool {
+        self.federation.take_endpoints_changed()
+    }
+
+    /// The writes that make a cluster's MCS objects as they should be, at most 1,000.
+    #[must_use]
+    pub fn mcs_writes(&self, cluster: &Arc<str>, awaited: &Awaited) -> Vec<Write> {
+        self.federation.mcs_writes(&self.catalog, cluster, awaited)
+    }
+
+    /// The EndpointSlices that a cluster should have for its imports, by name.
+    #[must_use]
+    pub fn mcs_slices(&self, cluster: &Arc<str>) -> BTreeMap<ImportName, WantedSlice> {
+        self.federation.mcs_slices(&self.catalog, cluster)
     }
 
     /// The trigger times of each cluster's changes since the last flush, in milliseconds of Unix time;

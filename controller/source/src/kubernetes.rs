@@ -8,10 +8,12 @@
 
 mod client;
 mod events;
+mod exports;
 mod feed;
 mod follow;
 mod identity;
 mod kinds;
+mod member;
 mod name_feed;
 mod probe;
 mod prune;
@@ -26,12 +28,16 @@ use std::sync::Arc;
 
 use kube::{Api, Client};
 use portolan_catalog::Kind;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::deletions::GuardConfig;
 use crate::held::KindGuard;
-use crate::objects::{EndpointSlice, Namespace, Node, Pod, ProxyName, Scope, Service};
+use crate::objects::{
+    EndpointSlice, Namespace, Node, Pod, ProxyName, Scope, Service, ServiceExport, ServiceImport,
+};
 use crate::{NameSink, Sink};
+use exports::Exports;
 use feed::{Feed, Pending};
 use follow::Follower;
 use kinds::{NamedPod, Watchable};
@@ -40,6 +46,7 @@ use name_feed::NameFeed;
 pub use client::{ClientError, check_kubeconfig, client, own_client};
 pub use events::{problem_channel, report_problems};
 pub use identity::{ClusterId, cluster_id};
+pub use member::{MemberConfig, MemberError, may_replace};
 pub use probe::{VersionError, newest_versions};
 pub use report::report_held;
 pub use stats::{KindStats, Stats};
@@ -106,6 +113,7 @@ pub async fn watch_names(
         }),
         sink,
         names,
+        exports: None,
         stats,
         guard: options.guard,
     };
@@ -140,11 +148,62 @@ pub async fn watch_names(
     let _ = token.run_until_cancelled(Box::pin(watches)).await;
 }
 
+/// Watches all that several clusters share of one: Services, EndpointSlices, Nodes, namespaces, ServiceExports
+/// and ServiceImports, until `token` is cancelled or the sink's reader is gone. `automatic` says whether
+/// Services may be exported without a ServiceExport. Kinds that the server lacks are looked for every minute.
+///
+/// [`Event::Synced`](crate::Event::Synced) follows the first complete listing of all kinds that are there.
+pub async fn watch_shared(
+    client: Client,
+    cluster: Arc<str>,
+    options: Options,
+    automatic: watch::Receiver<bool>,
+    sink: Sink,
+    stats: Arc<Stats>,
+    token: CancellationToken,
+) {
+    let exports = Exports::new(sink.clone(), *automatic.borrow());
+    let exports = Arc::new(exports);
+    let feeds = Feeds {
+        pending: Arc::new(Pending::new(6)),
+        pending_names: Arc::new(Pending::new(0)),
+        scope: Arc::new(Scope {
+            cluster,
+            proxy: options.proxy,
+            shares: true,
+        }),
+        sink,
+        names: None,
+        exports: Some(Arc::clone(&exports)),
+        stats,
+        guard: options.guard,
+    };
+    let follower = Followers {
+        client,
+        streamed: !options.paged,
+        feeds,
+    };
+    let watches = async {
+        tokio::try_join!(
+            follower.of::<Service>(true, false).run(),
+            follower.of::<EndpointSlice>(true, false).run(),
+            follower.of::<Node>(true, false).run(),
+            follower.of::<Namespace>(true, false).run(),
+            follower.of::<ServiceExport>(true, false).run(),
+            follower.of::<ServiceImport>(true, false).run(),
+            exports.follow(automatic),
+        )
+    };
+    // Ends early only with the sink's reader, whose owner deals with its end.
+    let _ = token.run_until_cancelled(Box::pin(watches)).await;
+}
+
 /// The shared parts of all watches.
 struct Feeds {
     scope: Arc<Scope>,
     sink: Sink,
     names: Option<NameOptions>,
+    exports: Option<Arc<Exports>>,
     stats: Arc<Stats>,
     guard: GuardConfig,
     pending: Arc<Pending>,
@@ -157,7 +216,9 @@ impl Feeds {
             let pending = Arc::clone(&self.pending_names);
             NameFeed::new(kind, names.sink.clone(), pending)
         });
-        let guard = (kind != Kind::Pod).then(|| {
+        // Pods come and go, and no table depends on ServiceImports.
+        let is_guarded = !matches!(kind, Kind::Pod | Kind::ServiceImport);
+        let guard = is_guarded.then(|| {
             let holds = Arc::clone(self.stats.holds());
             KindGuard::new(kind, Arc::clone(&self.scope.cluster), self.guard, holds)
         });
@@ -170,6 +231,7 @@ impl Feeds {
             Arc::clone(&self.pending),
             guard,
         )
+        .joining(self.exports.clone())
     }
 }
 

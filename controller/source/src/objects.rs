@@ -9,6 +9,7 @@ mod address;
 mod annotations;
 mod balancer;
 mod export;
+mod import;
 mod metadata;
 mod names;
 mod namespace;
@@ -25,19 +26,23 @@ mod tests;
 
 use std::sync::Arc;
 
-use portolan_catalog::{FieldProblem, Kind, Object, ObjectChange, ObjectKey, ObjectRef, Reason};
+use portolan_catalog::{
+    FieldProblem, Kind, Object, ObjectChange, ObjectKey, ObjectRef, Reason, ServiceFacts,
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub(crate) use export::facts;
-pub use metadata::{Annotation, Metadata};
+pub use import::{FIELD_MANAGER, WINNER};
+pub use metadata::{Annotation, ManagedFields, Metadata};
 pub use names::{Names, removed};
 pub(crate) use pod::has_weight;
 pub use schema::{
-    ClientIpConfig, Conditions, Endpoint, EndpointSlice, HintName, Hints, LoadBalancerIngress,
-    LoadBalancerStatus, Namespace, Node, NodeAddress, NodeSpec, NodeStatus, Pod, PodIp, PodStatus,
-    Service, ServiceExport, ServiceExportSpec, ServicePort, ServiceSpec, ServiceStatus,
-    SessionAffinityConfig, SlicePort, Taint, TargetRef,
+    ClientIpConfig, ClusterStatus, Condition, Conditions, Endpoint, EndpointSlice, HintName, Hints,
+    LoadBalancerIngress, LoadBalancerStatus, McsStatus, Namespace, Node, NodeAddress, NodeSpec,
+    NodeStatus, Pod, PodIp, PodStatus, Service, ServiceExport, ServiceExportSpec, ServiceImport,
+    ServiceImportSpec, ServicePort, ServiceSpec, ServiceStatus, SessionAffinityConfig, SlicePort,
+    Taint, TargetRef,
 };
 pub use scope::{ProxyName, ProxyNameError, Scope};
 
@@ -102,6 +107,11 @@ pub trait Manifest: DeserializeOwned {
     /// Converts the object for the catalog.
     fn convert(self, scope: &Scope) -> Converted;
 
+    /// What an export needs of the object, if it is a Service.
+    fn facts(&self, _scope: &Scope) -> Option<Arc<ServiceFacts>> {
+        None
+    }
+
     /// Converts the object for DNS.
     fn names(&self) -> Names {
         Names::default()
@@ -131,6 +141,7 @@ pub fn convert(kind: Kind, value: &Value, scope: &Scope) -> Converted {
         Kind::Pod => convert_as::<Pod>(value, scope),
         Kind::Namespace => convert_as::<Namespace>(value, scope),
         Kind::ServiceExport => convert_as::<ServiceExport>(value, scope),
+        Kind::ServiceImport => convert_as::<ServiceImport>(value, scope),
         Kind::LoadBalancer | Kind::Director => {
             let message = "is read with all others of its kind";
             let problem = FieldProblem::new("kind", Reason::Unsupported, message);
@@ -147,7 +158,11 @@ pub fn names(kind: Kind, value: &Value) -> Names {
         Kind::EndpointSlice => names_as::<EndpointSlice>(value),
         Kind::Pod => names_as::<Pod>(value),
         Kind::Namespace => names_as::<Namespace>(value),
-        Kind::Node | Kind::ServiceExport | Kind::LoadBalancer | Kind::Director => Names::default(),
+        Kind::Node
+        | Kind::ServiceExport
+        | Kind::ServiceImport
+        | Kind::LoadBalancer
+        | Kind::Director => Names::default(),
     }
 }
 
@@ -180,7 +195,7 @@ pub fn is_version(kind: Kind, version: &str) -> bool {
 #[must_use]
 pub fn api_version(kind: Kind) -> &'static str {
     match kind {
-        Kind::ServiceExport => "multicluster.x-k8s.io/v1beta1",
+        Kind::ServiceExport | Kind::ServiceImport => "multicluster.x-k8s.io/v1beta1",
         Kind::Service | Kind::Node | Kind::Pod | Kind::Namespace => "v1",
         Kind::EndpointSlice => "discovery.k8s.io/v1",
         Kind::LoadBalancer | Kind::Director => portolan_director::document::API_VERSION,

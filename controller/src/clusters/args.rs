@@ -2,12 +2,15 @@
 
 //! Flags of the source `clusters`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
+use portolan_policy::Access;
+use portolan_source::kubernetes::MemberConfig;
 
 use super::policy::PolicyFiles;
 use crate::args::{Args, Source};
+use crate::mcs::LeaderArgs;
 
 /// Flags of several clusters.
 #[derive(Debug, Clone, clap::Args)]
@@ -29,6 +32,10 @@ pub(crate) struct ClustersArgs {
     /// addresses again as long as none has come or gone.
     #[arg(long, env = "PORTOLAN_STATE_DIR", value_name = "DIRECTORY")]
     pub(crate) state_dir: Option<PathBuf>,
+
+    /// The election of the replica that writes into clusters.
+    #[command(flatten)]
+    pub(crate) leader: LeaderArgs,
 }
 
 impl ClustersArgs {
@@ -40,6 +47,8 @@ impl ClustersArgs {
         if args.source != Source::Clusters {
             let is_set = args.clusters.state_dir.is_some();
             ensure!(!is_set, "--state-dir is for --source clusters");
+            let is_set = args.clusters.leader.mcs_lease.is_some();
+            ensure!(!is_set, "--mcs-lease is for --source clusters");
             return Ok(());
         }
         for (flag, is_set) in [
@@ -60,6 +69,18 @@ impl ClustersArgs {
     pub(crate) fn check_files(&self) -> Vec<String> {
         let mut files = PolicyFiles::new(self.policy_file.clone());
         files.refresh();
-        files.problems().to_vec()
+        let mut problems = files.problems().to_vec();
+        let clusters = files.objects().clusters.values();
+        problems.extend(clusters.filter_map(|cluster| {
+            let Access::KubeconfigFile(path) = &cluster.access else {
+                return None;
+            };
+            let error = MemberConfig::read(Path::new(path)).err()?;
+            let name = &cluster.meta.name;
+            Some(format!(
+                "Cluster {name}: spec.access.kubeconfigFile: {error}"
+            ))
+        }));
+        problems
     }
 }

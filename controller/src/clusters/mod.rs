@@ -3,6 +3,7 @@
 //! The source `clusters`: one source for each Cluster of the policy.
 
 mod args;
+mod contact;
 mod metrics;
 mod policy;
 mod saved;
@@ -10,7 +11,8 @@ mod states;
 mod supervisor;
 
 pub(crate) use args::ClustersArgs;
+pub(crate) use contact::SourceContact;
 pub(crate) use metrics::ClusterCollector;
 pub(crate) use saved::{Saved, Saver};
 pub(crate) use states::ClusterStates;
-pub(crate) use supervisor::{ClusterSources, Supervisor};
+pub(crate) use supervisor::{ClusterSources, Members, Supervisor};

@@ -2,6 +2,9 @@
 
 //! Runs a source for each Cluster of the policy.
 
+mod members;
+mod problems;
+
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -10,18 +13,20 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use portolan_policy::spec::NetworkMode;
-use portolan_policy::{Access, Cluster, Objects, overlaps};
+use portolan_policy::{Access, Cluster, Objects};
 use portolan_source::deletions::GuardConfig;
-use portolan_source::{Contact, HeldDeletions, Sink, file};
+use portolan_source::{HeldDeletions, Sink, file};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::ClusterStates;
 use super::policy::PolicyFiles;
+use super::{ClusterStates, SourceContact};
 use crate::writer::ClusterChange;
+use members::Member;
+pub(crate) use members::Members;
+use problems::{of_networks, unsupported};
 
 /// Length of the queue of one cluster's events.
 const EVENTS: usize = 8;
@@ -39,7 +44,7 @@ type Read = fn(
 ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The sources that run, shared with metrics.
-pub(crate) type ClusterSources = Arc<Mutex<BTreeMap<Arc<str>, Arc<Contact>>>>;
+pub(crate) type ClusterSources = Arc<Mutex<BTreeMap<Arc<str>, SourceContact>>>;
 
 /// Starts and stops sources as the policy says.
 #[derive(Debug)]
@@ -58,18 +63,39 @@ pub(crate) struct Supervisor {
     told: Option<(Objects, bool)>,
     /// Whether Services may be exported without a ServiceExport.
     automatic: watch::Sender<bool>,
+    /// The clusters that are reached by kubeconfigs.
+    members: Members,
 }
 
 /// The source of one cluster. It stops when this is dropped.
 #[derive(Debug)]
 struct Running {
-    paths: watch::Sender<Vec<PathBuf>>,
+    way: Way,
     task: Id,
     /// When it is started again after a panic.
     again: Option<Instant>,
     /// The pause before the next start.
     pause: Duration,
     _stop: DropGuard,
+}
+
+/// How a cluster is read.
+#[derive(Debug)]
+enum Way {
+    /// From files.
+    Files(watch::Sender<Vec<PathBuf>>),
+    /// From its API server.
+    Member(Member),
+}
+
+impl Way {
+    /// The same way once more.
+    fn again(&self) -> Self {
+        match self {
+            Self::Files(paths) => Self::Files(watch::Sender::new(paths.borrow().clone())),
+            Self::Member(member) => Self::Member(member.clone()),
+        }
+    }
 }
 
 /// The writer is gone.
@@ -91,6 +117,7 @@ impl Supervisor {
         changes: mpsc::Sender<ClusterChange>,
         sources: ClusterSources,
         states: ClusterStates,
+        members: Members,
     ) -> Self {
         Self {
             files: PolicyFiles::new(policy),
@@ -107,6 +134,7 @@ impl Supervisor {
             problems: Vec::new(),
             told: None,
             automatic: watch::Sender::new(false),
+            members,
         }
     }
 
@@ -122,10 +150,14 @@ impl Supervisor {
             let next_start = self.next_start();
             tokio::select! {
                 _ = ticks.tick() => {
-                    if self.refresh().await {
+                    let is_news = self.refresh().await;
+                    if is_news {
                         self.change().await?;
                     }
+                    self.read_members().await?;
+                    self.tell_problems().await?;
                 }
+                Some(trial) = self.members.tried() => self.replace(trial).await?,
                 Some(ended) = self.tasks.join_next_with_id() => {
                     if let Err(error) = ended {
                         let task = error.id();
@@ -171,13 +203,10 @@ impl Supervisor {
         let is_due = |running: &Running| running.again.is_some_and(|again| again <= now);
         let due = self.running.iter().filter(|(_, running)| is_due(running));
         let due: Vec<_> = due
-            .map(|(name, running)| {
-                let paths = running.paths.borrow().clone();
-                (Arc::clone(name), paths, running.pause)
-            })
+            .map(|(name, running)| (Arc::clone(name), running.way.again(), running.pause))
             .collect();
-        for (cluster, paths, pause) in due {
-            self.start(cluster, paths, pause).await?;
+        for (cluster, way, pause) in due {
+            self.start(cluster, way, pause).await?;
         }
         Ok(())
     }
@@ -202,30 +231,41 @@ impl Supervisor {
     /// Makes the sources those that the policy asks for.
     async fn change(&mut self) -> Result<(), WriterGone> {
         let clusters: Vec<_> = self.files.objects().clusters.values().cloned().collect();
-        let mut problems = self.files.problems().to_vec();
-        problems.extend(of_networks(self.files.objects()));
         self.tell_policies().await?;
         for name in self.left(&clusters) {
             self.running.remove(&name);
             self.lock().remove(&name);
+            self.members.forget(&name);
             tracing::info!(cluster = %name, "cluster left; its agents keep the last table");
             self.changes.send(ClusterChange::Left(name)).await?;
         }
         for cluster in &clusters {
-            match &cluster.access {
-                Access::Files(paths) => {
-                    let paths = paths.iter().map(PathBuf::from).collect();
-                    self.read(&cluster.meta.name, paths).await?;
-                }
-                other => problems.push(unsupported(cluster, other)),
+            if let Access::Files(paths) = &cluster.access {
+                let paths = paths.iter().map(PathBuf::from).collect();
+                self.read(&cluster.meta.name, paths).await?;
             }
         }
+        self.tell_problems().await?;
+        if clusters.is_empty() && self.files.is_complete() {
+            self.changes.send(ClusterChange::None).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells the writer all that is wrong, if that is other than before.
+    async fn tell_problems(&mut self) -> Result<(), WriterGone> {
+        let objects = self.files.objects();
+        let mut problems = self.files.problems().to_vec();
+        problems.extend(of_networks(objects));
+        let clusters = objects.clusters.values();
+        problems.extend(clusters.filter_map(|cluster| match &cluster.access {
+            Access::Files(_) => None,
+            Access::KubeconfigFile(_) => self.members.problem(&cluster.meta.name),
+            other => Some(unsupported(cluster, other)),
+        }));
         if problems != self.problems {
             self.problems.clone_from(&problems);
             self.changes.send(ClusterChange::Problems(problems)).await?;
-        }
-        if clusters.is_empty() && self.files.is_complete() {
-            self.changes.send(ClusterChange::None).await?;
         }
         Ok(())
     }
@@ -255,41 +295,43 @@ impl Supervisor {
 
     /// Reads a cluster's objects from these paths.
     async fn read(&mut self, name: &str, paths: Vec<PathBuf>) -> Result<(), WriterGone> {
-        if let Some(running) = self.running.get(name) {
-            running.paths.send_if_modified(|now| {
+        if let Some(Way::Files(running)) = self.running.get(name).map(|running| &running.way) {
+            running.send_if_modified(|now| {
                 let is_new = *now != paths;
                 *now = paths;
                 is_new
             });
             return Ok(());
         }
-        let cluster: Arc<str> = name.into();
-        tracing::info!(%cluster, "cluster joined");
-        self.start(cluster, paths, PAUSES[0]).await
+        let way = Way::Files(watch::Sender::new(paths));
+        self.join(name.into(), way).await
     }
 
-    /// Starts the source of a cluster, and has the writer take its events.
+    /// Starts the source of a cluster that has none, or another kind of source.
+    async fn join(&mut self, cluster: Arc<str>, way: Way) -> Result<(), WriterGone> {
+        tracing::info!(%cluster, "cluster joined");
+        self.start(cluster, way, PAUSES[0]).await
+    }
+
+    /// Starts the source of a cluster, and has the writer take its events. A source that ran stops.
     async fn start(
         &mut self,
         cluster: Arc<str>,
-        paths: Vec<PathBuf>,
+        way: Way,
         pause: Duration,
     ) -> Result<(), WriterGone> {
         let (sink, events) = Sink::channel(EVENTS);
-        let (sender, paths) = watch::channel(paths);
-        let options = file::Options {
-            guard: Some(self.guard.clone()),
-            shares: Some(self.automatic.subscribe()),
-            ..file::Options::new(self.interval)
-        };
-        self.lock()
-            .insert(Arc::clone(&cluster), Arc::clone(&options.contact));
         let token = CancellationToken::new();
-        let watch = (self.read)(paths, Arc::clone(&cluster), sink, options, token.clone());
-        let task = self.tasks.spawn(watch);
+        let task = match &way {
+            Way::Files(paths) => {
+                self.members.forget(&cluster);
+                self.start_files(&cluster, paths.subscribe(), sink, token.clone())
+            }
+            Way::Member(member) => self.start_member(&cluster, member, sink, &token),
+        };
         let running = Running {
-            paths: sender,
-            task: task.id(),
+            way,
+            task,
             again: None,
             pause,
             _stop: token.drop_guard(),
@@ -299,7 +341,25 @@ impl Supervisor {
         Ok(self.changes.send(joined).await?)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Arc<str>, Arc<Contact>>> {
+    fn start_files(
+        &mut self,
+        cluster: &Arc<str>,
+        paths: watch::Receiver<Vec<PathBuf>>,
+        sink: Sink,
+        token: CancellationToken,
+    ) -> Id {
+        let options = file::Options {
+            guard: Some(self.guard.clone()),
+            shares: Some(self.automatic.subscribe()),
+            ..file::Options::new(self.interval)
+        };
+        let contact = SourceContact::Files(Arc::clone(&options.contact));
+        self.lock().insert(Arc::clone(cluster), contact);
+        let watch = (self.read)(paths, Arc::clone(cluster), sink, options, token);
+        self.tasks.spawn(watch).id()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Arc<str>, SourceContact>> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -316,49 +376,6 @@ fn in_words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message")
-}
-
-/// What is wrong with all clusters together: networks that overlap, clusters beyond the set's bound.
-fn of_networks(objects: &Objects) -> Vec<String> {
-    let overlaps = overlaps(&objects.clusters).into_iter();
-    let overlaps = overlaps.flat_map(|(name, found)| {
-        let text = move |overlap| format!("Cluster {name}: {overlap}");
-        found.into_iter().map(text)
-    });
-    let members = objects.members();
-    let beyond = objects
-        .clusters
-        .keys()
-        .filter(|name| !members.contains_key(name.as_str()));
-    let beyond = beyond.map(|name| {
-        format!(
-            "Cluster {name}: QuotaExceeded: as many older Clusters as spec.quota.clusters allows"
-        )
-    });
-    let gateways = objects.clusters.values();
-    let gateways = gateways.filter(|cluster| cluster.network.mode == NetworkMode::Gateway);
-    let gateways = gateways.map(|cluster| {
-        format!(
-            "Cluster {}: spec.network.mode: Gateway is not supported by this version: it neither exports to \
-             other clusters nor has imports",
-            cluster.meta.name
-        )
-    });
-    overlaps.chain(beyond).chain(gateways).collect()
-}
-
-fn unsupported(cluster: &Cluster, access: &Access) -> String {
-    let field = match access {
-        Access::KubeconfigSecret { .. } => "kubeconfigSecret",
-        Access::KubeconfigFile(_) => "kubeconfigFile",
-        Access::Edge => "edge",
-        Access::Local => "local",
-        Access::Files(_) => "files",
-    };
-    format!(
-        "Cluster {}: spec.access.{field}: this version reads clusters from files only",
-        cluster.meta.name
-    )
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep};
 use super::Publishing;
 use crate::args::{Args, Source};
 use crate::cluster::{ClusterMetrics, ClusterWatch};
-use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, Supervisor};
+use crate::clusters::{ClusterCollector, ClusterSources, ClusterStates, Members, Supervisor};
+use crate::mcs::Mcs;
 use crate::writer::{ClusterChange, Inbox};
 
 /// Length of the queue of events from the source to the writer.
@@ -30,6 +31,7 @@ impl Publishing {
         &mut self,
         args: &Args,
         names: Option<kubernetes::NameOptions>,
+        mcs: Option<Mcs>,
         stats: &Arc<kubernetes::Stats>,
         registry: &mut Registry,
         vital: &Vital,
@@ -42,7 +44,8 @@ impl Publishing {
                 sources: Arc::clone(&sources),
                 states: states.clone(),
             }));
-            watch_clusters(args, changes, (sources, states), stats, vital);
+            let members = mcs.unwrap_or_else(Mcs::alone).members();
+            watch_clusters(args, changes, (sources, states), members, stats, vital);
             return Ok(inbox);
         };
         let (sink, events) = Sink::channel(EVENTS);
@@ -145,12 +148,21 @@ fn watch_clusters(
     args: &Args,
     changes: mpsc::Sender<ClusterChange>,
     (sources, states): (ClusterSources, ClusterStates),
+    members: Members,
     stats: &Arc<kubernetes::Stats>,
     vital: &Vital,
 ) {
     let policy = args.clusters.policy_file.clone();
     let guard = (args.guard.config(), Arc::clone(stats.holds()));
-    let supervisor = Supervisor::new(policy, args.file_poll(), guard, changes, sources, states);
+    let supervisor = Supervisor::new(
+        policy,
+        args.file_poll(),
+        guard,
+        changes,
+        sources,
+        states,
+        members,
+    );
     vital.spawn("clusters", supervisor.run(vital.ending.clone()));
 }
 

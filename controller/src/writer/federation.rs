@@ -3,6 +3,8 @@
 //! Inputs of imports that depend on time, or are kept over restarts: states of clusters, virtual
 //! addresses, drains.
 
+mod planning;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -16,7 +18,8 @@ use portolan_policy::{Cluster, Drain, Loss, Objects, Overlap, overlaps};
 use portolan_select::{ClusterState, Kept, Pipeline, Wanted, import_key};
 use tokio::time::Instant;
 
-use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver};
+use super::objects::McsPlanner;
+use crate::clusters::{ClusterSources, ClusterStates, Saved, Saver, SourceContact};
 
 /// The time between two ticks.
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -24,12 +27,16 @@ pub(super) const TICK: Duration = Duration::from_secs(1);
 /// The time after which the last contacts are written again, if nothing else changes.
 const CONTACTS: Duration = Duration::from_secs(10);
 
+/// Contacts closer together than that are one.
+const LATER: Duration = Duration::from_millis(200);
+
 /// What the writer knows of clusters beyond their objects.
 #[derive(Debug, Default)]
 pub(crate) struct Federated {
     sources: ClusterSources,
     states: ClusterStates,
     saver: Saver,
+    mcs: McsPlanner,
     objects: Objects,
     loss: Loss,
     fleet: Fleet,
@@ -38,6 +45,10 @@ pub(crate) struct Federated {
     /// Imports as they were kept, until the policy is known.
     resumed: BTreeMap<ObjectKey, Kept>,
     ticked: Option<Instant>,
+    /// The last contacts with API servers.
+    contacts: BTreeMap<Arc<str>, Instant>,
+    /// When this process began to look.
+    began: Moment,
     /// The statuses without contacts as they were written last, and when.
     written: Option<(BTreeMap<Arc<str>, Status>, Instant)>,
     /// All that is wrong with virtual addresses.
@@ -50,13 +61,16 @@ impl Federated {
         states: ClusterStates,
         saved: Saved,
         saver: Saver,
+        mcs: McsPlanner,
     ) -> Self {
         Self {
             sources,
             states,
             saver,
+            mcs,
             fleet: Fleet::resume(&saved.statuses, now()),
             drains: saved.drains,
+            began: now(),
             resumed: saved.imports,
             ..Self::default()
         }
@@ -147,14 +161,7 @@ impl Federated {
         let ticked = Instant::now();
         let since = self.ticked.replace(ticked).map(|last| ticked - last);
         let since = since.unwrap_or(TICK);
-        let heard: BTreeSet<Arc<str>> = {
-            let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-            let silent = |silence: Duration| silence > since;
-            let heard = sources
-                .iter()
-                .filter(|(_, contact)| contact.silence().is_some_and(|silence| !silent(silence)));
-            heard.map(|(name, _)| Arc::clone(name)).collect()
-        };
+        let heard = self.heard(ticked, since);
         let now = now();
         for name in heard {
             if let Some(cluster) = self.objects.clusters.get(&*name) {
@@ -171,6 +178,31 @@ impl Federated {
             }
         }
         self.tell(pipeline, synced);
+    }
+
+    /// The clusters that were in contact since the last tick.
+    fn heard(&mut self, ticked: Instant, since: Duration) -> BTreeSet<Arc<str>> {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let contacts = &mut self.contacts;
+        contacts.retain(|name, _| sources.contains_key(name));
+        let heard = sources.iter().filter(|(name, contact)| {
+            let Some(silence) = contact.silence() else {
+                return false;
+            };
+            let is_watched = matches!(contact, SourceContact::Watches(_));
+            if !is_watched {
+                return silence <= since;
+            }
+            // The watch that is silent for longest was heard again, or another one is that now.
+            let at = ticked.checked_sub(silence).unwrap_or(ticked);
+            let last = contacts.get(*name);
+            let is_news = last.is_none_or(|last| at > *last + LATER);
+            if is_news {
+                contacts.insert(Arc::clone(name), at);
+            }
+            is_news
+        });
+        heard.map(|(name, _)| Arc::clone(name)).collect()
     }
 
     /// Tells the states of clusters to the pipeline, and to whoever looks.

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use portolan_catalog::{Kind, ObjectChange, ObjectKey};
 
 /// The kinds of objects that the catalog has of a cluster.
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Service,
     Kind::EndpointSlice,
     Kind::Node,
     Kind::Pod,
     Kind::Namespace,
     Kind::ServiceExport,
+    Kind::ServiceImport,
 ];
 
 /// The objects that a source has sent.

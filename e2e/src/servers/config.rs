@@ -15,6 +15,9 @@ use anyhow::{Context, Result, ensure};
 const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-controller,\
     serviceaccount-controller,namespace-controller,garbage-collector-controller";
 
+/// For pods of Deployments and StatefulSets, which [`Phases`](super::Phases) runs.
+const WORKLOADS: &str = "deployment-controller,replicaset-controller,statefulset-controller";
+
 /// All controllers but those of clouds, and the one that gives nodes the address ranges that the
 /// rig has given them already.
 const ALL_CONTROLLERS: &str = "*,-node-ipam-controller,-cloud-node-lifecycle-controller,\
@@ -41,6 +44,8 @@ pub(super) fn etcd_args(dir: &Path, port: u16, peer_port: u16) -> Vec<String> {
 pub(super) enum Nodes {
     /// Objects that tests write. The API server listens on loopback and permits everything.
     Written,
+    /// The same with pods of Deployments and StatefulSets, and with RBAC.
+    Workloads,
     /// Real kubelets, which reach the API server at this address.
     Kubelets(Ipv4Addr),
 }
@@ -49,17 +54,20 @@ impl Nodes {
     /// The address of the API server in kubeconfigs.
     pub(super) fn api_address(self) -> Ipv4Addr {
         match self {
-            Self::Written => Ipv4Addr::LOCALHOST,
+            Self::Written | Self::Workloads => Ipv4Addr::LOCALHOST,
             Self::Kubelets(address) => address,
         }
     }
 
     fn api_args(self) -> Vec<String> {
         match self {
-            Self::Written => vec![
+            Self::Written | Self::Workloads => vec![
                 "--bind-address=127.0.0.1".into(),
                 // With RBAC the server first writes some hundred roles: a third of the whole start.
-                "--authorization-mode=AlwaysAllow".into(),
+                match self {
+                    Self::Workloads => "--authorization-mode=RBAC".into(),
+                    _ => "--authorization-mode=AlwaysAllow".into(),
+                },
                 // Pods of tests have no token mounted and need not wait for an account.
                 "--disable-admission-plugins=ServiceAccount".into(),
                 // The service "kubernetes" gets no endpoint, as loopback is not allowed. Without a
@@ -108,8 +116,9 @@ pub(super) fn api_args(dir: &Path, etcd_port: u16, port: u16, nodes: Nodes) -> V
 
 pub(super) fn manager_args(dir: &Path, kubeconfig: &Path, nodes: Nodes) -> Vec<String> {
     let controllers = match nodes {
-        Nodes::Written => CONTROLLERS,
-        Nodes::Kubelets(_) => ALL_CONTROLLERS,
+        Nodes::Written => CONTROLLERS.to_owned(),
+        Nodes::Workloads => format!("{CONTROLLERS},{WORKLOADS}"),
+        Nodes::Kubelets(_) => ALL_CONTROLLERS.to_owned(),
     };
     vec![
         format!("--kubeconfig={}", kubeconfig.display()),
@@ -129,13 +138,22 @@ pub(super) fn manager_args(dir: &Path, kubeconfig: &Path, nodes: Nodes) -> Vec<S
 }
 
 /// Writes the administrator's token, the key of service accounts and the kubeconfig. With
-/// kubelets, `NAME.kubeconfig` for each of the nodes too.
-pub(super) fn write_credentials(dir: &Path, url: &str, nodes: &[String]) -> Result<PathBuf> {
+/// kubelets, `NAME.kubeconfig` for each of the nodes too, and for users of these names otherwise.
+pub(super) fn write_credentials(
+    dir: &Path,
+    url: &str,
+    nodes: &[String],
+    of: Nodes,
+) -> Result<PathBuf> {
     let admin = random_token()?;
     let mut tokens = format!("{admin},admin,admin,system:masters\n");
     for node in nodes {
         let token = random_token()?;
-        tokens += &format!("{token},system:node:{node},{node},system:nodes\n");
+        let user = match of {
+            Nodes::Kubelets(_) => format!("system:node:{node},{node},system:nodes"),
+            _ => format!("{node},{node}"),
+        };
+        tokens += &format!("{token},{user}\n");
         write_kubeconfig(dir, &format!("{node}.kubeconfig"), url, &token)?;
     }
     fs::write(dir.join("tokens.csv"), tokens)?;

@@ -11,7 +11,7 @@ use portolan_model::NodeInfo;
 use crate::addresses::Addresses;
 use crate::claims::Claims;
 use crate::packed::{Few, PackedService, PackedSlice, cut};
-use crate::{Kind, Service, ServiceExport};
+use crate::{Kind, Service, ServiceExport, ServiceImport};
 
 /// One cluster.
 #[derive(Debug, Default)]
@@ -37,6 +37,8 @@ pub(super) struct SharedObjects {
     pub(super) exports: BTreeMap<(Arc<str>, Arc<str>), ServiceExport>,
     /// The Services that imports are for claims, by namespace and name.
     pub(super) imports: BTreeMap<(Arc<str>, Arc<str>), Service>,
+    /// ServiceImports that are there, by namespace and name.
+    pub(super) observed: BTreeMap<(Arc<str>, Arc<str>), ServiceImport>,
 }
 
 /// The number of objects of each kind.
@@ -83,6 +85,7 @@ impl Cluster {
             Kind::Pod => self.counts.pods,
             Kind::Namespace => self.shared().map_or(0, |shared| shared.namespaces.len()),
             Kind::ServiceExport => self.shared().map_or(0, |shared| shared.exports.len()),
+            Kind::ServiceImport => self.shared().map_or(0, |shared| shared.observed.len()),
             Kind::LoadBalancer | Kind::Director => 0,
         }
     }
@@ -99,6 +102,9 @@ impl Cluster {
             }
             (Kind::ServiceExport, Some(shared)) => {
                 return shared.exports.keys().cloned().collect();
+            }
+            (Kind::ServiceImport, Some(shared)) => {
+                return shared.observed.keys().cloned().collect();
             }
             _ => {}
         }
@@ -160,6 +166,7 @@ impl Namespace {
             Kind::Node
             | Kind::Namespace
             | Kind::ServiceExport
+            | Kind::ServiceImport
             | Kind::LoadBalancer
             | Kind::Director => Box::new(std::iter::empty()),
         }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use super::cluster::{Cluster, SharedObjects};
 use super::{Catalog, affected};
-use crate::{DirtySet, ObjectKey, Service, ServiceExport};
+use crate::{DirtySet, ObjectKey, Service, ServiceExport, ServiceImport};
+
+/// The most ServiceImports that are kept of a cluster: it bounds the memory that a cluster can take with them.
+const MAX_OBSERVED: usize = 100_000;
 
 impl Catalog {
     /// The exports of a cluster, in order of their names.
@@ -99,10 +102,15 @@ impl Catalog {
             Arc::clone(&export.key.name),
         );
         let exports = &mut shared(self.cluster(&export.key.cluster)).exports;
-        if exports.get(&name) != Some(&export) {
-            exports.insert(name, export);
+        let status = export.status.clone();
+        let Some(mut before) = exports.insert(name.clone(), export) else {
             dirty.exports = true;
-        }
+            return;
+        };
+        dirty.observed |= before.status != status;
+        // A status is no reason to look at imports.
+        before.status = status;
+        dirty.exports |= exports.get(&name) != Some(&before);
     }
 
     pub(super) fn remove_export(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
@@ -110,6 +118,43 @@ impl Catalog {
         let shared = self.cluster(&key.cluster).shared.as_deref_mut();
         let gone = shared.and_then(|shared| shared.exports.remove(&name));
         dirty.exports |= gone.is_some();
+    }
+}
+
+impl Catalog {
+    /// The ServiceImports that a cluster has, in order of their names.
+    pub fn observed_imports(&self, cluster: &str) -> impl Iterator<Item = &ServiceImport> {
+        let shared = self.shared_of(cluster);
+        shared
+            .into_iter()
+            .flat_map(|shared| shared.observed.values())
+    }
+
+    /// A ServiceImport that a cluster has.
+    #[must_use]
+    pub fn observed_import(&self, key: &ObjectKey) -> Option<&ServiceImport> {
+        let observed = &self.shared_of(&key.cluster)?.observed;
+        observed.get(&(Arc::clone(&key.namespace), Arc::clone(&key.name)))
+    }
+
+    pub(super) fn put_observed(&mut self, import: ServiceImport, dirty: &mut DirtySet) {
+        let name = (
+            Arc::clone(&import.key.namespace),
+            Arc::clone(&import.key.name),
+        );
+        let observed = &mut shared(self.cluster(&import.key.cluster)).observed;
+        let is_there = observed.contains_key(&name);
+        if (is_there || observed.len() < MAX_OBSERVED) && observed.get(&name) != Some(&import) {
+            observed.insert(name, import);
+            dirty.observed = true;
+        }
+    }
+
+    pub(super) fn remove_observed(&mut self, key: &ObjectKey, dirty: &mut DirtySet) {
+        let name = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+        let shared = self.cluster(&key.cluster).shared.as_deref_mut();
+        let gone = shared.and_then(|shared| shared.observed.remove(&name));
+        dirty.observed |= gone.is_some();
     }
 }
 

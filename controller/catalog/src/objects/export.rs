@@ -8,7 +8,7 @@ use std::sync::Arc;
 use portolan_model::{Family, Protocol};
 use serde::Serialize;
 
-use super::ObjectKey;
+use super::{ExportStatus, ObjectKey};
 
 /// A Service that is exported, with what an import needs of it beyond a [`Service`](super::Service).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,6 +27,8 @@ pub struct ServiceExport {
     pub weight: Option<u16>,
     /// The Service; `None` if there is none.
     pub service: Option<Arc<ServiceFacts>>,
+    /// Its status. No import depends on it.
+    pub status: ExportStatus,
 }
 
 impl ServiceExport {
@@ -44,6 +46,7 @@ impl ServiceExport {
             annotations: BTreeMap::new(),
             weight: None,
             service: None,
+            status: ExportStatus::default(),
         }
     }
 }

@@ -10,7 +10,7 @@ use kube::config::{Config, InferConfigError, KubeConfigOptions, Kubeconfig, Kube
 
 /// Longer than kube's watcher waits for a silent watch (295 s); without it, a listing whose server
 /// vanished would wait forever.
-const READ_TIMEOUT: Duration = Duration::from_secs(300);
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The reason for a missing client.
 #[derive(Debug, thiserror::Error)]

@@ -120,6 +120,7 @@ fn resource(kind: Kind) -> ApiResource {
         Kind::LoadBalancer => ("portolan.dev", "loadbalancers"),
         Kind::Director => ("portolan.dev", "directors"),
         Kind::ServiceExport => ("multicluster.x-k8s.io", "serviceexports"),
+        Kind::ServiceImport => ("multicluster.x-k8s.io", "serviceimports"),
     };
     let api_version = match group {
         "" => "v1".to_owned(),

@@ -3,23 +3,26 @@
 //! Conversion of one watch's events into batches of changes, with a sweep at the end of a listing.
 //! Changes for DNS go the same way to a sink of their own. Deletions of both pass the guard first.
 
+mod seen;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use portolan_catalog::{FieldProblem, Kind, ObjectChange, ObjectKey, ObjectRef};
-use portolan_dns as dns;
-use tracing::{info, warn};
+use portolan_catalog::{Kind, ObjectChange, ObjectKey, ObjectRef};
+use tracing::info;
 
+use super::exports::Exports;
 use super::kinds::Watchable;
 use super::name_feed::NameFeed;
 use super::stats::{KindStats, Stats};
 use super::watched::Watched;
-use crate::deletions::{Facts, Verdict};
-use crate::held::{KindGuard, facts};
-use crate::objects::{self, Converted, Names, Scope};
+use crate::deletions::Verdict;
+use crate::held::KindGuard;
+use crate::objects::Scope;
 use crate::sink::Closed;
 use crate::{Event, Sink};
+use seen::{News, gone};
 
 /// The most changes that go in one event.
 const BATCH: usize = 500;
@@ -39,25 +42,6 @@ impl Pending {
     }
 }
 
-/// An event about one object.
-#[derive(Debug, Default)]
-pub(super) struct News {
-    change: Option<ObjectChange>,
-    names: Option<dns::NamesChange>,
-}
-
-/// A converted object.
-struct Seen {
-    key: ObjectKey,
-    /// Whether the catalog has it.
-    is_ours: bool,
-    /// Whether DNS has it.
-    has_names: bool,
-    /// `None` if it cannot be read.
-    facts: Option<Facts>,
-    news: News,
-}
-
 /// The state of one watch.
 #[derive(Debug)]
 pub(super) struct Feed {
@@ -68,6 +52,8 @@ pub(super) struct Feed {
     /// `None` for kinds that only DNS has.
     sink: Option<Sink>,
     names: Option<NameFeed>,
+    /// For Services and ServiceExports of a cluster that shares Services.
+    exports: Option<Arc<Exports>>,
     stats: Arc<Stats>,
     pending: Arc<Pending>,
     listed: bool,
@@ -77,6 +63,8 @@ pub(super) struct Feed {
     version: Option<u64>,
     /// The objects of the listing in progress so far.
     keep: BTreeSet<ObjectKey>,
+    /// The Services of the listing in progress that can be exported.
+    keep_facts: BTreeSet<ObjectKey>,
     warned_of_nameless: bool,
 }
 
@@ -96,14 +84,33 @@ impl Feed {
             guard,
             sink,
             names,
+            exports: None,
             stats,
             pending,
             listed: false,
             batch: Vec::new(),
             version: None,
             keep: BTreeSet::new(),
+            keep_facts: BTreeSet::new(),
             warned_of_nameless: false,
         }
+    }
+
+    /// Joins Services with ServiceExports.
+    pub(super) fn joining(mut self, exports: Option<Arc<Exports>>) -> Self {
+        let is_joined = matches!(self.kind, Kind::Service | Kind::ServiceExport);
+        self.exports = exports.filter(|_| is_joined);
+        self
+    }
+
+    /// Whether the cluster shares Services.
+    pub(super) fn shares(&self) -> bool {
+        self.scope.shares
+    }
+
+    /// The server has no such kind: there are no objects of it to wait for.
+    pub(super) async fn absent(&mut self) -> Result<(), Closed> {
+        self.first_listed().await
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -116,7 +123,9 @@ impl Feed {
 
     /// The selector of objects that the tables need; none if DNS needs others.
     pub(super) fn selector<T: Watchable>(&self) -> Option<String> {
-        (T::OF_SERVICES && self.names.is_none()).then(|| self.scope.selector())
+        // Headless Services and those of another proxy have no table, but may be exported.
+        let is_whole = self.scope.shares && self.kind == Kind::Service;
+        (T::OF_SERVICES && self.names.is_none() && !is_whole).then(|| self.scope.selector())
     }
 
     pub(super) fn stats(&self) -> &KindStats {
@@ -126,6 +135,7 @@ impl Feed {
     /// Begins a listing. Nothing is deleted yet: the listing may still fail.
     pub(super) fn begin(&mut self) {
         self.keep.clear();
+        self.keep_facts.clear();
         if let Some(names) = &mut self.names {
             names.begin();
         }
@@ -147,8 +157,11 @@ impl Feed {
         {
             names.keep(&seen.key);
         }
+        if seen.has_facts {
+            self.keep_facts.insert(seen.key.clone());
+        }
         // The end of the listing sweeps unneeded objects.
-        if !seen.is_ours && !seen.has_names {
+        if !seen.is_ours && !seen.has_names && !seen.has_facts {
             return Ok(());
         }
         let news = match &mut self.guard {
@@ -165,6 +178,7 @@ impl Feed {
             return;
         };
         self.keep.remove(&object.key);
+        self.keep_facts.remove(&object.key);
         if let Some(names) = &mut self.names {
             names.forget(&object.key);
         }
@@ -178,7 +192,7 @@ impl Feed {
         let Some(seen) = self.see(object) else {
             return Ok(());
         };
-        let is_there = seen.is_ours || seen.has_names;
+        let is_there = seen.is_ours || seen.has_names || seen.has_facts;
         let news = match &mut self.guard {
             Some(guard) if is_there => guard.put(seen.key, seen.facts, seen.news),
             Some(guard) => guard.delete(seen.key, seen.news),
@@ -193,7 +207,7 @@ impl Feed {
             return Ok(());
         };
         let key = object.key.clone();
-        let news = gone(object, self.names.is_some());
+        let news = self.gone(object);
         let news = match &mut self.guard {
             Some(guard) => guard.delete(key, news),
             None => Some(news),
@@ -226,12 +240,14 @@ impl Feed {
     /// it.
     pub(super) async fn complete(&mut self, version: &str, is_sure: bool) -> Result<bool, Closed> {
         let mut keep = std::mem::take(&mut self.keep);
+        let mut keep_facts = std::mem::take(&mut self.keep_facts);
         self.stats().count_listing();
         if let Some(guard) = &mut self.guard {
             let (kind, with_names) = (self.kind, self.names.is_some());
+            let with_facts = self.exports.is_some();
             let gone = |key: &ObjectKey| {
                 let key = key.clone();
-                gone(ObjectRef { kind, key }, with_names)
+                gone(ObjectRef { kind, key }, with_names, with_facts)
             };
             match guard.complete(is_sure, gone) {
                 Verdict::Doubted { .. } => {
@@ -245,11 +261,19 @@ impl Feed {
                     if let Some(names) = &mut self.names {
                         kept.iter().for_each(|key| names.keep(key));
                     }
+                    keep_facts.extend(kept.iter().cloned());
                     keep.extend(kept);
                 }
             }
         }
         info!(cluster = %self.scope.cluster, kind = %self.kind, objects = keep.len(), "listed");
+        if let Some(exports) = &self.exports {
+            if self.kind == Kind::Service {
+                exports.retain(self.kind, &keep_facts).await;
+            } else {
+                keep = exports.retain(self.kind, &keep).await;
+            }
+        }
         self.batch.push(ObjectChange::Retain {
             kind: self.kind,
             cluster: Arc::clone(&self.scope.cluster),
@@ -257,16 +281,22 @@ impl Feed {
         });
         self.reached(version);
         self.flush().await?;
+        self.first_listed().await?;
+        if let Some(names) = &mut self.names {
+            names.complete().await?;
+        }
+        Ok(true)
+    }
+
+    /// Tells that all kinds are listed, if this was the last one.
+    async fn first_listed(&mut self) -> Result<(), Closed> {
         if let Some(sink) = &self.sink
             && !std::mem::replace(&mut self.listed, true)
             && self.pending.done()
         {
             sink.send(Event::Synced).await?;
         }
-        if let Some(names) = &mut self.names {
-            names.complete().await?;
-        }
-        Ok(true)
+        Ok(())
     }
 
     /// Records the version after the changes so far. Versions of an API server are numbers and can
@@ -287,6 +317,9 @@ impl Feed {
         if let Some(sink) = &self.sink {
             sink.send_changes(batch).await?;
         }
+        if let Some(exports) = &self.exports {
+            exports.flush().await?;
+        }
         match &mut self.names {
             Some(names) => names.flush().await,
             None => Ok(()),
@@ -294,9 +327,22 @@ impl Feed {
     }
 
     async fn push(&mut self, news: Option<News>) -> Result<(), Closed> {
-        let Some(News { change, names }) = news else {
+        let Some(news) = news else {
             return Ok(());
         };
+        let News {
+            mut change,
+            names,
+            facts,
+        } = news;
+        if let Some(exports) = &self.exports {
+            if let Some((key, facts)) = facts {
+                exports.service(key, facts).await;
+            }
+            if let Some(of_export) = change.take() {
+                change = exports.export(of_export).await;
+            }
+        }
         self.batch.extend(change);
         if let Some(feed) = &mut self.names {
             feed.push(names);
@@ -306,55 +352,4 @@ impl Feed {
         }
         Ok(())
     }
-
-    /// Reads an object; `None` for one without a name.
-    fn see<T: Watchable>(&mut self, object: Watched<T>) -> Option<Seen> {
-        let names = self.names.is_some().then(|| object.names());
-        let reference = object.reference(&self.scope.cluster);
-        let converted = object.convert(&self.scope);
-        if let Converted::Refused { object, problems } = &converted {
-            let key = object.as_ref().map(|object| &object.key);
-            self.note_refused(key, problems);
-        }
-        let object = reference?;
-        let is_ours = !matches!(converted, Converted::NotOurs(_));
-        if let Some(Names::Put { problems, .. }) = &names
-            && !is_ours
-            && !problems.is_empty()
-        {
-            // Problems with other objects are reported by the catalog.
-            warn!(%object, ?problems, "left out of the object's DNS records");
-        }
-        let has_names = matches!(names, Some(Names::Put { .. } | Names::Refused));
-        let facts = facts(&converted, names.as_ref());
-        let names = match names {
-            Some(Names::Put { change, .. }) => Some(*change),
-            Some(Names::None) => objects::removed(&object),
-            Some(Names::Refused) | None => None,
-        };
-        let change = converted.into_change();
-        Some(Seen {
-            key: object.key,
-            is_ours,
-            has_names,
-            facts,
-            news: News { change, names },
-        })
-    }
-
-    fn note_refused(&mut self, key: Option<&ObjectKey>, problems: &[FieldProblem]) {
-        self.stats().count_malformed();
-        let (kind, cluster) = (self.kind, &self.scope.cluster);
-        // Problems with named objects are reported by the catalog.
-        if key.is_none() && !std::mem::replace(&mut self.warned_of_nameless, true) {
-            warn!(%cluster, %kind, ?problems, "object without a name; counted from now on");
-        }
-    }
-}
-
-/// The event of a deleted object.
-fn gone(object: ObjectRef, with_names: bool) -> News {
-    let names = with_names.then(|| objects::removed(&object)).flatten();
-    let change = Some(ObjectChange::Delete(object));
-    News { change, names }
 }

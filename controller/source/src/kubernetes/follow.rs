@@ -34,6 +34,8 @@ const SILENCE: Duration = Duration::from_secs(295);
 const SHORT: Duration = Duration::from_secs(1);
 /// The silence after which a watch should have sent a bookmark.
 const QUIET: Duration = Duration::from_secs(120);
+/// The pause after a refusal that only a person changes.
+const RARELY: Duration = Duration::from_secs(60);
 /// The annotation of the bookmark that ends a streamed listing.
 const LISTING_ENDS: &str = "k8s.io/initial-events-end";
 
@@ -60,6 +62,8 @@ pub(super) struct Follower<T> {
     is_unreachable: bool,
     /// Whether the last listing was doubted.
     is_doubted: bool,
+    /// Whether the server had no such kind the last time.
+    is_absent: bool,
     probe: Probe<T>,
     way: Way,
     can_stream: bool,
@@ -77,6 +81,7 @@ impl<T: Watchable> Follower<T> {
             is_fresh: false,
             is_unreachable: false,
             is_doubted: false,
+            is_absent: false,
             way: Way::Paged,
             can_stream,
             backoff: DefaultBackoff::default(),
@@ -137,6 +142,7 @@ impl<T: Watchable> Follower<T> {
         self.reached.clone_from(&version);
         self.version = Some(version);
         self.is_fresh = true;
+        self.is_absent = false;
         self.way = self.best_way();
         Ok(())
     }
@@ -320,10 +326,29 @@ impl<T: Watchable> Follower<T> {
             self.way = Way::Paged;
         }
         self.is_unreachable = trouble.is_unreachable();
+        if T::OPTIONAL && trouble.is_missing() {
+            return self.absent().await;
+        }
         self.feed.stats().count_watch_error();
-        let delay = self.backoff.next().unwrap_or_default();
+        let mut delay = self.backoff.next().unwrap_or_default();
+        if self.feed.shares() && trouble.is_forbidden() {
+            // Another cluster's operator has to act.
+            delay = RARELY;
+        }
         warn!(%cluster, %kind, error = %trouble, retry_in = ?delay, "watch failed, retrying");
         tend(&mut self.feed, sleep(delay)).await
+    }
+
+    /// The server has no such kind now. What was listed of it before stays: a server that starts may know its
+    /// CRDs late.
+    async fn absent(&mut self) -> Result<(), crate::Closed> {
+        self.heard();
+        let (cluster, kind) = (self.feed.cluster(), self.feed.kind());
+        if !std::mem::replace(&mut self.is_absent, true) {
+            info!(%cluster, %kind, retry_in = ?RARELY, "the server has no such kind");
+        }
+        self.feed.absent().await?;
+        tend(&mut self.feed, sleep(RARELY)).await
     }
 }
 

@@ -9,7 +9,8 @@ use serde::Deserialize;
 
 use super::prune::Keep::{self, All, Only};
 use crate::objects::{
-    Converted, EndpointSlice, Manifest, Names, Namespace, Node, Pod, Scope, Service,
+    Converted, EndpointSlice, Manifest, Names, Namespace, Node, Pod, Scope, Service, ServiceExport,
+    ServiceImport,
 };
 
 const METADATA: Keep = Only(&[
@@ -20,6 +21,27 @@ const METADATA: Keep = Only(&[
     ("deletionTimestamp", All),
     ("labels", All),
     ("annotations", All),
+]);
+
+const MCS_METADATA: Keep = Only(&[
+    ("name", All),
+    ("namespace", All),
+    ("uid", All),
+    ("generation", All),
+    ("resourceVersion", All),
+    ("creationTimestamp", All),
+    ("deletionTimestamp", All),
+    ("labels", All),
+    ("annotations", All),
+    (
+        "managedFields",
+        Only(&[
+            ("manager", All),
+            ("operation", All),
+            ("subresource", All),
+            ("fieldsV1", Only(&[("f:metadata", All)])),
+        ]),
+    ),
 ]);
 
 const ENDPOINT: Keep = Only(&[
@@ -43,6 +65,8 @@ pub(super) trait Watchable: Manifest + Clone + fmt::Debug + Send + 'static {
     const FIELDS: Option<&'static str> = None;
     /// Whether only metadata is requested.
     const METADATA_ONLY: bool = false;
+    /// Whether the server may lack the kind: it is defined by a CRD.
+    const OPTIONAL: bool = false;
     /// The fields to keep.
     const KEEP: &'static Keep;
 }
@@ -121,4 +145,42 @@ impl Watchable for Namespace {
     const PLURAL: &'static str = "namespaces";
     const METADATA_ONLY: bool = true;
     const KEEP: &'static Keep = &Only(&[("metadata", METADATA)]);
+}
+
+const MCS: &str = "multicluster.x-k8s.io";
+
+const CONDITIONS: Keep = Only(&[
+    ("type", All),
+    ("status", All),
+    ("reason", All),
+    ("message", All),
+    ("observedGeneration", All),
+    ("lastTransitionTime", All),
+]);
+
+impl Watchable for ServiceExport {
+    const GROUP: &'static str = MCS;
+    const VERSION: &'static str = "v1beta1";
+    const PLURAL: &'static str = "serviceexports";
+    const OPTIONAL: bool = true;
+    const KEEP: &'static Keep = &Only(&[
+        ("metadata", MCS_METADATA),
+        ("spec", All),
+        ("status", Only(&[("conditions", CONDITIONS)])),
+    ]);
+}
+
+impl Watchable for ServiceImport {
+    const GROUP: &'static str = MCS;
+    const VERSION: &'static str = "v1beta1";
+    const PLURAL: &'static str = "serviceimports";
+    const OPTIONAL: bool = true;
+    const KEEP: &'static Keep = &Only(&[
+        ("metadata", MCS_METADATA),
+        ("spec", All),
+        (
+            "status",
+            Only(&[("conditions", CONDITIONS), ("clusters", All)]),
+        ),
+    ]);
 }

@@ -72,7 +72,11 @@ impl NameFeed {
                 let keys = keep.map(|(namespace, name)| PodKey { namespace, name });
                 Some(Listing::Pods(keys.collect()))
             }
-            Kind::Node | Kind::ServiceExport | Kind::LoadBalancer | Kind::Director => None,
+            Kind::Node
+            | Kind::ServiceExport
+            | Kind::ServiceImport
+            | Kind::LoadBalancer
+            | Kind::Director => None,
         };
         self.batch.extend(listing.map(NamesChange::Listed));
         if !std::mem::replace(&mut self.listed, true) && self.pending.done() {

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::kinds::Watchable;
 use super::trouble::Trouble;
 use super::watched::Watched;
-use crate::objects::{EndpointSlice, Node, Service};
+use crate::objects::{EndpointSlice, Namespace, Node, Service};
 
 /// How long a watch may be silent before the server is asked.
 const PAUSE: Duration = Duration::from_secs(15);
@@ -114,6 +114,21 @@ fn compare(ours: Option<u64>, theirs: Option<u64>) -> Result<(), Trouble> {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct VersionError(Trouble);
+
+/// Whether the server lists the kinds that every cluster has, one object of each.
+///
+/// # Errors
+/// If it does not.
+pub(super) async fn can_list(client: &Client) -> Result<(), VersionError> {
+    let all = || client.clone();
+    let asked = tokio::try_join!(
+        ask::<Service>(Api::all(all())),
+        ask::<EndpointSlice>(Api::all(all())),
+        ask::<Node>(Api::all(all())),
+        ask::<Namespace>(Api::all(all())),
+    );
+    asked.map(drop).map_err(VersionError)
+}
 
 /// The API server's newest versions of Services, EndpointSlices and Nodes, in this order, read from
 /// its storage. Versions of an API server are numbers (KEP-5504).

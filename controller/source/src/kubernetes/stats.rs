@@ -21,11 +21,21 @@ pub struct Stats {
     pods: KindStats,
     namespaces: KindStats,
     exports: KindStats,
+    imports: KindStats,
     balancers: KindStats,
     directors: KindStats,
 }
 
 impl Stats {
+    /// Counters of a source that shares its held deletions with others.
+    #[must_use]
+    pub fn holding(holds: &Arc<HeldDeletions>) -> Self {
+        Self {
+            holds: Arc::clone(holds),
+            ..Self::default()
+        }
+    }
+
     /// The source's held deletions.
     #[must_use]
     pub fn holds(&self) -> &Arc<HeldDeletions> {
@@ -63,6 +73,7 @@ impl Stats {
             Kind::Pod => &self.pods,
             Kind::Namespace => &self.namespaces,
             Kind::ServiceExport => &self.exports,
+            Kind::ServiceImport => &self.imports,
             Kind::LoadBalancer => &self.balancers,
             Kind::Director => &self.directors,
         }

@@ -9,6 +9,7 @@ mod names;
 mod pods;
 mod recovery;
 mod server;
+mod shared;
 mod streamed;
 mod versions;
 

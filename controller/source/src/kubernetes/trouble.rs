@@ -63,6 +63,16 @@ impl Trouble {
         }
     }
 
+    /// Whether the server has no such kind.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Client(kube::Error::Api(status)) if status.code == 404)
+    }
+
+    /// Whether the server does not permit it.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Client(kube::Error::Api(status)) if matches!(status.code, 401 | 403))
+    }
+
     /// Whether the server will never accept the request. It accepts a streamed listing for which
     /// its storage is too old (etcd before 3.4.25), and then ends it with 500.
     pub(super) fn is_refusal(&self) -> bool {

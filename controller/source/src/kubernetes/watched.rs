@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use k8s_openapi::ClusterResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use portolan_catalog::{FieldProblem, ObjectRef};
+use portolan_catalog::{FieldProblem, ObjectRef, ServiceFacts};
 use serde::de::DeserializeSeed;
 use serde::{Deserialize, Deserializer};
 
@@ -34,6 +34,16 @@ impl<T: Watchable> Watched<T> {
     /// Its `resourceVersion`.
     pub(super) fn version(&self) -> Option<&str> {
         self.metadata.resource_version.as_deref()
+    }
+
+    /// What an export needs of the object, if it is a Service that could be read.
+    pub(super) fn facts(&self, scope: &Scope) -> Option<Arc<ServiceFacts>> {
+        self.manifest.as_ref().ok()?.facts(scope)
+    }
+
+    /// Whether the object could be read.
+    pub(super) fn is_readable(&self) -> bool {
+        self.manifest.is_ok()
     }
 
     /// The object's input to DNS.

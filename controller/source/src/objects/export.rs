@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_catalog::{
-    self as catalog, ExportPort, Kind, Object, ServiceFacts, ServiceType, TrafficPolicy,
+    self as catalog, ExportPort, ExportStatus, Kind, Object, ServiceFacts, ServiceType,
+    TrafficPolicy,
 };
 use portolan_model::Family;
 use serde_json::Value;
@@ -14,7 +15,8 @@ use serde_json::Value;
 use super::problems::Problems;
 use super::service::{POLICIES, affinity_seconds, cluster_ips};
 use super::{
-    Converted, Manifest, Metadata, Scope, Service, ServiceExport, ServiceSpec, decode, ports,
+    Converted, Manifest, Metadata, Scope, Service, ServiceExport, ServiceSpec, decode, import,
+    ports,
 };
 
 /// Annotation of a ServiceExport: the weight of its cluster.
@@ -39,6 +41,10 @@ impl Manifest for ServiceExport {
             labels: texts(spec.exported_labels),
             annotations: texts(spec.exported_annotations),
             weight: weight(&self.metadata, &mut problems),
+            status: ExportStatus {
+                generation: self.metadata.generation.unwrap_or_default(),
+                conditions: import::conditions(self.status),
+            },
             ..catalog::ServiceExport::new(export.key)
         };
         Converted::Put {
@@ -70,10 +76,13 @@ fn weight(metadata: &Metadata, problems: &mut Problems) -> Option<u16> {
     weight
 }
 
-/// What an export needs of its Service: none of a Service that is unreadable, or another proxy's. All
-/// that is wrong with the Service is told when the Service itself is converted.
+/// What an export needs of its Service: none of a Service that is unreadable, or another proxy's.
 pub(crate) fn facts(value: &Value, scope: &Scope) -> Option<Arc<ServiceFacts>> {
-    let service = decode::<Service>(value).ok()?;
+    of_service(decode::<Service>(value).ok()?, scope)
+}
+
+/// All that is wrong with the Service is told when the Service itself is converted.
+pub(super) fn of_service(service: Service, scope: &Scope) -> Option<Arc<ServiceFacts>> {
     let spec = service.spec.unwrap_or_default();
     let kind = if spec.type_.as_deref() == Some("ExternalName") {
         ServiceType::ExternalName

@@ -24,6 +24,20 @@ pub struct Metadata {
     /// A null value is an empty one, as in Go.
     pub labels: Option<BTreeMap<String, Option<String>>>,
     pub annotations: Option<BTreeMap<String, Annotation>>,
+    pub uid: Option<String>,
+    pub generation: Option<i64>,
+    pub managed_fields: Option<Vec<ManagedFields>>,
+}
+
+/// `metadata.managedFields[]`: the fields that one program wrote.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct ManagedFields {
+    pub manager: Option<String>,
+    pub operation: Option<String>,
+    pub subresource: Option<String>,
+    pub fields_v1: Option<Value>,
 }
 
 /// The value of an annotation. In files, numbers and truth values often lack their quotes; an API

@@ -52,7 +52,11 @@ pub fn removed(object: &ObjectRef) -> Option<NamesChange> {
         Kind::EndpointSlice => Some(NamesChange::SliceRemoved(SliceKey { namespace, name })),
         Kind::Pod => Some(NamesChange::PodRemoved(PodKey { namespace, name })),
         Kind::Namespace => Some(NamesChange::NamespaceRemoved(name)),
-        Kind::Node | Kind::ServiceExport | Kind::LoadBalancer | Kind::Director => None,
+        Kind::Node
+        | Kind::ServiceExport
+        | Kind::ServiceImport
+        | Kind::LoadBalancer
+        | Kind::Director => None,
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//! Namespaces: that they exist is all that counts, for DNS and for imports of other clusters.
+//! Namespaces: that they exist is all that counts, for DNS and for imports of other clusters. One that is
+//! being deleted takes no imports any more.
 
 use portolan_catalog::{Kind, Object};
 use portolan_dns as dns;
@@ -12,10 +13,12 @@ impl Manifest for Namespace {
 
     fn convert(self, scope: &Scope) -> Converted {
         match self.metadata.reference(Self::KIND, &scope.cluster) {
-            Ok(namespace) if scope.shares => Converted::Put {
-                object: Object::Namespace(namespace.key),
-                problems: Vec::new(),
-            },
+            Ok(namespace) if scope.shares && self.metadata.deletion_timestamp.is_none() => {
+                Converted::Put {
+                    object: Object::Namespace(namespace.key),
+                    problems: Vec::new(),
+                }
+            }
             Ok(namespace) => Converted::NotOurs(namespace),
             Err(problem) => Converted::refused(None, problem),
         }

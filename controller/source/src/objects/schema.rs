@@ -270,6 +270,8 @@ pub struct ServiceExport {
     pub metadata: Metadata,
     /// `spec`.
     pub spec: Option<ServiceExportSpec>,
+    /// `status`.
+    pub status: Option<McsStatus>,
 }
 
 /// `spec` of a ServiceExport.
@@ -280,4 +282,64 @@ pub struct ServiceExportSpec {
     /// A null value is an empty one, as in Go.
     pub exported_labels: Option<BTreeMap<String, Option<String>>>,
     pub exported_annotations: Option<BTreeMap<String, Option<String>>>,
+}
+
+/// `multicluster.x-k8s.io` ServiceImport.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceImport {
+    /// `metadata`.
+    pub metadata: Metadata,
+    /// `spec`.
+    pub spec: Option<ServiceImportSpec>,
+    /// `status`.
+    pub status: Option<McsStatus>,
+}
+
+/// `spec` of a ServiceImport.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the API")]
+pub struct ServiceImportSpec {
+    #[serde(rename = "type")]
+    pub type_: Option<String>,
+    pub ports: Option<Vec<ServicePort>>,
+    pub ips: Option<Vec<String>>,
+    pub ip_families: Option<Vec<String>>,
+    pub session_affinity: Option<String>,
+    pub session_affinity_config: Option<SessionAffinityConfig>,
+    pub internal_traffic_policy: Option<String>,
+    pub traffic_distribution: Option<String>,
+}
+
+/// `status` of a ServiceExport or ServiceImport.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct McsStatus {
+    /// `clusters`, of a ServiceImport.
+    pub clusters: Option<Vec<ClusterStatus>>,
+    /// `conditions`.
+    pub conditions: Option<Vec<Condition>>,
+}
+
+/// `status.clusters[]` of a ServiceImport.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ClusterStatus {
+    /// The id of an exporting cluster.
+    pub cluster: Option<String>,
+}
+
+/// A condition of a status.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "the names are those of the Kubernetes API")]
+pub struct Condition {
+    #[serde(rename = "type")]
+    pub type_: Option<String>,
+    pub status: Option<String>,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    pub observed_generation: Option<i64>,
+    pub last_transition_time: Option<String>,
 }

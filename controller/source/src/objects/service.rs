@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_catalog::{self as catalog, FieldProblem, Kind, Object, Reason, TrafficPolicy};
+use portolan_catalog::{
+    self as catalog, FieldProblem, Kind, Object, Reason, ServiceFacts, TrafficPolicy,
+};
 use portolan_model::Family;
 
 use super::address::{self, Wanted};
@@ -30,6 +32,10 @@ pub(super) const POLICIES: [(&str, TrafficPolicy); 2] = [
 
 impl Manifest for Service {
     const KIND: Kind = Kind::Service;
+
+    fn facts(&self, scope: &Scope) -> Option<Arc<ServiceFacts>> {
+        super::export::of_service(self.clone(), scope)
+    }
 
     fn convert(self, scope: &Scope) -> Converted {
         let service = match self.metadata.reference(Self::KIND, &scope.cluster) {

@@ -48,6 +48,7 @@ impl Rig {
             sender,
             shared,
             states.clone(),
+            crate::mcs::Mcs::alone().members(),
         );
         let supervisor = Supervisor { read, ..supervisor };
         tokio::spawn(supervisor.run(token.clone()));

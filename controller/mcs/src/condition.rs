@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Conditions of ServiceExports and ServiceImports.
+
+use std::sync::Arc;
+
+use portolan_catalog::Condition;
+use portolan_federate::imports::{ExportStatus, Ready, Valid};
+use portolan_federate::merge::condition;
+
+/// A condition that an object should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedCondition {
+    /// `type`.
+    pub kind: &'static str,
+    /// `status`: true or false.
+    pub status: bool,
+    /// `reason`.
+    pub reason: String,
+    /// `message`.
+    pub message: String,
+}
+
+impl WantedCondition {
+    pub(crate) fn new(kind: &'static str, status: bool, reason: &str, message: &str) -> Self {
+        Self {
+            kind,
+            status,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> &'static str {
+        if self.status { "True" } else { "False" }
+    }
+
+    /// Whether an object has the condition, for this generation of it.
+    fn is_there(&self, conditions: &[Condition], generation: i64) -> bool {
+        let found = self.of_kind(conditions);
+        found.is_some_and(|found| {
+            *found.status == *self.status()
+                && *found.reason == *self.reason
+                && *found.message == *self.message
+                && found.generation == generation
+        })
+    }
+
+    fn of_kind<'c>(&self, conditions: &'c [Condition]) -> Option<&'c Condition> {
+        conditions.iter().find(|found| *found.kind == *self.kind)
+    }
+
+    /// Since when the condition has this status, if it has it already.
+    pub(crate) fn since(&self, conditions: &[Condition]) -> Option<Arc<str>> {
+        let found = self.of_kind(conditions)?;
+        let is_same = *found.status == *self.status() && !found.since.is_empty();
+        is_same.then(|| Arc::clone(&found.since))
+    }
+}
+
+/// Whether an object has all conditions, for this generation of it.
+pub(crate) fn are_there(wanted: &[WantedCondition], found: &[Condition], generation: i64) -> bool {
+    wanted.iter().all(|one| one.is_there(found, generation))
+}
+
+/// The conditions of a ServiceExport. `outside` says which of its endpoints no import uses because they lie
+/// outside the networks of their cluster.
+pub(crate) fn of_export(status: &ExportStatus, outside: Option<&str>) -> Vec<WantedCondition> {
+    let valid = match status.valid {
+        Valid::Valid => "",
+        Valid::NoService => "There is no Service of this name",
+        Valid::InvalidServiceType => "A Service of this type cannot be exported",
+    };
+    let is_valid = status.valid == Valid::Valid;
+    let (ready, reason, message) = match (status.ready, outside) {
+        (Ready::Exported, Some(outside)) => (false, "AddressOutsideNetwork", outside),
+        (Ready::Exported, None) => (true, Ready::Exported.as_str(), ""),
+        (Ready::Failed, _) => (false, Ready::Failed.as_str(), valid),
+        (Ready::DeniedByPolicy, _) => (
+            false,
+            Ready::DeniedByPolicy.as_str(),
+            "A policy of the set of clusters denies the export",
+        ),
+        (Ready::QuotaExceeded, _) => (
+            false,
+            Ready::QuotaExceeded.as_str(),
+            "The cluster has as many older exports as it may",
+        ),
+    };
+    let (conflict, differences) = condition(&status.conflicts);
+    let has_conflict = !status.conflicts.is_empty();
+    vec![
+        WantedCondition::new("Valid", is_valid, status.valid.as_str(), valid),
+        WantedCondition::new("Ready", ready, reason, message),
+        WantedCondition::new("Conflict", has_conflict, &conflict, &differences),
+    ]
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The writes between what a cluster has and what it should have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_catalog::{ObjectKey, ServiceExport, ServiceImport};
+use portolan_federate::imports::ImportName;
+
+use crate::condition::are_there;
+use crate::labels;
+use crate::manifest::{self, Write, WriteKind};
+use crate::wanted::{Wanted, WantedImport};
+
+/// The most writes that are planned at once: others follow when these are done.
+const MOST: usize = 1000;
+
+/// The members that have not sent their objects yet, and may still change what is wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Awaited {
+    /// Their ids.
+    pub ids: BTreeSet<Arc<str>>,
+}
+
+impl Awaited {
+    /// Whether an import that these clusters export may be other than it seems.
+    fn concerns(&self, exporting: &BTreeSet<Arc<str>>) -> bool {
+        !self.ids.is_disjoint(exporting)
+    }
+}
+
+/// What a cluster has.
+#[derive(Debug, Default)]
+pub struct Observed<'o> {
+    imports: BTreeMap<ImportName, &'o ServiceImport>,
+    exports: BTreeMap<ImportName, &'o ServiceExport>,
+}
+
+impl<'o> Observed<'o> {
+    /// The objects of one cluster.
+    #[must_use]
+    pub fn new(
+        imports: impl Iterator<Item = &'o ServiceImport>,
+        exports: impl Iterator<Item = &'o ServiceExport>,
+    ) -> Self {
+        let exports = exports.filter(|export| export.requested);
+        Self {
+            imports: imports.map(|import| (name(&import.key), import)).collect(),
+            exports: exports.map(|export| (name(&export.key), export)).collect(),
+        }
+    }
+}
+
+fn name(key: &ObjectKey) -> ImportName {
+    ImportName {
+        namespace: Arc::clone(&key.namespace),
+        name: Arc::clone(&key.name),
+    }
+}
+
+/// The writes that make a cluster's objects as they should be, in their order.
+#[must_use]
+pub fn writes(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<Write> {
+    let mut all = statuses(wanted, observed, awaited);
+    all.extend(deletions(wanted, observed, awaited));
+    for (name, import) in &wanted.imports {
+        match observed.imports.get(name) {
+            None => all.push(manifest::create(name, import)),
+            Some(found) => all.extend(differences(name, import, found, awaited)),
+        }
+    }
+    // A name of another cluster becomes part of a path.
+    all.retain(|write| labels::is_object(&write.target.name));
+    all.truncate(MOST);
+    all
+}
+
+/// What is said of exports. As long as members are awaited, a conflict may be missing: what was said stays.
+fn statuses(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<Write> {
+    let both = wanted.exports.iter().filter_map(|(name, conditions)| {
+        let status = &observed.exports.get(name)?.status;
+        let is_new = status.conditions.is_empty();
+        let is_settled = awaited.ids.is_empty() || is_new;
+        let differs = !are_there(conditions, &status.conditions, status.generation);
+        (is_settled && differs).then(|| {
+            manifest::export_status(name, conditions, status.generation, &status.conditions)
+        })
+    });
+    both.collect()
+}
+
+/// The imports of ours that nobody exports any more.
+fn deletions(wanted: &Wanted, observed: &Observed<'_>, awaited: &Awaited) -> Vec<Write> {
+    let gone = observed.imports.iter().filter_map(|(name, found)| {
+        let own = found.own.as_deref()?;
+        let is_wanted = wanted.imports.contains_key(name);
+        // Without a word on its clusters it may be of any.
+        let may_be_awaited =
+            awaited.concerns(&own.clusters) || (own.clusters.is_empty() && !awaited.ids.is_empty());
+        let is_known = !found.uid.is_empty();
+        (is_known && !is_wanted && !may_be_awaited)
+            .then(|| manifest::delete(WriteKind::ServiceImport, name, &found.uid))
+    });
+    gone.collect()
+}
+
+/// What an import differs in. One of somebody else stays as it is.
+fn differences(
+    name: &ImportName,
+    wanted: &WantedImport,
+    found: &ServiceImport,
+    awaited: &Awaited,
+) -> Vec<Write> {
+    let Some(own) = found.own.as_deref() else {
+        return Vec::new();
+    };
+    if awaited.concerns(&own.clusters) {
+        return Vec::new();
+    }
+    let is_same = own.winner == wanted.winner
+        && own.labels == wanted.labels
+        && own.annotations == wanted.annotations
+        && own.spec.as_ref() == Some(&wanted.spec);
+    let has_status = own.clusters == wanted.clusters
+        && are_there(&wanted.conditions, &own.conditions, found.generation);
+    let content = (!is_same).then(|| manifest::apply(name, wanted, &found.uid));
+    // A change of the content is another generation, which the next look sees.
+    let status = (is_same && !has_status).then(|| {
+        let of = (&*found.uid, found.generation);
+        manifest::apply_status(name, wanted, of, &own.conditions)
+    });
+    content.into_iter().chain(status).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Tests of the writes between what a cluster has and should have.
+
+use portolan_catalog::{Condition, ExportPort, ExportStatus, ImportSpec, OwnImport};
+use portolan_model::{Family, Protocol};
+use serde_json::Value;
+
+use super::*;
+use crate::condition::WantedCondition;
+use crate::{Action, at};
+
+fn import_name(name: &str) -> ImportName {
+    ImportName {
+        namespace: "shop".into(),
+        name: name.into(),
+    }
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey {
+        cluster: "eu-1".into(),
+        namespace: "shop".into(),
+        name: name.into(),
+    }
+}
+
+fn wanted_import() -> WantedImport {
+    WantedImport {
+        winner: "us-1".into(),
+        labels: [("a".to_owned(), "1".to_owned())].into(),
+        annotations: BTreeMap::new(),
+        spec: ImportSpec {
+            ports: vec![ExportPort {
+                name: "http".into(),
+                protocol: Protocol::Tcp,
+                port: 80,
+                app_protocol: None,
+            }],
+            ips: vec![[10, 112, 0, 1].into()],
+            families: vec![Family::V4],
+            ..ImportSpec::default()
+        },
+        clusters: ["us-1".into()].into(),
+        conditions: vec![WantedCondition::new("Ready", true, "Ready", "")],
+    }
+}
+
+/// The conditions as a cluster has them, for a generation and since a time.
+fn as_found(conditions: &[WantedCondition], generation: i64) -> Vec<Condition> {
+    let found = conditions.iter().map(|condition| Condition {
+        kind: condition.kind.into(),
+        status: condition.status().into(),
+        reason: condition.reason.as_str().into(),
+        message: condition.message.as_str().into(),
+        generation,
+        since: "2026-01-01T00:00:00Z".into(),
+    });
+    found.collect()
+}
+
+/// The import as a cluster has it once everything is written.
+fn found(name: &str, wanted: &WantedImport) -> ServiceImport {
+    ServiceImport {
+        key: key(name),
+        uid: "u".into(),
+        generation: 3,
+        own: Some(Box::new(OwnImport {
+            winner: Arc::clone(&wanted.winner),
+            labels: wanted.labels.clone(),
+            annotations: wanted.annotations.clone(),
+            spec: Some(wanted.spec.clone()),
+            clusters: wanted.clusters.clone(),
+            conditions: as_found(&wanted.conditions, 3),
+        })),
+    }
+}
+
+fn wanted(names: &[&str]) -> Wanted {
+    let imports = names
+        .iter()
+        .map(|name| (import_name(name), wanted_import()));
+    Wanted {
+        imports: imports.collect(),
+        exports: BTreeMap::new(),
+    }
+}
+
+fn awaiting(ids: &[&str]) -> Awaited {
+    Awaited {
+        ids: ids.iter().map(|id| Arc::from(*id)).collect(),
+    }
+}
+
+/// The writes, as `VERB NAME`.
+fn told(wanted: &Wanted, imports: &[ServiceImport], awaited: &Awaited) -> Vec<String> {
+    let observed = Observed::new(imports.iter(), std::iter::empty());
+    let all = writes(wanted, &observed, awaited).into_iter();
+    all.map(|write| format!("{} {}", write.action.verb(), write.target.name.name))
+        .collect()
+}
+
+#[test]
+fn an_import_is_created_applied_and_then_left_alone() {
+    let nobody = Awaited::default();
+    assert_eq!(told(&wanted(&["web"]), &[], &nobody), ["create web"]);
+    let complete = found("web", &wanted_import());
+    assert_eq!(
+        told(&wanted(&["web"]), std::slice::from_ref(&complete), &nobody),
+        [""; 0]
+    );
+    let edit = |edit: fn(&mut OwnImport)| {
+        let mut other = complete.clone();
+        edit(other.own.as_mut().unwrap());
+        told(&wanted(&["web"]), &[other], &nobody)
+    };
+    assert_eq!(edit(|own| own.spec = None), ["apply web"]);
+    assert_eq!(edit(|own| own.labels.clear()), ["apply web"]);
+    assert_eq!(edit(|own| own.winner = "eu-1".into()), ["apply web"]);
+    assert_eq!(edit(|own| own.clusters.clear()), ["apply status web"]);
+    assert_eq!(
+        edit(|own| own.conditions[0].generation = 2),
+        ["apply status web"]
+    );
+    assert_eq!(told(&wanted(&[]), &[complete], &nobody), ["delete web"]);
+}
+
+#[test]
+fn what_somebody_else_wrote_stays() {
+    let foreign = ServiceImport {
+        own: None,
+        ..found("web", &wanted_import())
+    };
+    for wanted in [wanted(&["web"]), wanted(&[])] {
+        let told = told(&wanted, std::slice::from_ref(&foreign), &Awaited::default());
+        assert_eq!(told, [""; 0]);
+    }
+}
+
+#[test]
+fn imports_of_members_that_are_awaited_stay() {
+    let complete = found("web", &wanted_import());
+    let mut other = complete.clone();
+    other.own.as_mut().unwrap().spec = None;
+    for import in [complete, other] {
+        for wanted in [wanted(&["web"]), wanted(&[])] {
+            let told = told(&wanted, std::slice::from_ref(&import), &awaiting(&["us-1"]));
+            assert_eq!(told, [""; 0]);
+        }
+    }
+    // Those of others do not.
+    let gone = found("web", &wanted_import());
+    assert_eq!(
+        told(&wanted(&[]), &[gone], &awaiting(&["ap-1"])),
+        ["delete web"]
+    );
+    let mut unknown = found("web", &wanted_import());
+    unknown.own.as_mut().unwrap().clusters.clear();
+    assert_eq!(
+        told(&wanted(&[]), &[unknown], &awaiting(&["ap-1"])),
+        [""; 0]
+    );
+}
+
+#[test]
+fn a_name_that_is_none_becomes_part_of_no_path() {
+    for name in ["../../secrets", "a/b", "", "A", "a?b"] {
+        assert_eq!(
+            told(&wanted(&[name]), &[], &Awaited::default()),
+            [""; 0],
+            "{name:?}"
+        );
+        let found = found(name, &wanted_import());
+        assert_eq!(
+            told(&wanted(&[]), &[found], &Awaited::default()),
+            [""; 0],
+            "{name:?}"
+        );
+    }
+}
+
+#[test]
+fn conditions_keep_the_time_of_their_last_transition() {
+    let conditions = |conflict: bool| {
+        let reason = if conflict {
+            "PortConflict"
+        } else {
+            "NoConflicts"
+        };
+        vec![
+            WantedCondition::new("Valid", true, "Valid", ""),
+            WantedCondition::new("Conflict", conflict, reason, ""),
+        ]
+    };
+    let export = ServiceExport {
+        requested: true,
+        status: ExportStatus {
+            generation: 2,
+            conditions: as_found(&conditions(false), 1),
+        },
+        ..ServiceExport::new(key("web"))
+    };
+    let wanted = |conflict| Wanted {
+        imports: BTreeMap::new(),
+        exports: [(import_name("web"), conditions(conflict))].into(),
+    };
+    let all = |export: &ServiceExport, conflict, awaited: &Awaited| {
+        let observed = Observed::new(std::iter::empty(), std::iter::once(export));
+        writes(&wanted(conflict), &observed, awaited)
+    };
+    // Another generation is a write, without a transition.
+    let writes = all(&export, true, &Awaited::default());
+    let [
+        Write {
+            action: Action::ApplyStatus(object),
+            ..
+        },
+    ] = &writes[..]
+    else {
+        panic!("{writes:?}");
+    };
+    let object = at(object, "2026-02-02T00:00:00Z");
+    let condition = |index: usize| object["status"]["conditions"][index].clone();
+    assert_eq!(condition(0)["lastTransitionTime"], "2026-01-01T00:00:00Z");
+    assert_eq!(condition(0)["observedGeneration"], 2);
+    assert_eq!(condition(1)["lastTransitionTime"], "2026-02-02T00:00:00Z");
+    assert_eq!(condition(1)["reason"], Value::from("PortConflict"));
+    // What was said stays while members are awaited, and something is said at once.
+    assert_eq!(all(&export, true, &awaiting(&["us-1"])), []);
+    let fresh = ServiceExport {
+        status: ExportStatus::default(),
+        ..export.clone()
+    };
+    assert_eq!(all(&fresh, true, &awaiting(&["us-1"])).len(), 1);
+    let unrequested = ServiceExport {
+        requested: false,
+        ..export
+    };
+    assert_eq!(all(&unrequested, true, &Awaited::default()), []);
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Objects of the Multi-Cluster Services API: what the plan wants, what clusters have, and what is taken over from
+//! there.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_catalog::{Catalog, Kind, ObjectKey, ObjectRef, OwnImport, Reason};
+use portolan_federate::imports::ImportName;
+use portolan_mcs::{Awaited, Observed, Wanted, WantedEndpoint, WantedSlice, Write, slices, writes};
+use portolan_model::Protocol;
+
+use super::export::{admitted, port_of};
+use super::{Federation, import_key, service_key};
+
+impl Federation {
+    /// Whether anything that MCS objects are made of has changed since the last call.
+    pub(crate) fn take_objects_changed(&mut self) -> bool {
+        std::mem::take(&mut self.objects_changed)
+    }
+
+    /// Whether endpoints of exported Services, or what else slices are made of, have changed since the last call.
+    pub(crate) fn take_endpoints_changed(&mut self) -> bool {
+        std::mem::take(&mut self.endpoints_changed)
+    }
+
+    /// The writes that make a cluster's MCS objects as they should be.
+    pub(crate) fn mcs_writes(
+        &self,
+        catalog: &Catalog,
+        cluster: &Arc<str>,
+        awaited: &Awaited,
+    ) -> Vec<Write> {
+        let observed = Observed::new(catalog.observed_imports(cluster), catalog.exports(cluster));
+        writes(&self.wanted(cluster), &observed, awaited)
+    }
+
+    fn wanted(&self, cluster: &Arc<str>) -> Wanted {
+        let mut wanted = Wanted::default();
+        let imports = self.plan.imports.get(cluster).into_iter().flatten();
+        for (name, here) in imports {
+            let kept = self.kept.get(&import_key(cluster, name));
+            let ips = kept.map(|kept| kept.ips.as_slice()).unwrap_or_default();
+            wanted.import(name.clone(), here, ips);
+        }
+        let exports = self.plan.exports.get(cluster).into_iter().flatten();
+        for (name, status) in exports {
+            let outside = self.outside(&service_key(cluster, name));
+            wanted.export(name.clone(), status, outside);
+        }
+        wanted
+    }
+
+    /// Which endpoints of an export lie outside the networks of their cluster.
+    fn outside(&self, key: &ObjectKey) -> Option<&str> {
+        let export = ObjectRef {
+            kind: Kind::ServiceExport,
+            key: key.clone(),
+        };
+        let mut problems = self.problems.get(&export)?.iter();
+        let found = problems.find(|problem| problem.reason == Reason::AddressOutsideNetwork)?;
+        Some(&found.message)
+    }
+
+    /// The EndpointSlices of a cluster's imports with virtual addresses, by name.
+    pub(crate) fn mcs_slices(
+        &self,
+        catalog: &Catalog,
+        cluster: &Arc<str>,
+    ) -> BTreeMap<ImportName, WantedSlice> {
+        let imports = self.plan.imports.get(cluster).into_iter().flatten();
+        let mut all = BTreeMap::new();
+        for (name, here) in imports {
+            for (exporting, source) in &here.sources {
+                let Some(exporter) = self.objects.clusters.get(&**exporting) else {
+                    continue;
+                };
+                let key = service_key(exporting, source);
+                let Some(service) = catalog.service(&key) else {
+                    continue;
+                };
+                let most = self.set.quota.endpoints_per_export;
+                let mut endpoints: BTreeMap<WantedEndpoint, BTreeMap<_, u16>> = BTreeMap::new();
+                let ports = here.import.ports.iter();
+                for port in ports.filter(|port| port.clusters.contains(exporter.id.as_str())) {
+                    let Some(of_service) = port_of(&service, port) else {
+                        continue;
+                    };
+                    let found = admitted(catalog, &exporter.network, most, &service, of_service);
+                    for (address, endpoint) in found {
+                        let zone = endpoint
+                            .node
+                            .and_then(|node| zone(catalog, exporting, node));
+                        let wanted = WantedEndpoint {
+                            address: address.ip(),
+                            ready: endpoint.ready,
+                            serving: endpoint.serving,
+                            terminating: endpoint.terminating,
+                            zone,
+                        };
+                        let port_name: (Arc<str>, Protocol) =
+                            (Arc::clone(&port.port.name), port.port.protocol);
+                        let of_endpoint = endpoints.entry(wanted).or_default();
+                        of_endpoint.insert(port_name, SocketAddr::port(&address));
+                    }
+                }
+                all.extend(slices(name, &exporter.id, &endpoints));
+            }
+        }
+        all
+    }
+
+    /// Takes over what a cluster's ServiceImports record: virtual addresses, winners, exporting clusters. They are
+    /// of this program, maybe of another replica.
+    pub(crate) fn adopt(&mut self, catalog: &Catalog, cluster: &Arc<str>) {
+        let observed = catalog.observed_imports(cluster);
+        let own = observed.filter_map(|import| Some((&import.key, import.own.as_deref()?)));
+        for (key, own) in own {
+            let name = ImportName {
+                namespace: Arc::clone(&key.namespace),
+                name: Arc::clone(&key.name),
+            };
+            self.adopt_one(&import_key(cluster, &name), own);
+        }
+    }
+
+    fn adopt_one(&mut self, key: &ObjectKey, own: &OwnImport) {
+        let ips = own.spec.as_ref().map(|spec| spec.ips.as_slice());
+        let kept = self.kept.entry(key.clone()).or_default();
+        let before = kept.clone();
+        if let Some(ips) = ips.filter(|ips| !ips.is_empty()) {
+            kept.ips = ips.to_vec();
+        }
+        if kept.winner.is_none() && !own.winner.is_empty() {
+            kept.winner = Some(Arc::clone(&own.winner));
+            self.is_stale = true;
+        }
+        kept.clusters.extend(own.clusters.iter().cloned());
+        if *kept != before {
+            self.kept_changed = true;
+            self.objects_changed = true;
+            // Its addresses must be claimed, and may not be given to another.
+            self.wanted_changed = true;
+            self.dirty.insert(key.clone());
+        }
+    }
+}
+
+fn zone(catalog: &Catalog, cluster: &Arc<str>, node: &Arc<str>) -> Option<Arc<str>> {
+    let key = portolan_model::NodeKey {
+        cluster: Arc::clone(cluster),
+        name: Arc::clone(node),
+    };
+    catalog.node_info(&key)?.zone.clone()
+}

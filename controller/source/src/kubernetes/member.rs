@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Clients for other clusters, from kubeconfigs that must not do more than name a server and a credential.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::File;
+use std::hash::{Hash as _, Hasher as _};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::ListParams;
+use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, NamedAuthInfo};
+use kube::core::Request;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::client::READ_TIMEOUT;
+use super::probe::{VersionError, can_list};
+
+/// The longest kubeconfig, and the longest file that it names, in bytes.
+const LONGEST: u64 = 1 << 20;
+/// How long a server has to show that it can be used.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why a kubeconfig of another cluster is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is no kubeconfig.
+    #[error("not a kubeconfig: {0}")]
+    Syntax(String),
+    /// A part is missing.
+    #[error("{0}: missing")]
+    Missing(String),
+    /// It has what a kubeconfig of another cluster must not have.
+    #[error("KubeconfigForbidden: {field}: {why}")]
+    Forbidden {
+        /// The field.
+        field: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// The client cannot be set up.
+    #[error("cannot set up a client: {0}")]
+    Setup(String),
+    /// The server cannot be used.
+    #[error("{0}")]
+    Unusable(#[from] VersionError),
+    /// The server did not answer.
+    #[error("no answer in {PATIENCE:?}")]
+    Unanswered,
+    /// The server is that of another cluster.
+    #[error(
+        "the server is that of another cluster (UID of the namespace kube-system); delete the Cluster and create \
+         it again to serve that one"
+    )]
+    OtherCluster,
+}
+
+/// A kubeconfig of another cluster that may be used.
+#[derive(Debug)]
+pub struct MemberConfig {
+    kubeconfig: Kubeconfig,
+    /// Equal as long as the kubeconfig and the files that it names have the same content.
+    pub fingerprint: u64,
+}
+
+/// Where a kubeconfig comes from.
+#[derive(Debug, Clone, Copy)]
+enum Origin<'a> {
+    /// A file in this directory: it may name other files.
+    Directory(&'a Path),
+    /// An object of an API server: it must not.
+    Object,
+}
+
+impl MemberConfig {
+    /// Reads a file, and those that it names. Blocks.
+    ///
+    /// # Errors
+    /// It cannot be read, or must not be used.
+    pub fn read(path: &Path) -> Result<Self, MemberError> {
+        let text = String::from_utf8_lossy(&read(path)?).into_owned();
+        let directory = path.parent().unwrap_or(Path::new(""));
+        Self::new(&text, Origin::Directory(directory))
+    }
+
+    /// Reads the text of a Secret: all that it needs must be in it.
+    ///
+    /// # Errors
+    /// It must not be used.
+    pub fn of_secret(text: &str) -> Result<Self, MemberError> {
+        Self::new(text, Origin::Object)
+    }
+
+    fn new(text: &str, origin: Origin<'_>) -> Result<Self, MemberError> {
+        let parsed = Kubeconfig::from_yaml(text);
+        let mut kubeconfig = parsed.map_err(|error| MemberError::Syntax(causes(&error)))?;
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let (cluster, user) = names(&kubeconfig)?;
+        let clusters = kubeconfig.clusters.iter_mut();
+        let of_cluster = clusters
+            .filter(|one| one.name == cluster)
+            .find_map(|one| one.cluster.as_mut());
+        let Some(of_cluster) = of_cluster else {
+            return Err(MemberError::Missing(format!("clusters[{cluster}].cluster")));
+        };
+        check_cluster(&cluster, of_cluster, origin, &mut hasher)?;
+        let users = kubeconfig.auth_infos.iter_mut();
+        let of_user = users
+            .filter(|NamedAuthInfo { name, .. }| *name == user)
+            .find_map(|one| one.auth_info.as_mut());
+        let Some(of_user) = of_user else {
+            return Err(MemberError::Missing(format!("users[{user}].user")));
+        };
+        check_user(&user, of_user, origin, &mut hasher)?;
+        Ok(Self {
+            kubeconfig,
+            fingerprint: hasher.finish(),
+        })
+    }
+
+    /// A client for the server. Nothing is sent to it yet.
+    ///
+    /// # Errors
+    /// The credentials cannot be used.
+    pub async fn client(self) -> Result<Client, MemberError> {
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(self.kubeconfig, &options).await;
+        let mut config = config.map_err(|error| MemberError::Setup(causes(&error)))?;
+        config.read_timeout = Some(READ_TIMEOUT);
+        config.default_retry = false;
+        Client::try_from(config).map_err(|error| MemberError::Setup(causes(&error)))
+    }
+}
+
+/// Whether a new client may take the place of one that is in use: it lists all kinds that a cluster must have, and
+/// its server is that of the same cluster.
+///
+/// # Errors
+/// It must not.
+pub async fn may_replace(new: &Client, old: &Client) -> Result<(), MemberError> {
+    let checked = timeout(PATIENCE, async {
+        can_list(new).await?;
+        // An old client that is not permitted to ask any more says nothing.
+        let identities = tokio::join!(identity(new), identity(old));
+        Ok(match identities {
+            (Some(new), Some(old)) if new != old => Err(MemberError::OtherCluster),
+            _ => Ok(()),
+        })
+    });
+    match checked.await {
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => Err(MemberError::Unusable(error)),
+        Err(_) => Err(MemberError::Unanswered),
+    }
+}
+
+/// The UID of the namespace `kube-system`, from a list: that is all that a member has to permit.
+async fn identity(client: &Client) -> Option<String> {
+    let params = ListParams::default().fields("metadata.name=kube-system");
+    let request = Request::new("/api/v1/namespaces").list(&params).ok()?;
+    let list: Value = client.request(request).await.ok()?;
+    let uid = list.pointer("/items/0/metadata/uid")?.as_str()?;
+    Some(uid.to_owned())
+}
+
+fn names(kubeconfig: &Kubeconfig) -> Result<(String, String), MemberError> {
+    let current = kubeconfig.current_context.as_deref().unwrap_or_default();
+    if current.is_empty() {
+        return Err(MemberError::Missing("current-context".to_owned()));
+    }
+    let mut contexts = kubeconfig.contexts.iter();
+    let context = contexts.find(|context| context.name == current);
+    let context = context.and_then(|context| context.context.as_ref());
+    let missing = |field: &str| MemberError::Missing(format!("contexts[{current}].{field}"));
+    let context = context.ok_or_else(|| missing("context"))?;
+    let user = context
+        .user
+        .clone()
+        .ok_or_else(|| missing("context.user"))?;
+    Ok((context.cluster.clone(), user))
+}
+
+fn check_cluster(
+    name: &str,
+    cluster: &mut Cluster,
+    origin: Origin<'_>,
+    hasher: &mut DefaultHasher,
+) -> Result<(), MemberError> {
+    let field = |field: &str| format!("clusters[{name}].cluster.{field}");
+    let server = cluster.server.as_deref().unwrap_or_default();
+    if server.is_empty() {
+        return Err(MemberError::Missing(field("server")));
+    }
+    if !server.to_ascii_lowercase().starts_with("https://") {
+        return Err(forbidden(field("server"), "expected https://"));
+    }
+    if cluster.insecure_skip_tls_verify == Some(true) {
+        let why = "the server's certificate must be verified";
+        return Err(forbidden(field("insecure-skip-tls-verify"), why));
+    }
+    let path = &mut cluster.certificate_authority;
+    take_file(path, &field("certificate-authority"), origin, hasher)
+}
+
+fn check_user(
+    name: &str,
+    user: &mut AuthInfo,
+    origin: Origin<'_>,
+    hasher: &mut DefaultHasher,
+) -> Result<(), MemberError> {
+    let field = |field: &str| format!("users[{name}].user.{field}");
+    if user.exec.is_some() {
+        return Err(forbidden(
+            field("exec"),
+            "no program is run for a credential",
+        ));
+    }
+    if user.auth_provider.is_some() {
+        let why = "no provider is asked for a credential";
+        return Err(forbidden(field("auth-provider"), why));
+    }
+    for (path, text) in [
+        (&mut user.client_certificate, "client-certificate"),
+        (&mut user.client_key, "client-key"),
+        (&mut user.token_file, "tokenFile"),
+    ] {
+        // The client itself follows a token in a file.
+        let mut unused = DefaultHasher::new();
+        let hasher = if text == "tokenFile" {
+            &mut unused
+        } else {
+            &mut *hasher
+        };
+        take_file(path, &field(text), origin, hasher)?;
+    }
+    Ok(())
+}
+
+fn forbidden(field: String, why: &'static str) -> MemberError {
+    MemberError::Forbidden { field, why }
+}
+
+/// Notes the content of a named file, whose path is relative to that of the kubeconfig.
+fn take_file(
+    named: &mut Option<String>,
+    field: &str,
+    origin: Origin<'_>,
+    hasher: &mut DefaultHasher,
+) -> Result<(), MemberError> {
+    let Some(text) = named.as_mut().filter(|text| !text.is_empty()) else {
+        return Ok(());
+    };
+    let Origin::Directory(directory) = origin else {
+        return Err(forbidden(field.to_owned(), "a Secret names no files"));
+    };
+    let path = directory.join(&*text);
+    read(&path)?.hash(hasher);
+    *text = path.to_string_lossy().into_owned();
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, MemberError> {
+    let failed = |source| MemberError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let mut content = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(failed(io::Error::other("not a regular file")));
+    }
+    let mut file = file.take(LONGEST + 1);
+    let length = file.read_to_end(&mut content).map_err(failed)?;
+    if u64::try_from(length).unwrap_or(u64::MAX) > LONGEST {
+        return Err(failed(io::Error::other(format!(
+            "longer than {LONGEST} bytes"
+        ))));
+    }
+    Ok(content)
+}
+
+/// An error with its causes. It may quote no credential: kube's do not.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Tests of what a kubeconfig of another cluster may have.
+
+use super::*;
+
+const CLUSTER: &str = "{server: 'https://192.0.2.1:6443'}";
+const USER: &str = "{token: t}";
+
+fn kubeconfig(cluster: &str, user: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: a, user: b}}}}]\n\
+         clusters: [{{name: a, cluster: {cluster}}}]\nusers: [{{name: b, user: {user}}}]\n"
+    )
+}
+
+fn refused(result: Result<MemberConfig, MemberError>) -> String {
+    result.expect_err("a refusal").to_string()
+}
+
+#[test]
+fn what_a_kubeconfig_must_not_have_is_named() {
+    let plain = "{server: 'http://192.0.2.1:6443'}";
+    let unverified = "{server: 'https://192.0.2.1', insecure-skip-tls-verify: true}";
+    let exec = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: sh}}";
+    let provider = "{auth-provider: {name: gcp, config: {}}}";
+    for (cluster, user, expected) in [
+        (plain, USER, "clusters[a].cluster.server: expected https"),
+        (
+            unverified,
+            USER,
+            "clusters[a].cluster.insecure-skip-tls-verify",
+        ),
+        (CLUSTER, exec, "users[b].user.exec"),
+        (CLUSTER, provider, "users[b].user.auth-provider"),
+    ] {
+        let text = kubeconfig(cluster, user);
+        for origin in [Origin::Object, Origin::Directory(Path::new("/"))] {
+            let error = refused(MemberConfig::new(&text, origin));
+            assert!(error.starts_with("KubeconfigForbidden: "), "{error}");
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+    for (cluster, user, field) in [
+        (
+            "{server: 'https://a', certificate-authority: ca}",
+            USER,
+            "certificate-authority",
+        ),
+        (
+            CLUSTER,
+            "{client-certificate: /etc/passwd}",
+            "client-certificate",
+        ),
+        (CLUSTER, "{client-key: /etc/shadow}", "client-key"),
+        (CLUSTER, "{tokenFile: /etc/shadow}", "tokenFile"),
+    ] {
+        let error = refused(MemberConfig::of_secret(&kubeconfig(cluster, user)));
+        assert!(error.starts_with("KubeconfigForbidden: "), "{error}");
+        assert!(error.contains(field), "{error}");
+    }
+    for (text, expected) in [
+        ("[", "not a kubeconfig"),
+        ("{}", "current-context: missing"),
+        ("{current-context: c}", "contexts[c].context: missing"),
+    ] {
+        let error = refused(MemberConfig::of_secret(text));
+        assert!(error.contains(expected), "{error}");
+    }
+    assert!(MemberConfig::of_secret(&kubeconfig(CLUSTER, USER)).is_ok());
+}
+
+#[tokio::test]
+async fn named_files_are_beside_the_kubeconfig_and_a_change_of_one_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config");
+    let text = kubeconfig(
+        "{server: 'https://a', certificate-authority: ca.crt}",
+        "{tokenFile: token}",
+    );
+    std::fs::write(&path, text).unwrap();
+    let error = refused(MemberConfig::read(&path));
+    assert!(error.contains("ca.crt"), "{error}");
+    std::fs::write(dir.path().join("ca.crt"), "a").unwrap();
+    std::fs::write(dir.path().join("token"), "t").unwrap();
+    let first = MemberConfig::read(&path).unwrap().fingerprint;
+    assert_eq!(MemberConfig::read(&path).unwrap().fingerprint, first);
+    std::fs::write(dir.path().join("token"), "u").unwrap();
+    assert_eq!(MemberConfig::read(&path).unwrap().fingerprint, first);
+    std::fs::write(dir.path().join("ca.crt"), "b").unwrap();
+    let second = MemberConfig::read(&path).unwrap();
+    assert_ne!(second.fingerprint, first);
+    assert!(second.client().await.is_err(), "no certificate");
+    std::fs::write(&path, kubeconfig(CLUSTER, USER)).unwrap();
+    assert!(MemberConfig::read(&path).unwrap().client().await.is_ok());
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The watches of a cluster that shares Services with others.
+
+use std::time::Duration;
+
+use portolan_catalog::{Object, ServiceType};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::*;
+
+const NAMESPACES: &str = "/api/v1/namespaces";
+const EXPORTS: &str = "/apis/multicluster.x-k8s.io/v1beta1/serviceexports";
+const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1beta1/serviceimports";
+
+fn sharing() -> Rig {
+    let (client, server) = server::start();
+    let (sink, events) = Sink::channel(1024);
+    let stats = Arc::new(Stats::default());
+    let token = CancellationToken::new();
+    let (_, automatic) = watch::channel(false);
+    let (cluster, of_source) = (Arc::from("c"), Arc::clone(&stats));
+    let watch = watch_shared(
+        client,
+        cluster,
+        PAGED,
+        automatic,
+        sink,
+        of_source,
+        token.clone(),
+    );
+    tokio::spawn(watch);
+    Rig {
+        server,
+        events,
+        stats,
+        token,
+    }
+}
+
+fn headless() -> Value {
+    let mut service = service("web", "5", json!(80));
+    service["spec"]["clusterIP"] = "None".into();
+    service
+}
+
+fn export() -> Value {
+    json!({"metadata": {"name": "web", "namespace": "prod", "resourceVersion": "6", "generation": 1}})
+}
+
+/// The Service of the next export that is told.
+async fn exported(rig: &mut Rig) -> Option<ServiceType> {
+    loop {
+        let Event::Changes(changes) = rig.next().await else {
+            continue;
+        };
+        for change in changes {
+            if let ObjectChange::Put {
+                object: Object::ServiceExport(export),
+                ..
+            } = change
+            {
+                return export.service.map(|service| service.kind);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_the_api_is_served_and_asked_again() {
+    let mut rig = sharing();
+    for path in [NAMESPACES, SLICES, NODES] {
+        rig.server.list(path, &[], "1").await;
+    }
+    rig.server.next(IMPORTS).await.fail(404);
+    rig.server.next(EXPORTS).await.fail(404);
+    let request = rig.server.next(SERVICES).await;
+    assert!(
+        !request.query().contains("labelSelector"),
+        "headless ones too"
+    );
+    request.answer_list(&[headless()], "5", None);
+    let told = rig.until("Synced").await;
+    assert!(!told.iter().any(|told| told.starts_with("put")), "{told:?}");
+
+    let absent = Instant::now();
+    rig.server.list(EXPORTS, &[export()], "6").await;
+    assert!(absent.elapsed() >= Duration::from_secs(50));
+    // The Service came a minute before.
+    assert_eq!(exported(&mut rig).await, Some(ServiceType::Headless));
+    let mut services = rig.server.watch(SERVICES).await;
+    services.send("DELETED", headless()).await;
+    assert_eq!(exported(&mut rig).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_forbidden_is_asked_for_rarely() {
+    let mut rig = sharing();
+    for path in [NAMESPACES, SLICES, SERVICES, EXPORTS, IMPORTS] {
+        rig.server.list(path, &[], "1").await;
+    }
+    let first = Instant::now();
+    rig.server.next(NODES).await.fail(403);
+    rig.server.list(NODES, &[], "1").await;
+    assert!(first.elapsed() >= Duration::from_secs(60));
+    rig.until("Synced").await;
+    assert_eq!(rig.stats.of(Kind::Node).watch_errors(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_this_program_wrote_is_read_of_imports() {
+    let mut rig = sharing();
+    for path in [NAMESPACES, SLICES, NODES, SERVICES, EXPORTS] {
+        rig.server.list(path, &[], "1").await;
+    }
+    let managed = json!([
+        {"manager": "portolan-controller", "operation": "Apply",
+            "fieldsV1": {"f:metadata": {"f:labels": {".": {}, "f:ours": {}}}}},
+        {"manager": "somebody", "operation": "Update",
+            "fieldsV1": {"f:metadata": {"f:labels": {"f:theirs": {}}}}},
+    ]);
+    let import = |annotations: Value, policy: &str| {
+        json!({
+            "metadata": {"name": "web", "namespace": "prod", "resourceVersion": "7", "uid": "u", "generation": 2,
+                "annotations": annotations, "labels": {"ours": "1", "theirs": "2"}, "managedFields": managed},
+            "spec": {"type": "ClusterSetIP", "ports": [{"port": 80}], "ips": ["10.112.0.1"],
+                "ipFamilies": ["IPv4"], "sessionAffinity": "None", "internalTrafficPolicy": policy},
+            "status": {"clusters": [{"cluster": "us-1"}],
+                "conditions": [{"type": "Ready", "status": "True"}, {"type": "Theirs", "status": "True"}]},
+        })
+    };
+    let ours = import(json!({"portolan.dev/winner": "us-1"}), "Cluster");
+    rig.server.list(IMPORTS, &[ours], "7").await;
+    let mut next = async |rig: &mut Rig| loop {
+        let Event::Changes(changes) = rig.next().await else {
+            continue;
+        };
+        for change in changes {
+            if let ObjectChange::Put {
+                object: Object::ServiceImport(import),
+                ..
+            } = change
+            {
+                return import;
+            }
+        }
+    };
+    let own = next(&mut rig).await.own.expect("ours");
+    assert_eq!(&*own.winner, "us-1");
+    assert_eq!(own.labels, [("ours".to_owned(), "1".to_owned())].into());
+    assert_eq!(own.clusters, ["us-1".into()].into());
+    assert_eq!(own.conditions.len(), 1);
+    let spec = own.spec.expect("a spec of ours");
+    assert_eq!(spec.ips, [std::net::IpAddr::from([10, 112, 0, 1])]);
+
+    let mut imports = rig.server.watch(IMPORTS).await;
+    // A value that this program never writes.
+    let other = import(json!({"portolan.dev/winner": "us-1"}), "Elsewhere");
+    imports.send("MODIFIED", other).await;
+    assert_eq!(next(&mut rig).await.own.expect("ours").spec, None);
+    imports.send("MODIFIED", import(json!({}), "Cluster")).await;
+    assert_eq!(next(&mut rig).await.own, None);
+}

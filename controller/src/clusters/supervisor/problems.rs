@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! What is wrong with the clusters of a policy, in words.
+
+use portolan_policy::spec::NetworkMode;
+use portolan_policy::{Access, Cluster, Objects, overlaps};
+
+/// What is wrong with all clusters together: networks that overlap, clusters beyond the set's bound.
+pub(super) fn of_networks(objects: &Objects) -> Vec<String> {
+    let overlaps = overlaps(&objects.clusters).into_iter();
+    let overlaps = overlaps.flat_map(|(name, found)| {
+        let text = move |overlap| format!("Cluster {name}: {overlap}");
+        found.into_iter().map(text)
+    });
+    let members = objects.members();
+    let beyond = objects
+        .clusters
+        .keys()
+        .filter(|name| !members.contains_key(name.as_str()));
+    let beyond = beyond.map(|name| {
+        format!(
+            "Cluster {name}: QuotaExceeded: as many older Clusters as spec.quota.clusters allows"
+        )
+    });
+    let gateways = objects.clusters.values();
+    let gateways = gateways.filter(|cluster| cluster.network.mode == NetworkMode::Gateway);
+    let gateways = gateways.map(|cluster| {
+        format!(
+            "Cluster {}: spec.network.mode: Gateway is not supported by this version: it neither exports to \
+             other clusters nor has imports",
+            cluster.meta.name
+        )
+    });
+    overlaps.chain(beyond).chain(gateways).collect()
+}
+
+pub(super) fn unsupported(cluster: &Cluster, access: &Access) -> String {
+    let field = match access {
+        Access::KubeconfigSecret { .. } => "kubeconfigSecret",
+        Access::KubeconfigFile(_) => "kubeconfigFile",
+        Access::Edge => "edge",
+        Access::Local => "local",
+        Access::Files(_) => "files",
+    };
+    format!(
+        "Cluster {}: spec.access.{field}: this version reads clusters from files and by kubeconfigFile",
+        cluster.meta.name
+    )
+}

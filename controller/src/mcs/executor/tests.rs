@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Tests of the pace of writes, and of what is tried again, with paused time.
+
+use portolan_federate::imports::ImportName;
+use portolan_mcs::{Action, WriteKind};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::*;
+use crate::fake_api::FakeApi;
+use crate::mcs::Works;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn write(name: &str, action: Action) -> Write {
+    let (namespace, name) = ("shop".into(), name.into());
+    Write {
+        target: Target {
+            kind: WriteKind::ServiceImport,
+            name: ImportName { namespace, name },
+        },
+        action,
+    }
+}
+
+fn create(number: usize) -> Write {
+    let object = json!({
+        "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceImport",
+        "metadata": {"namespace": "shop", "name": format!("s{number}")},
+    });
+    write(&format!("s{number}"), Action::Create(object))
+}
+
+struct Rig {
+    api: FakeApi,
+    works: Works,
+    leading: watch::Sender<bool>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (api, works) = (FakeApi::default(), Works::default());
+        let cluster: Arc<str> = "eu-1".into();
+        let (leading, told) = watch::channel(false);
+        let executor = Executor {
+            client: api.client(),
+            work: works.join(&cluster),
+            cluster,
+            leading: Leading::told(told),
+            counts: WriteCounts::default(),
+        };
+        tokio::spawn(executor.run());
+        Self {
+            api,
+            works,
+            leading,
+        }
+    }
+
+    fn set(&self, writes: Vec<Write>) {
+        let work = Work {
+            writes: Arc::new(writes),
+            ..Work::default()
+        };
+        self.works.set("eu-1", work);
+    }
+
+    /// The number of requests within a time.
+    async fn requests_in(&self, time: Duration) -> usize {
+        self.api.requests();
+        sleep(time).await;
+        self.api.requests().len()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_replica_writes_at_a_pace() {
+    let rig = Rig::new();
+    rig.set((0..100).map(create).collect());
+    assert_eq!(rig.requests_in(60 * SECOND).await, 0, "it does not lead");
+    rig.leading.send_replace(true);
+    let count = rig.requests_in(SECOND).await;
+    assert!((15..=21).contains(&count), "{count} in a second");
+    rig.leading.send_replace(false);
+    // One is under way.
+    assert!(rig.requests_in(60 * SECOND).await <= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_is_tried_again_ever_more_rarely() {
+    let rig = Rig::new();
+    rig.leading.send_replace(true);
+    // The namespace is missing.
+    rig.set(vec![create(1)]);
+    let first = rig.requests_in(8 * SECOND).await;
+    assert!((2..=4).contains(&first), "{first}");
+    assert!(rig.requests_in(600 * SECOND).await <= 20);
+    // Something else of the same object does not come sooner, and nothing holds up other objects.
+    rig.set(vec![create(1), create(2)]);
+    assert!(rig.requests_in(SECOND).await >= 1);
+    rig.set(Vec::new());
+    rig.requests_in(120 * SECOND).await;
+    assert_eq!(rig.requests_in(600 * SECOND).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_permitted_is_tried_once_a_minute() {
+    let rig = Rig::new();
+    let path = "/apis/multicluster.x-k8s.io/v1beta1/namespaces/shop/serviceimports/web";
+    rig.api.put(path, json!({"metadata": {"name": "web"}}));
+    rig.leading.send_replace(true);
+    rig.set(vec![write("web", Action::Delete { uid: "u".into() })]);
+    assert_eq!(rig.requests_in(59 * SECOND).await, 1);
+    assert_eq!(rig.requests_in(60 * SECOND).await, 1);
+}

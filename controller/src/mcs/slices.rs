@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! EndpointSlices of imports: read once, and every few minutes, since few clusters have any; between, what was
+//! written is remembered.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::{DynamicObject, ListParams};
+use portolan_federate::imports::ImportName;
+use portolan_mcs::{Action, Target, Write, WriteKind};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::Work;
+use super::request::{Failure, api, failure};
+
+/// The slices that are ours.
+const OURS: &str = "endpointslice.kubernetes.io/managed-by=portolan.dev";
+/// The time between two listings: so long a slice that somebody else changes stays changed.
+const PERIOD: Duration = Duration::from_secs(300);
+/// The time until a listing or a write that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(30);
+/// How long a listing may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Objects of one page of a listing.
+const PAGE: u32 = 500;
+/// The fields of a slice that are written.
+const FIELDS: [&str; 3] = ["addressType", "ports", "endpoints"];
+
+/// A slice that is there.
+#[derive(Debug, Clone)]
+struct Found {
+    uid: Arc<str>,
+    /// What it was listed with, or written with; `Null` if unknown.
+    object: Value,
+}
+
+/// The slices of one cluster.
+#[derive(Debug, Default)]
+pub(super) struct Slices {
+    found: BTreeMap<ImportName, Found>,
+    listed: Option<Instant>,
+    failed: Option<Instant>,
+    /// Slices that could not be written lately.
+    paused: BTreeMap<ImportName, Instant>,
+}
+
+impl Slices {
+    /// The next write; none if all slices are as they should be.
+    pub(super) async fn next(
+        &mut self,
+        client: &Client,
+        work: &Work,
+    ) -> Result<Option<Write>, Failure> {
+        let Some(wanted) = &work.slices else {
+            *self = Self::default();
+            return Ok(None);
+        };
+        let now = Instant::now();
+        if self.failed.is_some_and(|failed| now < failed + AGAIN) {
+            return Ok(None);
+        }
+        let is_old = self.listed.is_none_or(|listed| now >= listed + PERIOD);
+        if is_old {
+            self.failed = Some(now);
+            self.found = list(client).await?;
+            self.failed = None;
+            self.listed = Some(now);
+        }
+        self.paused.retain(|_, until| *until > now);
+        for (name, slice) in wanted.iter() {
+            // Its owner must be known.
+            let Some(owner) = work.owners.get(&slice.import) else {
+                continue;
+            };
+            if self.paused.contains_key(name) {
+                continue;
+            }
+            let object = owned(&slice.object, &slice.import, owner);
+            match self.found.get(name) {
+                None => return Ok(Some(write(name, Action::Create(object)))),
+                Some(found) if !is_same(&found.object, &object) => {
+                    let mut object = object;
+                    object["metadata"]["uid"] = (*found.uid).into();
+                    return Ok(Some(write(name, Action::Apply(object))));
+                }
+                Some(_) => {}
+            }
+        }
+        let mut found = self.found.iter();
+        let gone =
+            found.find(|(name, _)| !wanted.contains_key(*name) && !self.paused.contains_key(*name));
+        Ok(gone.map(|(name, found)| {
+            let uid = Arc::clone(&found.uid);
+            write(name, Action::Delete { uid })
+        }))
+    }
+
+    /// When a listing or a failed write is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let failed = self.failed.map(|failed| failed + AGAIN);
+        let listed = self.listed.map(|listed| listed + PERIOD);
+        let paused = self.paused.values().min().copied();
+        [failed, listed, paused].into_iter().flatten().min()
+    }
+
+    /// Notes a write.
+    pub(super) fn wrote(&mut self, write: &Write, uid: Result<Option<&str>, ()>) {
+        if write.target.kind != WriteKind::EndpointSlice {
+            return;
+        }
+        let name = &write.target.name;
+        let Ok(uid) = uid else {
+            self.paused.insert(name.clone(), Instant::now() + AGAIN);
+            return;
+        };
+        match &write.action {
+            Action::Create(object) => {
+                let found = Found {
+                    uid: uid.unwrap_or_default().into(),
+                    object: object.clone(),
+                };
+                self.found.insert(name.clone(), found);
+            }
+            Action::Apply(object) | Action::ApplyStatus(object) => {
+                if let Some(found) = self.found.get_mut(name) {
+                    found.object = object.clone();
+                }
+            }
+            Action::Delete { .. } => _ = self.found.remove(name),
+        }
+    }
+}
+
+fn write(name: &ImportName, action: Action) -> Write {
+    Write {
+        target: Target {
+            kind: WriteKind::EndpointSlice,
+            name: name.clone(),
+        },
+        action,
+    }
+}
+
+/// A slice with the import as its owner.
+fn owned(object: &Value, import: &ImportName, owner: &str) -> Value {
+    let mut object = object.clone();
+    object["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": WriteKind::ServiceImport.api_version(),
+        "kind": WriteKind::ServiceImport.as_str(),
+        "name": &*import.name,
+        "uid": owner,
+    }]);
+    object
+}
+
+/// Whether a slice has what is wanted, beside what others may have added.
+fn is_same(found: &Value, wanted: &Value) -> bool {
+    let labels = wanted.pointer("/metadata/labels");
+    let labels = labels.and_then(Value::as_object).into_iter().flatten();
+    let of_found = |key: &str| found.get("metadata")?.get("labels")?.get(key);
+    let owner = "/metadata/ownerReferences/0/uid";
+    let has_labels = labels
+        .into_iter()
+        .all(|(key, value)| of_found(key) == Some(value));
+    has_labels
+        && found.pointer(owner) == wanted.pointer(owner)
+        && FIELDS
+            .iter()
+            .all(|field| found.get(*field) == wanted.get(*field))
+}
+
+async fn list(client: &Client) -> Result<BTreeMap<ImportName, Found>, Failure> {
+    let listing = timeout(PATIENCE, list_all(client)).await;
+    match listing {
+        Ok(listed) => listed.map_err(|error| failure(&error)),
+        Err(_) => Err(Failure {
+            result: "error",
+            refused: false,
+            message: format!("no answer in {PATIENCE:?}"),
+        }),
+    }
+}
+
+async fn list_all(client: &Client) -> kube::Result<BTreeMap<ImportName, Found>> {
+    let api = api(client, WriteKind::EndpointSlice, None);
+    let mut params = ListParams::default().labels(OURS).limit(PAGE);
+    let mut all = BTreeMap::new();
+    loop {
+        let page = api.list(&params).await?;
+        all.extend(page.items.iter().filter_map(found));
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+fn found(object: &DynamicObject) -> Option<(ImportName, Found)> {
+    let metadata = &object.metadata;
+    let name = ImportName {
+        namespace: metadata.namespace.as_deref()?.into(),
+        name: metadata.name.as_deref()?.into(),
+    };
+    let found = Found {
+        uid: metadata.uid.as_deref()?.into(),
+        object: serde_json::to_value(object).ok()?,
+    };
+    Some((name, found))
+}

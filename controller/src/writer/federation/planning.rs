@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! The inputs of plans of MCS objects that depend on time: who writes, which clusters are reached, which are awaited.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use portolan_federate::state::{Phase, Settings, may_serve_without};
+use portolan_mcs::Awaited;
+use portolan_policy::spec::EndpointSlices;
+use portolan_select::Pipeline;
+
+use super::{Federated, now};
+use crate::writer::objects::Inputs;
+
+impl Federated {
+    /// Takes over what a cluster's ServiceImports record, when its source has sent all objects.
+    pub(in crate::writer) fn adopt(&self, pipeline: &mut Pipeline, cluster: &Arc<str>) {
+        if self.mcs.writes_to(cluster) {
+            pipeline.adopt_imports(cluster);
+        }
+    }
+
+    /// Plans the writes of MCS objects, if anything changed that they depend on.
+    pub(in crate::writer) fn plan_objects(
+        &mut self,
+        pipeline: &mut Pipeline,
+        synced: &BTreeSet<Arc<str>>,
+    ) {
+        let clusters = self.mcs.clusters();
+        if clusters.is_empty() {
+            return;
+        }
+        let has_changed = pipeline.take_objects_changed();
+        if has_changed && !self.mcs.is_leading() {
+            for cluster in clusters.iter().filter(|cluster| synced.contains(*cluster)) {
+                pipeline.adopt_imports(cluster);
+            }
+        }
+        // Objects of a cluster out of contact stay as they are.
+        let is_reached = |cluster: &str| {
+            let id = self.objects.clusters.get(cluster).map(|of| &of.id);
+            let status = id.and_then(|id| self.fleet.status(id));
+            let is_away = |phase| matches!(phase, Phase::Connecting | Phase::Stale | Phase::Lost);
+            status.is_some_and(|status| !is_away(status.phase))
+        };
+        let reached = clusters.into_iter();
+        let reached = reached.filter(|cluster| synced.contains(cluster) && is_reached(cluster));
+        let reached: BTreeSet<Arc<str>> = reached.collect();
+        let awaited = self.awaited(synced);
+        let set = self.objects.set.as_ref();
+        let with_slices = set.is_some_and(|set| set.endpoint_slices == EndpointSlices::All);
+        let inputs = Inputs {
+            is_leading: self.mcs.is_leading(),
+            awaited,
+            reached,
+            with_slices,
+        };
+        self.mcs.plan(pipeline, inputs, has_changed);
+    }
+
+    /// The members whose objects are not known yet, and that may still be needed.
+    fn awaited(&self, synced: &BTreeSet<Arc<str>>) -> Awaited {
+        let members = self.objects.members().into_values();
+        let away = members.filter(|cluster| !synced.contains(cluster.meta.name.as_str()));
+        let now = now();
+        let needed = away.filter(|cluster| {
+            let status = self.fleet.status(&cluster.id);
+            let last = status.and_then(|status| status.last_contact);
+            let ttl = Settings::new(&self.loss, cluster).stale_ttl;
+            // One that this process never heard of may only be late.
+            let since = last.unwrap_or(self.began);
+            !may_serve_without(Some(since), ttl, now)
+        });
+        let ids = needed
+            .map(|cluster| Arc::from(cluster.id.as_str()))
+            .collect();
+        Awaited { ids }
+    }
+}

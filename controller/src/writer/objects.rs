@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//! Plans the writes of MCS objects: the differences of what clusters have and should have, for those who write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use portolan_federate::imports::ImportName;
+use portolan_mcs::Awaited;
+use portolan_select::Pipeline;
+
+use crate::mcs::{Leading, Work, Works};
+
+/// Plans the writes into all clusters that are reached by their API servers.
+#[derive(Debug, Default)]
+pub(crate) struct McsPlanner {
+    works: Works,
+    /// `None`: this replica is the only one.
+    leading: Option<Leading>,
+    /// What the last plan was made of, beside objects, and how many executors there had been.
+    last: Option<(Inputs, u64)>,
+}
+
+/// What a plan is made of beside objects.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::writer) struct Inputs {
+    /// The clusters in contact whose source has sent all objects.
+    pub(super) reached: BTreeSet<Arc<str>>,
+    /// The members that may still change what is wanted.
+    pub(super) awaited: Awaited,
+    /// Whether EndpointSlices are written.
+    pub(super) with_slices: bool,
+    /// Whether this replica writes.
+    pub(super) is_leading: bool,
+}
+
+impl McsPlanner {
+    pub(crate) fn new(works: Works, leading: Leading) -> Self {
+        Self {
+            works,
+            leading: Some(leading),
+            last: None,
+        }
+    }
+
+    pub(super) fn is_leading(&self) -> bool {
+        self.leading.as_ref().is_none_or(Leading::is_leading)
+    }
+
+    pub(super) fn clusters(&self) -> Vec<Arc<str>> {
+        self.works.clusters()
+    }
+
+    pub(super) fn writes_to(&self, cluster: &Arc<str>) -> bool {
+        self.works.clusters().contains(cluster)
+    }
+
+    /// Plans the writes into the clusters that are reached, and none into others, if anything changed.
+    pub(super) fn plan(&mut self, pipeline: &mut Pipeline, inputs: Inputs, has_changed: bool) {
+        let inputs = (inputs, self.works.joined());
+        let is_same = self.last.as_ref() == Some(&inputs);
+        let (inputs, joined) = inputs;
+        let has_endpoints = pipeline.take_endpoints_changed() && inputs.with_slices;
+        if is_same && !has_changed && !has_endpoints {
+            return;
+        }
+        for cluster in self.works.clusters() {
+            let is_written = inputs.is_leading && inputs.reached.contains(&cluster);
+            let work = if is_written {
+                work(pipeline, &cluster, &inputs)
+            } else {
+                Work::default()
+            };
+            self.works.set(&cluster, work);
+        }
+        self.last = Some((inputs, joined));
+    }
+}
+
+fn work(pipeline: &Pipeline, cluster: &Arc<str>, inputs: &Inputs) -> Work {
+    let awaited = &inputs.awaited;
+    // As long as a member is awaited its slices may be missing.
+    let with_slices = inputs.with_slices && awaited.ids.is_empty();
+    let slices = with_slices.then(|| Arc::new(pipeline.mcs_slices(cluster)));
+    let owners = slices.as_ref().map(|_| owners(pipeline, cluster));
+    Work {
+        writes: Arc::new(pipeline.mcs_writes(cluster, awaited)),
+        slices,
+        owners: Arc::new(owners.unwrap_or_default()),
+    }
+}
+
+/// The UIDs of a cluster's own ServiceImports.
+fn owners(pipeline: &Pipeline, cluster: &Arc<str>) -> BTreeMap<ImportName, Arc<str>> {
+    let imports = pipeline.catalog().observed_imports(cluster);
+    let own = imports.filter(|import| import.own.is_some() && !import.uid.is_empty());
+    let named = own.map(|import| {
+        let name = ImportName {
+            namespace: Arc::clone(&import.key.namespace),
+            name: Arc::clone(&import.key.name),
+        };
+        (name, Arc::clone(&import.uid))
+    });
+    named.collect()
+}
