@@ -3,6 +3,7 @@
 //! Wiring of the table's source, the reconcile loop and the servers.
 
 mod arrivals;
+mod changeover;
 mod checks;
 mod ports;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use tokio::time::timeout;
 use crate::addresses;
 use crate::args::{DataplaneKind, ForgetArgs, RunArgs, Source};
 use crate::backends::overrides::Commands;
+use crate::choice::{self, Choice, Opened};
 use crate::director::{self, DirectorCollector, HostDirector, HostLink, announce};
 use crate::dns::Origin;
 use crate::families;
@@ -48,6 +50,7 @@ use crate::sync::{
     Timing, run as reconcile,
 };
 use arrivals::Arrivals;
+use changeover::{former_ipvs, unmark_tables};
 use checks::{Checked, check_backends};
 use ports::Ports;
 use source::{Feeds, TableSource, follow, open_source};
@@ -80,9 +83,19 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         return Ok(());
     };
     let ports = ports?;
-    match args.kernel.dataplane {
-        DataplaneKind::Ipvs => start_ipvs(&args, node, plan_config, ports, &vital).await?,
-        DataplaneKind::Nftables => start_nftables(&args, node, plan_config, ports, &vital).await?,
+    let (opened, choice) = choice::open(&args, &plan_config).await?;
+    let place = Place {
+        node,
+        ports,
+        choice,
+    };
+    match opened {
+        Opened::Ipvs(kernel, families) => {
+            start_ipvs(&args, place, plan_config, (*kernel, families), &vital).await?;
+        }
+        Opened::Nftables(kernel, families) => {
+            start_nftables(&args, place, plan_config, (kernel, families), &vital).await?;
+        }
     }
     let result = tokio::select! {
         () = token.cancelled() => Ok(()),
@@ -96,54 +109,56 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     result
 }
 
+/// The node, the agent's ports on it, and its dataplane.
+struct Place {
+    node: NodeKey,
+    ports: Ports,
+    choice: Choice,
+}
+
 /// Starts an agent that programs IPVS.
 async fn start_ipvs(
     args: &RunArgs,
-    node: NodeKey,
+    place: Place,
     mut config: Config,
-    ports: Ports,
+    (mut kernel, families): (Kernel, Families),
     vital: &Vital,
 ) -> anyhow::Result<()> {
-    let scheduler = config.scheduler.unwrap_or(DEFAULT_SCHEDULER);
-    let (mut kernel, families) = open_kernel(args, scheduler).await?;
     kernel.prepare().await?;
     config.families = families.iter().collect();
     config.short_circuit_mask = choose_marks(args, &kernel, &config).await?;
+    unmark_tables(&mut kernel, &config).await;
     if args.source == Source::File {
         config.binds_balancers = !director::load_owned(&args.state_dir).stands_by;
     }
     set_older_table_aside(args, &mut kernel).await?;
-    tracing::info!(%node, "started");
     let parts = Parts {
         reconciler: Reconciler::new(kernel, config),
         settings: settings(&args.tune.tuning()),
         families,
-        ports,
+        place,
     };
-    start(args, node, parts, vital).await
+    start(args, parts, vital).await
 }
 
 /// Starts an agent that programs nftables.
 async fn start_nftables(
     args: &RunArgs,
-    node: NodeKey,
+    place: Place,
     mut config: Config,
-    ports: Ports,
+    (mut kernel, families): (NftablesKernel, Families),
     vital: &Vital,
 ) -> anyhow::Result<()> {
-    let opened = NftablesKernel::open(args.kernel_config()?);
-    let mut kernel = opened.context("this node can serve nothing")?;
-    let families = families::settle_nftables(&mut kernel, args.families, &config)?;
     kernel.prepare()?;
     config.families = families.iter().collect();
-    tracing::info!(%node, "started");
+    let former = former_ipvs(args, &config).await;
     let parts = Parts {
-        reconciler: NftablesReconciler::new(kernel, config),
+        reconciler: NftablesReconciler::new(kernel, config).after(former),
         settings: settings_without_ipvs(&args.tune.tuning()),
         families,
-        ports,
+        place,
     };
-    start(args, node, parts, vital).await
+    start(args, parts, vital).await
 }
 
 /// Parts of an agent that are ready before its tasks start.
@@ -151,13 +166,12 @@ struct Parts<E> {
     reconciler: E,
     settings: Vec<Setting>,
     families: Families,
-    ports: Ports,
+    place: Place,
 }
 
 /// Starts all tasks of the agent.
 async fn start<E: Engine + 'static>(
     args: &RunArgs,
-    node: NodeKey,
     parts: Parts<E>,
     vital: &Vital,
 ) -> anyhow::Result<()> {
@@ -165,8 +179,14 @@ async fn start<E: Engine + 'static>(
         reconciler,
         settings,
         families,
-        ports,
+        place,
     } = parts;
+    let Place {
+        node,
+        ports,
+        choice,
+    } = place;
+    tracing::info!(%node, dataplane = choice.dataplane, "started");
     let mut metrics = Registry::default();
     register_process(&mut metrics);
     let health = Health::new(families.iter(), args.sync_period());
@@ -175,7 +195,7 @@ async fn start<E: Engine + 'static>(
     let (tables_out, tables) = watch::channel::<Option<Arc<Subscribed>>>(None);
     let (reports_out, reports) = watch::channel::<Option<Report>>(None);
     let pin = ClusterPin::open(&args.state_dir);
-    let status = Status::new(pin.clone());
+    let status = Status::new(pin.clone(), choice);
     let outputs = SyncOutputs {
         reports: reports_out,
         metrics: ReconcileMetrics::register(&mut metrics),
@@ -218,7 +238,7 @@ async fn start<E: Engine + 'static>(
         stats,
         director: director.clone(),
     };
-    let registry = agent_metrics(&mut metrics, settings, &feeds.director);
+    let registry = agent_metrics(&mut metrics, settings, choice, &feeds.director);
     let source = open_source(args, registry, vital)?;
     follow(args, node, &source, feeds, registry, vital);
     serve_names(args, source, pin, registry, vital).await?;
@@ -237,7 +257,7 @@ async fn start<E: Engine + 'static>(
         token: args.debug.token()?,
         pages: None,
     };
-    ports.serve(admin, healthz, vital);
+    ports.serve(admin, healthz, choice.dataplane, vital);
     Ok(())
 }
 
@@ -260,9 +280,11 @@ fn health_checks(
 fn agent_metrics<'m>(
     metrics: &'m mut Registry,
     settings: Vec<Setting>,
+    choice: Choice,
     director: &HostDirector,
 ) -> &'m mut Registry {
     let registry = metrics.sub_registry_with_prefix("portolan_agent");
+    choice.register(registry);
     registry.register_collector(Box::new(SettingsCollector(settings)));
     registry.register_collector(Box::new(DirectorCollector(director.clone())));
     registry

@@ -7,38 +7,60 @@
 //! proxy neighbours with our protocol number. Kernel settings stay: others may rely on them. With
 //! `--hand-over kube-proxy` the objects that a kube-proxy has adopted stay too.
 
-use std::collections::BTreeSet;
-
-use portolan_dataplane::{
-    Dataplane, HostPlane, Kernel, KubeProxyObjects, NftablesKernel, REPLACEMENT_SET, VIP_DEVICE,
-};
-use portolan_model::{Family, NodeInfo};
+use portolan_dataplane::{HostPlane, Kernel, NftablesKernel};
+use portolan_model::Family;
 use portolan_plan::host::{HostDesired, Owned, plan_host};
-use portolan_plan::kube_proxy::takeover_marker;
-use portolan_plan::{Config, Desired, SetName, plan, rules};
-use portolan_reconcile::NftablesReconciler;
+use portolan_reconcile::{NftablesReconciler, clear};
 
 use crate::args::{CleanupArgs, DataplaneKind};
 use crate::director::{load_owned, save_owned};
 use crate::kube_proxy::hand_over;
 
-/// Cleans up.
+/// Cleans up, whatever dataplane is named: an agent may have been stopped while it changed over. The one that
+/// is named must be there; of the other nothing may be.
 ///
 /// # Errors
 /// If the kernel cannot be read, or an object could not be removed.
 pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
-    if args.kernel.dataplane == DataplaneKind::Nftables {
-        anyhow::ensure!(
-            args.hand_over.is_none(),
-            "--hand-over needs --dataplane ipvs"
-        );
-        let mut kernel = NftablesKernel::open(args.kernel.kernel_config()?)?;
-        let tables = NftablesReconciler::remove(&mut kernel)?;
-        tracing::info!(tables, "cleaned up");
-        return Ok(());
+    let named = args.kernel.dataplane;
+    anyhow::ensure!(
+        args.hand_over.is_none() || named == DataplaneKind::Ipvs,
+        "--hand-over needs --dataplane ipvs"
+    );
+    let ipvs = clean_ipvs(&args).await;
+    let tables = NftablesKernel::open(args.kernel.kernel_config()?)
+        .and_then(|mut kernel| NftablesReconciler::remove(&mut kernel));
+    if let Ok(tables @ 1..) = &tables {
+        tracing::info!(tables, "tables of nftables removed");
     }
+    match (named, ipvs, tables) {
+        (DataplaneKind::Ipvs, Err(error), _) => Err(error),
+        (DataplaneKind::Nftables, _, Err(error)) => Err(error.into()),
+        (DataplaneKind::Auto, Err(error), Err(_)) => Err(error),
+        (_, ipvs, tables) => {
+            report_other(ipvs, tables.map_err(Into::into));
+            tracing::info!("cleaned up");
+            Ok(())
+        }
+    }
+}
+
+/// Logs why the dataplane that is not named was not cleaned up.
+fn report_other(ipvs: anyhow::Result<()>, tables: anyhow::Result<usize>) {
+    for (dataplane, error) in [("ipvs", ipvs.err()), ("nftables", tables.err())] {
+        if let Some(error) = error {
+            tracing::info!(dataplane, reason = %format!("{error:#}"), "nothing to clean up");
+        }
+    }
+}
+
+/// Removes the objects of our IPVS dataplane.
+async fn clean_ipvs(args: &CleanupArgs) -> anyhow::Result<()> {
     let mut config = args.kernel.plan_config()?;
-    let mut kernel = Kernel::open(args.kernel.kernel_config()?).await?;
+    let mut kernel_config = args.kernel.kernel_config()?;
+    // Where it is not asked for, nothing is loaded to find nothing.
+    kernel_config.load_modules = args.kernel.dataplane == DataplaneKind::Ipvs;
+    let mut kernel = Kernel::open(kernel_config).await?;
     let mut removable = Vec::new();
     for family in Family::ALL {
         match kernel.probe_rules(family).await {
@@ -63,7 +85,8 @@ pub async fn run(args: CleanupArgs) -> anyhow::Result<()> {
             save_owned(&args.state_dir, &nothing)?;
         }
     }
-    clean(&mut kernel, &config, &removable).await?;
+    let steps = clear(&mut kernel, &config, &removable).await?;
+    tracing::info!(steps, "objects of IPVS removed");
     host
 }
 
@@ -89,45 +112,6 @@ async fn clean_host(kernel: &mut impl HostPlane, owned: &Owned) -> anyhow::Resul
     Ok(())
 }
 
-/// Removes all our objects; rules only of families whose iptables work.
-async fn clean(
-    kernel: &mut (impl Dataplane + KubeProxyObjects),
-    config: &Config,
-    removable: &[Family],
-) -> anyhow::Result<()> {
-    let mut observed = kernel.observe().await?;
-    observed.recover(&config.names, &BTreeSet::new());
-    // The plan leaves sets alone without desired ones, so that rules stay valid until they are removed.
-    let steps = plan(&Desired::default(), &observed, config);
-    let errors = kernel.apply(&steps).await;
-    for error in &errors {
-        tracing::error!("{}: {}", steps[error.index], error.message);
-    }
-    anyhow::ensure!(
-        errors.is_empty(),
-        "{} of {} steps failed",
-        errors.len(),
-        steps.len()
-    );
-    kernel.delete_vip_device(VIP_DEVICE).await?;
-    // Chains and jumps are the same on any node.
-    let node = NodeInfo::default();
-    for family in removable {
-        kernel
-            .remove_rules(&rules(*family, config, &node), *family)
-            .await?;
-    }
-    let mut names: Vec<String> = Family::ALL
-        .iter()
-        .flat_map(|family| SetName::ALL.map(|set| config.names.set(set, *family)))
-        .collect();
-    names.push(takeover_marker(&config.names));
-    names.push(REPLACEMENT_SET.to_owned());
-    kernel.destroy_sets(&names).await?;
-    tracing::info!(steps = steps.len(), "cleaned up");
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -141,7 +125,7 @@ mod tests {
         SyncDaemon, SyncRole, VirtualServer, VirtualServerConfig, VirtualServerKey,
     };
     use portolan_plan::host::{HostState, Neighbour};
-    use portolan_plan::ownership_entry;
+    use portolan_plan::{Config, ownership_entry};
 
     use super::*;
 
@@ -186,7 +170,7 @@ mod tests {
             .into();
         kernel.state.routes = BTreeMap::from([(vip(), None)]);
 
-        clean(&mut kernel, &Config::default(), &Family::ALL)
+        clear(&mut kernel, &Config::default(), &Family::ALL)
             .await
             .unwrap();
         assert_eq!(

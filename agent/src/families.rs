@@ -2,13 +2,14 @@
 
 //! Address families that the node serves: the requested ones, or those that it can serve.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::str::FromStr;
 
 use anyhow::bail;
 use portolan_dataplane::{Kernel, NftablesKernel, Unusable};
 use portolan_model::{Families, Family};
+use portolan_nftables::Lacking;
 use portolan_plan::Config;
 use portolan_reconcile::NftablesReconciler;
 
@@ -88,7 +89,7 @@ pub async fn settle(
 /// As [`settle`], for nftables.
 ///
 /// # Errors
-/// Same as [`settle`].
+/// Same as [`settle`]. If none can be served, with the reasons alone.
 pub fn settle_nftables(
     kernel: &mut NftablesKernel,
     asked: AskedFamilies,
@@ -100,11 +101,21 @@ pub fn settle_nftables(
             unusable.insert(family, reason);
         }
     }
+    if asked.candidates().iter().all(|f| unusable.contains_key(&f)) {
+        bail!("{}", once(&unusable));
+    }
     let served = choose(asked, &unusable)?;
     for (family, reason) in &unusable {
         tracing::warn!("{family} is not served: nftables: {reason}");
     }
     Ok(served)
+}
+
+/// Reasons of all families, each once.
+fn once(unusable: &BTreeMap<Family, Lacking>) -> String {
+    let reasons: BTreeSet<&Lacking> = unusable.values().collect();
+    let reasons: Vec<_> = reasons.iter().map(ToString::to_string).collect();
+    reasons.join("; ")
 }
 
 /// Chooses the families to serve, given the unusable ones.

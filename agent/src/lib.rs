@@ -11,6 +11,7 @@ mod ask;
 pub mod backends;
 pub mod check_config;
 pub mod check_run;
+pub mod choice;
 pub mod cleanup;
 pub mod config;
 pub mod director;

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use portolan_agent::args::{CheckCommand, Cli, Command, StartError};
 use portolan_agent::check_config::check_config;
+use portolan_agent::choice::NothingUsable;
 use portolan_agent::{
     app, backends, check_run, cleanup, config, director, docs, import_kernel, once, overview,
     prepare, reload,
@@ -16,6 +17,9 @@ use portolan_agent::{
 
 /// Exit code of `--check-config` with an error.
 const BAD_CONFIG: u8 = 2;
+
+/// Exit code of `--dataplane auto` if no dataplane can be used (`EX_UNAVAILABLE` of sysexits.h).
+const UNAVAILABLE: u8 = 69;
 
 /// Exit code of flags that cannot be used (`EX_USAGE` of sysexits.h). Not 2, which is the answer of
 /// `plan` that there are steps.
@@ -82,7 +86,10 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
-            ExitCode::FAILURE
+            match error.downcast_ref::<NothingUsable>() {
+                Some(_) => ExitCode::from(UNAVAILABLE),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use portolan_model::NodeTable;
 use portolan_reconcile::SharedDesired;
 use serde_json::{Value, json};
 
+use crate::choice::Choice;
 use crate::subscribe::{ClusterPin, HeldDeletions, HeldView, Subscribed};
 use crate::sync::Outcome;
 
@@ -22,6 +23,7 @@ pub struct Status {
     dumps: Arc<Mutex<Dumps>>,
     held: HeldView,
     pin: ClusterPin,
+    choice: Option<Choice>,
 }
 
 #[derive(Debug, Default)]
@@ -33,11 +35,12 @@ struct Dumps {
 }
 
 impl Status {
-    /// Adds the cluster that the node belongs to.
+    /// Adds the cluster that the node belongs to, and its dataplane.
     #[must_use]
-    pub fn new(pin: ClusterPin) -> Self {
+    pub fn new(pin: ClusterPin, choice: Choice) -> Self {
         Self {
             pin,
+            choice: Some(choice),
             ..Self::default()
         }
     }
@@ -95,11 +98,15 @@ async fn status(State(status): State<Status>) -> Json<Value> {
     let mut state = status.with(|dumps| dumps.state.clone());
     let held = status.held.held();
     let pin = status.pin.status();
-    if state.is_null() && (held.is_some() || pin.refused.is_some()) {
+    if state.is_null() && (held.is_some() || pin.refused.is_some() || status.choice.is_some()) {
         state = json!({});
     }
     if let Value::Object(state) = &mut state {
         state.insert("cluster".to_owned(), json!(pin));
+        if let Some(choice) = status.choice {
+            state.insert("dataplane".to_owned(), json!(choice.dataplane));
+            state.insert("dataplane_reason".to_owned(), json!(choice.reason));
+        }
     }
     if let (Value::Object(state), Some(held)) = (&mut state, held) {
         state.insert("held".to_owned(), held_json(&held));
@@ -183,6 +190,24 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::choice::Reason;
+
+    #[tokio::test]
+    async fn the_dataplane_is_shown_before_the_first_table() {
+        let choice = Choice {
+            dataplane: "nftables",
+            reason: Reason::Probe,
+        };
+        let status = Status::new(ClusterPin::default(), choice);
+        let request = Request::get("/status").body(Body::empty()).unwrap();
+        let answer = status.dumps().oneshot(request).await.unwrap();
+        let body = axum::body::to_bytes(answer.into_body(), 9999)
+            .await
+            .unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["dataplane"], "nftables");
+        assert_eq!(body["dataplane_reason"], "probe");
+    }
 
     #[tokio::test]
     async fn nothing_can_be_confirmed_that_is_not_held_and_looking_confirms_nothing() {

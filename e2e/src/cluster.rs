@@ -115,6 +115,11 @@ impl Cluster {
         Self { dataplane, ..self }
     }
 
+    /// As [`Self::programming`], in place.
+    pub fn program(&mut self, dataplane: &'static str) {
+        self.dataplane = dataplane;
+    }
+
     /// The name of a node, by number.
     #[must_use]
     pub fn node_name(number: usize) -> String {

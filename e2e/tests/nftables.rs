@@ -5,15 +5,16 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test")]
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_e2e::ask::{PROMPT, address, answers, ways};
-use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT};
+use portolan_e2e::cluster::{Cluster, EchoPod, PATIENT, http_get};
 use portolan_e2e::conformance::{Patience, Row, Stage, report};
-use portolan_e2e::figure::figure;
+use portolan_e2e::figure::{Goal, figure};
 use portolan_e2e::lane::{self, Need};
 use portolan_e2e::objects::{service, slices};
-use portolan_e2e::rig::{Host, Protocol, has_sctp};
+use portolan_e2e::programs::program;
+use portolan_e2e::rig::{Host, Protocol, Rig, RigConfig, has_sctp};
 use portolan_e2e::wait::wait_for;
 use portolan_model::Family;
 use portolan_netlink::nftables::{Nftables, TableContent};
@@ -138,13 +139,26 @@ fn an_agent_that_restarts_changes_nothing_and_mends_what_others_changed() {
     assert!(before.iter().all(Option::is_some));
     let programmed = generation(cluster.rig.node(0));
     cluster.agent(0).unwrap().stop(PATIENT).unwrap();
-    cluster.start_agent_with(0, &["--check-period=1s"]).unwrap();
+    // Only a notification can tell of a change within a second.
+    let seldom = ["--check-period=1h", "--sync-period=1h"];
+    cluster.start_agent_with(0, &seldom).unwrap();
     cluster.wait_until_ready(0).unwrap();
     let node = cluster.rig.node(0);
     assert_eq!(generation(node), programmed, "nothing was to be done");
 
-    node.exec(&["nft", "add table ip somebody; add chain ip somebody else"])
-        .unwrap();
+    let theirs = "add table ip somebody; add chain ip somebody else; \
+                  add rule ip somebody else meta l4proto tcp counter";
+    node.exec(&["nft", theirs]).unwrap();
+    let others = || {
+        node.exec(&["nft", "list", "tables"])
+            .unwrap()
+            .contains("somebody")
+    };
+    let list = || node.exec(&["nft", "list", "table", "ip", "somebody"]);
+    let before_changes = list().unwrap();
+    let mut counted = repaired(&cluster);
+    assert_eq!(counted, 0, "tables of others are nobody's business");
+    let mut times = Vec::new();
     for command in [
         "delete element ip portolan cluster-ips { 10.96.0.10 }",
         "flush map ip6 portolan services",
@@ -154,15 +168,33 @@ fn an_agent_that_restarts_changes_nothing_and_mends_what_others_changed() {
         "flush ruleset",
     ] {
         node.exec(&["nft", command]).unwrap();
+        let start = Instant::now();
         wait_for(&format!("{command:?} to be repaired"), PATIENT, || {
             (ours(node) == before).then_some(())
         })
         .unwrap();
+        times.push(start.elapsed());
+        println!("{command}: repaired after {:?}", start.elapsed());
+        counted = wait_for("the repair to be counted", PATIENT, || {
+            Some(repaired(&cluster)).filter(|now| *now > counted)
+        })
+        .unwrap();
+        match command {
+            "flush ruleset" => assert!(!others()),
+            _ => assert_eq!(list().unwrap(), before_changes, "{command}"),
+        }
         for (family, protocol) in ways() {
             let web = address(WEB, family, 80);
             answers(&visitor.pod, protocol, web, &["a", "b", "c"]);
         }
     }
+
+    times.sort();
+    let median = times[times.len() / 2];
+    let milliseconds = median.as_secs_f64() * 1000.0;
+    let goal = Goal::AtMost(1000.0);
+    figure("nftables_repaired_after", milliseconds, "ms", Some(goal));
+    assert!(median < Duration::from_secs(1), "{times:?}");
 
     node.exec(&["nft", "add table ip somebody"]).unwrap();
     cluster.agent(0).unwrap().stop(PATIENT).unwrap();
@@ -171,4 +203,83 @@ fn an_agent_that_restarts_changes_nothing_and_mends_what_others_changed() {
     assert_eq!(ours(node), [None, None]);
     let listed = node.exec(&["nft", "list tables"]).unwrap();
     assert_eq!(listed.trim(), "table ip somebody");
+}
+
+fn repaired(cluster: &Cluster) -> u64 {
+    let metrics = cluster.agent_metrics(0).unwrap();
+    let name = "portolan_agent_drift_repaired_total ";
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+    value.unwrap().parse().unwrap()
+}
+
+#[test]
+fn auto_takes_nftables_without_ipvs_and_says_why() {
+    let test = "auto_takes_nftables_without_ipvs_and_says_why";
+    if skip(test) {
+        return;
+    }
+    if lane::has_ipvs() {
+        lane::missing(test, "needs a kernel without IPVS");
+        return;
+    }
+    let mut cluster = Cluster::on("auto").unwrap();
+    let says = |cluster: &Cluster, reason: &str| {
+        let metrics = cluster.agent_metrics(0).unwrap();
+        let line = format!(
+            "portolan_agent_dataplane_info{{dataplane=\"nftables\",reason=\"{reason}\"}} 1"
+        );
+        assert!(metrics.lines().any(|found| found == line), "{metrics}");
+        let get = |path| http_get(cluster.rig.node(0).namespace(), 10249, path).unwrap();
+        assert_eq!(get("/proxyMode"), "nftables");
+        let status: Value = serde_json::from_str(&get("/debug/status")).unwrap();
+        assert_eq!(status["dataplane"], "nftables");
+        assert_eq!(status["dataplane_reason"], reason);
+    };
+    says(&cluster, "probe");
+    let log = cluster.agent(0).unwrap().log().unwrap();
+    assert!(log.contains("dataplane chosen"), "{log}");
+    cluster.agent(0).unwrap().stop(PATIENT).unwrap();
+    cluster.start_agent(0).unwrap();
+    cluster.wait_until_ready(0).unwrap();
+    says(&cluster, "present");
+}
+
+#[test]
+fn auto_ends_with_every_reason_where_nothing_can_be_used() {
+    let test = "auto_ends_with_every_reason_where_nothing_can_be_used";
+    if skip(test) {
+        return;
+    }
+    let rig = Rig::new(RigConfig::CLUSTER).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let agent = program("portolan-agent").unwrap();
+    let directory = directory.path().to_str().unwrap();
+    let script =
+        "setpriv --no-new-privs --inh-caps=-all --bounding-set=-all \"$@\" 2>&1; echo code $?";
+    let (file, state) = (
+        format!("--file={directory}"),
+        format!("--state-dir={directory}"),
+    );
+    let said = rig.node(0).exec(&[
+        "sh",
+        "-c",
+        script,
+        "sh",
+        agent.to_str().unwrap(),
+        "--node-name=x",
+        "--source=file",
+        &file,
+        &state,
+        "--admin-listen=127.0.0.1:0",
+        "--debug-listen=",
+        "--dataplane=auto",
+    ]);
+    let said = said.unwrap();
+    for expected in [
+        "code 69",
+        "nftables: needs CAP_NET_ADMIN in the host's network namespace",
+        "ipvs: ",
+    ] {
+        assert!(said.contains(expected), "{said}");
+    }
 }

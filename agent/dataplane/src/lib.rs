@@ -13,6 +13,7 @@ mod gate;
 mod host;
 mod kernel;
 mod kube_proxy;
+mod other_plane;
 mod runs;
 
 use std::collections::BTreeMap;
@@ -35,10 +36,11 @@ pub use host::HostPlane;
 pub use kernel::{
     ConntrackTuning, Consequence, IptablesMode, Kernel, KernelConfig, Modprobe, Modules,
     NftablesKernel, ObservedTables, REPLACEMENT_SET, ROUTE_MARK, Setting, Tuning, Unusable,
-    UsageOf, VIP_DEVICE, Whole, WrongSetting, load_modules, read_usage, read_whole, settings,
-    settings_without_ipvs,
+    UsageOf, VIP_DEVICE, Whole, WrongSetting, has_set, load_modules, read_usage, read_whole,
+    settings, settings_without_ipvs,
 };
 pub use kube_proxy::KubeProxyObjects;
+pub use other_plane::OtherPlane;
 pub use portolan_netlink::ipvs::{Timeouts, Usage};
 pub use portolan_netlink::nftables;
 

@@ -22,6 +22,8 @@ impl Errno {
     pub const ENODEV: Self = Self(libc::ENODEV);
     /// The kernel finds a value invalid.
     pub const EINVAL: Self = Self(libc::EINVAL);
+    /// There is no such subsystem, or it cannot do that.
+    pub const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     /// A weight or a threshold is out of range.
     pub const ERANGE: Self = Self(libc::ERANGE);
     /// nftables: another change came first.

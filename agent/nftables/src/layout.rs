@@ -13,7 +13,7 @@ use crate::WayKey;
 pub const TABLE: &str = "portolan";
 
 /// Where the connections of each way go.
-pub(crate) const SERVICES: &str = "services";
+pub const SERVICES: &str = "services";
 /// The same for connections that come neither from the node's own pods nor from the node.
 pub(crate) const OUTSIDE: &str = "outside";
 /// Destinations of ways by slot.

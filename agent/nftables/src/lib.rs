@@ -11,17 +11,21 @@
 mod advance;
 mod desire;
 mod effects;
+mod lacking;
 mod layout;
 mod plan;
 mod rules;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod unmark;
 mod ways;
 
 pub use advance::advance;
 pub use desire::{Desired, desire, everything};
 pub use effects::{changes_udp, deletes_endpoints, numbers};
-pub use layout::{AFFINITY, TABLE, affinity_of};
+pub use lacking::Lacking;
+pub use layout::{AFFINITY, SERVICES, TABLE, affinity_of};
 pub use plan::{Surplus, plan};
+pub use unmark::{unmark, unmark_requests};
 pub use ways::{Hairpin, List, Masquerade, Refused, Way, WayKey, Ways};

@@ -18,7 +18,7 @@ use portolan_plan::kube_proxy::{
     Claim, PacketRules, VIP_DEVICE, has_kube_proxy, leftover_rules, leftover_sets, releasable,
     takeover_marker,
 };
-use portolan_plan::{KernelState, Step};
+use portolan_plan::{Desired, KernelState, Step};
 
 use crate::Reconciler;
 
@@ -188,11 +188,7 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
             return Ok(Some(TakeoverProgress::Unserved { frontends }));
         };
         let (frontends, ours) = self.desired.read(|desired| {
-            let is_unserved = |key: &&VirtualServerKey| {
-                let record = desired.records.get(key);
-                let is_wanted = record.is_some_and(|record| !self.failed.contains(&record.key));
-                is_wanted && !is_served(observed, &desired.state, key)
-            };
+            let is_unserved = |key: &&VirtualServerKey| self.lacks(observed, desired, key);
             let unserved = rules.frontends.iter().filter(is_unserved).count();
             (unserved, desired.state.rules.clone())
         });
@@ -201,6 +197,21 @@ impl<D: Dataplane + KubeProxyObjects> Reconciler<D> {
         }
         self.dataplane.delete_packet_rules(&ours).await?;
         Ok(None)
+    }
+}
+
+impl<D> Reconciler<D> {
+    /// Whether a desired virtual server would not get its packets yet. One that the kernel refuses for good is
+    /// not waited for.
+    pub(crate) fn lacks(
+        &self,
+        observed: &KernelState,
+        desired: &Desired,
+        key: &VirtualServerKey,
+    ) -> bool {
+        let record = desired.records.get(key);
+        let is_wanted = record.is_some_and(|record| !self.failed.contains(&record.key));
+        is_wanted && !is_served(observed, &desired.state, key)
     }
 }
 

@@ -11,6 +11,7 @@ mod apply;
 mod drains;
 mod failed;
 mod flows;
+mod former;
 mod host;
 pub mod kube_proxy;
 mod nftables;
@@ -35,6 +36,7 @@ use portolan_plan::{
 
 pub use drains::Draining;
 pub use flows::StaleFlows;
+pub use former::{FormerIpvs, Retirement, clear, ipvs_marker_sets};
 pub use host::{HostOutcome, HostPreview};
 pub use nftables::NftablesReconciler;
 pub use outcome::{Counts, Outcome};

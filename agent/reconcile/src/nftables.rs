@@ -2,21 +2,23 @@
 
 //! Reconciliation of the kernel's nftables with a table.
 
+mod predecessor;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_dataplane::{DataplaneError, Flow, NftablesKernel};
+use portolan_dataplane::{DataplaneError, Flow, Kernel, NftablesKernel};
 use portolan_model::{Families, Family, NodeInfo, NodeTable};
 use portolan_netlink::nftables::{CommitError, Request, TableContent, Value};
 use portolan_nftables::{
-    AFFINITY, List, Surplus, TABLE, Ways, advance, affinity_of, changes_udp, deletes_endpoints,
-    desire, everything, numbers, plan,
+    AFFINITY, Lacking, List, Surplus, TABLE, Ways, advance, affinity_of, changes_udp,
+    deletes_endpoints, desire, everything, numbers, plan, unmark,
 };
 use portolan_plan::host::Host;
 use portolan_plan::{Config, NodeFacts};
 
-use crate::{Counts, HostOutcome, Outcome, StaleFlows};
+use crate::{Counts, FormerIpvs, HostOutcome, Outcome, Retirement, StaleFlows};
 
 /// Transactions that lost against others, before one is made whatever others do.
 const ATTEMPTS: usize = 3;
@@ -45,8 +47,14 @@ pub struct NftablesReconciler {
     /// Our tables as they were before others may have changed them, to count what others changed.
     forgotten: Option<Observed>,
     ways: Ways,
+    /// Whether others made changes while we made one, which nobody tells us.
+    is_doubtful: bool,
     /// Families whose UDP flows may be stale.
     flows_due: Families,
+    /// Whether the tables of a kube-proxy go with the next transactions.
+    displaces: bool,
+    /// What our IPVS dataplane has left.
+    former: Option<FormerIpvs<Kernel>>,
     /// Families in which clients may be remembered with destinations that are gone.
     clients_due: Families,
 }
@@ -64,9 +72,33 @@ impl NftablesReconciler {
             observed: None,
             forgotten: None,
             ways: Ways::default(),
+            is_doubtful: false,
             flows_due: due,
             clients_due: due,
+            displaces: false,
+            former: None,
         }
+    }
+
+    /// Has it retire what our IPVS dataplane has left.
+    #[must_use]
+    pub fn after(self, former: Option<FormerIpvs<Kernel>>) -> Self {
+        Self { former, ..self }
+    }
+
+    /// Retires a piece of that. Our tables must be in the kernel.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read, or refuses.
+    pub async fn retire(&mut self) -> Result<Retirement, DataplaneError> {
+        let Some(former) = &mut self.former else {
+            return Ok(Retirement::Done);
+        };
+        let progress = former.retire(Instant::now()).await?;
+        if progress == Retirement::Done {
+            self.former = None;
+        }
+        Ok(progress)
     }
 
     /// Sets what the host's `Director` asks for.
@@ -93,11 +125,13 @@ impl NftablesReconciler {
         kernel: &mut NftablesKernel,
         config: &Config,
         family: Family,
-    ) -> Result<(), CommitError> {
+    ) -> Result<(), Lacking> {
         let table = everything(family, config, &NodeInfo::default());
         let requests = plan(&table, None, Surplus::Delete);
-        let checked = kernel.check(family, PROBE, &requests);
-        checked.inspect_err(|error| describe(family, error, &requests))
+        kernel.check(family, PROBE, &requests).map_err(|error| {
+            describe(family, &error, &requests);
+            Lacking::new(family, &requests, &error)
+        })
     }
 
     /// Deletes our tables; returns how many there were.
@@ -143,11 +177,19 @@ impl NftablesReconciler {
     /// # Errors
     /// If the kernel cannot be read.
     pub fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
-        let Some(generation) = self.observed.as_ref().map(|observed| observed.generation) else {
+        let Some(observed) = &mut self.observed else {
             return Ok(None);
         };
-        if generation == Some(self.kernel.generation()?) {
-            return Ok(None);
+        let generation = self.kernel.generation()?;
+        // After the generation: what is told later is noticed later.
+        match self.kernel.take_disturbed(TABLE) {
+            Some(false) if observed.generation.is_some() => {
+                // Others have changed tables of their own.
+                observed.generation = Some(generation);
+                return Ok(None);
+            }
+            None if observed.generation == Some(generation) => return Ok(None),
+            _ => {}
         }
         let now = self.read()?;
         let Some(observed) = &self.observed else {
@@ -160,6 +202,14 @@ impl NftablesReconciler {
             Some(_) => self.forget(),
         }
         Ok(found.map(|family| format!("the {family} table {TABLE}")))
+    }
+
+    /// Waits until somebody else has changed our tables, or may have.
+    pub async fn disturbed(&mut self) {
+        if std::mem::take(&mut self.is_doubtful) {
+            return;
+        }
+        self.kernel.disturbed(TABLE).await;
     }
 
     fn read(&mut self) -> Result<Observed, DataplaneError> {
@@ -235,10 +285,11 @@ impl NftablesReconciler {
                 None => self.read()?,
             };
             let there = observed.tables.entry(family).or_default();
-            let requests = self.plan(family, table, there.as_ref(), surplus);
+            let mut requests = self.plan(family, table, there.as_ref(), surplus);
             if attempt == 0 {
                 outcome.repaired += self.repaired(family, table, surplus, &requests);
             }
+            self.displace(family, surplus, &mut requests)?;
             if requests.is_empty() {
                 self.observed = Some(observed);
                 return Ok(Ok(()));
@@ -259,6 +310,7 @@ impl NftablesReconciler {
             let next = |generation: u32| generation.checked_add(1).unwrap_or(1);
             let now = self.kernel.generation()?;
             observed.generation = generation.filter(|before| next(*before) == now).map(next);
+            self.is_doubtful |= observed.generation.is_none();
             self.observed = Some(observed);
             outcome.objects += requests.iter().map(Request::objects).sum::<usize>();
             if changes_udp(family, &requests) {
@@ -279,7 +331,11 @@ impl NftablesReconciler {
         there: Option<&TableContent>,
         surplus: Surplus,
     ) -> Vec<Request> {
-        let desired = desire(family, &self.ways, &self.config, &table.node, there);
+        let mut desired = desire(family, &self.ways, &self.config, &table.node, there);
+        let marks = self.former.as_ref().map_or(0, FormerIpvs::marks);
+        if marks != 0 {
+            unmark(&mut desired.content, marks);
+        }
         plan(&desired.content, there, surplus)
     }
 
@@ -323,6 +379,10 @@ impl NftablesReconciler {
         for client in clients {
             if self.is_served(family, &client) {
                 continue;
+            }
+            // Our own change, and perhaps others': the next look reads all.
+            if let Some(observed) = &mut self.observed {
+                observed.generation = None;
             }
             // Each on its own: one may expire meanwhile, and then is an error.
             let request = Request::DelElements(AFFINITY.into(), vec![client]);

@@ -93,11 +93,11 @@ impl Ports {
     }
 
     /// Serves until the agent ends.
-    pub(super) fn serve(self, admin: Admin, healthz: Healthz, vital: &Vital) {
+    pub(super) fn serve(self, admin: Admin, healthz: Healthz, mode: &'static str, vital: &Vital) {
         let ending = &vital.ending;
-        let all = admin.clone().router().merge(kube_proxy_routes());
+        let all = admin.clone().router().merge(kube_proxy_routes(mode));
         let admin = match self.debug_on_socket_only {
-            true => admin.router_without_debug().merge(kube_proxy_routes()),
+            true => admin.router_without_debug().merge(kube_proxy_routes(mode)),
             false => all.clone(),
         };
         if let Some(socket) = self.debug {
@@ -131,9 +131,9 @@ fn is_in_use(error: &anyhow::Error) -> bool {
 }
 
 /// Routes of kube-proxy's metrics port that operators use.
-fn kube_proxy_routes() -> Router {
+fn kube_proxy_routes(mode: &'static str) -> Router {
     Router::new()
-        .route("/proxyMode", any(|| async { "ipvs" }))
+        .route("/proxyMode", any(move || async move { mode }))
         .route("/healthz", any(|| async { "ok" }))
 }
 
@@ -161,9 +161,12 @@ mod tests {
 
     #[tokio::test]
     async fn kube_proxys_routes_answer_in_plain_text() {
-        for (path, expected) in [("/proxyMode", "ipvs"), ("/healthz", "ok")] {
+        for (path, expected) in [("/proxyMode", "nftables"), ("/healthz", "ok")] {
             let request = Request::builder().uri(path).body(Body::empty()).unwrap();
-            let response = kube_proxy_routes().oneshot(request).await.unwrap();
+            let response = kube_proxy_routes("nftables")
+                .oneshot(request)
+                .await
+                .unwrap();
             let text = response.headers()["content-type"]
                 .to_str()
                 .unwrap()

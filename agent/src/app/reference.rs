@@ -24,6 +24,7 @@ use super::arrivals::Arrivals;
 use super::register_latency;
 use crate::args::{Cli, Source};
 use crate::backends::metrics::tests::sample;
+use crate::choice::{Choice, Reason};
 use crate::director::metrics::tests::sample as director;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
@@ -58,6 +59,11 @@ async fn the_reference_of_metrics_is_that_of_the_code() {
     register_latency(&stats, &mut registry);
 
     let ours = registry.sub_registry_with_prefix("portolan_agent");
+    let choice = Choice {
+        dataplane: "ipvs",
+        reason: Reason::Flag,
+    };
+    choice.register(ours);
     let families = Family::ALL.into();
     let node_ports = NodePortAddresses::parse(&[]).unwrap();
     let _ = HealthChecks::register(families, node_ports, health, ours);

@@ -117,7 +117,7 @@ fn flags_of(config: &Config, flags: &Flags, matches: &ArgMatches) -> (Vec<String
         let name = renamed.map_or(field.flag, |(_, ours)| ours);
         let known = flags.get_arguments().find(|arg| is_named(arg, name));
         match (known, field.becomes) {
-            _ if !config.reads(field.modes) => notes.push(note("ipvs mode does not read it")),
+            _ if !config.reads(field.modes) => notes.push(note("this mode does not read it")),
             (Some(arg), _) => {
                 let source = matches.value_source(arg.get_id().as_str());
                 let is_set = [
@@ -214,7 +214,7 @@ mod tests {
         let (_, notes) = start(text, &[]).unwrap();
         let expected = [
             "line 4: new: unknown",
-            "nftables.masqueradeBit has no effect: ipvs mode",
+            "nftables.masqueradeBit has no effect: this mode",
             "winkernel.enableDSR has no effect: Windows",
             "portRange has no effect: it is kube-proxy's",
         ];
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn an_unusable_file_is_named() {
         for (text, expected) in [
-            ("mode: iptables\n", "programs IPVS only"),
+            ("mode: iptables\n", "nftables behaves the same"),
             (
                 "ipvs: {strictARP: 1}\n",
                 "line 3: ipvs.strictARP: 1 is not true or false",

@@ -2,9 +2,12 @@
 
 //! Flags of how the kernel is programmed, shared by runs and clean-ups.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 
 use anyhow::{Context as _, bail};
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use portolan_dataplane::{IptablesMode, KernelConfig};
@@ -16,9 +19,11 @@ use portolan_plan::{Config, DetectLocal, MarkUsers, Names, VipBinding};
 #[command(next_help_heading = "Kernel programming")]
 pub struct KernelArgs {
     /// What programs the node: IPVS with ipset and iptables, or nftables alone. With nftables, flags about
-    /// IPVS, short circuits, the binding of VIPs and iptables have no effect; VIPs are not bound. Before a
-    /// change, clean up with the same flags as before.
-    #[arg(long, env = "PORTOLAN_DATAPLANE", default_value = "ipvs")]
+    /// IPVS, short circuits, the binding of VIPs and iptables have no effect; VIPs are not bound. With auto:
+    /// the one that has programmed the node already, else nftables, else IPVS. An agent that starts with
+    /// another value than before changes over, and open connections go on.
+    #[arg(long, alias = "proxy-mode", env = "PORTOLAN_DATAPLANE", default_value = "ipvs",
+        value_parser = DataplaneParser)]
     pub dataplane: DataplaneKind,
 
     /// Default scheduler of virtual servers (rr, wrr, lc, wlc, sh, mh ...), where the Service names
@@ -101,6 +106,48 @@ pub enum DataplaneKind {
     Ipvs,
     /// nftables.
     Nftables,
+    /// What the node has, or can do.
+    Auto,
+}
+
+/// Parser of [`DataplaneKind`] that knows the modes of a kube-proxy that the agent does not have.
+#[derive(Debug, Clone, Copy)]
+struct DataplaneParser;
+
+impl TypedValueParser for DataplaneParser {
+    type Value = DataplaneKind;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<DataplaneKind, clap::Error> {
+        let reason = match value.to_str() {
+            // kube-proxy's own default.
+            Some("iptables" | "") => {
+                "the agent has no iptables mode: nftables behaves the same, and `portolan-agent export iptables` \
+                 prints the rules"
+            }
+            Some("kernelspace") => "kernelspace is kube-proxy's mode on Windows",
+            _ => return EnumValueParser::new().parse_ref(command, arg, value),
+        };
+        let mut error = clap::Error::new(ErrorKind::ValueValidation).with_cmd(command);
+        let named = arg.map_or_else(String::new, ToString::to_string);
+        let value = value.to_string_lossy().into_owned();
+        error.insert(ContextKind::InvalidArg, ContextValue::String(named));
+        error.insert(ContextKind::InvalidValue, ContextValue::String(value));
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![reason.into()]),
+        );
+        Err(error)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let values = DataplaneKind::value_variants().iter();
+        Some(Box::new(values.filter_map(ValueEnum::to_possible_value)))
+    }
 }
 
 /// Detection modes, by kube-proxy's names.

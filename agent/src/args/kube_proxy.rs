@@ -27,10 +27,6 @@ pub struct KubeProxyArgs {
     #[arg(long, env = "PORTOLAN_CONFIG", value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 
-    /// Must be ipvs: the agent programs nothing else.
-    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
-    proxy_mode: Option<String>,
-
     /// Log verbosity: debug from 4 on, unless --log-level or RUST_LOG is set.
     #[arg(short, long = "v", value_name = "NUMBER")]
     verbosity: Option<u8>,
@@ -99,19 +95,6 @@ pub struct KubeProxyArgs {
         require_equals = true)]
     profiling: Option<String>,
 }
-
-/// Accepts kube-proxy's name of IPVS mode.
-fn parse_mode(mode: &str) -> Result<String, ModeError> {
-    match mode {
-        "ipvs" => Ok(mode.to_owned()),
-        _ => Err(ModeError),
-    }
-}
-
-/// A mode other than IPVS.
-#[derive(Debug, thiserror::Error)]
-#[error("the agent programs IPVS only: set ipvs, or leave the flag out")]
-struct ModeError;
 
 /// Why a flag has no effect.
 const NO_CLIENT: &str = "the agent has no API client";
@@ -222,7 +205,7 @@ mod tests {
     use clap::{CommandFactory as _, Parser as _};
 
     use super::*;
-    use crate::args::Cli;
+    use crate::args::{Cli, DataplaneKind};
 
     fn parse(args: &[&str]) -> Result<KubeProxyArgs, clap::Error> {
         let cli = Cli::try_parse_from([&["portolan-agent"], args].concat())?;
@@ -230,12 +213,28 @@ mod tests {
     }
 
     #[test]
-    fn only_ipvs_mode_is_accepted() {
-        assert!(parse(&["--proxy-mode=ipvs"]).is_ok());
-        for mode in ["", "iptables", "nftables", "kernelspace"] {
+    fn modes_are_names_of_dataplanes_and_others_are_refused_with_the_reason() {
+        for (mode, expected) in [
+            ("ipvs", DataplaneKind::Ipvs),
+            ("nftables", DataplaneKind::Nftables),
+            ("auto", DataplaneKind::Auto),
+        ] {
+            for flag in ["dataplane", "proxy-mode"] {
+                let flag = format!("--{flag}={mode}");
+                let cli = Cli::try_parse_from(["portolan-agent", &flag]).unwrap();
+                assert_eq!(cli.run.kernel.dataplane, expected, "{flag}");
+            }
+        }
+        for (mode, expected) in [
+            ("", "nftables behaves the same"),
+            ("iptables", "nftables behaves the same"),
+            ("kernelspace", "on Windows"),
+            ("ipv", "possible values: ipvs"),
+        ] {
             let flag = format!("--proxy-mode={mode}");
             let error = parse(&[&flag]).unwrap_err().to_string();
-            assert!(error.contains("programs IPVS only"), "{mode}: {error}");
+            assert!(error.contains(expected), "{mode}: {error}");
+            assert!(error.contains("--dataplane"), "{mode}: {error}");
         }
     }
 

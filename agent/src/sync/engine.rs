@@ -7,12 +7,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_dataplane::{Dataplane, DataplaneError, HostPlane, KubeProxyObjects};
+use portolan_dataplane::{Dataplane, DataplaneError, HostPlane, KubeProxyObjects, OtherPlane};
 use portolan_model::NodeTable;
 use portolan_nftables::Surplus;
 use portolan_plan::NodeFacts;
 use portolan_plan::host::{Host, Owned};
-use portolan_reconcile::{HostOutcome, NftablesReconciler, SharedDesired};
+use portolan_reconcile::{HostOutcome, NftablesReconciler, Retirement, SharedDesired};
 
 use super::{Counts, Draining, Outcome, Reconciler};
 use crate::kube_proxy::{Takeover, TakeoverError};
@@ -25,6 +25,11 @@ pub trait Engine: Send {
 
     /// Reads the facts alone; returns whether they differ.
     fn refresh_facts(&mut self) -> impl Future<Output = Result<bool, DataplaneError>> + Send;
+
+    /// Waits until another program has changed what is ours, or may have; for ever where nobody tells.
+    fn disturbed(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
 
     /// Facts about the node, if they have been read.
     fn facts(&self) -> Option<&NodeFacts>;
@@ -111,6 +116,11 @@ pub trait Engine: Send {
     /// Makes the settings of the host what is asked for, after a reconciliation.
     fn finish_host(&mut self, table: &NodeTable) -> impl Future<Output = HostOutcome> + Send;
 
+    /// Retires a piece of what another dataplane of ours has left, once a table is programmed.
+    fn retire(&mut self) -> impl Future<Output = Result<Retirement, DataplaneError>> + Send {
+        std::future::ready(Ok(Retirement::Done))
+    }
+
     /// Begins a takeover from a kube-proxy, if one is due.
     fn begin_takeover(
         &mut self,
@@ -126,7 +136,7 @@ pub trait Engine: Send {
     }
 }
 
-impl<D: Dataplane + HostPlane + KubeProxyObjects> Engine for Reconciler<D> {
+impl<D: Dataplane + HostPlane + KubeProxyObjects + OtherPlane> Engine for Reconciler<D> {
     fn set_host(&mut self, host: Option<Arc<Host>>, owned: Owned) {
         self.set_host(host, owned);
     }
@@ -225,6 +235,10 @@ impl<D: Dataplane + HostPlane + KubeProxyObjects> Engine for Reconciler<D> {
         self.finish_drains(has_passed).await.map(drop)
     }
 
+    async fn retire(&mut self) -> Result<Retirement, DataplaneError> {
+        self.retire_tables().await
+    }
+
     async fn begin_takeover(
         &mut self,
         takeover: &mut Takeover,
@@ -249,6 +263,10 @@ impl Engine for NftablesReconciler {
 
     async fn glance(&mut self) -> Result<Option<String>, DataplaneError> {
         self.glance()
+    }
+
+    async fn disturbed(&mut self) {
+        self.disturbed().await;
     }
 
     async fn refresh_facts(&mut self) -> Result<bool, DataplaneError> {
@@ -278,6 +296,22 @@ impl Engine for NftablesReconciler {
 
     async fn settle(&mut self) -> Result<(), DataplaneError> {
         self.settle()
+    }
+
+    async fn retire(&mut self) -> Result<Retirement, DataplaneError> {
+        self.retire().await
+    }
+
+    async fn begin_takeover(
+        &mut self,
+        takeover: &mut Takeover,
+        table: &NodeTable,
+    ) -> Result<(), TakeoverError> {
+        takeover.begin_tables(self, table).await
+    }
+
+    async fn continue_takeover(&mut self, takeover: &mut Takeover) -> bool {
+        takeover.proceed_with_tables(self).await
     }
 
     async fn forget_stale_flows(

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use portolan_model::RecordKey;
+use portolan_reconcile::Retirement;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +30,15 @@ const DRAIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pause between two looks for a kube-proxy that still runs.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Shortest time between two repairs of what another program changes all the time.
+const QUIET: Duration = Duration::from_millis(200);
+
+/// Pause between two looks at connections through another dataplane that is retired.
+const RETIRE_PAUSE: Duration = Duration::from_secs(2);
+
+/// Pause before a failed retirement is tried again.
+const RETIRE_AGAIN: Duration = Duration::from_secs(10);
 
 /// Interval of the loop's sign of life, far below the limit of the health check.
 const BEAT: Duration = Duration::from_secs(10);
@@ -116,6 +126,9 @@ pub async fn run<E: Engine>(
         drainer,
         takeover: Takeover::new(inputs.takeover),
         takeover_at: None,
+        retire_at: None,
+        retirement: None,
+        quiet_until: Instant::now(),
         host: None,
         inputs,
         timing,
@@ -150,6 +163,7 @@ pub async fn run<E: Engine>(
             }
             Some(Wake::Sync) => this.look_at_kernel().await,
             Some(Wake::Takeover) => this.continue_takeover().await,
+            Some(Wake::Retire) => this.retire().await,
         }
         this.outputs.health.beat(Instant::now());
         this.outputs.watchdog.alive(Instant::now());
@@ -174,6 +188,8 @@ enum Wake {
     Drain,
     /// Leftovers of a kube-proxy are to be removed.
     Takeover,
+    /// What another dataplane of ours has left is to be retired.
+    Retire,
     /// A sign of life is due.
     Beat,
 }
@@ -196,6 +212,11 @@ struct SyncLoop<E> {
     tally: Tally,
     takeover: Takeover,
     takeover_at: Option<Instant>,
+    retire_at: Option<Instant>,
+    /// How far the retirement of another dataplane of ours is; `None` before it begins.
+    retirement: Option<Retirement>,
+    /// Time until which notifications of foreign changes wait.
+    quiet_until: Instant,
     /// Changes of the table that are not programmed.
     pending: TableChanges,
 }
@@ -208,10 +229,15 @@ impl<E: Engine> SyncLoop<E> {
             () = self.inputs.host.changed() => Some(Wake::Reconcile),
             _ = sync.tick() => Some(Wake::Sync),
             _ = check.tick() => Some(Wake::Check),
+            () = disturbed(&mut self.reconciler, self.quiet_until) => {
+                self.quiet_until = Instant::now() + QUIET;
+                Some(Wake::Check)
+            }
             () = at(self.retry_at) => Some(Wake::Retry),
             () = self.inputs.addresses.notified() => Some(Wake::Addresses),
             () = at(self.drain_at) => Some(Wake::Drain),
             () = at(self.takeover_at) => Some(Wake::Takeover),
+            () = at(self.retire_at) => Some(Wake::Retire),
         }
     }
 
@@ -260,6 +286,46 @@ impl<E: Engine> SyncLoop<E> {
         self.outputs.metrics.observe_takeover(pending);
     }
 
+    /// Retires a piece of what another dataplane of ours has left; new tables are handled between two pieces.
+    async fn retire(&mut self) {
+        self.retire_at = None;
+        let before = self.retirement;
+        let progress = match self.reconciler.retire().await {
+            Ok(progress) => progress,
+            Err(error) => {
+                tracing::warn!(%error, "leftovers of another dataplane cannot be retired yet");
+                self.retire_at = Some(Instant::now() + RETIRE_AGAIN);
+                return;
+            }
+        };
+        self.retirement = Some(progress);
+        match progress {
+            Retirement::More => self.retire_at = Some(Instant::now()),
+            Retirement::Waiting { left } => {
+                if before != self.retirement {
+                    tracing::info!(
+                        left,
+                        "changing over: another dataplane is retired by and by"
+                    );
+                }
+                self.retire_at = Some(Instant::now() + RETIRE_PAUSE);
+            }
+            Retirement::Done if before.is_some() => {
+                tracing::info!("changed over: nothing of another dataplane is left");
+                self.reconcile().await;
+            }
+            Retirement::Done => {}
+        }
+    }
+
+    /// Plans the first piece of a retirement when a table of a controller is in the kernel.
+    fn plan_retirement(&mut self, target: &Subscribed, outcome: &Outcome) {
+        let is_due = self.retirement.is_none() && outcome.broken.is_empty();
+        if is_due && !target.is_from_disk {
+            self.retire_at = Some(Instant::now());
+        }
+    }
+
     /// Reconciles once and reports the outcome; nothing without a table.
     async fn reconcile(&mut self) {
         // Taken before the table: a table that arrives in between counts as waiting.
@@ -296,6 +362,7 @@ impl<E: Engine> SyncLoop<E> {
         self.plan_retry(&outcome);
         self.forget_stale_flows(&target).await;
         self.note_drains(&target);
+        self.plan_retirement(&target, &outcome);
     }
 
     /// Updates the metrics.
@@ -436,6 +503,12 @@ impl<E: Engine> SyncLoop<E> {
         let soonest = Instant::now() + DRAIN_PAUSE.min(self.timing.drain);
         self.drain_at = self.drain_at.map(|at| at.max(soonest));
     }
+}
+
+/// Waits for a notification of a foreign change, not before a time.
+async fn disturbed<E: Engine>(reconciler: &mut E, not_before: Instant) {
+    sleep_until(not_before).await;
+    reconciler.disturbed().await;
 }
 
 /// Sleeps until a time, or for ever.

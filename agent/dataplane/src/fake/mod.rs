@@ -4,6 +4,7 @@
 
 mod host;
 mod kube_proxy;
+mod other_plane;
 
 pub use host::FakeHost;
 
@@ -74,6 +75,10 @@ pub struct FakeKernel {
     /// Frontends of such rules that nothing served at some time: not the rules any more, and no virtual
     /// server yet.
     pub unserved_frontends: BTreeSet<VirtualServerKey>,
+    /// Addresses and ports in tables of our nftables dataplane.
+    pub tables: BTreeMap<Family, BTreeSet<VirtualServerKey>>,
+    /// Bits that new connections lose before these tables.
+    pub unmarked: u32,
     /// Chains of others that rules were removed with, by family.
     pub removed_chains: BTreeSet<(Family, String)>,
     /// Number of steps after which everything fails (the agent was killed).

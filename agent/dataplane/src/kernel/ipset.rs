@@ -139,6 +139,17 @@ fn all(ipset: &mut Ipset, requests: &[Request]) -> Result<(), StepFailure> {
     }
 }
 
+/// Whether the kernel has a set. One without ipset has none.
+///
+/// # Errors
+/// If ipset cannot be read.
+pub fn has_set(name: &str) -> Result<bool, DataplaneError> {
+    match Ipset::open() {
+        Err(IpsetError::NoIpset) => Ok(false),
+        opened => Ok(opened?.names()?.contains(name)),
+    }
+}
+
 /// Destroys those of the sets that exist.
 pub(super) fn destroy(ipset: &mut Ipset, names: &[String]) -> Result<(), DataplaneError> {
     let existing = ipset.names()?;

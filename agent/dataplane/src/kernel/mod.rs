@@ -17,6 +17,7 @@ mod machine;
 mod mark_users;
 mod modules;
 mod nftables;
+mod other_plane;
 mod probe;
 mod routes;
 mod schedulers;
@@ -43,7 +44,7 @@ use crate::runs::{self, ApplyRun, Class, StepFailure};
 use crate::{Dataplane, DataplaneError, Doubt, Errno, Flow, NodePortAddresses, StepError};
 
 pub use binding::DEVICE as VIP_DEVICE;
-pub use ipset::REPLACEMENT as REPLACEMENT_SET;
+pub use ipset::{REPLACEMENT as REPLACEMENT_SET, has_set};
 pub use iptables::IptablesMode;
 pub use modules::{Modprobe, Modules, load_modules};
 pub use nftables::{NftablesKernel, Observed as ObservedTables, settings_without_ipvs};

@@ -2,9 +2,14 @@
 
 //! The kernel's nftables, addresses and conntrack, in the network namespace of the calling process.
 
+mod predecessor;
+mod watched;
+
 use portolan_model::Family;
 use portolan_netlink::conntrack::Conntrack;
-use portolan_netlink::nftables::{CommitError, Key, Nftables, Request, TableContent, Value};
+use portolan_netlink::nftables::{
+    Changes, CommitError, Key, Nftables, Request, TableContent, Value,
+};
 use portolan_plan::NodeFacts;
 
 use super::blocking::blocking;
@@ -13,6 +18,7 @@ use super::routes::Routes;
 use super::settings::{self, settings};
 use super::{KernelConfig, Setting, Tuning};
 use crate::{DataplaneError, Flow};
+use watched::Watched;
 
 /// Attempts to read tables that another program keeps changing.
 const ATTEMPTS: usize = 5;
@@ -26,6 +32,10 @@ pub struct NftablesKernel {
     config: KernelConfig,
     nftables: Nftables,
     routes: Routes,
+    /// Notifications of changes; `None` if the kernel gives us none.
+    changes: Option<Watched>,
+    /// Whether somebody else has changed our tables, or may have, since that was asked last.
+    is_disturbed: bool,
     /// Opened on first use: only UDP Services need it.
     conntrack: Option<Conntrack>,
 }
@@ -51,6 +61,8 @@ impl NftablesKernel {
         Ok(Self {
             config,
             nftables: Nftables::open().map_err(DataplaneError::Nftables)?,
+            changes: Watched::open(),
+            is_disturbed: false,
             routes: Routes::open()?,
             conntrack: None,
         })
@@ -140,7 +152,31 @@ impl NftablesKernel {
         requests: &[Request],
         generation: Option<u32>,
     ) -> Result<(), CommitError> {
-        blocking(|| self.nftables.commit(family, table, requests, generation))
+        // The kernel makes no messages of our own changes then.
+        let changes = self.changes.as_ref().map(Watched::changes);
+        let paused = changes.map_or(Ok(()), Changes::pause);
+        let committed = blocking(|| self.nftables.commit(family, table, requests, generation));
+        if let Err(error) = paused.and(changes.map_or(Ok(()), Changes::resume)) {
+            tracing::warn!(%error, "changes of tables are not notified any more");
+            self.changes = None;
+        }
+        committed
+    }
+
+    /// Waits until somebody else has changed a table of this name, or may have; for ever without notifications.
+    pub async fn disturbed(&mut self, table: &str) {
+        let Some(changes) = &mut self.changes else {
+            return std::future::pending().await;
+        };
+        changes.touched(table).await;
+        self.is_disturbed = true;
+    }
+
+    /// Whether somebody else has changed a table of this name since the last call, or may have; `None` without
+    /// notifications. Changes of ours are not told, nor are changes while these were made.
+    pub fn take_disturbed(&mut self, table: &str) -> Option<bool> {
+        let now = self.changes.as_mut()?.read(table);
+        Some(std::mem::take(&mut self.is_disturbed) || now)
     }
 
     /// Reads the facts about the node.

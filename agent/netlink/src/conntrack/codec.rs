@@ -23,6 +23,7 @@ const HEADER_LEN: usize = 4;
 
 const TUPLE_ORIG: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
+const STATUS: u16 = 3;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 /// `CTA_FILTER`, since Linux 5.8; an older kernel ignores it and sends all protocols.
@@ -44,6 +45,9 @@ const PROTO_DST_PORT: u16 = 3;
 /// The attributes of an address: `CTA_IP_V4_SRC` and `_DST`, `CTA_IP_V6_SRC` and `_DST`.
 const IP_V4: [u16; 2] = [1, 2];
 const IP_V6: [u16; 2] = [3, 4];
+
+/// `IPS_DST_NAT`.
+pub(super) const STATUS_DNAT: u32 = 1 << 5;
 
 /// The type of a message.
 pub(super) fn kind(message: u8) -> u16 {
@@ -114,6 +118,14 @@ pub(super) fn read_flow(payload: &[u8]) -> Result<Option<Flow>, Malformed> {
         reply,
         id,
     }))
+}
+
+/// Reads the status bits of a flow.
+pub(super) fn read_status(payload: &[u8]) -> Result<u32, Malformed> {
+    match Attributes::new(payload, HEADER_LEN)?.find(STATUS)? {
+        Some(status) => status.be32(),
+        None => Ok(0),
+    }
 }
 
 fn read_tuple(tuple: &Attributes<'_>) -> Result<Option<Tuple>, Malformed> {

@@ -60,10 +60,33 @@ impl Conntrack {
         family: Family,
         keep: &dyn Fn(&Flow) -> bool,
     ) -> Result<Vec<Flow>, SocketError> {
+        self.flows(family, &|_, flow| keep(flow))
+    }
+
+    /// As [`Self::udp_flows`], of those flows alone whose destination no rule has translated: IPVS changes
+    /// the reply only.
+    ///
+    /// # Errors
+    /// Same as [`Self::udp_flows`].
+    pub fn untranslated_udp_flows(
+        &mut self,
+        family: Family,
+        keep: &dyn Fn(&Flow) -> bool,
+    ) -> Result<Vec<Flow>, SocketError> {
+        let is_kept = |status, flow: &Flow| status & codec::STATUS_DNAT == 0 && keep(flow);
+        self.flows(family, &is_kept)
+    }
+
+    fn flows(
+        &mut self,
+        family: Family,
+        keep: &dyn Fn(u32, &Flow) -> bool,
+    ) -> Result<Vec<Flow>, SocketError> {
         let fill = |writer: &mut _| codec::write_dump(writer, family);
         let decode = |flows: &mut Vec<Flow>, payload: &[u8]| {
             let flow = codec::read_flow(payload)?;
-            flows.extend(flow.filter(keep));
+            let status = codec::read_status(payload)?;
+            flows.extend(flow.filter(|flow| keep(status, flow)));
             Ok(())
         };
         self.socket.dump_once(kind(GET), fill, decode)

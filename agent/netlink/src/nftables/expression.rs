@@ -81,6 +81,8 @@ pub enum Operator {
 /// Property of a packet (`enum nft_meta_keys`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meta {
+    /// Mark; four bytes.
+    Mark = 3,
     /// Name of the interface that the packet came by; 16 bytes.
     InputName = 6,
     /// Transport protocol; one byte.
@@ -234,6 +236,14 @@ impl Expression {
     #[must_use]
     pub fn meta(meta: Meta, to: Register) -> Self {
         Self::new("meta").number(2, meta as u32).register(1, to)
+    }
+
+    /// Writes the packet's mark.
+    #[must_use]
+    pub fn set_mark(from: Register) -> Self {
+        Self::new("meta")
+            .number(2, Meta::Mark as u32)
+            .register(3, from)
     }
 
     /// Loads a property of the connection.

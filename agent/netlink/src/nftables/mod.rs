@@ -5,6 +5,7 @@
 //! Changes are transactions of one table, which the kernel makes as a whole or not at all. Every change of
 //! anybody in the network namespace gives it a new generation.
 
+mod changes;
 mod expression;
 mod objects;
 mod reply;
@@ -20,6 +21,7 @@ use crate::Errno;
 use crate::socket::{Bus, Socket, SocketError};
 use crate::wire::{Malformed, Writer};
 
+pub use changes::Changes;
 pub use expression::{Ct, Direction, Expression, Header, Lookup, Meta, Operator, Register, Which};
 pub use objects::{
     Base, Chain, ChainKind, Chains, Data, Elements, Field, Hook, Key, Rule, Set, TableContent,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use portolan_dataplane::{
     Dataplane, DataplaneError, FakeKernel, Flow, HostPlane, KubeProxyObjects, NodePortAddresses,
-    StepError, Tuple,
+    OtherPlane, StepError, Tuple,
 };
 use portolan_model::ipvs::{Connections, VirtualServerKey};
 use portolan_model::{
@@ -106,6 +106,31 @@ impl Dataplane for Shared {
 
     async fn destroy_sets(&mut self, names: &[String]) -> Result<(), DataplaneError> {
         self.0.lock().await.destroy_sets(names).await
+    }
+}
+
+impl OtherPlane for Shared {
+    async fn tables(
+        &mut self,
+    ) -> Result<BTreeMap<Family, BTreeSet<VirtualServerKey>>, DataplaneError> {
+        self.0.lock().await.tables().await
+    }
+
+    async fn unmark(&mut self, bits: u32) -> Result<(), DataplaneError> {
+        self.0.lock().await.unmark(bits).await
+    }
+
+    async fn delete_table(&mut self, family: Family) -> Result<(), DataplaneError> {
+        self.0.lock().await.delete_table(family).await
+    }
+
+    async fn delete_untranslated_flows(
+        &mut self,
+        family: Family,
+        is_stale: &(dyn Fn(&Flow) -> bool + Sync),
+    ) -> Result<usize, DataplaneError> {
+        let mut kernel = self.0.lock().await;
+        kernel.delete_untranslated_flows(family, is_stale).await
     }
 }
 
