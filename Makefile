@@ -21,16 +21,16 @@ deb: ## Build the Debian package of the agent into target/debian, and check it i
 	deb=$$(agent/debian/build | tail -n 1) && e2e/package/check "$$deb"
 
 .PHONY: demo
-demo: setup ## Show the main job: two nodes, a controller, two agents, two Services
-	@e2e/demo
+demo: ## Show the main job: two nodes, a controller, two agents, two Services; DATAPLANE=ipvs or nftables
+	@e2e/lanes/setup --tools && e2e/demo
 
 .PHONY: demo-director
-demo-director: setup ## Show the agent alone: a file becomes a load balancer, a real server dies, requests follow
-	@e2e/demo director
+demo-director: ## Show the agent alone: a file becomes a load balancer, a real server dies, requests follow
+	@e2e/lanes/setup --tools && e2e/demo director
 
 .PHONY: demo-clusters
-demo-clusters: setup ## Show a Service of three clusters: shares, the loss of a cluster, its return
-	@e2e/demo clusters
+demo-clusters: ## Show a Service of three clusters: shares, the loss of a cluster, its return
+	@e2e/lanes/setup --tools && e2e/demo clusters
 
 .PHONY: test
 test: setup ## Run the tests in all lanes; CI=true forbids skipping

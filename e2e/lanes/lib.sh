@@ -6,6 +6,11 @@ host_has_ipvs() {
     [ -e /proc/net/ip_vs ] || modprobe -q ip_vs 2>/dev/null
 }
 
+# True if this machine's own kernel takes a rule of nftables that masquerades; nothing is changed.
+host_has_nftables() {
+    nft --check 'table ip portolan-lane { chain post { type nat hook postrouting priority 99; masquerade fully-random; }; }' 2>/dev/null
+}
+
 cache() { echo "${PORTOLAN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/portolan}"; }
 
 # Where unpacked guest kernels are kept, one directory for each version.

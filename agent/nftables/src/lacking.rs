@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use portolan_model::Family;
 use portolan_netlink::Errno;
-use portolan_netlink::nftables::{ChainKind, CommitError, Request};
+use portolan_netlink::nftables::{ChainKind, CommitError, Expression, Request, Rule};
 
 /// Reason the kernel cannot have the rules of a family.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -88,7 +88,7 @@ impl Lacking {
     }
 }
 
-/// The first expression of a refused rule that is in no accepted one.
+/// An expression that is in no accepted rule: one that all refused rules have, or the first of any.
 fn missing_expression<'a>(requests: &'a [Request], refused: &BTreeSet<usize>) -> Option<&'a str> {
     let of_rules = |is_refused: bool| {
         let rules = requests.iter().enumerate();
@@ -98,13 +98,13 @@ fn missing_expression<'a>(requests: &'a [Request], refused: &BTreeSet<usize>) ->
             _ => None,
         })
     };
-    let names = |is_refused| {
-        of_rules(is_refused)
-            .flatten()
-            .map(|expression| expression.name())
-    };
-    let known: BTreeSet<&str> = names(false).collect();
-    names(true).find(|name| !known.contains(name))
+    let names = |rule: &'a Rule| rule.iter().map(Expression::name);
+    let known: BTreeSet<&str> = of_rules(false).flat_map(names).collect();
+    let is_unknown = |name: &&str| !known.contains(name);
+    let is_in_all = |name: &&str| of_rules(true).all(|rule| names(rule).any(|of| of == *name));
+    let all = || of_rules(true).flat_map(names).filter(is_unknown);
+    let found = all().find(is_in_all);
+    found.or_else(|| all().next())
 }
 
 /// The option that an expression is built by, without `CONFIG_`.

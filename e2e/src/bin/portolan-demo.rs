@@ -2,8 +2,8 @@
 
 //! Shows the main job on one screen: two nodes, a controller, two agents, the Services of `examples/`.
 //!
-//! Usage: `portolan-demo EXAMPLES-DIRECTORY`, as root, where IPVS is; `make demo` provides both. It
-//! prints observed results only, and fails if they differ from the Services' specifications.
+//! Usage: `portolan-demo EXAMPLES-DIRECTORY [ipvs | nftables]`, as root, where the kernel has that; `make demo`
+//! provides both. It prints observed results only, and fails if they differ from the Services' specifications.
 
 #![allow(clippy::print_stdout, reason = "it shows something to people")]
 
@@ -12,9 +12,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use portolan_e2e::cluster::{Cluster, EchoPod};
-use portolan_e2e::lane::{has_ipvs, is_root};
+use portolan_e2e::lane::{has_ipvs, has_nftables, is_root};
 use portolan_e2e::rig::{Answer, Family, Host, Protocol};
 
 /// The deadline of an answer.
@@ -35,22 +35,31 @@ const SHOP_NODE_PORT: u16 = 30080;
 
 fn main() -> Result<()> {
     ensure!(is_root(), "needs root: it makes network namespaces");
-    ensure!(has_ipvs(), "this kernel has no IPVS: run `make demo`");
-    let examples = std::env::args_os()
-        .nth(1)
-        .context("usage: portolan-demo EXAMPLES-DIRECTORY")?;
-    Demo::new(PathBuf::from(examples))?.run()
+    let usage = "usage: portolan-demo EXAMPLES-DIRECTORY [ipvs | nftables]";
+    let examples = std::env::args_os().nth(1).context(usage)?;
+    let dataplane = match std::env::args().nth(2).as_deref() {
+        None | Some("ipvs") => "ipvs",
+        Some("nftables") => "nftables",
+        Some(_) => bail!(usage),
+    };
+    let is_there = match dataplane {
+        "nftables" => has_nftables(),
+        _ => has_ipvs(),
+    };
+    ensure!(is_there, "this kernel has no {dataplane}: run `make demo`");
+    Demo::new(PathBuf::from(examples), dataplane)?.run()
 }
 
 struct Demo {
     pods: Vec<EchoPod>,
     cluster: Cluster,
     examples: PathBuf,
+    dataplane: &'static str,
 }
 
 impl Demo {
-    fn new(examples: PathBuf) -> Result<Self> {
-        let cluster = Cluster::new().context("start the controller and two agents")?;
+    fn new(examples: PathBuf, dataplane: &'static str) -> Result<Self> {
+        let cluster = Cluster::on(dataplane).context("start the controller and two agents")?;
         let mut pods = Vec::new();
         for (name, node, address) in PODS {
             let added = cluster.add_pod(node, name)?;
@@ -62,6 +71,7 @@ impl Demo {
             pods,
             cluster,
             examples,
+            dataplane,
         })
     }
 
@@ -178,26 +188,64 @@ impl Demo {
     fn show_tables(&self) -> Result<()> {
         let mut columns = Vec::new();
         for (number, node) in self.cluster.rig.nodes().iter().enumerate() {
-            let mut column = vec![format!("{}: ipvsadm -Ln", Cluster::node_name(number))];
-            let table = node.exec(&["ipvsadm", "-Ln"])?;
-            ensure!(table.lines().count() > 3, "empty table:\n{table}");
-            // The first three lines are the version and the heading.
-            column.extend(table.lines().skip(3).map(squeeze));
+            let (command, rows) = match self.dataplane {
+                "nftables" => slots(node)?,
+                _ => virtual_servers(node)?,
+            };
+            let mut column = vec![format!("{}: {command}", Cluster::node_name(number))];
+            column.extend(rows);
             columns.push(column);
         }
         println!(
-            "\n-> address, forwarding, weight (0: only for the connections it has), active, inactive"
+            "\n{}",
+            match self.dataplane {
+                "nftables" => "address . protocol . port . slot : endpoint",
+                _ =>
+                    "-> address, forwarding, weight (0: only for the connections it has), active, inactive",
+            }
         );
         let height = columns.iter().map(Vec::len).max().unwrap_or_default();
         for row in 0..height {
             let cells = columns.iter().map(|column| column.get(row));
             let line: String = cells
-                .map(|cell| format!("{:<50}", cell.map_or("", String::as_str)))
+                .map(|cell| format!("{:<54}", cell.map_or("", String::as_str)))
                 .collect();
             println!("{}", line.trim_end());
         }
         Ok(())
     }
+}
+
+/// The virtual servers of a node, and the command that lists them.
+fn virtual_servers(node: &Host) -> Result<(&'static str, Vec<String>)> {
+    let table = node.exec(&["ipvsadm", "-Ln"])?;
+    ensure!(table.lines().count() > 3, "empty table:\n{table}");
+    // The first three lines are the version and the heading.
+    let rows = table.lines().skip(3).map(squeeze);
+    Ok(("ipvsadm -Ln", rows.collect()))
+}
+
+/// The slots of a node's nftables, and the command that lists them.
+fn slots(node: &Host) -> Result<(&'static str, Vec<String>)> {
+    let command = "nft list map ip portolan endpoints";
+    let words: Vec<_> = command.split(' ').collect();
+    let listed = node.exec(&words)?;
+    let elements = listed.split_once("elements = {").map(|(_, rest)| rest);
+    let elements = elements.with_context(|| format!("empty map:\n{listed}"))?;
+    let elements = elements.split('}').next().unwrap_or_default().split(',');
+    let mut rows: Vec<_> = elements.map(|element| short_slot(element.trim())).collect();
+    rows.sort();
+    Ok((command, rows))
+}
+
+/// An element with the number of its slot in decimal.
+fn short_slot(element: &str) -> String {
+    let words = element.split(' ').map(|word| {
+        let number = word.strip_prefix("0x");
+        let number = number.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        number.map_or_else(|| word.to_owned(), |number| number.to_string())
+    });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// A line of `ipvsadm` with narrower columns.
