@@ -12,6 +12,7 @@ mod reply;
 mod request;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ pub use objects::{
     Value, Verdict,
 };
 pub use request::Request;
+pub use text::NoText;
 
 /// `NFNL_SUBSYS_NFTABLES`.
 const SUBSYSTEM: u16 = 10;

@@ -170,7 +170,7 @@ fn read_element(element: Attributes<'_>) -> OfTable<(Key, Value)> {
     Ok(Some((bytes(key)?, value)))
 }
 
-fn read_verdict(verdict: Attributes<'_>) -> Result<Verdict, Malformed> {
+pub(super) fn read_verdict(verdict: Attributes<'_>) -> Result<Verdict, Malformed> {
     let code = i32::from_be_bytes(verdict.get(1)?.exact()?);
     let chain = verdict.find(2)?.map(|chain| Arc::from(chain.string()));
     Ok(match (code, chain) {
